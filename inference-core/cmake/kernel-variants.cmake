@@ -1,0 +1,44 @@
+# Several sets of ggml's CPU kernels in one static binary.
+#
+# ggml can hold several CPU variants only as shared libraries that it picks by CPUID.
+# CPUID is not to be trusted (a virtual machine may advertise AMX and die of it), and
+# shared libraries would make the agent more than one file. So each extra variant is
+# compiled as a static library, linked into one relocatable object, and every symbol
+# but its registration function is made local. Which variant runs is decided by
+# running it in a child process (inference-core/src/hardware.rs).
+#
+# The registration function of the baseline (AVX2) keeps ggml's name.
+
+function(flotilla_add_kernel_variants)
+    # Nothing registers by itself: the engine registers exactly the proven variant.
+    foreach (property COMPILE_DEFINITIONS INTERFACE_COMPILE_DEFINITIONS)
+        get_target_property(definitions ggml ${property})
+        list(REMOVE_ITEM definitions GGML_USE_CPU)
+        set_target_properties(ggml PROPERTIES ${property} "${definitions}")
+    endforeach()
+
+    if (GGML_SYSTEM_ARCH STREQUAL "x86")
+        # Ice Lake, Sapphire Rapids without AMX, Zen 4 and later.
+        ggml_add_cpu_backend_variant(avx512
+            SSE42 AVX F16C FMA AVX2 BMI2 AVX512 AVX512_VBMI AVX512_VNNI AVX512_BF16)
+        flotilla_seal_variant(avx512)
+    endif()
+endfunction()
+
+# Leaves `ggml_backend_cpu_<tag>_reg` as the archive's only global symbol.
+# --force-group-allocation: C++ inline functions live in COMDAT groups, which the final
+# link would otherwise merge with the baseline's copies, losing the variant's code.
+function(flotilla_seal_variant tag)
+    set(target ggml-cpu-${tag})
+    set(object ${CMAKE_CURRENT_BINARY_DIR}/${target}.sealed.o)
+    add_custom_command(TARGET ${target} POST_BUILD
+        COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${object}
+                --whole-archive $<TARGET_FILE:${target}>
+        COMMAND ${CMAKE_OBJCOPY}
+                --redefine-sym ggml_backend_cpu_reg=ggml_backend_cpu_${tag}_reg
+                --keep-global-symbol=ggml_backend_cpu_${tag}_reg ${object}
+        COMMAND ${CMAKE_COMMAND} -E rm -f $<TARGET_FILE:${target}>
+        COMMAND ${CMAKE_AR} qcs $<TARGET_FILE:${target}> ${object}
+        COMMENT "Sealing CPU kernels: ${tag}"
+        VERBATIM)
+endfunction()

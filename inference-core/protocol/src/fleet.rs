@@ -1,0 +1,98 @@
+//! The node link: how a node joins a gateway, and the status it pushes.
+//!
+//! A node is reached over HTTP/2, whoever dialled. A dialled link starts as an HTTP/1.1
+//! request `POST /fleet/v1/join` with `Upgrade: flotilla-node`; after the 101 the roles
+//! flip and the gateway is the HTTP/2 client. On any link the gateway then opens
+//! `GET /fleet/v1/status`, whose body is one JSON [`NodeStatus`] a line, pushed at every
+//! change and at least every [`STATUS_INTERVAL_MS`], until the node leaves.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a node joins.
+pub const JOIN_PATH: &str = "/fleet/v1/join";
+/// Where the gateway reads a node's status on an established link.
+pub const STATUS_PATH: &str = "/fleet/v1/status";
+/// The `Upgrade` protocol of a dialled link.
+pub const JOIN_UPGRADE: &str = "flotilla-node";
+/// Header: the node's name, a plain id.
+pub const NODE_HEADER: &str = "x-flotilla-node";
+/// Header: the node's epoch, decimal. A restarted agent has a new one.
+pub const EPOCH_HEADER: &str = "x-flotilla-epoch";
+/// Header: version of this protocol, [`VERSION`]; any other is refused with 426.
+pub const VERSION_HEADER: &str = "x-flotilla-version";
+/// Version of the node link.
+pub const VERSION: u32 = 1;
+/// A node pushes its status at least this often, in milliseconds.
+pub const STATUS_INTERVAL_MS: u64 = 1_000;
+/// A node whose last status is older than this is out, in milliseconds.
+pub const STATUS_DEADLINE_MS: u64 = 3_000;
+/// Longest status line that is read, in bytes.
+pub const STATUS_LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// What a node is able to do right now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// The engine is loading its model.
+    Loading,
+    /// Requests are answered.
+    Ready,
+    /// The engine died and is being started again.
+    Restarting,
+    /// The node finishes what it has and takes nothing new.
+    Draining,
+}
+
+/// One model that a node serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelStatus {
+    /// The name that clients use.
+    pub id: String,
+    /// Fingerprint of the model file: equal digests generate equal tokens.
+    pub digest: String,
+    /// Prompt and completion tokens that one request may hold together.
+    pub context_tokens: u32,
+    /// Unix time in seconds when the model was loaded.
+    pub created: u64,
+}
+
+/// Facts about a node, never commands. One line of the status stream.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// The node's name.
+    pub node: String,
+    /// Chosen at random when the agent starts; counters die with it.
+    pub epoch: u64,
+    /// What the node can do.
+    pub state: NodeState,
+    /// Models it serves; empty while none is loaded.
+    pub models: Vec<ModelStatus>,
+    /// Sequences that decode side by side.
+    pub slots: u32,
+    /// Slots taken by requests that did not come over this link.
+    pub slots_busy_elsewhere: u32,
+    /// Requests that wait inside the node.
+    pub queued: u32,
+    /// Times that the engine process has been started again since the agent started.
+    pub engine_restarts: u64,
+    /// Prompt tokens per second, as last measured; absent until measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_tokens_per_second: Option<f32>,
+    /// Generated tokens per second over all slots, as last measured; absent until measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_tokens_per_second: Option<f32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_from_a_newer_node_is_still_read() {
+        let line = r#"{"node":"a","epoch":7,"state":"ready","models":[],"slots":4,
+            "slots_busy_elsewhere":0,"queued":0,"engine_restarts":0,"invented_later":1}"#;
+        let status: NodeStatus = serde_json::from_str(line).unwrap();
+        assert_eq!(status.state, NodeState::Ready);
+        assert_eq!(status.decode_tokens_per_second, None);
+    }
+}

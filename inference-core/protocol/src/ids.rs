@@ -1,0 +1,41 @@
+//! Ids. Their randomness is an argument, so that everything that makes one stays pure.
+
+/// Longest id that we accept from outside (a node's name, a client's request id), in bytes.
+pub const ID_BYTES_MAX: usize = 64;
+
+/// A request id: `req_` and 32 hex digits.
+pub fn request_id(random: u128) -> String {
+    format!("req_{random:032x}")
+}
+
+/// The id of a chat completion as OpenAI shapes it.
+pub fn chat_completion_id(random: u128) -> String {
+    format!("chatcmpl-{random:032x}")
+}
+
+/// The id of a text completion as OpenAI shapes it.
+pub fn completion_id(random: u128) -> String {
+    format!("cmpl-{random:032x}")
+}
+
+/// Whether `id` can stand in logs, metric labels and headers as it is:
+/// 1 to [`ID_BYTES_MAX`] bytes of letters, digits, `.`, `_` and `-`.
+pub fn is_plain_id(id: &str) -> bool {
+    !id.is_empty()
+        && id.len() <= ID_BYTES_MAX
+        && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_ids_are_short_and_harmless() {
+        assert!(is_plain_id("node-1.example_com"));
+        assert!(!is_plain_id(""));
+        assert!(!is_plain_id("a b"));
+        assert!(!is_plain_id("a\nb"));
+        assert!(!is_plain_id(&"x".repeat(ID_BYTES_MAX + 1)));
+    }
+}

@@ -1,0 +1,11 @@
+//! What gateway and node agree on. serde only: no I/O, no async, no clock.
+//!
+//! * [`openai`]: the request fields that we act on and the response shapes we write.
+//! * [`fleet`]: joining and status, the two things a node says about itself.
+//! * [`sse`]: server-sent events, incremental in both directions.
+//! * [`ids`]: request, node and epoch ids.
+
+pub mod fleet;
+pub mod ids;
+pub mod openai;
+pub mod sse;

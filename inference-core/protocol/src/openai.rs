@@ -1,0 +1,122 @@
+//! The OpenAI surface: request fields that we act on, and the shapes that we write.
+//!
+//! Requests are read once by [`parse`]; unknown fields pass, wrong types are refused with
+//! the name of the parameter. Responses are plain structs, serialised as they stand.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+mod request;
+mod response;
+
+pub use request::{
+    ChatMessage, ChatRequest, CompletionRequest, OneOrMany, Prompt, Routed, SamplingFields,
+    StreamOptions,
+};
+pub use response::{
+    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, Completion, CompletionChoice, Delta,
+    Model, ModelList, ResponseMessage, Usage,
+};
+
+/// A request body that cannot be read: `message` for people, `param` the JSON path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseError {
+    /// What is wrong.
+    pub message: String,
+    /// The parameter at fault, if one is.
+    pub param: Option<String>,
+}
+
+/// Reads a request body.
+pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ParseError> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
+        let path = e.path().to_string();
+        let param = (path != "." && e.inner().is_data()).then_some(path);
+        let message = match &param {
+            Some(path) => format!("invalid value for '{path}': {}", e.inner()),
+            None => format!("the request body is not valid JSON for this endpoint: {}", e.inner()),
+        };
+        ParseError { message, param }
+    })?;
+    reader.end().map_err(|e| ParseError {
+        message: format!("the request body goes on after its JSON value: {e}"),
+        param: None,
+    })?;
+    Ok(value)
+}
+
+/// The body of every error response: `{"error": {...}}` with all four keys present.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// The error.
+    pub error: ErrorDetail,
+}
+
+/// What went wrong, as OpenAI's clients read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorDetail {
+    /// For people: what is wrong and what to do.
+    pub message: String,
+    /// OpenAI's class, such as `invalid_request_error`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The parameter at fault.
+    pub param: Option<String>,
+    /// For programs: a closed set, such as `model_not_found`.
+    pub code: Option<String>,
+}
+
+impl ErrorBody {
+    /// The JSON text.
+    pub fn to_json(&self) -> String {
+        to_json(self)
+    }
+}
+
+/// JSON of one of this module's types. They hold no maps with foreign keys and no
+/// failing serialisers, so this cannot fail; the fallback keeps that claim panic-free.
+pub fn to_json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| Value::Null.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_error(body: &str) -> ParseError {
+        parse::<ChatRequest>(body.as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn a_wrong_type_names_its_parameter() {
+        let e = parse::<SamplingFields>(br#"{"temperature":"hot"}"#).unwrap_err();
+        assert_eq!(e.param.as_deref(), Some("temperature"));
+        let e = parse_error(r#"{"model":"m","messages":[{}, 7]}"#);
+        assert_eq!(e.param.as_deref(), Some("messages[1]"));
+    }
+
+    #[test]
+    fn malformed_json_has_no_parameter() {
+        assert_eq!(parse_error("{").param, None);
+        assert_eq!(parse_error("{} {}").param, None);
+        assert!(parse_error("[]").message.contains("not valid JSON for this endpoint"));
+    }
+
+    #[test]
+    fn unknown_fields_pass() {
+        let r: ChatRequest = parse(br#"{"model":"m","messages":[],"invented":{"x":[1]}}"#).unwrap();
+        assert_eq!(r.model, "m");
+    }
+
+    #[test]
+    fn an_error_body_has_all_four_keys() {
+        let body = ErrorBody {
+            error: ErrorDetail { message: "m".into(), kind: "k".into(), param: None, code: None },
+        };
+        assert_eq!(
+            body.to_json(),
+            r#"{"error":{"message":"m","type":"k","param":null,"code":null}}"#
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! Server-sent events (WHATWG HTML, section 9.2), as far as OpenAI streams use them.
+//!
+//! [`Splitter`] cuts a byte stream into whole events without copying twice and without
+//! ever passing on half an event; [`data`] writes one.
+
+/// The end of an OpenAI stream.
+pub const DONE: &str = "[DONE]";
+
+/// One event with `payload` as its data. `payload` must not contain a line break;
+/// JSON from serde never does.
+pub fn data(payload: &str) -> String {
+    debug_assert!(!payload.contains(['\n', '\r']));
+    format!("data: {payload}\n\n")
+}
+
+/// An event larger than the splitter may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooLarge;
+
+/// Cuts a byte stream into events: each is everything up to and including the blank line.
+#[derive(Debug)]
+pub struct Splitter {
+    buffer: Vec<u8>,
+    /// Bytes before this were searched already.
+    searched: usize,
+    event_bytes_max: usize,
+}
+
+impl Splitter {
+    /// A splitter that holds at most `event_bytes_max` bytes of an unfinished event.
+    pub fn new(event_bytes_max: usize) -> Self {
+        Self { buffer: Vec::new(), searched: 0, event_bytes_max }
+    }
+
+    /// Takes more bytes and returns all events that they complete, as one block
+    /// (empty when none is complete yet).
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<u8>, TooLarge> {
+        self.buffer.extend_from_slice(bytes);
+        let end = self.last_event_end();
+        let rest = self.buffer.split_off(end);
+        let events = std::mem::replace(&mut self.buffer, rest);
+        // A terminator is at most 4 bytes, so one may begin in the last 3 already seen.
+        self.searched = self.buffer.len().saturating_sub(3);
+        if self.buffer.len() > self.event_bytes_max {
+            return Err(TooLarge);
+        }
+        Ok(events)
+    }
+
+    /// Whether an event was begun and not finished.
+    pub fn is_mid_event(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    fn last_event_end(&self) -> usize {
+        let mut end = 0;
+        let mut at = self.searched.max(1);
+        while at < self.buffer.len() {
+            if self.buffer[at] == b'\n' && is_blank_line_end(&self.buffer, at) {
+                end = at + 1;
+            }
+            at += 1;
+        }
+        end
+    }
+}
+
+/// Whether the line feed at `at` ends an empty line.
+fn is_blank_line_end(bytes: &[u8], at: usize) -> bool {
+    let before = if bytes[at - 1] == b'\r' { at.checked_sub(2) } else { at.checked_sub(1) };
+    before.is_some_and(|i| bytes[i] == b'\n')
+}
+
+/// The data of each event in a block of whole events; comments and other fields are left out.
+pub fn payloads(events: &[u8]) -> impl Iterator<Item = &[u8]> {
+    events.split(|b| *b == b'\n').filter_map(|line| {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let value = line.strip_prefix(b"data:")?;
+        Some(value.strip_prefix(b" ").unwrap_or(value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split_by(chunk: usize, text: &str) -> Vec<u8> {
+        let mut splitter = Splitter::new(1024);
+        let mut out = Vec::new();
+        for part in text.as_bytes().chunks(chunk) {
+            out.extend(splitter.push(part).unwrap());
+        }
+        out
+    }
+
+    #[test]
+    fn events_come_out_whole_however_the_bytes_arrive() {
+        let text = "data: a\n\n: note\n\ndata: b\r\n\r\ndata: unfinished\n";
+        let whole = text.len() - "data: unfinished\n".len();
+        for chunk in 1..text.len() {
+            assert_eq!(split_by(chunk, text), &text.as_bytes()[..whole], "chunks of {chunk}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_an_unfinished_event_is_passed_on() {
+        let mut splitter = Splitter::new(1024);
+        assert_eq!(splitter.push(b"data: {\"hal").unwrap(), b"");
+        assert!(splitter.is_mid_event());
+        assert_eq!(splitter.push(b"f\"}\n\n").unwrap(), b"data: {\"half\"}\n\n");
+        assert!(!splitter.is_mid_event());
+    }
+
+    #[test]
+    fn an_endless_event_is_refused() {
+        let mut splitter = Splitter::new(8);
+        assert_eq!(splitter.push(b"data: 123456789"), Err(TooLarge));
+    }
+
+    #[test]
+    fn payloads_skip_comments_and_other_fields() {
+        let events = b": hi\n\nevent: x\ndata: one\n\ndata:two\r\n\r\n";
+        let found: Vec<_> = payloads(events).collect();
+        assert_eq!(found, [b"one".as_slice(), b"two"]);
+    }
+}
