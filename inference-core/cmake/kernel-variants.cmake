@@ -30,6 +30,8 @@ endfunction()
 # link would otherwise merge with the baseline's copies, losing the variant's code.
 function(flotilla_seal_variant tag)
     set(target ggml-cpu-${tag})
+    # Unique symbols stay global whatever objcopy is told.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique>)
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${target}.sealed.o)
     add_custom_command(TARGET ${target} POST_BUILD
         COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${object}

@@ -1,0 +1,146 @@
+//! The engine's thread: owns an [`Engine`] and drives it until the last handle is gone.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::model::Model;
+use crate::request::{EngineStats, Event, Failure, RequestId};
+use crate::sequence::Job;
+use crate::step::Engine;
+
+/// Jobs that may wait between two steps; the engine's own queue comes on top.
+const INBOX_MAX: usize = 256;
+/// While busy, statistics are reported this often.
+const STATS_INTERVAL: Duration = Duration::from_millis(250);
+/// Cancellation of a request that waits in an idle inbox is noticed by the next step; this
+/// only bounds how long an idle thread sleeps without looking at its inbox.
+const IDLE_WAIT: Duration = Duration::from_secs(60);
+
+/// Receives what the engine says; called on its thread, must not block for long.
+pub trait Listener: Send {
+    /// Something happened to a request.
+    fn event(&mut self, id: RequestId, event: Event);
+    /// How the engine is doing: on every change of load and at intervals while busy.
+    fn stats(&mut self, stats: EngineStats);
+}
+
+/// Hands jobs to the engine. The engine stops when its handle is dropped or closed.
+#[derive(Debug)]
+pub struct EngineHandle {
+    inbox: SyncSender<Job>,
+    thread: JoinHandle<()>,
+}
+
+impl EngineHandle {
+    /// Submits a job; a full inbox gives it back.
+    pub fn submit(&self, job: Job) -> Result<(), (Job, Failure)> {
+        self.inbox.try_send(job).map_err(|e| match e {
+            TrySendError::Full(job) => (job, Failure::QueueFull),
+            TrySendError::Disconnected(job) => {
+                (job, Failure::Decode("the engine thread has ended".into()))
+            }
+        })
+    }
+
+    /// Lets the engine finish what it has and waits for its thread.
+    pub fn close(self) {
+        drop(self.inbox);
+        // A panic of the engine's thread is reported by its own message.
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts the engine's thread.
+pub fn start<M: Model + Send + 'static>(
+    model: M,
+    queue_max: usize,
+    listener: impl Listener + 'static,
+) -> std::io::Result<EngineHandle> {
+    let (inbox, jobs) = std::sync::mpsc::sync_channel(INBOX_MAX);
+    let engine = Engine::new(model, queue_max);
+    let thread = std::thread::Builder::new()
+        .name("engine".into())
+        .spawn(move || run(engine, &jobs, listener))?;
+    Ok(EngineHandle { inbox, thread })
+}
+
+fn run<M: Model>(mut engine: Engine<M>, jobs: &Receiver<Job>, mut listener: impl Listener) {
+    let epoch = Instant::now();
+    let clock = || epoch.elapsed();
+    let mut reported = EngineStats::default();
+    let mut reported_at = Instant::now();
+    loop {
+        if !take_jobs(&mut engine, jobs, &mut listener) {
+            return;
+        }
+        engine.step(&clock, &mut |id, event| listener.event(id, event));
+        let stats = engine.stats();
+        let load_changed =
+            (stats.slots_busy, stats.queued) != (reported.slots_busy, reported.queued);
+        if load_changed || reported_at.elapsed() >= STATS_INTERVAL {
+            listener.stats(stats);
+            (reported, reported_at) = (stats, Instant::now());
+        }
+    }
+}
+
+/// Drains the inbox; waits there while there is nothing else to do. False: all handles
+/// are gone and everything is answered.
+fn take_jobs<M: Model>(
+    engine: &mut Engine<M>,
+    jobs: &Receiver<Job>,
+    listener: &mut impl Listener,
+) -> bool {
+    let mut emit = |id, event| listener.event(id, event);
+    loop {
+        match jobs.try_recv() {
+            Ok(job) => engine.submit(job, &mut emit),
+            Err(TryRecvError::Empty) if !engine.is_idle() => return true,
+            Err(TryRecvError::Empty) => match jobs.recv_timeout(IDLE_WAIT) {
+                Ok(job) => engine.submit(job, &mut emit),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return false,
+            },
+            Err(TryRecvError::Disconnected) => return !engine.is_idle(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{FakeModel, FakeTokenizer};
+    use crate::model::Tokenizer;
+    use crate::request::Sampling;
+    use crate::sequence::CancelFlag;
+
+    struct ToChannel(SyncSender<(RequestId, Event)>);
+
+    impl Listener for ToChannel {
+        fn event(&mut self, id: RequestId, event: Event) {
+            self.0.send((id, event)).unwrap();
+        }
+        fn stats(&mut self, _: EngineStats) {}
+    }
+
+    #[test]
+    fn the_thread_answers_and_ends_with_its_handle() {
+        let (sender, events) = std::sync::mpsc::sync_channel(1024);
+        let handle = start(FakeModel::new(2, 64, 16), 8, ToChannel(sender)).unwrap();
+        for id in 0..4 {
+            let job = Job {
+                id,
+                prompt: FakeTokenizer.tokenize("hello\0", false),
+                sampling: Sampling::GREEDY,
+                max_tokens: None,
+                stop: Vec::new(),
+                cancel: CancelFlag::default(),
+            };
+            handle.submit(job).unwrap();
+        }
+        handle.close();
+        let finished = events.iter().filter(|(_, e)| matches!(e, Event::Finished { .. })).count();
+        assert_eq!(finished, 4, "closing lets it finish");
+    }
+}

@@ -1,0 +1,185 @@
+//! A context on loaded weights: the KV cells and the compute buffers.
+
+use llama_cpp_sys_2 as sys;
+
+use super::weights::Weights;
+use super::{LoadError, log};
+use crate::model::{DecodeError, Model, Row, Shape, Slot};
+use crate::request::Token;
+
+/// Most rows of one batch; one batch is one graph, so a step is bounded by it.
+const BATCH_ROWS: u32 = 512;
+/// llama.cpp's own bound for sequences.
+const SLOTS_MAX: u32 = 256;
+
+/// Sizes of a context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextOptions {
+    /// Sequences side by side, 1 to 256.
+    pub slots: u32,
+    /// Tokens that one sequence may hold.
+    pub context_tokens: u32,
+    /// Threads that compute.
+    pub threads: u32,
+}
+
+/// llama.cpp as the engine's model.
+#[derive(Debug)]
+pub struct LlamaModel {
+    context: *mut sys::llama_context,
+    batch: Batch,
+    shape: Shape,
+    weights: Weights,
+}
+
+// SAFETY: the context has no ties to the thread that made it; one thread owns it at a time.
+unsafe impl Send for LlamaModel {}
+
+impl Drop for LlamaModel {
+    fn drop(&mut self) {
+        // SAFETY: freed once, before the weights (a field that drops later).
+        unsafe { sys::llama_free(self.context) };
+    }
+}
+
+impl LlamaModel {
+    /// Creates a context and runs one batch of every kind, so that the first request does
+    /// not pay for it and a kernel that cannot run dies here.
+    pub fn new(weights: Weights, options: ContextOptions) -> Result<Self, LoadError> {
+        let slots = options.slots.clamp(1, SLOTS_MAX);
+        let context = new_context(&weights, slots, &options)?;
+        let shape = Shape {
+            slots,
+            context_tokens: options.context_tokens,
+            batch_rows: BATCH_ROWS,
+            vocabulary: weights.vocabulary(),
+        };
+        let batch = Batch::new(BATCH_ROWS);
+        let mut model = Self { context, batch, shape, weights };
+        model.warm_up().map_err(|e| LoadError::WarmUp(e.0))?;
+        Ok(model)
+    }
+
+    fn warm_up(&mut self) -> Result<(), DecodeError> {
+        let row = |slot, position, logits| Row { slot, position, token: 0, logits };
+        let prompt = (self.shape.context_tokens - 1).min(16);
+        let rows: Vec<Row> = (0..prompt).map(|i| row(0, i, i + 1 == prompt)).collect();
+        self.decode(&rows)?;
+        let side_by_side: Vec<Row> = (1..self.shape.slots)
+            .map(|slot| row(slot, 0, true))
+            .chain([row(0, prompt, true)])
+            .collect();
+        self.decode(&side_by_side)?;
+        (0..self.shape.slots).for_each(|slot| self.clear(slot));
+        self.decode(&[row(0, 0, true)])?;
+        self.clear(0);
+        Ok(())
+    }
+}
+
+fn new_context(
+    weights: &Weights,
+    slots: u32,
+    options: &ContextOptions,
+) -> Result<*mut sys::llama_context, LoadError> {
+    let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);
+    // SAFETY: the weights are valid and outlive the context; null is checked.
+    let context = unsafe {
+        let mut params = sys::llama_context_default_params();
+        // One pool of cells for all sequences, as large as all of them at their longest:
+        // no neighbour can run out of cells.
+        params.kv_unified = true;
+        params.n_ctx = slots.saturating_mul(options.context_tokens);
+        params.n_seq_max = slots;
+        params.n_batch = BATCH_ROWS;
+        params.n_ubatch = BATCH_ROWS;
+        // Otherwise the graph reserves logits for every row of a batch.
+        params.n_outputs_max = slots;
+        params.n_threads = threads;
+        params.n_threads_batch = threads;
+        params.no_perf = true;
+        sys::llama_init_from_model(weights.as_ptr(), params)
+    };
+    if context.is_null() { Err(LoadError::Context(log::take_last_error())) } else { Ok(context) }
+}
+
+impl Model for LlamaModel {
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn decode(&mut self, rows: &[Row]) -> Result<(), DecodeError> {
+        self.batch.fill(rows);
+        // SAFETY: the batch was filled within its capacity; the context is valid.
+        match unsafe { sys::llama_decode(self.context, self.batch.raw) } {
+            0 => Ok(()),
+            1 => Err(DecodeError("no free cells in the KV pool".into())),
+            code => Err(DecodeError(format!("llama_decode returned {code}"))),
+        }
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        // SAFETY: `row` is a row of the last batch that asked for logits; they stay valid
+        // until the next decode, which needs `&mut self`. Null is checked.
+        unsafe {
+            let logits = sys::llama_get_logits_ith(self.context, row as i32);
+            if logits.is_null() {
+                return &[];
+            }
+            std::slice::from_raw_parts(logits, self.shape.vocabulary as usize)
+        }
+    }
+
+    fn clear(&mut self, slot: Slot) {
+        // SAFETY: the context is valid and the slot below its n_seq_max.
+        unsafe {
+            sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), slot as i32, -1, -1);
+        }
+    }
+
+    fn piece(&self, token: Token, out: &mut Vec<u8>) {
+        self.weights.piece(token, out);
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        self.weights.is_end(token)
+    }
+}
+
+/// A llama_batch with room for a fixed number of rows.
+#[derive(Debug)]
+struct Batch {
+    raw: sys::llama_batch,
+    capacity: usize,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // SAFETY: came from llama_batch_init, freed once.
+        unsafe { sys::llama_batch_free(self.raw) };
+    }
+}
+
+impl Batch {
+    fn new(rows: u32) -> Self {
+        // SAFETY: plain allocation of arrays for `rows` rows with one sequence each.
+        let raw = unsafe { sys::llama_batch_init(rows as i32, 0, 1) };
+        Self { raw, capacity: rows as usize }
+    }
+
+    fn fill(&mut self, rows: &[Row]) {
+        debug_assert!(rows.len() <= self.capacity);
+        let rows = &rows[..rows.len().min(self.capacity)];
+        self.raw.n_tokens = rows.len() as i32;
+        for (i, row) in rows.iter().enumerate() {
+            // SAFETY: i is below the capacity that the arrays were allocated with.
+            unsafe {
+                *self.raw.token.add(i) = row.token as i32;
+                *self.raw.pos.add(i) = row.position as i32;
+                *self.raw.n_seq_id.add(i) = 1;
+                **self.raw.seq_id.add(i) = row.slot as i32;
+                *self.raw.logits.add(i) = i8::from(row.logits);
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! llama.cpp's log: errors go to stderr, and the last one into the message of a failed load.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Mutex, Once, PoisonError};
+
+use llama_cpp_sys_2 as sys;
+
+static INSTALL: Once = Once::new();
+static LAST_ERROR: Mutex<String> = Mutex::new(String::new());
+/// Longest message that is kept, in bytes.
+const MESSAGE_BYTES_MAX: usize = 512;
+
+/// Takes over the process-wide log of llama.cpp and ggml.
+pub(super) fn install() {
+    INSTALL.call_once(|| {
+        // SAFETY: the callback is a static function without user data.
+        unsafe { sys::llama_log_set(Some(receive), std::ptr::null_mut()) };
+    });
+}
+
+/// The last error that was logged; forgets it.
+pub(super) fn take_last_error() -> String {
+    let mut last = LAST_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = std::mem::take(&mut *last);
+    if text.is_empty() { "it gave no reason".into() } else { text }
+}
+
+extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
+    if level != sys::GGML_LOG_LEVEL_ERROR || text.is_null() {
+        return;
+    }
+    // SAFETY: llama.cpp passes a zero-terminated string that lives during the call.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    let text: String = text.trim().chars().take(MESSAGE_BYTES_MAX).collect();
+    if !text.is_empty() {
+        *LAST_ERROR.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+}

@@ -1,0 +1,196 @@
+//! A loaded model file: weights and vocabulary, shared by the engine and the tokenizer.
+
+use std::ffi::{CStr, CString, c_char};
+use std::path::Path;
+use std::sync::Arc;
+
+use llama_cpp_sys_2 as sys;
+
+use super::{LoadError, log};
+use crate::model::Tokenizer;
+use crate::request::Token;
+
+/// Longest piece of one token that is read, in bytes.
+const PIECE_BYTES_MAX: usize = 4096;
+
+/// Weights and vocabulary. Freed with the last user.
+#[derive(Debug, Clone)]
+pub struct Weights(Arc<Owned>);
+
+#[derive(Debug)]
+struct Owned(*mut sys::llama_model);
+
+// SAFETY: after loading, the model is only read; llama.cpp's vocabulary functions and
+// contexts on one model may be used from several threads.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: contexts hold a `Weights`, so none is left when this runs.
+        unsafe { sys::llama_model_free(self.0) };
+    }
+}
+
+impl Weights {
+    /// Loads a model file. A kernel must be registered. Blocks for as long as it takes.
+    pub fn load(path: &Path) -> Result<Self, LoadError> {
+        log::install();
+        let path =
+            CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| LoadError::Path)?;
+        // SAFETY: the path is zero-terminated and outlives the call; null is checked.
+        let model = unsafe {
+            let mut params = sys::llama_model_default_params();
+            params.n_gpu_layers = 0;
+            // Mapped files are shared between processes and survive a restart in the
+            // page cache.
+            params.load_mode = sys::LLAMA_LOAD_MODE_MMAP;
+            sys::llama_model_load_from_file(path.as_ptr(), params)
+        };
+        if model.is_null() {
+            return Err(LoadError::Refused(log::take_last_error()));
+        }
+        let weights = Self(Arc::new(Owned(model)));
+        // SAFETY: the model is valid.
+        let generates =
+            unsafe { sys::llama_model_has_decoder(model) && !sys::llama_model_has_encoder(model) };
+        if generates && weights.vocabulary() > 0 {
+            Ok(weights)
+        } else {
+            Err(LoadError::NotGenerative)
+        }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
+        self.0.0
+    }
+
+    fn vocab(&self) -> *const sys::llama_vocab {
+        // SAFETY: the model is valid; the vocabulary lives as long as it.
+        unsafe { sys::llama_model_get_vocab(self.as_ptr()) }
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn vocabulary(&self) -> u32 {
+        // SAFETY: the vocabulary is valid.
+        u32::try_from(unsafe { sys::llama_vocab_n_tokens(self.vocab()) }).unwrap_or(0)
+    }
+
+    /// The context that the model was trained for, in tokens.
+    pub fn trained_context_tokens(&self) -> u32 {
+        // SAFETY: the model is valid.
+        u32::try_from(unsafe { sys::llama_model_n_ctx_train(self.as_ptr()) }).unwrap_or(0)
+    }
+
+    /// The chat template in the file.
+    pub fn chat_template(&self) -> Option<String> {
+        // SAFETY: the result is null or a string that lives as long as the model.
+        unsafe {
+            let text = sys::llama_model_chat_template(self.as_ptr(), std::ptr::null());
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        }
+    }
+
+    /// Texts of the tokens that begin and end a text; empty where there is none.
+    pub fn bos_eos(&self) -> (String, String) {
+        // SAFETY: the vocabulary is valid.
+        let (bos, eos) =
+            unsafe { (sys::llama_vocab_bos(self.vocab()), sys::llama_vocab_eos(self.vocab())) };
+        (self.text(bos), self.text(eos))
+    }
+
+    /// Texts of all control tokens.
+    pub fn control_texts(&self) -> Vec<String> {
+        let is_control =
+            // SAFETY: the id is inside the vocabulary.
+            |id: &i32| unsafe { sys::llama_vocab_is_control(self.vocab(), *id) };
+        (0..self.vocabulary() as i32)
+            .filter(is_control)
+            .map(|id| self.text(id))
+            .filter(|text| !text.is_empty())
+            .collect()
+    }
+
+    /// Appends the bytes of a token's text; control tokens have none.
+    pub(super) fn piece(&self, token: Token, out: &mut Vec<u8>) {
+        let Ok(id) = i32::try_from(token) else { return };
+        let mut buffer = [0u8; PIECE_BYTES_MAX];
+        // SAFETY: the buffer is as long as it says; ids outside the vocabulary are
+        // never sampled and are refused before they get here.
+        let written = unsafe {
+            sys::llama_token_to_piece(
+                self.vocab(),
+                id,
+                buffer.as_mut_ptr().cast::<c_char>(),
+                PIECE_BYTES_MAX as i32,
+                0,
+                false,
+            )
+        };
+        if let Ok(n) = usize::try_from(written) {
+            out.extend_from_slice(&buffer[..n.min(PIECE_BYTES_MAX)]);
+        }
+    }
+
+    pub(super) fn is_end(&self, token: Token) -> bool {
+        // SAFETY: the vocabulary is valid and checks the id.
+        i32::try_from(token).is_ok_and(|id| unsafe { sys::llama_vocab_is_eog(self.vocab(), id) })
+    }
+
+    fn text(&self, id: sys::llama_token) -> String {
+        if id < 0 || id as u32 >= self.vocabulary() {
+            return String::new();
+        }
+        // SAFETY: the id is inside the vocabulary; the text lives as long as the model.
+        unsafe {
+            let text = sys::llama_vocab_get_text(self.vocab(), id);
+            if text.is_null() {
+                return String::new();
+            }
+            CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
+    }
+}
+
+/// llama.cpp's tokenizer of a model file.
+#[derive(Debug)]
+pub struct LlamaTokenizer(pub Weights);
+
+impl Tokenizer for LlamaTokenizer {
+    fn tokenize(&self, text: &str, special: bool) -> Vec<Token> {
+        // A token has at least one byte; a few may be added around.
+        let mut tokens = vec![0i32; text.len() + 8];
+        let (Ok(bytes), Ok(room)) = (i32::try_from(text.len()), i32::try_from(tokens.len())) else {
+            return Vec::new();
+        };
+        // SAFETY: both buffers are as long as they say.
+        let count = unsafe {
+            sys::llama_tokenize(
+                self.0.vocab(),
+                text.as_ptr().cast::<c_char>(),
+                bytes,
+                tokens.as_mut_ptr(),
+                room,
+                false,
+                special,
+            )
+        };
+        debug_assert!(count >= 0, "a text has no more tokens than bytes");
+        tokens.truncate(usize::try_from(count).unwrap_or(0));
+        tokens.into_iter().filter_map(|t| u32::try_from(t).ok()).collect()
+    }
+
+    fn beginning(&self) -> Option<(Token, String)> {
+        // SAFETY: the vocabulary is valid.
+        let (wanted, id) = unsafe {
+            (sys::llama_vocab_get_add_bos(self.0.vocab()), sys::llama_vocab_bos(self.0.vocab()))
+        };
+        let token = u32::try_from(id).ok().filter(|_| wanted)?;
+        Some((token, self.0.text(id)))
+    }
+
+    fn vocabulary(&self) -> u32 {
+        self.0.vocabulary()
+    }
+}

@@ -1,0 +1,63 @@
+//! The narrow view of a model that the engine steps: two implementations, llama.cpp
+//! ([`crate::llama`]) and a deterministic fake ([`crate::fake`]) for tests and simulation.
+
+use crate::request::Token;
+
+/// One of the sequences that a context decodes side by side.
+pub type Slot = u32;
+
+/// Sizes that never change while a model is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Sequences side by side.
+    pub slots: u32,
+    /// Tokens that one sequence may hold, prompt and answer together.
+    pub context_tokens: u32,
+    /// Most rows of one batch.
+    pub batch_rows: u32,
+    /// Tokens of the vocabulary.
+    pub vocabulary: u32,
+}
+
+/// One row of a batch: a token of a sequence at its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// The sequence.
+    pub slot: Slot,
+    /// Place of the token in the sequence; rows of a slot are consecutive.
+    pub position: u32,
+    /// The token.
+    pub token: Token,
+    /// Whether the logits after this token are wanted.
+    pub logits: bool,
+}
+
+/// Why a batch was not decoded. Nothing of it counts; the sequences in it are lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecodeError(pub String);
+
+/// Runs batches. Not shared: one thread owns it.
+pub trait Model {
+    /// Its sizes.
+    fn shape(&self) -> Shape;
+    /// Runs one batch; afterwards [`Model::logits`] is valid for its rows that want them.
+    fn decode(&mut self, rows: &[Row]) -> Result<(), DecodeError>;
+    /// The logits of row `row` of the last batch, one for each token of the vocabulary.
+    fn logits(&self, row: usize) -> &[f32];
+    /// Forgets everything of a sequence.
+    fn clear(&mut self, slot: Slot);
+    /// Appends the bytes of a token's text; special tokens have none.
+    fn piece(&self, token: Token, out: &mut Vec<u8>);
+    /// Whether this token ends an answer.
+    fn is_end(&self, token: Token) -> bool;
+}
+
+/// Text -> tokens. Shared: any thread may tokenize while the model runs.
+pub trait Tokenizer: Send + Sync {
+    /// Tokens of `text`. `special`: texts of control tokens become those tokens.
+    fn tokenize(&self, text: &str, special: bool) -> Vec<Token>;
+    /// The token that begins every prompt, where the model wants one, and its text.
+    fn beginning(&self) -> Option<(Token, String)>;
+    /// Tokens of the vocabulary.
+    fn vocabulary(&self) -> u32;
+}

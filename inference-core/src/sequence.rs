@@ -1,0 +1,204 @@
+//! One request in a slot: its tokens, its sampler, its text.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::request::{FinishReason, RequestId, Sampling, Token};
+use crate::sampler::Sampler;
+use crate::stop::StopMatcher;
+use crate::utf8::Utf8;
+
+/// Set by the caller, read by the engine: the request is no longer wanted.
+#[derive(Debug, Clone, Default)]
+pub struct CancelFlag(Arc<AtomicBool>);
+
+impl CancelFlag {
+    /// Marks the request as unwanted.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A request that is ready to run: its prompt is tokens, and they fit.
+#[derive(Debug)]
+pub struct Job {
+    /// The caller's id.
+    pub id: RequestId,
+    /// The prompt: at least one token, fewer than the context holds.
+    pub prompt: Vec<Token>,
+    /// How to choose tokens.
+    pub sampling: Sampling,
+    /// Most tokens to generate.
+    pub max_tokens: Option<u32>,
+    /// Strings that end the answer.
+    pub stop: Vec<String>,
+    /// Whether it is still wanted.
+    pub cancel: CancelFlag,
+}
+
+/// What a new token did to a sequence.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Advance {
+    /// Text that can be shown now; may be empty.
+    pub text: String,
+    /// Set when the answer is complete.
+    pub finished: Option<FinishReason>,
+}
+
+/// A job in a slot.
+#[derive(Debug)]
+pub struct Sequence {
+    /// The caller's id.
+    pub id: RequestId,
+    /// Whether it is still wanted.
+    pub cancel: CancelFlag,
+    /// Order of arrival.
+    pub arrival: u64,
+    tokens: Vec<Token>,
+    prompt_tokens: u32,
+    decoded: u32,
+    tokens_max: u32,
+    sampler: Sampler,
+    utf8: Utf8,
+    stop: StopMatcher,
+}
+
+impl Sequence {
+    /// Puts a job into a context of `context_tokens`.
+    pub fn new(job: Job, arrival: u64, context_tokens: u32) -> Self {
+        let prompt_tokens = job.prompt.len() as u32;
+        debug_assert!(prompt_tokens > 0 && prompt_tokens < context_tokens);
+        let room = context_tokens.saturating_sub(prompt_tokens);
+        Self {
+            id: job.id,
+            cancel: job.cancel,
+            arrival,
+            tokens: job.prompt,
+            prompt_tokens,
+            decoded: 0,
+            tokens_max: prompt_tokens + job.max_tokens.unwrap_or(u32::MAX).min(room),
+            sampler: Sampler::new(job.sampling),
+            utf8: Utf8::default(),
+            stop: StopMatcher::new(job.stop),
+        }
+    }
+
+    /// Tokens known but not decoded yet.
+    pub fn undecoded(&self) -> &[Token] {
+        &self.tokens[self.decoded as usize..]
+    }
+
+    /// Position of the first token that is not decoded yet.
+    pub fn position(&self) -> u32 {
+        self.decoded
+    }
+
+    /// Whether the answer has begun.
+    pub fn is_decoding(&self) -> bool {
+        self.completion_tokens() > 0
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt_tokens(&self) -> u32 {
+        self.prompt_tokens
+    }
+
+    /// Tokens generated so far.
+    pub fn completion_tokens(&self) -> u32 {
+        self.tokens.len() as u32 - self.prompt_tokens
+    }
+
+    /// Notes that `rows` more tokens are decoded.
+    pub fn mark_decoded(&mut self, rows: u32) {
+        self.decoded += rows;
+        debug_assert!(self.decoded as usize <= self.tokens.len());
+    }
+
+    /// Chooses the next token from the logits after the last one.
+    pub fn sample(&mut self, logits: &[f32]) -> Token {
+        self.sampler.sample(logits)
+    }
+
+    /// Appends a sampled token. `piece` is its text, `is_end` whether it ends the answer.
+    pub fn advance(&mut self, token: Token, piece: &[u8], is_end: bool) -> Advance {
+        self.tokens.push(token);
+        let (mut whole, mut text) = (String::new(), String::new());
+        if !is_end {
+            self.utf8.push(piece, &mut whole);
+        }
+        let full = self.tokens.len() as u32 >= self.tokens_max;
+        let ending = is_end || full;
+        if ending {
+            self.utf8.finish(&mut whole);
+        }
+        let stopped = self.stop.push(&whole, &mut text);
+        if ending && !stopped {
+            self.stop.finish(&mut text);
+        }
+        let finished = match (is_end || stopped, full) {
+            (true, _) => Some(FinishReason::Stop),
+            (false, true) => Some(FinishReason::Length),
+            (false, false) => None,
+        };
+        Advance { text, finished }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sequence(max_tokens: Option<u32>, stop: &[&str]) -> Sequence {
+        let job = Job {
+            id: 1,
+            prompt: vec![1, 2],
+            sampling: Sampling::GREEDY,
+            max_tokens,
+            stop: stop.iter().map(|s| s.to_string()).collect(),
+            cancel: CancelFlag::default(),
+        };
+        Sequence::new(job, 0, 8)
+    }
+
+    fn advance(sequence: &mut Sequence, piece: &[u8]) -> (String, Option<FinishReason>) {
+        let a = sequence.advance(9, piece, false);
+        (a.text, a.finished)
+    }
+
+    #[test]
+    fn max_tokens_and_the_context_end_with_length() {
+        let mut s = sequence(Some(2), &[]);
+        assert_eq!(advance(&mut s, b"a"), ("a".into(), None));
+        assert_eq!(advance(&mut s, b"b"), ("b".into(), Some(FinishReason::Length)));
+        let mut s = sequence(None, &[]);
+        let ends: Vec<_> = (0..6).map(|_| advance(&mut s, b"x").1).collect();
+        assert_eq!(ends.iter().filter(|e| e.is_some()).count(), 1);
+        assert_eq!(ends[5], Some(FinishReason::Length));
+    }
+
+    #[test]
+    fn a_stop_string_wins_over_the_length_and_is_not_shown() {
+        let mut s = sequence(Some(2), &["b"]);
+        advance(&mut s, b"a");
+        assert_eq!(advance(&mut s, b"b"), (String::new(), Some(FinishReason::Stop)));
+    }
+
+    #[test]
+    fn what_was_held_back_is_shown_at_the_end() {
+        let mut s = sequence(Some(3), &["bcd"]);
+        assert_eq!(advance(&mut s, b"ab"), ("a".into(), None));
+        assert_eq!(advance(&mut s, b"c\xe3"), (String::new(), None));
+        assert_eq!(advance(&mut s, b"\x81"), ("bc\u{fffd}".into(), Some(FinishReason::Length)));
+    }
+
+    #[test]
+    fn an_ending_token_has_no_text() {
+        let end = sequence(None, &[]).advance(9, b"<end>", true);
+        assert_eq!(end, Advance { text: String::new(), finished: Some(FinishReason::Stop) });
+    }
+}

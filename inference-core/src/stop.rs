@@ -1,0 +1,106 @@
+//! PURE. Stop strings in streamed text.
+//!
+//! Text that might turn out to be the beginning of a stop string is held back, so that
+//! no part of one is ever shown. At most the longest stop string's length is held.
+
+/// Watches text for stop strings.
+#[derive(Debug, Default)]
+pub struct StopMatcher {
+    stops: Vec<String>,
+    held: String,
+}
+
+impl StopMatcher {
+    /// Watches for any of `stops`; empty strings are ignored.
+    pub fn new(stops: Vec<String>) -> Self {
+        Self { stops: stops.into_iter().filter(|s| !s.is_empty()).collect(), held: String::new() }
+    }
+
+    /// Takes text and appends to `out` what can be shown. True: a stop string was met,
+    /// `out` ends before it, and nothing more must be pushed.
+    pub fn push(&mut self, text: &str, out: &mut String) -> bool {
+        self.held.push_str(text);
+        if let Some(at) = self.stops.iter().filter_map(|s| self.held.find(s.as_str())).min() {
+            out.push_str(&self.held[..at]);
+            self.held.clear();
+            return true;
+        }
+        let shown = self.held.len() - self.partial_match();
+        out.push_str(&self.held[..shown]);
+        self.held.drain(..shown);
+        false
+    }
+
+    /// The end: what was held back is text after all.
+    pub fn finish(&mut self, out: &mut String) {
+        out.push_str(&self.held);
+        self.held.clear();
+    }
+
+    /// Length of the longest end of `held` that begins a stop string.
+    fn partial_match(&self) -> usize {
+        let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
+        let from = self.held.len().saturating_sub(longest.saturating_sub(1));
+        (from..self.held.len())
+            .filter(|i| self.held.is_char_boundary(*i))
+            .find(|i| self.stops.iter().any(|s| s.starts_with(&self.held[*i..])))
+            .map_or(0, |i| self.held.len() - i)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn run(stops: &[&str], chunks: &[&str]) -> (String, bool) {
+        let mut matcher = StopMatcher::new(stops.iter().map(|s| s.to_string()).collect());
+        let mut out = String::new();
+        for chunk in chunks {
+            if matcher.push(chunk, &mut out) {
+                return (out, true);
+            }
+        }
+        matcher.finish(&mut out);
+        (out, false)
+    }
+
+    #[test]
+    fn a_stop_string_split_over_tokens_is_found_and_never_shown() {
+        assert_eq!(run(&["END"], &["one E", "N", "D two"]), ("one ".into(), true));
+    }
+
+    #[test]
+    fn a_false_start_is_shown_once_it_is_known_to_be_one() {
+        assert_eq!(run(&["END"], &["E", "N", "X"]), ("ENX".into(), false));
+        assert_eq!(run(&["aab"], &["a", "a", "a", "b"]), ("a".into(), true));
+    }
+
+    #[test]
+    fn the_earliest_of_several_wins() {
+        assert_eq!(run(&["c", "b"], &["abc"]), ("a".into(), true));
+    }
+
+    #[test]
+    fn without_stops_everything_passes_at_once() {
+        let mut out = String::new();
+        StopMatcher::new(vec![String::new()]).push("text", &mut out);
+        assert_eq!(out, "text");
+    }
+
+    proptest! {
+        #[test]
+        fn any_chunking_gives_the_text_before_the_first_stop(
+            text in "[ab🐱]{0,24}", stop in "[ab🐱]{1,4}", size in 1usize..5
+        ) {
+            let chars: Vec<char> = text.chars().collect();
+            let chunks: Vec<String> = chars.chunks(size).map(|c| c.iter().collect()).collect();
+            let refs: Vec<&str> = chunks.iter().map(String::as_str).collect();
+            let expected = match text.find(&stop) {
+                Some(at) => (text[..at].to_string(), true),
+                None => (text.clone(), false),
+            };
+            prop_assert_eq!(run(&[&stop], &refs), expected);
+        }
+    }
+}

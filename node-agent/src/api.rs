@@ -1,0 +1,235 @@
+//! Paths and methods -> answers. The same service on the agent's port and on dialled links.
+
+mod chat;
+mod completions;
+mod sampling;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::{Request, Response, StatusCode};
+use inference_protocol::fleet;
+use inference_protocol::openai::{Model, ModelList, to_json};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::engine_client::{EngineClient, EngineState, LinkId};
+use crate::error::Error;
+use crate::generate::{self, Envelope, Shape};
+use crate::metrics::Metrics;
+use crate::respond::{self, Body};
+use crate::status;
+
+/// Largest request body, in bytes.
+pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A body must be here after this.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct Node {
+    /// The node's name in the fleet.
+    pub name: String,
+    /// Chosen at random when the agent started.
+    pub epoch: u64,
+    /// The model's name.
+    pub model: String,
+    /// Fingerprint of the model file.
+    pub digest: String,
+    /// When the model file was opened, Unix seconds.
+    pub created: u64,
+    /// Digest of the key that clients of the agent's port must send.
+    pub key: Option<[u8; 32]>,
+    /// The engine.
+    pub engine: EngineClient,
+    /// The metrics.
+    pub metrics: Metrics,
+}
+
+/// Where a request came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    /// Which link.
+    pub id: LinkId,
+    /// Whether its other end has shown that it may use this node: the gateway on a link
+    /// that we dialled.
+    pub trusted: bool,
+}
+
+/// Answers one request; errors are rendered here.
+pub async fn serve(node: Arc<Node>, link: Link, request: Request<Incoming>) -> Response<Body> {
+    match route(&node, link, request).await {
+        Ok(response) => response,
+        Err(error) => respond::error(&error),
+    }
+}
+
+async fn route(
+    node: &Arc<Node>,
+    link: Link,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Error> {
+    let path = request.uri().path();
+    match path {
+        "/livez" => only(&request, "GET, HEAD").map(|()| respond::text(StatusCode::OK, "ok\n")),
+        "/readyz" => only(&request, "GET, HEAD").map(|()| readyz(node)),
+        "/health" => only(&request, "GET, HEAD").map(|()| health(node)),
+        "/metrics" => only(&request, "GET, HEAD").map(|()| metrics(node)),
+        "/v1/models" => {
+            authenticate(node, link, &request)?;
+            only(&request, "GET, HEAD").map(|()| models(node))
+        }
+        fleet::STATUS_PATH => {
+            authenticate(node, link, &request)?;
+            only(&request, "GET").map(|()| status::stream(node.clone(), link.id))
+        }
+        "/v1/chat/completions" => {
+            authenticate(node, link, &request)?;
+            only(&request, "POST")?;
+            chat::complete(node, link.id, &read_body(request).await?).await
+        }
+        "/v1/completions" => {
+            authenticate(node, link, &request)?;
+            only(&request, "POST")?;
+            completions::complete(node, link.id, &read_body(request).await?).await
+        }
+        _ => match path.strip_prefix("/v1/models/") {
+            Some(id) => {
+                authenticate(node, link, &request)?;
+                only(&request, "GET, HEAD")?;
+                check_model(node, id)?;
+                Ok(respond::json(to_json(&Model::new(node.model.clone(), node.created))))
+            }
+            None => Err(Error::UnknownPath),
+        },
+    }
+}
+
+fn only<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {
+    let method = request.method().as_str();
+    match allowed.split(", ").any(|m| m == method) {
+        true => Ok(()),
+        false => Err(Error::Method(allowed)),
+    }
+}
+
+fn authenticate<B>(node: &Node, link: Link, request: &Request<B>) -> Result<(), Error> {
+    let Some(expected) = node.key.filter(|_| !link.trusted) else { return Ok(()) };
+    let sent =
+        request.headers().get(hyper::header::AUTHORIZATION).map_or(&b""[..], |v| v.as_bytes());
+    let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
+    let digest: [u8; 32] = Sha256::digest(sent).into();
+    if bool::from(digest.ct_eq(&expected)) { Ok(()) } else { Err(Error::Unauthenticated) }
+}
+
+/// Reads a body within its limits. Its announced length is checked before a byte is read.
+async fn read_body(request: Request<Incoming>) -> Result<bytes::Bytes, Error> {
+    use http_body::Body;
+    let body = request.into_body();
+    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(Error::TooLarge(BODY_BYTES_MAX));
+    }
+    #[expect(clippy::disallowed_methods, reason = "the body is limited")]
+    let read = Limited::new(body, BODY_BYTES_MAX).collect();
+    match tokio::time::timeout(BODY_TIMEOUT, read).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(e)) if e.is::<http_body_util::LengthLimitError>() => {
+            Err(Error::TooLarge(BODY_BYTES_MAX))
+        }
+        Ok(Err(_)) | Err(_) => Err(Error::SlowBody),
+    }
+}
+
+fn check_model(node: &Node, asked: &str) -> Result<(), Error> {
+    if asked == node.model {
+        return Ok(());
+    }
+    Err(Error::UnknownModel {
+        asked: asked.chars().take(128).collect(),
+        served: node.model.clone(),
+    })
+}
+
+fn is_ready(node: &Node) -> bool {
+    matches!(node.engine.state(), EngineState::Ready(_))
+}
+
+fn readyz(node: &Node) -> Response<Body> {
+    match is_ready(node) {
+        true => respond::text(StatusCode::OK, "ready\n"),
+        false => respond::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+    }
+}
+
+fn health(node: &Node) -> Response<Body> {
+    let status = if is_ready(node) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let facts = status::facts(node, 0);
+    respond::json_with_status(status, to_json(&facts))
+}
+
+fn metrics(node: &Node) -> Response<Body> {
+    let text = node.metrics.render(&node.engine);
+    respond::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+}
+
+fn models(node: &Node) -> Response<Body> {
+    let data = match is_ready(node) {
+        true => vec![Model::new(node.model.clone(), node.created)],
+        false => Vec::new(),
+    };
+    respond::json(to_json(&ModelList::new(data)))
+}
+
+/// Random bits for ids and seeds.
+fn random() -> u128 {
+    let mut bytes = [0; 16];
+    // The operating system's generator does not fail after boot; an id that repeats would
+    // still only confuse logs.
+    let _ = getrandom::fill(&mut bytes);
+    u128::from_le_bytes(bytes)
+}
+
+fn unix_seconds() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |d| d.as_secs())
+}
+
+/// The common end of both generation endpoints.
+async fn answer(
+    node: &Arc<Node>,
+    link: LinkId,
+    shape: Shape,
+    wanted: Wanted,
+) -> Result<Response<Body>, Error> {
+    let api = match shape {
+        Shape::Chat => "chat_completions",
+        Shape::Text => "completions",
+    };
+    let mut record = node.metrics.record(api);
+    let submitted = node.engine.submit(wanted.request, link).map_err(Error::from);
+    let generation = record.check(submitted)?;
+    let id = match shape {
+        Shape::Chat => inference_protocol::ids::chat_completion_id(random()),
+        Shape::Text => inference_protocol::ids::completion_id(random()),
+    };
+    let envelope = Envelope {
+        shape,
+        id,
+        created: unix_seconds(),
+        model: node.model.clone(),
+        include_usage: wanted.include_usage,
+    };
+    match wanted.stream {
+        true => generate::stream(envelope, generation, record).await,
+        false => generate::whole(&envelope, generation, record).await,
+    }
+}
+
+/// What a request body asks for.
+struct Wanted {
+    request: inference_core::request::GenerateRequest,
+    stream: bool,
+    include_usage: bool,
+}

@@ -1,0 +1,191 @@
+//! Wires the parts of the agent's role together and takes them down again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inference_core::hardware::{Kernel, choose_kernel};
+use sha2::{Digest, Sha256};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::Node;
+use crate::engine_client::EngineClient;
+use crate::engine_role::EngineOptions;
+use crate::metrics::Metrics;
+use crate::options::ServeOptions;
+use crate::{join, server, supervisor};
+
+/// Why the agent ended, with the exit code that says so.
+#[derive(Debug)]
+pub struct Failed {
+    /// `sysexits.h`
+    pub code: u8,
+    /// One line for the operator.
+    pub message: String,
+}
+
+/// The model file cannot be used.
+pub const EXIT_DATA: u8 = 65;
+/// A port, a gateway or a machine cannot be used.
+pub const EXIT_UNAVAILABLE: u8 = 69;
+/// A bug, or a machine without memory.
+pub const EXIT_SOFTWARE: u8 = 70;
+/// The gateway refused us.
+pub const EXIT_NO_PERMISSION: u8 = 77;
+
+fn failed(code: u8) -> impl Fn(String) -> Failed {
+    move |message| Failed { code, message }
+}
+
+/// Runs the agent's role until a signal, or until it cannot go on.
+pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
+    let mut terminate = Signals::new().map_err(|e| failed(EXIT_SOFTWARE)(e.to_string()))?;
+    let listener = match options.listen {
+        Some(address) => Some(server::bind(address).await.map_err(failed(EXIT_UNAVAILABLE))?),
+        None => None,
+    };
+    let kernel = prove_kernel(options.kernel).await.map_err(failed(EXIT_UNAVAILABLE))?;
+    let node = new_node(&options).map_err(failed(EXIT_SOFTWARE))?;
+    let stop = CancellationToken::new();
+    let engine_stop = CancellationToken::new();
+    let tasks = TaskTracker::new();
+    let mut parts: JoinSet<Result<(), Failed>> = JoinSet::new();
+    if let Some(listener) = listener {
+        let bound = listener.local_addr().map_err(|e| failed(EXIT_SOFTWARE)(e.to_string()))?;
+        tracing::info!("listening on http://{bound}");
+        let serving = server::serve(listener, node.clone(), stop.clone(), tasks.clone());
+        parts.spawn(async move {
+            serving.await;
+            Ok(())
+        });
+    }
+    for gateway in options.gateways.clone() {
+        let joined = join::keep_joined(gateway, node.clone(), stop.clone(), seed());
+        parts.spawn(async move { joined.await.map_err(failed(EXIT_NO_PERMISSION)) });
+    }
+    let engine = engine_options(&options, kernel);
+    let supervised =
+        supervisor::supervise(engine, node.engine.clone(), engine_stop.clone(), seed());
+    parts.spawn(async move { supervised.await.map_err(|e| failed(EXIT_DATA)(e.0)) });
+    let outcome = tokio::select! {
+        () = terminate.first() => Ok(()),
+        Some(ended) = parts.join_next() => flatten(ended),
+    };
+    tracing::info!("stopping");
+    node.engine.drain();
+    tokio::select! {
+        () = wait_idle(&node.engine) => {}
+        () = tokio::time::sleep(options.shutdown) => tracing::warn!("requests were cut off"),
+        () = terminate.first() => tracing::warn!("requests were cut off"),
+    }
+    stop.cancel();
+    tasks.close();
+    let drained = async {
+        tasks.wait().await;
+        engine_stop.cancel();
+        while parts.join_next().await.is_some() {}
+    };
+    // Clients that hold idle connections open must not keep us.
+    let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
+    engine_stop.cancel();
+    outcome
+}
+
+fn flatten(ended: Result<Result<(), Failed>, tokio::task::JoinError>) -> Result<(), Failed> {
+    ended.unwrap_or_else(|e| Err(failed(EXIT_SOFTWARE)(e.to_string())))
+}
+
+fn new_node(options: &ServeOptions) -> Result<Arc<Node>, String> {
+    let loopback = options.listen.is_none_or(|a| a.ip().is_loopback());
+    if options.key.is_none() && !loopback {
+        tracing::warn!("the port is open to the network without a key: see --key-file");
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Ok(Arc::new(Node {
+        name: options.name.clone(),
+        epoch: seed(),
+        model: options.model_name.clone(),
+        digest: options.digest.clone(),
+        created: now.map_or(0, |d| d.as_secs()),
+        key: options.key.as_ref().map(|k| Sha256::digest(k.as_bytes()).into()),
+        engine: EngineClient::default(),
+        metrics: Metrics::new().map_err(|e| e.to_string())?,
+    }))
+}
+
+fn engine_options(options: &ServeOptions, kernel: Kernel) -> EngineOptions {
+    EngineOptions {
+        model: options.model.clone(),
+        kernel,
+        slots: options.slots,
+        context_tokens: options.context_tokens,
+        threads: options.threads,
+    }
+}
+
+/// Runs the kernels in child processes, the fastest first, and takes the first that works.
+async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
+    if let Some(kernel) = wanted {
+        let tried = supervisor::try_kernel(kernel).await;
+        return tried
+            .map(|()| kernel)
+            .map_err(|why| format!("the {} kernels do not run here: {why}", kernel.name()));
+    }
+    let mut results = Vec::new();
+    for kernel in Kernel::ALL {
+        let result = supervisor::try_kernel(*kernel).await;
+        let works = result.is_ok();
+        results.push(result);
+        if works {
+            break;
+        }
+    }
+    let mut results = results.into_iter();
+    choose_kernel(|_| results.next().unwrap_or_else(|| Err("not tried".into()))).map_err(
+        |failures| {
+            let lines = failures.iter().map(|(k, why)| format!("{}: {why}", k.name()));
+            let lines: Vec<String> = lines.collect();
+            format!("no CPU kernels of this build run on this machine ({})", lines.join("; "))
+        },
+    )
+}
+
+async fn wait_idle(engine: &EngineClient) {
+    let mut changes = engine.watch_changes();
+    while engine.figures().in_flight > 0 {
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    // Fails only before the machine has booted; jitter and epochs then are less random.
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn first(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

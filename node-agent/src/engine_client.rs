@@ -1,0 +1,388 @@
+//! The agent's view of its engine: submit a request, receive its events, cancel by Drop.
+//!
+//! One mutex guards the requests in flight. A request stays in flight until the engine
+//! has said its last word (or is dead), so that the figures are the engine's own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use inference_core::request::{EngineStats, Event, GenerateRequest, RequestId};
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::engine_ipc::{Command, EngineFacts};
+
+/// Events that wait for a client that does not read. Beyond, its request is cancelled.
+const EVENTS_MAX: usize = 4096;
+
+/// Which link a request came over: a connection to the agent's port, or a dialled one.
+pub type LinkId = u64;
+
+/// What the engine can do right now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EngineState {
+    /// The first load goes on.
+    Loading,
+    /// Requests are answered.
+    Ready(EngineFacts),
+    /// It died and is being started again.
+    Restarting,
+    /// The agent finishes what it has and takes nothing new.
+    Draining,
+}
+
+/// Why a request was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotTaken {
+    /// The model is not loaded yet.
+    Loading,
+    /// The engine is being started again.
+    Restarting,
+    /// The agent is about to end.
+    Draining,
+}
+
+/// The engine, as all requests share it.
+#[derive(Debug, Clone)]
+pub struct EngineClient(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: watch::Sender<EngineState>,
+    inner: Mutex<Inner>,
+    /// Wakes the task that writes to the engine.
+    commands_ready: Notify,
+    /// Wakes whoever pushes status: state or load changed.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    next_id: RequestId,
+    in_flight: HashMap<RequestId, InFlight>,
+    /// Bounded by the requests in flight: one submit and one cancel each.
+    commands: Vec<Command>,
+    stats: EngineStats,
+    totals: Totals,
+    restarts: u64,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    link: LinkId,
+    events: mpsc::Sender<Event>,
+}
+
+/// Counters that survive a restart of the engine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Prompt tokens prefilled.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Steps.
+    pub steps: u64,
+}
+
+/// Everything countable, read at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Figures {
+    /// The engine's last report.
+    pub stats: EngineStats,
+    /// Counters since the agent started.
+    pub totals: Totals,
+    /// Requests in flight.
+    pub in_flight: usize,
+    /// Times that the engine was started again.
+    pub restarts: u64,
+}
+
+impl Default for EngineClient {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            state: watch::Sender::new(EngineState::Loading),
+            inner: Mutex::default(),
+            commands_ready: Notify::new(),
+            changed: watch::Sender::new(0),
+        }))
+    }
+}
+
+impl EngineClient {
+    /// What the engine can do right now.
+    pub fn state(&self) -> EngineState {
+        self.0.state.borrow().clone()
+    }
+
+    /// Follows the state.
+    pub fn watch_state(&self) -> watch::Receiver<EngineState> {
+        self.0.state.subscribe()
+    }
+
+    /// Follows everything that a status tells.
+    pub fn watch_changes(&self) -> watch::Receiver<u64> {
+        self.0.changed.subscribe()
+    }
+
+    /// All figures.
+    pub fn figures(&self) -> Figures {
+        let inner = self.lock();
+        Figures {
+            stats: inner.stats,
+            totals: inner.totals_now(),
+            in_flight: inner.in_flight.len(),
+            restarts: inner.restarts,
+        }
+    }
+
+    /// Requests in flight that came over another link than `link`.
+    pub fn in_flight_elsewhere(&self, link: LinkId) -> usize {
+        self.lock().in_flight.values().filter(|r| r.link != link).count()
+    }
+
+    /// Submits a request that came over `link`.
+    pub fn submit(&self, request: GenerateRequest, link: LinkId) -> Result<Generation, NotTaken> {
+        // Held while the state is read, so that a death in between is not missed.
+        let mut inner = self.lock();
+        match &*self.0.state.borrow() {
+            EngineState::Ready(_) => {}
+            EngineState::Loading => return Err(NotTaken::Loading),
+            EngineState::Restarting => return Err(NotTaken::Restarting),
+            EngineState::Draining => return Err(NotTaken::Draining),
+        }
+        inner.next_id += 1;
+        let id = inner.next_id;
+        let (events, receiver) = mpsc::channel(EVENTS_MAX);
+        inner.in_flight.insert(id, InFlight { link, events });
+        inner.commands.push(Command::Submit(id, request));
+        drop(inner);
+        self.0.commands_ready.notify_one();
+        self.bump();
+        Ok(Generation { id, events: receiver, client: self.clone(), begun: Instant::now() })
+    }
+
+    /// The supervisor's side: the engine can take requests.
+    pub(crate) fn set_ready(&self, facts: EngineFacts) {
+        self.transition(EngineState::Ready(facts));
+    }
+
+    /// The supervisor's side: the engine is dead; everything in flight is lost.
+    pub(crate) fn set_dead(&self) {
+        let mut inner = self.lock();
+        self.transition(EngineState::Restarting);
+        inner.restarts += 1;
+        inner.totals = inner.totals_now();
+        inner.stats = EngineStats::default();
+        inner.commands.clear();
+        // Dropping the senders tells every request that its engine is gone.
+        inner.in_flight.clear();
+        drop(inner);
+        self.bump();
+    }
+
+    /// Takes nothing new from now on.
+    pub fn drain(&self) {
+        self.0.state.send_replace(EngineState::Draining);
+        self.bump();
+    }
+
+    /// Draining is final.
+    fn transition(&self, to: EngineState) {
+        self.0.state.send_if_modified(|state| {
+            let open = *state != EngineState::Draining;
+            if open {
+                *state = to;
+            }
+            open
+        });
+        self.bump();
+    }
+
+    /// The supervisor's side: an event of a request.
+    pub(crate) fn deliver(&self, id: RequestId, event: Event) {
+        let last = event.is_last();
+        let mut inner = self.lock();
+        let Some(request) = inner.in_flight.get(&id) else { return };
+        let delivered = request.events.try_send(event).is_ok();
+        if last {
+            inner.in_flight.remove(&id);
+            drop(inner);
+            self.bump();
+        } else if !delivered {
+            // The client is gone or does not read; its Generation cancels when dropped,
+            // and a reader that is merely stuck must not hold a slot either.
+            self.request_cancel(inner, id);
+        }
+    }
+
+    pub(crate) fn set_stats(&self, stats: EngineStats) {
+        self.lock().stats = stats;
+    }
+
+    /// Commands for the engine, when there are any.
+    pub(crate) async fn next_commands(&self) -> Vec<Command> {
+        loop {
+            let commands = std::mem::take(&mut self.lock().commands);
+            if !commands.is_empty() {
+                return commands;
+            }
+            self.0.commands_ready.notified().await;
+        }
+    }
+
+    fn cancel(&self, id: RequestId) {
+        let inner = self.lock();
+        if inner.in_flight.contains_key(&id) {
+            self.request_cancel(inner, id);
+        }
+    }
+
+    fn request_cancel(&self, mut inner: MutexGuard<'_, Inner>, id: RequestId) {
+        if !inner.commands.contains(&Command::Cancel(id)) {
+            inner.commands.push(Command::Cancel(id));
+        }
+        drop(inner);
+        self.0.commands_ready.notify_one();
+    }
+
+    fn bump(&self) {
+        self.0.changed.send_modify(|n| *n += 1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn totals_now(&self) -> Totals {
+        Totals {
+            prompt_tokens: self.totals.prompt_tokens + self.stats.prompt_tokens,
+            generated_tokens: self.totals.generated_tokens + self.stats.generated_tokens,
+            steps: self.totals.steps + self.stats.steps,
+        }
+    }
+}
+
+/// One request's events. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct Generation {
+    id: RequestId,
+    events: mpsc::Receiver<Event>,
+    client: EngineClient,
+    begun: Instant,
+}
+
+impl Generation {
+    /// The next event; `None`: the engine died (or cut a client that does not read).
+    pub async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+
+    /// As [`Generation::next`], for a response body.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.events.poll_recv(cx)
+    }
+
+    /// When it was submitted.
+    pub fn begun(&self) -> Instant {
+        self.begun
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.client.cancel(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inference_core::request::{FinishReason, Prompt, Sampling};
+
+    fn request() -> GenerateRequest {
+        GenerateRequest {
+            prompt: Prompt::Text("x".into()),
+            sampling: Sampling::GREEDY,
+            max_tokens: None,
+            stop: Vec::new(),
+        }
+    }
+
+    fn ready() -> EngineClient {
+        let client = EngineClient::default();
+        client.set_ready(EngineFacts {
+            slots: 1,
+            context_tokens: 8,
+            threads: 1,
+            kernel: "baseline".into(),
+        });
+        client
+    }
+
+    const FINISHED: Event = Event::Finished { reason: FinishReason::Stop, completion_tokens: 1 };
+
+    #[tokio::test]
+    async fn a_dropped_generation_is_cancelled_and_in_flight_until_the_engine_says_so() {
+        let client = ready();
+        let generation = client.submit(request(), 1).unwrap();
+        assert!(matches!(client.next_commands().await[..], [Command::Submit(1, _)]));
+        drop(generation);
+        assert_eq!(client.next_commands().await, [Command::Cancel(1)]);
+        assert_eq!(client.figures().in_flight, 1);
+        client.deliver(1, Event::Cancelled);
+        assert_eq!(client.figures().in_flight, 0);
+    }
+
+    #[tokio::test]
+    async fn a_finished_generation_sends_no_cancel() {
+        let client = ready();
+        let mut generation = client.submit(request(), 1).unwrap();
+        client.deliver(1, FINISHED);
+        assert_eq!(generation.next().await, Some(FINISHED));
+        drop(generation);
+        assert!(matches!(client.next_commands().await[..], [Command::Submit(1, _)]));
+        assert_eq!(client.figures().in_flight, 0);
+    }
+
+    #[tokio::test]
+    async fn a_death_ends_every_generation_and_refuses_new_ones_until_ready() {
+        let client = ready();
+        let mut generation = client.submit(request(), 1).unwrap();
+        client.set_dead();
+        assert_eq!(generation.next().await, None);
+        assert_eq!(client.submit(request(), 1).err(), Some(NotTaken::Restarting));
+        assert_eq!((client.figures().in_flight, client.figures().restarts), (0, 1));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_never_reads_is_cancelled() {
+        let client = ready();
+        let _stuck = client.submit(request(), 1).unwrap();
+        client.next_commands().await;
+        for _ in 0..=EVENTS_MAX {
+            client.deliver(1, Event::Text { text: "x".into() });
+        }
+        assert_eq!(client.next_commands().await, [Command::Cancel(1)]);
+    }
+
+    #[test]
+    fn load_is_counted_by_link() {
+        let client = ready();
+        let _one = client.submit(request(), 1).unwrap();
+        let _two = client.submit(request(), 2).unwrap();
+        assert_eq!(client.in_flight_elsewhere(2), 1);
+        assert_eq!(client.in_flight_elsewhere(3), 2);
+    }
+
+    #[test]
+    fn draining_is_final() {
+        let client = ready();
+        client.drain();
+        client.set_dead();
+        assert_eq!(client.state(), EngineState::Draining);
+        assert_eq!(client.submit(request(), 1).err(), Some(NotTaken::Draining));
+    }
+}

@@ -1,0 +1,217 @@
+//! The engine's role: a process with the model and without a network.
+//!
+//! Its main thread reads commands from standard input, which is one end of a socketpair.
+//! A second thread loads the model and then prepares prompts, the engine's own thread
+//! steps, a fourth writes reports. When the agent is gone, the process ends at once.
+
+use std::collections::HashMap;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use inference_core::chat_template::ChatTemplate;
+use inference_core::engine::{self, EngineHandle, Listener};
+use inference_core::hardware::Kernel;
+use inference_core::llama::{
+    ContextOptions, LlamaModel, LlamaTokenizer, LoadError, Weights, register,
+};
+use inference_core::model::Model;
+use inference_core::prepare::Preparer;
+use inference_core::request::{EngineStats, Event, GenerateRequest, RequestId};
+use inference_core::sequence::{CancelFlag, Job};
+
+use crate::engine_ipc::{Command, EngineFacts, Report, read_frame, write_frame};
+
+/// Requests whose prompts wait to be prepared.
+const SUBMITS_MAX: usize = 256;
+/// Requests that may wait for a slot. A gateway binds only to free slots, so these are
+/// the stand-alone server's own clients.
+const QUEUE_MAX: usize = 256;
+/// Reports that wait to be written. The agent always reads.
+const REPORTS_MAX: usize = 4096;
+
+/// What the engine's process is told on its command line.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// The model file.
+    pub model: PathBuf,
+    /// The CPU kernels, proven by the agent.
+    pub kernel: Kernel,
+    /// Sequences side by side.
+    pub slots: u32,
+    /// Tokens of one sequence.
+    pub context_tokens: u32,
+    /// Threads that compute.
+    pub threads: u32,
+}
+
+/// Requests in flight and how to cancel them.
+type Flags = Arc<Mutex<HashMap<RequestId, CancelFlag>>>;
+
+/// Runs the engine until the agent is gone.
+pub fn run(options: EngineOptions) -> io::Result<()> {
+    let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let (reports, outbox) = sync_channel(REPORTS_MAX);
+    let (submits, inbox) = sync_channel(SUBMITS_MAX);
+    let flags = Flags::default();
+    let writer = socket.try_clone()?;
+    std::thread::Builder::new()
+        .name("reports".into())
+        .spawn(move || write_reports(writer, &outbox))?;
+    let prompts = Prompts { options, reports: reports.clone(), flags: flags.clone() };
+    std::thread::Builder::new().name("prompts".into()).spawn(move || prompts.run(&inbox))?;
+    let read = read_commands(socket, &submits, &reports, &flags);
+    // Threads of llama.cpp may be computing: leaving through main would run its static
+    // destructors under them.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    read
+}
+
+type Submit = (RequestId, GenerateRequest, CancelFlag);
+
+fn read_commands(
+    socket: UnixStream,
+    submits: &SyncSender<Submit>,
+    reports: &SyncSender<Report>,
+    flags: &Flags,
+) -> io::Result<()> {
+    let mut reader = BufReader::new(socket);
+    while let Some(command) = read_frame(&mut reader)? {
+        match command {
+            Command::Submit(id, request) => {
+                let flag = CancelFlag::default();
+                lock(flags).insert(id, flag.clone());
+                if submits.try_send((id, request, flag)).is_err() {
+                    finish(reports, flags, id, Event::Failed(queue_full()));
+                }
+            }
+            Command::Cancel(id) => {
+                if let Some(flag) = lock(flags).get(&id) {
+                    flag.set();
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn queue_full() -> inference_core::request::Failure {
+    inference_core::request::Failure::QueueFull
+}
+
+fn lock(flags: &Flags) -> std::sync::MutexGuard<'_, HashMap<RequestId, CancelFlag>> {
+    flags.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Forgets a request and reports its last event.
+fn finish(reports: &SyncSender<Report>, flags: &Flags, id: RequestId, last: Event) {
+    lock(flags).remove(&id);
+    // The writer ends only with the process.
+    let _ = reports.send(Report::Event(id, last));
+}
+
+fn write_reports(socket: UnixStream, outbox: &Receiver<Report>) {
+    let mut writer = BufWriter::new(socket);
+    while let Ok(report) = outbox.recv() {
+        let mut next = Some(report);
+        // One system call for everything that is ready.
+        while let Some(report) = next {
+            if write_frame(&mut writer, &report).is_err() {
+                return;
+            }
+            next = outbox.try_recv().ok();
+        }
+        if writer.flush().is_err() {
+            return;
+        }
+    }
+}
+
+/// The thread that loads the model and turns requests into jobs.
+struct Prompts {
+    options: EngineOptions,
+    reports: SyncSender<Report>,
+    flags: Flags,
+}
+
+impl Prompts {
+    fn run(self, inbox: &Receiver<Submit>) {
+        let (preparer, engine) = match self.load() {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                let _ = self.reports.send(Report::LoadFailed(error.to_string()));
+                return;
+            }
+        };
+        while let Ok((id, request, cancel)) = inbox.recv() {
+            if cancel.is_set() {
+                finish(&self.reports, &self.flags, id, Event::Cancelled);
+                continue;
+            }
+            let submitted = preparer.prepare(&request.prompt, now()).and_then(|prompt| {
+                let GenerateRequest { sampling, max_tokens, stop, .. } = request;
+                let job = Job { id, prompt, sampling, max_tokens, stop, cancel };
+                engine.submit(job).map_err(|(_, failure)| failure)
+            });
+            if let Err(failure) = submitted {
+                finish(&self.reports, &self.flags, id, Event::Failed(failure));
+            }
+        }
+        engine.close();
+    }
+
+    fn load(&self) -> Result<(Preparer, EngineHandle), LoadError> {
+        let EngineOptions { kernel, slots, context_tokens, threads, .. } = self.options;
+        register(kernel);
+        let weights = Weights::load(&self.options.model)?;
+        let context = ContextOptions { slots, context_tokens, threads };
+        let model = LlamaModel::new(weights.clone(), context)?;
+        let facts = EngineFacts {
+            slots: model.shape().slots,
+            context_tokens,
+            threads,
+            kernel: kernel.name().into(),
+        };
+        let (bos, eos) = weights.bos_eos();
+        let control = weights.control_texts();
+        let template =
+            weights.chat_template().map(|source| ChatTemplate::new(source, bos, eos, control));
+        let tokenizer = Box::new(LlamaTokenizer(weights));
+        let preparer = Preparer { tokenizer, template, context_tokens };
+        let listener = Reporter { reports: self.reports.clone(), flags: self.flags.clone() };
+        let engine = engine::start(model, QUEUE_MAX, listener)
+            .map_err(|e| LoadError::Context(e.to_string()))?;
+        let _ = self.reports.send(Report::Ready(facts));
+        Ok((preparer, engine))
+    }
+}
+
+/// For templates that write a date.
+fn now() -> chrono::NaiveDateTime {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seconds = since.map_or(0, |d| d.as_secs() as i64);
+    chrono::DateTime::from_timestamp(seconds, 0).unwrap_or_default().naive_utc()
+}
+
+/// Passes on what the engine's thread says.
+struct Reporter {
+    reports: SyncSender<Report>,
+    flags: Flags,
+}
+
+impl Listener for Reporter {
+    fn event(&mut self, id: RequestId, event: Event) {
+        if event.is_last() {
+            finish(&self.reports, &self.flags, id, event);
+        } else {
+            let _ = self.reports.send(Report::Event(id, event));
+        }
+    }
+
+    fn stats(&mut self, stats: EngineStats) {
+        let _ = self.reports.send(Report::Stats(stats));
+    }
+}

@@ -1,0 +1,24 @@
+//! A node's agent. One binary, two processes: the **agent** (network, supervision) and the
+//! **engine** (llama.cpp, no network), which it starts, watches and starts again.
+//!
+//! A request's way: [`server`] or [`join`] -> [`api`] -> [`engine_client`] -> frames
+//! ([`engine_ipc`]) -> the engine's process ([`engine_role`]) -> [`generate`] -> client.
+//! [`supervisor`] keeps the process alive, [`status`] tells gateways about it.
+
+pub mod api;
+pub mod app;
+pub mod backoff;
+pub mod digest;
+pub mod engine_client;
+pub mod engine_ipc;
+pub mod engine_role;
+pub mod error;
+pub mod generate;
+pub mod join;
+pub mod metrics;
+pub mod options;
+pub mod respond;
+pub mod server;
+pub mod status;
+pub mod supervisor;
+pub mod tls;

@@ -1,0 +1,61 @@
+//! `flotilla-agent`: chooses the role.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+use flotilla_agent::app::{self, EXIT_DATA, EXIT_SOFTWARE, Failed};
+use flotilla_agent::engine_role::{self, EngineOptions};
+use flotilla_agent::options::{Cli, Command, EngineArgs, ServeArgs};
+use inference_core::hardware::Kernel;
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(args) => serve(args),
+        Command::Engine(args) => engine(args),
+        Command::KernelTrial { kernel } => trial(kernel),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed { code, message }) => {
+            #[expect(clippy::print_stderr, reason = "one line for the operator")]
+            {
+                eprintln!("flotilla-agent: {message}");
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn serve(args: ServeArgs) -> Result<(), Failed> {
+    start_log();
+    let options = args.check().map_err(|message| Failed { code: EXIT_DATA, message })?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failed { code: EXIT_SOFTWARE, message: e.to_string() })?;
+    runtime.block_on(app::serve(options))
+}
+
+fn engine(args: EngineArgs) -> Result<(), Failed> {
+    let EngineArgs { model, kernel, slots, context_tokens, threads } = args;
+    let options = EngineOptions { model, kernel, slots, context_tokens, threads };
+    engine_role::run(options).map_err(|e| Failed { code: EXIT_SOFTWARE, message: e.to_string() })
+}
+
+fn trial(kernel: Kernel) -> Result<(), Failed> {
+    let failed = |message| Failed { code: EXIT_SOFTWARE, message };
+    inference_core::llama::trial(kernel).map_err(failed)
+}
+
+/// Text for people, JSON lines for machines, both on stderr.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if std::io::stderr().is_terminal() {
+        log.init();
+    } else {
+        log.json().flatten_event(true).init();
+    }
+}

@@ -1,0 +1,269 @@
+//! The command line, and what it means after checking. Runtime code never meets a default.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+use hyper::Uri;
+use hyper::header::HeaderValue;
+use inference_core::gguf::{self, Header};
+use inference_core::hardware::Kernel;
+use inference_protocol::ids::is_plain_id;
+
+use crate::join::Gateway;
+use crate::tls::Dialler;
+
+/// Context of one request where the command line names none, in tokens.
+const CONTEXT_DEFAULT: u32 = 4096;
+const CONTEXT_MIN: u32 = 64;
+/// A key file is one line.
+const KEY_BYTES_MAX: u64 = 4096;
+
+/// Serves a GGUF model on this machine: alone, or as a node of a Flotilla fleet.
+#[derive(Debug, Parser)]
+#[command(name = "flotilla-agent", version, about, long_about = None)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a model with the OpenAI API, on a port of its own or through a gateway
+    Serve(ServeArgs),
+    /// The engine's process; started by `serve`
+    #[command(hide = true)]
+    Engine(EngineArgs),
+    /// Run one set of CPU kernels; started by `serve`
+    #[command(hide = true)]
+    KernelTrial {
+        /// Name of the kernels.
+        kernel: Kernel,
+    },
+}
+
+/// `serve`
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Model file (GGUF)
+    #[arg(long, value_name = "FILE")]
+    pub model: PathBuf,
+    /// Name that clients use for the model [default: the file's name without .gguf]
+    #[arg(long, value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// Address of the agent's own port [default: 127.0.0.1:8080, or none with --join]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+    /// File with the key that clients of the agent's own port must send
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Gateway to join, http(s)://host:port; may be given once for each gateway
+    #[arg(long, value_name = "URL")]
+    pub join: Vec<Uri>,
+    /// File with the gateway's join key
+    #[arg(long, value_name = "FILE")]
+    pub join_key_file: Option<PathBuf>,
+    /// Certificates to trust for https gateways [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    pub join_ca_file: Option<PathBuf>,
+    /// The node's name in the fleet [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Requests that decode side by side
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub slots: u32,
+    /// Tokens that one request may hold, prompt and answer together
+    /// [default: what the model was trained for, at most 4096]
+    #[arg(long, value_name = "TOKENS")]
+    pub context_tokens: Option<u32>,
+    /// Threads that compute [default: the physical cores this process may use]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub threads: Option<u32>,
+    /// CPU kernels: avx512, baseline [default: the fastest that runs here]
+    #[arg(long)]
+    pub kernel: Option<Kernel>,
+    /// Seconds that requests may take to finish after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub shutdown_seconds: u64,
+}
+
+/// `engine`
+#[derive(Debug, Args)]
+pub struct EngineArgs {
+    /// Model file.
+    #[arg(long)]
+    pub model: PathBuf,
+    /// CPU kernels.
+    #[arg(long)]
+    pub kernel: Kernel,
+    /// Requests side by side.
+    #[arg(long)]
+    pub slots: u32,
+    /// Tokens of one request.
+    #[arg(long)]
+    pub context_tokens: u32,
+    /// Threads that compute.
+    #[arg(long)]
+    pub threads: u32,
+}
+
+/// Everything that `serve` needs, checked.
+#[derive(Debug)]
+pub struct ServeOptions {
+    /// Model file.
+    pub model: PathBuf,
+    /// Its name.
+    pub model_name: String,
+    /// Its fingerprint.
+    pub digest: String,
+    /// Own port.
+    pub listen: Option<SocketAddr>,
+    /// Key of the own port.
+    pub key: Option<String>,
+    /// Gateways to join.
+    pub gateways: Vec<Gateway>,
+    /// The node's name.
+    pub name: String,
+    /// Requests side by side.
+    pub slots: u32,
+    /// Tokens of one request.
+    pub context_tokens: u32,
+    /// Threads that compute.
+    pub threads: u32,
+    /// Kernels that must be used.
+    pub kernel: Option<Kernel>,
+    /// Time to finish after SIGTERM.
+    pub shutdown: std::time::Duration,
+}
+
+impl ServeArgs {
+    /// Checks everything; the error is one line for the operator.
+    pub fn check(self) -> Result<ServeOptions, String> {
+        let (header, digest) = open_model(&self.model)?;
+        let joins = !self.join.is_empty();
+        let default_listen = (!joins).then(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
+        let model_name = match &self.model_name {
+            Some(name) => name.clone(),
+            None => file_stem(&self.model),
+        };
+        if model_name.is_empty() || model_name.len() > 128 || model_name.contains(char::is_control)
+        {
+            return Err("--model-name must have 1 to 128 printable characters".into());
+        }
+        Ok(ServeOptions {
+            gateways: self.gateways()?,
+            key: self.key_file.as_deref().map(read_key).transpose()?,
+            name: self.node_name()?,
+            context_tokens: context_tokens(self.context_tokens, &header)?,
+            listen: self.listen.or(default_listen),
+            model: self.model,
+            model_name,
+            digest,
+            slots: self.slots,
+            threads: self
+                .threads
+                .unwrap_or_else(|| inference_core::hardware::compute_threads() as u32),
+            kernel: self.kernel,
+            shutdown: std::time::Duration::from_secs(self.shutdown_seconds),
+        })
+    }
+
+    fn gateways(&self) -> Result<Vec<Gateway>, String> {
+        if self.join.is_empty() {
+            return Ok(Vec::new());
+        }
+        let key_file = self.join_key_file.as_deref();
+        let key = read_key(key_file.ok_or("--join needs --join-key-file")?)?;
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {key}"))
+            .map_err(|_| "the join key holds characters that a header cannot".to_string())?;
+        authorization.set_sensitive(true);
+        let gateway = |url: &Uri| {
+            let tls = match url.scheme_str() {
+                Some("http") => None,
+                Some("https") => Some(Dialler::new(self.join_ca_file.as_deref())?),
+                _ => {
+                    return Err(format!(
+                        "--join {url}: expected http://host:port or https://host:port"
+                    ));
+                }
+            };
+            Ok(Gateway { url: url.clone(), authorization: authorization.clone(), tls })
+        };
+        self.join.iter().map(gateway).collect()
+    }
+
+    fn node_name(&self) -> Result<String, String> {
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        };
+        if is_plain_id(&name) {
+            return Ok(name);
+        }
+        Err(format!(
+            "'{name}' is no name for a node: use 1 to 64 letters, digits, '.', '_' or '-' (--name)"
+        ))
+    }
+}
+
+fn open_model(path: &Path) -> Result<(Header, String), String> {
+    let fail = |e: &dyn std::fmt::Display| format!("model file {}: {e}", path.display());
+    let mut file = std::fs::File::open(path).map_err(|e| fail(&e))?;
+    let metadata = file.metadata().map_err(|e| fail(&e))?;
+    if !metadata.is_file() {
+        return Err(fail(&"is not a file"));
+    }
+    let header = gguf::read_header(std::io::BufReader::new(&mut file), metadata.len())
+        .map_err(|e| fail(&e))?;
+    let digest = crate::digest::fingerprint(&mut file).map_err(|e| fail(&e))?;
+    Ok((header, digest))
+}
+
+fn file_stem(path: &Path) -> String {
+    path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn context_tokens(wanted: Option<u32>, header: &Header) -> Result<u32, String> {
+    let trained = if header.context_tokens == 0 { CONTEXT_DEFAULT } else { header.context_tokens };
+    let tokens = wanted.unwrap_or(trained.min(CONTEXT_DEFAULT));
+    if tokens < CONTEXT_MIN || tokens > trained {
+        return Err(format!("--context-tokens must be {CONTEXT_MIN} to {trained} for this model"));
+    }
+    Ok(tokens)
+}
+
+/// A key from a file: its first line, without the spaces around it.
+fn read_key(path: &Path) -> Result<String, String> {
+    use std::io::Read;
+    let fail = |e: &dyn std::fmt::Display| format!("key file {}: {e}", path.display());
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
+    file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(|e| fail(&e))?;
+    match text.trim() {
+        "" => Err(fail(&"is empty")),
+        key => Ok(key.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_context_is_bounded_by_the_model() {
+        let header = Header { context_tokens: 1024, ..Header::default() };
+        assert_eq!(context_tokens(None, &header), Ok(1024));
+        assert_eq!(context_tokens(Some(512), &header), Ok(512));
+        assert!(context_tokens(Some(2048), &header).is_err());
+        let long = Header { context_tokens: 131_072, ..Header::default() };
+        assert_eq!(context_tokens(None, &long), Ok(CONTEXT_DEFAULT));
+    }
+}

@@ -1,0 +1,191 @@
+//! Starts the engine's process, watches it and starts it again when it dies.
+//!
+//! The agent survives whatever the engine does. The executable is run again by its inode
+//! (`/proc/self/exe`), so that an upgrade on disk never mixes two versions.
+
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::time::Duration;
+
+use inference_core::hardware::Kernel;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command as Process};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::engine_client::EngineClient;
+use crate::engine_ipc::{Report, decode, encode, frame_length};
+use crate::engine_role::EngineOptions;
+
+/// The engine's and the trial's executable.
+const SELF: &str = "/proc/self/exe";
+/// A trial runs some small multiplications; one that takes longer hangs.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
+/// An engine that lived this long was healthy: its next restart is immediate.
+const HEALTHY_AFTER: Duration = Duration::from_secs(10);
+const RESTART_MIN: Duration = Duration::from_millis(50);
+const RESTART_MAX: Duration = Duration::from_secs(5);
+/// How long a killed engine may take to be gone.
+const REAP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Runs one kernel's trial in a child process.
+pub async fn try_kernel(kernel: Kernel) -> Result<(), String> {
+    let child = Process::new(SELF)
+        .args(["kernel-trial", kernel.name()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|e| format!("cannot start a trial: {e}"))?;
+    match timeout(TRIAL_TIMEOUT, child.wait_with_output()).await {
+        Err(_) => Err("its trial hangs".into()),
+        Ok(Err(e)) => Err(format!("its trial was lost: {e}")),
+        Ok(Ok(output)) if output.status.success() => Ok(()),
+        Ok(Ok(output)) => {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            Err(format!("its trial ended with {} {}", output.status, stderr.trim()))
+        }
+    }
+}
+
+/// Why the engine will never run.
+#[derive(Debug)]
+pub struct EngineError(pub String);
+
+/// Keeps an engine running until `stop`. Returns early only when the first load fails.
+pub async fn supervise(
+    options: EngineOptions,
+    client: EngineClient,
+    stop: CancellationToken,
+    seed: u64,
+) -> Result<(), EngineError> {
+    let mut backoff = Backoff::new(RESTART_MIN, RESTART_MAX, seed);
+    let mut was_ready = false;
+    loop {
+        let begun = Instant::now();
+        let end = tokio::select! {
+            end = run_once(&options, &client, &mut was_ready) => end,
+            () = stop.cancelled() => return Ok(()),
+        };
+        if !was_ready {
+            return Err(EngineError(end));
+        }
+        client.set_dead();
+        if begun.elapsed() >= HEALTHY_AFTER {
+            backoff.reset();
+        }
+        let wait = backoff.next();
+        tracing::error!(reason = end, restart_in_ms = wait.as_millis() as u64, "engine died");
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
+}
+
+/// Runs one engine process to its end and says how it ended. Killed when dropped.
+async fn run_once(options: &EngineOptions, client: &EngineClient, was_ready: &mut bool) -> String {
+    let (mut child, socket) = match spawn(options) {
+        Ok(spawned) => spawned,
+        Err(e) => return format!("the engine process cannot be started: {e}"),
+    };
+    let (reader, writer) = socket.into_split();
+    let end = tokio::select! {
+        end = read_reports(reader, client, was_ready) => end,
+        error = write_commands(writer, client) => format!("writing to the engine failed: {error}"),
+    };
+    let _ = child.start_kill();
+    match (end.is_empty(), timeout(REAP_TIMEOUT, child.wait()).await) {
+        (false, _) => end,
+        (true, Ok(Ok(status))) => format!("the engine process ended: {status}"),
+        (true, _) => "the engine process closed its connection".into(),
+    }
+}
+
+fn spawn(options: &EngineOptions) -> std::io::Result<(Child, UnixStream)> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let child = Process::new(SELF)
+        .arg("engine")
+        .arg("--model")
+        .arg(&options.model)
+        .args(["--kernel", options.kernel.name()])
+        .args(["--slots", &options.slots.to_string()])
+        .args(["--context-tokens", &options.context_tokens.to_string()])
+        .args(["--threads", &options.threads.to_string()])
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    Ok((child, UnixStream::from_std(ours)?))
+}
+
+/// Reads until the engine is gone. Empty: it closed its end without a word.
+async fn read_reports(
+    reader: OwnedReadHalf,
+    client: &EngineClient,
+    was_ready: &mut bool,
+) -> String {
+    let mut reader = BufReader::new(reader);
+    let mut payload = Vec::new();
+    loop {
+        match read_report(&mut reader, &mut payload).await {
+            Ok(None) => return String::new(),
+            Ok(Some(Report::Ready(facts))) => {
+                *was_ready = true;
+                tracing::info!(
+                    slots = facts.slots,
+                    context_tokens = facts.context_tokens,
+                    threads = facts.threads,
+                    kernel = facts.kernel,
+                    "engine ready"
+                );
+                client.set_ready(facts);
+            }
+            Ok(Some(Report::LoadFailed(why))) => return why,
+            Ok(Some(Report::Event(id, event))) => client.deliver(id, event),
+            Ok(Some(Report::Stats(stats))) => client.set_stats(stats),
+            Err(e) => return format!("reading from the engine failed: {e}"),
+        }
+    }
+}
+
+async fn read_report(
+    reader: &mut BufReader<OwnedReadHalf>,
+    payload: &mut Vec<u8>,
+) -> std::io::Result<Option<Report>> {
+    let mut header = [0; 4];
+    match reader.read_exact(&mut header).await {
+        // A killed engine is a reset or an end of file, depending on what it left unread.
+        Err(e) if is_gone(&e) => return Ok(None),
+        other => other.map(drop)?,
+    }
+    payload.resize(frame_length(header)?, 0);
+    reader.read_exact(payload).await?;
+    decode(payload).map(Some)
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset)
+}
+
+/// Writes commands until that fails.
+async fn write_commands(mut writer: OwnedWriteHalf, client: &EngineClient) -> std::io::Error {
+    loop {
+        let mut wire = Vec::new();
+        for command in client.next_commands().await {
+            match encode(&command) {
+                Ok(frame) => wire.extend(frame),
+                // The HTTP body limit is far below the frame limit.
+                Err(e) => return e,
+            }
+        }
+        if let Err(e) = writer.write_all(&wire).await {
+            return e;
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! TLS for dialling a gateway. The only file that names rustls.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Dials TLS with fixed roots.
+#[derive(Clone)]
+pub struct Dialler(TlsConnector);
+
+impl std::fmt::Debug for Dialler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Dialler")
+    }
+}
+
+impl Dialler {
+    /// Trusts the certificates in `ca_file`, or else the operating system's.
+    pub fn new(ca_file: Option<&Path>) -> Result<Self, String> {
+        let roots = match ca_file {
+            Some(path) => roots_from(path)?,
+            None => roots_of_system()?,
+        };
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| format!("TLS cannot be set up: {e}"))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        // A link begins as an HTTP/1.1 upgrade.
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    /// The handshake on a connected stream.
+    pub async fn connect(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_string())
+            .map_err(std::io::Error::other)?;
+        self.0.connect(name, stream).await
+    }
+}
+
+fn roots_from(path: &Path) -> Result<RootCertStore, String> {
+    let fail = |e: &dyn std::fmt::Display| {
+        format!("cannot read certificates from {}: {e}", path.display())
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|e| fail(&e))? {
+        roots.add(certificate.map_err(|e| fail(&e))?).map_err(|e| fail(&e))?;
+    }
+    if roots.is_empty() { Err(fail(&"there are none")) } else { Ok(roots) }
+}
+
+fn roots_of_system() -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        return Err("no trusted certificates on this system: install ca-certificates, or name a \
+                    file with --join-ca-file"
+            .into());
+    }
+    Ok(roots)
+}
