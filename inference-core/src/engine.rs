@@ -33,13 +33,11 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Submits a job; a full inbox gives it back.
-    pub fn submit(&self, job: Job) -> Result<(), (Job, Failure)> {
+    /// Submits a job; refused where the inbox is full.
+    pub fn submit(&self, job: Job) -> Result<(), Failure> {
         self.inbox.try_send(job).map_err(|e| match e {
-            TrySendError::Full(job) => (job, Failure::QueueFull),
-            TrySendError::Disconnected(job) => {
-                (job, Failure::Decode("the engine thread has ended".into()))
-            }
+            TrySendError::Full(_) => Failure::QueueFull,
+            TrySendError::Disconnected(_) => Failure::Decode("the engine thread has ended".into()),
         })
     }
 

@@ -20,7 +20,7 @@ impl Backoff {
     }
 
     /// The next waiting time.
-    pub fn next(&mut self) -> Duration {
+    pub fn next_wait(&mut self) -> Duration {
         let ceiling = self.next;
         self.next = (self.next * 2).min(self.max);
         let share = 0.5 + 0.5 * self.draw();
@@ -52,16 +52,17 @@ mod tests {
         let (min, max) = (Duration::from_millis(100), Duration::from_secs(1));
         let mut backoff = Backoff::new(min, max, 1);
         for ceiling in [100, 200, 400, 800, 1000, 1000] {
-            let wait = backoff.next().as_millis();
+            let wait = backoff.next_wait().as_millis();
             assert!((ceiling / 2..=ceiling).contains(&wait), "{wait} of {ceiling}");
         }
         backoff.reset();
-        assert!(backoff.next() <= min);
+        assert!(backoff.next_wait() <= min);
     }
 
     #[test]
     fn two_seeds_do_not_wait_in_step() {
-        let draw = |seed| Backoff::new(Duration::from_secs(1), Duration::from_secs(1), seed).next();
+        let draw =
+            |seed| Backoff::new(Duration::from_secs(1), Duration::from_secs(1), seed).next_wait();
         assert_ne!(draw(1), draw(2));
     }
 }

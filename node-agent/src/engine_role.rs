@@ -154,7 +154,7 @@ impl Prompts {
             let submitted = preparer.prepare(&request.prompt, now()).and_then(|prompt| {
                 let GenerateRequest { sampling, max_tokens, stop, .. } = request;
                 let job = Job { id, prompt, sampling, max_tokens, stop, cancel };
-                engine.submit(job).map_err(|(_, failure)| failure)
+                engine.submit(job)
             });
             if let Err(failure) = submitted {
                 finish(&self.reports, &self.flags, id, Event::Failed(failure));

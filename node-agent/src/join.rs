@@ -84,7 +84,7 @@ pub async fn keep_joined(
         if begun.elapsed() >= GOOD_AFTER {
             backoff.reset();
         }
-        let wait = backoff.next();
+        let wait = backoff.next_wait();
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = stop.cancelled() => return Ok(()),

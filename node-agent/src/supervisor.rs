@@ -78,7 +78,7 @@ pub async fn supervise(
         if begun.elapsed() >= HEALTHY_AFTER {
             backoff.reset();
         }
-        let wait = backoff.next();
+        let wait = backoff.next_wait();
         tracing::error!(reason = end, restart_in_ms = wait.as_millis() as u64, "engine died");
         tokio::select! {
             () = tokio::time::sleep(wait) => {}

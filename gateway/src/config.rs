@@ -1,0 +1,94 @@
+//! The configuration after checking: runtime code never meets a default or a bad value.
+//!
+//! [`load`] reads the file, [`raw`] walks it and reports every problem at once.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+
+use crate::admission::Bounds;
+use crate::secret::KeyDigest;
+use crate::tls::{Acceptor, Dialler};
+
+pub mod load;
+pub mod raw;
+
+/// Everything that the gateway is told.
+#[derive(Debug)]
+pub struct Config {
+    /// Address of the public listener.
+    pub listen: SocketAddr,
+    /// Set when the public listener speaks TLS.
+    pub tls: Option<Acceptor>,
+    /// API keys; empty where anybody may ask.
+    pub keys: Vec<ApiKey>,
+    /// The key that nodes join with; absent where none may.
+    pub join_key: Option<KeyDigest>,
+    /// Nodes that we dial.
+    pub static_nodes: Vec<StaticNode>,
+    /// Limits.
+    pub limits: Limits,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// Other endpoints that a request may be tried on.
+    pub retries_max: usize,
+}
+
+/// A key of the public API.
+#[derive(Debug, Clone)]
+pub struct ApiKey {
+    /// The tenant's name.
+    pub name: String,
+    /// The key's digest.
+    pub digest: KeyDigest,
+}
+
+/// A node with a port that we dial.
+#[derive(Debug, Clone)]
+pub struct StaticNode {
+    /// As it was written, for messages.
+    pub url: String,
+    /// Name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Set for https.
+    pub tls: Option<Dialler>,
+    /// The key that its port wants.
+    pub authorization: Option<HeaderValue>,
+}
+
+/// Limits on everything that grows.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of one request body.
+    pub body_bytes_max: usize,
+    /// Client connections at one time.
+    pub connections_max: usize,
+    /// Waiting requests, in count and bytes.
+    pub queue: Bounds,
+    /// Bytes of one whole answer.
+    pub response_bytes_max: usize,
+    /// Bytes of one event of a stream.
+    pub event_bytes_max: usize,
+}
+
+/// How long anything may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// A request's head.
+    pub header: Duration,
+    /// A request's body.
+    pub body: Duration,
+    /// Connecting to a static node.
+    pub connect: Duration,
+    /// Waiting for a slot.
+    pub queue: Duration,
+    /// From a slot to the first token, or to a whole answer.
+    pub first_token: Duration,
+    /// Between two events of a stream.
+    pub idle: Duration,
+    /// Finishing requests after SIGTERM.
+    pub shutdown: Duration,
+}

@@ -1,0 +1,261 @@
+//! Everything that can go wrong with a request at the gateway, and four answers to each:
+//! status, code, whose fault, and whether another endpoint may be tried.
+
+use inference_protocol::openai::ParseError;
+
+/// Why a request was refused or failed. Rendered in [`crate::respond`] only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// No such path.
+    UnknownPath,
+    /// The path exists, with other methods: these.
+    Method(&'static str),
+    /// No key was sent.
+    KeyMissing,
+    /// The key is not one of ours.
+    KeyWrong,
+    /// A node's join key is not ours.
+    JoinKeyWrong,
+    /// A join request that is not one.
+    JoinInvalid(String),
+    /// A node of another version.
+    JoinVersion,
+    /// The body is larger than this many bytes.
+    TooLarge(usize),
+    /// The body did not arrive in time, or its connection broke.
+    SlowBody,
+    /// The body cannot be read.
+    Malformed(ParseError),
+    /// No node serves this model.
+    UnknownModel(String),
+    /// There is no node at all.
+    NoNode,
+    /// Too many requests wait.
+    QueueFull {
+        /// When another try makes sense.
+        retry_after_seconds: u32,
+    },
+    /// No slot became free in time.
+    QueueTimeout {
+        /// When another try makes sense.
+        retry_after_seconds: u32,
+    },
+    /// The connection to the node broke before it answered.
+    NodeLost,
+    /// The node said that it cannot answer now.
+    NodeRefused(u16),
+    /// The node did not answer in time.
+    NodeTimeout,
+    /// The node's answer is larger than we hold, or not what it should be.
+    NodeAnswer(&'static str),
+}
+
+/// Whose fault an error is; decides how loudly it is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The client's.
+    Client,
+    /// Ours: a limit, or a lack of nodes.
+    Gateway,
+    /// A node's.
+    Node,
+}
+
+impl Error {
+    /// HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::UnknownPath | Self::UnknownModel(_) => 404,
+            Self::Method(_) => 405,
+            Self::KeyMissing | Self::KeyWrong | Self::JoinKeyWrong => 401,
+            Self::JoinInvalid(_) | Self::Malformed(_) => 400,
+            Self::JoinVersion => 426,
+            Self::TooLarge(_) => 413,
+            Self::SlowBody => 408,
+            Self::NoNode | Self::QueueTimeout { .. } | Self::QueueFull { .. } => 503,
+            Self::NodeRefused(_) => 503,
+            Self::NodeLost | Self::NodeAnswer(_) => 502,
+            Self::NodeTimeout => 504,
+        }
+    }
+
+    /// A closed set: OpenAI's `code`, and the label of metrics.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownPath => "unknown_url",
+            Self::Method(_) => "method_not_allowed",
+            Self::KeyMissing | Self::KeyWrong => "invalid_api_key",
+            Self::JoinKeyWrong => "invalid_join_key",
+            Self::JoinInvalid(_) => "invalid_join",
+            Self::JoinVersion => "join_version",
+            Self::TooLarge(_) => "request_too_large",
+            Self::SlowBody => "request_timeout",
+            Self::Malformed(_) => "invalid_json",
+            Self::UnknownModel(_) => "model_not_found",
+            Self::NoNode => "no_node",
+            Self::QueueFull { .. } => "queue_full",
+            Self::QueueTimeout { .. } => "queue_timeout",
+            Self::NodeLost => "node_lost",
+            Self::NodeRefused(_) => "node_refused",
+            Self::NodeTimeout => "node_timeout",
+            Self::NodeAnswer(_) => "node_answer",
+        }
+    }
+
+    /// Whose fault it is.
+    pub fn origin(&self) -> Origin {
+        match self {
+            Self::UnknownPath
+            | Self::Method(_)
+            | Self::KeyMissing
+            | Self::KeyWrong
+            | Self::JoinKeyWrong
+            | Self::JoinInvalid(_)
+            | Self::JoinVersion
+            | Self::TooLarge(_)
+            | Self::SlowBody
+            | Self::Malformed(_)
+            | Self::UnknownModel(_) => Origin::Client,
+            Self::NoNode | Self::QueueFull { .. } | Self::QueueTimeout { .. } => Origin::Gateway,
+            Self::NodeLost | Self::NodeRefused(_) | Self::NodeTimeout | Self::NodeAnswer(_) => {
+                Origin::Node
+            }
+        }
+    }
+
+    /// Whether another endpoint may be tried. A node that is too slow is not the request's
+    /// last chance, but its time is up; an answer that is too large is so everywhere.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::NodeLost | Self::NodeRefused(_) => true,
+            Self::UnknownPath
+            | Self::Method(_)
+            | Self::KeyMissing
+            | Self::KeyWrong
+            | Self::JoinKeyWrong
+            | Self::JoinInvalid(_)
+            | Self::JoinVersion
+            | Self::TooLarge(_)
+            | Self::SlowBody
+            | Self::Malformed(_)
+            | Self::UnknownModel(_)
+            | Self::NoNode
+            | Self::QueueFull { .. }
+            | Self::QueueTimeout { .. }
+            | Self::NodeTimeout
+            | Self::NodeAnswer(_) => false,
+        }
+    }
+
+    /// OpenAI's `type`.
+    pub fn kind(&self) -> &'static str {
+        match (self.status(), self.origin()) {
+            (401, _) => "authentication_error",
+            (_, Origin::Client) => "invalid_request_error",
+            (_, Origin::Gateway) => "server_error",
+            (_, Origin::Node) => "upstream_error",
+        }
+    }
+
+    /// The parameter at fault.
+    pub fn param(&self) -> Option<String> {
+        match self {
+            Self::Malformed(e) => e.param.clone(),
+            Self::UnknownModel(_) => Some("model".into()),
+            _ => None,
+        }
+    }
+
+    /// After how many seconds another try makes sense.
+    pub fn retry_after_seconds(&self) -> Option<u32> {
+        match self {
+            Self::QueueFull { retry_after_seconds }
+            | Self::QueueTimeout { retry_after_seconds } => Some(*retry_after_seconds),
+            Self::NoNode => Some(5),
+            Self::NodeLost | Self::NodeRefused(_) => Some(1),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UnknownPath => write!(f, "there is nothing at this path"),
+            Self::Method(allowed) => write!(f, "this path takes {allowed} only"),
+            Self::KeyMissing => {
+                write!(f, "no API key was sent; send 'Authorization: Bearer <key>'")
+            }
+            Self::KeyWrong => write!(f, "the API key is not known here"),
+            Self::JoinKeyWrong => write!(f, "the join key is wrong"),
+            Self::JoinInvalid(why) => write!(f, "this is not a join request: {why}"),
+            Self::JoinVersion => write!(
+                f,
+                "the node speaks another version of the node link; this gateway speaks version {}",
+                inference_protocol::fleet::VERSION
+            ),
+            Self::TooLarge(max) => write!(f, "the request body is larger than {max} bytes"),
+            Self::SlowBody => write!(f, "the request body did not arrive in time"),
+            Self::Malformed(e) => write!(f, "{}", e.message),
+            Self::UnknownModel(model) => {
+                write!(
+                    f,
+                    "the model '{model}' does not exist here; GET /v1/models lists those that do"
+                )
+            }
+            Self::NoNode => write!(f, "no node is ready at the moment"),
+            Self::QueueFull { .. } => write!(f, "too many requests wait already"),
+            Self::QueueTimeout { .. } => write!(f, "no node had a free slot in time"),
+            Self::NodeLost => write!(f, "the node was lost while it worked on this request"),
+            Self::NodeRefused(status) => {
+                write!(f, "the node could not take this request (status {status})")
+            }
+            Self::NodeTimeout => write!(f, "the node did not answer in time"),
+            Self::NodeAnswer(why) => write!(f, "the node's answer cannot be passed on: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<ParseError> for Error {
+    fn from(e: ParseError) -> Self {
+        Self::Malformed(e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Origin::{Client, Gateway, Node};
+
+    #[test]
+    fn every_error_has_its_four_answers() {
+        let parse = ParseError { message: "m".into(), param: None };
+        let table = [
+            (Error::UnknownPath, 404, "unknown_url", Client, false),
+            (Error::Method("GET"), 405, "method_not_allowed", Client, false),
+            (Error::KeyMissing, 401, "invalid_api_key", Client, false),
+            (Error::KeyWrong, 401, "invalid_api_key", Client, false),
+            (Error::JoinKeyWrong, 401, "invalid_join_key", Client, false),
+            (Error::JoinInvalid("x".into()), 400, "invalid_join", Client, false),
+            (Error::JoinVersion, 426, "join_version", Client, false),
+            (Error::TooLarge(1), 413, "request_too_large", Client, false),
+            (Error::SlowBody, 408, "request_timeout", Client, false),
+            (Error::Malformed(parse), 400, "invalid_json", Client, false),
+            (Error::UnknownModel("x".into()), 404, "model_not_found", Client, false),
+            (Error::NoNode, 503, "no_node", Gateway, false),
+            (Error::QueueFull { retry_after_seconds: 7 }, 503, "queue_full", Gateway, false),
+            (Error::QueueTimeout { retry_after_seconds: 7 }, 503, "queue_timeout", Gateway, false),
+            (Error::NodeLost, 502, "node_lost", Node, true),
+            (Error::NodeRefused(503), 503, "node_refused", Node, true),
+            (Error::NodeTimeout, 504, "node_timeout", Node, false),
+            (Error::NodeAnswer("x"), 502, "node_answer", Node, false),
+        ];
+        for (error, status, code, origin, retry) in table {
+            assert_eq!((error.status(), error.code()), (status, code), "{error}");
+            assert_eq!((error.origin(), error.is_retryable()), (origin, retry), "{error}");
+            assert!(error.status() != 503 || error.retry_after_seconds().is_some(), "{error}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Nodes that dial: `POST /fleet/v1/join` becomes a link.
+
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Request, Response, StatusCode, Version};
+use inference_protocol::fleet::{EPOCH_HEADER, JOIN_UPGRADE, NODE_HEADER, VERSION, VERSION_HEADER};
+use inference_protocol::ids::is_plain_id;
+use tokio::time::timeout;
+
+use super::link::{self, Expect};
+use crate::app::Gateway;
+use crate::error::Error;
+use crate::pipeline::authenticate::bearer;
+use crate::respond::{self, Body};
+
+/// After our 101, the node must speak within this.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Lets a node in. The link runs as a task of its own until it ends.
+pub fn join(gateway: &Gateway, mut request: Request<Incoming>) -> Result<Response<Body>, Error> {
+    let key = gateway.join_key.as_ref().ok_or(Error::UnknownPath)?;
+    if !bearer(request.headers()).is_some_and(|sent| key.matches(sent)) {
+        return Err(Error::JoinKeyWrong);
+    }
+    let identity = identity(&request)?;
+    let upgrade = hyper::upgrade::on(&mut request);
+    let expect = Expect { identity: Some(identity.clone()), authorization: None };
+    let (dispatcher, stop) = (gateway.dispatcher.clone(), gateway.links.clone());
+    gateway.tasks.spawn(async move {
+        let node = identity.0;
+        let upgraded = match timeout(UPGRADE_TIMEOUT, upgrade).await {
+            Ok(Ok(upgraded)) => upgraded,
+            _ => return tracing::warn!(node, "join was not completed"),
+        };
+        tokio::select! {
+            why = link::run(upgraded, expect, dispatcher) => tracing::warn!(node, why, "node lost"),
+            () = stop.cancelled() => {}
+        }
+    });
+    let mut response = respond::text(StatusCode::SWITCHING_PROTOCOLS, "");
+    let headers = response.headers_mut();
+    headers.clear();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static(JOIN_UPGRADE));
+    Ok(response)
+}
+
+fn identity(request: &Request<Incoming>) -> Result<(String, u64), Error> {
+    let headers = request.headers();
+    if text(headers, VERSION_HEADER) != Some(&VERSION.to_string()) {
+        return Err(Error::JoinVersion);
+    }
+    let invalid = |why: &str| Error::JoinInvalid(why.into());
+    let asks = text(headers, header::UPGRADE.as_str());
+    if request.version() != Version::HTTP_11 || asks != Some(JOIN_UPGRADE) {
+        return Err(invalid("it must be HTTP/1.1 with 'Upgrade: flotilla-node'"));
+    }
+    let name = text(headers, NODE_HEADER).filter(|n| is_plain_id(n));
+    let name = name.ok_or_else(|| invalid("the node's name is missing or not a plain name"))?;
+    let epoch = text(headers, EPOCH_HEADER).and_then(|e| e.parse().ok());
+    Ok((name.to_string(), epoch.ok_or_else(|| invalid("the node's epoch is missing"))?))
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}

@@ -1,0 +1,168 @@
+//! Drives one link to a node from its first status to its end.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::rt::{Read, Write};
+use hyper::{Request, StatusCode};
+use inference_protocol::fleet::{
+    NodeStatus, STATUS_DEADLINE_MS, STATUS_LINE_BYTES_MAX, STATUS_PATH,
+};
+use inference_protocol::ids::is_plain_id;
+use tokio::time::timeout;
+
+use super::EndpointId;
+use crate::dispatcher::Dispatcher;
+use crate::upstream::{self, Upstream};
+
+/// A node that says nothing for this long is out.
+const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
+
+/// What a node must say about itself to be let in.
+#[derive(Debug, Clone, Default)]
+pub struct Expect {
+    /// The name and epoch that it joined with; a static node may have any.
+    pub identity: Option<(String, u64)>,
+    /// The key that a static node's port wants.
+    pub authorization: Option<HeaderValue>,
+}
+
+/// Runs a link on a connected stream until it ends; says why it did.
+pub async fn run<T>(io: T, expect: Expect, dispatcher: Dispatcher) -> String
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    let (upstream, connection) = match timeout(STATUS_DEADLINE, upstream::connect(io)).await {
+        Ok(Ok(connected)) => connected,
+        Ok(Err(e)) => return format!("HTTP/2 failed: {e}"),
+        Err(_) => return "HTTP/2 was not spoken in time".into(),
+    };
+    let mut endpoint = Registered { dispatcher, id: None };
+    let end = tokio::select! {
+        end = follow_status(&upstream, &expect, &mut endpoint) => end,
+        ended = connection => ended.map_or_else(|e| e.to_string(), |()| "the node closed it".into()),
+        () = upstream.lost() => "the node joined again".into(),
+    };
+    upstream.close();
+    end
+}
+
+/// The link's endpoint; leaves the fleet when dropped.
+struct Registered {
+    dispatcher: Dispatcher,
+    id: Option<EndpointId>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.dispatcher.remove(id);
+        }
+    }
+}
+
+async fn follow_status(upstream: &Upstream, expect: &Expect, endpoint: &mut Registered) -> String {
+    let mut lines = match open_status(upstream, expect).await {
+        Ok(body) => Lines { body, buffer: Vec::new() },
+        Err(why) => return why,
+    };
+    loop {
+        let line = match timeout(STATUS_DEADLINE, lines.next()).await {
+            Ok(Ok(line)) => line,
+            Ok(Err(why)) => return why,
+            Err(_) => return "its status is overdue".into(),
+        };
+        let status: NodeStatus = match serde_json::from_slice(&line) {
+            Ok(status) => status,
+            Err(e) => return format!("its status cannot be read: {e}"),
+        };
+        if let Err(why) = check(&status, expect) {
+            return why;
+        }
+        match endpoint.id {
+            Some(id) => {
+                let (node, state) = (status.node.clone(), status.state);
+                match endpoint.dispatcher.observe(id, status) {
+                    Some(true) => tracing::info!(node, ?state, "node state"),
+                    Some(false) => {}
+                    None => return "the node joined again".into(),
+                }
+            }
+            None => {
+                tracing::info!(node = status.node, state = ?status.state, "node linked");
+                endpoint.id = Some(endpoint.dispatcher.add(upstream.clone(), status));
+            }
+        }
+    }
+}
+
+async fn open_status(upstream: &Upstream, expect: &Expect) -> Result<Incoming, String> {
+    let mut request = Request::get(STATUS_PATH)
+        .header(header::HOST, "node")
+        .body(Full::<Bytes>::default())
+        .map_err(|e| e.to_string())?;
+    *request.uri_mut() = hyper::Uri::builder()
+        .scheme("http")
+        .authority("node")
+        .path_and_query(STATUS_PATH)
+        .build()
+        .map_err(|e| e.to_string())?;
+    if let Some(authorization) = &expect.authorization {
+        request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+    }
+    let sent = timeout(STATUS_DEADLINE, upstream.send(request)).await;
+    let response = match sent {
+        Ok(Ok(response)) => response,
+        Ok(Err(_)) => return Err("the connection broke".into()),
+        Err(_) => return Err("it did not open its status".into()),
+    };
+    match response.status() {
+        StatusCode::OK => Ok(response.into_body()),
+        StatusCode::UNAUTHORIZED => Err("the node wants another key (key_file)".into()),
+        status => Err(format!("its status is refused with {status}; is it a flotilla-agent?")),
+    }
+}
+
+/// A node is who it said it was, and its figures are sane.
+fn check(status: &NodeStatus, expect: &Expect) -> Result<(), String> {
+    if !is_plain_id(&status.node) {
+        return Err("its name is not a plain name".into());
+    }
+    if let Some((name, epoch)) = &expect.identity
+        && (status.node != *name || status.epoch != *epoch)
+    {
+        return Err("its status names another node than it joined as".into());
+    }
+    if status.models.len() > 64 || status.models.iter().any(|m| m.id.len() > 128) {
+        return Err("it lists too many models, or too long names".into());
+    }
+    Ok(())
+}
+
+/// Lines of a body, each bounded.
+struct Lines {
+    body: Incoming,
+    buffer: Vec<u8>,
+}
+
+impl Lines {
+    async fn next(&mut self) -> Result<Vec<u8>, String> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
+                let rest = self.buffer.split_off(end + 1);
+                return Ok(std::mem::replace(&mut self.buffer, rest));
+            }
+            if self.buffer.len() > STATUS_LINE_BYTES_MAX {
+                return Err("its status is too long".into());
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => self.buffer.extend(frame.data_ref().into_iter().flatten()),
+                Some(Err(e)) => return Err(format!("its status broke off: {e}")),
+                None => return Err("its status ended".into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Nodes that we dial: the static list of the configuration.
+
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::link::{self, Expect};
+use crate::app::Gateway;
+use crate::config::StaticNode;
+use crate::server;
+
+const REDIAL_MIN: Duration = Duration::from_millis(200);
+const REDIAL_MAX: Duration = Duration::from_secs(5);
+/// A link that held this long was good: the next dial is quick.
+const GOOD_AFTER: Duration = Duration::from_secs(10);
+
+/// Keeps a link to one node until the gateway stops.
+pub async fn keep_linked(gateway: Gateway, node: StaticNode) {
+    let mut wait = REDIAL_MIN;
+    let mut last_why = String::new();
+    loop {
+        let begun = Instant::now();
+        let why = tokio::select! {
+            why = link_once(&gateway, &node) => why,
+            () = gateway.links.cancelled() => return,
+        };
+        if begun.elapsed() >= GOOD_AFTER {
+            wait = REDIAL_MIN;
+        }
+        // The same trouble again is no news.
+        if why != last_why {
+            tracing::warn!(url = %node.url, why, "node not linked");
+            last_why = why;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(jittered(wait)) => {}
+            () = gateway.links.cancelled() => return,
+        }
+        wait = (wait * 2).min(REDIAL_MAX);
+    }
+}
+
+/// Half of it and a random share of the rest.
+fn jittered(wait: Duration) -> Duration {
+    let share = (crate::random() as u32) as f64 / f64::from(u32::MAX);
+    wait.mul_f64(0.5 + 0.5 * share)
+}
+
+async fn link_once(gateway: &Gateway, node: &StaticNode) -> String {
+    let connect = TcpStream::connect((node.host.as_str(), node.port));
+    let stream = match timeout(gateway.timeouts.connect, connect).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(e)) => return format!("cannot connect: {e}"),
+        Err(_) => return "cannot connect in time".into(),
+    };
+    server::tune(&stream);
+    let expect = Expect { identity: None, authorization: node.authorization.clone() };
+    let dispatcher = gateway.dispatcher.clone();
+    match &node.tls {
+        None => link::run(TokioIo::new(stream), expect, dispatcher).await,
+        Some(tls) => {
+            match timeout(gateway.timeouts.connect, tls.connect(&node.host, stream)).await {
+                Ok(Ok(stream)) => link::run(TokioIo::new(stream), expect, dispatcher).await,
+                Ok(Err(e)) => format!("TLS failed: {e}"),
+                Err(_) => "TLS was not spoken in time".into(),
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The gateway: one OpenAI-compatible endpoint in front of many small CPU machines.
+//!
+//! A request's way is [`pipeline`]. What it needs: [`dispatcher`] binds waiting requests
+//! ([`admission`], pure) to free slots of nodes ([`fleet`], pure) by [`routing`] (pure);
+//! [`upstream`] is how a node is spoken to, whoever dialled ([`fleet::join`],
+//! [`fleet::static_nodes`]). [`error`] and [`respond`] say what went wrong, [`config`]
+//! what was wanted, [`app`] puts it all together.
+
+pub mod admission;
+pub mod api;
+pub mod app;
+pub mod config;
+pub mod dispatcher;
+pub mod error;
+pub mod fleet;
+pub mod metrics;
+pub mod pipeline;
+pub mod respond;
+pub mod routing;
+pub mod secret;
+pub mod server;
+pub mod tls;
+pub mod upstream;
+
+/// Random bits for ids and jitter.
+pub(crate) fn random() -> u128 {
+    let mut bytes = [0; 16];
+    // Fails only before the machine has booted; an id that repeats confuses logs only.
+    let _ = getrandom::fill(&mut bytes);
+    u128::from_le_bytes(bytes)
+}

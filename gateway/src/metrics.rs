@@ -1,0 +1,200 @@
+//! All metrics of the gateway. Labels come from closed sets or from names of the fleet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inference_protocol::fleet::NodeState;
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+
+use crate::api::Api;
+use crate::dispatcher::Overview;
+
+/// Seconds; CPU machines are slow, so the buckets reach ten minutes.
+const SECONDS: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0,
+    600.0,
+];
+
+/// The gateway's metrics. Cloning shares them.
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Families>);
+
+#[derive(Debug)]
+struct Families {
+    registry: Registry,
+    requests: IntCounterVec,
+    in_flight: IntGauge,
+    duration: HistogramVec,
+    first_token: HistogramVec,
+    queue_wait: Histogram,
+    retries: IntCounterVec,
+    connections: IntGauge,
+}
+
+impl Metrics {
+    /// A registry with every family. Fails only if two share a name.
+    pub fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let families = Families {
+            requests: counter("requests_total", "Generation requests.", &["api", "outcome"])?,
+            in_flight: IntGauge::new(
+                "gateway_requests_in_flight",
+                "Generation requests whose response is not finished, waiting ones included.",
+            )?,
+            duration: histogram(
+                "request_duration_seconds",
+                "Time from a request's arrival to the end of its response.",
+            )?,
+            first_token: histogram(
+                "time_to_first_token_seconds",
+                "Time from a request's arrival to the first of its answer.",
+            )?,
+            queue_wait: Histogram::with_opts(
+                HistogramOpts::new("gateway_queue_wait_seconds", "Time until a slot was bound.")
+                    .buckets(SECONDS.to_vec()),
+            )?,
+            retries: counter("retries_total", "Attempts on another node.", &["reason"])?,
+            connections: IntGauge::new("gateway_connections_open", "Client connections.")?,
+            registry,
+        };
+        let registry = &families.registry;
+        registry.register(Box::new(families.requests.clone()))?;
+        registry.register(Box::new(families.in_flight.clone()))?;
+        registry.register(Box::new(families.duration.clone()))?;
+        registry.register(Box::new(families.first_token.clone()))?;
+        registry.register(Box::new(families.queue_wait.clone()))?;
+        registry.register(Box::new(families.retries.clone()))?;
+        registry.register(Box::new(families.connections.clone()))?;
+        let build = IntGauge::with_opts(
+            Opts::new("gateway_build_info", "Always 1; the version is a label.")
+                .const_label("version", env!("CARGO_PKG_VERSION")),
+        )?;
+        build.set(1);
+        registry.register(Box::new(build))?;
+        Ok(Self(Arc::new(families)))
+    }
+
+    /// A request has arrived.
+    pub fn request_begins(&self) {
+        self.0.in_flight.inc();
+    }
+
+    /// A request is over.
+    pub fn request_ends(
+        &self,
+        api: Api,
+        outcome: &str,
+        duration: Duration,
+        first_token: Option<Duration>,
+    ) {
+        let families = &self.0;
+        families.in_flight.dec();
+        families.requests.with_label_values(&[api.name(), outcome]).inc();
+        families.duration.with_label_values(&[api.name()]).observe(duration.as_secs_f64());
+        if let Some(first) = first_token {
+            families.first_token.with_label_values(&[api.name()]).observe(first.as_secs_f64());
+        }
+    }
+
+    /// Requests whose response is not finished.
+    pub fn requests_in_flight(&self) -> i64 {
+        self.0.in_flight.get()
+    }
+
+    /// A request got its first slot.
+    pub fn queue_waited(&self, wait: Duration) {
+        self.0.queue_wait.observe(wait.as_secs_f64());
+    }
+
+    /// A request is tried on another node.
+    pub fn retried(&self, reason: &str) {
+        self.0.retries.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a connection until the result is dropped.
+    pub fn open_connection(&self) -> OpenConnection {
+        self.0.connections.inc();
+        OpenConnection(self.0.connections.clone())
+    }
+
+    /// Everything in Prometheus' text format 0.0.4.
+    pub fn render(&self, overview: &Overview) -> String {
+        let mut out = Vec::new();
+        let mut families = self.0.registry.gather();
+        match fleet_families(overview) {
+            Ok(registry) => families.extend(registry.gather()),
+            Err(error) => tracing::error!(%error, "fleet metrics cannot be made"),
+        }
+        // Writing into memory fails only for families that are not consistent.
+        if let Err(error) = TextEncoder::new().encode(&families, &mut out) {
+            tracing::error!(%error, "metrics cannot be written");
+        }
+        String::from_utf8_lossy(&out).into_owned()
+    }
+}
+
+/// One open connection.
+#[derive(Debug)]
+pub struct OpenConnection(IntGauge);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// What the fleet looks like now. Made anew for each scrape, so that a node that has gone
+/// leaves no series behind.
+fn fleet_families(overview: &Overview) -> prometheus::Result<Registry> {
+    let registry = Registry::new();
+    let nodes = gauges("nodes", "Nodes with a link, by state.", "state")?;
+    let slots = gauges("node_slots", "Slots of a node.", "node")?;
+    let busy = gauges("node_slots_busy", "Slots of a node that are taken.", "node")?;
+    let restarts =
+        gauges("node_engine_restarts", "Times that a node's engine was started again.", "node")?;
+    let leases = IntGauge::new("gateway_leases", "Slots that this gateway holds.")?;
+    let depth = IntGauge::new("gateway_queue_depth", "Requests that wait for a slot.")?;
+    for state in ["loading", "ready", "restarting", "draining"] {
+        nodes.with_label_values(&[state]).set(0);
+    }
+    for (status, in_use) in &overview.nodes {
+        nodes.with_label_values(&[state_name(status.state)]).inc();
+        slots.with_label_values(&[&status.node]).set(i64::from(status.slots));
+        busy.with_label_values(&[&status.node]).set(i64::from(*in_use));
+        restarts.with_label_values(&[&status.node]).set(status.engine_restarts as i64);
+    }
+    leases.set(i64::from(overview.totals.leases));
+    depth.set(overview.queue_depth as i64);
+    registry.register(Box::new(nodes))?;
+    registry.register(Box::new(slots))?;
+    registry.register(Box::new(busy))?;
+    registry.register(Box::new(restarts))?;
+    registry.register(Box::new(leases))?;
+    registry.register(Box::new(depth))?;
+    Ok(registry)
+}
+
+fn state_name(state: NodeState) -> &'static str {
+    match state {
+        NodeState::Loading => "loading",
+        NodeState::Ready => "ready",
+        NodeState::Restarting => "restarting",
+        NodeState::Draining => "draining",
+    }
+}
+
+fn counter(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+    IntCounterVec::new(Opts::new(format!("gateway_{name}"), help), labels)
+}
+
+fn gauges(name: &str, help: &str, label: &str) -> prometheus::Result<IntGaugeVec> {
+    IntGaugeVec::new(Opts::new(format!("gateway_{name}"), help), &[label])
+}
+
+fn histogram(name: &str, help: &str) -> prometheus::Result<HistogramVec> {
+    let opts = HistogramOpts::new(format!("gateway_{name}"), help).buckets(SECONDS.to_vec());
+    HistogramVec::new(opts, &["api"])
+}

@@ -1,0 +1,41 @@
+//! Stage 1: a request has arrived. It gets its id; nothing of its body is read.
+
+use hyper::body::Incoming;
+use hyper::header::{HeaderMap, HeaderValue};
+use hyper::{Request, Response};
+use inference_protocol::ids::{is_plain_id, request_id};
+
+use crate::api::Api;
+use crate::respond::Body;
+
+/// The header of the request's id, in and out.
+pub const REQUEST_ID: &str = "x-request-id";
+
+/// A request as it arrived.
+#[derive(Debug)]
+pub struct Received {
+    /// Its id: the client's, where it is a plain one, or ours.
+    pub request_id: String,
+    /// Which endpoint.
+    pub api: Api,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body, unread.
+    pub body: Incoming,
+}
+
+/// Takes a request in.
+pub fn accept(api: Api, request: Request<Incoming>) -> Received {
+    let (head, body) = request.into_parts();
+    let sent = head.headers.get(REQUEST_ID).and_then(|v| v.to_str().ok());
+    let id =
+        sent.filter(|id| is_plain_id(id)).map_or_else(|| request_id(crate::random()), Into::into);
+    Received { request_id: id, api, headers: head.headers, body }
+}
+
+/// Puts the request's id on its response.
+pub fn mark(response: &mut Response<Body>, request_id: &str) {
+    if let Ok(value) = HeaderValue::from_str(request_id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+}

@@ -1,0 +1,142 @@
+//! Stage 7: the request is over. One record, completed by its Drop: metrics, and one line
+//! in the access log. Prompts and answers are never part of it.
+
+use std::time::{Duration, Instant};
+
+use crate::api::Api;
+use crate::error::{Error, Origin};
+use crate::metrics::Metrics;
+
+/// What is known of a request. Dropped at the end of its response.
+#[derive(Debug)]
+pub struct Record {
+    metrics: Metrics,
+    api: Api,
+    request_id: String,
+    begun: Instant,
+    tenant: Option<String>,
+    model: Option<String>,
+    node: Option<String>,
+    first_token: Option<Duration>,
+    outcome: Outcome,
+    bytes: usize,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The client left before the end.
+    ClientGone,
+    /// Answered, with this status of the node.
+    Answered(u16),
+    /// Refused or broken off, for this reason.
+    Failed(&'static str, Origin),
+}
+
+impl Record {
+    /// Opens the record of a request.
+    pub fn open(metrics: &Metrics, api: Api, request_id: &str) -> Self {
+        metrics.request_begins();
+        Self {
+            metrics: metrics.clone(),
+            api,
+            request_id: request_id.to_string(),
+            begun: Instant::now(),
+            tenant: None,
+            model: None,
+            node: None,
+            first_token: None,
+            outcome: Outcome::ClientGone,
+            bytes: 0,
+        }
+    }
+
+    /// Who asks.
+    pub fn tenant(&mut self, tenant: &str) {
+        self.tenant = Some(tenant.to_string());
+    }
+
+    /// Which model was asked for, and which node answers. Only models that a node serves
+    /// get here, so that clients cannot write what they like into logs and labels.
+    pub fn routed(&mut self, model: &str, node: &str) {
+        if self.node.is_none() {
+            self.metrics.queue_waited(self.begun.elapsed());
+        }
+        self.model = Some(model.to_string());
+        self.node = Some(node.to_string());
+    }
+
+    /// Another endpoint is tried.
+    pub fn retried(&mut self, error: &Error) {
+        self.metrics.retried(error.code());
+        tracing::warn!(
+            request_id = self.request_id,
+            node = self.node,
+            reason = error.code(),
+            "retry"
+        );
+    }
+
+    /// The answer has begun.
+    pub fn first_token(&mut self) {
+        self.first_token = Some(self.begun.elapsed());
+    }
+
+    /// The answer is complete.
+    pub fn succeed(&mut self, status: u16, bytes: usize) {
+        self.outcome = Outcome::Answered(status);
+        self.bytes += bytes;
+    }
+
+    /// The answer failed.
+    pub fn fail(&mut self, error: &Error) {
+        self.outcome = Outcome::Failed(error.code(), error.origin());
+    }
+
+    /// More of the answer was passed on.
+    pub fn add_bytes(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
+    fn outcome_name(&self) -> &'static str {
+        match self.outcome {
+            Outcome::ClientGone => "client_gone",
+            Outcome::Answered(200..=299) => "ok",
+            Outcome::Answered(_) => "refused_by_node",
+            Outcome::Failed(code, _) => code,
+        }
+    }
+
+    fn log(&self, outcome: &str, duration: Duration) {
+        let first_token = self.first_token.map(|t| t.as_millis() as u64);
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "access",
+                    request_id = self.request_id,
+                    api = self.api.name(),
+                    tenant = self.tenant,
+                    model = self.model,
+                    node = self.node,
+                    outcome,
+                    duration_ms = duration.as_millis() as u64,
+                    first_token_ms = first_token,
+                    bytes = self.bytes,
+                )
+            };
+        }
+        match self.outcome {
+            Outcome::Failed(_, Origin::Node) => line!(warn),
+            _ => line!(info),
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let outcome = self.outcome_name();
+        let duration = self.begun.elapsed();
+        self.metrics.request_ends(self.api, outcome, duration, self.first_token);
+        self.log(outcome, duration);
+    }
+}

@@ -1,0 +1,16 @@
+//! Stage 4: the request waits for a slot and is bound to a node.
+
+use super::admit::Admitted;
+use crate::dispatcher::{Dispatcher, Lease, Want};
+use crate::error::Error;
+use crate::fleet::EndpointId;
+
+/// Claims a slot for a request on a node that has not failed it.
+pub async fn route(
+    dispatcher: &Dispatcher,
+    admitted: &Admitted,
+    tried: &[EndpointId],
+) -> Result<Lease, Error> {
+    let want = Want { model: &admitted.model, bytes: admitted.body.len(), tried };
+    dispatcher.acquire(want).await
+}

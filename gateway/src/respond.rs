@@ -1,0 +1,91 @@
+//! Responses: the one place where an [`Error`] becomes HTTP or a last event.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use inference_protocol::openai::{ErrorBody, ErrorDetail};
+use inference_protocol::sse;
+
+use crate::error::Error;
+
+/// Every response body of the gateway.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A body that is known whole.
+pub fn whole(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).boxed_unsync()
+}
+
+/// 200 with a JSON text.
+pub fn json(text: String) -> Response<Body> {
+    with_type(StatusCode::OK, "application/json", text)
+}
+
+/// Plain text with a status.
+pub fn text(status: StatusCode, text: &'static str) -> Response<Body> {
+    with_type(status, "text/plain; charset=utf-8", text)
+}
+
+/// A whole body with its type.
+pub fn with_type(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Body> {
+    let mut response = Response::new(whole(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// The headers of a stream of events.
+pub fn event_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // nginx would hold the events back otherwise.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// An error as a response.
+pub fn error(error: &Error) -> Response<Body> {
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = with_type(status, "application/json", error_body(error).to_json());
+    let headers = response.headers_mut();
+    if let Some(seconds) = error.retry_after_seconds() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    match error {
+        Error::KeyMissing | Error::KeyWrong | Error::JoinKeyWrong => {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        Error::Method(allowed) => {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allowed));
+        }
+        _ => {}
+    }
+    response
+}
+
+/// An error as the last event of a stream whose head was sent. No `[DONE]` follows: a cut
+/// stream must not look like a whole one.
+pub fn error_event(error: &Error) -> Bytes {
+    Bytes::from(sse::data(&error_body(error).to_json()))
+}
+
+fn error_body(error: &Error) -> ErrorBody {
+    ErrorBody {
+        error: ErrorDetail {
+            message: error.to_string(),
+            kind: error.kind().into(),
+            param: error.param(),
+            code: Some(error.code().into()),
+        },
+    }
+}

@@ -1,0 +1,70 @@
+//! Sending to a node: one HTTP/2 connection, whoever dialled it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, Connection, SendRequest};
+use hyper::rt::{Read, Write};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::error::Error;
+
+/// A dead peer is noticed within the sum of these, or by its silence about its status.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+const STREAM_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+const HEADER_BYTES_MAX: u32 = 32 * 1024;
+
+/// A live connection to a node. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    sender: SendRequest<Full<Bytes>>,
+    /// Cancelled when the link is over: whatever waits for it must fail over.
+    lost: CancellationToken,
+}
+
+/// Makes the client side of HTTP/2 on a connected stream; the second value must be driven.
+pub async fn connect<T>(
+    io: T,
+) -> hyper::Result<(Upstream, Connection<T, Full<Bytes>, TokioExecutor>)>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .handshake(io)
+        .await?;
+    Ok((Upstream { sender, lost: CancellationToken::new() }, connection))
+}
+
+impl Upstream {
+    /// Sends a request and waits for the head of its response.
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Error> {
+        let mut sender = self.sender.clone();
+        tokio::select! {
+            sent = sender.send_request(request) => sent.map_err(|_| Error::NodeLost),
+            () = self.lost.cancelled() => Err(Error::NodeLost),
+        }
+    }
+
+    /// The link is over.
+    pub fn close(&self) {
+        self.lost.cancel();
+    }
+
+    /// Waits for the end of the link.
+    pub fn lost(&self) -> WaitForCancellationFutureOwned {
+        self.lost.clone().cancelled_owned()
+    }
+}

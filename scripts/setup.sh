@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Installs what the build needs and is missing: cmake, libclang, a C++ compiler, curl.
+# With apt where it may; otherwise says exactly what to install, and stops.
+set -euo pipefail
+
+declare -A needed=()
+command -v cmake >/dev/null || needed[cmake]=1
+command -v c++ >/dev/null || needed[g++]=1
+command -v curl >/dev/null || needed[curl]=1
+# bindgen loads libclang and reads its headers.
+if ! ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* >/dev/null 2>&1 \
+    && [ -z "${LIBCLANG_PATH:-}" ]; then
+    needed[libclang-dev]=1
+fi
+if [ "${1:-}" = test ]; then
+    # The SDK tests run the official openai package in a venv of their own.
+    python3 -c 'import venv, ensurepip' 2>/dev/null || needed[python3-venv]=1
+fi
+command -v cargo >/dev/null || { echo "cargo is missing: install Rust with https://rustup.rs" >&2; exit 1; }
+[ ${#needed[@]} -eq 0 ] && exit 0
+
+packages="${!needed[*]}"
+if ! command -v apt-get >/dev/null; then
+    echo "missing: $packages. Install them with your package manager, then run this again." >&2
+    exit 1
+fi
+if [ "$(id -u)" = 0 ]; then
+    as_root=()
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null || { [ -t 0 ] && command -v sudo >/dev/null; }; then
+    as_root=(sudo)
+else
+    echo "missing: $packages. Run as root: apt-get install $packages" >&2
+    exit 1
+fi
+echo "installing: $packages"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq
+# shellcheck disable=SC2086
+"${as_root[@]}" apt-get install -y -qq --no-install-recommends $packages >/dev/null
