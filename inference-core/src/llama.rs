@@ -10,6 +10,7 @@
 mod context;
 mod kernel;
 mod log;
+mod threads;
 mod weights;
 
 pub use context::{ContextOptions, LlamaModel};

@@ -128,16 +128,15 @@ impl Sequence {
     pub fn advance(&mut self, token: Token, piece: &[u8], is_end: bool) -> Advance {
         self.tokens.push(token);
         let (mut whole, mut text) = (String::new(), String::new());
-        if !is_end {
+        if is_end {
+            self.utf8.finish(&mut whole);
+        } else {
+            // A character that the length cuts in two is left out: nothing was wrong with it.
             self.utf8.push(piece, &mut whole);
         }
         let full = self.tokens.len() as u32 >= self.tokens_max;
-        let ending = is_end || full;
-        if ending {
-            self.utf8.finish(&mut whole);
-        }
         let stopped = self.stop.push(&whole, &mut text);
-        if ending && !stopped {
+        if (is_end || full) && !stopped {
             self.stop.finish(&mut text);
         }
         let finished = match (is_end || stopped, full) {
@@ -192,8 +191,18 @@ mod tests {
     fn what_was_held_back_is_shown_at_the_end() {
         let mut s = sequence(Some(3), &["bcd"]);
         assert_eq!(advance(&mut s, b"ab"), ("a".into(), None));
-        assert_eq!(advance(&mut s, b"c\xe3"), (String::new(), None));
-        assert_eq!(advance(&mut s, b"\x81"), ("bc\u{fffd}".into(), Some(FinishReason::Length)));
+        assert_eq!(advance(&mut s, b"c"), (String::new(), None));
+        assert_eq!(advance(&mut s, b""), ("bc".into(), Some(FinishReason::Length)));
+    }
+
+    #[test]
+    fn half_a_character_is_left_out_at_the_length_and_replaced_at_the_models_end() {
+        let mut s = sequence(Some(2), &[]);
+        assert_eq!(advance(&mut s, b"a\xe3"), ("a".into(), None));
+        assert_eq!(advance(&mut s, b"\x81"), (String::new(), Some(FinishReason::Length)));
+        let mut s = sequence(None, &[]);
+        advance(&mut s, b"a\xe3");
+        assert_eq!(s.advance(9, b"<end>", true).text, "\u{fffd}");
     }
 
     #[test]

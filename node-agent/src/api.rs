@@ -46,6 +46,8 @@ pub struct Node {
     pub engine: EngineClient,
     /// The metrics.
     pub metrics: Metrics,
+    /// Cancelled when requests are done: what never ends by itself must end now.
+    pub stop: tokio_util::sync::CancellationToken,
 }
 
 /// Where a request came from.

@@ -48,7 +48,7 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
     };
     let kernel = prove_kernel(options.kernel).await.map_err(failed(EXIT_UNAVAILABLE))?;
     let node = new_node(&options).map_err(failed(EXIT_SOFTWARE))?;
-    let stop = CancellationToken::new();
+    let stop = node.stop.clone();
     let engine_stop = CancellationToken::new();
     let tasks = TaskTracker::new();
     let mut parts: JoinSet<Result<(), Failed>> = JoinSet::new();
@@ -112,6 +112,7 @@ fn new_node(options: &ServeOptions) -> Result<Arc<Node>, String> {
         key: options.key.as_ref().map(|k| Sha256::digest(k.as_bytes()).into()),
         engine: EngineClient::default(),
         metrics: Metrics::new().map_err(|e| e.to_string())?,
+        stop: CancellationToken::new(),
     }))
 }
 

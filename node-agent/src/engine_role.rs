@@ -53,6 +53,8 @@ type Flags = Arc<Mutex<HashMap<RequestId, CancelFlag>>>;
 
 /// Runs the engine until the agent is gone.
 pub fn run(options: EngineOptions) -> io::Result<()> {
+    // A stopped process reads no end of file; the kernel ends it with its agent all the same.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (reports, outbox) = sync_channel(REPORTS_MAX);
     let (submits, inbox) = sync_channel(SUBMITS_MAX);

@@ -60,7 +60,10 @@ pub fn stream(node: Arc<Node>, link: LinkId) -> Response<Body> {
         (node, changes, true),
         move |(node, mut changes, first)| async move {
             if !first {
-                wait_for_change(&mut changes).await;
+                tokio::select! {
+                    () = wait_for_change(&mut changes) => {}
+                    () = node.stop.cancelled() => return None,
+                }
             }
             changes.mark_unchanged();
             let line = format!("{}\n", to_json(&facts(&node, link)));

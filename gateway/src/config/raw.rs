@@ -125,9 +125,10 @@ fn read_tls(section: Option<Section>, base: &Path, problems: &mut Problems) -> O
 }
 
 fn read_keys(root: &mut Section, problems: &mut Problems) -> Vec<ApiKey> {
+    let before = problems.len();
     let items = root.list("keys", problems);
     let anonymous = root.boolean("allow_anonymous", false, problems);
-    if items.is_empty() && !anonymous {
+    if items.is_empty() && !anonymous && problems.len() == before {
         let message = "there are none, so nobody could ask; make one with 'flotilla-gateway key \
                        new', or set allow_anonymous: true";
         problems.push(Problem { path: "keys".into(), message: message.into() });

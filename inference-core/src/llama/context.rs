@@ -2,6 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 
+use super::threads::ThreadPool;
 use super::weights::Weights;
 use super::{LoadError, log};
 use crate::model::{DecodeError, Model, Row, Shape, Slot};
@@ -29,6 +30,8 @@ pub struct LlamaModel {
     context: *mut sys::llama_context,
     batch: Batch,
     shape: Shape,
+    /// Dropped after the context, which computes on it.
+    _threads: ThreadPool,
     weights: Weights,
 }
 
@@ -37,7 +40,7 @@ unsafe impl Send for LlamaModel {}
 
 impl Drop for LlamaModel {
     fn drop(&mut self) {
-        // SAFETY: freed once, before the weights (a field that drops later).
+        // SAFETY: freed once, before the threads and weights (fields drop after this).
         unsafe { sys::llama_free(self.context) };
     }
 }
@@ -47,7 +50,11 @@ impl LlamaModel {
     /// not pay for it and a kernel that cannot run dies here.
     pub fn new(weights: Weights, options: ContextOptions) -> Result<Self, LoadError> {
         let slots = options.slots.clamp(1, SLOTS_MAX);
-        let context = new_context(&weights, slots, &options)?;
+        let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);
+        let pool = ThreadPool::new(threads)?;
+        let context = new_context(&weights, slots, options.context_tokens, threads)?;
+        // SAFETY: the context is valid, and freed in Drop before the pool field.
+        unsafe { pool.attach(context) };
         let shape = Shape {
             slots,
             context_tokens: options.context_tokens,
@@ -55,7 +62,7 @@ impl LlamaModel {
             vocabulary: weights.vocabulary(),
         };
         let batch = Batch::new(BATCH_ROWS);
-        let mut model = Self { context, batch, shape, weights };
+        let mut model = Self { context, batch, shape, _threads: pool, weights };
         model.warm_up().map_err(|e| LoadError::WarmUp(e.0))?;
         Ok(model)
     }
@@ -80,16 +87,16 @@ impl LlamaModel {
 fn new_context(
     weights: &Weights,
     slots: u32,
-    options: &ContextOptions,
+    context_tokens: u32,
+    threads: i32,
 ) -> Result<*mut sys::llama_context, LoadError> {
-    let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);
     // SAFETY: the weights are valid and outlive the context; null is checked.
     let context = unsafe {
         let mut params = sys::llama_context_default_params();
         // One pool of cells for all sequences, as large as all of them at their longest:
         // no neighbour can run out of cells.
         params.kv_unified = true;
-        params.n_ctx = slots.saturating_mul(options.context_tokens);
+        params.n_ctx = slots.saturating_mul(context_tokens);
         params.n_seq_max = slots;
         params.n_batch = BATCH_ROWS;
         params.n_ubatch = BATCH_ROWS;

@@ -1,0 +1,63 @@
+//! The threads that compute: one pool for the life of a context. Without it, llama.cpp
+//! starts and joins its threads for every batch.
+
+use std::ffi::{CStr, c_void};
+
+use llama_cpp_sys_2 as sys;
+
+use super::LoadError;
+
+type New = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> sys::ggml_threadpool_t;
+type Free = unsafe extern "C" fn(sys::ggml_threadpool_t);
+
+/// A pool of threads of the registered kernels.
+#[derive(Debug)]
+pub(super) struct ThreadPool {
+    raw: sys::ggml_threadpool_t,
+    free: Free,
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        // SAFETY: made by the matching `new`, freed once, after the context that used it.
+        unsafe { (self.free)(self.raw) };
+    }
+}
+
+impl ThreadPool {
+    /// Starts `threads` threads, the caller's own included.
+    pub(super) fn new(threads: i32) -> Result<Self, LoadError> {
+        // SAFETY: both functions have these types in ggml-cpu.h; null is checked.
+        unsafe {
+            let new = std::mem::transmute::<*mut c_void, New>(address(c"ggml_threadpool_new")?);
+            let free = std::mem::transmute::<*mut c_void, Free>(address(c"ggml_threadpool_free")?);
+            let mut params = sys::ggml_threadpool_params_default(threads);
+            let raw = new(&raw mut params);
+            if raw.is_null() {
+                return Err(LoadError::Context("the compute threads cannot be started".into()));
+            }
+            Ok(Self { raw, free })
+        }
+    }
+
+    /// Makes `context` compute on this pool.
+    ///
+    /// # Safety
+    /// `context` must be valid, and freed before this pool.
+    pub(super) unsafe fn attach(&self, context: *mut sys::llama_context) {
+        // SAFETY: promised by the caller. One pool serves batches of one row and of many.
+        unsafe { sys::llama_attach_threadpool(context, self.raw, self.raw) };
+    }
+}
+
+/// A function of the registered kernels: each set has its own threads.
+fn address(name: &CStr) -> Result<*mut c_void, LoadError> {
+    // SAFETY: a kernel is registered before any context is made.
+    let address = unsafe {
+        sys::ggml_backend_reg_get_proc_address(sys::ggml_backend_reg_get(0), name.as_ptr())
+    };
+    if address.is_null() {
+        return Err(LoadError::Kernel(format!("{} is missing", name.to_string_lossy())));
+    }
+    Ok(address)
+}
