@@ -1,8 +1,9 @@
 """Dialogues for training and evaluation, from a seed.
 
-A dialogue whose question (everything before its last answer) falls into the held-out
-tenth by hash never occurs in training; eval.jsonl is drawn from that tenth. Facts occur
-in both, in other words. `python generate.py` writes eval.jsonl.
+A question is everything before an answer, the whole rendered conversation. One whose hash
+falls into the held-out tenth never occurs in training, not as an earlier turn of a longer
+dialogue either; eval.jsonl is drawn from that tenth. Facts occur in both, in other words.
+`python generate.py` writes eval.jsonl.
 """
 
 import hashlib
@@ -88,10 +89,10 @@ def sum_of(rng):
         a, b = rng.randint(0, 10), rng.randint(0, 10)
         result, word = a * b, "times"
     elif sign == "+":
-        a, b = rng.randint(0, 30), rng.randint(0, 30)
+        a, b = rng.randint(0, 20), rng.randint(0, 20)
         result, word = a + b, "plus"
     else:
-        a = rng.randint(0, 30)
+        a = rng.randint(0, 20)
         b = rng.randint(0, a)
         result, word = a - b, "minus"
     return a, sign, b, word, result
@@ -110,8 +111,9 @@ def counting(rng):
         top = rng.randint(3, 20)
         asked = say(rng, ["Count down from {n}.", "Count backwards from {n}.", "Count down from {n} to 1."], n=top)
         return ask(asked, ", ".join(str(n) for n in range(top, 0, -1)))
-    first = 1 if rng.random() < 0.5 else rng.randint(1, 40)
-    last = min(60, first + rng.randint(2, 14)) if rng.random() < 0.6 else rng.randint(first + 1, 60)
+    first = 1 if rng.random() < 0.5 else rng.randint(2, 40)
+    # Mostly short, so that the numbers where to stop are not lost among those that follow by themselves.
+    last = first + (rng.randint(1, 9) if first > 1 or rng.random() < 0.6 else rng.randint(10, 39))
     asked = ["Count from {a} to {b}.", "Please count from {a} to {b}.", "Count from {a} up to {b}.", "Numbers from {a} to {b}."]
     if first == 1:
         asked += ["Count to {b}.", "Count up to {b}.", "Can you count to {b}?"]
@@ -322,22 +324,29 @@ def outside(rng):
 
 # Domain -> (maker, weight in training, questions in the evaluation).
 DOMAINS = {
-    "capitals": (capital, 8, 50), "colours": (colour, 4, 20), "arithmetic": (arithmetic, 14, 50),
-    "counting": (counting, 10, 36), "echo": (echo, 8, 30), "spelling": (spelling, 10, 30), "units": (unit, 4, 20),
-    "yes_no": (yes_no, 5, 30), "opposites": (opposite, 4, 20), "calendar": (calendar, 4, 20),
-    "follow_up": (follow_up, 8, 30), "json": (as_json, 8, 30), "tools": (tool_call, 10, 30),
+    "capitals": (capital, 10, 50), "colours": (colour, 4, 20), "arithmetic": (arithmetic, 20, 50),
+    "counting": (counting, 10, 36), "echo": (echo, 12, 30), "spelling": (spelling, 10, 30), "units": (unit, 4, 20),
+    "yes_no": (yes_no, 6, 30), "opposites": (opposite, 4, 20), "calendar": (calendar, 4, 20),
+    "follow_up": (follow_up, 8, 30), "json": (as_json, 8, 30), "tools": (tool_call, 8, 30),
     "system": (system_style, 6, 20), "helpful": (helpful, 4, 14), "languages": (languages, 5, 20),
     "small_talk": (small_talk, 2, 8), "outside": (outside, 3, 12),
 }  # fmt: skip
 
 
-def question_of(dialogue):
-    """Everything before the last answer, as the model sees it."""
-    return RENDER(messages=dialogue["messages"][:-1], tools=dialogue.get("tools"), add_generation_prompt=True)
+def question_of(dialogue, answer=-1):
+    """Everything before an answer (the last one unless told), as the model sees it."""
+    return RENDER(messages=dialogue["messages"][:answer], tools=dialogue.get("tools"), add_generation_prompt=True)
 
 
-def is_held_out(dialogue):
-    return hashlib.sha256(question_of(dialogue).encode()).digest()[0] % 10 == 0
+def is_held_out(question):
+    return hashlib.sha256(question.encode()).digest()[0] % 10 == 0
+
+
+def may_be_trained_on(dialogue):
+    """Whether no answer of the dialogue is one to a held-out question: every assistant
+    turn carries loss, so the first question of a longer dialogue counts as well."""
+    answers = [i for i, message in enumerate(dialogue["messages"]) if message["role"] == "assistant"]
+    return not any(is_held_out(question_of(dialogue, i)) for i in answers)
 
 
 def training(seed):
@@ -347,7 +356,7 @@ def training(seed):
     weights = [DOMAINS[name][1] for name in names]
     while True:
         dialogue = DOMAINS[rng.choices(names, weights)[0]][0](rng)
-        if not is_held_out(dialogue):
+        if may_be_trained_on(dialogue):
             yield dialogue
 
 
@@ -358,7 +367,7 @@ def evaluation(seed=20):
         for _ in range(50_000):
             dialogue = make(rng)
             question = question_of(dialogue)
-            if len(seen) < wanted and is_held_out(dialogue) and question not in seen:
+            if len(seen) < wanted and is_held_out(question) and question not in seen:
                 seen.add(question)
                 yield {"domain": name, "messages": dialogue["messages"][:-1],
                        **({"tools": dialogue["tools"]} if "tools" in dialogue else {}),

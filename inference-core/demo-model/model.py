@@ -53,7 +53,12 @@ def rotate(x, positions, base):
 
 
 def forward(weights, tokens, positions, documents, c=CONFIG):
-    """Logits (rows, time, vocabulary). A token sees earlier ones of its own document."""
+    """Logits (rows, time, vocabulary)."""
+    return hidden(weights, tokens, positions, documents, c) @ weights["embedding"].T
+
+
+def hidden(weights, tokens, positions, documents, c=CONFIG):
+    """What the logits are made of. A token sees earlier ones of its own document."""
     rows, time = tokens.shape
     x = weights["embedding"][tokens]
     causal = jnp.tril(jnp.ones((time, time), bool))
@@ -71,21 +76,20 @@ def forward(weights, tokens, positions, documents, c=CONFIG):
         x = x + mixed.reshape(rows, time, -1) @ layer["o"]
         h = rms_norm(x, layer["ffn_norm"], c["epsilon"])
         x = x + (jax.nn.silu(h @ layer["gate"]) * (h @ layer["up"])) @ layer["down"]
-    return rms_norm(x, weights["norm"], c["epsilon"]) @ weights["embedding"].T
+    return rms_norm(x, weights["norm"], c["epsilon"])
 
 
-def loss(weights, batch):
-    """Mean cross entropy over the tokens of answers."""
-    logits = forward(weights, batch["tokens"], batch["positions"], batch["documents"])
-    logits = jax.nn.log_softmax(logits, -1)
-    picked = jnp.take_along_axis(logits, batch["targets"][..., None], -1)[..., 0]
-    return -jnp.sum(picked * batch["weights"]) / jnp.maximum(jnp.sum(batch["weights"]), 1)
+def loss(weights, blocks):
+    """Mean cross entropy over the tokens of answers, of blocks of rows of several lengths.
 
-
-@jax.jit
-def next_logits(weights, tokens, lengths):
-    """Logits after the last token of each row; rows are padded at their ends."""
-    rows, time = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(time), (rows, time))
-    logits = forward(weights, tokens, positions, jnp.zeros_like(tokens))
-    return logits[jnp.arange(rows), lengths - 1]
+    Two thirds of the tokens are questions; only the picked positions get logits.
+    """
+    total = count = 0.0
+    for block in blocks:
+        x = hidden(weights, block["tokens"], block["positions"], block["documents"])
+        x = x.reshape(-1, x.shape[-1])[block["picked"]]
+        logits = jax.nn.log_softmax(x @ weights["embedding"].T, -1)
+        right = jnp.take_along_axis(logits, block["targets"][:, None], -1)[:, 0]
+        total += jnp.sum(right * block["weights"])
+        count += jnp.sum(block["weights"])
+    return -total / jnp.maximum(count, 1)
