@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# A gateway, two nodes and one streamed chat on this machine. `--once` stops after the
+# answer; PORT is the gateway's (0: any free one). Run by `make demo`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+once=false
+[ "${1:-}" = --once ] && once=true
+port=${PORT:-8080}
+bin=${CARGO_TARGET_DIR:-target}/release
+model=inference-core/demo-model/flotilla-demo.gguf
+work=$(mktemp -d "${TMPDIR:-/tmp}/flotilla-demo.XXXXXX")
+pids=()
+
+stop() {
+    trap '' INT TERM
+    trap - EXIT
+    for pid in "${pids[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
+    # Two seconds to finish politely; nothing may stay behind.
+    for _ in $(seq 40); do
+        left=
+        for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null && left=1; done
+        [ -z "$left" ] && break
+        sleep 0.05
+    done
+    for pid in "${pids[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
+    wait 2>/dev/null || true
+    rm -rf "$work"
+}
+trap stop EXIT
+trap 'echo; echo "Stopping."; exit 130' INT
+trap 'exit 143' TERM
+
+fail() {
+    echo "The demo failed: $1" >&2
+    for log in "$work"/*.log; do
+        [ -e "$log" ] || continue
+        echo "--- ${log##*/}" >&2
+        tail -n 5 "$log" >&2
+    done
+    exit 1
+}
+
+# Starts a program of ours: start LOG-NAME PROGRAM ARGUMENTS... It ends with this script,
+# even if that is killed.
+start() {
+    local log=$work/$1.log
+    shift
+    if command -v setpriv >/dev/null; then
+        setpriv --pdeathsig TERM "$bin/$1" "${@:2}" >"$log" 2>&1 </dev/null &
+    else
+        "$bin/$1" "${@:2}" >"$log" 2>&1 </dev/null &
+    fi
+    pids+=($!)
+}
+
+# Waits until a command succeeds: until_true WHAT SECONDS COMMAND...
+until_true() {
+    local what=$1 tries=$(($2 * 20))
+    shift 2
+    until "$@"; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || fail "$what"
+        for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null || fail "$what"; done
+        sleep 0.05
+    done
+}
+
+umask 077
+head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$work/join.key"
+"$bin/flotilla-gateway" key new --name demo >"$work/key"
+key=$(sed -n 2p "$work/key")
+{
+    echo "listen: 127.0.0.1:$port"
+    sed -n '/^keys:/,$p' "$work/key"
+    echo "nodes: {join_key_file: join.key}"
+} >"$work/gateway.yaml"
+
+start gateway flotilla-gateway run --config "$work/gateway.yaml"
+until_true "the gateway did not start (another port: make demo PORT=9090)" 10 \
+    grep -q "listening on" "$work/gateway.log"
+url=$(grep -o 'http://[0-9.:]*' "$work/gateway.log" | head -n 1)
+
+# Threads of two engines that wait for each other must not share a core.
+threads=$(($(nproc) / 2))
+[ "$threads" -gt 0 ] || threads=1
+for name in one two; do
+    start "node-$name" flotilla-agent serve --model "$model" --name "$name" \
+        --join "$url" --join-key-file "$work/join.key" --threads "$threads"
+done
+both_ready() { curl -s "$url/health" | grep -q '"ready":2'; }
+until_true "the nodes did not get ready" 60 both_ready
+
+question="What is the capital of France?"
+request='{"model": "flotilla-demo", "stream": true, "messages": [{"role": "user", "content": "'$question'"}]}'
+echo
+echo "Asking through the gateway: $question"
+# Shows the pieces as they arrive; succeeds if there were any and the stream was complete.
+show='
+import json, sys
+said = done = ""
+for line in sys.stdin:
+    if line.startswith("data: [DONE]"):
+        done = "[DONE]"
+    elif line.startswith("data: "):
+        event = json.loads(line[6:])
+        if "error" in event:
+            sys.exit(event["error"]["message"])
+        piece = event["choices"][0]["delta"].get("content") or ""
+        said += piece
+        print(piece, end="", flush=True)
+print()
+sys.exit(0 if said and done else "no complete answer")
+'
+curl -sS -N --max-time 60 "$url/v1/chat/completions" -H "Authorization: Bearer $key" \
+    -H 'Content-Type: application/json' -d "$request" | python3 -c "$show" \
+    || fail "there was no answer"
+
+$once && exit 0
+
+cat <<TEXT
+
+The endpoint is $url/v1 - the key is $key
+
+With curl:
+
+curl -N $url/v1/chat/completions -H "Authorization: Bearer $key" \\
+  -H "Content-Type: application/json" -d '{"model": "flotilla-demo", "stream": true,
+  "messages": [{"role": "user", "content": "Count from 1 to 10."}]}'
+
+With Python (pip install openai):
+
+from openai import OpenAI
+client = OpenAI(base_url="$url/v1", api_key="$key")
+messages = [{"role": "user", "content": "How do you spell rocket?"}]
+answer = client.chat.completions.create(model="flotilla-demo", messages=messages)
+print(answer.choices[0].message.content)
+
+Metrics are at $url/metrics. Kill a node and ask again: kill -9 ${pids[1]}
+Ctrl-C ends everything.
+TEXT
+# A node may be killed for fun; without the gateway there is no demo.
+wait "${pids[0]}" || fail "the gateway ended"

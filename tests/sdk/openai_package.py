@@ -1,0 +1,114 @@
+"""Uses the gateway as an application would: through the official `openai` package, which
+finds endpoint and key in OPENAI_BASE_URL and OPENAI_API_KEY."""
+
+import asyncio
+
+import openai
+
+MODEL = "flotilla-demo"
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+ANSWER = "The capital of France is Paris."
+client = openai.OpenAI(max_retries=0, timeout=60)
+
+
+def lists_the_models():
+    models = list(client.models.list())
+    assert [m.id for m in models] == [MODEL], models
+    assert client.models.retrieve(MODEL).object == "model"
+
+
+def chats():
+    answer = client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0)
+    assert answer.choices[0].message.content == ANSWER, answer
+    assert answer.choices[0].finish_reason == "stop"
+    usage = answer.usage
+    assert usage.prompt_tokens > 0 and usage.completion_tokens > 0
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+
+
+def streams_a_chat_with_its_usage():
+    stream = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, temperature=0, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == ANSWER, text
+    assert len({c.id for c in chunks}) == 1
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert chunks[-1].usage.completion_tokens > 0 and not chunks[-1].choices
+
+
+def completes_text():
+    prompt = "<|im_start|>user\nSpell cat.<|im_end|>\n<|im_start|>assistant\n"
+    answer = client.completions.create(model=MODEL, prompt=prompt, temperature=0, max_tokens=20)
+    assert answer.choices[0].text == "c-a-t", answer
+    stream = client.completions.create(model=MODEL, prompt=prompt, temperature=0, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in stream if chunk.choices) == "c-a-t"
+
+
+def honours_seed_stop_and_max_tokens():
+    def sampled(seed):
+        return client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=1.5, seed=seed, max_tokens=12)
+
+    assert sampled(3).choices[0].message.content == sampled(3).choices[0].message.content
+    answer = client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0, stop=["France"])
+    assert answer.choices[0].message.content == "The capital of ", answer
+    answer = client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0, max_completion_tokens=1)
+    assert answer.choices[0].finish_reason == "length" and answer.usage.completion_tokens == 1
+
+
+def follows_a_conversation():
+    messages = [
+        {"role": "user", "content": "My name is Grace."},
+        {"role": "assistant", "content": "Nice to meet you, Grace."},
+        {"role": "user", "content": [{"type": "text", "text": "What is my name?"}]},
+    ]
+    answer = client.chat.completions.create(model=MODEL, messages=messages, temperature=0)
+    assert answer.choices[0].message.content == "Your name is Grace.", answer
+
+
+def raises(kind, call):
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def raises_the_errors_that_applications_catch():
+    def ask(the_client=client, model=MODEL, messages=QUESTION):
+        return the_client.chat.completions.create(model=model, messages=messages)
+
+    wrong = openai.OpenAI(api_key="sk-wrong", max_retries=0)
+    error = raises(openai.AuthenticationError, lambda: ask(wrong))
+    assert error.code == "invalid_api_key", error
+    error = raises(openai.NotFoundError, lambda: ask(model="gpt-9"))
+    assert error.code == "model_not_found" and error.param == "model", error
+    long = [{"role": "user", "content": "word " * 3000}]
+    error = raises(openai.BadRequestError, lambda: ask(messages=long))
+    assert error.code == "context_length_exceeded" and "1024" in error.message, error
+    assert error.request_id, "an error without x-request-id"
+
+
+async def works_asynchronously():
+    many = openai.AsyncOpenAI(max_retries=0, timeout=60)
+    asked = [many.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0) for _ in range(8)]
+    answers = await asyncio.gather(*asked)
+    assert all(a.choices[0].message.content == ANSWER for a in answers)
+    await many.close()
+
+
+for test in (
+    lists_the_models,
+    chats,
+    streams_a_chat_with_its_usage,
+    completes_text,
+    honours_seed_stop_and_max_tokens,
+    follows_a_conversation,
+    raises_the_errors_that_applications_catch,
+):
+    test()
+    print("ok:", test.__name__)
+asyncio.run(works_asynchronously())
+print("ok: works_asynchronously")

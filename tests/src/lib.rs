@@ -1,0 +1,73 @@
+//! Harness: real processes on port 0, and a client that sees every byte.
+//!
+//! Tests wait for events with a deadline, never for time to pass. Every process that is
+//! started here is killed when its handle is dropped.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+#![allow(clippy::print_stderr, reason = "logs of what failed")]
+
+pub mod client;
+pub mod mock_node;
+pub mod process;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longest wait for something that is expected to happen soon.
+pub const SOON: Duration = Duration::from_secs(60);
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in the repository").into()
+}
+
+/// The demo model.
+pub fn demo_model() -> PathBuf {
+    root().join("inference-core/demo-model/flotilla-demo.gguf")
+}
+
+/// Asks `poll` again and again until it has an answer.
+pub async fn eventually<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = poll().await {
+            return found;
+        }
+        assert!(begun.elapsed() < SOON, "waited in vain for: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Held-out questions for the demo model: domain, request fields, expected answer.
+pub fn questions() -> Vec<(String, serde_json::Value, String)> {
+    let text =
+        std::fs::read_to_string(root().join("inference-core/demo-model/eval.jsonl")).unwrap();
+    let read = |line: &str| {
+        let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let expect = line["expect"].as_str().unwrap().to_string();
+        let domain = line["domain"].as_str().unwrap().to_string();
+        let fields = line.as_object_mut().unwrap();
+        fields.retain(|key, _| key == "messages" || key == "tools");
+        fields.insert("model".into(), "flotilla-demo".into());
+        fields.insert("temperature".into(), 0.into());
+        (domain, line, expect)
+    };
+    let all: Vec<_> = text.lines().map(read).collect();
+    assert!(all.len() >= 300, "the evaluation has {} questions", all.len());
+    all
+}
+
+/// A chat request with one user message, at temperature 0.
+pub fn chat(text: &str) -> serde_json::Value {
+    serde_json::json!({
+        "model": "flotilla-demo",
+        "messages": [{"role": "user", "content": text}],
+        "temperature": 0,
+    })
+}
+
+/// The same, streamed.
+pub fn streamed(mut request: serde_json::Value) -> serde_json::Value {
+    request["stream"] = true.into();
+    request
+}

@@ -1,0 +1,265 @@
+//! A node that does what its test tells it: every request is handed to the test, which
+//! answers it, now or later, right or wrong.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use inference_protocol::fleet::{
+    EPOCH_HEADER, JOIN_PATH, JOIN_UPGRADE, ModelStatus, NODE_HEADER, NodeState, NodeStatus,
+    STATUS_PATH, VERSION, VERSION_HEADER,
+};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::SOON;
+use crate::process::JOIN_KEY;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// What the node says about itself; `None`: nothing any more.
+type Status = Option<NodeStatus>;
+
+/// A joined node.
+pub struct MockNode {
+    status: watch::Sender<Status>,
+    asked: mpsc::Receiver<Asked>,
+    link: JoinHandle<()>,
+}
+
+impl Drop for MockNode {
+    fn drop(&mut self) {
+        self.link.abort();
+    }
+}
+
+/// A request that waits for the test.
+pub struct Asked {
+    /// Its body.
+    pub body: Value,
+    reply: oneshot::Sender<Response<Body>>,
+}
+
+/// A stream that the test writes. Dropping it ends the stream, wherever it is.
+pub struct Streaming(mpsc::Sender<Bytes>);
+
+/// The status of a healthy node with one model.
+pub fn healthy(name: &str, slots: u32) -> NodeStatus {
+    let model = ModelStatus {
+        id: "flotilla-demo".into(),
+        digest: "d".into(),
+        context_tokens: 1024,
+        created: 1,
+    };
+    NodeStatus {
+        node: name.into(),
+        epoch: 1,
+        state: NodeState::Ready,
+        models: vec![model],
+        slots,
+        slots_busy_elsewhere: 0,
+        queued: 0,
+        engine_restarts: 0,
+        prefill_tokens_per_second: None,
+        decode_tokens_per_second: None,
+    }
+}
+
+/// A join request with these headers changed; the status of its answer.
+pub async fn join_status(gateway: SocketAddr, change: &[(&str, Option<&str>)]) -> u16 {
+    let mut request = join_request("m", 1);
+    for (name, value) in change {
+        let name = hyper::header::HeaderName::from_bytes(name.as_bytes()).unwrap();
+        match value {
+            Some(value) => drop(request.headers_mut().insert(name, value.parse().unwrap())),
+            None => drop(request.headers_mut().remove(name)),
+        }
+    }
+    let stream = TcpStream::connect(gateway).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection.with_upgrades());
+    let status = sender.send_request(request).await.unwrap().status().as_u16();
+    connection.abort();
+    status
+}
+
+fn join_request(name: &str, epoch: u64) -> Request<Empty<Bytes>> {
+    Request::post(JOIN_PATH)
+        .header("host", "gateway")
+        .header("authorization", format!("Bearer {JOIN_KEY}"))
+        .header("connection", "upgrade")
+        .header("upgrade", JOIN_UPGRADE)
+        .header(VERSION_HEADER, VERSION.to_string())
+        .header(NODE_HEADER, name)
+        .header(EPOCH_HEADER, epoch.to_string())
+        .body(Empty::new())
+        .unwrap()
+}
+
+impl MockNode {
+    /// Joins under the name and epoch of its first status.
+    pub async fn join(gateway: SocketAddr, status: NodeStatus) -> Self {
+        let (name, epoch) = (status.node.clone(), status.epoch);
+        Self::join_as(gateway, &name, epoch, status).await
+    }
+
+    /// Joins as one node, and then says that it is whatever it says.
+    pub async fn join_as(gateway: SocketAddr, name: &str, epoch: u64, status: NodeStatus) -> Self {
+        let stream = TcpStream::connect(gateway).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let driver = tokio::spawn(connection.with_upgrades());
+        let response = sender.send_request(join_request(name, epoch)).await.unwrap();
+        assert_eq!(response.status(), 101);
+        let upgraded = hyper::upgrade::on(response).await.unwrap();
+        driver.await.unwrap().unwrap();
+        let (status, told) = watch::channel(Some(status));
+        let (sender, asked) = mpsc::channel(64);
+        let service = service_fn(move |request| serve(told.clone(), sender.clone(), request));
+        let link = tokio::spawn(async move {
+            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            let _ = server.serve_connection(upgraded, service).await;
+        });
+        Self { status, asked, link }
+    }
+
+    /// The next request.
+    pub async fn asked(&mut self) -> Asked {
+        let next = tokio::time::timeout(SOON, self.asked.recv()).await;
+        next.expect("the node is asked nothing").expect("the link is gone")
+    }
+
+    /// Whether a request is here now.
+    pub fn is_asked(&mut self) -> Option<Asked> {
+        self.asked.try_recv().ok()
+    }
+
+    /// Says something else about itself from now on.
+    pub fn says(&self, change: impl FnOnce(&mut NodeStatus)) {
+        self.status.send_modify(|status| status.as_mut().into_iter().for_each(change_once(change)));
+    }
+
+    /// Says nothing any more; the connection stays.
+    pub fn falls_silent(&self) {
+        self.status.send_replace(None);
+    }
+
+    /// The connection is gone.
+    pub fn dies(&self) {
+        self.link.abort();
+    }
+
+    /// Waits until the gateway ends the link.
+    pub async fn is_put_out(&mut self) {
+        let link = &mut self.link;
+        let _ = tokio::time::timeout(SOON, link).await.expect("the link stays");
+    }
+}
+
+fn change_once(change: impl FnOnce(&mut NodeStatus)) -> impl FnMut(&mut NodeStatus) {
+    let mut change = Some(change);
+    move |status| change.take().into_iter().for_each(|c| c(status))
+}
+
+async fn serve(
+    status: watch::Receiver<Status>,
+    asked: mpsc::Sender<Asked>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, &'static str> {
+    if request.uri().path() == STATUS_PATH {
+        return Ok(Response::new(status_lines(status)));
+    }
+    #[expect(clippy::disallowed_methods, reason = "our own gateway sends it")]
+    let body = request.into_body().collect().await.map_err(|_| "the request broke off")?;
+    let body = serde_json::from_slice(&body.to_bytes()).map_err(|_| "not JSON")?;
+    let (reply, answer) = oneshot::channel();
+    asked.send(Asked { body, reply }).await.map_err(|_| "the test is over")?;
+    answer.await.map_err(|_| "the test resets the stream")
+}
+
+fn status_lines(status: watch::Receiver<Status>) -> Body {
+    let lines = unfold((status, true), |(mut status, first)| async move {
+        if !first {
+            let heartbeat = Duration::from_millis(500);
+            let _ = tokio::time::timeout(heartbeat, status.changed()).await;
+        }
+        let line = status.borrow_and_update().as_ref().map(|s| json!(s).to_string() + "\n");
+        match line {
+            Some(line) => Some((Ok(Frame::data(Bytes::from(line))), (status, false))),
+            None => std::future::pending().await,
+        }
+    });
+    StreamBody::new(lines).boxed_unsync()
+}
+
+impl Asked {
+    /// Answers in full.
+    pub fn answer(self, text: &str) {
+        let message = json!({"role": "assistant", "content": text});
+        let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
+        self.reply(200, "application/json", json!({"choices": [choice]}).to_string());
+    }
+
+    /// Any whole answer.
+    pub fn reply(self, status: u16, content_type: &str, body: String) {
+        let response = Response::builder().status(status).header("content-type", content_type);
+        let _ = self.reply.send(response.body(Full::from(body).boxed_unsync()).unwrap());
+    }
+
+    /// An error of the node.
+    pub fn refuse(self, status: u16) {
+        let error = json!({"message": "no", "type": "server_error", "param": null, "code": "no"});
+        self.reply(status, "application/json", json!({ "error": error }).to_string());
+    }
+
+    /// Resets the request's stream.
+    pub fn reset(self) {}
+
+    /// Begins a stream.
+    pub fn stream(self) -> Streaming {
+        let (sender, receiver) = mpsc::channel(64);
+        let frames = unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async move {
+            receiver.recv().await.map(|bytes| (Ok(Frame::data(bytes)), receiver))
+        });
+        let response = Response::builder().header("content-type", "text/event-stream");
+        let body = StreamBody::new(frames).boxed_unsync();
+        let _ = self.reply.send(response.body(body).unwrap());
+        Streaming(sender)
+    }
+}
+
+impl Streaming {
+    /// Any bytes.
+    pub async fn send(&self, bytes: impl Into<Bytes>) {
+        self.0.send(bytes.into()).await.expect("the stream is closed");
+    }
+
+    /// One event with a piece of the answer.
+    pub async fn say(&self, text: &str) {
+        let choice = json!({"index": 0, "delta": {"content": text}, "finish_reason": null});
+        self.send(format!("data: {}\n\n", json!({"choices": [choice]}))).await;
+    }
+
+    /// The last two events.
+    pub async fn done(self) {
+        let choice = json!({"index": 0, "delta": {}, "finish_reason": "stop"});
+        self.send(format!("data: {}\n\n", json!({"choices": [choice]}))).await;
+        self.send("data: [DONE]\n\n").await;
+    }
+
+    /// Waits until the gateway has given the stream up.
+    pub async fn is_given_up(&self) {
+        tokio::time::timeout(SOON, self.0.closed()).await.expect("the stream is still wanted");
+    }
+}

@@ -1,0 +1,341 @@
+//! Real gateways and agents as child processes.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::{SOON, demo_model, eventually};
+
+/// The join key of all test fleets.
+pub const JOIN_KEY: &str = "a-join-key-for-tests-only";
+
+/// The binary that `cargo build --release` made, beside this test.
+pub fn binary(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.parent().and_then(Path::parent).unwrap().join(name);
+    assert!(path.exists(), "{} is missing: run 'make build' first", path.display());
+    path
+}
+
+/// A folder that is removed with its handle.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// A new empty folder.
+    pub fn new() -> Self {
+        let mut random = [0u8; 8];
+        getrandom::fill(&mut random).unwrap();
+        let name = format!("flotilla-test-{:016x}", u64::from_le_bytes(random));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file into it.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Default for Folder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A program that runs to its end.
+#[derive(Debug)]
+pub struct Ran {
+    /// Exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+/// Runs a program that is expected to end by itself.
+pub fn run(name: &str, arguments: &[&str]) -> Ran {
+    let output = Command::new(binary(name)).args(arguments).stdin(Stdio::null()).output().unwrap();
+    Ran {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A program that serves.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    lines: Receiver<String>,
+    log: Arc<Mutex<String>>,
+}
+
+impl Server {
+    /// Starts a program; its log is read all the time.
+    pub fn start(name: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(binary(name));
+        command.args(arguments);
+        Self::spawn(command)
+    }
+
+    /// Starts any command that becomes a program of ours.
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command
+            .env("RUST_LOG", "info")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = child.stderr.take().unwrap();
+        let (sender, lines) = sync_channel(65_536);
+        let log = Arc::new(Mutex::new(String::new()));
+        let copy = log.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                copy.lock().unwrap().push_str(&format!("{line}\n"));
+                let _ = sender.try_send(line);
+            }
+        });
+        Self { child, lines, log }
+    }
+
+    /// Waits for a line with `text` in its log.
+    pub fn wait_for_line(&self, text: &str) -> String {
+        let begun = Instant::now();
+        while let Some(left) = SOON.checked_sub(begun.elapsed()) {
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        panic!("no line with '{text}' in:\n{}", self.log());
+    }
+
+    /// Everything that it logged.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// The address that it says it listens on.
+    pub fn address(&self) -> SocketAddr {
+        let line = self.wait_for_line("listening on http");
+        let from = line.find("://").unwrap() + 3;
+        let text: String =
+            line[from..].chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect();
+        text.parse().unwrap_or_else(|e| panic!("{e} in {line}"))
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Its children.
+    pub fn children(&self) -> Vec<Pid> {
+        let pid = self.pid().as_raw_nonzero();
+        let mut all = Vec::new();
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+            let list = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            all.extend(list.split_whitespace().filter_map(|p| Pid::from_raw(p.parse().ok()?)));
+        }
+        all
+    }
+
+    /// Waits for its end; the exit code, `None` after a signal.
+    pub async fn ended(&mut self) -> Option<i32> {
+        let child = &mut self.child;
+        eventually("a process to end", async || child.try_wait().unwrap()).await.code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail = log.lines().rev().take(15).collect::<Vec<_>>();
+            eprintln!("--- log of {}:", self.pid().as_raw_nonzero());
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+/// An agent.
+#[derive(Debug)]
+pub struct Agent {
+    /// Its process.
+    pub server: Server,
+    /// Its own port.
+    pub client: Client,
+}
+
+impl Agent {
+    /// Starts an agent with the demo model and more arguments, and waits for its engine.
+    pub async fn start(arguments: &[&str]) -> Self {
+        let model = demo_model();
+        let mut all = vec!["serve", "--model", model.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+        // Several engines share two cores here; threads that wait for each other would
+        // wait for the scheduler.
+        all.extend(["--threads", "1"]);
+        all.extend(arguments);
+        let server = Server::start("flotilla-agent", &all);
+        let client = Client::new(server.address(), None);
+        let agent = Self { server, client };
+        agent.ready().await;
+        agent
+    }
+
+    /// Waits until the engine takes requests.
+    pub async fn ready(&self) {
+        eventually("the engine to be ready", async || {
+            (self.client.get("/readyz").await.status == 200).then_some(())
+        })
+        .await;
+    }
+
+    /// The engine's process.
+    pub fn engine(&self) -> Pid {
+        let children = self.server.children();
+        assert_eq!(children.len(), 1, "an agent has one engine");
+        children[0]
+    }
+
+    /// Ends the machine, as far as a test can: agent and engine at once.
+    pub fn kill(&self) {
+        let engines = self.server.children();
+        self.server.signal(Signal::KILL);
+        for engine in engines {
+            let _ = kill_process(engine, Signal::KILL);
+        }
+    }
+
+    /// One of its metrics.
+    pub async fn metric(&self, name: &str) -> f64 {
+        metric(&self.client, name).await
+    }
+}
+
+/// The value of a metric, labels included in its name as they are printed.
+pub async fn metric(client: &Client, name: &str) -> f64 {
+    let body = client.get("/metrics").await.body;
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+}
+
+/// A gateway and what it was told.
+#[derive(Debug)]
+pub struct Fleet {
+    /// Its process.
+    pub server: Server,
+    /// Its public port, with a key.
+    pub client: Client,
+    /// The key.
+    pub key: String,
+    /// `http://...`, or `https://...`
+    pub url: String,
+    folder: Folder,
+}
+
+impl Fleet {
+    /// Starts a gateway that nodes may join. `more` is added to its configuration.
+    pub async fn start(more: &str) -> Self {
+        let folder = Folder::new();
+        folder.write("join.key", JOIN_KEY);
+        let made = run("flotilla-gateway", &["key", "new", "--name", "test"]).stdout;
+        let key = made.lines().nth(1).unwrap().to_string();
+        let entry = &made[made.find("keys:").unwrap()..];
+        let nodes = if more.contains("nodes:") { "" } else { "nodes: {join_key_file: join.key}\n" };
+        let config = format!("listen: 127.0.0.1:0\n{entry}{nodes}{more}");
+        let config = folder.write("gateway.yaml", config);
+        let server =
+            Server::start("flotilla-gateway", &["run", "--config", config.to_str().unwrap()]);
+        let address = server.address();
+        let client = Client::new(address, Some(&key));
+        let scheme = if more.contains("tls:") { "https" } else { "http" };
+        Self { server, client, key, url: format!("{scheme}://{address}"), folder }
+    }
+
+    /// Starts an agent that joins, and waits until the gateway can use it.
+    pub async fn join(&self, name: &str, arguments: &[&str]) -> Agent {
+        let key = self.folder.path().join("join.key");
+        let mut all = vec!["--name", name, "--join", &self.url];
+        all.extend(["--join-key-file", key.to_str().unwrap()]);
+        all.extend(arguments);
+        let agent = Agent::start(&all).await;
+        self.wait_for_slots(name).await;
+        agent
+    }
+
+    /// Waits until the gateway knows slots of a node.
+    pub async fn wait_for_slots(&self, name: &str) {
+        let metric = format!("gateway_node_slots{{node=\"{name}\"}} ");
+        eventually("the gateway to know a node", async || {
+            let body = self.client.get("/metrics").await.body;
+            let text = String::from_utf8(body.to_vec()).unwrap();
+            let line = text.lines().find(|l| l.starts_with(&metric))?;
+            (!line.ends_with(" 0")).then_some(())
+        })
+        .await;
+    }
+
+    /// Starts the gateway again, on the address that it had.
+    pub fn restart(&mut self) {
+        let address = self.url.trim_start_matches("http://");
+        let path = self.folder.path().join("gateway.yaml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let config = self.folder.write("again.yaml", text.replace("127.0.0.1:0", address));
+        let config = config.to_str().unwrap();
+        self.server = Server::start("flotilla-gateway", &["run", "--config", config]);
+        assert_eq!(self.server.address().to_string(), address);
+    }
+
+    /// What `/health` says.
+    pub async fn health(&self) -> Value {
+        self.client.get("/health").await.json()
+    }
+
+    /// Every in-flight figure of the gateway.
+    pub async fn in_flight(&self) -> [u64; 4] {
+        let health = self.health().await;
+        ["/slots/leased", "/slots/busy", "/queue_depth", "/requests_in_flight"]
+            .map(|path| health.pointer(path).and_then(Value::as_u64).unwrap())
+    }
+
+    /// A folder for the test's files.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+}

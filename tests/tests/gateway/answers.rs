@@ -1,0 +1,145 @@
+//! What a client sees of an answer that has begun, and what a node sees of its client.
+
+use fleet_tests::{chat, eventually, streamed};
+use serde_json::json;
+
+use super::Gateway;
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_ends_with_one_error_after_its_last_whole_event() {
+    let gateway = Gateway::start("").await;
+    let (mut a, mut b) = (gateway.node("a", 1).await, gateway.node("b", 1).await);
+    b.says(|s| s.slots_busy_elsewhere = 1);
+    eventually("b to be busy", async || (gateway.health("/slots/busy").await == 1).then_some(()))
+        .await;
+    let client = gateway.client.clone();
+    let asking =
+        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let stream = a.asked().await.stream();
+    stream.say("Hel").await;
+    stream.send("data: {\"choices\":[{\"delta\":{\"content\":\"lo").await;
+    drop(stream);
+    let said = asking.await.unwrap();
+    assert_eq!((said.text.as_str(), said.done, said.finish), ("Hel", false, None));
+    assert_eq!(said.errors, ["node_lost"]);
+    assert!(b.is_asked().is_none(), "what was said cannot be said again");
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_link_that_breaks_ends_its_streams_with_one_error() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    let mut stream = None;
+    let client = gateway.client.clone();
+    let asking =
+        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    stream.insert(a.asked().await.stream()).say("Hel").await;
+    eventually("the answer to begin", async || {
+        (gateway.health("/slots/leased").await == 1).then_some(())
+    })
+    .await;
+    a.dies();
+    let said = asking.await.unwrap();
+    assert!(said.errors == ["node_lost"] && !said.done, "{said:?}");
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_node_that_says_nothing_more_is_cut_off() {
+    let gateway = Gateway::start("timeouts: {idle_ms: 100, first_token_ms: 100}\n").await;
+    let mut a = gateway.node("a", 1).await;
+    let client = gateway.client.clone();
+    let asking =
+        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let stream = a.asked().await.stream();
+    stream.say("Hel").await;
+    assert_eq!(asking.await.unwrap().errors, ["node_timeout"]);
+    stream.is_given_up().await;
+
+    let answer = gateway.client.chat(&chat("Hi")).await;
+    assert_eq!((answer.status, answer.error_code().as_str()), (504, "node_timeout"));
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn answers_and_events_have_a_limit() {
+    let limits = "limits: {response_bytes_max: 1000, event_bytes_max: 1000}\n";
+    let gateway = Gateway::start(limits).await;
+    let mut a = gateway.node("a", 1).await;
+    for streams in [false, true] {
+        let client = gateway.client.clone();
+        let mut request = chat("Hi");
+        request["stream"] = json!(streams);
+        let asking = tokio::spawn(async move { client.chat(&request).await });
+        let long = "x".repeat(2000);
+        match streams {
+            // An event that does not end is held, and that has a limit.
+            true => a.asked().await.stream().send(format!("data: {long}")).await,
+            false => a.asked().await.answer(&long),
+        }
+        let answer = asking.await.unwrap();
+        assert_eq!((answer.status, answer.error_code().as_str()), (502, "node_answer"));
+    }
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_told_to_its_node() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    let client = gateway.client.clone();
+    let asking = tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await });
+    let stream = a.asked().await.stream();
+    stream.say("Hel").await;
+    let mut reading = asking.await.unwrap();
+    assert!(reading.next_chunk().await);
+    drop(reading);
+    stream.is_given_up().await;
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_the_first_token_frees_its_slot() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    gateway.client.send_and_leave(&streamed(chat("Hi"))).await;
+    // Whether or not the node was asked in the meantime, the slot is free for the next.
+    gateway.is_idle().await;
+    let client = gateway.client.clone();
+    let asking = tokio::spawn(async move { client.chat(&chat("Next")).await.content() });
+    loop {
+        let asked = a.asked().await;
+        if asked.body["messages"][0]["content"] == "Next" {
+            asked.answer("Hello");
+            break;
+        }
+    }
+    assert_eq!(asking.await.unwrap(), "Hello");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_not_waited_for() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let gateway = Gateway::start("timeouts: {body_ms: 50, header_ms: 50}\n").await;
+    for (sent, expected) in [
+        ("POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-length: 99\r\n\r\n{", "408"),
+        ("POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-slow: ", ""),
+    ] {
+        let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        // Both end with a closed connection, whether or not there was an answer.
+        let _ = stream.read_to_string(&mut answer).await;
+        assert!(answer.contains(expected), "{answer}");
+    }
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_request_id_goes_to_the_client_and_is_ours_unless_it_is_a_plain_one() {
+    let gateway = Gateway::start("").await;
+    let answer = gateway.client.chat(&chat("Hi")).await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.header("x-request-id").unwrap().len() > 16);
+}

@@ -1,0 +1,166 @@
+//! Nodes that join, lie, fall silent and come back.
+
+use fleet_tests::mock_node::{MockNode, healthy, join_status};
+use fleet_tests::{chat, eventually, streamed};
+use inference_protocol::fleet::NodeState;
+
+use super::Gateway;
+
+#[tokio::test]
+async fn a_join_that_is_not_one_is_refused() {
+    let gateway = Gateway::start("").await;
+    type Change<'a> = &'a [(&'a str, Option<&'a str>)];
+    let changes: [(Change, u16); 8] = [
+        (&[("authorization", None)], 401),
+        (&[("authorization", Some("Bearer wrong"))], 401),
+        (&[("x-flotilla-version", Some("999"))], 426),
+        (&[("x-flotilla-version", None)], 426),
+        (&[("x-flotilla-node", Some("a b"))], 400),
+        (&[("x-flotilla-epoch", Some("soon"))], 400),
+        (&[("upgrade", Some("websocket"))], 400),
+        (&[], 101),
+    ];
+    for (change, expected) in changes {
+        assert_eq!(join_status(gateway.address, change).await, expected, "{change:?}");
+    }
+    assert_eq!(gateway.client.get("/fleet/v1/join").await.status, 405);
+    assert_eq!(gateway.linked().await, 0);
+}
+
+#[tokio::test]
+async fn a_node_that_says_it_is_another_is_put_out() {
+    let gateway = Gateway::start("").await;
+    let mut liar = MockNode::join_as(gateway.address, "honest", 1, healthy("liar", 1)).await;
+    liar.is_put_out().await;
+    let mut endless = healthy("endless", 1);
+    endless.models[0].id = "x".repeat(100_000);
+    let mut endless = MockNode::join(gateway.address, endless).await;
+    endless.is_put_out().await;
+    assert_eq!(gateway.linked().await, 0);
+}
+
+#[tokio::test]
+async fn a_node_that_falls_silent_is_out_and_its_requests_go_elsewhere() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    let client = gateway.client.clone();
+    let asking = tokio::spawn(async move { client.chat(&chat("Hi")).await.content() });
+    let _held = a.asked().await;
+    let mut b = gateway.node("b", 1).await;
+    a.falls_silent();
+    b.asked().await.answer("Hello");
+    assert_eq!(asking.await.unwrap(), "Hello");
+    a.is_put_out().await;
+    assert_eq!(gateway.linked().await, 1);
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_draining_node_finishes_and_takes_nothing_new() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 4).await;
+    let client = gateway.client.clone();
+    let asking =
+        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let stream = a.asked().await.stream();
+    stream.say("Hel").await;
+    a.says(|s| s.state = NodeState::Draining);
+    eventually("the node to drain", async || {
+        (gateway.health("/nodes/ready").await == 0).then_some(())
+    })
+    .await;
+    let mut b = gateway.node("b", 1).await;
+    for _ in 0..3 {
+        let client = gateway.client.clone();
+        let next = tokio::spawn(async move { client.chat(&chat("Next")).await.content() });
+        b.asked().await.answer("Hello");
+        assert_eq!(next.await.unwrap(), "Hello");
+    }
+    stream.say("lo").await;
+    stream.done().await;
+    let said = asking.await.unwrap();
+    assert_eq!((said.text.as_str(), said.done), ("Hello", true));
+    assert!(a.is_asked().is_none());
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_node_that_comes_back_starts_from_zero() {
+    let gateway = Gateway::start("").await;
+    let mut before = gateway.node("a", 1).await;
+    let client = gateway.client.clone();
+    let broken =
+        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let stream = before.asked().await.stream();
+    stream.say("Hel").await;
+    eventually("the slot to be taken", async || {
+        (gateway.health("/slots/leased").await == 1).then_some(())
+    })
+    .await;
+    // It joins again before its old link has timed out.
+    let mut status = healthy("a", 1);
+    status.epoch = 2;
+    let mut after = MockNode::join(gateway.address, status).await;
+    before.is_put_out().await;
+    assert_eq!(broken.await.unwrap().errors, ["node_lost"]);
+    gateway.is_idle().await;
+    assert_eq!(gateway.linked().await, 1);
+    let client = gateway.client.clone();
+    let next = tokio::spawn(async move { client.chat(&chat("Next")).await.content() });
+    after.asked().await.answer("Hello");
+    assert_eq!(next.await.unwrap(), "Hello");
+}
+
+#[tokio::test]
+async fn a_model_whose_nodes_are_lost_is_waited_for_and_others_are_unknown() {
+    let gateway = Gateway::start("").await;
+    let a = gateway.node("a", 1).await;
+    let mut request = chat("Hi");
+    request["model"] = "other".into();
+    assert_eq!(gateway.client.chat(&request).await.error_code(), "model_not_found");
+    a.dies();
+    eventually("the node to be lost", async || (gateway.linked().await == 0).then_some(())).await;
+    let client = gateway.client.clone();
+    let waiting = tokio::spawn(async move { client.chat(&chat("Hi")).await.content() });
+    eventually("the queue", async || (gateway.health("/queue_depth").await == 1).then_some(()))
+        .await;
+    let mut b = gateway.node("b", 1).await;
+    b.asked().await.answer("Hello");
+    assert_eq!(waiting.await.unwrap(), "Hello");
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_stops_finishes_streams_and_refuses_newcomers() {
+    let mut gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    let client = gateway.client.clone();
+    let asking =
+        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let stream = a.asked().await.stream();
+    stream.say("Hel").await;
+    gateway.stop.cancel();
+    eventually("the listener to close", async || {
+        gateway.client.try_stream(&chat("Hi")).await.is_err().then_some(())
+    })
+    .await;
+    stream.say("lo").await;
+    stream.done().await;
+    let said = asking.await.unwrap();
+    assert_eq!((said.text.as_str(), said.done), ("Hello", true));
+    (&mut gateway.running).await.unwrap();
+    a.is_put_out().await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait() {
+    let gateway = Gateway::start("limits: {connections_max: 2}\n").await;
+    // The node's link is one connection, so that one is left for clients.
+    let node = MockNode::join(gateway.address, healthy("a", 1)).await;
+    let held = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+    let client = gateway.client.clone();
+    let waiting = tokio::spawn(async move { client.get("/livez").await.status });
+    drop(held);
+    assert_eq!(waiting.await.unwrap(), 200);
+    drop(node);
+}

@@ -1,0 +1,143 @@
+//! A node fails before it has said anything: another one answers.
+
+use fleet_tests::mock_node::{Asked, MockNode};
+use fleet_tests::{chat, streamed};
+
+use super::Gateway;
+
+/// Whichever of two nodes was asked first, and the other.
+async fn first_asked<'a>(a: &'a mut MockNode, b: &'a mut MockNode) -> (Asked, &'a mut MockNode) {
+    tokio::select! {
+        asked = a.asked() => (asked, b),
+        asked = b.asked() => (asked, a),
+    }
+}
+
+async fn another_answers(streams: bool, fail: impl AsyncFnOnce(Asked)) {
+    let gateway = Gateway::start("").await;
+    let (mut a, mut b) = (gateway.node("a", 1).await, gateway.node("b", 1).await);
+    let client = gateway.client.clone();
+    let asking = tokio::spawn(async move {
+        if streams {
+            let said = client.stream(&streamed(chat("Hi"))).await.finish().await;
+            assert_eq!((said.done, said.errors.len()), (true, 0));
+            said.text
+        } else {
+            client.chat(&chat("Hi")).await.content()
+        }
+    });
+    let (asked, other) = first_asked(&mut a, &mut b).await;
+    fail(asked).await;
+    let asked = other.asked().await;
+    assert_eq!(asked.body["messages"][0]["content"], "Hi");
+    if streams {
+        let stream = asked.stream();
+        stream.say("Hello").await;
+        stream.done().await;
+    } else {
+        asked.answer("Hello");
+    }
+    assert_eq!(asking.await.unwrap(), "Hello");
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_request_that_a_node_refuses_goes_to_another() {
+    for status in [500, 503, 429] {
+        another_answers(false, async |asked| asked.refuse(status)).await;
+        another_answers(true, async |asked| asked.refuse(status)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_a_node_drops_goes_to_another() {
+    another_answers(false, async |asked| asked.reset()).await;
+    another_answers(true, async |asked| asked.reset()).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_before_its_first_event_goes_to_another() {
+    another_answers(true, async |asked| drop(asked.stream())).await;
+    another_answers(true, async |asked| {
+        let stream = asked.stream();
+        stream.send(": a comment\n\ndata: {\"choi").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_whose_first_event_is_an_error_goes_to_another() {
+    another_answers(true, async |asked| {
+        asked.stream().send("data: {\"error\": {}}\n\n".replace(": {", ":{")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_of_a_node_whose_connection_breaks_goes_to_another() {
+    for streams in [false, true] {
+        let gateway = Gateway::start("").await;
+        let mut a = gateway.node("a", 1).await;
+        let client = gateway.client.clone();
+        let asking = tokio::spawn(async move {
+            match streams {
+                true => client.stream(&streamed(chat("Hi"))).await.finish().await.text,
+                false => client.chat(&chat("Hi")).await.content(),
+            }
+        });
+        let _asked = a.asked().await;
+        let mut b = gateway.node("b", 1).await;
+        a.dies();
+        let asked = b.asked().await;
+        match streams {
+            true => {
+                let stream = asked.stream();
+                stream.say("Hello").await;
+                stream.done().await;
+            }
+            false => asked.answer("Hello"),
+        }
+        assert_eq!(asking.await.unwrap(), "Hello");
+        gateway.is_idle().await;
+    }
+}
+
+#[tokio::test]
+async fn retries_have_a_limit_and_never_return_to_a_node_that_failed() {
+    let gateway = Gateway::start("retries_max: 2\n").await;
+    let mut nodes = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        nodes.push(gateway.node(name, 1).await);
+    }
+    let client = gateway.client.clone();
+    let asking = tokio::spawn(async move { client.chat(&chat("Hi")).await });
+    let mut asked = vec![0; nodes.len()];
+    while !asking.is_finished() {
+        for (node, count) in nodes.iter_mut().zip(&mut asked) {
+            if let Some(request) = node.is_asked() {
+                *count += 1;
+                request.refuse(503);
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    let answer = asking.await.unwrap();
+    assert_eq!((answer.status, answer.error_code().as_str()), (503, "node_refused"));
+    assert!(answer.header("retry-after").is_some());
+    asked.sort_unstable();
+    assert_eq!(asked, [0, 1, 1, 1]);
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_request_is_told_once() {
+    let gateway = Gateway::start("").await;
+    let (mut a, mut b) = (gateway.node("a", 1).await, gateway.node("b", 1).await);
+    let client = gateway.client.clone();
+    let asking = tokio::spawn(async move { client.chat(&chat("Hi")).await });
+    let (asked, other) = first_asked(&mut a, &mut b).await;
+    asked.refuse(400);
+    let answer = asking.await.unwrap();
+    assert_eq!((answer.status, answer.error_code().as_str()), (400, "no"));
+    assert!(other.is_asked().is_none());
+}

@@ -1,0 +1,133 @@
+//! kill -9 of engines, nodes and gateways.
+
+use std::time::{Duration, Instant};
+
+use fleet_tests::process::{Agent, Fleet, metric};
+use fleet_tests::{chat, eventually, streamed};
+use rustix::process::{Signal, kill_process};
+use tokio::task::JoinSet;
+
+const QUESTION: &str = "Count from 1 to 5.";
+const ANSWER: &str = "1, 2, 3, 4, 5";
+
+/// With an own port, so that its metrics can be read.
+async fn node(fleet: &Fleet, name: &str) -> Agent {
+    fleet.join(name, &["--listen", "127.0.0.1:0", "--slots", "2"]).await
+}
+
+#[tokio::test]
+async fn an_engine_killed_while_idle_serves_again_within_three_seconds() {
+    let fleet = Fleet::start("").await;
+    let a = node(&fleet, "a").await;
+    assert_eq!(fleet.client.chat(&chat(QUESTION)).await.content(), ANSWER);
+
+    let killed = Instant::now();
+    kill_process(a.engine(), Signal::KILL).unwrap();
+    eventually("an answer", async || {
+        let answer = fleet.client.chat(&chat(QUESTION)).await;
+        (answer.status == 200).then(|| assert_eq!(answer.content(), ANSWER))
+    })
+    .await;
+    let took = killed.elapsed();
+    eprintln!("serving again after {took:?}");
+    assert!(took < Duration::from_secs(3), "serving again took {took:?}");
+
+    assert_eq!(a.metric("node_engine_restarts_total").await, 1.0);
+    let restarts = "gateway_node_engine_restarts{node=\"a\"}";
+    eventually("the gateway to hear of the restart", async || {
+        (metric(&fleet.client, restarts).await == 1.0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_that_wait_for_their_first_token_move_to_another_node() {
+    let fleet = Fleet::start("").await;
+    let a = node(&fleet, "a").await;
+    let b = node(&fleet, "b").await;
+
+    // Its engine freezes, so that whatever is sent to it waits for a first token.
+    kill_process(a.engine(), Signal::STOP).unwrap();
+    let mut clients = JoinSet::new();
+    for streams in [true, false].repeat(6) {
+        let client = fleet.client.clone();
+        clients.spawn(async move {
+            let request = chat(QUESTION);
+            if !streams {
+                return (true, client.chat(&request).await.content());
+            }
+            let said = client.stream(&streamed(request)).await.finish().await;
+            assert_eq!(said.errors, Vec::<String>::new());
+            (said.done, said.text)
+        });
+    }
+    let busy = "gateway_node_slots_busy{node=\"a\"}";
+    eventually("requests to wait for node a", async || {
+        (metric(&fleet.client, busy).await == 2.0).then_some(())
+    })
+    .await;
+    // Those that b could answer are answered, the two on a are left.
+    eventually("the others to be done", async || (fleet.in_flight().await[3] == 2).then_some(()))
+        .await;
+
+    a.kill();
+    for (done, text) in clients.join_all().await {
+        assert_eq!((done, text.as_str()), (true, ANSWER));
+    }
+    let retries = metric(&fleet.client, "gateway_retries_total{reason=\"node_lost\"}").await;
+    assert_eq!(retries, 2.0);
+    eventually("the gateway to be idle", async || {
+        (fleet.in_flight().await == [0; 4]).then_some(())
+    })
+    .await;
+    drop(b);
+}
+
+#[tokio::test]
+async fn a_stream_whose_engine_dies_ends_with_one_error_event() {
+    let fleet = Fleet::start("").await;
+    let a = node(&fleet, "a").await;
+    let mut stream = fleet.client.stream(&streamed(chat("Count from 1 to 40."))).await;
+    assert!(stream.next_chunk().await);
+    kill_process(a.engine(), Signal::STOP).unwrap();
+    kill_process(a.engine(), Signal::KILL).unwrap();
+    let said = stream.finish().await;
+    assert_eq!((said.errors.len(), said.done), (1, false), "{said:?}");
+}
+
+#[tokio::test]
+async fn agents_dial_a_gateway_again_that_was_killed() {
+    let mut fleet = Fleet::start("").await;
+    let _a = node(&fleet, "a").await;
+    fleet.server.signal(Signal::KILL);
+    fleet.server.ended().await;
+    fleet.restart();
+    fleet.wait_for_slots("a").await;
+    assert_eq!(fleet.client.chat(&chat(QUESTION)).await.content(), ANSWER);
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_told_to_stop_finishes_its_streams() {
+    let mut fleet = Fleet::start("").await;
+    let a = node(&fleet, "a").await;
+    let mut stream = fleet.client.stream(&streamed(chat("Count from 1 to 20."))).await;
+    assert!(stream.next_chunk().await);
+    fleet.server.signal(Signal::TERM);
+    let said = stream.finish().await;
+    assert!(said.done && said.text.ends_with(", 19, 20"), "{said:?}");
+    assert_eq!(fleet.server.ended().await, Some(0));
+    drop(a);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_takes_its_engine_along() {
+    let agent = Agent::start(&[]).await;
+    let engine = agent.engine();
+    agent.server.signal(Signal::KILL);
+    eventually("the engine to end", async || {
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", engine.as_raw_nonzero()));
+        // Nobody may be there to reap it.
+        status.map_or(true, |s| s.contains(") Z ")).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,225 @@
+//! The demo, and every command of the README, as a newcomer would run them.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+use fleet_tests::process::{Agent, Folder, Server, binary, run};
+use fleet_tests::{demo_model, eventually, root};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Fenced blocks of the README: language and text.
+fn fenced_blocks(text: &str) -> Vec<(String, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(String, String)> = None;
+    for line in text.lines() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(language), None) => open = Some((language.to_string(), String::new())),
+            (None, Some((_, block))) => block.push_str(&format!("{line}\n")),
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a block is not closed");
+    blocks
+}
+
+fn readme() -> Vec<(String, String)> {
+    fenced_blocks(&std::fs::read_to_string(root().join("README.md")).unwrap())
+}
+
+fn block(language: &str, part: &str) -> String {
+    let found: Vec<_> =
+        readme().into_iter().filter(|(l, text)| l == language && text.contains(part)).collect();
+    assert_eq!(found.len(), 1, "blocks with '{part}'");
+    found[0].1.clone()
+}
+
+/// Runs a block as it stands, with our binaries in the path.
+fn shell(block: &str, folder: &Folder) -> String {
+    let output = bash(block, folder).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success(),
+        "{block}: {text}{:?}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+fn bash(block: &str, folder: &Folder) -> Command {
+    let programs = binary("flotilla-gateway").parent().unwrap().to_path_buf();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new("bash");
+    command.args(["-euo", "pipefail", "-c", block]).current_dir(folder.path()).env("PATH", path);
+    command
+}
+
+#[test]
+fn every_command_of_the_readme_is_run_by_a_test() {
+    let mut commands = 0;
+    for (language, text) in readme() {
+        match language.as_str() {
+            "sh" => commands += 1,
+            "yaml" | "python" => {}
+            other => panic!("nothing runs blocks of '{other}': {text}"),
+        }
+    }
+    // demo, one machine, keys, gateway, agent, client, test: each has its test below, or is
+    // what CI itself calls.
+    assert_eq!(commands, 7);
+    let ci = std::fs::read_to_string(root().join(".ci/run")).unwrap();
+    assert!(ci.contains(block("sh", "make test").trim()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_is_set_up_and_asked_as_the_readme_says() {
+    let folder = Folder::new();
+    let made = shell(&block("sh", "key new"), &folder);
+    let key = made.lines().nth(1).unwrap();
+    let digest = made.lines().last().unwrap().trim().strip_prefix("sha256: ").unwrap();
+
+    let yaml = block("yaml", "join_key_file");
+    let yaml = yaml.replace("the digest that was printed", digest);
+    let yaml = yaml.replace("0.0.0.0:8080", "127.0.0.1:0");
+    folder.write("gateway.yaml", yaml);
+    let gateway_block = block("sh", "flotilla-gateway run");
+    let (check, serve) = gateway_block.trim().split_once('\n').unwrap();
+    assert_eq!(shell(check, &folder), "ok\n");
+    let gateway = Server::spawn(bash(&format!("exec {serve}"), &folder));
+    let address = gateway.address().to_string();
+
+    std::fs::copy(demo_model(), folder.path().join("flotilla-demo.gguf")).unwrap();
+    let join = block("sh", "--join ").replace("gateway.example:8080", &address);
+    let join = join.replace("model.gguf", "flotilla-demo.gguf");
+    let _agent = Server::spawn(bash(&format!("exec {join}"), &folder));
+    let url = format!("http://{address}");
+    eventually("the gateway to be ready", async || {
+        shell(&format!("curl -s {url}/readyz"), &folder).starts_with("ready").then_some(())
+    })
+    .await;
+
+    let ask = block("sh", "OPENAI_BASE_URL").replace("gateway.example:8080", &address);
+    let said = shell(&ask.replace("sk-flotilla-yours", key), &folder);
+    assert!(said.contains("Paris") && said.ends_with("data: [DONE]\n\n"), "{said}");
+
+    let output = Command::new(root().join("target/sdk-venv/bin/python"))
+        .args(["-c", &block("python", "OpenAI()")])
+        .env("OPENAI_BASE_URL", format!("{url}/v1"))
+        .env("OPENAI_API_KEY", key)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("Paris"), "{output:?}");
+}
+
+#[tokio::test]
+async fn one_machine_serves_a_model_as_the_readme_says() {
+    let folder = Folder::new();
+    let serve = block("sh", "--listen").replace("127.0.0.1:8080", "127.0.0.1:0");
+    let serve = serve.replace("target/release/", "");
+    let serve = serve.replace("path/to/model.gguf", demo_model().to_str().unwrap());
+    let server = Server::spawn(bash(&format!("exec {serve}"), &folder));
+    let client = fleet_tests::client::Client::new(server.address(), None);
+    let agent = Agent { server, client };
+    agent.ready().await;
+    let request = fleet_tests::chat("What is the capital of Peru?");
+    assert_eq!(agent.client.chat(&request).await.content(), "The capital of Peru is Lima.");
+}
+
+/// The whole of `make demo ONCE=1` but for the build, which made the binaries of this test.
+#[test]
+fn the_demo_shows_an_answer_and_stops_by_itself() {
+    let output = Command::new(root().join("scripts/demo.sh"))
+        .arg("--once")
+        .env("PORT", "0")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("\nThe capital of France is Paris.\n"), "{said}");
+    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+    assert!(makefile.contains("scripts/demo.sh $(if $(ONCE),--once)"));
+    assert_eq!(block("sh", "make demo"), "make demo\n");
+}
+
+#[test]
+fn the_demo_says_so_when_its_port_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = Command::new(root().join("scripts/demo.sh"))
+        .arg("--once")
+        .env("PORT", port)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("another program uses this port") && said.contains("PORT="), "{said}");
+}
+
+/// Processes whose command line names this folder or file.
+fn processes_with(part: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|e| std::fs::read(e.path().join("cmdline")).ok());
+    let lines = lines.map(|l| String::from_utf8_lossy(&l).replace('\0', " "));
+    lines.filter(|l| l.contains(part)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_prints_snippets_that_work_and_ends_everything_on_ctrl_c() {
+    let folder = Folder::new();
+    let mut demo = Command::new(root().join("scripts/demo.sh"))
+        .env("PORT", "0")
+        .env("TMPDIR", folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(demo.stdout.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("Ctrl-C ends everything.") {
+        assert!(output.read_line(&mut said).unwrap() > 0, "the demo ended: {said}");
+    }
+    let snippet = |from: &str, to: &str| {
+        let start = said.find(from).unwrap();
+        said[start..start + said[start..].find(to).unwrap()].to_string()
+    };
+    let curl = snippet("curl -N http", "\n\nWith Python");
+    assert!(shell(&curl, &folder).ends_with("data: [DONE]\n\n"));
+    let python = Command::new(root().join("target/sdk-venv/bin/python"))
+        .args(["-c", &snippet("from openai import", "\n\nMetrics")])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&python.stdout), "r-o-c-k-e-t\n", "{python:?}");
+
+    // The demo survives a node that is killed as it suggests.
+    let pid: i32 = snippet("kill -9 ", "\n")[8..].parse().unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    assert!(shell(&curl, &folder).ends_with("data: [DONE]\n\n"));
+
+    let part = folder.path().to_str().unwrap();
+    assert!(processes_with(part).len() >= 2);
+    kill_process(Pid::from_child(&demo), Signal::INT).unwrap();
+    let status = eventually("the demo to end", async || demo.try_wait().unwrap()).await;
+    assert_eq!(status.code(), Some(130));
+    output.read_to_string(&mut said).unwrap();
+    assert_eq!(processes_with(part), Vec::<String>::new());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "files stay behind");
+}
+
+#[test]
+fn both_programs_explain_themselves() {
+    for (program, parts) in [
+        ("flotilla-gateway", ["run", "check", "key"]),
+        ("flotilla-agent", ["serve", "model", "OpenAI"]),
+    ] {
+        let help = run(program, &["--help"]);
+        assert_eq!(help.code, Some(0));
+        assert!(parts.iter().all(|p| help.stdout.contains(p)), "{}", help.stdout);
+        assert!(!help.stdout.contains("kernel-trial"), "roles of the agent itself are hidden");
+        assert_eq!(run(program, &["--version"]).code, Some(0));
+        assert_eq!(run(program, &["--no-such-flag"]).code, Some(2));
+    }
+}

@@ -1,0 +1,140 @@
+//! What both servers answer besides chats, and the other ways to reach a node.
+
+use fleet_tests::client::Client;
+use fleet_tests::process::{Agent, Fleet, Folder, Server};
+use fleet_tests::{chat, demo_model, eventually, streamed};
+use serde_json::json;
+
+#[tokio::test]
+async fn an_agent_alone_serves_the_whole_surface() {
+    let agent = Agent::start(&["--model-name", "toy"]).await;
+    let client = &agent.client;
+    assert_eq!(client.get("/livez").await.status, 200);
+    assert_eq!(client.get("/health").await.status, 200);
+    let models = client.get("/v1/models").await.json();
+    assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!("toy")));
+    assert_eq!(client.get("/v1/models/toy").await.json()["object"], "model");
+    assert_eq!(client.get("/v1/models/other").await.error_code(), "model_not_found");
+
+    let mut request = chat("What is the capital of Japan?");
+    request["model"] = json!("toy");
+    let whole = client.chat(&request).await.json();
+    assert_eq!(whole["object"], "chat.completion");
+    assert_eq!(whole["choices"][0]["message"]["content"], "The capital of Japan is Tokyo.");
+    let mut request = streamed(request);
+    request["stream_options"] = json!({"include_usage": true});
+    let said = client.stream(&request).await.finish().await;
+    assert_eq!(said.text, "The capital of Japan is Tokyo.");
+    assert_eq!(said.usage.unwrap(), whole["usage"], "streamed or not, the usage is the same");
+
+    let prompt = "<|im_start|>user\nSpell cat.<|im_end|>\n<|im_start|>assistant\n";
+    let text = json!({"model": "toy", "prompt": prompt, "temperature": 0, "stop": ["-t"]});
+    let answer = client.post("/v1/completions", text.to_string()).await.json();
+    assert_eq!(answer["object"], "text_completion");
+    assert_eq!(
+        (&answer["choices"][0]["text"], &answer["choices"][0]["finish_reason"]),
+        (&json!("c-a"), &json!("stop"))
+    );
+}
+
+#[tokio::test]
+async fn an_agents_own_key_is_asked_for() {
+    let folder = Folder::new();
+    let key = folder.write("api.key", "the-key-of-this-agent\n");
+    let agent = Agent::start(&["--key-file", key.to_str().unwrap()]).await;
+    let question = chat("Hello!");
+    assert_eq!(agent.client.chat(&question).await.error_code(), "invalid_api_key");
+    let with_key = agent.client.with_key(Some("the-key-of-this-agent"));
+    assert_eq!(with_key.chat(&question).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_gateway_without_nodes_says_so() {
+    let fleet = Fleet::start("").await;
+    assert_eq!(fleet.client.get("/livez").await.status, 200);
+    assert_eq!(fleet.client.get("/readyz").await.status, 503);
+    let answer = fleet.client.chat(&chat("Hello!")).await;
+    assert_eq!((answer.status, answer.error_code().as_str()), (503, "no_node"));
+    assert!(answer.header("retry-after").is_some());
+    let models = fleet.client.get("/v1/models").await.json();
+    assert_eq!(models["data"], json!([]));
+
+    let _agent = fleet.join("a", &[]).await;
+    eventually("the gateway to be ready", async || {
+        (fleet.client.get("/readyz").await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(fleet.client.get("/v1/models").await.json()["data"][0]["id"], "flotilla-demo");
+}
+
+#[tokio::test]
+async fn a_static_node_is_dialled_with_its_key() {
+    let folder = Folder::new();
+    let key = folder.write("node.key", "the-key-of-this-node");
+    let agent = Agent::start(&["--name", "s", "--key-file", key.to_str().unwrap()]).await;
+    let address = agent.client.address();
+    let nodes = format!(
+        "nodes: {{static: [{{url: \"http://{address}\", key_file: \"{}\"}}]}}\n",
+        key.display()
+    );
+    let fleet = Fleet::start(&nodes).await;
+    fleet.wait_for_slots("s").await;
+    let stream = fleet.client.stream(&streamed(chat("Spell cat."))).await;
+    assert_eq!(stream.node(), "s");
+    assert_eq!(stream.finish().await.text, "c-a-t");
+}
+
+#[tokio::test]
+async fn agents_and_clients_reach_a_gateway_over_tls() {
+    let folder = Folder::new();
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_string()]).unwrap();
+    let ca = folder.write("cert.pem", made.cert.pem());
+    let key = folder.write("key.pem", made.signing_key.serialize_pem());
+    let tls = format!("tls: {{cert_file: {}, key_file: {}}}\n", ca.display(), key.display());
+    let fleet = Fleet::start(&tls).await;
+    let ca = ca.to_str().unwrap();
+
+    let join_key = fleet.folder().path().join("join.key");
+    let model = demo_model();
+    let _agent = Server::start(
+        "flotilla-agent",
+        &[
+            "serve",
+            "--model",
+            model.to_str().unwrap(),
+            "--threads",
+            "1",
+            "--name",
+            "t",
+            "--join",
+            &fleet.url,
+            "--join-key-file",
+            join_key.to_str().unwrap(),
+            "--join-ca-file",
+            ca,
+        ],
+    );
+    let curl = |path: &str, more: &[&str]| {
+        let output = std::process::Command::new("curl")
+            .args(["--silent", "--show-error", "--max-time", "30", "--cacert", ca])
+            .args(["-H", &format!("Authorization: Bearer {}", fleet.key)])
+            .args(more)
+            .arg(format!("{}{path}", fleet.url))
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr)
+    };
+    eventually("the node to be ready", async || {
+        curl("/readyz", &[]).starts_with("ready").then_some(())
+    })
+    .await;
+    let body = streamed(chat("Spell cat.")).to_string();
+    for version in ["--http1.1", "--http2"] {
+        let said = curl("/v1/chat/completions", &[version, "-N", "-d", &body]);
+        assert!(said.contains("data: [DONE]"), "{version}: {said}");
+    }
+    // Plain HTTP on this port gets no answer, and hurts nobody.
+    let plain = Client::new(fleet.client.address(), None);
+    assert!(plain.try_send(hyper::Method::GET, "/livez", Default::default()).await.is_err());
+    assert!(curl("/livez", &[]).contains("ok"));
+}
