@@ -1,11 +1,16 @@
-# Two commands matter: `make demo` and `make test`. One cargo profile serves both, so that
-# llama.cpp is compiled once.
+# Two commands matter: `make demo` and `make test`. llama.cpp is compiled once for both, if every
+# step has the same profile and the same --workspace: with another choice of packages cargo
+# unites features differently and builds the dependencies again.
 
 CARGO := cargo
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+CHOICE := --release --locked --workspace
 SDK_VENV := target/sdk-venv
+# Without what the emulator warns that it lacks.
+HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-.PHONY: demo test build setup setup-test lint deny unit end-to-end avx2
+.PHONY: demo test build setup setup-test lint unit end-to-end avx2 deny
+# Steps share the cores and cargo's lock.
+.NOTPARALLEL:
 
 ## A gateway, two nodes and one streamed chat. ONCE=1 stops after the answer, PORT= is the
 ## gateway's.
@@ -13,27 +18,46 @@ demo: build
 	@scripts/demo.sh $(if $(ONCE),--once)
 
 ## Everything CI runs.
-test: setup-test lint deny build unit end-to-end avx2
+test: setup-test lint build unit end-to-end avx2
 
 build: setup
 	@echo "Building; the first time this compiles llama.cpp and takes some minutes."
-	$(CARGO) build --release --locked -p flotilla-gateway -p flotilla-agent
+	$(CARGO) build $(CHOICE) --bins
 
 setup:
 	@scripts/setup.sh
 
-setup-test: $(SDK_VENV)/done
+setup-test:
 	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory $(SDK_VENV)/done
 
-lint: setup-test
+$(SDK_VENV)/done: tests/sdk/requirements.txt
+	@echo "Installing the openai package for the SDK tests."
+	@python3 -m venv $(SDK_VENV)
+	@$(SDK_VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy $(CHOICE) --all-targets -- -D warnings
 
 unit:
-	$(CARGO) test --release --locked --workspace --exclude fleet-tests
+	$(CARGO) test $(CHOICE) --lib --bins --test baseline_kernels
 
 # Real processes share the cores: one test at a time.
-end-to-end: $(SDK_VENV)/done
-	$(CARGO) test --release --locked -p fleet-tests --test gateway --test tidy
-	$(CARGO) test --release --locked -p fleet-tests --test process -- --test-threads=1
+end-to-end: build setup-test
+	$(CARGO) test $(CHOICE) --test tidy --test gateway
+	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
 
+## The baseline kernels on an emulated CPU that has AVX2 and nothing newer.
+avx2:
+	@if [ "$$(uname -m)" = x86_64 ] && command -v qemu-x86_64 >/dev/null; then \
+	    CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(HASWELL)" \
+	    $(CARGO) test $(CHOICE) --test baseline_kernels; \
+	else \
+	    echo "skipped: the test on an emulated AVX2 machine needs x86_64 and qemu-user"; \
+	fi
+
+## Licences, sources and known faults of what we depend on. Needs cargo-deny and a network.
+deny:
+	cargo deny --locked check

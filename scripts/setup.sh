@@ -12,27 +12,40 @@ if ! ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* >/dev/null 2>
     && [ -z "${LIBCLANG_PATH:-}" ]; then
     needed[libclang-dev]=1
 fi
+command -v cargo >/dev/null || {
+    echo "cargo is missing: install Rust with https://rustup.rs" >&2
+    exit 1
+}
+
+# How to become root, if at all.
+may_install=true
+as_root=()
+if ! command -v apt-get >/dev/null; then
+    may_install=false
+elif [ "$(id -u)" != 0 ]; then
+    as_root=(sudo)
+    # Without a terminal sudo cannot ask for a password.
+    command -v sudo >/dev/null && { [ -t 0 ] || sudo -n true 2>/dev/null; } || may_install=false
+fi
+
 if [ "${1:-}" = test ]; then
     # The SDK tests run the official openai package in a venv of their own.
     python3 -c 'import venv, ensurepip' 2>/dev/null || needed[python3-venv]=1
+    # One test emulates an older CPU; it is left out where this cannot be installed.
+    $may_install && ! command -v qemu-x86_64 >/dev/null && needed[qemu-user]=1
 fi
-command -v cargo >/dev/null || { echo "cargo is missing: install Rust with https://rustup.rs" >&2; exit 1; }
 [ ${#needed[@]} -eq 0 ] && exit 0
 
 packages="${!needed[*]}"
-if ! command -v apt-get >/dev/null; then
-    echo "missing: $packages. Install them with your package manager, then run this again." >&2
+if ! $may_install; then
+    if command -v apt-get >/dev/null; then
+        echo "missing: $packages. Run as root: apt-get install $packages" >&2
+    else
+        echo "missing: $packages (Debian's names). Install them with your package manager, then run this again." >&2
+    fi
     exit 1
 fi
-if [ "$(id -u)" = 0 ]; then
-    as_root=()
-elif command -v sudo >/dev/null && sudo -n true 2>/dev/null || { [ -t 0 ] && command -v sudo >/dev/null; }; then
-    as_root=(sudo)
-else
-    echo "missing: $packages. Run as root: apt-get install $packages" >&2
-    exit 1
-fi
-echo "installing: $packages"
+echo "Installing: $packages"
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq
 # shellcheck disable=SC2086

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, Connection, SendRequest};
+use hyper::header::{self, HeaderValue};
 use hyper::rt::{Read, Write};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -24,6 +25,8 @@ const HEADER_BYTES_MAX: u32 = 32 * 1024;
 #[derive(Debug, Clone)]
 pub struct Upstream {
     sender: SendRequest<Full<Bytes>>,
+    /// What the node wants to see with every request, if it has a key of its own.
+    authorization: Option<HeaderValue>,
     /// Cancelled when the link is over: whatever waits for it must fail over.
     lost: CancellationToken,
 }
@@ -31,6 +34,7 @@ pub struct Upstream {
 /// Makes the client side of HTTP/2 on a connected stream; the second value must be driven.
 pub async fn connect<T>(
     io: T,
+    authorization: Option<HeaderValue>,
 ) -> hyper::Result<(Upstream, Connection<T, Full<Bytes>, TokioExecutor>)>
 where
     T: Read + Write + Unpin + Send + 'static,
@@ -45,12 +49,18 @@ where
         .max_header_list_size(HEADER_BYTES_MAX)
         .handshake(io)
         .await?;
-    Ok((Upstream { sender, lost: CancellationToken::new() }, connection))
+    Ok((Upstream { sender, authorization, lost: CancellationToken::new() }, connection))
 }
 
 impl Upstream {
     /// Sends a request and waits for the head of its response.
-    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Error> {
+    pub async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, Error> {
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+        }
         let mut sender = self.sender.clone();
         tokio::select! {
             sent = sender.send_request(request) => sent.map_err(|_| Error::NodeLost),

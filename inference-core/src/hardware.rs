@@ -9,7 +9,7 @@ use std::path::Path;
 /// A set of CPU kernels in this binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
-    /// AVX-512 with VNNI, VBMI and BF16: Ice Lake, Sapphire Rapids, Zen 4 and later.
+    /// AVX-512 with VNNI and VBMI: Ice Lake, Sapphire Rapids, Zen 4 and later.
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// What every supported CPU has: on x86-64 AVX2, FMA, F16C and BMI2.

@@ -35,7 +35,8 @@ pub async fn run<T>(io: T, expect: Expect, dispatcher: Dispatcher) -> String
 where
     T: Read + Write + Unpin + Send + 'static,
 {
-    let (upstream, connection) = match timeout(STATUS_DEADLINE, upstream::connect(io)).await {
+    let connecting = upstream::connect(io, expect.authorization.clone());
+    let (upstream, connection) = match timeout(STATUS_DEADLINE, connecting).await {
         Ok(Ok(connected)) => connected,
         Ok(Err(e)) => return format!("HTTP/2 failed: {e}"),
         Err(_) => return "HTTP/2 was not spoken in time".into(),
@@ -65,7 +66,7 @@ impl Drop for Registered {
 }
 
 async fn follow_status(upstream: &Upstream, expect: &Expect, endpoint: &mut Registered) -> String {
-    let mut lines = match open_status(upstream, expect).await {
+    let mut lines = match open_status(upstream).await {
         Ok(body) => Lines { body, buffer: Vec::new() },
         Err(why) => return why,
     };
@@ -99,7 +100,7 @@ async fn follow_status(upstream: &Upstream, expect: &Expect, endpoint: &mut Regi
     }
 }
 
-async fn open_status(upstream: &Upstream, expect: &Expect) -> Result<Incoming, String> {
+async fn open_status(upstream: &Upstream) -> Result<Incoming, String> {
     let mut request = Request::get(STATUS_PATH)
         .header(header::HOST, "node")
         .body(Full::<Bytes>::default())
@@ -110,9 +111,6 @@ async fn open_status(upstream: &Upstream, expect: &Expect) -> Result<Incoming, S
         .path_and_query(STATUS_PATH)
         .build()
         .map_err(|e| e.to_string())?;
-    if let Some(authorization) = &expect.authorization {
-        request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
-    }
     let sent = timeout(STATUS_DEADLINE, upstream.send(request)).await;
     let response = match sent {
         Ok(Ok(response)) => response,

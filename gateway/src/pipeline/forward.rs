@@ -65,7 +65,7 @@ pub async fn forward(
 async fn attempt(lease: Lease, admitted: &Admitted, limits: &Limits) -> Result<Forwarded, Error> {
     let response = lease.upstream().send(upstream_request(admitted)?).await?;
     let status = response.status();
-    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+    if is_about_the_node(status) {
         return Err(Error::NodeRefused(status.as_u16()));
     }
     if is_event_stream(&response) {
@@ -73,6 +73,14 @@ async fn attempt(lease: Lease, admitted: &Admitted, limits: &Limits) -> Result<F
     } else {
         read_whole(lease, response, limits).await
     }
+}
+
+/// Whether another node may answer better: this one failed, is full, or refuses our key,
+/// which is not the client's.
+fn is_about_the_node(status: StatusCode) -> bool {
+    status.is_server_error()
+        || [StatusCode::TOO_MANY_REQUESTS, StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN]
+            .contains(&status)
 }
 
 fn upstream_request(admitted: &Admitted) -> Result<Request<Full<Bytes>>, Error> {

@@ -27,8 +27,13 @@ pub struct ParseError {
     pub param: Option<String>,
 }
 
-/// Reads a request body.
+/// Reads a request body: one JSON object.
 pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ParseError> {
+    // Serde would read the fields of a struct from a list, too.
+    if body.trim_ascii_start().starts_with(b"[") {
+        let message = "the request body is a JSON list; expected an object".into();
+        return Err(ParseError { message, param: None });
+    }
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
         let path = e.path().to_string();
@@ -100,7 +105,7 @@ mod tests {
     fn malformed_json_has_no_parameter() {
         assert_eq!(parse_error("{").param, None);
         assert_eq!(parse_error("{} {}").param, None);
-        assert!(parse_error("[]").message.contains("not valid JSON for this endpoint"));
+        assert!(parse_error(" [1]").message.contains("list; expected an object"));
     }
 
     #[test]

@@ -12,9 +12,7 @@ async fn a_stream_that_breaks_off_ends_with_one_error_after_its_last_whole_event
     b.says(|s| s.slots_busy_elsewhere = 1);
     eventually("b to be busy", async || (gateway.health("/slots/busy").await == 1).then_some(()))
         .await;
-    let client = gateway.client.clone();
-    let asking =
-        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let asking = gateway.streams("Hi");
     let stream = a.asked().await.stream();
     stream.say("Hel").await;
     stream.send("data: {\"choices\":[{\"delta\":{\"content\":\"lo").await;
@@ -31,9 +29,7 @@ async fn a_link_that_breaks_ends_its_streams_with_one_error() {
     let gateway = Gateway::start("").await;
     let mut a = gateway.node("a", 1).await;
     let mut stream = None;
-    let client = gateway.client.clone();
-    let asking =
-        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let asking = gateway.streams("Hi");
     stream.insert(a.asked().await.stream()).say("Hel").await;
     eventually("the answer to begin", async || {
         (gateway.health("/slots/leased").await == 1).then_some(())
@@ -49,9 +45,7 @@ async fn a_link_that_breaks_ends_its_streams_with_one_error() {
 async fn a_node_that_says_nothing_more_is_cut_off() {
     let gateway = Gateway::start("timeouts: {idle_ms: 100, first_token_ms: 100}\n").await;
     let mut a = gateway.node("a", 1).await;
-    let client = gateway.client.clone();
-    let asking =
-        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let asking = gateway.streams("Hi");
     let stream = a.asked().await.stream();
     stream.say("Hel").await;
     assert_eq!(asking.await.unwrap().errors, ["node_timeout"]);
@@ -106,8 +100,7 @@ async fn a_client_that_leaves_before_the_first_token_frees_its_slot() {
     gateway.client.send_and_leave(&streamed(chat("Hi"))).await;
     // Whether or not the node was asked in the meantime, the slot is free for the next.
     gateway.is_idle().await;
-    let client = gateway.client.clone();
-    let asking = tokio::spawn(async move { client.chat(&chat("Next")).await.content() });
+    let asking = gateway.asks("Next");
     loop {
         let asked = a.asked().await;
         if asked.body["messages"][0]["content"] == "Next" {
@@ -115,7 +108,7 @@ async fn a_client_that_leaves_before_the_first_token_frees_its_slot() {
             break;
         }
     }
-    assert_eq!(asking.await.unwrap(), "Hello");
+    assert_eq!(asking.await.unwrap().content(), "Hello");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Nodes that join, lie, fall silent and come back.
 
 use fleet_tests::mock_node::{MockNode, healthy, join_status};
-use fleet_tests::{chat, eventually, streamed};
+use fleet_tests::{chat, eventually};
 use inference_protocol::fleet::NodeState;
 
 use super::Gateway;
@@ -43,13 +43,12 @@ async fn a_node_that_says_it_is_another_is_put_out() {
 async fn a_node_that_falls_silent_is_out_and_its_requests_go_elsewhere() {
     let gateway = Gateway::start("").await;
     let mut a = gateway.node("a", 1).await;
-    let client = gateway.client.clone();
-    let asking = tokio::spawn(async move { client.chat(&chat("Hi")).await.content() });
+    let asking = gateway.asks("Hi");
     let _held = a.asked().await;
     let mut b = gateway.node("b", 1).await;
     a.falls_silent();
     b.asked().await.answer("Hello");
-    assert_eq!(asking.await.unwrap(), "Hello");
+    assert_eq!(asking.await.unwrap().content(), "Hello");
     a.is_put_out().await;
     assert_eq!(gateway.linked().await, 1);
     gateway.is_idle().await;
@@ -59,9 +58,7 @@ async fn a_node_that_falls_silent_is_out_and_its_requests_go_elsewhere() {
 async fn a_draining_node_finishes_and_takes_nothing_new() {
     let gateway = Gateway::start("").await;
     let mut a = gateway.node("a", 4).await;
-    let client = gateway.client.clone();
-    let asking =
-        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let asking = gateway.streams("Hi");
     let stream = a.asked().await.stream();
     stream.say("Hel").await;
     a.says(|s| s.state = NodeState::Draining);
@@ -71,10 +68,9 @@ async fn a_draining_node_finishes_and_takes_nothing_new() {
     .await;
     let mut b = gateway.node("b", 1).await;
     for _ in 0..3 {
-        let client = gateway.client.clone();
-        let next = tokio::spawn(async move { client.chat(&chat("Next")).await.content() });
+        let next = gateway.asks("Next");
         b.asked().await.answer("Hello");
-        assert_eq!(next.await.unwrap(), "Hello");
+        assert_eq!(next.await.unwrap().content(), "Hello");
     }
     stream.say("lo").await;
     stream.done().await;
@@ -88,9 +84,7 @@ async fn a_draining_node_finishes_and_takes_nothing_new() {
 async fn a_node_that_comes_back_starts_from_zero() {
     let gateway = Gateway::start("").await;
     let mut before = gateway.node("a", 1).await;
-    let client = gateway.client.clone();
-    let broken =
-        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let broken = gateway.streams("Hi");
     let stream = before.asked().await.stream();
     stream.say("Hel").await;
     eventually("the slot to be taken", async || {
@@ -105,10 +99,9 @@ async fn a_node_that_comes_back_starts_from_zero() {
     assert_eq!(broken.await.unwrap().errors, ["node_lost"]);
     gateway.is_idle().await;
     assert_eq!(gateway.linked().await, 1);
-    let client = gateway.client.clone();
-    let next = tokio::spawn(async move { client.chat(&chat("Next")).await.content() });
+    let next = gateway.asks("Next");
     after.asked().await.answer("Hello");
-    assert_eq!(next.await.unwrap(), "Hello");
+    assert_eq!(next.await.unwrap().content(), "Hello");
 }
 
 #[tokio::test]
@@ -120,13 +113,12 @@ async fn a_model_whose_nodes_are_lost_is_waited_for_and_others_are_unknown() {
     assert_eq!(gateway.client.chat(&request).await.error_code(), "model_not_found");
     a.dies();
     eventually("the node to be lost", async || (gateway.linked().await == 0).then_some(())).await;
-    let client = gateway.client.clone();
-    let waiting = tokio::spawn(async move { client.chat(&chat("Hi")).await.content() });
+    let waiting = gateway.asks("Hi");
     eventually("the queue", async || (gateway.health("/queue_depth").await == 1).then_some(()))
         .await;
     let mut b = gateway.node("b", 1).await;
     b.asked().await.answer("Hello");
-    assert_eq!(waiting.await.unwrap(), "Hello");
+    assert_eq!(waiting.await.unwrap().content(), "Hello");
     gateway.is_idle().await;
 }
 
@@ -134,9 +126,7 @@ async fn a_model_whose_nodes_are_lost_is_waited_for_and_others_are_unknown() {
 async fn a_gateway_that_stops_finishes_streams_and_refuses_newcomers() {
     let mut gateway = Gateway::start("").await;
     let mut a = gateway.node("a", 1).await;
-    let client = gateway.client.clone();
-    let asking =
-        tokio::spawn(async move { client.stream(&streamed(chat("Hi"))).await.finish().await });
+    let asking = gateway.streams("Hi");
     let stream = a.asked().await.stream();
     stream.say("Hel").await;
     gateway.stop.cancel();

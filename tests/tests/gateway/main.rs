@@ -9,10 +9,10 @@ mod retries;
 
 use std::net::SocketAddr;
 
-use fleet_tests::client::Client;
-use fleet_tests::eventually;
+use fleet_tests::client::{Answer, Client, Transcript};
 use fleet_tests::mock_node::{MockNode, healthy};
 use fleet_tests::process::{Folder, JOIN_KEY};
+use fleet_tests::{chat, eventually, streamed};
 use flotilla_gateway::{app, config};
 use inference_protocol::fleet::NodeStatus;
 use serde_json::Value;
@@ -46,6 +46,18 @@ impl Gateway {
         let serving = app::run(config, listener, stop.clone());
         let running = tokio::spawn(async move { serving.await.unwrap() });
         Self { address, client: Client::new(address, None), stop, running, _folder: folder }
+    }
+
+    /// Asks in the background, for an answer as a whole.
+    fn asks(&self, text: &str) -> JoinHandle<Answer> {
+        let (client, request) = (self.client.clone(), chat(text));
+        tokio::spawn(async move { client.chat(&request).await })
+    }
+
+    /// Asks in the background, for a stream, and reads it to its end.
+    fn streams(&self, text: &str) -> JoinHandle<Transcript> {
+        let (client, request) = (self.client.clone(), streamed(chat(text)));
+        tokio::spawn(async move { client.stream(&request).await.finish().await })
     }
 
     async fn node(&self, name: &str, slots: u32) -> MockNode {

@@ -43,7 +43,7 @@ async fn another_answers(streams: bool, fail: impl AsyncFnOnce(Asked)) {
 
 #[tokio::test]
 async fn a_request_that_a_node_refuses_goes_to_another() {
-    for status in [500, 503, 429] {
+    for status in [500, 503, 429, 401, 403] {
         another_answers(false, async |asked| asked.refuse(status)).await;
         another_answers(true, async |asked| asked.refuse(status)).await;
     }
@@ -109,8 +109,7 @@ async fn retries_have_a_limit_and_never_return_to_a_node_that_failed() {
     for name in ["a", "b", "c", "d"] {
         nodes.push(gateway.node(name, 1).await);
     }
-    let client = gateway.client.clone();
-    let asking = tokio::spawn(async move { client.chat(&chat("Hi")).await });
+    let asking = gateway.asks("Hi");
     let mut asked = vec![0; nodes.len()];
     while !asking.is_finished() {
         for (node, count) in nodes.iter_mut().zip(&mut asked) {
@@ -133,8 +132,7 @@ async fn retries_have_a_limit_and_never_return_to_a_node_that_failed() {
 async fn what_is_wrong_with_the_request_is_told_once() {
     let gateway = Gateway::start("").await;
     let (mut a, mut b) = (gateway.node("a", 1).await, gateway.node("b", 1).await);
-    let client = gateway.client.clone();
-    let asking = tokio::spawn(async move { client.chat(&chat("Hi")).await });
+    let asking = gateway.asks("Hi");
     let (asked, other) = first_asked(&mut a, &mut b).await;
     asked.refuse(400);
     let answer = asking.await.unwrap();

@@ -38,10 +38,7 @@ async fn leave_early(client: Client, chunks: u64) {
 #[tokio::test]
 async fn two_hundred_clients_that_leave_free_their_slots_within_a_second() {
     let fleet = Fleet::start("").await;
-    let agents = [
-        fleet.join("a", &["--listen", "127.0.0.1:0"]).await,
-        fleet.join("b", &["--listen", "127.0.0.1:0"]).await,
-    ];
+    let agents = [fleet.join("a", &[]).await, fleet.join("b", &[]).await];
     let seed = 2;
     let mut random = Pcg64::seed_from_u64(seed);
     let mut clients = JoinSet::new();
@@ -59,7 +56,7 @@ async fn two_hundred_clients_that_leave_free_their_slots_within_a_second() {
 #[tokio::test]
 async fn nothing_is_generated_for_a_client_that_is_gone() {
     let fleet = Fleet::start("").await;
-    let agents = [fleet.join("a", &["--listen", "127.0.0.1:0"]).await];
+    let agents = [fleet.join("a", &[]).await];
     let mut stream = fleet.client.stream(&streamed(chat(LONG))).await;
     assert!(stream.next_chunk().await);
     drop(stream);

@@ -12,7 +12,7 @@ const ANSWER: &str = "1, 2, 3, 4, 5";
 
 /// With an own port, so that its metrics can be read.
 async fn node(fleet: &Fleet, name: &str) -> Agent {
-    fleet.join(name, &["--listen", "127.0.0.1:0", "--slots", "2"]).await
+    fleet.join(name, &["--slots", "2"]).await
 }
 
 #[tokio::test]

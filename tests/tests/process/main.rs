@@ -8,6 +8,7 @@
 mod bad_input;
 mod disconnects;
 mod faults;
+mod kernels;
 mod model;
 mod scripts;
 mod sdk;

@@ -169,7 +169,10 @@ fn processes_with(part: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_prints_snippets_that_work_and_ends_everything_on_ctrl_c() {
     let folder = Folder::new();
-    let mut demo = Command::new(root().join("scripts/demo.sh"))
+    // A shell cannot trap what was ignored when it began, as in a background job of CI.
+    let mut demo = Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(root().join("scripts/demo.sh"))
         .env("PORT", "0")
         .env("TMPDIR", folder.path())
         .stdin(Stdio::null())

@@ -44,9 +44,8 @@ async fn nothing_is_in_flight(fleet: &Fleet, agents: &[&Agent]) {
 #[tokio::test]
 async fn forty_concurrent_streams_are_answered_right_and_shared_fairly() {
     let fleet = Fleet::start("").await;
-    let listen = ["--listen", "127.0.0.1:0"];
-    let a = fleet.join("a", &listen).await;
-    let b = fleet.join("b", &listen).await;
+    let a = fleet.join("a", &[]).await;
+    let b = fleet.join("b", &[]).await;
     let known = known_questions(&a.client, 40).await;
 
     let mut streams = JoinSet::new();
@@ -69,6 +68,10 @@ async fn forty_concurrent_streams_are_answered_right_and_shared_fairly() {
         assert!((16..=24).contains(&served[node]), "not within 40 to 60 %: {served:?}");
     }
     nothing_is_in_flight(&fleet, &[&a, &b]).await;
+    for log in [fleet.server.log(), a.server.log(), b.server.log()] {
+        let told = log.to_lowercase();
+        assert!(!told.contains("capital") && !told.contains("messages"), "a prompt in {log}");
+    }
 }
 
 /// What became of one request under churn.
@@ -161,7 +164,7 @@ async fn ask_whole(client: &Client, request: Value) -> (String, Result<Transcrip
 #[tokio::test]
 async fn nodes_join_leave_and_rejoin_under_traffic() {
     let fleet = Fleet::start("").await;
-    let a = fleet.join("a", &["--listen", "127.0.0.1:0"]).await;
+    let a = fleet.join("a", &[]).await;
     let known = known_questions(&a.client, 24).await;
     let traffic = Traffic::start(&fleet.client, &known, &["a", "b"], 8);
     traffic.served_by("a").await;

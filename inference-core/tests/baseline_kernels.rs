@@ -1,0 +1,80 @@
+//! The baseline kernels generate with the demo model. `make avx2` runs this test a second
+//! time on an emulated CPU that has AVX2 and nothing newer.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use chrono::NaiveDateTime;
+use inference_core::chat_template::ChatTemplate;
+use inference_core::engine::{self, Listener};
+use inference_core::hardware::Kernel;
+use inference_core::llama::{ContextOptions, LlamaModel, LlamaTokenizer, Weights, register, trial};
+use inference_core::prepare::Preparer;
+use inference_core::request::{EngineStats, Event, FinishReason, Prompt, RequestId, Sampling};
+use inference_core::sequence::Job;
+
+/// Longer than an emulated CPU needs for one token.
+const EVENT_WAIT: Duration = Duration::from_secs(300);
+
+struct Events(SyncSender<(RequestId, Event)>);
+
+impl Listener for Events {
+    fn event(&mut self, id: RequestId, event: Event) {
+        self.0.send((id, event)).expect("the test listens");
+    }
+
+    fn stats(&mut self, _: EngineStats) {}
+}
+
+fn ask(preparer: &Preparer, id: RequestId, question: &str) -> Job {
+    let messages = serde_json::json!([{"role": "user", "content": question}]).to_string();
+    let prompt = Prompt::Chat { messages, tools: None };
+    Job {
+        id,
+        prompt: preparer.prepare(&prompt, NaiveDateTime::default()).unwrap(),
+        sampling: Sampling::GREEDY,
+        max_tokens: None,
+        stop: Vec::new(),
+        cancel: inference_core::sequence::CancelFlag::default(),
+    }
+}
+
+#[test]
+fn two_chats_are_answered_in_one_batch_by_the_baseline_kernels() {
+    trial(Kernel::Baseline).unwrap();
+    register(Kernel::Baseline);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("demo-model/flotilla-demo.gguf");
+    let weights = Weights::load(&path).unwrap();
+    let options = ContextOptions { slots: 2, context_tokens: 256, threads: 2 };
+    let model = LlamaModel::new(weights.clone(), options).unwrap();
+    let (bos, eos) = weights.bos_eos();
+    let source = weights.chat_template().unwrap();
+    let preparer = Preparer {
+        template: Some(ChatTemplate::new(source, bos, eos, weights.control_texts())),
+        tokenizer: Box::new(LlamaTokenizer(weights)),
+        context_tokens: 256,
+    };
+    let (sender, events) = sync_channel(1024);
+    let engine = engine::start(model, 2, Events(sender)).unwrap();
+    engine.submit(ask(&preparer, 0, "What is the capital of France?")).unwrap();
+    engine.submit(ask(&preparer, 1, "What is the capital of Peru?")).unwrap();
+
+    let mut said = [String::new(), String::new()];
+    let mut finished = 0;
+    while finished < 2 {
+        match events.recv_timeout(EVENT_WAIT).unwrap() {
+            (id, Event::Text { text }) => said[id as usize] += &text,
+            (_, Event::Finished { reason, .. }) => {
+                assert_eq!(reason, FinishReason::Stop);
+                finished += 1;
+            }
+            (_, Event::Started { .. }) => {}
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+    engine.close();
+    assert_eq!(said, ["The capital of France is Paris.", "The capital of Peru is Lima."]);
+}

@@ -1,0 +1,203 @@
+//! The laws of this repository that no compiler checks.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use fleet_tests::root;
+use flotilla_gateway::config::raw::KEYS;
+
+/// Lines of the largest file; most have fewer than 300.
+const FILE_LINES_MAX: usize = 500;
+
+/// Members, and the crates that each may not reach: the gateway knows no engine, the engine
+/// no network.
+const FORBIDDEN: [(&str, &[&str]); 4] = [
+    ("inference-core/protocol", &["tokio", "hyper", "rustls", "prometheus", "inference-core"]),
+    ("inference-core", &["tokio", "hyper", "rustls", "prometheus", "tracing", "flotilla-agent"]),
+    ("node-agent", &["flotilla-gateway", "llama-cpp-sys-2"]),
+    ("gateway", &["flotilla-agent", "inference-core", "llama-cpp-sys-2"]),
+];
+
+/// What a module that calls itself pure has no business with.
+const IMPURE: [&str; 8] = [
+    "tokio::",
+    "std::fs",
+    "std::net",
+    "std::thread",
+    "std::process",
+    "Instant::now",
+    "SystemTime",
+    "getrandom",
+];
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn collect(folder: &Path, sources: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, sources);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            sources.push(path);
+        }
+    }
+}
+
+/// Every Rust file, with its path from the root and its text.
+fn sources() -> Vec<(String, String)> {
+    let mut paths = Vec::new();
+    for member in ["gateway", "node-agent", "inference-core", "tests"] {
+        collect(&root().join(member), &mut paths);
+    }
+    assert!(paths.len() > 50, "only {} files were found", paths.len());
+    let name = |p: &PathBuf| p.strip_prefix(root()).unwrap().display().to_string();
+    paths.iter().map(|p| (name(p), read(p))).collect()
+}
+
+/// What a file does when it is not tested.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod ").next().unwrap()
+}
+
+/// Names in a `[...dependencies]` table of a manifest, and the lines they are on.
+fn dependencies(manifest: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut inside = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            inside = line.ends_with("dependencies]");
+        } else if inside && line.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            let name = line.split(['.', ' ', '=']).next().unwrap();
+            found.push((name.to_string(), line.to_string()));
+        }
+    }
+    assert!(!found.is_empty());
+    found
+}
+
+#[test]
+fn members_depend_only_on_what_they_may() {
+    for (member, forbidden) in FORBIDDEN {
+        for (name, _) in dependencies(&read(format!("{member}/Cargo.toml"))) {
+            assert!(!forbidden.contains(&name.as_str()), "{member} must not depend on {name}");
+        }
+    }
+}
+
+#[test]
+fn the_workspace_lists_every_dependency_with_its_reason() {
+    let manifest = read("Cargo.toml");
+    let listed: BTreeSet<String> = dependencies(&manifest).into_iter().map(|(n, _)| n).collect();
+    let mut used = BTreeSet::new();
+    for member in ["gateway", "node-agent", "inference-core", "inference-core/protocol", "tests"] {
+        for (name, line) in dependencies(&read(format!("{member}/Cargo.toml"))) {
+            assert!(line.contains("workspace = true"), "{member}: {line} has a version of its own");
+            used.insert(name);
+        }
+    }
+    assert_eq!(listed, used, "listed in Cargo.toml, and used");
+
+    let table = manifest.split("[workspace.dependencies]").nth(1).unwrap();
+    let table = table.split("\n[").next().unwrap();
+    let groups = table.split("\n\n").filter(|g| !g.contains("path = ") && !g.trim().is_empty());
+    for group in groups {
+        assert!(group.trim_start().starts_with('#'), "no reason is given for: {group}");
+    }
+}
+
+#[test]
+fn pure_modules_read_no_clock_no_file_and_no_socket() {
+    let mut pure = 0;
+    for (name, text) in sources().iter().filter(|(_, text)| text.starts_with("//! PURE")) {
+        pure += 1;
+        for word in IMPURE {
+            assert!(!without_tests(text).contains(word), "{name} calls itself pure, uses {word}");
+        }
+    }
+    assert!(pure >= 10, "only {pure} pure modules");
+}
+
+#[test]
+fn unsafe_code_stays_in_the_module_that_calls_llama_cpp() {
+    for (name, text) in sources() {
+        let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
+        let words = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"];
+        let uses = code.filter(|l| words.iter().any(|w| l.contains(w))).count();
+        let allowed = name.starts_with("inference-core/src/llama") || name.ends_with("tidy.rs");
+        assert!(uses == 0 || allowed, "{name} has unsafe code");
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_and_stays_small() {
+    for (name, text) in sources() {
+        assert!(text.starts_with("//! "), "{name} has no module doc");
+        let lines = text.lines().count();
+        assert!(lines <= FILE_LINES_MAX, "{name} has {lines} lines");
+    }
+}
+
+#[test]
+fn tests_wait_for_events_not_for_time() {
+    let in_tests = |name: &str| name.starts_with("tests/") && !name.ends_with("tidy.rs");
+    for (name, text) in sources().iter().filter(|(name, _)| in_tests(name)) {
+        // `eventually` itself looks again after a pause.
+        let allowed = usize::from(name == "tests/src/lib.rs");
+        assert_eq!(text.matches("sleep(").count(), allowed, "{name} sleeps");
+    }
+}
+
+/// Keys of YAML in block style, `#` before a key removed, with `[]` for items of lists.
+fn yaml_keys(text: &str) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    let mut path: Vec<(usize, String)> = Vec::new();
+    for line in text.lines() {
+        let bare = line.trim_start();
+        let indent = line.len() - bare.len();
+        let bare = bare.strip_prefix('#').unwrap_or(bare);
+        if bare.starts_with(' ') || bare.is_empty() {
+            continue;
+        }
+        let (item, bare) = match bare.strip_prefix("- ") {
+            Some(rest) => (true, rest),
+            None => (false, bare),
+        };
+        let Some((key, value)) = bare.split_once(':') else { panic!("no key in: {line}") };
+        let indent = indent + if item { 2 } else { 0 };
+        path.retain(|(i, _)| *i < indent);
+        if item && let Some((_, parent)) = path.last_mut() {
+            *parent = format!("{}[]", parent.trim_end_matches("[]"));
+        }
+        path.push((indent, key.to_string()));
+        if !value.is_empty() {
+            let names: Vec<&str> = path.iter().map(|(_, name)| name.as_str()).collect();
+            keys.insert(names.join("."));
+        }
+    }
+    keys
+}
+
+#[test]
+fn the_reference_configuration_shows_every_key_and_no_other() {
+    let shown = yaml_keys(&read("configs/gateway.yaml"));
+    assert_eq!(shown, KEYS.iter().map(|k| k.to_string()).collect());
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    for document in
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "inference-core/demo-model/README.md"]
+    {
+        let folder = root().join(document).parent().unwrap().to_path_buf();
+        for part in read(document).split("](").skip(1) {
+            let target = part.split([')', '#']).next().unwrap();
+            let found = target.is_empty() || target.contains("://") || folder.join(target).exists();
+            assert!(found, "{document} links to {target}");
+        }
+    }
+}
