@@ -7,13 +7,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use inference_protocol::fleet::NodeStatus;
+use inference_protocol::fleet::{NodeStatus, STATUS_DEADLINE_MS};
 use tokio::sync::oneshot;
+use tokio::time::{timeout, timeout_at};
 
 use crate::admission::{Bounds, Queue, Ticket, TicketId};
 use crate::error::Error;
-use crate::fleet::{EndpointId, Fleet, Outlook, Totals};
+use crate::fleet::{Attempt, EndpointId, Fleet, Outlook, Totals};
 use crate::upstream::Upstream;
+
+/// A node's status is never older than this.
+const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
 
 /// The fleet and its queue, shared by all requests.
 #[derive(Debug, Clone)]
@@ -29,7 +33,7 @@ struct Shared {
 #[derive(Debug)]
 struct Core {
     fleet: Fleet<Upstream>,
-    queue: Queue<EndpointId>,
+    queue: Queue<Attempt>,
     waiting: HashMap<TicketId, oneshot::Sender<Lease>>,
     next_ticket: TicketId,
     /// Draws among equals; counted up, so that idle nodes take turns.
@@ -44,7 +48,7 @@ pub struct Want<'a> {
     /// Bytes that the request holds.
     pub bytes: usize,
     /// Endpoints that failed it.
-    pub tried: &'a [EndpointId],
+    pub tried: &'a [Attempt],
 }
 
 /// What is known about the nodes and the queue at one moment.
@@ -73,17 +77,28 @@ impl Dispatcher {
 
     /// Waits for a slot. Dropping the future gives up the place in the line.
     pub async fn acquire(&self, want: Want<'_>) -> Result<Lease, Error> {
-        let (_place, granted) = self.enqueue(want)?;
-        match tokio::time::timeout(self.0.queue_timeout, granted).await {
-            Ok(Ok(lease)) => Ok(lease),
-            _ => {
-                let retry_after_seconds = self.lock().queue.retry_after_seconds(self.now());
-                Err(Error::QueueTimeout { retry_after_seconds })
+        let (_place, mut granted) = self.enqueue(&want)?;
+        let deadline = tokio::time::Instant::now() + self.0.queue_timeout;
+        if !want.tried.is_empty() {
+            // What is wrong with the node that failed shows in its status by then.
+            match timeout(STATUS_DEADLINE.min(self.0.queue_timeout), &mut granted).await {
+                Ok(Ok(lease)) => return Ok(lease),
+                Err(_) if !self.lock().fleet.all_have_failed(want.model, want.tried) => {}
+                _ => return Err(self.queue_timeout()),
             }
+        }
+        match timeout_at(deadline, granted).await {
+            Ok(Ok(lease)) => Ok(lease),
+            _ => Err(self.queue_timeout()),
         }
     }
 
-    fn enqueue(&self, want: Want<'_>) -> Result<(Place, oneshot::Receiver<Lease>), Error> {
+    fn queue_timeout(&self) -> Error {
+        let retry_after_seconds = self.lock().queue.retry_after_seconds(self.now());
+        Error::QueueTimeout { retry_after_seconds }
+    }
+
+    fn enqueue(&self, want: &Want<'_>) -> Result<(Place, oneshot::Receiver<Lease>), Error> {
         let now = self.now();
         let (id, receiver) = self.update(|core| {
             match core.fleet.outlook(want.model, now) {
@@ -144,6 +159,7 @@ impl Dispatcher {
             let lease = Lease {
                 dispatcher: self.clone(),
                 endpoint,
+                engine_restarts: known.status.engine_restarts,
                 node: known.status.node.clone(),
                 upstream: known.link.clone(),
             };
@@ -220,14 +236,15 @@ impl Drop for Place {
 pub struct Lease {
     dispatcher: Dispatcher,
     endpoint: EndpointId,
+    engine_restarts: u64,
     node: String,
     upstream: Upstream,
 }
 
 impl Lease {
-    /// Which link.
-    pub fn endpoint(&self) -> EndpointId {
-        self.endpoint
+    /// What to remember if it fails.
+    pub fn attempt(&self) -> Attempt {
+        Attempt { endpoint: self.endpoint, engine_restarts: self.engine_restarts }
     }
 
     /// The node's name.

@@ -18,6 +18,16 @@ pub mod static_nodes;
 /// A link's number; never used twice.
 pub type EndpointId = u64;
 
+/// An endpoint that failed a request, with the engine that it had then: one that has started
+/// its engine again may be asked again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// Which endpoint.
+    pub endpoint: EndpointId,
+    /// Its engine's restarts at the time.
+    pub engine_restarts: u64,
+}
+
 /// A model is still expected back for this long after its last node was lost: requests
 /// wait for it rather than hear that it does not exist.
 const MODEL_REMEMBERED: Duration = Duration::from_secs(30);
@@ -49,6 +59,10 @@ impl<L> Endpoint<L> {
     /// Busy slots as far as we know.
     pub fn busy(&self) -> u32 {
         self.status.slots_busy_elsewhere.saturating_add(self.leases)
+    }
+
+    fn has_failed(&self, id: EndpointId, tried: &[Attempt]) -> bool {
+        tried.contains(&Attempt { endpoint: id, engine_restarts: self.status.engine_restarts })
     }
 
     fn candidate(&self, id: EndpointId) -> Option<Candidate<EndpointId>> {
@@ -162,12 +176,19 @@ impl<L> Fleet<L> {
         }
     }
 
-    /// Takes a slot for `model` on the least busy node that is not in `tried`.
-    pub fn claim(&mut self, model: &str, tried: &[EndpointId], seed: u64) -> Option<EndpointId> {
+    /// Whether all nodes that serve `model` are ready and have failed the request: none is
+    /// left to hope for.
+    pub fn all_have_failed(&self, model: &str, tried: &[Attempt]) -> bool {
+        let mut serving = self.endpoints.iter().filter(|(_, e)| e.serves(model)).peekable();
+        serving.peek().is_some() && serving.all(|(id, e)| e.is_ready() && e.has_failed(*id, tried))
+    }
+
+    /// Takes a slot for `model` on the least busy node that has not failed the request.
+    pub fn claim(&mut self, model: &str, tried: &[Attempt], seed: u64) -> Option<EndpointId> {
         let candidates: Vec<_> = self
             .endpoints
             .iter()
-            .filter(|(id, e)| e.serves(model) && !tried.contains(id))
+            .filter(|(id, e)| e.serves(model) && !e.has_failed(**id, tried))
             .filter_map(|(id, e)| e.candidate(*id))
             .collect();
         let id = choose(&candidates, seed)?;
@@ -276,7 +297,26 @@ mod tests {
     fn a_tried_endpoint_is_never_chosen_again() {
         let mut fleet = Fleet::default();
         let (a, _) = fleet.add("a", ready("a"), NOW);
-        assert_eq!(fleet.claim("m", &[a], 0), None);
+        let tried = [Attempt { endpoint: a, engine_restarts: 0 }];
+        assert_eq!(fleet.claim("m", &tried, 0), None);
+        assert!(fleet.all_have_failed("m", &tried));
+        let (b, _) = fleet.add("b", ready("b"), NOW);
+        assert!(!fleet.all_have_failed("m", &tried));
+        assert_eq!(fleet.claim("m", &tried, 0), Some(b));
+    }
+
+    #[test]
+    fn a_tried_endpoint_with_a_new_engine_may_be_chosen() {
+        let mut fleet = Fleet::default();
+        let (a, _) = fleet.add("a", ready("a"), NOW);
+        let tried = [Attempt { endpoint: a, engine_restarts: 0 }];
+        fleet.observe(a, status("a", NodeState::Restarting, 0), NOW);
+        assert!(!fleet.all_have_failed("m", &tried), "it is on its way back");
+        let restarted = NodeStatus { engine_restarts: 1, ..ready("a") };
+        fleet.observe(a, restarted, NOW);
+        assert_eq!(fleet.claim("m", &tried, 0), Some(a));
+        fleet.remove(a, NOW);
+        assert!(!fleet.all_have_failed("m", &tried), "the model is waited for");
     }
 
     #[test]

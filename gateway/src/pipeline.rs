@@ -47,15 +47,20 @@ async fn answer(
     let authenticated = authenticate::authenticate(&gateway.keys, received)?;
     record.tenant(&authenticated.tenant);
     let admitted = admit::admit(authenticated, &gateway.limits, &gateway.timeouts).await?;
-    let mut tried = Vec::new();
+    let (mut tried, mut failure) = (Vec::new(), None);
     loop {
-        let lease = route::route(&gateway.dispatcher, &admitted, &tried).await?;
+        let lease = match route::route(&gateway.dispatcher, &admitted, &tried).await {
+            Ok(lease) => lease,
+            // No other node took it: what the last one said tells more.
+            Err(error) => return Err(failure.unwrap_or(error)),
+        };
         record.routed(&admitted.model, lease.node());
-        let endpoint = lease.endpoint();
+        let attempt = lease.attempt();
         match forward::forward(lease, &admitted, &gateway.limits, &gateway.timeouts).await {
             Err(error) if error.is_retryable() && tried.len() < gateway.retries_max => {
                 record.retried(&error);
-                tried.push(endpoint);
+                tried.push(attempt);
+                failure = Some(error);
             }
             outcome => return outcome,
         }

@@ -1,13 +1,12 @@
 //! Paths and methods -> answers. The same service on the agent's port and on dialled links.
 
+mod body;
 mod chat;
 mod completions;
 mod sampling;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use inference_protocol::fleet;
@@ -21,11 +20,6 @@ use crate::generate::{self, Envelope, Shape};
 use crate::metrics::Metrics;
 use crate::respond::{self, Body};
 use crate::status;
-
-/// Largest request body, in bytes.
-pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// A body must be here after this.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What all requests share.
 #[derive(Debug)]
@@ -90,12 +84,12 @@ async fn route(
         "/v1/chat/completions" => {
             authenticate(node, link, &request)?;
             only(&request, "POST")?;
-            chat::complete(node, link.id, &read_body(request).await?).await
+            chat::complete(node, link.id, &body::read(request.into_body()).await?).await
         }
         "/v1/completions" => {
             authenticate(node, link, &request)?;
             only(&request, "POST")?;
-            completions::complete(node, link.id, &read_body(request).await?).await
+            completions::complete(node, link.id, &body::read(request.into_body()).await?).await
         }
         _ => match path.strip_prefix("/v1/models/") {
             Some(id) => {
@@ -124,24 +118,6 @@ fn authenticate<B>(node: &Node, link: Link, request: &Request<B>) -> Result<(), 
     let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
     let digest: [u8; 32] = Sha256::digest(sent).into();
     if bool::from(digest.ct_eq(&expected)) { Ok(()) } else { Err(Error::Unauthenticated) }
-}
-
-/// Reads a body within its limits. Its announced length is checked before a byte is read.
-async fn read_body(request: Request<Incoming>) -> Result<bytes::Bytes, Error> {
-    use http_body::Body;
-    let body = request.into_body();
-    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
-        return Err(Error::TooLarge(BODY_BYTES_MAX));
-    }
-    #[expect(clippy::disallowed_methods, reason = "the body is limited")]
-    let read = Limited::new(body, BODY_BYTES_MAX).collect();
-    match tokio::time::timeout(BODY_TIMEOUT, read).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(e)) if e.is::<http_body_util::LengthLimitError>() => {
-            Err(Error::TooLarge(BODY_BYTES_MAX))
-        }
-        Ok(Err(_)) | Err(_) => Err(Error::SlowBody),
-    }
 }
 
 fn check_model(node: &Node, asked: &str) -> Result<(), Error> {

@@ -1,8 +1,10 @@
 //! Stage 3: the body is read, within its limits, and its model is known.
 
-use bytes::Bytes;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
 use http_body::Body;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use inference_protocol::openai::{self, Routed};
 use tokio::time::timeout;
@@ -25,6 +27,10 @@ pub struct Admitted {
     pub body: Bytes,
 }
 
+/// How much of a body that is too large is read all the same, and for how long.
+const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
+const DISCARD_TIME_MAX: Duration = Duration::from_secs(2);
+
 /// Longest name of a model that can be right.
 const MODEL_BYTES_MAX: usize = 128;
 
@@ -45,16 +51,28 @@ pub async fn admit(
     Ok(Admitted { request_id, api, model, body })
 }
 
-/// The announced length is checked before a byte is read.
-async fn read_body(body: Incoming, bytes_max: usize) -> Result<Bytes, Error> {
-    if body.size_hint().lower() > bytes_max as u64 {
+/// Reads a body; one that is too large by its announced length is not kept at all.
+async fn read_body(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Error> {
+    let mut read = BytesMut::new();
+    let mut too_large = body.size_hint().lower() > bytes_max as u64;
+    while !too_large && let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Error::SlowBody)?;
+        let data = frame.data_ref().map_or(&b""[..], |d| d);
+        too_large = read.len() + data.len() > bytes_max;
+        read.extend_from_slice(if too_large { b"" } else { data });
+    }
+    if too_large {
+        drop(read);
+        discard(body).await;
         return Err(Error::TooLarge(bytes_max));
     }
-    #[expect(clippy::disallowed_methods, reason = "the body is limited")]
-    let read = Limited::new(body, bytes_max).collect().await;
-    match read {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(e) if e.is::<LengthLimitError>() => Err(Error::TooLarge(bytes_max)),
-        Err(_) => Err(Error::SlowBody),
-    }
+    Ok(read.freeze())
+}
+
+/// Reads on for a while without keeping anything: a client that is still sending would
+/// find its connection reset instead of our answer.
+async fn discard(body: Incoming) {
+    let mut limited = Limited::new(body, DISCARD_BYTES_MAX);
+    let all = async { while let Some(Ok(_)) = limited.frame().await {} };
+    let _ = timeout(DISCARD_TIME_MAX, all).await;
 }

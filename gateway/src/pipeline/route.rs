@@ -3,13 +3,13 @@
 use super::admit::Admitted;
 use crate::dispatcher::{Dispatcher, Lease, Want};
 use crate::error::Error;
-use crate::fleet::EndpointId;
+use crate::fleet::Attempt;
 
 /// Claims a slot for a request on a node that has not failed it.
 pub async fn route(
     dispatcher: &Dispatcher,
     admitted: &Admitted,
-    tried: &[EndpointId],
+    tried: &[Attempt],
 ) -> Result<Lease, Error> {
     let want = Want { model: &admitted.model, bytes: admitted.body.len(), tried };
     dispatcher.acquire(want).await

@@ -2,6 +2,7 @@
 
 use fleet_tests::mock_node::{Asked, MockNode};
 use fleet_tests::{chat, streamed};
+use inference_protocol::fleet::NodeState;
 
 use super::Gateway;
 
@@ -138,4 +139,29 @@ async fn what_is_wrong_with_the_request_is_told_once() {
     let answer = asking.await.unwrap();
     assert_eq!((answer.status, answer.error_code().as_str()), (400, "no"));
     assert!(other.is_asked().is_none());
+}
+
+#[tokio::test]
+async fn a_node_that_has_started_its_engine_again_is_asked_again() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    let asking = gateway.asks("Hi");
+    a.asked().await.refuse(503);
+    a.says(|s| s.state = NodeState::Restarting);
+    a.says(|s| (s.state, s.engine_restarts) = (NodeState::Ready, 1));
+    a.asked().await.answer("Hello");
+    assert_eq!(asking.await.unwrap().content(), "Hello");
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn where_all_nodes_have_failed_the_client_hears_why_and_soon() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    let asking = gateway.asks("Hi");
+    a.asked().await.refuse(500);
+    let answer = asking.await.unwrap();
+    assert_eq!((answer.status, answer.error_code().as_str()), (503, "node_refused"));
+    assert!(a.is_asked().is_none());
+    gateway.is_idle().await;
 }
