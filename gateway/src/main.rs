@@ -1,6 +1,6 @@
 //! `flotilla-gateway`: flags, log, signals.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -18,6 +18,8 @@ const EXIT_USAGE: u8 = 64;
 const EXIT_UNAVAILABLE: u8 = 69;
 /// A bug or a machine without resources (EX_SOFTWARE).
 const EXIT_SOFTWARE: u8 = 70;
+/// The answer cannot be written.
+const EXIT_WRITE: u8 = 74;
 
 /// One OpenAI-compatible endpoint in front of many CPU inference nodes.
 #[derive(Debug, Parser)]
@@ -65,7 +67,7 @@ struct Failed {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run { config } => run(&config),
-        Command::Check { config } => load_config(&config).map(|_| say("ok")),
+        Command::Check { config } => load_config(&config).and_then(|_| say("ok")),
         Command::Key(KeyCommand::New { name }) => new_key(&name),
     };
     match done {
@@ -77,14 +79,17 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command")]
-fn say(text: &str) {
-    println!("{text}");
+/// The answer of a command. (`println!` panics where nothing can be written.)
+fn say(text: &str) -> Result<(), Failed> {
+    writeln!(std::io::stdout(), "{text}").map_err(|e| Failed {
+        code: EXIT_WRITE,
+        message: format!("the answer cannot be written: {e}"),
+    })
 }
 
-#[expect(clippy::print_stderr, reason = "for the operator")]
+/// A line for the operator; there is nobody to tell that it cannot be written.
 fn complain(text: &str) {
-    eprintln!("flotilla-gateway: {text}");
+    let _ = writeln!(std::io::stderr(), "flotilla-gateway: {text}");
 }
 
 fn load_config(path: &Path) -> Result<Config, Failed> {
@@ -161,16 +166,17 @@ fn new_key(name: &str) -> Result<(), Failed> {
     let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
     let key = format!("sk-flotilla-{hex}");
     let digest = KeyDigest::of(&key).to_hex();
-    say(&format!("# The key, shown once:\n{key}\n# For the configuration:"));
-    say(&format!("keys:\n  - name: {name}\n    sha256: {digest}"));
-    Ok(())
+    say(&format!("# The key, shown once:\n{key}\n# For the configuration:"))?;
+    say(&format!("keys:\n  - name: {name}\n    sha256: {digest}"))
 }
 
 /// Text for people, JSON lines for machines, both on stderr.
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Otherwise a line that cannot be written (a full disk) ends in a panic about that.
+    let log = tracing_subscriber::fmt().log_internal_errors(false);
+    let log = log.with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
         log.init();
     } else {

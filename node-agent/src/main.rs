@@ -1,6 +1,6 @@
 //! `flotilla-agent`: chooses the role.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -18,10 +18,8 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { code, message }) => {
-            #[expect(clippy::print_stderr, reason = "one line for the operator")]
-            {
-                eprintln!("flotilla-agent: {message}");
-            }
+            // One line for the operator; there is nobody to tell that it cannot be written.
+            let _ = writeln!(std::io::stderr(), "flotilla-agent: {message}");
             ExitCode::from(code)
         }
     }
@@ -52,7 +50,9 @@ fn trial(kernel: Kernel) -> Result<(), Failed> {
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Otherwise a line that cannot be written (a full disk) ends in a panic about that.
+    let log = tracing_subscriber::fmt().log_internal_errors(false);
+    let log = log.with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
         log.init();
     } else {

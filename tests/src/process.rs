@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -92,6 +93,7 @@ pub struct Server {
     child: Child,
     lines: Receiver<String>,
     log: Arc<Mutex<String>>,
+    reads: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -115,13 +117,23 @@ impl Server {
         let (sender, lines) = sync_channel(65_536);
         let log = Arc::new(Mutex::new(String::new()));
         let copy = log.clone();
+        let reads = Arc::new(AtomicBool::new(true));
+        let still = reads.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 copy.lock().unwrap().push_str(&format!("{line}\n"));
                 let _ = sender.try_send(line);
+                if !still.load(Ordering::Relaxed) {
+                    return;
+                }
             }
         });
-        Self { child, lines, log }
+        Self { child, lines, log, reads }
+    }
+
+    /// From its next line on nothing that it logs can be written, as on a full disk.
+    pub fn stop_reading_log(&self) {
+        self.reads.store(false, Ordering::Relaxed);
     }
 
     /// Waits for a line with `text` in its log.

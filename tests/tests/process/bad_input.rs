@@ -1,7 +1,9 @@
 //! Wrong input gets a clear answer, and nobody else is disturbed.
 
+use std::process::Command;
+
 use fleet_tests::client::{Answer, Client};
-use fleet_tests::process::{Fleet, Folder, JOIN_KEY, Ran, run};
+use fleet_tests::process::{Fleet, Folder, JOIN_KEY, Ran, binary, run};
 use fleet_tests::{chat, demo_model, root};
 use serde_json::{Value, json};
 
@@ -203,6 +205,19 @@ fn every_invalid_configuration_is_refused_for_its_reason() {
         }
     }
     assert!(files >= 10, "only {files} invalid configurations");
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_a_failure() {
+    let full = || std::fs::File::create("/dev/full").unwrap();
+    let mut command = Command::new(binary("flotilla-gateway"));
+    command.args(["key", "new", "--name", "a"]).stdout(full());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(74), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("No space left"), "{output:?}");
+    // Not even the complaint can be written: still no panic.
+    let status = command.stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(74));
 }
 
 #[test]

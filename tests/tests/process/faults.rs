@@ -120,6 +120,26 @@ async fn a_gateway_that_is_told_to_stop_finishes_its_streams() {
 }
 
 #[tokio::test]
+async fn a_log_that_cannot_be_written_hurts_nobody() {
+    let fleet = Fleet::start("").await;
+    let a = node(&fleet, "a").await;
+    fleet.server.stop_reading_log();
+    a.server.stop_reading_log();
+    for _ in 0..4 {
+        assert_eq!(fleet.client.chat(&chat(QUESTION)).await.content(), ANSWER);
+    }
+    // Agents log what becomes of their engine.
+    for restarts in 1..=2 {
+        kill_process(a.engine(), Signal::KILL).unwrap();
+        eventually("the engine to be back", async || {
+            (a.metric("node_engine_restarts_total").await == f64::from(restarts)).then_some(())
+        })
+        .await;
+        assert_eq!(fleet.client.chat(&chat(QUESTION)).await.content(), ANSWER);
+    }
+}
+
+#[tokio::test]
 async fn an_agent_that_is_killed_takes_its_engine_along() {
     let agent = Agent::start(&[]).await;
     let engine = agent.engine();
