@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inference_core::hardware::{Kernel, choose_kernel};
-use sha2::{Digest, Sha256};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -109,7 +108,7 @@ fn new_node(options: &ServeOptions) -> Result<Arc<Node>, String> {
         model: options.model_name.clone(),
         digest: options.digest.clone(),
         created: now.map_or(0, |d| d.as_secs()),
-        key: options.key.as_ref().map(|k| Sha256::digest(k.as_bytes()).into()),
+        key: options.key,
         engine: EngineClient::default(),
         metrics: Metrics::new().map_err(|e| e.to_string())?,
         stop: CancellationToken::new(),

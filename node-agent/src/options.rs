@@ -9,6 +9,7 @@ use hyper::header::HeaderValue;
 use inference_core::gguf::{self, Header};
 use inference_core::hardware::Kernel;
 use inference_protocol::ids::is_plain_id;
+use sha2::{Digest, Sha256};
 
 use crate::join::Gateway;
 use crate::tls::Dialler;
@@ -120,8 +121,8 @@ pub struct ServeOptions {
     pub digest: String,
     /// Own port.
     pub listen: Option<SocketAddr>,
-    /// Key of the own port.
-    pub key: Option<String>,
+    /// Digest of the key that the own port asks for.
+    pub key: Option<[u8; 32]>,
     /// Gateways to join.
     pub gateways: Vec<Gateway>,
     /// The node's name.
@@ -154,7 +155,7 @@ impl ServeArgs {
         }
         Ok(ServeOptions {
             gateways: self.gateways()?,
-            key: self.key_file.as_deref().map(read_key).transpose()?,
+            key: self.key_file.as_deref().map(read_key).transpose()?.map(|k| digest_of(&k)),
             name: self.node_name()?,
             context_tokens: context_tokens(self.context_tokens, &header)?,
             listen: self.listen.or(default_listen),
@@ -232,6 +233,10 @@ fn context_tokens(wanted: Option<u32>, header: &Header) -> Result<u32, String> {
         return Err(format!("--context-tokens must be {CONTEXT_MIN} to {trained} for this model"));
     }
     Ok(tokens)
+}
+
+fn digest_of(key: &str) -> [u8; 32] {
+    Sha256::digest(key.as_bytes()).into()
 }
 
 /// A key from a file: its first line, without the spaces around it.
