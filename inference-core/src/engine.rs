@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::fake::{FakeModel, FakeTokenizer};
     use crate::model::Tokenizer;
-    use crate::request::Sampling;
+    use crate::request::{Sampling, Tenant};
     use crate::sequence::CancelFlag;
 
     struct ToChannel(SyncSender<(RequestId, Event)>);
@@ -129,6 +129,7 @@ mod tests {
         for id in 0..4 {
             let job = Job {
                 id,
+                tenant: Tenant(0),
                 prompt: FakeTokenizer.tokenize("hello\0", false),
                 sampling: Sampling::GREEDY,
                 max_tokens: None,

@@ -4,7 +4,10 @@
 //! it for ever, or until a token that the prompt marks as last: every answer is known
 //! from its prompt, so that mixed-up sequences show at once.
 
-use crate::model::{DecodeError, Model, Row, Shape, Slot, Tokenizer};
+use std::collections::BTreeSet;
+
+use crate::model::{DecodeError, Model, Row, Shape, Tokenizer};
+use crate::pool::TrackId;
 use crate::request::Token;
 
 /// Bytes as tokens; `<e>` is the ending token.
@@ -44,7 +47,9 @@ impl Tokenizer for FakeTokenizer {
 #[derive(Debug)]
 pub struct FakeModel {
     shape: Shape,
-    sequences: Vec<Vec<Token>>,
+    /// The cells of each track, with their tokens.
+    tracks: Vec<Vec<(u64, Token)>>,
+    next_cell: u64,
     logits: Vec<Vec<f32>>,
     /// Fails the next batch.
     pub fail_next: bool,
@@ -53,21 +58,38 @@ pub struct FakeModel {
 }
 
 impl FakeModel {
-    /// A model of `slots` sequences with `context_tokens` each.
+    /// A model of `slots` sequences with `context_tokens` each, and cells for all of them.
     pub fn new(slots: u32, context_tokens: u32, batch_rows: u32) -> Self {
+        Self::with_cells(slots, context_tokens, batch_rows, slots * context_tokens)
+    }
+
+    /// The same with another number of cells.
+    pub fn with_cells(slots: u32, context_tokens: u32, batch_rows: u32, cells: u32) -> Self {
         let vocabulary = FakeTokenizer::END + 1;
+        let tracks = 2 * slots;
+        let shares_prefixes = true;
         Self {
-            shape: Shape { slots, context_tokens, batch_rows, vocabulary },
-            sequences: vec![Vec::new(); slots as usize],
+            shape: Shape {
+                slots,
+                tracks,
+                cells,
+                shares_prefixes,
+                context_tokens,
+                batch_rows,
+                vocabulary,
+            },
+            tracks: vec![Vec::new(); tracks as usize],
+            next_cell: 0,
             logits: Vec::new(),
             fail_next: false,
             batches: Vec::new(),
         }
     }
 
-    /// Tokens held for all sequences.
-    pub fn cells(&self) -> usize {
-        self.sequences.iter().map(Vec::len).sum()
+    /// Cells that some track has.
+    pub fn cells(&self) -> u32 {
+        let all: BTreeSet<u64> = self.tracks.iter().flatten().map(|(cell, _)| *cell).collect();
+        all.len() as u32
     }
 
     /// What follows `sequence`: the token after the last place where its answer stands,
@@ -96,16 +118,19 @@ impl Model for FakeModel {
         }
         self.logits = vec![Vec::new(); rows.len()];
         for (i, row) in rows.iter().enumerate() {
-            let sequence = &mut self.sequences[row.slot as usize];
-            assert_eq!(sequence.len(), row.position as usize, "positions must be consecutive");
-            assert!(sequence.len() < self.shape.context_tokens as usize, "context overrun");
-            sequence.push(row.token);
+            let track = &mut self.tracks[row.track as usize];
+            assert_eq!(track.len(), row.position as usize, "positions must be consecutive");
+            assert!(track.len() < self.shape.context_tokens as usize, "context overrun");
+            track.push((self.next_cell, row.token));
+            self.next_cell += 1;
             if row.logits {
+                let tokens: Vec<Token> = track.iter().map(|(_, token)| *token).collect();
                 let mut logits = vec![0.0; self.shape.vocabulary as usize];
-                logits[Self::next(sequence) as usize] = 1.0;
+                logits[Self::next(&tokens) as usize] = 1.0;
                 self.logits[i] = logits;
             }
         }
+        assert!(self.cells() <= self.shape.cells, "the pool is overrun");
         Ok(())
     }
 
@@ -115,8 +140,13 @@ impl Model for FakeModel {
         logits
     }
 
-    fn clear(&mut self, slot: Slot) {
-        self.sequences[slot as usize].clear();
+    fn share(&mut self, from: TrackId, to: TrackId, tokens: u32) {
+        assert!(self.tracks[to as usize].is_empty(), "a track begins empty");
+        self.tracks[to as usize] = self.tracks[from as usize][..tokens as usize].to_vec();
+    }
+
+    fn clear(&mut self, track: TrackId) {
+        self.tracks[track as usize].clear();
     }
 
     fn piece(&self, token: Token, out: &mut Vec<u8>) {

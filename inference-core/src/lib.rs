@@ -2,7 +2,8 @@
 //!
 //! A request's way: [`prepare`] turns it into tokens (through [`chat_template`]), a
 //! [`sequence::Job`] goes to the [`engine`]'s thread, which drives [`step::Engine`]:
-//! commands -> plan ([`scheduler`]) -> decode ([`model::Model`]) -> sample ([`sampler`])
+//! commands -> plan ([`queue`], [`pool`], [`pace`],
+//! [`scheduler`]) -> decode ([`model::Model`]) -> sample ([`sampler`])
 //! -> emit ([`utf8`], [`stop`]). Before all that, [`gguf`] checks the model file and
 //! [`hardware`] proves which CPU kernels run on this machine.
 //!
@@ -16,7 +17,10 @@ pub mod gguf;
 pub mod hardware;
 pub mod llama;
 pub mod model;
+pub mod pace;
+pub mod pool;
 pub mod prepare;
+pub mod queue;
 pub mod request;
 pub mod sampler;
 pub mod scheduler;

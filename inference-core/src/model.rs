@@ -1,16 +1,23 @@
 //! The narrow view of a model that the engine steps: two implementations, llama.cpp
 //! ([`crate::llama`]) and a deterministic fake ([`crate::fake`]) for tests and simulation.
 
+use crate::pool::TrackId;
 use crate::request::Token;
 
-/// One of the sequences that a context decodes side by side.
+/// A place for one live sequence.
 pub type Slot = u32;
 
 /// Sizes that never change while a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Sequences side by side.
+    /// Live sequences side by side.
     pub slots: u32,
+    /// Sequences of the context, live or kept: at least `slots`.
+    pub tracks: u32,
+    /// Cells for the tokens of all tracks; at least `context_tokens`.
+    pub cells: u32,
+    /// Whether tracks can share the cells of a common beginning.
+    pub shares_prefixes: bool,
     /// Tokens that one sequence may hold, prompt and answer together.
     pub context_tokens: u32,
     /// Most rows of one batch.
@@ -23,8 +30,8 @@ pub struct Shape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// The sequence.
-    pub slot: Slot,
-    /// Place of the token in the sequence; rows of a slot are consecutive.
+    pub track: TrackId,
+    /// Place of the token in the sequence; rows of a track are consecutive.
     pub position: u32,
     /// The token.
     pub token: Token,
@@ -44,8 +51,11 @@ pub trait Model {
     fn decode(&mut self, rows: &[Row]) -> Result<(), DecodeError>;
     /// The logits of row `row` of the last batch, one for each token of the vocabulary.
     fn logits(&self, row: usize) -> &[f32];
-    /// Forgets everything of a sequence.
-    fn clear(&mut self, slot: Slot);
+    /// Lets `to`, which is empty, begin with the first `tokens` tokens of `from`, in the same
+    /// cells: nothing is computed or copied.
+    fn share(&mut self, from: TrackId, to: TrackId, tokens: u32);
+    /// Forgets everything of a track; cells that no other track shares are free.
+    fn clear(&mut self, track: TrackId);
     /// Appends the bytes of a token's text; special tokens have none.
     fn piece(&self, token: Token, out: &mut Vec<u8>);
     /// Whether this token ends an answer.

@@ -7,6 +7,11 @@ pub type RequestId = u64;
 /// A token of the model's vocabulary.
 pub type Token = u32;
 
+/// Whose a request is: requests of one tenant share cached prefixes, and tenants take
+/// turns. A number that the caller derives from the tenant's name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenant(pub u64);
+
 /// Most stop strings of one request.
 pub const STOPS_MAX: usize = 16;
 /// Longest stop string, in bytes: it bounds how much text may be held back.
@@ -15,6 +20,8 @@ pub const STOP_BYTES_MAX: usize = 256;
 /// One generation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GenerateRequest {
+    /// Whose it is.
+    pub tenant: Tenant,
     /// What to go on from.
     pub prompt: Prompt,
     /// How to choose tokens.
@@ -140,6 +147,8 @@ pub enum Event {
         reason: FinishReason,
         /// Tokens generated, an ending token included.
         completion_tokens: u32,
+        /// Tokens of the prompt that did not have to be computed.
+        cached_tokens: u32,
     },
     /// There is no answer, or no more of it.
     Failed(Failure),
@@ -163,10 +172,24 @@ pub struct EngineStats {
     pub slots_busy: u32,
     /// Requests that wait for a slot.
     pub queued: u32,
+    /// Requests that gave up their cells and wait for some.
+    pub parked: u32,
+    /// Cells of the KV pool: one holds one token.
+    pub cells: u32,
+    /// Of those, needed by requests in slots.
+    pub cells_in_use: u32,
+    /// Of those, kept for prompts that begin alike.
+    pub cells_cached: u32,
     /// Steps since the start.
     pub steps: u64,
     /// Prompt tokens prefilled since the start.
     pub prompt_tokens: u64,
+    /// Prompt tokens that were found in the cache since the start.
+    pub cached_tokens: u64,
+    /// Kept prefixes that were evicted since the start.
+    pub evictions: u64,
+    /// Times that a request gave up its cells since the start.
+    pub parkings: u64,
     /// Tokens generated since the start.
     pub generated_tokens: u64,
     /// Prompt tokens per second while prefilling, smoothed; 0 until measured.

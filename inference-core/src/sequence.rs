@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::request::{FinishReason, RequestId, Sampling, Token};
+use crate::pool::TrackId;
+use crate::request::{FinishReason, RequestId, Sampling, Tenant, Token};
 use crate::sampler::Sampler;
 use crate::stop::StopMatcher;
 use crate::utf8::Utf8;
@@ -29,6 +30,8 @@ impl CancelFlag {
 pub struct Job {
     /// The caller's id.
     pub id: RequestId,
+    /// Whose it is.
+    pub tenant: Tenant,
     /// The prompt: at least one token, fewer than the context holds.
     pub prompt: Vec<Token>,
     /// How to choose tokens.
@@ -50,11 +53,30 @@ pub struct Advance {
     pub finished: Option<FinishReason>,
 }
 
+/// Another sequence that is about to compute what this one begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leader {
+    /// Which: its order of arrival.
+    pub arrival: u64,
+    /// How many tokens both have in common.
+    pub tokens: u32,
+}
+
 /// A job in a slot.
 #[derive(Debug)]
 pub struct Sequence {
     /// The caller's id.
     pub id: RequestId,
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// Its sequence in the context.
+    pub track: TrackId,
+    /// Tokens of the prompt that were found in the cache.
+    pub cached_tokens: u32,
+    /// Whom it waits for.
+    pub leader: Option<Leader>,
+    /// Steps in which its prefill was passed over.
+    pub passed_over: u32,
     /// Whether it is still wanted.
     pub cancel: CancelFlag,
     /// Order of arrival.
@@ -76,6 +98,11 @@ impl Sequence {
         let room = context_tokens.saturating_sub(prompt_tokens);
         Self {
             id: job.id,
+            tenant: job.tenant,
+            track: 0,
+            cached_tokens: 0,
+            leader: None,
+            passed_over: 0,
             cancel: job.cancel,
             arrival,
             tokens: job.prompt,
@@ -98,9 +125,29 @@ impl Sequence {
         self.decoded
     }
 
-    /// Whether the answer has begun.
-    pub fn is_decoding(&self) -> bool {
-        self.completion_tokens() > 0
+    /// Every token that is known.
+    pub fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// Starts, or goes on, in `track`, which holds the first `tokens` tokens already.
+    pub fn begin(&mut self, track: TrackId, tokens: u32) {
+        self.track = track;
+        self.decoded = tokens;
+        if self.completion_tokens() == 0 {
+            self.cached_tokens = tokens;
+        }
+    }
+
+    /// Gives up its cells: everything is to be decoded again.
+    pub fn park(&mut self) {
+        self.decoded = 0;
+        self.leader = None;
+    }
+
+    /// Whether its answer has begun and only the next token is missing.
+    pub fn is_reading(&self) -> bool {
+        self.completion_tokens() > 0 && self.undecoded().len() == 1
     }
 
     /// Tokens of the prompt.
@@ -155,6 +202,7 @@ mod tests {
     fn sequence(max_tokens: Option<u32>, stop: &[&str]) -> Sequence {
         let job = Job {
             id: 1,
+            tenant: Tenant(0),
             prompt: vec![1, 2],
             sampling: Sampling::GREEDY,
             max_tokens,

@@ -13,7 +13,9 @@ use inference_core::engine::{self, Listener};
 use inference_core::hardware::Kernel;
 use inference_core::llama::{ContextOptions, LlamaModel, LlamaTokenizer, Weights, register, trial};
 use inference_core::prepare::Preparer;
-use inference_core::request::{EngineStats, Event, FinishReason, Prompt, RequestId, Sampling};
+use inference_core::request::{
+    EngineStats, Event, FinishReason, Prompt, RequestId, Sampling, Tenant,
+};
 use inference_core::sequence::Job;
 
 /// Longer than an emulated CPU needs for one token.
@@ -34,6 +36,7 @@ fn ask(preparer: &Preparer, id: RequestId, question: &str) -> Job {
     let prompt = Prompt::Chat { messages, tools: None };
     Job {
         id,
+        tenant: Tenant::default(),
         prompt: preparer.prepare(&prompt, NaiveDateTime::default()).unwrap(),
         sampling: Sampling::GREEDY,
         max_tokens: None,
@@ -48,7 +51,13 @@ fn two_chats_are_answered_in_one_batch_by_the_baseline_kernels() {
     register(Kernel::Baseline);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("demo-model/flotilla-demo.gguf");
     let weights = Weights::load(&path).unwrap();
-    let options = ContextOptions { slots: 2, context_tokens: 256, threads: 2 };
+    let options = ContextOptions {
+        slots: 2,
+        context_tokens: 256,
+        cells: 512,
+        prefix_cache: true,
+        threads: 2,
+    };
     let model = LlamaModel::new(weights.clone(), options).unwrap();
     let (bos, eos) = weights.bos_eos();
     let source = weights.chat_template().unwrap();

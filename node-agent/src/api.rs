@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
+use inference_core::request::Tenant;
 use inference_protocol::fleet;
 use inference_protocol::openai::{Model, ModelList, to_json};
 use sha2::{Digest, Sha256};
@@ -84,12 +85,14 @@ async fn route(
         "/v1/chat/completions" => {
             authenticate(node, link, &request)?;
             only(&request, "POST")?;
-            chat::complete(node, link.id, &body::read(request.into_body()).await?).await
+            let caller = caller(node, link, &request);
+            chat::complete(node, caller, &body::read(request.into_body()).await?).await
         }
         "/v1/completions" => {
             authenticate(node, link, &request)?;
             only(&request, "POST")?;
-            completions::complete(node, link.id, &body::read(request.into_body()).await?).await
+            let caller = caller(node, link, &request);
+            completions::complete(node, caller, &body::read(request.into_body()).await?).await
         }
         _ => match path.strip_prefix("/v1/models/") {
             Some(id) => {
@@ -118,6 +121,27 @@ fn authenticate<B>(node: &Node, link: Link, request: &Request<B>) -> Result<(), 
     let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
     let digest: [u8; 32] = Sha256::digest(sent).into();
     if bool::from(digest.ct_eq(&expected)) { Ok(()) } else { Err(Error::Unauthenticated) }
+}
+
+/// Who wants an answer.
+#[derive(Debug, Clone, Copy)]
+struct Caller {
+    link: LinkId,
+    tenant: Tenant,
+}
+
+fn caller<B>(node: &Node, link: Link, request: &Request<B>) -> Caller {
+    Caller { link: link.id, tenant: tenant(request, link.trusted || node.key.is_some()) }
+}
+
+/// The tenant is believed to those who have shown a key: gateways.
+fn tenant<B>(request: &Request<B>, shown_key: bool) -> Tenant {
+    let Some(name) = request.headers().get(fleet::TENANT_HEADER).filter(|_| shown_key) else {
+        return Tenant::default();
+    };
+    let mut number = [0; 8];
+    number.copy_from_slice(&Sha256::digest(name.as_bytes())[..8]);
+    Tenant(u64::from_le_bytes(number))
 }
 
 fn check_model(node: &Node, asked: &str) -> Result<(), Error> {
@@ -177,16 +201,17 @@ fn unix_seconds() -> u64 {
 /// The common end of both generation endpoints.
 async fn answer(
     node: &Arc<Node>,
-    link: LinkId,
+    caller: Caller,
     shape: Shape,
-    wanted: Wanted,
+    mut wanted: Wanted,
 ) -> Result<Response<Body>, Error> {
     let api = match shape {
         Shape::Chat => "chat_completions",
         Shape::Text => "completions",
     };
     let mut record = node.metrics.record(api);
-    let submitted = node.engine.submit(wanted.request, link).map_err(Error::from);
+    wanted.request.tenant = caller.tenant;
+    let submitted = node.engine.submit(wanted.request, caller.link).map_err(Error::from);
     let generation = record.check(submitted)?;
     let id = match shape {
         Shape::Chat => inference_protocol::ids::chat_completion_id(random()),
@@ -210,4 +235,26 @@ struct Wanted {
     request: inference_core::request::GenerateRequest,
     stream: bool,
     include_usage: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant_of(name: Option<&str>, shown_key: bool) -> Tenant {
+        let mut request = Request::new(());
+        if let Some(name) = name {
+            let name = name.parse().unwrap();
+            request.headers_mut().insert(fleet::TENANT_HEADER, name);
+        }
+        tenant(&request, shown_key)
+    }
+
+    #[test]
+    fn a_tenant_is_believed_to_those_who_have_shown_a_key() {
+        assert_eq!(tenant_of(None, true), Tenant::default());
+        assert_eq!(tenant_of(Some("ada"), false), Tenant::default());
+        assert_ne!(tenant_of(Some("ada"), true), Tenant::default());
+        assert_ne!(tenant_of(Some("ada"), true), tenant_of(Some("bob"), true));
+    }
 }

@@ -121,6 +121,8 @@ fn engine_options(options: &ServeOptions, kernel: Kernel) -> EngineOptions {
         kernel,
         slots: options.slots,
         context_tokens: options.context_tokens,
+        kv_cells: options.kv_cells,
+        prefix_cache: options.prefix_cache,
         threads: options.threads,
     }
 }

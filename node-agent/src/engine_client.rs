@@ -83,6 +83,12 @@ pub struct Totals {
     pub generated_tokens: u64,
     /// Steps.
     pub steps: u64,
+    /// Prompt tokens that were found in the cache.
+    pub cached_tokens: u64,
+    /// Kept prefixes that were evicted.
+    pub evictions: u64,
+    /// Times that a request gave up its cells.
+    pub parkings: u64,
 }
 
 /// Everything countable, read at one moment.
@@ -261,6 +267,9 @@ impl Inner {
             prompt_tokens: self.totals.prompt_tokens + self.stats.prompt_tokens,
             generated_tokens: self.totals.generated_tokens + self.stats.generated_tokens,
             steps: self.totals.steps + self.stats.steps,
+            cached_tokens: self.totals.cached_tokens + self.stats.cached_tokens,
+            evictions: self.totals.evictions + self.stats.evictions,
+            parkings: self.totals.parkings + self.stats.parkings,
         }
     }
 }
@@ -300,10 +309,11 @@ impl Drop for Generation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inference_core::request::{FinishReason, Prompt, Sampling};
+    use inference_core::request::{FinishReason, Prompt, Sampling, Tenant};
 
     fn request() -> GenerateRequest {
         GenerateRequest {
+            tenant: Tenant(7),
             prompt: Prompt::Text("x".into()),
             sampling: Sampling::GREEDY,
             max_tokens: None,
@@ -322,7 +332,8 @@ mod tests {
         client
     }
 
-    const FINISHED: Event = Event::Finished { reason: FinishReason::Stop, completion_tokens: 1 };
+    const FINISHED: Event =
+        Event::Finished { reason: FinishReason::Stop, completion_tokens: 1, cached_tokens: 0 };
 
     #[tokio::test]
     async fn a_dropped_generation_is_cancelled_and_in_flight_until_the_engine_says_so() {

@@ -102,11 +102,12 @@ pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inference_core::request::{FinishReason, Prompt, Sampling};
+    use inference_core::request::{FinishReason, Prompt, Sampling, Tenant};
 
     #[test]
     fn frames_survive_the_way() {
         let request = GenerateRequest {
+            tenant: Tenant(7),
             prompt: Prompt::Chat { messages: "[]".into(), tools: None },
             sampling: Sampling::GREEDY,
             max_tokens: Some(3),
@@ -124,8 +125,10 @@ mod tests {
 
     #[test]
     fn broken_frames_are_errors() {
-        let event =
-            Report::Event(1, Event::Finished { reason: FinishReason::Stop, completion_tokens: 5 });
+        let event = Report::Event(
+            1,
+            Event::Finished { reason: FinishReason::Stop, completion_tokens: 5, cached_tokens: 0 },
+        );
         let wire = encode(&event).unwrap();
         assert!(read_frame::<Report>(&mut &wire[..wire.len() - 1]).is_err());
         assert!(frame_length(u32::MAX.to_le_bytes()).is_err());

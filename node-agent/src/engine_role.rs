@@ -44,6 +44,10 @@ pub struct EngineOptions {
     pub slots: u32,
     /// Tokens of one sequence.
     pub context_tokens: u32,
+    /// Tokens of all sequences together, live and kept.
+    pub kv_cells: u32,
+    /// Whether prompts that begin alike share that.
+    pub prefix_cache: bool,
     /// Threads that compute.
     pub threads: u32,
 }
@@ -154,8 +158,8 @@ impl Prompts {
                 continue;
             }
             let submitted = preparer.prepare(&request.prompt, now()).and_then(|prompt| {
-                let GenerateRequest { sampling, max_tokens, stop, .. } = request;
-                let job = Job { id, prompt, sampling, max_tokens, stop, cancel };
+                let GenerateRequest { tenant, sampling, max_tokens, stop, .. } = request;
+                let job = Job { id, tenant, prompt, sampling, max_tokens, stop, cancel };
                 engine.submit(job)
             });
             if let Err(failure) = submitted {
@@ -167,9 +171,11 @@ impl Prompts {
 
     fn load(&self) -> Result<(Preparer, EngineHandle), LoadError> {
         let EngineOptions { kernel, slots, context_tokens, threads, .. } = self.options;
+        let EngineOptions { kv_cells, prefix_cache, .. } = self.options;
         register(kernel);
         let weights = Weights::load(&self.options.model)?;
-        let context = ContextOptions { slots, context_tokens, threads };
+        let context =
+            ContextOptions { slots, context_tokens, cells: kv_cells, prefix_cache, threads };
         let model = LlamaModel::new(weights.clone(), context)?;
         let facts = EngineFacts {
             slots: model.shape().slots,

@@ -70,8 +70,8 @@ pub async fn whole(
                 record.first_token();
                 text.push_str(&more);
             }
-            Some(Event::Finished { reason, completion_tokens }) => {
-                let usage = Usage::new(prompt_tokens, completion_tokens);
+            Some(Event::Finished { reason, completion_tokens, cached_tokens }) => {
+                let usage = Usage::new(prompt_tokens, completion_tokens, cached_tokens);
                 record.succeed();
                 return Ok(respond::json(envelope.whole(text, reason, usage)));
             }
@@ -138,11 +138,11 @@ impl EventStream {
                 self.open(out);
                 out.push_str(&sse::data(&self.envelope.chunk(Some(&text), None)));
             }
-            Some(Event::Finished { reason, completion_tokens }) => {
+            Some(Event::Finished { reason, completion_tokens, cached_tokens }) => {
                 self.open(out);
                 out.push_str(&sse::data(&self.envelope.chunk(None, Some(reason))));
                 if self.envelope.include_usage {
-                    let usage = Usage::new(self.prompt_tokens, completion_tokens);
+                    let usage = Usage::new(self.prompt_tokens, completion_tokens, cached_tokens);
                     out.push_str(&sse::data(&self.envelope.usage_chunk(usage)));
                 }
                 out.push_str(&sse::data(sse::DONE));

@@ -36,8 +36,11 @@ fn serve(args: ServeArgs) -> Result<(), Failed> {
 }
 
 fn engine(args: EngineArgs) -> Result<(), Failed> {
-    let EngineArgs { model, kernel, slots, context_tokens, threads } = args;
-    let options = EngineOptions { model, kernel, slots, context_tokens, threads };
+    let EngineArgs { model, kernel, slots, context_tokens, kv_cells, no_prefix_cache, threads } =
+        args;
+    let prefix_cache = !no_prefix_cache;
+    let options =
+        EngineOptions { model, kernel, slots, context_tokens, kv_cells, prefix_cache, threads };
     engine_role::run(options).map_err(|e| Failed { code: EXIT_SOFTWARE, message: e.to_string() })
 }
 

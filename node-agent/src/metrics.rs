@@ -110,6 +110,43 @@ fn engine_families(figures: &Figures, state: &EngineState, out: &mut String) {
     family("node_slots_busy", "gauge", "Slots that are taken.", f64::from(stats.slots_busy));
     family("node_queue_depth", "gauge", "Requests that wait for a slot.", f64::from(stats.queued));
     family(
+        "node_requests_parked",
+        "gauge",
+        "Requests that gave up their KV cells and wait for some.",
+        f64::from(stats.parked),
+    );
+    family("node_kv_cells", "gauge", "Cells of the KV pool.", f64::from(stats.cells));
+    family(
+        "node_kv_cells_in_use",
+        "gauge",
+        "KV cells of requests in slots.",
+        f64::from(stats.cells_in_use),
+    );
+    family(
+        "node_kv_cells_cached",
+        "gauge",
+        "KV cells kept for prompts that begin alike.",
+        f64::from(stats.cells_cached),
+    );
+    family(
+        "node_cached_tokens_total",
+        "counter",
+        "Prompt tokens that did not have to be computed.",
+        figures.totals.cached_tokens as f64,
+    );
+    family(
+        "node_kv_evictions_total",
+        "counter",
+        "Kept prefixes that were evicted.",
+        figures.totals.evictions as f64,
+    );
+    family(
+        "node_parkings_total",
+        "counter",
+        "Times that a request gave up its KV cells.",
+        figures.totals.parkings as f64,
+    );
+    family(
         "node_prompt_tokens_total",
         "counter",
         "Prompt tokens prefilled.",

@@ -17,6 +17,8 @@ use crate::tls::Dialler;
 /// Context of one request where the command line names none, in tokens.
 const CONTEXT_DEFAULT: u32 = 4096;
 const CONTEXT_MIN: u32 = 64;
+/// Most tokens of a KV pool.
+const KV_CELLS_MAX: u32 = 4 * 1024 * 1024;
 /// A key file is one line.
 const KEY_BYTES_MAX: u64 = 4096;
 
@@ -79,6 +81,13 @@ pub struct ServeArgs {
     /// [default: what the model was trained for, at most 4096]
     #[arg(long, value_name = "TOKENS")]
     pub context_tokens: Option<u32>,
+    /// Tokens that the KV pool holds, for all requests and for kept prefixes together
+    /// [default: slots x context tokens]
+    #[arg(long, value_name = "TOKENS")]
+    pub kv_cells: Option<u32>,
+    /// Compute every prompt from its first token, even if one before began alike
+    #[arg(long)]
+    pub no_prefix_cache: bool,
     /// Threads that compute [default: the physical cores this process may use]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub threads: Option<u32>,
@@ -105,6 +114,12 @@ pub struct EngineArgs {
     /// Tokens of one request.
     #[arg(long)]
     pub context_tokens: u32,
+    /// Tokens of the KV pool.
+    #[arg(long)]
+    pub kv_cells: u32,
+    /// Whether prompts that begin alike share that.
+    #[arg(long)]
+    pub no_prefix_cache: bool,
     /// Threads that compute.
     #[arg(long)]
     pub threads: u32,
@@ -131,6 +146,10 @@ pub struct ServeOptions {
     pub slots: u32,
     /// Tokens of one request.
     pub context_tokens: u32,
+    /// Tokens of the KV pool.
+    pub kv_cells: u32,
+    /// Whether prompts that begin alike share that.
+    pub prefix_cache: bool,
     /// Threads that compute.
     pub threads: u32,
     /// Kernels that must be used.
@@ -153,11 +172,14 @@ impl ServeArgs {
         {
             return Err("--model-name must have 1 to 128 printable characters".into());
         }
+        let context_tokens = context_tokens(self.context_tokens, &header)?;
         Ok(ServeOptions {
             gateways: self.gateways()?,
             key: self.key_file.as_deref().map(read_key).transpose()?.map(|k| digest_of(&k)),
             name: self.node_name()?,
-            context_tokens: context_tokens(self.context_tokens, &header)?,
+            context_tokens,
+            kv_cells: kv_cells(self.kv_cells, self.slots, context_tokens)?,
+            prefix_cache: !self.no_prefix_cache,
             listen: self.listen.or(default_listen),
             model: self.model,
             model_name,
@@ -237,6 +259,15 @@ fn context_tokens(wanted: Option<u32>, header: &Header) -> Result<u32, String> {
 
 fn digest_of(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
+}
+
+fn kv_cells(wanted: Option<u32>, slots: u32, context_tokens: u32) -> Result<u32, String> {
+    let most = slots.saturating_mul(context_tokens);
+    let cells = wanted.unwrap_or(most);
+    if cells < context_tokens || cells > KV_CELLS_MAX {
+        return Err(format!("--kv-cells must be {context_tokens} (one request) to {KV_CELLS_MAX}"));
+    }
+    Ok(cells)
 }
 
 /// A key from a file: its first line, without the spaces around it.

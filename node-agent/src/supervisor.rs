@@ -116,6 +116,8 @@ fn spawn(options: &EngineOptions) -> std::io::Result<(Child, UnixStream)> {
         .args(["--kernel", options.kernel.name()])
         .args(["--slots", &options.slots.to_string()])
         .args(["--context-tokens", &options.context_tokens.to_string()])
+        .args(["--kv-cells", &options.kv_cells.to_string()])
+        .args((!options.prefix_cache).then_some("--no-prefix-cache"))
         .args(["--threads", &options.threads.to_string()])
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())

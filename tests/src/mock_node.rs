@@ -15,7 +15,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use inference_protocol::fleet::{
     EPOCH_HEADER, JOIN_PATH, JOIN_UPGRADE, ModelStatus, NODE_HEADER, NodeState, NodeStatus,
-    STATUS_PATH, VERSION, VERSION_HEADER,
+    STATUS_PATH, TENANT_HEADER, VERSION, VERSION_HEADER,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -47,6 +47,8 @@ impl Drop for MockNode {
 pub struct Asked {
     /// Its body.
     pub body: Value,
+    /// Whose it is.
+    pub tenant: String,
     reply: oneshot::Sender<Response<Body>>,
 }
 
@@ -180,11 +182,13 @@ async fn serve(
     if request.uri().path() == STATUS_PATH {
         return Ok(Response::new(status_lines(status)));
     }
+    let tenant = request.headers().get(TENANT_HEADER).and_then(|t| t.to_str().ok());
+    let tenant = tenant.unwrap_or_default().to_string();
     #[expect(clippy::disallowed_methods, reason = "our own gateway sends it")]
     let body = request.into_body().collect().await.map_err(|_| "the request broke off")?;
     let body = serde_json::from_slice(&body.to_bytes()).map_err(|_| "not JSON")?;
     let (reply, answer) = oneshot::channel();
-    asked.send(Asked { body, reply }).await.map_err(|_| "the test is over")?;
+    asked.send(Asked { body, tenant, reply }).await.map_err(|_| "the test is over")?;
     answer.await.map_err(|_| "the test resets the stream")
 }
 

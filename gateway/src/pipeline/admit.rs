@@ -21,6 +21,8 @@ pub struct Admitted {
     pub request_id: String,
     /// Which endpoint.
     pub api: Api,
+    /// Whose it is.
+    pub tenant: String,
     /// The model that it asks for.
     pub model: String,
     /// Its body, which nodes get byte for byte.
@@ -40,7 +42,7 @@ pub async fn admit(
     limits: &Limits,
     timeouts: &Timeouts,
 ) -> Result<Admitted, Error> {
-    let Authenticated { request_id, api, body, .. } = authenticated;
+    let Authenticated { request_id, api, tenant, body } = authenticated;
     let read = read_body(body, limits.body_bytes_max);
     let body = timeout(timeouts.body, read).await.map_err(|_| Error::SlowBody)??;
     let Routed { model, .. } = openai::parse(&body)?;
@@ -48,7 +50,7 @@ pub async fn admit(
         let start = model.chars().take(MODEL_BYTES_MAX).collect();
         return Err(Error::UnknownModel(start));
     }
-    Ok(Admitted { request_id, api, model, body })
+    Ok(Admitted { request_id, api, tenant, model, body })
 }
 
 /// Reads a body; one that is too large by its announced length is not kept at all.

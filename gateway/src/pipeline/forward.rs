@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap};
 use hyper::{Request, Response, StatusCode, Uri};
+use inference_protocol::fleet::TENANT_HEADER;
 use inference_protocol::sse::{Splitter, payloads};
 use tokio::time::timeout;
 
@@ -89,6 +90,7 @@ fn upstream_request(admitted: &Admitted) -> Result<Request<Full<Bytes>>, Error> 
     Request::post(uri)
         .header(header::CONTENT_TYPE, "application/json")
         .header(REQUEST_ID, &admitted.request_id)
+        .header(TENANT_HEADER, &admitted.tenant)
         .body(Full::new(admitted.body.clone()))
         .map_err(|_| Error::UnknownPath)
 }

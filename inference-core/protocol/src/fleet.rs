@@ -20,6 +20,9 @@ pub const NODE_HEADER: &str = "x-flotilla-node";
 pub const EPOCH_HEADER: &str = "x-flotilla-epoch";
 /// Header: version of this protocol, [`VERSION`]; any other is refused with 426.
 pub const VERSION_HEADER: &str = "x-flotilla-version";
+/// Header of a request that the gateway sends: whose it is. Nodes keep what tenants have
+/// cached apart and let tenants take turns.
+pub const TENANT_HEADER: &str = "x-flotilla-tenant";
 /// Version of the node link.
 pub const VERSION: u32 = 1;
 /// A node pushes its status at least this often, in milliseconds.

@@ -5,13 +5,16 @@ use llama_cpp_sys_2 as sys;
 use super::threads::ThreadPool;
 use super::weights::Weights;
 use super::{LoadError, log};
-use crate::model::{DecodeError, Model, Row, Shape, Slot};
+use crate::model::{DecodeError, Model, Row, Shape};
+use crate::pool::TrackId;
 use crate::request::Token;
 
 /// Most rows of one batch; one batch is one graph, so a step is bounded by it.
 const BATCH_ROWS: u32 = 512;
 /// llama.cpp's own bound for sequences.
-const SLOTS_MAX: u32 = 256;
+const TRACKS_MAX: u32 = 256;
+/// Finished sequences that may be kept for prompts that begin like them.
+const KEPT_TRACKS: u32 = 32;
 
 /// Sizes of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +23,11 @@ pub struct ContextOptions {
     pub slots: u32,
     /// Tokens that one sequence may hold.
     pub context_tokens: u32,
+    /// Tokens that all sequences may hold together, live and kept; at least
+    /// `context_tokens`.
+    pub cells: u32,
+    /// Whether prompts that begin alike share that, where the model allows it.
+    pub prefix_cache: bool,
     /// Threads that compute.
     pub threads: u32,
 }
@@ -49,14 +57,19 @@ impl LlamaModel {
     /// Creates a context and runs one batch of every kind, so that the first request does
     /// not pay for it and a kernel that cannot run dies here.
     pub fn new(weights: Weights, options: ContextOptions) -> Result<Self, LoadError> {
-        let slots = options.slots.clamp(1, SLOTS_MAX);
+        let slots = options.slots.clamp(1, TRACKS_MAX);
+        let cells = options.cells.max(options.context_tokens);
+        let tracks = (slots + KEPT_TRACKS).min(TRACKS_MAX);
         let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);
         let pool = ThreadPool::new(threads)?;
-        let context = new_context(&weights, slots, options.context_tokens, threads)?;
+        let context = new_context(&weights, tracks, cells, threads)?;
         // SAFETY: the context is valid, and freed in Drop before the pool field.
         unsafe { pool.attach(context) };
         let shape = Shape {
             slots,
+            tracks,
+            cells,
+            shares_prefixes: options.prefix_cache && weights.shares_prefixes(),
             context_tokens: options.context_tokens,
             batch_rows: BATCH_ROWS,
             vocabulary: weights.vocabulary(),
@@ -68,16 +81,16 @@ impl LlamaModel {
     }
 
     fn warm_up(&mut self) -> Result<(), DecodeError> {
-        let row = |slot, position, logits| Row { slot, position, token: 0, logits };
+        let row = |track, position, logits| Row { track, position, token: 0, logits };
         let prompt = (self.shape.context_tokens - 1).min(16);
         let rows: Vec<Row> = (0..prompt).map(|i| row(0, i, i + 1 == prompt)).collect();
         self.decode(&rows)?;
         let side_by_side: Vec<Row> = (1..self.shape.slots)
-            .map(|slot| row(slot, 0, true))
+            .map(|track| row(track, 0, true))
             .chain([row(0, prompt, true)])
             .collect();
         self.decode(&side_by_side)?;
-        (0..self.shape.slots).for_each(|slot| self.clear(slot));
+        (0..self.shape.slots).for_each(|track| self.clear(track));
         self.decode(&[row(0, 0, true)])?;
         self.clear(0);
         Ok(())
@@ -86,22 +99,22 @@ impl LlamaModel {
 
 fn new_context(
     weights: &Weights,
-    slots: u32,
-    context_tokens: u32,
+    tracks: u32,
+    cells: u32,
     threads: i32,
 ) -> Result<*mut sys::llama_context, LoadError> {
     // SAFETY: the weights are valid and outlive the context; null is checked.
     let context = unsafe {
         let mut params = sys::llama_context_default_params();
-        // One pool of cells for all sequences, as large as all of them at their longest:
-        // no neighbour can run out of cells.
+        // One pool of cells for all sequences: they are booked in crate::pool.
         params.kv_unified = true;
-        params.n_ctx = slots.saturating_mul(context_tokens);
-        params.n_seq_max = slots;
+        params.n_ctx = cells;
+        params.n_seq_max = tracks;
         params.n_batch = BATCH_ROWS;
         params.n_ubatch = BATCH_ROWS;
-        // Otherwise the graph reserves logits for every row of a batch.
-        params.n_outputs_max = slots;
+        // Otherwise the graph reserves logits for every row of a batch; llama.cpp wants room
+        // for one row of each sequence.
+        params.n_outputs_max = tracks;
         params.n_threads = threads;
         params.n_threads_batch = threads;
         params.no_perf = true;
@@ -137,10 +150,18 @@ impl Model for LlamaModel {
         }
     }
 
-    fn clear(&mut self, slot: Slot) {
-        // SAFETY: the context is valid and the slot below its n_seq_max.
+    fn share(&mut self, from: TrackId, to: TrackId, tokens: u32) {
+        let (from, to, end) = (from as i32, to as i32, tokens as i32);
+        // SAFETY: the context is valid and both tracks below its n_seq_max.
         unsafe {
-            sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), slot as i32, -1, -1);
+            sys::llama_memory_seq_cp(sys::llama_get_memory(self.context), from, to, 0, end);
+        }
+    }
+
+    fn clear(&mut self, track: TrackId) {
+        // SAFETY: the context is valid and the track below its n_seq_max.
+        unsafe {
+            sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), track as i32, -1, -1);
         }
     }
 
@@ -184,7 +205,7 @@ impl Batch {
                 *self.raw.token.add(i) = row.token as i32;
                 *self.raw.pos.add(i) = row.position as i32;
                 *self.raw.n_seq_id.add(i) = 1;
-                **self.raw.seq_id.add(i) = row.slot as i32;
+                **self.raw.seq_id.add(i) = row.track as i32;
                 *self.raw.logits.add(i) = i8::from(row.logits);
             }
         }

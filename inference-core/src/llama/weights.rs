@@ -83,6 +83,17 @@ impl Weights {
         u32::try_from(unsafe { sys::llama_model_n_ctx_train(self.as_ptr()) }).unwrap_or(0)
     }
 
+    /// Whether sequences can share the cells of a common beginning: not where old cells
+    /// are dropped (sliding windows) or where there is one state instead (recurrent).
+    pub fn shares_prefixes(&self) -> bool {
+        // SAFETY: the model is valid; all three only read it.
+        unsafe {
+            sys::llama_model_n_swa(self.as_ptr()) == 0
+                && !sys::llama_model_is_recurrent(self.as_ptr())
+                && !sys::llama_model_is_hybrid(self.as_ptr())
+        }
+    }
+
     /// The chat template in the file.
     pub fn chat_template(&self) -> Option<String> {
         // SAFETY: the result is null or a string that lives as long as the model.

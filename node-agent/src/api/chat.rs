@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::request::{GenerateRequest, Prompt};
+use inference_core::request::{GenerateRequest, Prompt, Tenant};
 use inference_protocol::openai::{self, ChatMessage, ChatRequest, SamplingFields, to_json};
 use serde_json::Value;
 
 use super::sampling::{self, invalid};
-use super::{Node, Wanted, answer, check_model, random};
-use crate::engine_client::LinkId;
+use super::{Caller, Node, Wanted, answer, check_model, random};
 use crate::error::Error;
 use crate::generate::Shape;
 use crate::respond::Body;
@@ -17,13 +16,13 @@ use crate::respond::Body;
 /// Answers a chat.
 pub async fn complete(
     node: &Arc<Node>,
-    link: LinkId,
+    caller: Caller,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let chat: ChatRequest = openai::parse(body)?;
     check_model(node, &chat.model)?;
     let fields: SamplingFields = openai::parse(body)?;
-    answer(node, link, Shape::Chat, read(chat, fields)?).await
+    answer(node, caller, Shape::Chat, read(chat, fields)?).await
 }
 
 fn read(chat: ChatRequest, mut fields: SamplingFields) -> Result<Wanted, Error> {
@@ -35,6 +34,7 @@ fn read(chat: ChatRequest, mut fields: SamplingFields) -> Result<Wanted, Error> 
     let tools = chat.tools.filter(|t| offers_tools && !t.is_empty());
     Ok(Wanted {
         request: GenerateRequest {
+            tenant: Tenant::default(),
             prompt: Prompt::Chat {
                 messages: to_json(&messages),
                 tools: tools.map(|t| to_json(&t)),

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::request::{GenerateRequest, Prompt};
+use inference_core::request::{GenerateRequest, Prompt, Tenant};
 use inference_protocol::openai::{self, CompletionRequest, SamplingFields};
 
 use super::sampling::{self, invalid};
-use super::{Node, Wanted, answer, check_model, random};
-use crate::engine_client::LinkId;
+use super::{Caller, Node, Wanted, answer, check_model, random};
 use crate::error::Error;
 use crate::generate::Shape;
 use crate::respond::Body;
@@ -16,13 +15,13 @@ use crate::respond::Body;
 /// Goes on with a text.
 pub async fn complete(
     node: &Arc<Node>,
-    link: LinkId,
+    caller: Caller,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let completion: CompletionRequest = openai::parse(body)?;
     check_model(node, &completion.model)?;
     let fields: SamplingFields = openai::parse(body)?;
-    answer(node, link, Shape::Text, read(completion, fields)?).await
+    answer(node, caller, Shape::Text, read(completion, fields)?).await
 }
 
 fn read(completion: CompletionRequest, fields: SamplingFields) -> Result<Wanted, Error> {
@@ -30,6 +29,7 @@ fn read(completion: CompletionRequest, fields: SamplingFields) -> Result<Wanted,
     let checked = sampling::check(fields, random() as u64)?;
     Ok(Wanted {
         request: GenerateRequest {
+            tenant: Tenant::default(),
             prompt: read_prompt(completion.prompt)?,
             sampling: checked.sampling,
             // OpenAI's default for this endpoint.

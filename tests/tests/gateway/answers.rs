@@ -136,3 +136,14 @@ async fn a_request_id_goes_to_the_client_and_is_ours_unless_it_is_a_plain_one() 
     assert_eq!(answer.status, 503);
     assert!(answer.header("x-request-id").unwrap().len() > 16);
 }
+
+#[tokio::test]
+async fn a_node_hears_whose_a_request_is() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    let asking = gateway.asks("Hi");
+    let asked = a.asked().await;
+    assert_eq!(asked.tenant, "anonymous");
+    asked.answer("Hello");
+    assert_eq!(asking.await.unwrap().content(), "Hello");
+}

@@ -25,7 +25,13 @@ async fn an_agent_alone_serves_the_whole_surface() {
     request["stream_options"] = json!({"include_usage": true});
     let said = client.stream(&request).await.finish().await;
     assert_eq!(said.text, "The capital of Japan is Tokyo.");
-    assert_eq!(said.usage.unwrap(), whole["usage"], "streamed or not, the usage is the same");
+    // The same prompt again: only its last token had to be computed.
+    let mut usage = whole["usage"].clone();
+    assert_eq!(usage["prompt_tokens_details"], json!({"cached_tokens": 0}));
+    let cached = usage["prompt_tokens"].as_u64().unwrap() - 1;
+    usage["prompt_tokens_details"]["cached_tokens"] = json!(cached);
+    assert_eq!(said.usage.unwrap(), usage);
+    assert_eq!(agent.metric("node_cached_tokens_total").await, cached as f64);
 
     let prompt = "<|im_start|>user\nSpell cat.<|im_end|>\n<|im_start|>assistant\n";
     let text = json!({"model": "toy", "prompt": prompt, "temperature": 0, "stop": ["-t"]});
@@ -137,4 +143,37 @@ async fn agents_and_clients_reach_a_gateway_over_tls() {
     let plain = Client::new(fleet.client.address(), None);
     assert!(plain.try_send(hyper::Method::GET, "/livez", Default::default()).await.is_err());
     assert!(curl("/livez", &[]).contains("ok"));
+}
+
+#[tokio::test]
+async fn the_prefix_cache_can_be_turned_off() {
+    let agent = Agent::start(&["--no-prefix-cache"]).await;
+    for _ in 0..2 {
+        let answer = agent.client.chat(&chat("What is the capital of Japan?")).await.json();
+        assert_eq!(answer["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0}));
+    }
+    assert_eq!(agent.metric("node_kv_cells_cached").await, 0.0);
+}
+
+/// A pool that holds little more than one request: some give their cells up and go on later.
+#[tokio::test]
+async fn too_few_cells_for_all_cost_time_and_no_answer() {
+    let small = ["--slots", "4", "--context-tokens", "256", "--kv-cells", "288"];
+    let agent = Agent::start(&small).await;
+    let mut asked = tokio::task::JoinSet::new();
+    for first in 1..=6 {
+        let client = agent.client.clone();
+        asked.spawn(async move {
+            let request = chat(&format!("Count from {first} to {}.", first + 25));
+            let expected: Vec<String> = (first..=first + 25).map(|n| n.to_string()).collect();
+            let answer = client.chat(&request).await;
+            assert_eq!(answer.status, 200);
+            (answer.content(), expected.join(", "))
+        });
+    }
+    for (said, expected) in asked.join_all().await {
+        assert_eq!(said, expected);
+    }
+    assert!(agent.metric("node_parkings_total").await > 0.0, "nobody had to give way");
+    assert_eq!(agent.metric("node_kv_cells_in_use").await, 0.0);
 }

@@ -11,13 +11,23 @@ pub struct Usage {
     pub completion_tokens: u32,
     /// Their sum.
     pub total_tokens: u32,
+    /// Of the prompt.
+    pub prompt_tokens_details: PromptTokensDetails,
+}
+
+/// Part of [`Usage`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptTokensDetails {
+    /// Tokens that did not have to be computed, because a prompt before began alike.
+    pub cached_tokens: u32,
 }
 
 impl Usage {
     /// Counts with their sum.
-    pub fn new(prompt_tokens: u32, completion_tokens: u32) -> Self {
+    pub fn new(prompt_tokens: u32, completion_tokens: u32, cached_tokens: u32) -> Self {
         let total_tokens = prompt_tokens.saturating_add(completion_tokens);
-        Self { prompt_tokens, completion_tokens, total_tokens }
+        let prompt_tokens_details = PromptTokensDetails { cached_tokens };
+        Self { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details }
     }
 }
 

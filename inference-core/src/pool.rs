@@ -1,0 +1,434 @@
+//! PURE. Which cells of the KV pool hold what, and which prompts begin alike.
+//!
+//! Cells are booked as runs of tokens in a tree: a track (a sequence of the context, live
+//! or kept for later) is a path from a root to a run, and two tracks that share their
+//! beginning share those runs, as they share the cells in the context. A run belongs to
+//! one tenant: nobody is served from, or can time, what another one asked.
+//!
+//! After every step `free + in use + cached` is the pool.
+
+use crate::request::{Tenant, Token};
+
+/// A sequence of the context.
+pub type TrackId = u32;
+type RunId = usize;
+
+/// Cells, by use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cells {
+    /// Nothing is in them.
+    pub free: u32,
+    /// A live track needs them.
+    pub in_use: u32,
+    /// Only kept tracks have them: they can be had by evicting those.
+    pub cached: u32,
+}
+
+/// A new track, and what it begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// The track.
+    pub track: TrackId,
+    /// A track that has its first tokens, and how many: to be copied in the context.
+    pub shared: Option<(TrackId, u32)>,
+    /// A kept track that had to go for its number; to be removed from the context first.
+    pub evicted: Option<TrackId>,
+}
+
+#[derive(Debug)]
+struct Run {
+    tenant: Tenant,
+    parent: Option<RunId>,
+    children: Vec<RunId>,
+    tokens: Vec<Token>,
+    /// Tracks whose path goes through this run.
+    tracks: u32,
+    /// Of those, live.
+    live: u32,
+}
+
+#[derive(Debug)]
+struct Track {
+    tenant: Tenant,
+    /// Where its path ends; none while it is empty.
+    leaf: Option<RunId>,
+    live: bool,
+    used_at: u64,
+}
+
+/// The book. See the module.
+#[derive(Debug)]
+pub struct KvPool {
+    cells: u32,
+    runs: Vec<Option<Run>>,
+    roots: Vec<RunId>,
+    tracks: Vec<Option<Track>>,
+    /// Whether tracks may have cells in common.
+    shares: bool,
+    now: u64,
+}
+
+impl KvPool {
+    /// A book of `cells` cells and `tracks` sequences. `shares`: prompts begin with what
+    /// other tracks have, and finished ones are kept for that.
+    pub fn new(cells: u32, tracks: u32, shares: bool) -> Self {
+        Self {
+            cells,
+            runs: Vec::new(),
+            roots: Vec::new(),
+            tracks: (0..tracks).map(|_| None).collect(),
+            shares,
+            now: 0,
+        }
+    }
+
+    /// How many cells are what.
+    pub fn cells(&self) -> Cells {
+        let (mut in_use, mut cached) = (0, 0);
+        for run in self.runs.iter().flatten() {
+            let part = if run.live > 0 { &mut in_use } else { &mut cached };
+            *part += run.tokens.len() as u32;
+        }
+        Cells { free: self.cells - in_use - cached, in_use, cached }
+    }
+
+    /// Opens a live track for `tokens`, which begins with as many of them as any track
+    /// already has, but not with the last: its logits are wanted. `None`: every number
+    /// is taken by a live track.
+    pub fn open(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<Opened> {
+        self.now += 1;
+        let (track, evicted) = match self.tracks.iter().position(Option::is_none) {
+            Some(free) => (free as TrackId, None),
+            None => {
+                let oldest = self.oldest_kept()?;
+                self.remove(oldest);
+                (oldest, Some(oldest))
+            }
+        };
+        let wanted = &tokens[..tokens.len().saturating_sub(1)];
+        let (run, depth) = self.longest_match(tenant, wanted);
+        let shared = run.and_then(|run| {
+            let run = self.split(run, depth);
+            self.any_track_through(run).map(|from| (run, from, depth))
+        });
+        let leaf = shared.map(|(run, ..)| run);
+        let now = self.now;
+        if let Some((_, from, _)) = shared
+            && let Some(donor) = &mut self.tracks[from as usize]
+        {
+            donor.used_at = now;
+        }
+        self.tracks[track as usize] = Some(Track { tenant, leaf, live: true, used_at: now });
+        self.along(leaf, |run| {
+            run.tracks += 1;
+            run.live += 1;
+        });
+        Some(Opened { track, shared: shared.map(|(_, from, depth)| (from, depth)), evicted })
+    }
+
+    /// How many of `tokens` a new track would begin with.
+    pub fn matching(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
+        self.longest_match(tenant, &tokens[..tokens.len().saturating_sub(1)]).1
+    }
+
+    /// Books cells for `tokens` at the end of a live track.
+    pub fn append(&mut self, track: TrackId, tokens: &[Token]) {
+        let Some(entry) = &self.tracks[track as usize] else { return };
+        let (tenant, leaf) = (entry.tenant, entry.leaf);
+        let own = leaf.and_then(|leaf| self.runs[leaf].as_mut());
+        if let Some(run) = own
+            && run.tracks == 1
+            && run.children.is_empty()
+        {
+            run.tokens.extend_from_slice(tokens);
+            return;
+        }
+        let run = Run {
+            tenant,
+            parent: leaf,
+            children: Vec::new(),
+            tokens: tokens.to_vec(),
+            tracks: 1,
+            live: 1,
+        };
+        let id = self.add(run);
+        if let Some(entry) = &mut self.tracks[track as usize] {
+            entry.leaf = Some(id);
+        }
+    }
+
+    /// Ends a live track. It is kept, unless another track holds all of it. Tracks that are
+    /// to be removed from the context, itself or those it makes superfluous, go to `removed`.
+    pub fn close(&mut self, track: TrackId, removed: &mut Vec<TrackId>) {
+        self.now += 1;
+        let Some(entry) = &mut self.tracks[track as usize] else { return };
+        entry.live = false;
+        entry.used_at = self.now;
+        let leaf = entry.leaf;
+        self.along(leaf, |run| run.live -= 1);
+        let superfluous = match leaf.and_then(|leaf| self.runs[leaf].as_ref()) {
+            None => true,
+            // Another track holds all of it.
+            Some(run) => run.tracks > 1,
+        };
+        if superfluous || !self.shares {
+            self.remove(track);
+            removed.push(track);
+            return;
+        }
+        for other in self.kept() {
+            if other != track && self.is_on_path(self.leaf(other), leaf) {
+                self.remove(other);
+                removed.push(other);
+            }
+        }
+    }
+
+    /// Forgets a live track at once: parked or failed, its cells are wanted.
+    pub fn discard(&mut self, track: TrackId) {
+        let Some(entry) = &mut self.tracks[track as usize] else { return };
+        let was_live = std::mem::replace(&mut entry.live, false);
+        let leaf = entry.leaf;
+        if was_live {
+            self.along(leaf, |run| run.live -= 1);
+        }
+        self.remove(track);
+    }
+
+    /// Evicts the kept track that was not used for the longest time.
+    pub fn evict(&mut self) -> Option<TrackId> {
+        let oldest = self.oldest_kept()?;
+        self.remove(oldest);
+        Some(oldest)
+    }
+
+    /// Kept tracks.
+    fn kept(&self) -> Vec<TrackId> {
+        let kept =
+            |(i, t): (usize, &Option<Track>)| t.as_ref().filter(|t| !t.live).map(|_| i as TrackId);
+        self.tracks.iter().enumerate().filter_map(kept).collect()
+    }
+
+    fn oldest_kept(&self) -> Option<TrackId> {
+        let used_at = |t: &TrackId| self.tracks[*t as usize].as_ref().map(|t| t.used_at);
+        self.kept().into_iter().min_by_key(used_at)
+    }
+
+    fn leaf(&self, track: TrackId) -> Option<RunId> {
+        self.tracks[track as usize].as_ref()?.leaf
+    }
+
+    /// Takes a track off its path; runs that nobody needs are gone.
+    fn remove(&mut self, track: TrackId) {
+        let Some(track) = self.tracks[track as usize].take() else { return };
+        let mut at = track.leaf;
+        while let Some(id) = at {
+            let Some(run) = &mut self.runs[id] else { return };
+            at = run.parent;
+            run.tracks -= 1;
+            if run.tracks == 0 {
+                let siblings = match at.and_then(|p| self.runs[p].as_mut()) {
+                    Some(parent) => &mut parent.children,
+                    None => &mut self.roots,
+                };
+                siblings.retain(|r| *r != id);
+                self.runs[id] = None;
+            }
+        }
+    }
+
+    fn add(&mut self, run: Run) -> RunId {
+        let parent = run.parent;
+        let id = match self.runs.iter().position(Option::is_none) {
+            Some(id) => id,
+            None => {
+                self.runs.push(None);
+                self.runs.len() - 1
+            }
+        };
+        self.runs[id] = Some(run);
+        match parent.and_then(|p| self.runs[p].as_mut()) {
+            Some(parent) => parent.children.push(id),
+            None => self.roots.push(id),
+        }
+        id
+    }
+
+    fn along(&mut self, leaf: Option<RunId>, mut change: impl FnMut(&mut Run)) {
+        let mut at = leaf;
+        while let Some(run) = at.and_then(|id| self.runs[id].as_mut()) {
+            change(run);
+            at = run.parent;
+        }
+    }
+
+    fn is_on_path(&self, run: Option<RunId>, leaf: Option<RunId>) -> bool {
+        let mut at = leaf;
+        while at.is_some() && at != run {
+            at = at.and_then(|id| self.runs[id].as_ref()).and_then(|run| run.parent);
+        }
+        at.is_some()
+    }
+
+    fn any_track_through(&self, run: RunId) -> Option<TrackId> {
+        let through =
+            |t: &Option<Track>| t.as_ref().is_some_and(|t| self.is_on_path(Some(run), t.leaf));
+        self.tracks.iter().position(through).map(|i| i as TrackId)
+    }
+
+    /// The run in which the longest match ends, and the match's tokens.
+    fn longest_match(&self, tenant: Tenant, tokens: &[Token]) -> (Option<RunId>, u32) {
+        let (mut best, mut longest) = (None, 0);
+        if !self.shares {
+            return (None, 0);
+        }
+        // (run, tokens before it)
+        let mut open: Vec<(RunId, usize)> = self.roots.iter().map(|r| (*r, 0)).collect();
+        while let Some((id, before)) = open.pop() {
+            let Some(run) = &self.runs[id] else { continue };
+            if run.tenant != tenant {
+                continue;
+            }
+            let same = common(&run.tokens, &tokens[before..]);
+            let depth = before + same;
+            if depth > longest {
+                (best, longest) = (Some(id), depth);
+            }
+            if same == run.tokens.len() {
+                open.extend(run.children.iter().map(|child| (*child, depth)));
+            }
+        }
+        (best, longest as u32)
+    }
+
+    /// Makes a run end at `depth` tokens from the root; returns it.
+    fn split(&mut self, id: RunId, depth: u32) -> RunId {
+        let mut before = 0;
+        let mut at = self.runs[id].as_ref().and_then(|run| run.parent);
+        while let Some(run) = at.and_then(|id| self.runs[id].as_ref()) {
+            before += run.tokens.len();
+            at = run.parent;
+        }
+        let Some(run) = &mut self.runs[id] else { return id };
+        let kept = depth as usize - before;
+        if kept == run.tokens.len() {
+            return id;
+        }
+        let rest = run.tokens.split_off(kept);
+        let tail = Run {
+            tenant: run.tenant,
+            parent: Some(id),
+            children: std::mem::take(&mut run.children),
+            tokens: rest,
+            tracks: run.tracks,
+            live: run.live,
+        };
+        let tail = self.add(tail);
+        let moved = self.runs[tail].as_ref().map_or(Vec::new(), |t| t.children.clone());
+        for child in moved {
+            if let Some(child) = &mut self.runs[child] {
+                child.parent = Some(tail);
+            }
+        }
+        for track in self.tracks.iter_mut().flatten() {
+            if track.leaf == Some(id) {
+                track.leaf = Some(tail);
+            }
+        }
+        id
+    }
+}
+
+fn common(a: &[Token], b: &[Token]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Tenant = Tenant(1);
+
+    fn pool() -> KvPool {
+        KvPool::new(100, 3, true)
+    }
+
+    fn opened(pool: &mut KvPool, tokens: &[Token]) -> (TrackId, u32) {
+        let opened = pool.open(T, tokens).unwrap();
+        let shared = opened.shared.map_or(0, |(_, tokens)| tokens);
+        pool.append(opened.track, &tokens[shared as usize..]);
+        (opened.track, shared)
+    }
+
+    fn closed(pool: &mut KvPool, track: TrackId) -> Vec<TrackId> {
+        let mut removed = Vec::new();
+        pool.close(track, &mut removed);
+        removed
+    }
+
+    #[test]
+    fn a_prompt_shares_the_longest_beginning_but_never_its_last_token() {
+        let mut pool = pool();
+        let (a, shared) = opened(&mut pool, &[1, 2, 3, 4]);
+        assert_eq!(shared, 0);
+        assert_eq!(pool.matching(T, &[1, 2, 3, 4]), 3);
+        assert_eq!(pool.matching(T, &[1, 2, 9]), 2);
+        assert_eq!(pool.matching(Tenant(2), &[1, 2, 9]), 0);
+        let (_, shared) = opened(&mut pool, &[1, 2, 9, 9]);
+        assert_eq!(shared, 2);
+        assert_eq!(pool.cells(), Cells { free: 94, in_use: 6, cached: 0 });
+        assert!(closed(&mut pool, a).is_empty());
+        assert_eq!(pool.cells(), Cells { free: 94, in_use: 4, cached: 2 });
+    }
+
+    #[test]
+    fn what_another_track_holds_whole_is_not_kept_twice() {
+        let mut pool = pool();
+        let (a, _) = opened(&mut pool, &[1, 2, 3]);
+        let (b, _) = opened(&mut pool, &[1, 2, 3, 4, 5]);
+        assert_eq!(closed(&mut pool, a), [a]);
+        let (c, shared) = opened(&mut pool, &[1, 2, 3, 4, 5, 6]);
+        assert_eq!(shared, 5);
+        assert_eq!(closed(&mut pool, b), [b]);
+        assert!(closed(&mut pool, c).is_empty());
+        assert_eq!(pool.cells().in_use, 0);
+    }
+
+    #[test]
+    fn the_track_that_was_used_least_recently_is_evicted_first() {
+        let mut pool = pool();
+        let (a, _) = opened(&mut pool, &[1, 1]);
+        closed(&mut pool, a);
+        let (b, _) = opened(&mut pool, &[2, 2]);
+        closed(&mut pool, b);
+        // The first is used once more, by one that leaves no trace of its own.
+        let (c, shared) = opened(&mut pool, &[1, 3]);
+        assert_eq!(shared, 1);
+        pool.discard(c);
+        assert_eq!(pool.evict(), Some(b));
+        assert_eq!(pool.evict(), Some(a));
+        assert_eq!(pool.evict(), None);
+        assert_eq!(pool.cells().free, 100);
+    }
+
+    #[test]
+    fn a_kept_track_gives_up_its_number_to_a_living_one() {
+        let mut pool = pool();
+        let (a, _) = opened(&mut pool, &[1, 1]);
+        closed(&mut pool, a);
+        opened(&mut pool, &[2, 2]);
+        opened(&mut pool, &[3, 3]);
+        let fourth = pool.open(T, &[4, 4]).unwrap();
+        assert_eq!((fourth.track, fourth.evicted), (a, Some(a)));
+        assert_eq!(pool.open(T, &[5, 5]), None, "all are live");
+    }
+
+    #[test]
+    fn without_sharing_nothing_is_kept() {
+        let mut pool = KvPool::new(10, 2, false);
+        let (a, _) = opened(&mut pool, &[1, 2, 3]);
+        assert_eq!(pool.matching(T, &[1, 2, 3]), 0);
+        assert_eq!(closed(&mut pool, a), [a]);
+        assert_eq!(pool.cells().free, 10);
+    }
+}
