@@ -3,12 +3,14 @@
 # unites features differently and builds the dependencies again.
 
 CARGO := cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
 SDK_VENV := target/sdk-venv
+BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-.PHONY: demo test build setup setup-test lint unit end-to-end avx2 deny
+.PHONY: demo test build setup setup-test lint unit end-to-end avx2 bench-engine deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -21,7 +23,7 @@ demo: build
 test: setup-test lint build unit end-to-end avx2
 
 build: setup
-	@echo "Building; the first time this compiles llama.cpp and takes some minutes."
+	@echo "Building; the first time this compiles llama.cpp and takes some minutes." >&2
 	$(CARGO) build $(CHOICE) --bins
 
 setup:
@@ -57,6 +59,13 @@ avx2:
 	else \
 	    echo "skipped: the test on an emulated AVX2 machine needs x86_64 and qemu-user"; \
 	fi
+
+## How fast the engine is here, with a model of half a billion random weights: one line of JSON
+## for each figure. Some minutes; leave the machine alone meanwhile.
+bench-engine: build
+	@mkdir -p target/bench
+	@$(TARGET)/release/flotilla-agent synth --shape qwen2.5-0.5b --quant q4_0 --force $(BENCH_MODEL)
+	@$(TARGET)/release/flotilla-agent bench $(BENCH_MODEL)
 
 ## Licences, sources and known faults of what we depend on. Needs cargo-deny and a network.
 deny:

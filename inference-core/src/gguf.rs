@@ -5,6 +5,8 @@
 
 use std::io::{self, Read};
 
+pub mod write;
+
 /// Largest header that is read, in bytes. Vocabularies of 250,000 tokens need about 10 MB.
 const HEADER_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Longest string in a header, in bytes. Chat templates have some 10 kB.

@@ -10,6 +10,7 @@
 //! Everything but [`llama`] and the thread in [`engine`] is pure; `llama` holds the only
 //! unsafe code of the workspace.
 
+pub mod bench;
 pub mod chat_template;
 pub mod engine;
 pub mod fake;
@@ -27,4 +28,5 @@ pub mod scheduler;
 pub mod sequence;
 pub mod step;
 pub mod stop;
+pub mod synth;
 pub mod utf8;

@@ -10,11 +10,13 @@
 mod context;
 mod kernel;
 mod log;
+mod quantize;
 mod threads;
 mod weights;
 
 pub use context::{ContextOptions, LlamaModel};
 pub use kernel::{register, trial};
+pub use quantize::{quantize, row_bytes};
 pub use weights::{LlamaTokenizer, Weights};
 
 /// Why a model could not be loaded.

@@ -3,18 +3,23 @@
 //!
 //! A step costs about what its decoding rows cost alone, plus a price for each prefill row.
 //! Both are measured: the first by steps without prefill, for each number of readers; the
-//! second by what mixed steps cost more.
+//! second by what mixed steps cost more. A few rows cost almost what a few dozen do, so
+//! prefill comes in chunks as long as a reader's gap may be, and then pauses until its
+//! share of the time allows the next one.
 
-/// Prefill may make a step this much longer than its readers alone would. 1.0 halves their
-/// speed; readers keep 1 / (1 + this).
-const PREFILL_TIME: f32 = 1.0;
+/// Prefill may take this much of the readers' own time: they keep 1 / (1 + this) of their
+/// speed.
+const PREFILL_SHARE: f32 = 0.85;
+/// A chunk takes this many times as long as the readers alone would: their longest gap.
+const CHUNK_TIME: f32 = 2.1;
 /// Weight of the newest measurement.
 const SMOOTHING: f32 = 0.15;
-/// Prefill rows while readers read, before anything is known, and always.
+/// Prefill rows while readers read, before anything is known.
 const ROWS_FIRST: u32 = 32;
-const ROWS_MIN: u32 = 4;
 /// Rows are computed in tiles: a full one costs what a part of it does.
 const TILE_ROWS: u32 = 4;
+/// A chunk of prefill alone that is long enough to tell the price of a row.
+const ROWS_TELLING: u32 = 64;
 
 /// What was learned. See the module.
 #[derive(Debug, Clone)]
@@ -23,43 +28,66 @@ pub struct Pace {
     reading: Vec<f32>,
     /// Seconds that one more row of prefill costs; 0 is unknown.
     prefill_row: f32,
+    /// Seconds that prefill may take from the readers; negative after a chunk.
+    credit: f32,
 }
 
 impl Pace {
     /// Nothing is known of a model with `slots` slots.
     pub fn new(slots: u32) -> Self {
-        Self { reading: vec![0.0; slots as usize + 1], prefill_row: 0.0 }
+        Self { reading: vec![0.0; slots as usize + 1], prefill_row: 0.0, credit: 0.0 }
     }
 
     /// Learns from a step with `readers` decoding rows and `prefill` prefill rows.
     pub fn observe(&mut self, readers: u32, prefill: u32, seconds: f32) {
-        let Some(reading) = self.reading.get_mut(readers as usize) else { return };
+        let Some(alone) = self.reading.get_mut(readers as usize) else { return };
         match (readers, prefill) {
-            (_, 0) => smooth(reading, seconds),
-            // Small prefills are all overhead.
-            (0, rows) if rows >= 64 => smooth(&mut self.prefill_row, seconds / rows as f32),
+            (0, rows) if rows >= ROWS_TELLING && self.prefill_row == 0.0 => {
+                self.prefill_row = seconds / rows as f32;
+            }
             (0, _) => {}
-            (_, rows) if *reading > 0.0 => {
-                let price = (seconds - *reading).max(0.05 * seconds) / rows as f32;
+            (_, 0) => smooth(alone, seconds),
+            (_, rows) if *alone > 0.0 => {
+                let price = (seconds - *alone).max(0.05 * seconds) / rows as f32;
                 smooth(&mut self.prefill_row, price);
             }
             _ => {}
         }
+        self.account(readers, prefill, seconds);
     }
 
-    /// Prefill rows for a step with `readers` decoding rows.
+    /// Readers' time earns prefill its share; prefill spends it.
+    fn account(&mut self, readers: u32, prefill: u32, seconds: f32) {
+        let alone = self.reading_seconds(readers);
+        if readers == 0 || alone == 0.0 {
+            self.credit = 0.0;
+            return;
+        }
+        let spent = if prefill > 0 { (seconds - alone).max(0.0) } else { 0.0 };
+        let earned = PREFILL_SHARE * alone;
+        // Nothing is saved up beyond one step, and a step that took very long for reasons of
+        // its own does not keep prompts waiting for ever.
+        let debt_max = -2.0 * CHUNK_TIME * alone;
+        self.credit = (self.credit + earned - spent).clamp(debt_max, earned);
+    }
+
+    /// Prefill rows for a step with `readers` decoding rows; 0 while its share is used up.
     pub fn prefill_rows(&self, readers: u32, batch_rows: u32) -> u32 {
         let room = batch_rows.saturating_sub(readers);
         if readers == 0 {
             return room;
         }
-        let reading = self.reading_seconds(readers);
-        let rows = match (reading > 0.0, self.prefill_row > 0.0) {
-            (true, true) => (PREFILL_TIME * reading / self.prefill_row) as u32,
+        if self.credit < 0.0 {
+            return 0;
+        }
+        let alone = self.reading_seconds(readers);
+        let rows = match (alone > 0.0, self.prefill_row > 0.0) {
+            (true, true) => (CHUNK_TIME * alone / self.prefill_row) as u32,
             _ => ROWS_FIRST,
         };
-        let total = readers + rows.max(ROWS_MIN);
-        (total.next_multiple_of(TILE_ROWS) - readers).min(room)
+        let whole_tiles = (readers.saturating_add(rows)) / TILE_ROWS * TILE_ROWS;
+        let least = (readers + 1).next_multiple_of(TILE_ROWS);
+        (whole_tiles.max(least) - readers).min(room)
     }
 
     /// A step with so many readers, or the nearest number that was measured.
@@ -86,22 +114,29 @@ mod tests {
         reading + 0.004 * prefill as f32
     }
 
+    fn known(slots: u32) -> Pace {
+        let mut pace = Pace::new(slots);
+        (1..=slots).for_each(|readers| pace.observe(readers, 0, cost(readers, 0)));
+        pace.observe(0, 100, cost(0, 100));
+        pace
+    }
+
     #[test]
-    fn readers_keep_about_half_of_their_speed_whatever_is_prefilled() {
-        let mut pace = Pace::new(16);
+    fn readers_keep_their_share_and_no_gap_is_too_long() {
         for readers in [1, 4, 16] {
-            pace.observe(readers, 0, cost(readers, 0));
-        }
-        for _ in 0..40 {
-            for readers in [1, 4, 9, 16] {
+            let mut pace = known(16);
+            let (mut time, mut longest) = (0.0, 0.0f32);
+            for _ in 0..500 {
                 let rows = pace.prefill_rows(readers, 512);
-                pace.observe(readers, rows, cost(readers, rows));
+                let step = cost(readers, rows);
+                pace.observe(readers, rows, step);
+                time += step;
+                longest = longest.max(step);
             }
-        }
-        for readers in [1, 4, 16] {
-            let rows = pace.prefill_rows(readers, 512);
-            let kept = cost(readers, 0) / cost(readers, rows);
-            assert!((0.4..0.65).contains(&kept), "{readers} readers keep {kept} with {rows} rows");
+            let kept = 500.0 * cost(readers, 0) / time;
+            assert!((0.5..0.6).contains(&kept), "{readers} readers keep {kept}");
+            let gap = longest / cost(readers, 0);
+            assert!((2.5..=3.5).contains(&gap), "{readers} readers wait {gap} times as long");
         }
     }
 
@@ -111,28 +146,40 @@ mod tests {
     }
 
     #[test]
-    fn rows_fill_whole_tiles_and_never_the_batch() {
-        let mut pace = Pace::new(8);
-        pace.observe(3, 0, 0.03);
-        pace.observe(0, 100, 1.0);
+    fn rows_fill_whole_tiles_and_never_more_than_the_batch() {
         for readers in 1..=8 {
-            assert_eq!((readers + pace.prefill_rows(readers, 512)) % TILE_ROWS, 0);
+            assert_eq!((readers + known(8).prefill_rows(readers, 512)) % TILE_ROWS, 0);
         }
-        assert_eq!(pace.prefill_rows(8, 10), 2);
-        assert_eq!(pace.prefill_rows(8, 8), 0);
+        assert_eq!(known(8).prefill_rows(8, 10), 2);
+        assert_eq!(known(8).prefill_rows(8, 8), 0);
+    }
+
+    #[test]
+    fn after_a_chunk_readers_are_left_alone_for_a_while_but_not_for_ever() {
+        let mut pace = known(4);
+        let rows = pace.prefill_rows(4, 512);
+        // It took a minute: the machine was busy with something else.
+        pace.observe(4, rows, 60.0);
+        let steps = (0..100).find(|_| {
+            let allowed = pace.prefill_rows(4, 512) > 0;
+            pace.observe(4, 0, cost(4, 0));
+            allowed
+        });
+        assert!((2..10).contains(&steps.unwrap()), "{steps:?}");
     }
 
     #[test]
     fn a_machine_that_gets_slower_is_noticed() {
         let mut pace = Pace::new(4);
-        let rows_at = |pace: &mut Pace, row: f32| {
+        let mut rows_at = |row: f32| {
             for _ in 0..60 {
                 pace.observe(2, 0, 0.04);
                 pace.observe(2, 20, 0.04 + 20.0 * row);
             }
+            (0..9).for_each(|_| pace.observe(2, 0, 0.04));
             pace.prefill_rows(2, 512)
         };
-        let fast = rows_at(&mut pace, 0.001);
-        assert!(rows_at(&mut pace, 0.004) < fast / 2);
+        let fast = rows_at(0.001);
+        assert!(rows_at(0.004) < fast / 2);
     }
 }

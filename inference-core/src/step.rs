@@ -74,6 +74,11 @@ impl<M: Model> Engine<M> {
         }
     }
 
+    /// What it steps.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty()

@@ -128,7 +128,7 @@ fn engine_options(options: &ServeOptions, kernel: Kernel) -> EngineOptions {
 }
 
 /// Runs the kernels in child processes, the fastest first, and takes the first that works.
-async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
+pub async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
     if let Some(kernel) = wanted {
         let tried = supervisor::try_kernel(kernel).await;
         return tried

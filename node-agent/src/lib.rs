@@ -8,6 +8,7 @@
 pub mod api;
 pub mod app;
 pub mod backoff;
+pub mod bench;
 pub mod digest;
 pub mod engine_client;
 pub mod engine_ipc;
@@ -21,4 +22,5 @@ pub mod respond;
 pub mod server;
 pub mod status;
 pub mod supervisor;
+pub mod synth;
 pub mod tls;

@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use flotilla_agent::app::{self, EXIT_DATA, EXIT_SOFTWARE, Failed};
+use flotilla_agent::app::{self, EXIT_DATA, EXIT_SOFTWARE, EXIT_UNAVAILABLE, Failed};
+use flotilla_agent::bench::{self, BenchArgs};
 use flotilla_agent::engine_role::{self, EngineOptions};
 use flotilla_agent::options::{Cli, Command, EngineArgs, ServeArgs};
 use inference_core::hardware::Kernel;
@@ -12,6 +13,8 @@ use inference_core::hardware::Kernel;
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(args) => serve(args),
+        Command::Bench(args) => bench(&args),
+        Command::Synth(args) => args.run().map_err(|message| Failed { code: EXIT_DATA, message }),
         Command::Engine(args) => engine(args),
         Command::KernelTrial { kernel } => trial(kernel),
     };
@@ -33,6 +36,17 @@ fn serve(args: ServeArgs) -> Result<(), Failed> {
         .build()
         .map_err(|e| Failed { code: EXIT_SOFTWARE, message: e.to_string() })?;
     runtime.block_on(app::serve(options))
+}
+
+fn bench(args: &BenchArgs) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failed { code: EXIT_SOFTWARE, message: e.to_string() })?;
+    let kernel = runtime
+        .block_on(app::prove_kernel(args.kernel))
+        .map_err(|message| Failed { code: EXIT_UNAVAILABLE, message })?;
+    bench::run(args, kernel).map_err(|message| Failed { code: EXIT_DATA, message })
 }
 
 fn engine(args: EngineArgs) -> Result<(), Failed> {

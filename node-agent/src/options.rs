@@ -11,7 +11,9 @@ use inference_core::hardware::Kernel;
 use inference_protocol::ids::is_plain_id;
 use sha2::{Digest, Sha256};
 
+use crate::bench::BenchArgs;
 use crate::join::Gateway;
+use crate::synth::SynthArgs;
 use crate::tls::Dialler;
 
 /// Context of one request where the command line names none, in tokens.
@@ -36,6 +38,10 @@ pub struct Cli {
 pub enum Command {
     /// Serve a model with the OpenAI API, on a port of its own or through a gateway
     Serve(ServeArgs),
+    /// Measure how fast a model is on this machine, alone and through the scheduler
+    Bench(BenchArgs),
+    /// Write a model file with random weights and the shape of a real model
+    Synth(SynthArgs),
     /// The engine's process; started by `serve`
     #[command(hide = true)]
     Engine(EngineArgs),

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stderr, reason = "skipped tests and scores say so")]
 
 mod bad_input;
+mod bench;
 mod disconnects;
 mod faults;
 mod kernels;

@@ -1,0 +1,106 @@
+//! PURE. Loops over a whole vocabulary, written so that the compiler makes vectors of them.
+
+const LANES: usize = 8;
+
+/// The largest value; values that are not numbers are passed over. Negative infinity where
+/// there is none.
+pub fn maximum(values: &[f32]) -> f32 {
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = if *value > *lane { *value } else { *lane };
+        }
+    }
+    let larger = |max: f32, value: &f32| if *value > max { *value } else { max };
+    rest.iter().chain(&lanes).fold(f32::NEG_INFINITY, larger)
+}
+
+/// `exp((value - max) * scale)` of every value into `out`. 0 for values that are not numbers.
+pub fn exp_differences(values: &[f32], max: f32, scale: f32, out: &mut Vec<f32>) {
+    out.clear();
+    out.extend(values.iter().map(|value| exp_negative((value - max) * scale)));
+}
+
+/// Values that are summed in f32: the sum of a whole vocabulary would lose the small ones.
+pub const BLOCK: usize = 256;
+
+/// The sum of each block into `sums`, and of all.
+pub fn block_sums(values: &[f32], sums: &mut Vec<f64>) -> f64 {
+    sums.clear();
+    sums.extend(values.chunks(BLOCK).map(|block| f64::from(sum(block))));
+    sums.iter().sum()
+}
+
+fn sum(values: &[f32]) -> f32 {
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut lanes = [0.0f32; LANES];
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane += value;
+        }
+    }
+    lanes.iter().chain(rest).sum()
+}
+
+/// e^x for x <= 0, with a relative error below 1e-5: 2^k times a polynomial of the rest,
+/// without a branch. Below -87 it is 0, as it is for what is not a number.
+#[inline(always)]
+fn exp_negative(x: f32) -> f32 {
+    // Adding this number rounds to a whole one, which its low bits then hold.
+    const ROUND: f32 = 12_582_912.0;
+    let small = if x > -87.0 { x } else { -87.0 };
+    let t = small * std::f32::consts::LOG2_E;
+    let rounded = t + ROUND;
+    let k = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127);
+    let f = t - (rounded - ROUND);
+    let mut p = 1.540_353e-4f32;
+    p = p * f + 1.333_355_8e-3;
+    p = p * f + 9.618_129e-3;
+    p = p * f + 5.550_411e-2;
+    p = p * f + 2.402_265e-1;
+    p = p * f + 6.931_472e-1;
+    p = p * f + 1.0;
+    let value = p * f32::from_bits(k << 23);
+    if x > -87.0 { value } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_maximum_is_found_at_every_place_and_beside_what_is_no_number() {
+        for len in 1..40 {
+            for at in 0..len {
+                let mut values = vec![-1.0f32; len];
+                values[at] = 2.0;
+                values[(at + 1) % len] = if len > 1 { f32::NAN } else { 2.0 };
+                assert_eq!(maximum(&values), 2.0);
+            }
+        }
+        assert_eq!(maximum(&[]), f32::NEG_INFINITY);
+        assert_eq!(maximum(&[f32::NAN; 9]), f32::NEG_INFINITY);
+    }
+
+    #[test]
+    fn sums_of_blocks_add_up_to_the_whole() {
+        let values: Vec<f32> = (1..=1000u16).map(f32::from).collect();
+        let mut sums = Vec::new();
+        assert_eq!(block_sums(&values, &mut sums), 500_500.0);
+        assert_eq!((sums.len(), sums[0]), (4, 256.0 * 257.0 / 2.0));
+        assert_eq!(block_sums(&[], &mut sums), 0.0);
+    }
+
+    #[test]
+    fn powers_of_e_are_right_to_five_digits() {
+        let mut x = 0.0f32;
+        while x > -86.9 {
+            let (fast, exact) = (f64::from(exp_negative(x)), f64::from(x).exp());
+            assert!((fast / exact - 1.0).abs() < 1e-5, "e^{x}: {fast} against {exact}");
+            x -= 0.003;
+        }
+        assert_eq!((exp_negative(-1e9), exp_negative(f32::NAN)), (0.0, 0.0));
+        assert_eq!(exp_negative(f32::NEG_INFINITY), 0.0);
+    }
+}
