@@ -7,17 +7,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use inference_protocol::fleet::{NodeStatus, STATUS_DEADLINE_MS};
+use inference_protocol::fleet::NodeStatus;
 use tokio::sync::oneshot;
 use tokio::time::{timeout, timeout_at};
 
 use crate::admission::{Bounds, Queue, Ticket, TicketId};
 use crate::error::Error;
-use crate::fleet::{Attempt, EndpointId, Fleet, Outlook, Totals};
+use crate::fleet::{Attempt, EndpointId, Fleet, Outlook, STATUS_DEADLINE, Totals};
 use crate::upstream::Upstream;
-
-/// A node's status is never older than this.
-const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
 
 /// The fleet and its queue, shared by all requests.
 #[derive(Debug, Clone)]

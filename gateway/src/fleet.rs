@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
+use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, STATUS_DEADLINE_MS};
 
 use crate::routing::{Candidate, choose};
 
@@ -27,6 +27,9 @@ pub struct Attempt {
     /// Its engine's restarts at the time.
     pub engine_restarts: u64,
 }
+
+/// A node that says nothing for this long is out: no status is older.
+pub const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
 
 /// A model is still expected back for this long after its last node was lost: requests
 /// wait for it rather than hear that it does not exist.

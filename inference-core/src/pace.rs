@@ -100,7 +100,8 @@ impl Pace {
     }
 }
 
-fn smooth(value: &mut f32, newest: f32) {
+/// Moves a measured value towards its newest measurement; the first one counts in full.
+pub(crate) fn smooth(value: &mut f32, newest: f32) {
     *value = if *value == 0.0 { newest } else { *value + SMOOTHING * (newest - *value) };
 }
 

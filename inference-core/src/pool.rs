@@ -339,7 +339,8 @@ impl KvPool {
     }
 }
 
-fn common(a: &[Token], b: &[Token]) -> usize {
+/// How many tokens both begin with.
+pub(crate) fn common(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 

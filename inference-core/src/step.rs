@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::model::{Model, Row, Shape, Slot};
-use crate::pace::Pace;
+use crate::pace::{Pace, smooth};
 use crate::pool::{KvPool, TrackId};
 use crate::queue::FairQueue;
 use crate::request::{EngineStats, Event, Failure, RequestId};
@@ -17,9 +17,6 @@ use crate::sequence::{Job, Sequence};
 mod admission;
 #[cfg(test)]
 mod tests;
-
-/// Weight of the newest measurement in the smoothed speeds.
-const SMOOTHING: f32 = 0.2;
 
 /// Receives what happens to requests.
 pub type Emit<'a> = &'a mut dyn FnMut(RequestId, Event);
@@ -264,8 +261,4 @@ fn view((slot, entry): (usize, &Option<Sequence>)) -> Option<Waiting> {
         passed_over: sequence.passed_over,
         arrival: sequence.arrival,
     })
-}
-
-fn smooth(value: &mut f32, newest: f32) {
-    *value = if *value == 0.0 { newest } else { *value + SMOOTHING * (newest - *value) };
 }

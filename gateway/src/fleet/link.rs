@@ -1,25 +1,18 @@
 //! Drives one link to a node from its first status to its end.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::rt::{Read, Write};
 use hyper::{Request, StatusCode};
-use inference_protocol::fleet::{
-    NodeStatus, STATUS_DEADLINE_MS, STATUS_LINE_BYTES_MAX, STATUS_PATH,
-};
+use inference_protocol::fleet::{NodeStatus, STATUS_LINE_BYTES_MAX, STATUS_PATH};
 use inference_protocol::ids::is_plain_id;
 use tokio::time::timeout;
 
-use super::EndpointId;
+use super::{EndpointId, STATUS_DEADLINE};
 use crate::dispatcher::Dispatcher;
 use crate::upstream::{self, Upstream};
-
-/// A node that says nothing for this long is out.
-const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
 
 /// What a node must say about itself to be let in.
 #[derive(Debug, Clone, Default)]

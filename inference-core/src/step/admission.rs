@@ -3,6 +3,7 @@
 
 use super::{Emit, Engine};
 use crate::model::Model;
+use crate::pool::common;
 use crate::request::{Event, Tenant, Token};
 use crate::sequence::{Job, Leader, Sequence};
 
@@ -175,8 +176,4 @@ impl<M: Model> Engine<M> {
             self.parked.push(sequence);
         }
     }
-}
-
-fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
