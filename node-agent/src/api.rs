@@ -86,49 +86,68 @@ async fn route(
             authenticate(node, link, &request)?;
             only(&request, "GET").map(|()| status::stream(node.clone(), link.id))
         }
-        "/v1/chat/completions"
-        | "/v1/completions"
-        | "/v1/chat/completions/input_tokens"
-        | "/v1/embeddings"
-        | "/v1/rerank"
-        | "/rerank"
-        | "/tokenize"
-        | "/detokenize"
-        | "/apply-template" => {
-            authenticate(node, link, &request)?;
-            only(&request, "POST")?;
-            let path = path.to_string();
-            let caller = caller(node, link, &request);
-            post(node, caller, &path, &body::read(request.into_body()).await?).await
-        }
-        _ => match path.strip_prefix("/v1/models/") {
-            Some(id) => {
+        _ => match (path.strip_prefix("/v1/models/"), Question::at(path)) {
+            (Some(id), _) => {
                 authenticate(node, link, &request)?;
                 only(&request, "GET, HEAD")?;
-                check_model(node, id)?;
+                check_model(node, Some(id))?;
                 Ok(respond::json(to_json(&Model::new(node.model.clone(), node.created))))
             }
-            None => Err(Error::UnknownPath),
+            (None, Some(question)) => {
+                authenticate(node, link, &request)?;
+                only(&request, "POST")?;
+                let caller = caller(node, link, &request);
+                answer_to(node, caller, question, &body::read(request.into_body()).await?).await
+            }
+            (None, None) => Err(Error::UnknownPath),
         },
     }
 }
 
-async fn post(
+/// What the engine is asked.
+#[derive(Debug, Clone, Copy)]
+enum Question {
+    Chat,
+    Completion,
+    InputTokens,
+    Embeddings,
+    Rerank,
+    Tokenize,
+    Detokenize,
+    ApplyTemplate,
+}
+
+impl Question {
+    fn at(path: &str) -> Option<Self> {
+        Some(match path {
+            "/v1/chat/completions" => Self::Chat,
+            "/v1/completions" => Self::Completion,
+            "/v1/chat/completions/input_tokens" => Self::InputTokens,
+            "/v1/embeddings" => Self::Embeddings,
+            "/v1/rerank" | "/rerank" => Self::Rerank,
+            "/tokenize" => Self::Tokenize,
+            "/detokenize" => Self::Detokenize,
+            "/apply-template" => Self::ApplyTemplate,
+            _ => return None,
+        })
+    }
+}
+
+async fn answer_to(
     node: &Arc<Node>,
     caller: Caller,
-    path: &str,
+    question: Question,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    match path {
-        "/v1/chat/completions" => chat::complete(node, caller, body).await,
-        "/v1/completions" => completions::complete(node, caller, body).await,
-        "/v1/chat/completions/input_tokens" => text::count(node, caller, body).await,
-        "/v1/embeddings" => embeddings::embed(node, caller, body).await,
-        "/v1/rerank" | "/rerank" => embeddings::rerank(node, caller, body).await,
-        "/tokenize" => text::tokenize(node, caller, body).await,
-        "/detokenize" => text::detokenize(node, caller, body).await,
-        "/apply-template" => text::apply_template(node, caller, body).await,
-        _ => Err(Error::UnknownPath),
+    match question {
+        Question::Chat => chat::complete(node, caller, body).await,
+        Question::Completion => completions::complete(node, caller, body).await,
+        Question::InputTokens => text::count(node, caller, body).await,
+        Question::Embeddings => embeddings::embed(node, caller, body).await,
+        Question::Rerank => embeddings::rerank(node, caller, body).await,
+        Question::Tokenize => text::tokenize(node, caller, body).await,
+        Question::Detokenize => text::detokenize(node, caller, body).await,
+        Question::ApplyTemplate => text::apply_template(node, caller, body).await,
     }
 }
 
@@ -170,10 +189,9 @@ fn tenant<B>(request: &Request<B>, shown_key: bool) -> Tenant {
     Tenant(u64::from_le_bytes(number))
 }
 
-fn check_model(node: &Node, asked: &str) -> Result<(), Error> {
-    if asked == node.model {
-        return Ok(());
-    }
+/// A node serves one model, and needs no name for it; another name is refused.
+fn check_model(node: &Node, asked: Option<&str>) -> Result<(), Error> {
+    let Some(asked) = asked.filter(|asked| *asked != node.model) else { return Ok(()) };
     Err(Error::UnknownModel {
         asked: asked.chars().take(128).collect(),
         served: node.model.clone(),

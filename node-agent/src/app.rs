@@ -59,12 +59,16 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
         });
     }
     for gateway in options.gateways.clone() {
-        let joined = join::keep_joined(gateway, node.clone(), stop.clone(), seed());
+        let joined = join::keep_joined(gateway, node.clone(), stop.clone(), crate::random() as u64);
         parts.spawn(async move { joined.await.map_err(failed(EXIT_NO_PERMISSION)) });
     }
     let engine = options.engine.clone();
-    let supervised =
-        supervisor::supervise(engine, node.engine.clone(), engine_stop.clone(), seed());
+    let supervised = supervisor::supervise(
+        engine,
+        node.engine.clone(),
+        engine_stop.clone(),
+        crate::random() as u64,
+    );
     parts.spawn(async move { supervised.await.map_err(|e| failed(EXIT_DATA)(e.0)) });
     let outcome = tokio::select! {
         () = terminate.first() => Ok(()),
@@ -102,7 +106,7 @@ fn new_node(options: &ServeOptions) -> Result<Arc<Node>, String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     Ok(Arc::new(Node {
         name: options.name.clone(),
-        epoch: seed(),
+        epoch: crate::random() as u64,
         model: options.model_name.clone(),
         digest: options.digest.clone(),
         created: now.map_or(0, |d| d.as_secs()),
@@ -147,13 +151,6 @@ async fn wait_idle(engine: &EngineClient) {
             return;
         }
     }
-}
-
-fn seed() -> u64 {
-    let mut bytes = [0; 8];
-    // Fails only before the machine has booted; jitter and epochs then are less random.
-    let _ = getrandom::fill(&mut bytes);
-    u64::from_le_bytes(bytes)
 }
 
 /// SIGTERM and SIGINT.

@@ -1,6 +1,5 @@
 //! `flotilla-agent check`: loads models once, as `serve` would, and says whether they work.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use crate::engine_client::{EngineClient, EngineState};
 use crate::engine_flags::EngineFlags;
 use crate::engine_ipc::EngineFacts;
 use crate::engine_role::EngineOptions;
+use crate::machine::say;
 use crate::options::open_model;
 use crate::supervisor::supervise;
 
@@ -46,7 +46,7 @@ impl CheckArgs {
                 ),
                 Err(why) => why,
             };
-            say(&line)?;
+            say(&line.replace(char::is_control, " "))?;
         }
         match broken {
             0 => Ok(()),
@@ -83,10 +83,4 @@ async fn load(options: EngineOptions) -> Result<EngineFacts, String> {
             }
         }
     }
-}
-
-fn say(line: &str) -> Result<(), String> {
-    let line = line.replace(char::is_control, " ");
-    let mut out = std::io::stdout();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| e.to_string())
 }

@@ -5,6 +5,7 @@
 //! drops the body, and that cancels them.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -30,19 +31,12 @@ pub use envelope::{Envelope, Shape};
 
 use choice::News;
 
-/// Waits until the engine has begun with every choice; refusals become errors while a
-/// status can be sent.
+/// Waits until the engine has begun with the first choice: refusals become errors while a
+/// status can be sent. The others may have to wait for a slot.
 async fn begin(choices: &mut [Choice]) -> Result<(), Error> {
-    for choice in choices {
-        match choice.generation.next().await {
-            Some(Event::Started { prompt_tokens, thinking }) => {
-                choice.start(prompt_tokens, thinking);
-            }
-            Some(Event::Failed(failure)) => return Err(failure.into()),
-            Some(_) | None => return Err(Error::EngineLost),
-        }
-    }
-    Ok(())
+    let Some(first) = choices.first_mut() else { return Ok(()) };
+    let event = first.generation.next().await;
+    first.take(event).map(drop)
 }
 
 /// The answer to a question about text and tokens.
@@ -60,20 +54,23 @@ pub async fn whole(
     mut choices: Vec<Choice>,
     mut record: Record,
 ) -> Result<Response<Body>, Error> {
-    record.check(begin(&mut choices).await)?;
-    let mut all = Vec::new();
-    for choice in &mut choices {
-        let mut said = Vec::new();
-        while !choice.is_done() {
-            let event = choice.generation.next().await;
-            let news = record.check(choice.take(event))?;
-            if news.is_some() {
-                record.first_token();
+    let mut all: Vec<Vec<News>> = choices.iter().map(|_| Vec::new()).collect();
+    // All of them at once: events of a choice that nobody reads would pile up.
+    let said = poll_fn(|cx| {
+        for (choice, said) in choices.iter_mut().zip(&mut all) {
+            while !choice.is_done()
+                && let Poll::Ready(news) = choice.poll(cx)
+            {
+                if let Some(news) = news? {
+                    record.first_token();
+                    said.push(news);
+                }
             }
-            said.extend(news);
         }
-        all.push(said);
-    }
+        if choices.iter().all(Choice::is_done) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    })
+    .await;
+    record.check(said)?;
     record.succeed();
     Ok(respond::json(envelope.whole(&choices, all, usage(&choices))))
 }
@@ -123,8 +120,8 @@ impl http_body::Body for EventStream {
         // Everything that is ready goes out in one frame.
         for number in 0..this.choices.len() {
             while !this.ended && !this.choices[number].is_done() {
-                match this.choices[number].generation.poll_next(cx) {
-                    Poll::Ready(event) => this.write(number, event, &mut out),
+                match this.choices[number].poll(cx) {
+                    Poll::Ready(news) => this.write(number, news, &mut out),
                     Poll::Pending => break,
                 }
             }
@@ -141,9 +138,8 @@ impl http_body::Body for EventStream {
 }
 
 impl EventStream {
-    fn write(&mut self, number: usize, event: Option<Event>, out: &mut String) {
-        let choice = &mut self.choices[number];
-        match choice.take(event) {
+    fn write(&mut self, number: usize, news: Result<Option<News>, Error>, out: &mut String) {
+        match news {
             Ok(Some(news)) => {
                 self.record.first_token();
                 self.open(number, out);

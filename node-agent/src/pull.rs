@@ -98,7 +98,8 @@ pub fn run(args: PullArgs) -> Result<(), Failed> {
     let done = runtime.block_on(async {
         let stop = Stop::on_signals().map_err(|e| software(e.to_string()))?;
         let progress = Progress::new(args.no_progress);
-        let mut tools = Tools { client, progress, stop, retries: args.retries, seed: seed() };
+        let mut tools =
+            Tools { client, progress, stop, retries: args.retries, seed: crate::random() as u64 };
         fetch_all(jobs, &mut tools).await
     });
     // A name that is being looked up must not keep us.
@@ -206,13 +207,6 @@ fn print_path(path: &Path) -> Result<(), Failed> {
     let mut out = io::stdout();
     let written = out.write_all(&line).and_then(|()| out.flush());
     written.map_err(|e| io_failed(Path::new("stdout"), &e))
-}
-
-fn seed() -> u64 {
-    let mut bytes = [0; 8];
-    // Fails only before the machine has booted; jitter then is less random.
-    let _ = getrandom::fill(&mut bytes);
-    u64::from_le_bytes(bytes)
 }
 
 #[cfg(test)]

@@ -57,8 +57,10 @@ pub async fn answer(
     wanted: Wanted,
 ) -> Result<Response<Body>, Error> {
     let (api, id) = match wanted.shape {
-        Shape::Chat => ("chat_completions", inference_protocol::ids::chat_completion_id(random())),
-        Shape::Text => ("completions", inference_protocol::ids::completion_id(random())),
+        Shape::Chat => {
+            ("chat_completions", inference_protocol::ids::chat_completion_id(crate::random()))
+        }
+        Shape::Text => ("completions", inference_protocol::ids::completion_id(crate::random())),
     };
     let envelope = Envelope {
         shape: wanted.shape,
@@ -113,15 +115,6 @@ fn reading(node: &Node, wanted: &Wanted) -> Reading {
         },
         _ => Reading::Plain,
     }
-}
-
-/// Random bits for ids and seeds.
-pub fn random() -> u128 {
-    let mut bytes = [0; 16];
-    // The operating system's generator does not fail after boot; an id that repeats would
-    // still only confuse logs.
-    let _ = getrandom::fill(&mut bytes);
-    u128::from_le_bytes(bytes)
 }
 
 fn unix_seconds() -> u64 {

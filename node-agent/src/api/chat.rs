@@ -24,13 +24,13 @@ pub async fn complete(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let chat: ChatRequest = openai::parse(body)?;
-    check_model(node, &chat.model)?;
+    check_model(node, chat.model.as_deref())?;
     answer::answer(node, caller, read(chat, body)?).await
 }
 
 fn read(chat: ChatRequest, body: &[u8]) -> Result<Wanted, Error> {
     sampling::refuse_unserved(&openai::parse(body)?)?;
-    let mut checked = sampling::check(openai::parse(body)?, answer::random() as u64)?;
+    let mut checked = sampling::check(openai::parse(body)?, crate::random() as u64)?;
     let max_tokens = chat.max_completion_tokens.or(checked.options.max_tokens);
     if max_tokens == Some(0) {
         return Err(invalid("max_completion_tokens", "max_completion_tokens must be at least 1"));

@@ -24,7 +24,7 @@ pub async fn complete(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let completion: CompletionRequest = openai::parse(body)?;
-    check_model(node, &completion.model)?;
+    check_model(node, completion.model.as_deref())?;
     let echo = completion.echo == Some(true);
     let mut wanted = read(completion, body)?;
     if echo {
@@ -37,7 +37,7 @@ pub async fn complete(
 
 fn read(completion: CompletionRequest, body: &[u8]) -> Result<Wanted, Error> {
     sampling::refuse_unserved(&openai::parse(body)?)?;
-    let mut checked = sampling::check(openai::parse(body)?, answer::random() as u64)?;
+    let mut checked = sampling::check(openai::parse(body)?, crate::random() as u64)?;
     if completion.best_of.is_some_and(|best_of| best_of != checked.n) {
         return Err(invalid("best_of", "best_of must be the same as n with this engine"));
     }

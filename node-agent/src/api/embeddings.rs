@@ -22,7 +22,7 @@ const INPUTS_MAX: usize = 2048;
 
 #[derive(Debug, Deserialize)]
 struct EmbeddingsRequest {
-    model: String,
+    model: Option<String>,
     input: Inputs,
     encoding_format: Option<String>,
     dimensions: Option<usize>,
@@ -52,7 +52,7 @@ impl Inputs {
 /// Vectors of texts.
 pub async fn embed(node: &Arc<Node>, caller: Caller, body: &[u8]) -> Result<Response<Body>, Error> {
     let asked: EmbeddingsRequest = openai::parse(body)?;
-    check_model(node, &asked.model)?;
+    check_model(node, asked.model.as_deref())?;
     let base64 = match asked.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -123,9 +123,7 @@ pub async fn rerank(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let asked: RerankRequest = openai::parse(body)?;
-    if let Some(model) = &asked.model {
-        check_model(node, model)?;
-    }
+    check_model(node, asked.model.as_deref())?;
     if asked.top_n == Some(0) {
         return Err(invalid("top_n", "top_n must be at least 1"));
     }

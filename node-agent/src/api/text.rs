@@ -50,9 +50,7 @@ pub async fn tokenize(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let asked: Tokenize = openai::parse(body)?;
-    if let Some(model) = &asked.model {
-        check_model(node, model)?;
-    }
+    check_model(node, asked.model.as_deref())?;
     let with_pieces = asked.with_pieces.unwrap_or(false);
     let question = match (asked.content, asked.prompt, asked.messages) {
         (Some(text), None, None) => Question::TokenizeText {
@@ -124,17 +122,8 @@ pub async fn count(node: &Arc<Node>, caller: Caller, body: &[u8]) -> Result<Resp
 
 /// A chat whose model may be left out: the node has only one.
 fn read_chat(node: &Node, body: &[u8]) -> Result<inference_core::request::Chat, Error> {
-    #[derive(Deserialize)]
-    struct Named {
-        model: Option<String>,
-    }
-    let Named { model } = openai::parse(body)?;
-    if let Some(model) = &model {
-        check_model(node, model)?;
-    }
-    let mut fields: serde_json::Map<String, Value> = openai::parse(body)?;
-    fields.entry("model").or_insert_with(|| node.model.clone().into());
-    let chat: ChatRequest = openai::parse(to_json(&fields).as_bytes())?;
+    let chat: ChatRequest = openai::parse(body)?;
+    check_model(node, chat.model.as_deref())?;
     chat::conversation(chat)
 }
 

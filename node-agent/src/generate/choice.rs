@@ -1,5 +1,7 @@
 //! One answer of a request: engine events -> what is new of it.
 
+use std::task::{Context, Poll};
+
 use inference_core::answer::{Format, Parser, Part, ToolSet};
 use inference_core::request::{Event, FinishReason, TokenLogprob};
 
@@ -94,8 +96,13 @@ impl Choice {
         self
     }
 
+    /// What is new, once there is an event.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<News>, Error>> {
+        self.generation.poll_next(cx).map(|event| self.take(event))
+    }
+
     /// The engine has begun.
-    pub fn start(&mut self, prompt_tokens: u32, thinking: bool) {
+    fn start(&mut self, prompt_tokens: u32, thinking: bool) {
         self.prompt_tokens = prompt_tokens;
         if let Reading::Parted { format, tools, calls_max } = &self.reading {
             let parser = Parser::new(format, tools.clone(), thinking, *calls_max);
@@ -118,7 +125,11 @@ impl Choice {
                 Ok(Some(self.finish(reason)))
             }
             Some(Event::Failed(failure)) => Err(failure.into()),
-            Some(Event::Started { .. } | Event::Told(_) | Event::Embedded { .. }) => Ok(None),
+            Some(Event::Started { prompt_tokens, thinking }) => {
+                self.start(prompt_tokens, thinking);
+                Ok(None)
+            }
+            Some(Event::Told(_) | Event::Embedded { .. }) => Ok(None),
             Some(Event::Cancelled) | None => Err(Error::EngineLost),
         }
     }

@@ -1,6 +1,6 @@
 //! What is new of an answer -> JSON of the two shapes, whole or in chunks.
 
-use inference_core::answer::Part;
+use inference_core::answer::{Call, Message, Part, whole};
 use inference_core::request::TokenLogprob;
 use inference_protocol::openai::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, Completion, CompletionChoice, Delta,
@@ -38,7 +38,7 @@ pub struct Envelope {
 impl Envelope {
     /// The whole answer: everything that was new of each choice.
     pub fn whole(&self, choices: &[Choice], news: Vec<Vec<News>>, usage: Usage) -> String {
-        let all = choices.iter().zip(news).map(|(choice, news)| (choice, Whole::of(news)));
+        let all = choices.iter().zip(news).map(|(choice, news)| (choice, Whole::of(choice, news)));
         match self.shape {
             Shape::Chat => to_json(&ChatCompletion {
                 id: &self.id,
@@ -49,8 +49,7 @@ impl Envelope {
                 usage,
             }),
             Shape::Text => {
-                let all: Vec<_> =
-                    all.map(|(choice, whole)| (choice, whole.with_echo(choice))).collect();
+                let all: Vec<_> = all.collect();
                 let choices = all.iter().map(|(choice, whole)| whole.text_choice(choice));
                 to_json(&self.completion(choices.collect(), Some(usage)))
             }
@@ -58,21 +57,24 @@ impl Envelope {
     }
 
     fn chat_choice(&self, choice: &Choice, whole: Whole) -> ChatChoice {
-        let calls = whole.calls.into_iter().enumerate();
+        let Message { content, reasoning, calls } = whole.message;
+        let calls = calls.into_iter().enumerate();
         let tool_calls: Vec<ToolCall> = calls
-            .map(|(i, function)| {
+            .map(|(i, Call { name, arguments })| {
                 let id = self.call_id(choice.index, i);
+                let function = FunctionCall { name, arguments };
                 ToolCall { id, kind: "function", function }
             })
             .collect();
-        let silent = whole.content.is_empty() && !tool_calls.is_empty();
+        // An answer that says nothing is empty; one that only calls has no content.
+        let content = content.or_else(|| tool_calls.is_empty().then(String::new));
         ChatChoice {
             index: choice.index,
             message: ResponseMessage {
                 role: "assistant",
-                content: (!silent).then_some(whole.content),
+                content,
                 refusal: None,
-                reasoning_content: (!whole.reasoning.is_empty()).then_some(whole.reasoning),
+                reasoning_content: reasoning,
                 tool_calls,
             },
             logprobs: choice.wants_logprobs.then(|| logprobs::of_chat(&whole.logprobs)),
@@ -224,55 +226,34 @@ fn text_of(part: &Part) -> &str {
 /// All that was new of a choice, put together.
 #[derive(Debug, Default)]
 struct Whole {
-    content: String,
-    reasoning: String,
-    calls: Vec<FunctionCall>,
+    message: Message,
     logprobs: Vec<TokenLogprob>,
     finish: &'static str,
-    echo_chars: usize,
+    /// A text completion's, with an echoed prompt before it.
+    text: String,
 }
 
 impl Whole {
-    fn of(all: Vec<News>) -> Self {
-        let mut whole = Self::default();
+    fn of(choice: &Choice, all: Vec<News>) -> Self {
+        let (mut logprobs, mut finish, mut parts) = (Vec::new(), "", Vec::new());
         for news in all {
-            news.parts.into_iter().for_each(|part| whole.add(part));
-            whole.logprobs.extend(news.logprobs);
-            whole.finish = news.finish.unwrap_or(whole.finish);
+            parts.extend(news.parts);
+            logprobs.extend(news.logprobs);
+            finish = news.finish.unwrap_or(finish);
         }
-        whole
-    }
-
-    fn add(&mut self, part: Part) {
-        match part {
-            Part::Content(text) => self.content.push_str(&text),
-            Part::Reasoning(text) => self.reasoning.push_str(&text),
-            Part::CallStart { name, .. } => {
-                self.calls.push(FunctionCall { name, arguments: String::new() });
-            }
-            Part::CallArguments { index, fragment } => {
-                if let Some(call) = self.calls.get_mut(index) {
-                    call.arguments.push_str(&fragment);
-                }
-            }
-        }
-    }
-
-    fn with_echo(mut self, choice: &Choice) -> Self {
-        if let Some(echo) = &choice.echo {
-            self.echo_chars = echo.chars().count();
-            self.content.insert_str(0, echo);
-        }
-        self
+        let message = whole(parts);
+        let echo = choice.echo.as_deref().unwrap_or_default();
+        let text = format!("{echo}{}", message.content.as_deref().unwrap_or_default());
+        Self { message, logprobs, finish, text }
     }
 
     fn text_choice(&self, choice: &Choice) -> CompletionChoice<'_> {
+        let echo = choice.echo.as_deref().unwrap_or_default();
+        let logprobs = || logprobs::of_text(&self.logprobs, echo.chars().count());
         CompletionChoice {
-            text: &self.content,
+            text: &self.text,
             index: choice.index,
-            logprobs: choice
-                .wants_logprobs
-                .then(|| logprobs::of_text(&self.logprobs, self.echo_chars)),
+            logprobs: choice.wants_logprobs.then(logprobs),
             finish_reason: Some(self.finish),
         }
     }

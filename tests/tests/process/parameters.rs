@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use fleet_tests::process::Agent;
-use fleet_tests::{chat, streamed};
+use fleet_tests::{chat, eventually, streamed};
 use serde_json::{Value, json};
 
 const QUESTION: &str = "What is the capital of France?";
@@ -105,6 +105,23 @@ async fn several_answers_share_their_prompt_and_have_their_own_random_numbers() 
         assert_eq!(ends, 1);
     }
     assert!(text.ends_with("data: [DONE]\n\n"));
+}
+
+#[tokio::test]
+async fn a_stream_of_more_answers_than_slots_begins_with_the_first() {
+    let agent = Agent::start(&["--slots", "1"]).await;
+    // A node serves one model: nobody has to name it.
+    let mut request = asking(json!({"n": 6, "ignore_eos": true, "max_tokens": 900}));
+    request.as_object_mut().unwrap().remove("model");
+    let mut stream = agent.client.stream(&streamed(request)).await;
+    assert!(stream.next_chunk().await);
+    // It began although the others wait for the slot, seconds long.
+    eventually("the others wait", async || {
+        (agent.metric("node_queue_depth").await > 0.0).then_some(())
+    })
+    .await;
+    let said = stream.finish().await;
+    assert!(said.done && said.errors.is_empty(), "{said:?}");
 }
 
 #[tokio::test]

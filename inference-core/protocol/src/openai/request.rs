@@ -154,8 +154,8 @@ pub struct StreamOptions {
 /// `POST /v1/chat/completions`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ChatRequest {
-    /// The model's name.
-    pub model: String,
+    /// The model's name; a node, which serves one, can do without.
+    pub model: Option<String>,
     /// The conversation so far.
     pub messages: Vec<ChatMessage>,
     /// Tools, passed to the chat template as they are.
@@ -194,8 +194,8 @@ pub type ChatMessage = serde_json::Map<String, Value>;
 /// `POST /v1/completions`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct CompletionRequest {
-    /// The model's name.
-    pub model: String,
+    /// The model's name; a node, which serves one, can do without.
+    pub model: Option<String>,
     /// The text to go on with.
     pub prompt: Prompt,
     /// The text after the gap that is to be filled.
