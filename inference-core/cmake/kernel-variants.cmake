@@ -17,6 +17,11 @@ function(flotilla_add_kernel_variants)
         set_target_properties(ggml PROPERTIES ${property} "${definitions}")
     endforeach()
 
+    # Attention is ours in every set (inference-core/kernels); ggml's stays for what ours leaves.
+    set_source_files_properties(ggml-cpu/ops.cpp PROPERTIES COMPILE_DEFINITIONS
+        ggml_compute_forward_flash_attn_ext=flotilla_ggml_flash_attn_ext)
+    flotilla_add_attention(ggml-cpu)
+
     if (GGML_SYSTEM_ARCH STREQUAL "x86")
         # Ice Lake, Sapphire Rapids, Zen 4 and later: no BF16, which Ice Lake lacks.
         ggml_add_cpu_backend_variant(avx512
@@ -39,11 +44,16 @@ function(flotilla_add_kernel_variants)
     endif()
 endfunction()
 
+function(flotilla_add_attention target)
+    target_sources(${target} PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../kernels/attention.cpp)
+endfunction()
+
 # Leaves `ggml_backend_cpu_<tag>_reg` as the archive's only global symbol.
 # --force-group-allocation: C++ inline functions live in COMDAT groups, which the final
 # link would otherwise merge with the baseline's copies, losing the variant's code.
 function(flotilla_seal_variant tag)
     set(target ggml-cpu-${tag})
+    flotilla_add_attention(${target})
     # Unique symbols stay global whatever objcopy is told.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique>)
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${target}.sealed.o)

@@ -7,6 +7,7 @@
 
 #![expect(unsafe_code, reason = "the binding to llama.cpp")]
 
+mod attention;
 mod context;
 mod embedder;
 mod kernel;

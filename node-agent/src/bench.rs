@@ -4,6 +4,7 @@
 //! Every figure is a line of JSON, `{"name", "value", "aim", "how"}`, or a part of a table.
 //! Figures with an aim are ratios of two measurements that take turns in this run.
 
+pub mod attention;
 pub mod memory;
 pub mod plot;
 pub mod progress;
@@ -22,6 +23,8 @@ use inference_core::plan::LoadMode;
 use crate::machine::say;
 use crate::options::open_model;
 use progress::Progress;
+use serde::{Deserialize, Serialize};
+
 use report::{Figure, Figures};
 use runner::Runner;
 
@@ -57,6 +60,15 @@ pub enum Format {
 }
 
 /// Where figures go.
+/// How the engine of a child that measures runs.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Setup {
+    /// The kernels, proven.
+    pub kernel: Kernel,
+    /// Threads that compute.
+    pub threads: u32,
+}
+
 struct Show {
     format: Format,
     bar: Progress,
@@ -100,17 +112,21 @@ pub fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), String> {
     let threads = args.threads.unwrap_or(cores);
     let show = Show {
         format: args.format.unwrap_or(default),
-        bar: Progress::new(Some(Runner::steps(args.rounds) + 1)),
+        bar: Progress::new(Some(Runner::steps(args.rounds) + 1 + u64::from(args.rounds))),
         figures: RefCell::default(),
     };
     let how = format!("threads; kernels {}", kernel.name());
     show.say("machine", f64::from(threads), None, &how)?;
     show.begin("memory");
     // In a process of its own, and before anything here takes memory from it.
-    for figure in memory::measure(&args.model, &header, memory::Setup { kernel, threads })? {
+    let setup = Setup { kernel, threads };
+    for figure in memory::measure(&args.model, &header, setup)? {
         show.add(figure)?;
     }
     show.step();
+    for figure in attention::measure(&args.model, setup, args.rounds, &show)? {
+        show.add(figure)?;
+    }
     register(kernel);
     let weights = Weights::load(&args.model, LoadMode::Mmap).map_err(|e| e.to_string())?;
     Runner { weights, threads, rounds: args.rounds, show: &show }.run()?;

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         Command::Synth(args) => args.run().map_err(|message| Failed { code: EXIT_DATA, message }),
         Command::Tune(args) => tune(&args),
         Command::MemoryTrial(args) => bench::memory::child(&args).map_err(software),
+        Command::AttentionTrial(args) => bench::attention::child(&args).map_err(software),
         Command::TuneTrials(args) => trials::child(&args).map_err(software),
         Command::Engine(args) => engine(args),
         Command::KernelTrial { kernel } => trial(kernel),

@@ -67,6 +67,9 @@ pub enum Command {
     /// Measure the memory of one engine; started by `bench`
     #[command(hide = true)]
     MemoryTrial(ChildArgs),
+    /// Measure a model at depth; started by `bench`
+    #[command(hide = true)]
+    AttentionTrial(ChildArgs),
     /// Measure ways to run a model; started by `tune`
     #[command(hide = true)]
     TuneTrials(ChildArgs),

@@ -102,6 +102,49 @@ fn median_speed<M: Model>(
     Ok(positions.len() as f64 / seconds)
 }
 
+/// Tokens per second at a depth where attention counts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Deep {
+    /// One prompt of [`DEEP_TOKENS`], in whole batches.
+    pub prefill: f64,
+    /// More of it, in chunks of [`CHUNK_ROWS`].
+    pub chunks: f64,
+    /// Eight sequences side by side, one of them after that prompt.
+    pub decode: f64,
+}
+
+/// Tokens of a deep prompt.
+pub const DEEP_TOKENS: u32 = 1536;
+/// Rows of a chunk of prefill beside readers, or of a short second turn.
+pub const CHUNK_ROWS: u32 = 16;
+/// Tokens that each of the other sequences holds, and how many they are.
+const OTHERS: (u32, u32) = (192, 7);
+/// Cells that [`deep`] wants.
+pub const DEEP_CELLS: u32 =
+    DEEP_TOKENS + STEPS * CHUNK_ROWS + OTHERS.0 * OTHERS.1 + (OTHERS.1 + 1) * (STEPS + 1);
+
+/// Measures batches of a model at depth; it must have eight slots.
+pub fn deep<M: Model>(model: &mut M) -> Result<Deep, DecodeError> {
+    let prefill = f64::from(DEEP_TOKENS) / fill(model, 0, DEEP_TOKENS)?;
+    let mut seconds = Vec::new();
+    for step in 0..STEPS {
+        let first = DEEP_TOKENS + step * CHUNK_ROWS;
+        let row = |i| Row { track: 0, position: first + i, token: 40 + i, logits: false };
+        let rows: Vec<Row> = (0..CHUNK_ROWS).map(row).collect();
+        let begun = Instant::now();
+        model.decode(&rows)?;
+        seconds.push(begun.elapsed().as_secs_f64());
+    }
+    let mut positions = vec![DEEP_TOKENS + STEPS * CHUNK_ROWS];
+    for track in 1..=OTHERS.1 {
+        fill(model, track, OTHERS.0)?;
+        positions.push(OTHERS.0);
+    }
+    let decode = median_speed(model, &mut positions, STEPS)?;
+    (0..=OTHERS.1).for_each(|track| model.clear(track));
+    Ok(Deep { prefill, chunks: f64::from(CHUNK_ROWS) / median(seconds), decode })
+}
+
 /// How much a trial of a candidate computes: the same for all candidates of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
@@ -180,6 +223,14 @@ mod tests {
         let mut model = FakeModel::new(3, 64, 16);
         assert!(raw_decode(&mut model, 3, 10, 4).unwrap() > 0.0);
         assert!(raw_prefill(&mut model, 40).unwrap() > 0.0);
+        assert_eq!(model.cells(), 0);
+    }
+
+    #[test]
+    fn a_deep_measurement_fits_into_its_cells_and_leaves_nothing() {
+        let mut model = FakeModel::with_cells(8, DEEP_CELLS, 512, DEEP_CELLS);
+        let deep = deep(&mut model).unwrap();
+        assert!(deep.prefill > 0.0 && deep.chunks > 0.0 && deep.decode > 0.0);
         assert_eq!(model.cells(), 0);
     }
 

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use llama_cpp_sys_2 as sys;
 
+use super::attention::Attention;
 use super::log;
 use crate::hardware::Kernel;
 
@@ -57,8 +58,11 @@ pub fn register(kernel: Kernel) {
 const ROWS: i64 = 64;
 const COLUMNS: i64 = 512;
 
+/// Threads of a trial.
+const TRIAL_THREADS: i32 = 2;
+
 /// Runs `kernel` on small matrices of the common types, one column and eight, in every
-/// layout that it offers, and checks the sums. Dies of SIGILL where the machine does not
+/// layout that it offers, and on small attentions, and checks the sums. Dies of SIGILL where the machine does not
 /// have what the kernel uses: run it in a process of its own.
 pub fn trial(kernel: Kernel) -> Result<(), String> {
     register(kernel);
@@ -77,17 +81,23 @@ pub fn trial(kernel: Kernel) -> Result<(), String> {
             }
         }
     }
+    for rows in [1, 4, 65] {
+        for kind in [sys::GGML_TYPE_F16, sys::GGML_TYPE_Q8_0] {
+            let numbers = Attention::ones(rows).run(&device, kind, TRIAL_THREADS)?;
+            check_all(&numbers, 1.0).map_err(|wrong| format!("attention, type {kind}: {wrong}"))?;
+        }
+    }
     Ok(())
 }
 
-struct Device {
+pub(super) struct Device {
     registration: sys::ggml_backend_reg_t,
     device: sys::ggml_backend_dev_t,
     backend: sys::ggml_backend_t,
 }
 
 /// Frees a ggml context.
-struct Graph(*mut sys::ggml_context);
+pub(super) struct Graph(pub *mut sys::ggml_context);
 
 impl Drop for Graph {
     fn drop(&mut self) {
@@ -97,7 +107,7 @@ impl Drop for Graph {
 }
 
 /// Frees a buffer of tensors.
-struct Buffer(sys::ggml_backend_buffer_t);
+pub(super) struct Buffer(pub sys::ggml_backend_buffer_t);
 
 impl Drop for Buffer {
     fn drop(&mut self) {
@@ -114,7 +124,7 @@ impl Drop for Device {
 }
 
 impl Device {
-    fn open(kernel: Kernel) -> Result<Self, String> {
+    pub fn open(kernel: Kernel) -> Result<Self, String> {
         let registration = registration(kernel);
         // SAFETY: the registration is static and has one device; null is checked.
         unsafe {
@@ -195,15 +205,43 @@ impl Device {
             sys::ggml_backend_tensor_set(weights, packed.as_ptr().cast(), 0, bytes);
             let input_bytes = (COLUMNS * columns) as usize * size_of::<f32>();
             sys::ggml_backend_tensor_set(input, ones.as_ptr().cast(), 0, input_bytes);
-            let work = sys::ggml_new_graph(graph.0);
-            sys::ggml_build_forward_expand(work, output);
-            if sys::ggml_backend_graph_compute(self.backend, work) != sys::GGML_STATUS_SUCCESS {
-                return Err("a trial multiplication failed".into());
-            }
+            self.compute(graph.0, output, TRIAL_THREADS)?;
             let mut sums = vec![0.0f32; (ROWS * columns) as usize];
             let sums_bytes = sums.len() * size_of::<f32>();
             sys::ggml_backend_tensor_get(output, sums.as_mut_ptr().cast(), 0, sums_bytes);
-            check_sums(&sums, kind)
+            check_all(&sums, COLUMNS as f32).map_err(|wrong| format!("type {kind}: {wrong}"))
+        }
+    }
+
+    /// What computes.
+    pub fn backend(&self) -> sys::ggml_backend_t {
+        self.backend
+    }
+
+    /// Computes a tensor of a graph.
+    ///
+    /// # Safety
+    /// The tensor belongs to the context, and both are allocated.
+    pub unsafe fn compute(
+        &self,
+        context: *mut sys::ggml_context,
+        output: *mut sys::ggml_tensor,
+        threads: i32,
+    ) -> Result<(), String> {
+        type SetThreads = unsafe extern "C" fn(sys::ggml_backend_t, i32);
+        // SAFETY: the names' types are ggml's own; null is checked; see above.
+        unsafe {
+            let name = c"ggml_backend_set_n_threads".as_ptr();
+            let address = sys::ggml_backend_reg_get_proc_address(self.registration, name);
+            if !address.is_null() {
+                std::mem::transmute::<*mut c_void, SetThreads>(address)(self.backend, threads);
+            }
+            let work = sys::ggml_new_graph(context);
+            sys::ggml_build_forward_expand(work, output);
+            match sys::ggml_backend_graph_compute(self.backend, work) {
+                sys::GGML_STATUS_SUCCESS => Ok(()),
+                _ => Err("a trial computation failed".into()),
+            }
         }
     }
 }
@@ -219,11 +257,10 @@ fn is_tiled(layout: sys::ggml_backend_buffer_type_t) -> bool {
     }
 }
 
-fn check_sums(sums: &[f32], kind: sys::ggml_type) -> Result<(), String> {
-    let expected = COLUMNS as f32;
-    // Quantisation rounds ones slightly; a wrong kernel is far off.
-    match sums.iter().find(|s| (*s - expected).abs() > 0.05 * expected || s.is_nan()) {
-        Some(wrong) => Err(format!("type {kind}: a sum is {wrong}, not {expected}")),
+/// Quantisation rounds ones slightly; a wrong kernel is far off.
+fn check_all(numbers: &[f32], expected: f32) -> Result<(), String> {
+    match numbers.iter().find(|s| (*s - expected).abs() > 0.05 * expected || s.is_nan()) {
+        Some(wrong) => Err(format!("a number is {wrong}, not {expected}")),
         None => Ok(()),
     }
 }
@@ -232,7 +269,7 @@ fn check_sums(sums: &[f32], kind: sys::ggml_type) -> Result<(), String> {
 ///
 /// # Safety
 /// None beyond ggml being linked; the result frees itself.
-unsafe fn new_graph() -> Result<Graph, String> {
+pub(super) unsafe fn new_graph() -> Result<Graph, String> {
     // SAFETY: the sizes are ggml's own; null is checked.
     let context = unsafe {
         sys::ggml_init(sys::ggml_init_params {

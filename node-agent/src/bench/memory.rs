@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use inference_core::bench::{Bench, prompt};
 use inference_core::gguf::Header;
-use inference_core::hardware::Kernel;
 use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
 use inference_core::llama::{ContextOptions, LlamaModel, Weights, register};
@@ -17,6 +16,7 @@ use inference_core::plan::{Facts, LoadMode, NoPlan, Plan, Wanted, plan};
 use inference_core::request::Sampling;
 use serde::{Deserialize, Serialize};
 
+use super::Setup;
 use super::report::Figure;
 use crate::measuring::{Measuring, command, prepare_child, tell};
 use crate::options::ChildArgs;
@@ -31,15 +31,6 @@ const ANSWER_TOKENS: u32 = 48;
 /// Loading from a slow disk and sixteen requests on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 const MEBIBYTE: f64 = 1_048_576.0;
-
-/// How the engine of a memory trial runs.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Setup {
-    /// The kernels, proven.
-    pub kernel: Kernel,
-    /// Threads that compute.
-    pub threads: u32,
-}
 
 /// Resident memory, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -61,6 +61,9 @@ fn a_bench_prints_every_figure_as_a_line_of_json() {
         line.unwrap_or_else(|| panic!("no {name} in {}", ran.stdout))["value"].as_f64().unwrap()
     };
     for name in [
+        "attention_prefill",
+        "attention_chunks",
+        "attention_decode",
         "decode_batch_1",
         "decode_batch_16",
         "step_overhead",

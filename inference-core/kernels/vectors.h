@@ -1,0 +1,99 @@
+// Vectors as wide as the kernels' instructions, and products of small matrices whose columns
+// are lanes. Compiled once for each set of kernels; the names are local to each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int WIDTH = 16;
+constexpr int BLOCK_ROWS = 8;
+#elif defined(__AVX__)
+constexpr int WIDTH = 8;
+constexpr int BLOCK_ROWS = 4;
+#else
+constexpr int WIDTH = 4;
+constexpr int BLOCK_ROWS = 8;
+#endif
+
+typedef float Vec __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+
+inline Vec & at(float * p) { return *reinterpret_cast<Vec *>(p); }
+inline const Vec & at(const float * p) { return *reinterpret_cast<const Vec *>(p); }
+inline Vec all(float x) { return x - Vec{}; }
+
+/// Adding this number (1.5 * 2^23) rounds to a whole one, whose low bits the sum then holds.
+constexpr float ROUND = 12582912.0f;
+
+inline Vec round(Vec x) { return x + ROUND - ROUND; }
+
+/// x * 2^n for whole n: exact, and 0 below the smallest normal number.
+inline Vec shift(Vec x, Vec n) {
+    const Ints bits = (Ints) x + ((Ints) (n + ROUND) << 23);
+    return n < -126.0f ? Vec{} : (Vec) bits;
+}
+
+/// 2^x for |x| <= 1/2. Polynomial: Cephes, expf.
+inline Vec exp2_fraction(Vec x) {
+    const Vec r = x * 0.693147181f;
+    Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    return p * (r * r) + r + 1.0f;
+}
+
+/// A matrix whose element (row, k) stands at row * row_step + k * k_step.
+struct Matrix {
+    const float * data;
+    ptrdiff_t row_step;
+    ptrdiff_t k_step;
+};
+
+template <int ROWS, int VECS, bool ADD>
+inline void multiply_block(const Matrix & a, const float * b, float * c, ptrdiff_t step, int depth) {
+    Vec sums[ROWS][VECS];
+    for (int i = 0; i < ROWS; i++) {
+        for (int j = 0; j < VECS; j++) {
+            sums[i][j] = ADD ? at(c + i * step + j * WIDTH) : Vec{};
+        }
+    }
+    const float * x = a.data;
+    for (int k = 0; k < depth; k++, x += a.k_step, b += step) {
+        for (int j = 0; j < VECS; j++) {
+            const Vec lanes = at(b + j * WIDTH);
+            for (int i = 0; i < ROWS; i++) {
+                sums[i][j] += x[i * a.row_step] * lanes;
+            }
+        }
+    }
+    for (int i = 0; i < ROWS; i++) {
+        for (int j = 0; j < VECS; j++) {
+            at(c + i * step + j * WIDTH) = sums[i][j];
+        }
+    }
+}
+
+/// c[row][lane] (+)= sum over k of a(row, k) * b[k][lane]; rows in whole blocks.
+template <bool ADD>
+void multiply(Matrix a, const float * b, float * c, int rows, int depth, int lanes) {
+    for (int j = 0; j < lanes;) {
+        const bool two = j + 2 * WIDTH <= lanes;
+        Matrix block = a;
+        for (int i = 0; i < rows; i += BLOCK_ROWS, block.data += BLOCK_ROWS * a.row_step) {
+            float * out = c + (ptrdiff_t) i * lanes + j;
+            if (two) {
+                multiply_block<BLOCK_ROWS, 2, ADD>(block, b + j, out, lanes, depth);
+            } else {
+                multiply_block<BLOCK_ROWS, 1, ADD>(block, b + j, out, lanes, depth);
+            }
+        }
+        j += two ? 2 * WIDTH : WIDTH;
+    }
+}
+
+} // namespace

@@ -1,0 +1,273 @@
+//! Attention alone, as one operation of a set of CPU kernels: for the trial and for tests.
+//! The computation is in inference-core/kernels.
+
+use llama_cpp_sys_2 as sys;
+
+use super::kernel::{Buffer, Device, new_graph};
+
+/// Half-precision minus infinity: a cell that a row does not see.
+const HIDDEN: u16 = 0xFC00;
+
+/// One attention.
+pub(super) struct Attention {
+    /// Heads of the queries.
+    pub heads: usize,
+    /// Heads of the keys and values; a divisor of `heads`.
+    pub key_heads: usize,
+    /// Numbers of a head.
+    pub size: usize,
+    /// Query rows.
+    pub rows: usize,
+    /// Cells with a key and a value.
+    pub cells: usize,
+    /// `[row][head][size]`
+    pub queries: Vec<f32>,
+    /// `[cell][key head][size]`
+    pub keys: Vec<f32>,
+    /// `[cell][key head][size]`
+    pub values: Vec<f32>,
+    /// `[row][cell]`: whether the row sees the cell.
+    pub sees: Vec<bool>,
+}
+
+impl Attention {
+    /// Ones everywhere: every number of the result is 1, whatever the weights are.
+    pub fn ones(rows: usize) -> Self {
+        let (heads, key_heads, size, cells) = (8, 2, 64, 256);
+        Self {
+            heads,
+            key_heads,
+            size,
+            rows,
+            cells,
+            queries: vec![1.0; rows * heads * size],
+            keys: vec![1.0; cells * key_heads * size],
+            values: vec![1.0; cells * key_heads * size],
+            sees: (0..rows * cells).map(|i| i % 3 != 0).collect(),
+        }
+    }
+
+    /// Computes it with keys and values of a type: `[row][head][size]`.
+    pub fn run(
+        &self,
+        device: &Device,
+        kind: sys::ggml_type,
+        threads: i32,
+    ) -> Result<Vec<f32>, String> {
+        let [heads, key_heads, size, rows, cells] =
+            [self.heads, self.key_heads, self.size, self.rows, self.cells].map(|n| n as i64);
+        // SAFETY: all tensors belong to a context and a buffer that live to the end of the
+        // function, what is copied has the tensors' sizes, and null is checked.
+        unsafe {
+            let graph = new_graph()?;
+            let cache = |kind| sys::ggml_new_tensor_3d(graph.0, kind, size, key_heads, cells);
+            let queries = sys::ggml_new_tensor_3d(graph.0, sys::GGML_TYPE_F32, size, heads, rows);
+            let (keys, values) = (cache(kind), cache(kind));
+            let mask = sys::ggml_new_tensor_2d(graph.0, sys::GGML_TYPE_F16, cells, rows);
+            let swap = |tensor| sys::ggml_permute(graph.0, tensor, 0, 2, 1, 3);
+            let scale = 1.0 / (size as f32).sqrt();
+            let output = sys::ggml_flash_attn_ext(
+                graph.0,
+                swap(queries),
+                swap(keys),
+                swap(values),
+                mask,
+                scale,
+                0.0,
+                0.0,
+            );
+            let buffer = sys::ggml_backend_alloc_ctx_tensors(graph.0, device.backend());
+            if buffer.is_null() {
+                return Err("no memory for a trial".into());
+            }
+            let _buffer = Buffer(buffer);
+            set(queries, &self.queries);
+            set_packed(keys, &self.keys);
+            set_packed(values, &self.values);
+            set(mask, &self.sees.iter().map(|s| if *s { 0 } else { HIDDEN }).collect::<Vec<u16>>());
+            device.compute(graph.0, output, threads)?;
+            let mut result = vec![0.0f32; self.queries.len()];
+            let bytes = size_of_val(result.as_slice());
+            sys::ggml_backend_tensor_get(output, result.as_mut_ptr().cast(), 0, bytes);
+            Ok(result)
+        }
+    }
+}
+
+/// # Safety
+/// The tensor is allocated and has the size of the data.
+unsafe fn set<T>(tensor: *mut sys::ggml_tensor, data: &[T]) {
+    // SAFETY: see above.
+    unsafe {
+        sys::ggml_backend_tensor_set(tensor, data.as_ptr().cast(), 0, size_of_val(data));
+    }
+}
+
+/// # Safety
+/// The tensor is allocated and has as many elements as the data.
+unsafe fn set_packed(tensor: *mut sys::ggml_tensor, data: &[f32]) {
+    // SAFETY: the buffer has the tensor's size; see above.
+    unsafe {
+        let mut packed = vec![0u8; sys::ggml_nbytes(tensor)];
+        let columns = (*tensor).ne[0];
+        let (kind, out) = ((*tensor).type_, packed.as_mut_ptr().cast());
+        let rows = data.len() as i64 / columns;
+        sys::ggml_quantize_chunk(kind, data.as_ptr(), out, 0, rows, columns, std::ptr::null());
+        set(tensor, &packed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware::Kernel;
+    use proptest::prelude::*;
+    use rand_core::{Rng, SeedableRng};
+    use rand_pcg::Pcg64;
+
+    /// Which cells the rows see.
+    #[derive(Debug, Clone, Copy)]
+    enum Rows {
+        /// Those of one prompt, each after the other.
+        Prompt,
+        /// One of each of several sequences, whose cells lie interleaved.
+        Interleaved,
+        /// A few sequences' next tokens and a piece of a prompt.
+        Mixed,
+        /// Anything, also nothing.
+        Random,
+    }
+
+    impl Rows {
+        fn sees(self, random: &mut Pcg64, row: usize, rows: usize, cells: usize) -> Vec<bool> {
+            let visible = cells.saturating_sub(rows) + row;
+            let of_prompt = |cell: usize| cell <= visible;
+            let of_stream = |cell: usize, streams: usize| cell % streams == row;
+            let sees = |cell| match self {
+                Self::Prompt => of_prompt(cell),
+                Self::Interleaved => of_stream(cell, rows),
+                Self::Mixed if row < 4 => cell < cells / 3 && of_stream(cell, 4),
+                Self::Mixed => cell >= cells / 3 && of_prompt(cell),
+                Self::Random => random.next_u32() % 5 < 2,
+            };
+            (0..cells).map(sees).collect()
+        }
+    }
+
+    fn attention(shape: [usize; 5], rows_see: Rows, seed: u64) -> Attention {
+        let [shared, key_heads, size, rows, cells] = shape;
+        let heads = shared * key_heads;
+        let mut random = Pcg64::seed_from_u64(seed);
+        let queries = (0..rows * heads * size)
+            .map(|_| (random.next_u32() % 257) as f32 / 128.0 - 1.0)
+            .collect();
+        // Whole sixteenths of at most 127 in blocks that hold 127: exact in every type.
+        let mut cache = || -> Vec<f32> {
+            let mut one = |i| if i % 32 == 0 { 127 } else { random.next_u32() as i32 % 128 };
+            (0..cells * key_heads * size).map(|i| one(i) as f32 / 16.0).collect()
+        };
+        let (keys, values) = (cache(), cache());
+        let sees = (0..rows).flat_map(|row| rows_see.sees(&mut random, row, rows, cells)).collect();
+        Attention { heads, key_heads, size, rows, cells, queries, keys, values, sees }
+    }
+
+    /// The definition, in double precision.
+    fn expected(a: &Attention) -> Vec<f64> {
+        let (size, shared) = (a.size, a.heads / a.key_heads);
+        let mut out = vec![0.0; a.queries.len()];
+        for (number, result) in out.chunks_exact_mut(size).enumerate() {
+            let (row, key_head) = (number / a.heads, number % a.heads / shared);
+            let query = &a.queries[number * size..][..size];
+            let of = |all: &'_ [f32], cell: usize| {
+                let from = (cell * a.key_heads + key_head) * size;
+                all[from..from + size].iter().map(|x| f64::from(*x)).collect::<Vec<f64>>()
+            };
+            let seen: Vec<usize> = (0..a.cells).filter(|c| a.sees[row * a.cells + c]).collect();
+            let score = |cell: &usize| {
+                let products = query.iter().zip(of(&a.keys, *cell));
+                products.map(|(q, k)| f64::from(*q) * k).sum::<f64>() / (size as f64).sqrt()
+            };
+            let scores: Vec<f64> = seen.iter().map(score).collect();
+            let peak = scores.iter().copied().fold(f64::MIN, f64::max);
+            let total: f64 = scores.iter().map(|s| (s - peak).exp()).sum();
+            for (cell, score) in seen.iter().zip(&scores) {
+                let weight = (score - peak).exp() / total;
+                result.iter_mut().zip(of(&a.values, *cell)).for_each(|(r, v)| *r += weight * v);
+            }
+        }
+        out
+    }
+
+    impl Attention {
+        /// One row of it.
+        fn only(&self, row: usize) -> Self {
+            let numbers = self.heads * self.size;
+            Self {
+                rows: 1,
+                queries: self.queries[row * numbers..][..numbers].to_vec(),
+                sees: self.sees[row * self.cells..][..self.cells].to_vec(),
+                keys: self.keys.clone(),
+                values: self.values.clone(),
+                ..*self
+            }
+        }
+    }
+
+    /// By what the CPU claims; every kernel has its own trial at run time.
+    fn runs_here(kernel: Kernel) -> bool {
+        match kernel {
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Avx512 => {
+                std::is_x86_feature_detected!("avx512vbmi")
+                    && std::is_x86_feature_detected!("avx512vnni")
+            }
+            kernel => kernel == Kernel::Baseline,
+        }
+    }
+
+    fn check(shape: [usize; 5], rows_see: Rows, kind: sys::ggml_type, threads: i32, seed: u64) {
+        let attention = attention(shape, rows_see, seed);
+        let wanted = expected(&attention);
+        // What ours leaves to ggml is summed in half precision, or from rounded queries.
+        let ours = shape[0] >= 2;
+        let tolerance = if ours { 2e-4 } else { 0.3 };
+        for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
+            let device = Device::open(*kernel).unwrap();
+            let got = attention.run(&device, kind, threads).unwrap();
+            for (i, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+                let off = (f64::from(*got) - wanted).abs();
+                assert!(off <= tolerance, "{kernel:?}, number {i}: {got}, not {wanted}");
+            }
+            if ours {
+                let row = seed as usize % attention.rows;
+                let alone = attention.only(row).run(&device, kind, threads).unwrap();
+                let beside = &got[row * alone.len()..][..alone.len()];
+                assert_eq!(alone, beside, "{kernel:?}: row {row} depends on others");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn attention_is_what_its_definition_says(
+            shared in prop::sample::select(vec![1usize, 2, 4, 7, 8, 16]),
+            key_heads in prop::sample::select(vec![1usize, 2, 4]),
+            size in prop::sample::select(vec![32usize, 64, 96, 128, 256]),
+            rows in 1usize..40,
+            blocks in 1usize..5,
+            rows_see in prop::sample::select(vec![Rows::Prompt, Rows::Interleaved, Rows::Mixed, Rows::Random]),
+            kind in prop::sample::select(vec![sys::GGML_TYPE_F16, sys::GGML_TYPE_F32, sys::GGML_TYPE_Q8_0]),
+            threads in 1i32..4,
+            seed in any::<u64>(),
+        ) {
+            let cells = blocks * 64 + seed as usize % 64;
+            check([shared, key_heads, size, rows, cells], rows_see, kind, threads, seed);
+        }
+    }
+
+    #[test]
+    fn a_long_prompt_attends_to_everything_before_it() {
+        check([7, 2, 64, 200, 1000], Rows::Prompt, sys::GGML_TYPE_F16, 2, 1);
+    }
+}
