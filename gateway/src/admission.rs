@@ -1,22 +1,36 @@
 //! PURE. The central queue: requests wait here, not at nodes, and are bound to an endpoint
 //! only when a slot is free.
 //!
-//! First come, first served for each model. A request whose node was lost before it
-//! answered goes to the head of the line: it has waited already.
+//! Whose turn it is: classes share the slots by weight ([`class`]), the tenants of a class
+//! equally, both by work and not by count ([`turns`]); a tenant's own requests go in order of
+//! arrival. A request whose node was lost before it answered goes before all of them: it has
+//! waited already. Requests for models without a free slot hold up nobody else.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A waiting request's number.
+pub mod class;
+pub mod cost;
+mod turns;
+
+pub use class::Class;
+use turns::Turns;
+
+/// A waiting request's number; they grow.
 pub type TicketId = u64;
 
 /// A waiting request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Ticket<I> {
     /// Its number.
     pub id: TicketId,
     /// The model it wants.
     pub model: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// How urgent it is.
+    pub class: Class,
+    /// What it will cost, in units of [`cost`].
+    pub work: f64,
     /// Bytes that it holds in memory.
     pub bytes: usize,
     /// Endpoints that failed it already.
@@ -32,54 +46,135 @@ pub struct Bounds {
     pub bytes_max: usize,
 }
 
-/// Waiting requests, in order.
+/// A tenant's waiting requests in one class.
+#[derive(Debug, Default)]
+struct Line {
+    /// By model, in order of arrival.
+    models: BTreeMap<String, BTreeSet<TicketId>>,
+    work: f64,
+}
+
+/// A class's waiting requests.
+#[derive(Debug, Default)]
+struct Lines {
+    tenants: BTreeMap<String, Line>,
+    turns: Turns<String>,
+    depth: usize,
+}
+
+/// Waiting requests.
 #[derive(Debug)]
 pub struct Queue<I> {
     bounds: Bounds,
-    tickets: VecDeque<Ticket<I>>,
+    tickets: BTreeMap<TicketId, Ticket<I>>,
+    retried: VecDeque<TicketId>,
+    classes: BTreeMap<Class, Lines>,
+    turns: Turns<Class>,
     bytes: usize,
-    drained: DrainRate,
 }
 
-/// The queue is full.
+/// The queue is full, for this class at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-impl<I: Copy + PartialEq> Queue<I> {
+impl<I> Queue<I> {
     /// An empty queue.
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, tickets: VecDeque::new(), bytes: 0, drained: DrainRate::default() }
+        let classes = Class::ALL.into_iter().map(|class| (class, Lines::default())).collect();
+        Self {
+            bounds,
+            tickets: BTreeMap::new(),
+            retried: VecDeque::new(),
+            classes,
+            turns: Turns::default(),
+            bytes: 0,
+        }
     }
 
-    /// Takes a request: a new one at the end, a retried one (it has `tried`) at the head.
-    /// A retried one was admitted before, so the bounds do not turn it away.
+    /// Takes a request. A retried one (it has `tried`) was admitted before, so the bounds do
+    /// not turn it away. The less urgent a class, the less of the queue it may fill.
     pub fn offer(&mut self, ticket: Ticket<I>) -> Result<(), Full> {
         let retried = !ticket.tried.is_empty();
-        let fits = self.tickets.len() < self.bounds.depth_max
-            && self.bytes.saturating_add(ticket.bytes) <= self.bounds.bytes_max;
+        let fits = self.tickets.len() < ticket.class.room(self.bounds.depth_max)
+            && self.bytes.saturating_add(ticket.bytes) <= ticket.class.room(self.bounds.bytes_max);
         if !retried && !fits {
             return Err(Full);
         }
         self.bytes += ticket.bytes;
-        if retried {
-            self.tickets.push_front(ticket)
-        } else {
-            self.tickets.push_back(ticket)
+        match retried {
+            true => self.retried.push_front(ticket.id),
+            false => self.line_up(&ticket),
         }
+        self.tickets.insert(ticket.id, ticket);
         Ok(())
     }
 
-    /// Takes a request out: it is bound, too late, or its client is gone.
+    fn line_up(&mut self, ticket: &Ticket<I>) {
+        let lines = self.classes.entry(ticket.class).or_default();
+        if lines.depth == 0 {
+            self.turns.arrive(&ticket.class);
+        }
+        if !lines.tenants.contains_key(&ticket.tenant) {
+            lines.turns.arrive(&ticket.tenant);
+        }
+        let line = lines.tenants.entry(ticket.tenant.clone()).or_default();
+        line.models.entry(ticket.model.clone()).or_default().insert(ticket.id);
+        line.work += ticket.work;
+        lines.depth += 1;
+    }
+
+    /// Takes a request out: it is too late, or its client is gone.
     pub fn remove(&mut self, id: TicketId) -> Option<Ticket<I>> {
-        let at = self.tickets.iter().position(|t| t.id == id)?;
-        let ticket = self.tickets.remove(at)?;
+        let ticket = self.tickets.remove(&id)?;
         self.bytes -= ticket.bytes;
+        if !ticket.tried.is_empty() {
+            self.retried.retain(|waiting| *waiting != id);
+            return Some(ticket);
+        }
+        let lines = self.classes.get_mut(&ticket.class)?;
+        let line = lines.tenants.get_mut(&ticket.tenant)?;
+        lines.depth -= 1;
+        line.work -= ticket.work;
+        if let Some(waiting) = line.models.get_mut(&ticket.model) {
+            waiting.remove(&id);
+            if waiting.is_empty() {
+                line.models.remove(&ticket.model);
+            }
+        }
+        if line.models.is_empty() {
+            lines.tenants.remove(&ticket.tenant);
+            lines.turns.leave(&ticket.tenant);
+        }
+        if lines.depth == 0 {
+            self.turns.leave(&ticket.class);
+        }
         Some(ticket)
     }
 
-    /// The requests in the order in which they are to be bound.
-    pub fn iter(&self) -> impl Iterator<Item = &Ticket<I>> {
-        self.tickets.iter()
+    /// Takes a request out to bind it: its class and its tenant have had that much.
+    pub fn take(&mut self, id: TicketId) -> Option<Ticket<I>> {
+        let ticket = self.tickets.get(&id)?;
+        if ticket.tried.is_empty() {
+            self.turns.charge(&ticket.class, ticket.work / ticket.class.weight());
+            let lines = self.classes.entry(ticket.class).or_default();
+            lines.turns.charge(&ticket.tenant, ticket.work);
+        }
+        self.remove(id)
+    }
+
+    /// The request whose turn it is, of those whose model may be bound.
+    pub fn next(&self, may: impl Fn(&str) -> bool) -> Option<&Ticket<I>> {
+        let heads = self.classes.iter().filter_map(|(class, lines)| {
+            let head = lines.head(&self.tickets, &may)?;
+            Some((self.turns.finish(class, head.work / class.weight()), *class, head))
+        });
+        let first = heads.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        first.map(|(.., head)| head)
+    }
+
+    /// Requests that failed on a node and wait for another, the newest first.
+    pub fn retried(&self) -> impl Iterator<Item = &Ticket<I>> {
+        self.retried.iter().filter_map(|id| self.tickets.get(id))
     }
 
     /// Requests that wait.
@@ -87,99 +182,41 @@ impl<I: Copy + PartialEq> Queue<I> {
         self.tickets.len()
     }
 
-    /// Notes that a slot became free at `now`.
-    pub fn note_drained(&mut self, now: Duration) {
-        self.drained.note(now);
+    /// Requests of a class that wait, without those that failed on a node.
+    pub fn depth_of(&self, class: Class) -> usize {
+        self.classes.get(&class).map_or(0, |lines| lines.depth)
     }
 
-    /// After how many seconds a new request could be bound, by the measured drain rate;
-    /// 1 to 120, since clients give up beyond that.
-    pub fn retry_after_seconds(&self, now: Duration) -> u32 {
-        let ahead = self.tickets.len() as f64 + 1.0;
-        match self.drained.per_second(now) {
-            Some(rate) => (ahead / rate).ceil().clamp(1.0, 120.0) as u32,
-            None => 5,
-        }
+    /// The work that is done before a new request of a tenant, if nobody else comes: all of
+    /// the more urgent classes and its own, and of the others of its class as much as its own.
+    pub fn work_ahead(&self, class: Class, tenant: &str, work: f64) -> f64 {
+        let urgent = self.classes.iter().filter(|(other, _)| **other < class);
+        let urgent: f64 =
+            urgent.flat_map(|(_, lines)| lines.tenants.values()).map(|line| line.work).sum();
+        let Some(lines) = self.classes.get(&class) else { return urgent };
+        let own = lines.tenants.get(tenant).map_or(0.0, |line| line.work);
+        let others = lines.tenants.iter().filter(|(name, _)| *name != tenant);
+        urgent + own + others.map(|(_, line)| line.work.min(own + work)).sum::<f64>()
     }
 }
 
-/// How often slots become free, from the last of them.
-#[derive(Debug, Default)]
-struct DrainRate {
-    times: VecDeque<Duration>,
-}
-
-impl DrainRate {
-    const WINDOW: usize = 32;
-
-    fn note(&mut self, now: Duration) {
-        if self.times.len() == Self::WINDOW {
-            self.times.pop_front();
-        }
-        self.times.push_back(now);
-    }
-
-    /// `None` until there is something to go by.
-    fn per_second(&self, now: Duration) -> Option<f64> {
-        let first = self.times.front()?;
-        let span = now.saturating_sub(*first).as_secs_f64().max(0.001);
-        Some(self.times.len() as f64 / span)
+impl Lines {
+    /// The first request of the tenant whose turn it is.
+    fn head<'t, I>(
+        &self,
+        tickets: &'t BTreeMap<TicketId, Ticket<I>>,
+        may: &impl Fn(&str) -> bool,
+    ) -> Option<&'t Ticket<I>> {
+        let heads = self.tenants.iter().filter_map(|(tenant, line)| {
+            let models = line.models.iter().filter(|(model, _)| may(model));
+            let first = models.filter_map(|(_, waiting)| waiting.first()).min()?;
+            let first = tickets.get(first)?;
+            Some((self.turns.finish(tenant, first.work), first))
+        });
+        let first = heads.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.id.cmp(&b.1.id)));
+        first.map(|(_, ticket)| ticket)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ticket(id: TicketId, bytes: usize, tried: &[u32]) -> Ticket<u32> {
-        Ticket { id, model: "m".into(), bytes, tried: tried.to_vec() }
-    }
-
-    fn queue() -> Queue<u32> {
-        Queue::new(Bounds { depth_max: 3, bytes_max: 100 })
-    }
-
-    fn order(queue: &Queue<u32>) -> Vec<TicketId> {
-        queue.iter().map(|t| t.id).collect()
-    }
-
-    #[test]
-    fn requests_are_served_in_order_and_retried_ones_first() {
-        let mut queue = queue();
-        queue.offer(ticket(1, 1, &[])).unwrap();
-        queue.offer(ticket(2, 1, &[])).unwrap();
-        queue.offer(ticket(3, 1, &[7])).unwrap();
-        assert_eq!(order(&queue), [3, 1, 2]);
-    }
-
-    #[test]
-    fn the_queue_is_bounded_in_count_and_in_bytes() {
-        let mut queue = queue();
-        assert_eq!(queue.offer(ticket(1, 101, &[])), Err(Full));
-        (1..=3).for_each(|id| queue.offer(ticket(id, 1, &[])).unwrap());
-        assert_eq!(queue.offer(ticket(4, 1, &[])), Err(Full));
-        assert_eq!(queue.offer(ticket(5, 1, &[7])), Ok(()), "a retried request was admitted");
-    }
-
-    #[test]
-    fn what_is_taken_out_makes_room() {
-        let mut queue = queue();
-        queue.offer(ticket(1, 100, &[])).unwrap();
-        assert_eq!(queue.offer(ticket(2, 1, &[])), Err(Full));
-        assert!(queue.remove(1).is_some());
-        assert!(queue.remove(1).is_none());
-        assert_eq!(queue.offer(ticket(2, 100, &[])), Ok(()));
-    }
-
-    #[test]
-    fn retry_after_follows_the_drain_rate() {
-        let mut queue = queue();
-        let second = |s| Duration::from_secs(s);
-        assert_eq!(queue.retry_after_seconds(second(0)), 5, "nothing measured yet");
-        (0..10).for_each(|i| queue.note_drained(second(2 * i)));
-        assert_eq!(queue.retry_after_seconds(second(20)), 2);
-        (1..=3).for_each(|id| queue.offer(ticket(id, 1, &[])).unwrap());
-        assert_eq!(queue.retry_after_seconds(second(20)), 8);
-        assert_eq!(queue.retry_after_seconds(second(20_000)), 120, "bounded");
-    }
-}
+mod tests;

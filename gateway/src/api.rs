@@ -73,11 +73,11 @@ fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>
     only(request, "GET, HEAD")?;
     match (path, model) {
         (_, Some(id)) => {
-            authenticate::tenant(&gateway.keys, request.headers())?;
+            authenticate::caller(&gateway.keys, request.headers())?;
             find_model(gateway, id)
         }
         ("/v1/models", _) => {
-            authenticate::tenant(&gateway.keys, request.headers())?;
+            authenticate::caller(&gateway.keys, request.headers())?;
             let models = gateway.dispatcher.models().into_iter();
             let data = models.map(|(id, created)| Model::new(id, created)).collect();
             Ok(respond::json(to_json(&ModelList::new(data))))

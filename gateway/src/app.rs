@@ -50,7 +50,7 @@ impl Gateway {
         Ok(Self {
             keys: config.keys.clone().into(),
             join_key: config.join_key.clone(),
-            dispatcher: Dispatcher::new(config.limits.queue, config.timeouts.queue),
+            dispatcher: Dispatcher::new(config.limits.queue),
             metrics: Metrics::new()?,
             limits: config.limits,
             timeouts: config.timeouts,

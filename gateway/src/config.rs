@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hyper::header::HeaderValue;
 
-use crate::admission::Bounds;
+use crate::admission::{Bounds, Class};
 use crate::secret::KeyDigest;
 use crate::tls::{Acceptor, Dialler};
 
@@ -42,6 +42,15 @@ pub struct ApiKey {
     pub name: String,
     /// The key's digest.
     pub digest: KeyDigest,
+    /// The most urgent class that it may ask for.
+    pub class_max: Class,
+}
+
+impl ApiKey {
+    /// Whether this is the key that was sent, in constant time.
+    pub fn matches(&self, sent: &[u8]) -> bool {
+        self.digest.matches(sent)
+    }
 }
 
 /// A node with a port that we dial.
@@ -74,6 +83,28 @@ pub struct Limits {
     pub event_bytes_max: usize,
 }
 
+/// How long requests without a deadline of their own may wait for a slot.
+#[derive(Debug, Clone, Copy)]
+pub struct QueueTimeouts {
+    /// Class interactive.
+    pub interactive: Duration,
+    /// Class standard.
+    pub standard: Duration,
+    /// Class batch.
+    pub batch: Duration,
+}
+
+impl QueueTimeouts {
+    /// Of a class.
+    pub fn of(&self, class: Class) -> Duration {
+        match class {
+            Class::Interactive => self.interactive,
+            Class::Standard => self.standard,
+            Class::Batch => self.batch,
+        }
+    }
+}
+
 /// How long anything may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
@@ -83,8 +114,8 @@ pub struct Timeouts {
     pub body: Duration,
     /// Connecting to a static node.
     pub connect: Duration,
-    /// Waiting for a slot.
-    pub queue: Duration,
+    /// Waiting for a slot, for each class.
+    pub queue: QueueTimeouts,
     /// From a slot to the first token, or to a whole answer.
     pub first_token: Duration,
     /// Between two events of a stream.

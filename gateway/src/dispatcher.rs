@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use inference_protocol::fleet::NodeStatus;
 use tokio::sync::oneshot;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout_at;
 
-use crate::admission::{Bounds, Queue, Ticket, TicketId};
+use crate::admission::cost::Costs;
+use crate::admission::{Bounds, Class, Queue, Ticket, TicketId};
 use crate::error::Error;
 use crate::fleet::{Attempt, EndpointId, Fleet, Outlook, STATUS_DEADLINE, Totals};
 use crate::upstream::Upstream;
@@ -24,13 +25,13 @@ pub struct Dispatcher(Arc<Shared>);
 struct Shared {
     core: Mutex<Core>,
     epoch: Instant,
-    queue_timeout: Duration,
 }
 
 #[derive(Debug)]
 struct Core {
     fleet: Fleet<Upstream>,
     queue: Queue<Attempt>,
+    costs: Costs,
     waiting: HashMap<TicketId, oneshot::Sender<Lease>>,
     next_ticket: TicketId,
     /// Draws among equals; counted up, so that idle nodes take turns.
@@ -38,12 +39,20 @@ struct Core {
 }
 
 /// What a request asks for.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Want<'a> {
     /// The model.
     pub model: &'a str,
+    /// Whose it is.
+    pub tenant: &'a str,
+    /// How urgent it is.
+    pub class: Class,
+    /// What it will cost, in units of [`crate::admission::cost`].
+    pub work: f64,
     /// Bytes that the request holds.
     pub bytes: usize,
+    /// When it must have a slot.
+    pub deadline: tokio::time::Instant,
     /// Endpoints that failed it.
     pub tried: &'a [Attempt],
 }
@@ -55,65 +64,77 @@ pub struct Overview {
     pub totals: Totals,
     /// Requests that wait.
     pub queue_depth: usize,
+    /// Of those, by class, without those that failed on a node.
+    pub queue_depths: [(Class, usize); 3],
     /// Name, slots, busy slots and status of each node.
     pub nodes: Vec<(NodeStatus, u32)>,
 }
 
 impl Dispatcher {
     /// An empty fleet.
-    pub fn new(bounds: Bounds, queue_timeout: Duration) -> Self {
+    pub fn new(bounds: Bounds) -> Self {
         let core = Core {
             fleet: Fleet::default(),
             queue: Queue::new(bounds),
+            costs: Costs::default(),
             waiting: HashMap::new(),
             next_ticket: 0,
             seed: 0,
         };
-        Self(Arc::new(Shared { core: Mutex::new(core), epoch: Instant::now(), queue_timeout }))
+        Self(Arc::new(Shared { core: Mutex::new(core), epoch: Instant::now() }))
     }
 
     /// Waits for a slot. Dropping the future gives up the place in the line.
     pub async fn acquire(&self, want: Want<'_>) -> Result<Lease, Error> {
         let (_place, mut granted) = self.enqueue(&want)?;
-        let deadline = tokio::time::Instant::now() + self.0.queue_timeout;
         if !want.tried.is_empty() {
             // What is wrong with the node that failed shows in its status by then.
-            match timeout(STATUS_DEADLINE.min(self.0.queue_timeout), &mut granted).await {
+            let shown = tokio::time::Instant::now() + STATUS_DEADLINE;
+            match timeout_at(shown.min(want.deadline), &mut granted).await {
                 Ok(Ok(lease)) => return Ok(lease),
                 Err(_) if !self.lock().fleet.all_have_failed(want.model, want.tried) => {}
-                _ => return Err(self.queue_timeout()),
+                _ => return Err(self.queue_timeout(&want)),
             }
         }
-        match timeout_at(deadline, granted).await {
+        match timeout_at(want.deadline, granted).await {
             Ok(Ok(lease)) => Ok(lease),
-            _ => Err(self.queue_timeout()),
+            _ => Err(self.queue_timeout(&want)),
         }
     }
 
-    fn queue_timeout(&self) -> Error {
-        let retry_after_seconds = self.lock().queue.retry_after_seconds(self.now());
-        Error::QueueTimeout { retry_after_seconds }
+    fn queue_timeout(&self, want: &Want<'_>) -> Error {
+        let core = self.lock();
+        Error::QueueTimeout { retry_after_seconds: core.retry_after_seconds(want) }
     }
 
     fn enqueue(&self, want: &Want<'_>) -> Result<(Place, oneshot::Receiver<Lease>), Error> {
         let now = self.now();
+        let left = want.deadline.saturating_duration_since(tokio::time::Instant::now());
         let (id, receiver) = self.update(|core| {
             match core.fleet.outlook(want.model, now) {
                 Outlook::Served => {}
                 Outlook::UnknownModel => return Err(Error::UnknownModel(want.model.into())),
                 Outlook::NoNode => return Err(Error::NoNode),
             }
+            if want.tried.is_empty() && core.expected_wait(want).is_some_and(|wait| wait > left) {
+                let retry_after_seconds = core.retry_after_seconds(want);
+                return Err(Error::DeadlineUnmet { retry_after_seconds });
+            }
             core.next_ticket += 1;
             let id = core.next_ticket;
             let ticket = Ticket {
                 id,
                 model: want.model.to_string(),
+                tenant: want.tenant.to_string(),
+                class: want.class,
+                work: want.work,
                 bytes: want.bytes,
                 tried: want.tried.to_vec(),
             };
-            core.queue.offer(ticket).map_err(|_| Error::QueueFull {
-                retry_after_seconds: core.queue.retry_after_seconds(now),
-            })?;
+            if core.queue.offer(ticket).is_err() {
+                let retry_after_seconds = core.retry_after_seconds(want);
+                return Err(Error::QueueFull { retry_after_seconds });
+            }
             let (sender, receiver) = oneshot::channel();
             core.waiting.insert(id, sender);
             Ok((id, receiver))
@@ -134,21 +155,10 @@ impl Dispatcher {
 
     /// Binds as many waiting requests as there are slots for them, in order.
     fn dispatch(&self, core: &mut Core) -> Vec<Lease> {
-        let mut bound = Vec::new();
-        for ticket in core.queue.iter() {
-            if !core.fleet.has_free_slot() {
-                break;
-            }
-            core.seed = core.seed.wrapping_add(1);
-            if let Some(endpoint) = core.fleet.claim(&ticket.model, &ticket.tried, core.seed) {
-                bound.push((ticket.id, endpoint));
-            }
-        }
         let mut undelivered = Vec::new();
-        for (ticket, endpoint) in bound {
-            core.queue.remove(ticket);
+        while let Some((ticket, endpoint)) = core.bind_next() {
             let (Some(sender), Some(known)) =
-                (core.waiting.remove(&ticket), core.fleet.endpoint(endpoint))
+                (core.waiting.remove(&ticket.id), core.fleet.endpoint(endpoint))
             else {
                 core.fleet.release(endpoint);
                 continue;
@@ -159,6 +169,9 @@ impl Dispatcher {
                 engine_restarts: known.status.engine_restarts,
                 node: known.status.node.clone(),
                 upstream: known.link.clone(),
+                model: ticket.model,
+                work: ticket.work,
+                since: self.now(),
             };
             undelivered.extend(sender.send(lease).err());
         }
@@ -198,6 +211,7 @@ impl Dispatcher {
         Overview {
             totals: core.fleet.totals(),
             queue_depth: core.queue.depth(),
+            queue_depths: Class::ALL.map(|class| (class, core.queue.depth_of(class))),
             nodes: core.fleet.endpoints().map(|e| (e.status.clone(), e.busy())).collect(),
         }
     }
@@ -208,6 +222,48 @@ impl Dispatcher {
 
     fn lock(&self) -> MutexGuard<'_, Core> {
         self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Core {
+    /// Takes the next request that a slot is free for, and the slot.
+    fn bind_next(&mut self) -> Option<(Ticket<Attempt>, EndpointId)> {
+        if self.queue.depth() == 0 {
+            return None;
+        }
+        self.seed = self.seed.wrapping_add(1);
+        let mut open = self.fleet.open_models();
+        let mut bound =
+            self.queue.retried().filter(|t| open.contains(t.model.as_str())).find_map(|ticket| {
+                Some((ticket.id, self.fleet.pick(&ticket.model, &ticket.tried, self.seed)?))
+            });
+        while bound.is_none()
+            && let Some(ticket) = self.queue.next(|model| open.contains(model))
+        {
+            bound = self.fleet.pick(&ticket.model, &[], self.seed).map(|at| (ticket.id, at));
+            open.remove(ticket.model.as_str());
+        }
+        let (id, endpoint) = bound?;
+        self.fleet.claim(endpoint);
+        Some((self.queue.take(id)?, endpoint))
+    }
+
+    /// How long a request would wait, once that is known at all; nothing while slots are free.
+    fn expected_wait(&self, want: &Want<'_>) -> Option<Duration> {
+        if self.fleet.open_models().contains(want.model) {
+            return None;
+        }
+        let ahead = self.queue.work_ahead(want.class, want.tenant, want.work);
+        self.costs.predict(want.model, ahead, self.fleet.slots_of(want.model))
+    }
+
+    /// When another try makes sense: after the expected wait, spread a little, so that those
+    /// who were turned away together do not come back together; 1 to 120 seconds, since
+    /// clients give up beyond that.
+    fn retry_after_seconds(&self, want: &Want<'_>) -> u32 {
+        let expected = self.expected_wait(want).unwrap_or(RETRY_UNKNOWN).as_secs_f64();
+        let spread = 1.0 + (crate::random() as u32 % 256) as f64 / 1024.0;
+        (expected * spread).ceil().clamp(1.0, 120.0) as u32
     }
 }
 
@@ -228,6 +284,9 @@ impl Drop for Place {
     }
 }
 
+/// When to try again while nothing is known of what requests take.
+const RETRY_UNKNOWN: Duration = Duration::from_secs(5);
+
 /// A claimed slot of a node. Dropping it gives the slot back.
 #[derive(Debug)]
 pub struct Lease {
@@ -236,6 +295,9 @@ pub struct Lease {
     engine_restarts: u64,
     node: String,
     upstream: Upstream,
+    model: String,
+    work: f64,
+    since: Duration,
 }
 
 impl Lease {
@@ -260,7 +322,7 @@ impl Drop for Lease {
         let now = self.dispatcher.now();
         self.dispatcher.update(|core| {
             if core.fleet.release(self.endpoint) {
-                core.queue.note_drained(now);
+                core.costs.observe(&self.model, self.work, now.saturating_sub(self.since));
             }
         });
     }

@@ -35,6 +35,13 @@ pub enum Error {
         /// When another try makes sense.
         retry_after_seconds: u32,
     },
+    /// A header that we act on holds something else than it may.
+    Header(&'static str, String),
+    /// The queue is so long that the request's deadline cannot be met.
+    DeadlineUnmet {
+        /// When another try makes sense.
+        retry_after_seconds: u32,
+    },
     /// No slot became free in time.
     QueueTimeout {
         /// When another try makes sense.
@@ -68,11 +75,12 @@ impl Error {
             Self::UnknownPath | Self::UnknownModel(_) => 404,
             Self::Method(_) => 405,
             Self::KeyMissing | Self::KeyWrong | Self::JoinKeyWrong => 401,
-            Self::JoinInvalid(_) | Self::Malformed(_) => 400,
+            Self::JoinInvalid(_) | Self::Malformed(_) | Self::Header(..) => 400,
             Self::JoinVersion => 426,
             Self::TooLarge(_) => 413,
             Self::SlowBody => 408,
             Self::NoNode | Self::QueueTimeout { .. } | Self::QueueFull { .. } => 503,
+            Self::DeadlineUnmet { .. } => 503,
             Self::NodeRefused(_) => 503,
             Self::NodeLost | Self::NodeAnswer(_) => 502,
             Self::NodeTimeout => 504,
@@ -91,9 +99,11 @@ impl Error {
             Self::TooLarge(_) => "request_too_large",
             Self::SlowBody => "request_timeout",
             Self::Malformed(_) => "invalid_json",
+            Self::Header(..) => "invalid_header",
             Self::UnknownModel(_) => "model_not_found",
             Self::NoNode => "no_node",
             Self::QueueFull { .. } => "queue_full",
+            Self::DeadlineUnmet { .. } => "deadline_unmet",
             Self::QueueTimeout { .. } => "queue_timeout",
             Self::NodeLost => "node_lost",
             Self::NodeRefused(_) => "node_refused",
@@ -115,8 +125,12 @@ impl Error {
             | Self::TooLarge(_)
             | Self::SlowBody
             | Self::Malformed(_)
+            | Self::Header(..)
             | Self::UnknownModel(_) => Origin::Client,
-            Self::NoNode | Self::QueueFull { .. } | Self::QueueTimeout { .. } => Origin::Gateway,
+            Self::NoNode
+            | Self::QueueFull { .. }
+            | Self::DeadlineUnmet { .. }
+            | Self::QueueTimeout { .. } => Origin::Gateway,
             Self::NodeLost | Self::NodeRefused(_) | Self::NodeTimeout | Self::NodeAnswer(_) => {
                 Origin::Node
             }
@@ -138,9 +152,11 @@ impl Error {
             | Self::TooLarge(_)
             | Self::SlowBody
             | Self::Malformed(_)
+            | Self::Header(..)
             | Self::UnknownModel(_)
             | Self::NoNode
             | Self::QueueFull { .. }
+            | Self::DeadlineUnmet { .. }
             | Self::QueueTimeout { .. }
             | Self::NodeTimeout
             | Self::NodeAnswer(_) => false,
@@ -162,6 +178,7 @@ impl Error {
         match self {
             Self::Malformed(e) => e.param.clone(),
             Self::UnknownModel(_) => Some("model".into()),
+            Self::Header(name, _) => Some((*name).into()),
             _ => None,
         }
     }
@@ -170,6 +187,7 @@ impl Error {
     pub fn retry_after_seconds(&self) -> Option<u32> {
         match self {
             Self::QueueFull { retry_after_seconds }
+            | Self::DeadlineUnmet { retry_after_seconds }
             | Self::QueueTimeout { retry_after_seconds } => Some(*retry_after_seconds),
             Self::NoNode => Some(5),
             Self::NodeLost | Self::NodeRefused(_) => Some(1),
@@ -205,6 +223,10 @@ impl std::fmt::Display for Error {
             }
             Self::NoNode => write!(f, "no node is ready at the moment"),
             Self::QueueFull { .. } => write!(f, "too many requests wait already"),
+            Self::Header(name, expected) => write!(f, "{name}: expected {expected}"),
+            Self::DeadlineUnmet { .. } => {
+                write!(f, "too many requests wait for this one to meet its deadline")
+            }
             Self::QueueTimeout { .. } => write!(f, "no node had a free slot in time"),
             Self::NodeLost => write!(f, "the node was lost while it worked on this request"),
             Self::NodeRefused(status) => {
@@ -246,6 +268,14 @@ mod tests {
             (Error::UnknownModel("x".into()), 404, "model_not_found", Client, false),
             (Error::NoNode, 503, "no_node", Gateway, false),
             (Error::QueueFull { retry_after_seconds: 7 }, 503, "queue_full", Gateway, false),
+            (Error::Header("x", "y".into()), 400, "invalid_header", Client, false),
+            (
+                Error::DeadlineUnmet { retry_after_seconds: 7 },
+                503,
+                "deadline_unmet",
+                Gateway,
+                false,
+            ),
             (Error::QueueTimeout { retry_after_seconds: 7 }, 503, "queue_timeout", Gateway, false),
             (Error::NodeLost, 502, "node_lost", Node, true),
             (Error::NodeRefused(503), 503, "node_refused", Node, true),

@@ -4,7 +4,7 @@
 //! counters start at zero, and nothing is ever reset. Load is what the node says about
 //! requests that are not ours, plus the leases that we hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, STATUS_DEADLINE_MS};
@@ -186,17 +186,22 @@ impl<L> Fleet<L> {
         serving.peek().is_some() && serving.all(|(id, e)| e.is_ready() && e.has_failed(*id, tried))
     }
 
-    /// Takes a slot for `model` on the least busy node that has not failed the request.
-    pub fn claim(&mut self, model: &str, tried: &[Attempt], seed: u64) -> Option<EndpointId> {
+    /// The least busy node with a free slot for `model` that has not failed the request.
+    pub fn pick(&self, model: &str, tried: &[Attempt], seed: u64) -> Option<EndpointId> {
         let candidates: Vec<_> = self
             .endpoints
             .iter()
             .filter(|(id, e)| e.serves(model) && !e.has_failed(**id, tried))
             .filter_map(|(id, e)| e.candidate(*id))
             .collect();
-        let id = choose(&candidates, seed)?;
-        self.endpoints.get_mut(&id)?.leases += 1;
-        Some(id)
+        choose(&candidates, seed)
+    }
+
+    /// Takes a slot.
+    pub fn claim(&mut self, id: EndpointId) {
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.leases += 1;
+        }
     }
 
     /// Gives a slot back. False: that link is over, and the slot with it.
@@ -207,9 +212,16 @@ impl<L> Fleet<L> {
         true
     }
 
-    /// Whether any slot is free at all: most of the time under load, none is.
-    pub fn has_free_slot(&self) -> bool {
-        self.endpoints.iter().any(|(id, e)| e.candidate(*id).is_some())
+    /// Models with a free slot: most of the time under load, there are none.
+    pub fn open_models(&self) -> BTreeSet<&str> {
+        let free = self.endpoints.iter().filter(|(id, e)| e.candidate(**id).is_some());
+        free.flat_map(|(_, e)| &e.models).map(|model| model.id.as_str()).collect()
+    }
+
+    /// Slots of the ready nodes that serve `model`.
+    pub fn slots_of(&self, model: &str) -> u32 {
+        let serving = self.endpoints.values().filter(|e| e.is_ready() && e.serves(model));
+        serving.map(|e| e.status.slots).sum()
     }
 
     /// One link's endpoint.
@@ -270,6 +282,12 @@ mod tests {
         }
     }
 
+    fn claim<L>(fleet: &mut Fleet<L>, tried: &[Attempt], seed: u64) -> Option<EndpointId> {
+        let id = fleet.pick("m", tried, seed)?;
+        fleet.claim(id);
+        Some(id)
+    }
+
     fn ready(node: &str) -> NodeStatus {
         status(node, NodeState::Ready, 0)
     }
@@ -279,21 +297,23 @@ mod tests {
         let mut fleet = Fleet::default();
         let (a, _) = fleet.add("a", ready("a"), NOW);
         let (b, _) = fleet.add("b", ready("b"), NOW);
-        let mut claims: Vec<_> = (0..4).map(|i| fleet.claim("m", &[], i).unwrap()).collect();
+        let mut claims: Vec<_> = (0..4).map(|i| claim(&mut fleet, &[], i).unwrap()).collect();
         claims.sort_unstable();
         assert_eq!(claims, [a, a, b, b]);
-        assert_eq!(fleet.claim("m", &[], 0), None);
-        assert!(!fleet.has_free_slot());
+        assert_eq!(claim(&mut fleet, &[], 0), None);
+        assert!(fleet.open_models().is_empty());
+        assert_eq!(fleet.slots_of("m"), 4);
         assert!(fleet.release(b));
-        assert_eq!(fleet.claim("m", &[], 0), Some(b));
+        assert_eq!(fleet.open_models().into_iter().collect::<Vec<_>>(), ["m"]);
+        assert_eq!(claim(&mut fleet, &[], 0), Some(b));
     }
 
     #[test]
     fn requests_of_others_count_as_load() {
         let mut fleet = Fleet::default();
         let (a, _) = fleet.add("a", status("a", NodeState::Ready, 1), NOW);
-        assert_eq!(fleet.claim("m", &[], 0), Some(a));
-        assert_eq!(fleet.claim("m", &[], 0), None);
+        assert_eq!(claim(&mut fleet, &[], 0), Some(a));
+        assert_eq!(claim(&mut fleet, &[], 0), None);
     }
 
     #[test]
@@ -301,11 +321,11 @@ mod tests {
         let mut fleet = Fleet::default();
         let (a, _) = fleet.add("a", ready("a"), NOW);
         let tried = [Attempt { endpoint: a, engine_restarts: 0 }];
-        assert_eq!(fleet.claim("m", &tried, 0), None);
+        assert_eq!(claim(&mut fleet, &tried, 0), None);
         assert!(fleet.all_have_failed("m", &tried));
         let (b, _) = fleet.add("b", ready("b"), NOW);
         assert!(!fleet.all_have_failed("m", &tried));
-        assert_eq!(fleet.claim("m", &tried, 0), Some(b));
+        assert_eq!(claim(&mut fleet, &tried, 0), Some(b));
     }
 
     #[test]
@@ -317,7 +337,7 @@ mod tests {
         assert!(!fleet.all_have_failed("m", &tried), "it is on its way back");
         let restarted = NodeStatus { engine_restarts: 1, ..ready("a") };
         fleet.observe(a, restarted, NOW);
-        assert_eq!(fleet.claim("m", &tried, 0), Some(a));
+        assert_eq!(claim(&mut fleet, &tried, 0), Some(a));
         fleet.remove(a, NOW);
         assert!(!fleet.all_have_failed("m", &tried), "the model is waited for");
     }
@@ -326,7 +346,7 @@ mod tests {
     fn a_node_that_comes_back_starts_at_zero_and_old_leases_do_not_touch_it() {
         let mut fleet = Fleet::default();
         let (old, _) = fleet.add("old link", ready("a"), NOW);
-        fleet.claim("m", &[], 0);
+        claim(&mut fleet, &[], 0);
         let (new, replaced) = fleet.add("new link", ready("a"), NOW);
         assert_eq!(replaced, ["old link"]);
         assert_eq!(fleet.totals().leases, 0);
@@ -342,7 +362,7 @@ mod tests {
         assert_eq!(fleet.outlook("m", NOW), Outlook::Served);
         assert_eq!(fleet.outlook("x", NOW), Outlook::UnknownModel);
         assert_eq!(fleet.observe(a, status("a", NodeState::Restarting, 0), NOW), Some(true));
-        assert_eq!(fleet.claim("m", &[], 0), None);
+        assert_eq!(claim(&mut fleet, &[], 0), None);
         assert_eq!(fleet.outlook("m", NOW), Outlook::Served, "its engine will be back");
         assert!(fleet.models().is_empty());
         fleet.remove(a, NOW);

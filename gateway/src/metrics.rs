@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use inference_protocol::fleet::NodeState;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
 use crate::api::Api;
@@ -29,7 +29,7 @@ struct Families {
     in_flight: IntGauge,
     duration: HistogramVec,
     first_token: HistogramVec,
-    queue_wait: Histogram,
+    queue_wait: HistogramVec,
     retries: IntCounterVec,
     connections: IntGauge,
 }
@@ -39,7 +39,11 @@ impl Metrics {
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let families = Families {
-            requests: counter("requests_total", "Generation requests.", &["api", "outcome"])?,
+            requests: counter(
+                "requests_total",
+                "Generation requests.",
+                &["api", "class", "outcome"],
+            )?,
             in_flight: IntGauge::new(
                 "gateway_requests_in_flight",
                 "Generation requests whose response is not finished, waiting ones included.",
@@ -47,14 +51,17 @@ impl Metrics {
             duration: histogram(
                 "request_duration_seconds",
                 "Time from a request's arrival to the end of its response.",
+                &["api", "class"],
             )?,
             first_token: histogram(
                 "time_to_first_token_seconds",
                 "Time from a request's arrival to the first of its answer.",
+                &["api", "class"],
             )?,
-            queue_wait: Histogram::with_opts(
-                HistogramOpts::new("gateway_queue_wait_seconds", "Time until a slot was bound.")
-                    .buckets(SECONDS.to_vec()),
+            queue_wait: histogram(
+                "queue_wait_seconds",
+                "Time from a request's arrival until a slot was bound.",
+                &["class"],
             )?,
             retries: counter("retries_total", "Attempts on another node.", &["reason"])?,
             connections: IntGauge::new("gateway_connections_open", "Client connections.")?,
@@ -83,19 +90,14 @@ impl Metrics {
     }
 
     /// A request is over.
-    pub fn request_ends(
-        &self,
-        api: Api,
-        outcome: &str,
-        duration: Duration,
-        first_token: Option<Duration>,
-    ) {
+    pub fn request_ends(&self, ended: &Ended) {
         let families = &self.0;
+        let kind = [ended.api.name(), ended.class];
         families.in_flight.dec();
-        families.requests.with_label_values(&[api.name(), outcome]).inc();
-        families.duration.with_label_values(&[api.name()]).observe(duration.as_secs_f64());
-        if let Some(first) = first_token {
-            families.first_token.with_label_values(&[api.name()]).observe(first.as_secs_f64());
+        families.requests.with_label_values(&[kind[0], kind[1], ended.outcome]).inc();
+        families.duration.with_label_values(&kind).observe(ended.duration.as_secs_f64());
+        if let Some(first) = ended.first_token {
+            families.first_token.with_label_values(&kind).observe(first.as_secs_f64());
         }
     }
 
@@ -105,8 +107,8 @@ impl Metrics {
     }
 
     /// A request got its first slot.
-    pub fn queue_waited(&self, wait: Duration) {
-        self.0.queue_wait.observe(wait.as_secs_f64());
+    pub fn queue_waited(&self, class: &str, wait: Duration) {
+        self.0.queue_wait.with_label_values(&[class]).observe(wait.as_secs_f64());
     }
 
     /// A request is tried on another node.
@@ -136,6 +138,21 @@ impl Metrics {
     }
 }
 
+/// How a request ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Which endpoint.
+    pub api: Api,
+    /// Its class.
+    pub class: &'static str,
+    /// A closed set.
+    pub outcome: &'static str,
+    /// From its arrival to the end of its response.
+    pub duration: Duration,
+    /// From its arrival to the first of its answer.
+    pub first_token: Option<Duration>,
+}
+
 /// One open connection.
 #[derive(Debug)]
 pub struct OpenConnection(IntGauge);
@@ -156,7 +173,9 @@ fn fleet_families(overview: &Overview) -> prometheus::Result<Registry> {
     let restarts =
         gauges("node_engine_restarts", "Times that a node's engine was started again.", "node")?;
     let leases = IntGauge::new("gateway_leases", "Slots that this gateway holds.")?;
-    let depth = IntGauge::new("gateway_queue_depth", "Requests that wait for a slot.")?;
+    let depth = gauges("queue_depth", "Requests that wait for their first slot.", "class")?;
+    let retrying =
+        IntGauge::new("gateway_retries_waiting", "Requests that wait for another node.")?;
     for state in ["loading", "ready", "restarting", "draining"] {
         nodes.with_label_values(&[state]).set(0);
     }
@@ -167,13 +186,19 @@ fn fleet_families(overview: &Overview) -> prometheus::Result<Registry> {
         restarts.with_label_values(&[&status.node]).set(status.engine_restarts as i64);
     }
     leases.set(i64::from(overview.totals.leases));
-    depth.set(overview.queue_depth as i64);
+    let mut lined_up = 0;
+    for (class, waiting) in overview.queue_depths {
+        depth.with_label_values(&[class.name()]).set(waiting as i64);
+        lined_up += waiting;
+    }
+    retrying.set(overview.queue_depth.saturating_sub(lined_up) as i64);
     registry.register(Box::new(nodes))?;
     registry.register(Box::new(slots))?;
     registry.register(Box::new(busy))?;
     registry.register(Box::new(restarts))?;
     registry.register(Box::new(leases))?;
     registry.register(Box::new(depth))?;
+    registry.register(Box::new(retrying))?;
     Ok(registry)
 }
 
@@ -194,7 +219,7 @@ fn gauges(name: &str, help: &str, label: &str) -> prometheus::Result<IntGaugeVec
     IntGaugeVec::new(Opts::new(format!("gateway_{name}"), help), &[label])
 }
 
-fn histogram(name: &str, help: &str) -> prometheus::Result<HistogramVec> {
+fn histogram(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<HistogramVec> {
     let opts = HistogramOpts::new(format!("gateway_{name}"), help).buckets(SECONDS.to_vec());
-    HistogramVec::new(opts, &["api"])
+    HistogramVec::new(opts, labels)
 }

@@ -45,8 +45,9 @@ async fn answer(
     record: &mut Record,
 ) -> Result<forward::Forwarded, Error> {
     let authenticated = authenticate::authenticate(&gateway.keys, received)?;
-    record.tenant(&authenticated.tenant);
+    record.tenant(&authenticated.caller.tenant);
     let admitted = admit::admit(authenticated, &gateway.limits, &gateway.timeouts).await?;
+    record.class(admitted.class);
     let (mut tried, mut failure) = (Vec::new(), None);
     loop {
         let lease = match route::route(&gateway.dispatcher, &admitted, &tried).await {

@@ -23,6 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 pub struct Client {
     address: SocketAddr,
     key: Option<String>,
+    headers: Vec<(String, String)>,
 }
 
 /// A whole answer.
@@ -119,7 +120,7 @@ impl Drop for Stream {
 impl Client {
     /// Asks `address` with a key.
     pub fn new(address: SocketAddr, key: Option<&str>) -> Self {
-        Self { address, key: key.map(Into::into) }
+        Self { address, key: key.map(Into::into), headers: Vec::new() }
     }
 
     /// Where it asks.
@@ -130,6 +131,13 @@ impl Client {
     /// The same address with another key.
     pub fn with_key(&self, key: Option<&str>) -> Self {
         Self::new(self.address, key)
+    }
+
+    /// The same address and key, with one more header on every request.
+    pub fn with_header(&self, name: &str, value: &str) -> Self {
+        let mut client = self.clone();
+        client.headers.push((name.into(), value.into()));
+        client
     }
 
     /// GET
@@ -226,6 +234,9 @@ impl Client {
             .header("content-type", "application/json");
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));
+        }
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
         }
         let request = request.body(Full::new(body)).map_err(|e| e.to_string())?;
         let response = sender.send_request(request).await.map_err(|e| e.to_string())?;

@@ -10,8 +10,8 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 use inference_protocol::ids::is_plain_id;
 
-use super::{ApiKey, Config, Limits, StaticNode, Timeouts};
-use crate::admission::Bounds;
+use super::{ApiKey, Config, Limits, QueueTimeouts, StaticNode, Timeouts};
+use crate::admission::{Bounds, Class};
 use crate::secret::KeyDigest;
 use crate::tls::{Acceptor, Dialler};
 
@@ -23,6 +23,7 @@ pub const KEYS: &[&str] = &[
     "tls.key_file",
     "keys[].name",
     "keys[].sha256",
+    "keys[].class_max",
     "allow_anonymous",
     "nodes.join_key_file",
     "nodes.static[].url",
@@ -38,6 +39,8 @@ pub const KEYS: &[&str] = &[
     "timeouts.body_ms",
     "timeouts.connect_ms",
     "timeouts.queue_ms",
+    "timeouts.queue_interactive_ms",
+    "timeouts.queue_batch_ms",
     "timeouts.first_token_ms",
     "timeouts.idle_ms",
     "timeouts.shutdown_ms",
@@ -142,6 +145,7 @@ fn read_keys(root: &mut Section, problems: &mut Problems) -> Vec<ApiKey> {
     for mut item in items {
         let name = item.required_text("name", problems);
         let digest = item.required_text("sha256", problems);
+        let class_max = item.class("class_max", problems);
         if let Some(name) = &name {
             let wrong = match (is_plain_id(name), names.insert(name.clone())) {
                 (false, _) => Some("expected 1 to 64 letters, digits, '.', '_' or '-'"),
@@ -157,7 +161,7 @@ fn read_keys(root: &mut Section, problems: &mut Problems) -> Vec<ApiKey> {
             item.complain("sha256", "expected 64 hex digits", problems);
         }
         if let (Some(name), Some((_, Some(digest)))) = (name, parsed) {
-            keys.push(ApiKey { name, digest });
+            keys.push(ApiKey { name, digest, class_max });
         }
         item.finish(problems);
     }
@@ -266,7 +270,11 @@ fn read_timeouts(section: Option<Section>, problems: &mut Problems) -> Timeouts 
         header: ms("header_ms", 10_000),
         body: ms("body_ms", 30_000),
         connect: ms("connect_ms", 3_000),
-        queue: ms("queue_ms", 60_000),
+        queue: QueueTimeouts {
+            interactive: ms("queue_interactive_ms", 30_000),
+            standard: ms("queue_ms", 60_000),
+            batch: ms("queue_batch_ms", 600_000),
+        },
         first_token: ms("first_token_ms", 600_000),
         idle: ms("idle_ms", 120_000),
         shutdown: ms("shutdown_ms", 30_000),
@@ -403,6 +411,15 @@ impl Section {
         }
     }
 
+    fn class(&mut self, key: &str, problems: &mut Problems) -> Class {
+        let name = self.text(key, problems);
+        let class = name.as_deref().map_or(Some(Class::Interactive), Class::named);
+        class.unwrap_or_else(|| {
+            self.complain(key, "expected interactive, standard or batch", problems);
+            Class::Batch
+        })
+    }
+
     fn address(&mut self, key: &str, default: &str, problems: &mut Problems) -> Option<SocketAddr> {
         let text = self.text(key, problems).unwrap_or_else(|| default.into());
         let address = text.parse().ok();
@@ -451,7 +468,7 @@ mod tests {
             "listen: expected an address",
             "keys[0].name: expected 1 to 64",
             "keys[0].sha256: expected text",
-            "keys[0].extra: unknown key; known here: name, sha256",
+            "keys[0].extra: unknown key; known here: name, sha256, class_max",
             "nodes.join_key_file: /nonexistent/missing:",
             "nodes.static[0].url: expected http://host:port",
             "limits.body_bytes_max: expected a whole number",

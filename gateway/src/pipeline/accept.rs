@@ -1,5 +1,7 @@
 //! Stage 1: a request has arrived. It gets its id; nothing of its body is read.
 
+use std::time::Instant;
+
 use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Request, Response};
@@ -18,6 +20,8 @@ pub struct Received {
     pub request_id: String,
     /// Which endpoint.
     pub api: Api,
+    /// When.
+    pub arrived: Instant,
     /// Its headers.
     pub headers: HeaderMap,
     /// Its body, unread.
@@ -30,7 +34,7 @@ pub fn accept(api: Api, request: Request<Incoming>) -> Received {
     let sent = head.headers.get(REQUEST_ID).and_then(|v| v.to_str().ok());
     let id =
         sent.filter(|id| is_plain_id(id)).map_or_else(|| request_id(crate::random()), Into::into);
-    Received { request_id: id, api, headers: head.headers, body }
+    Received { request_id: id, api, arrived: Instant::now(), headers: head.headers, body }
 }
 
 /// Puts the request's id on its response.

@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::admission::Class;
 use crate::api::Api;
 use crate::error::{Error, Origin};
-use crate::metrics::Metrics;
+use crate::metrics::{Ended, Metrics};
 
 /// What is known of a request. Dropped at the end of its response.
 #[derive(Debug)]
@@ -15,6 +16,7 @@ pub struct Record {
     request_id: String,
     begun: Instant,
     tenant: Option<String>,
+    class: Option<Class>,
     model: Option<String>,
     node: Option<String>,
     first_token: Option<Duration>,
@@ -43,6 +45,7 @@ impl Record {
             request_id: request_id.to_string(),
             begun: Instant::now(),
             tenant: None,
+            class: None,
             model: None,
             node: None,
             first_token: None,
@@ -56,11 +59,16 @@ impl Record {
         self.tenant = Some(tenant.to_string());
     }
 
+    /// How urgent it is.
+    pub fn class(&mut self, class: Class) {
+        self.class = Some(class);
+    }
+
     /// Which model was asked for, and which node answers. Only models that a node serves
     /// get here, so that clients cannot write what they like into logs and labels.
     pub fn routed(&mut self, model: &str, node: &str) {
         if self.node.is_none() {
-            self.metrics.queue_waited(self.begun.elapsed());
+            self.metrics.queue_waited(self.class_name(), self.begun.elapsed());
         }
         self.model = Some(model.to_string());
         self.node = Some(node.to_string());
@@ -98,6 +106,11 @@ impl Record {
         self.bytes += bytes;
     }
 
+    /// The class; requests that were refused before it was known count as standard ones.
+    pub fn class_name(&self) -> &'static str {
+        self.class.unwrap_or(Class::Standard).name()
+    }
+
     fn outcome_name(&self) -> &'static str {
         match self.outcome {
             Outcome::ClientGone => "client_gone",
@@ -116,6 +129,7 @@ impl Record {
                     request_id = self.request_id,
                     api = self.api.name(),
                     tenant = self.tenant,
+                    class = self.class_name(),
                     model = self.model,
                     node = self.node,
                     outcome,
@@ -136,7 +150,14 @@ impl Drop for Record {
     fn drop(&mut self) {
         let outcome = self.outcome_name();
         let duration = self.begun.elapsed();
-        self.metrics.request_ends(self.api, outcome, duration, self.first_token);
+        let ended = Ended {
+            api: self.api,
+            class: self.class_name(),
+            outcome,
+            duration,
+            first_token: self.first_token,
+        };
+        self.metrics.request_ends(&ended);
         self.log(outcome, duration);
     }
 }

@@ -6,10 +6,13 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use inference_protocol::openai::{self, Routed};
-use tokio::time::timeout;
+use hyper::header::HeaderMap;
+use inference_protocol::openai::{self, ParseError, Routed};
+use tokio::time::{Instant, timeout};
 
 use super::authenticate::Authenticated;
+use crate::admission::Class;
+use crate::admission::cost::units;
 use crate::api::Api;
 use crate::config::{Limits, Timeouts};
 use crate::error::Error;
@@ -25,6 +28,12 @@ pub struct Admitted {
     pub tenant: String,
     /// The model that it asks for.
     pub model: String,
+    /// How urgent it is.
+    pub class: Class,
+    /// When it must have a slot.
+    pub deadline: Instant,
+    /// What it will cost.
+    pub work: f64,
     /// Its body, which nodes get byte for byte.
     pub body: Bytes,
 }
@@ -32,6 +41,12 @@ pub struct Admitted {
 /// How much of a body that is too large is read all the same, and for how long.
 const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The header of a request's class, in and out; it goes before `service_tier`.
+pub const CLASS: &str = "x-flotilla-class";
+/// The header that says within how many milliseconds a request must have a slot.
+const DEADLINE: &str = "x-flotilla-deadline-ms";
+const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// Longest name of a model that can be right.
 const MODEL_BYTES_MAX: usize = 128;
@@ -42,15 +57,52 @@ pub async fn admit(
     limits: &Limits,
     timeouts: &Timeouts,
 ) -> Result<Admitted, Error> {
-    let Authenticated { request_id, api, tenant, body } = authenticated;
+    let Authenticated { request_id, api, caller, arrived, headers, body } = authenticated;
+    let wanted = wanted_class(&headers)?;
+    let patience = deadline(&headers)?;
     let read = read_body(body, limits.body_bytes_max);
     let body = timeout(timeouts.body, read).await.map_err(|_| Error::SlowBody)??;
-    let Routed { model, .. } = openai::parse(&body)?;
+    let routed: Routed = openai::parse(&body)?;
+    let wanted = match (wanted, routed.service_tier.as_deref()) {
+        (Some(class), _) => class,
+        (None, Some(tier)) => tier_class(tier)?,
+        (None, None) => Class::Standard,
+    };
+    // What is more urgent than the key allows is less urgent, and not refused.
+    let class = wanted.max(caller.class_max);
+    let deadline = arrived + patience.unwrap_or(timeouts.queue.of(class));
+    let work = units(body.len(), routed.tokens_max(), routed.answers());
+    let model = routed.model;
     if model.len() > MODEL_BYTES_MAX {
         let start = model.chars().take(MODEL_BYTES_MAX).collect();
         return Err(Error::UnknownModel(start));
     }
-    Ok(Admitted { request_id, api, tenant, model, body })
+    let tenant = caller.tenant;
+    Ok(Admitted { request_id, api, tenant, model, class, deadline: deadline.into(), work, body })
+}
+
+fn wanted_class(headers: &HeaderMap) -> Result<Option<Class>, Error> {
+    let Some(value) = headers.get(CLASS) else { return Ok(None) };
+    let class = value.to_str().ok().and_then(Class::named);
+    let wrong = || Error::Header(CLASS, "interactive, standard or batch".into());
+    class.map(Some).ok_or_else(wrong)
+}
+
+fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Error> {
+    let Some(value) = headers.get(DEADLINE) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    let allowed = number.filter(|ms| (1..=DEADLINE_MS_MAX).contains(ms));
+    let wrong = || Error::Header(DEADLINE, format!("whole milliseconds, 1 to {DEADLINE_MS_MAX}"));
+    allowed.map(|ms| Some(Duration::from_millis(ms))).ok_or_else(wrong)
+}
+
+fn tier_class(tier: &str) -> Result<Class, Error> {
+    Class::of_service_tier(tier).ok_or_else(|| {
+        Error::Malformed(ParseError {
+            message: "service_tier: expected auto, default, flex or priority".into(),
+            param: Some("service_tier".into()),
+        })
+    })
 }
 
 /// Reads a body; one that is too large by its announced length is not kept at all.

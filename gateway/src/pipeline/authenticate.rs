@@ -3,7 +3,10 @@
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap};
 
+use std::time::Instant;
+
 use super::accept::Received;
+use crate::admission::Class;
 use crate::api::Api;
 use crate::config::ApiKey;
 use crate::error::Error;
@@ -18,30 +21,42 @@ pub struct Authenticated {
     pub request_id: String,
     /// Which endpoint.
     pub api: Api,
-    /// The key's owner.
-    pub tenant: String,
+    /// Who asks.
+    pub caller: Caller,
+    /// When it arrived.
+    pub arrived: Instant,
+    /// Its headers.
+    pub headers: HeaderMap,
     /// Its body, unread.
     pub body: Incoming,
 }
 
+/// The owner of a key, and what the key allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The owner's name.
+    pub tenant: String,
+    /// The most urgent class that may be asked for.
+    pub class_max: Class,
+}
+
 /// Finds the tenant of a request.
 pub fn authenticate(keys: &[ApiKey], received: Received) -> Result<Authenticated, Error> {
-    let tenant = tenant(keys, &received.headers)?;
-    let Received { request_id, api, body, .. } = received;
-    Ok(Authenticated { request_id, api, tenant, body })
+    let caller = caller(keys, &received.headers)?;
+    let Received { request_id, api, arrived, headers, body } = received;
+    Ok(Authenticated { request_id, api, caller, arrived, headers, body })
 }
 
 /// The owner of the key in `headers`. Every key is compared, so that the time does not
 /// tell which one was nearly right.
-pub fn tenant(keys: &[ApiKey], headers: &HeaderMap) -> Result<String, Error> {
+pub fn caller(keys: &[ApiKey], headers: &HeaderMap) -> Result<Caller, Error> {
     if keys.is_empty() {
-        return Ok(ANONYMOUS.into());
+        return Ok(Caller { tenant: ANONYMOUS.into(), class_max: Class::Interactive });
     }
     let sent = bearer(headers).ok_or(Error::KeyMissing)?;
-    let matches = |found: Option<String>, key: &ApiKey| {
-        if key.digest.matches(sent) { Some(key.name.clone()) } else { found }
-    };
-    keys.iter().fold(None, matches).ok_or(Error::KeyWrong)
+    let matches = |found, key| if ApiKey::matches(key, sent) { Some(key) } else { found };
+    let key = keys.iter().fold(None, matches).ok_or(Error::KeyWrong)?;
+    Ok(Caller { tenant: key.name.clone(), class_max: key.class_max })
 }
 
 /// The key of `Authorization: Bearer <key>`.
@@ -59,12 +74,13 @@ mod tests {
     use hyper::header::HeaderValue;
 
     fn ask(authorization: Option<&'static str>) -> Result<String, Error> {
-        let key = |name: &str| ApiKey { name: name.into(), digest: KeyDigest::of(name) };
+        let class_max = Class::Standard;
+        let key = |name: &str| ApiKey { name: name.into(), digest: KeyDigest::of(name), class_max };
         let mut headers = HeaderMap::new();
         if let Some(value) = authorization {
             headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));
         }
-        tenant(&[key("ada"), key("bob")], &headers)
+        caller(&[key("ada"), key("bob")], &headers).map(|caller| caller.tenant)
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub async fn route(
     admitted: &Admitted,
     tried: &[Attempt],
 ) -> Result<Lease, Error> {
-    let want = Want { model: &admitted.model, bytes: admitted.body.len(), tried };
+    let Admitted { model, tenant, class, work, deadline, body, .. } = admitted;
+    let (class, work, deadline) = (*class, *work, *deadline);
+    let want = Want { model, tenant, class, work, bytes: body.len(), deadline, tried };
     dispatcher.acquire(want).await
 }

@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::account::Record;
+use super::admit::CLASS;
 use super::forward::{Forwarded, TOO_LARGE, is_error};
 use crate::app::Gateway;
 use crate::dispatcher::Lease;
@@ -32,6 +33,7 @@ const ENDPOINT: &str = "x-flotilla-endpoint";
 /// The response of an answer that has begun.
 pub fn stream(forwarded: Forwarded, mut record: Record, gateway: &Gateway) -> Response<Body> {
     record.first_token();
+    let class = HeaderValue::from_static(record.class_name());
     let (mut response, node) = match forwarded {
         Forwarded::Whole { status, headers, body, node } => {
             record.succeed(status.as_u16(), body.len());
@@ -46,6 +48,7 @@ pub fn stream(forwarded: Forwarded, mut record: Record, gateway: &Gateway) -> Re
             (respond::event_stream(relay.opened_with(first).boxed_unsync()), node)
         }
     };
+    response.headers_mut().insert(CLASS, class);
     if let Ok(value) = HeaderValue::from_str(&node) {
         response.headers_mut().insert(ENDPOINT, value);
     }

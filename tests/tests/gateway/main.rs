@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod answers;
+mod classes;
 mod links;
 mod queue;
 mod retries;
@@ -36,9 +37,13 @@ impl Drop for Gateway {
 
 impl Gateway {
     async fn start(more: &str) -> Self {
+        Self::start_with_keys("allow_anonymous: true\n", more).await
+    }
+
+    async fn start_with_keys(keys: &str, more: &str) -> Self {
         let folder = Folder::new();
         folder.write("join.key", JOIN_KEY);
-        let text = format!("allow_anonymous: true\nnodes: {{join_key_file: join.key}}\n{more}");
+        let text = format!("{keys}nodes: {{join_key_file: join.key}}\n{more}");
         let config = config::load::load(&folder.write("gateway.yaml", text)).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

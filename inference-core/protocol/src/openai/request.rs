@@ -11,6 +11,28 @@ pub struct Routed {
     /// Whether the answer is streamed.
     #[serde(default)]
     pub stream: Option<bool>,
+    /// OpenAI's name for how urgent it is.
+    #[serde(default)]
+    pub service_tier: Option<String>,
+    #[serde(default)]
+    max_tokens: Option<Value>,
+    #[serde(default)]
+    max_completion_tokens: Option<Value>,
+    #[serde(default)]
+    n: Option<Value>,
+}
+
+impl Routed {
+    /// Most tokens of an answer, where that is said. What is wrong with it, a node says.
+    pub fn tokens_max(&self) -> Option<u64> {
+        let of = |value: &Option<Value>| value.as_ref().and_then(Value::as_u64);
+        of(&self.max_completion_tokens).or_else(|| of(&self.max_tokens))
+    }
+
+    /// How many answers.
+    pub fn answers(&self) -> u64 {
+        self.n.as_ref().and_then(Value::as_u64).unwrap_or(1)
+    }
 }
 
 /// Sampling and length, shared by chat and text completions and read from the same body

@@ -1,0 +1,93 @@
+//! PURE. What requests cost, learned from those that are over.
+//!
+//! The unit is about one generated token; a token of a prompt costs a fraction of that. How
+//! many seconds of a slot a unit takes is learned for each model: it holds the node's speed,
+//! the neighbours in its batch, cached prefixes, and answers that end before their limit.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Bytes of a request for a token of its prompt, about: JSON and English.
+const BYTES_PER_TOKEN: f64 = 5.0;
+/// A generated token takes as long as this many tokens of a prompt.
+const PROMPT_SHARE: f64 = 0.1;
+/// Tokens of an answer whose request sets no limit, and the most that a limit tells.
+const ANSWER_TOKENS: f64 = 256.0;
+/// Weight of the newest request.
+const SMOOTHING: f64 = 0.1;
+/// Requests that must be over before anything is predicted.
+const SEEN_MIN: u32 = 8;
+/// Models that are known; the names are those that nodes gave.
+const MODELS_MAX: usize = 1024;
+
+/// What a request will cost, in units.
+pub fn units(body_bytes: usize, tokens_max: Option<u64>, answers: u64) -> f64 {
+    let prompt = body_bytes as f64 / BYTES_PER_TOKEN * PROMPT_SHARE;
+    let answer = tokens_max.map_or(ANSWER_TOKENS, |max| (max as f64).min(ANSWER_TOKENS));
+    1.0 + prompt + answer * answers.max(1) as f64
+}
+
+/// What a model's units take.
+#[derive(Debug, Clone, Copy, Default)]
+struct Learned {
+    seconds: f64,
+    seen: u32,
+}
+
+/// What was learned. See the module.
+#[derive(Debug, Default)]
+pub struct Costs(BTreeMap<String, Learned>);
+
+impl Costs {
+    /// A request of so many units has held a slot for that long.
+    pub fn observe(&mut self, model: &str, units: f64, held: Duration) {
+        if !self.0.contains_key(model) && self.0.len() >= MODELS_MAX {
+            return;
+        }
+        let learned = self.0.entry(model.to_string()).or_default();
+        let newest = held.as_secs_f64() / units.max(1.0);
+        learned.seen = learned.seen.saturating_add(1);
+        // The first few count evenly.
+        let weight = SMOOTHING.max(1.0 / f64::from(learned.seen));
+        learned.seconds += weight * (newest - learned.seconds);
+    }
+
+    /// How long `slots` slots take for so many units; `None` until enough is known.
+    pub fn predict(&self, model: &str, units: f64, slots: u32) -> Option<Duration> {
+        let learned = self.0.get(model).filter(|learned| learned.seen >= SEEN_MIN)?;
+        let seconds = units * learned.seconds / f64::from(slots.max(1));
+        Duration::try_from_secs_f64(seconds).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_prompts_and_long_answers_cost_more() {
+        assert!(units(5_000, Some(10), 1) > units(500, Some(10), 1));
+        assert!(units(500, Some(100), 1) > units(500, Some(10), 1));
+        assert!(units(500, Some(10), 4) > 3.0 * units(500, Some(10), 1) / 2.0);
+        assert_eq!(units(500, None, 1), units(500, Some(100_000), 1));
+    }
+
+    #[test]
+    fn nothing_is_predicted_before_something_was_seen() {
+        let mut costs = Costs::default();
+        assert_eq!(costs.predict("m", 1.0, 1), None);
+        (0..SEEN_MIN).for_each(|_| costs.observe("m", 100.0, Duration::from_secs(5)));
+        assert_eq!(costs.predict("m", 1000.0, 2), Some(Duration::from_secs(25)));
+        assert_eq!(costs.predict("other", 1.0, 1), None);
+    }
+
+    #[test]
+    fn what_changes_is_learned_and_names_are_bounded() {
+        let mut costs = Costs::default();
+        (0..20).for_each(|_| costs.observe("m", 1.0, Duration::from_secs(1)));
+        (0..60).for_each(|_| costs.observe("m", 1.0, Duration::from_secs(3)));
+        assert!(costs.predict("m", 1.0, 1).unwrap().as_secs_f64() > 2.9);
+        (0..5000).for_each(|i| costs.observe(&i.to_string(), 1.0, Duration::ZERO));
+        assert_eq!(costs.0.len(), MODELS_MAX);
+    }
+}

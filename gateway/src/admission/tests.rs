@@ -1,0 +1,179 @@
+//! The queue as its users see it: who is next, who is turned away, and nobody twice.
+
+use super::*;
+use proptest::prelude::*;
+
+use Class::{Batch, Interactive, Standard};
+
+fn ticket(id: TicketId, class: Class, tenant: &str, work: f64) -> Ticket<u32> {
+    let (model, tenant) = ("m".into(), tenant.into());
+    Ticket { id, model, tenant, class, work, bytes: 1, tried: Vec::new() }
+}
+
+fn queue(depth_max: usize) -> Queue<u32> {
+    Queue::new(Bounds { depth_max, bytes_max: 100 * depth_max })
+}
+
+/// Binds everything, one after the other.
+fn order(queue: &mut Queue<u32>) -> Vec<TicketId> {
+    std::iter::from_fn(|| {
+        let id = queue.next(|_| true)?.id;
+        queue.take(id).map(|t| t.id)
+    })
+    .collect()
+}
+
+#[test]
+fn one_tenants_requests_of_a_class_are_served_in_order() {
+    let mut queue = queue(10);
+    for id in 1..=4 {
+        queue.offer(ticket(id, Standard, "a", 10.0 / id as f64)).unwrap();
+    }
+    assert_eq!(order(&mut queue), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_tenant_with_many_requests_does_not_hold_up_one_with_few() {
+    let mut queue = queue(100);
+    for id in 1..=20 {
+        queue.offer(ticket(id, Standard, "many", 5.0)).unwrap();
+    }
+    queue.offer(ticket(21, Standard, "few", 5.0)).unwrap();
+    queue.offer(ticket(22, Standard, "few", 5.0)).unwrap();
+    assert_eq!(order(&mut queue)[..5], [1, 21, 2, 22, 3]);
+}
+
+#[test]
+fn tenants_share_by_work_and_not_by_count() {
+    let mut queue = queue(100);
+    for id in 1..=10 {
+        queue.offer(ticket(id, Standard, "long", 30.0)).unwrap();
+        queue.offer(ticket(100 + id, Standard, "short", 10.0)).unwrap();
+    }
+    let served = order(&mut queue);
+    let long = served[..8].iter().filter(|id| **id <= 10).count();
+    assert_eq!(long, 2, "{served:?}");
+}
+
+#[test]
+fn what_is_urgent_goes_first_and_what_is_not_is_not_starved() {
+    let mut queue = queue(1000);
+    for id in 1..=200 {
+        queue.offer(ticket(id, Batch, "a", 1.0)).unwrap();
+    }
+    for id in 201..=400 {
+        queue.offer(ticket(id, Interactive, "a", 1.0)).unwrap();
+    }
+    let served = order(&mut queue);
+    assert!(served[0] > 200, "the urgent one, though it came last");
+    let batch = served[..170].iter().filter(|id| **id <= 200).count();
+    assert!((8..=12).contains(&batch), "{batch} of 170 were batch: a seventeenth");
+}
+
+#[test]
+fn a_single_urgent_request_overtakes_everything() {
+    let mut queue = queue(1000);
+    for id in 1..=300 {
+        queue.offer(ticket(id, Batch, "a", 100.0)).unwrap();
+    }
+    // Some are bound before the urgent one comes.
+    for _ in 0..50 {
+        let id = queue.next(|_| true).unwrap().id;
+        queue.take(id).unwrap();
+    }
+    queue.offer(ticket(1000, Interactive, "b", 100.0)).unwrap();
+    assert_eq!(queue.next(|_| true).unwrap().id, 1000);
+}
+
+#[test]
+fn a_model_without_a_slot_holds_up_nobody_else() {
+    let mut queue = queue(10);
+    queue.offer(Ticket { model: "busy".into(), ..ticket(1, Interactive, "a", 1.0) }).unwrap();
+    queue.offer(ticket(2, Batch, "a", 1.0)).unwrap();
+    assert_eq!(queue.next(|model| model == "m").unwrap().id, 2);
+    assert_eq!(queue.next(|_| true).unwrap().id, 1);
+    assert!(queue.next(|_| false).is_none());
+}
+
+#[test]
+fn a_retried_request_waits_apart_and_is_never_turned_away() {
+    let mut queue = queue(1);
+    queue.offer(ticket(1, Standard, "a", 1.0)).unwrap();
+    queue.offer(Ticket { tried: vec![7], ..ticket(2, Standard, "a", 1.0) }).unwrap();
+    assert_eq!(queue.retried().map(|t| t.id).collect::<Vec<_>>(), [2]);
+    assert_eq!((queue.depth(), queue.depth_of(Standard)), (2, 1));
+    assert!(queue.take(2).is_some() && queue.retried().next().is_none());
+}
+
+#[test]
+fn the_queue_is_bounded_and_keeps_room_for_what_is_urgent() {
+    let mut queue = queue(8);
+    let offer = |queue: &mut Queue<u32>, id, class| queue.offer(ticket(id, class, "a", 1.0));
+    (1..=4).for_each(|id| offer(&mut queue, id, Batch).unwrap());
+    assert_eq!(offer(&mut queue, 5, Batch), Err(Full));
+    (5..=7).for_each(|id| offer(&mut queue, id, Standard).unwrap());
+    assert_eq!(offer(&mut queue, 8, Standard), Err(Full));
+    assert_eq!(offer(&mut queue, 8, Interactive), Ok(()));
+    assert_eq!(offer(&mut queue, 9, Interactive), Err(Full));
+    let large = Ticket { bytes: 801, ..ticket(10, Interactive, "a", 1.0) };
+    (1..=8).for_each(|id| assert!(queue.remove(id).is_some()));
+    assert_eq!(queue.offer(large), Err(Full));
+    assert!(queue.remove(1).is_none());
+}
+
+#[test]
+fn the_work_ahead_is_what_fair_turns_put_before_it() {
+    let mut queue = queue(100);
+    for id in 0..10 {
+        queue.offer(ticket(id, Standard, "many", 10.0)).unwrap();
+    }
+    queue.offer(ticket(20, Batch, "many", 1000.0)).unwrap();
+    queue.offer(ticket(21, Interactive, "other", 7.0)).unwrap();
+    assert_eq!(queue.work_ahead(Standard, "many", 10.0), 107.0);
+    assert_eq!(queue.work_ahead(Standard, "new", 10.0), 17.0);
+    assert_eq!(queue.work_ahead(Interactive, "new", 10.0), 7.0);
+}
+
+proptest! {
+    /// Whatever comes and goes: everybody is there once, bounds hold, and in the end nothing
+    /// is left of anything.
+    #[test]
+    fn nobody_is_lost_and_nobody_is_bound_twice(
+        actions in prop::collection::vec((0u8..4, 0u64..40, 0usize..3, 0u8..4, 0.0f64..100.0), 1..200),
+    ) {
+        let mut queue = queue(16);
+        let mut inside = BTreeSet::new();
+        for (action, id, class, tenant, work) in actions {
+            let class = Class::ALL[class];
+            match action {
+                0 | 1 if !inside.contains(&id) => {
+                    let mut new = ticket(id, class, &tenant.to_string(), work);
+                    new.model = format!("m{}", id % 3);
+                    if id % 7 == 0 {
+                        new.tried = vec![1];
+                    }
+                    if queue.offer(new).is_ok() {
+                        inside.insert(id);
+                    }
+                }
+                2 => {
+                    let model = format!("m{}", id % 3);
+                    let next = queue.next(|m| m == model).map(|t| (t.id, t.model.clone()));
+                    if let Some((next, its_model)) = next {
+                        prop_assert_eq!(its_model, model);
+                        prop_assert!(inside.remove(&next) && queue.take(next).is_some());
+                    }
+                }
+                _ => prop_assert_eq!(queue.remove(id).is_some(), inside.remove(&id)),
+            }
+            prop_assert_eq!(queue.depth(), inside.len());
+            let lined: usize = Class::ALL.iter().map(|class| queue.depth_of(*class)).sum();
+            prop_assert_eq!(lined + queue.retried().count(), inside.len());
+        }
+        for id in inside {
+            queue.remove(id).unwrap();
+        }
+        prop_assert_eq!((queue.depth(), queue.bytes), (0, 0));
+        prop_assert!(queue.classes.values().all(|lines| lines.tenants.is_empty()));
+    }
+}

@@ -1,0 +1,157 @@
+//! PURE. Turns by work: self-clocked fair queueing (Golestani, 1994).
+//!
+//! Everybody has a virtual time, which moves on by the work that is done for them, divided by
+//! their weight. Next is the one whose work would be finished first in virtual time, so a small
+//! piece goes before a large one. Who was away is not owed for that time, and who took much does
+//! not get away from it by leaving for a moment. Between two who always wait, the work done
+//! differs by no more than the largest pieces of both.
+
+use std::collections::BTreeMap;
+
+/// Fewer entries than this are never looked through.
+const TIDY_AT: usize = 64;
+
+/// Virtual times of those who take turns.
+#[derive(Debug, Clone)]
+pub struct Turns<K> {
+    /// When the last piece was finished.
+    now: f64,
+    times: BTreeMap<K, Standing>,
+    /// So many entries are worth looking through for those that tell nothing any more.
+    tidy_at: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    time: f64,
+    waits: bool,
+}
+
+impl<K> Default for Turns<K> {
+    fn default() -> Self {
+        Self { now: 0.0, times: BTreeMap::new(), tidy_at: TIDY_AT }
+    }
+}
+
+impl<K: Ord + Clone> Turns<K> {
+    /// From now on, `key` waits for turns.
+    pub fn arrive(&mut self, key: &K) {
+        self.tidy();
+        let now = self.now;
+        let standing = self.times.entry(key.clone()).or_insert(Standing { time: now, waits: true });
+        standing.time = standing.time.max(now);
+        standing.waits = true;
+    }
+
+    /// `key` has nothing to wait for any more.
+    pub fn leave(&mut self, key: &K) {
+        if let Some(standing) = self.times.get_mut(key) {
+            standing.waits = false;
+        }
+    }
+
+    /// When a piece of work for `key` would be finished: the smallest is next.
+    pub fn finish(&self, key: &K, work: f64) -> f64 {
+        self.times.get(key).map_or(self.now, |standing| standing.time) + work
+    }
+
+    /// It was the turn of `key`, and this much work is done for them.
+    pub fn charge(&mut self, key: &K, work: f64) {
+        let finish = self.finish(key, work);
+        self.now = self.now.max(finish);
+        if let Some(standing) = self.times.get_mut(key) {
+            standing.time = finish;
+        }
+    }
+
+    /// Who waits for nothing and is not ahead of the others is as good as new.
+    fn tidy(&mut self) {
+        if self.times.len() >= self.tidy_at {
+            let now = self.now;
+            self.times.retain(|_, standing| standing.waits || standing.time > now);
+            self.tidy_at = (2 * self.times.len()).max(TIDY_AT);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Does the next piece of work, of those that wait; returns whose it was.
+    fn next(turns: &mut Turns<u32>, waiting: &[(u32, f64)]) -> u32 {
+        let finish = |turns: &Turns<u32>, (key, work): &(u32, f64)| turns.finish(key, *work);
+        let least = waiting.iter().min_by(|a, b| finish(turns, a).total_cmp(&finish(turns, b)));
+        let (key, work) = *least.unwrap();
+        turns.charge(&key, work);
+        key
+    }
+
+    proptest! {
+        #[test]
+        fn those_who_always_wait_get_the_same_to_within_their_largest_pieces(
+            works in prop::collection::vec(prop::collection::vec(0.1f64..50.0, 20), 2..6),
+        ) {
+            let mut turns = Turns::default();
+            (0..works.len() as u32).for_each(|key| turns.arrive(&key));
+            let mut done = vec![0.0; works.len()];
+            let mut pieces = vec![0; works.len()];
+            for _ in 0..200 {
+                let waiting: Vec<(u32, f64)> =
+                    (0..).zip(works.iter().zip(&pieces).map(|(w, i)| w[i % 20])).collect();
+                let key = next(&mut turns, &waiting) as usize;
+                done[key] += works[key][pieces[key] % 20];
+                pieces[key] += 1;
+                let least = done.iter().copied().fold(f64::MAX, f64::min);
+                let most = done.iter().copied().fold(0.0, f64::max);
+                prop_assert!(most - least <= 100.0, "{done:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_was_away_is_not_owed() {
+        let mut turns = Turns::default();
+        [1, 2].iter().for_each(|key| turns.arrive(key));
+        (0..100).for_each(|_| _ = next(&mut turns, &[(1, 10.0), (2, 10.0)]));
+        turns.arrive(&3);
+        let served: Vec<u32> =
+            (0..9).map(|_| next(&mut turns, &[(1, 10.0), (2, 10.0), (3, 10.0)])).collect();
+        let threes = served.iter().filter(|key| **key == 3).count();
+        assert!((2..=4).contains(&threes), "{served:?}");
+    }
+
+    #[test]
+    fn who_took_much_does_not_get_away_from_it_by_leaving() {
+        let mut turns = Turns::default();
+        [1, 2].iter().for_each(|key| turns.arrive(key));
+        turns.charge(&1, 10.0);
+        // The second has a long piece; then it leaves for a moment.
+        turns.charge(&2, 100.0);
+        turns.leave(&2);
+        turns.arrive(&2);
+        let served: Vec<u32> = (0..9).map(|_| next(&mut turns, &[(1, 10.0), (2, 10.0)])).collect();
+        assert_eq!(served, [1; 9]);
+    }
+
+    #[test]
+    fn a_small_piece_goes_before_a_large_one() {
+        let mut turns = Turns::default();
+        [1, 2].iter().for_each(|key| turns.arrive(key));
+        assert_eq!(next(&mut turns, &[(1, 50.0), (2, 5.0)]), 2);
+    }
+
+    #[test]
+    fn nobody_is_remembered_for_ever() {
+        let mut turns = Turns::default();
+        turns.arrive(&0);
+        for key in 1..10_000u32 {
+            turns.arrive(&key);
+            turns.charge(&key, 1.0);
+            turns.leave(&key);
+            turns.charge(&0, 1.0);
+        }
+        assert!(turns.times.len() <= 2 * TIDY_AT, "{}", turns.times.len());
+    }
+}
