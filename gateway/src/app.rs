@@ -8,10 +8,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{ApiKey, Config, Limits, Timeouts};
+use crate::config::{Config, Limits, Timeouts};
 use crate::dispatcher::Dispatcher;
 use crate::fleet::static_nodes;
 use crate::metrics::Metrics;
+use crate::pipeline::authenticate::Key;
 use crate::secret::KeyDigest;
 use crate::server;
 
@@ -22,7 +23,7 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub struct Gateway {
     /// API keys.
-    pub keys: Arc<[ApiKey]>,
+    pub keys: Arc<[Key]>,
     /// The key that nodes join with.
     pub join_key: Option<KeyDigest>,
     /// The fleet and its queue.
@@ -48,7 +49,7 @@ impl Gateway {
     /// The shared parts of a configuration.
     pub fn new(config: &Config, stop: CancellationToken) -> prometheus::Result<Self> {
         Ok(Self {
-            keys: config.keys.clone().into(),
+            keys: config.keys.iter().cloned().map(Key::new).collect(),
             join_key: config.join_key.clone(),
             dispatcher: Dispatcher::new(config.limits.queue),
             metrics: Metrics::new()?,

@@ -8,11 +8,13 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 
 use crate::admission::{Bounds, Class};
+use crate::limiter::KeyLimits;
 use crate::secret::KeyDigest;
 use crate::tls::{Acceptor, Dialler};
 
 pub mod load;
 pub mod raw;
+mod section;
 
 /// Everything that the gateway is told.
 #[derive(Debug)]
@@ -44,13 +46,8 @@ pub struct ApiKey {
     pub digest: KeyDigest,
     /// The most urgent class that it may ask for.
     pub class_max: Class,
-}
-
-impl ApiKey {
-    /// Whether this is the key that was sent, in constant time.
-    pub fn matches(&self, sent: &[u8]) -> bool {
-        self.digest.matches(sent)
-    }
+    /// What it may use.
+    pub limits: KeyLimits,
 }
 
 /// A node with a port that we dial.

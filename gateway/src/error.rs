@@ -1,7 +1,11 @@
 //! Everything that can go wrong with a request at the gateway, and four answers to each:
 //! status, code, whose fault, and whether another endpoint may be tried.
 
+use std::time::Duration;
+
 use inference_protocol::openai::ParseError;
+
+use crate::limiter::Limit;
 
 /// Why a request was refused or failed. Rendered in [`crate::respond`] only.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +34,15 @@ pub enum Error {
     UnknownModel(String),
     /// There is no node at all.
     NoNode,
+    /// The key may not ask for this model.
+    ModelForbidden(String),
+    /// The key has used what it may.
+    RateLimited {
+        /// Which of its limits.
+        limit: Limit,
+        /// Until there is enough again.
+        wait: Duration,
+    },
     /// Too many requests wait.
     QueueFull {
         /// When another try makes sense.
@@ -73,6 +86,8 @@ impl Error {
     pub fn status(&self) -> u16 {
         match self {
             Self::UnknownPath | Self::UnknownModel(_) => 404,
+            Self::ModelForbidden(_) => 403,
+            Self::RateLimited { .. } => 429,
             Self::Method(_) => 405,
             Self::KeyMissing | Self::KeyWrong | Self::JoinKeyWrong => 401,
             Self::JoinInvalid(_) | Self::Malformed(_) | Self::Header(..) => 400,
@@ -101,6 +116,8 @@ impl Error {
             Self::Malformed(_) => "invalid_json",
             Self::Header(..) => "invalid_header",
             Self::UnknownModel(_) => "model_not_found",
+            Self::ModelForbidden(_) => "model_not_allowed",
+            Self::RateLimited { .. } => "rate_limit_exceeded",
             Self::NoNode => "no_node",
             Self::QueueFull { .. } => "queue_full",
             Self::DeadlineUnmet { .. } => "deadline_unmet",
@@ -126,6 +143,8 @@ impl Error {
             | Self::SlowBody
             | Self::Malformed(_)
             | Self::Header(..)
+            | Self::ModelForbidden(_)
+            | Self::RateLimited { .. }
             | Self::UnknownModel(_) => Origin::Client,
             Self::NoNode
             | Self::QueueFull { .. }
@@ -154,6 +173,8 @@ impl Error {
             | Self::Malformed(_)
             | Self::Header(..)
             | Self::UnknownModel(_)
+            | Self::ModelForbidden(_)
+            | Self::RateLimited { .. }
             | Self::NoNode
             | Self::QueueFull { .. }
             | Self::DeadlineUnmet { .. }
@@ -167,6 +188,8 @@ impl Error {
     pub fn kind(&self) -> &'static str {
         match (self.status(), self.origin()) {
             (401, _) => "authentication_error",
+            (403, _) => "permission_error",
+            (429, _) => "rate_limit_error",
             (_, Origin::Client) => "invalid_request_error",
             (_, Origin::Gateway) => "server_error",
             (_, Origin::Node) => "upstream_error",
@@ -177,7 +200,7 @@ impl Error {
     pub fn param(&self) -> Option<String> {
         match self {
             Self::Malformed(e) => e.param.clone(),
-            Self::UnknownModel(_) => Some("model".into()),
+            Self::UnknownModel(_) | Self::ModelForbidden(_) => Some("model".into()),
             Self::Header(name, _) => Some((*name).into()),
             _ => None,
         }
@@ -189,6 +212,9 @@ impl Error {
             Self::QueueFull { retry_after_seconds }
             | Self::DeadlineUnmet { retry_after_seconds }
             | Self::QueueTimeout { retry_after_seconds } => Some(*retry_after_seconds),
+            Self::RateLimited { wait, .. } => {
+                Some((wait.as_secs_f64().ceil() as u32).clamp(1, 120))
+            }
             Self::NoNode => Some(5),
             Self::NodeLost | Self::NodeRefused(_) => Some(1),
             _ => None,
@@ -221,6 +247,18 @@ impl std::fmt::Display for Error {
                     "the model '{model}' does not exist here; GET /v1/models lists those that do"
                 )
             }
+            Self::ModelForbidden(model) => {
+                write!(f, "this API key may not ask for the model '{model}'")
+            }
+            Self::RateLimited { limit: Limit::Concurrent, .. } => {
+                write!(f, "this API key has as many requests running as it may have")
+            }
+            Self::RateLimited { limit, wait } => write!(
+                f,
+                "this API key has used its {} of this minute; try again in {} s",
+                limit.name(),
+                wait.as_secs_f64().ceil()
+            ),
             Self::NoNode => write!(f, "no node is ready at the moment"),
             Self::QueueFull { .. } => write!(f, "too many requests wait already"),
             Self::Header(name, expected) => write!(f, "{name}: expected {expected}"),
@@ -266,6 +304,14 @@ mod tests {
             (Error::SlowBody, 408, "request_timeout", Client, false),
             (Error::Malformed(parse), 400, "invalid_json", Client, false),
             (Error::UnknownModel("x".into()), 404, "model_not_found", Client, false),
+            (Error::ModelForbidden("x".into()), 403, "model_not_allowed", Client, false),
+            (
+                Error::RateLimited { limit: Limit::Tokens, wait: Duration::from_secs(3) },
+                429,
+                "rate_limit_exceeded",
+                Client,
+                false,
+            ),
             (Error::NoNode, 503, "no_node", Gateway, false),
             (Error::QueueFull { retry_after_seconds: 7 }, 503, "queue_full", Gateway, false),
             (Error::Header("x", "y".into()), 400, "invalid_header", Client, false),
@@ -285,7 +331,10 @@ mod tests {
         for (error, status, code, origin, retry) in table {
             assert_eq!((error.status(), error.code()), (status, code), "{error}");
             assert_eq!((error.origin(), error.is_retryable()), (origin, retry), "{error}");
-            assert!(error.status() != 503 || error.retry_after_seconds().is_some(), "{error}");
+            assert!(
+                !matches!(error.status(), 429 | 503) || error.retry_after_seconds().is_some(),
+                "{error}"
+            );
         }
     }
 }

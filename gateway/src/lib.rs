@@ -13,6 +13,7 @@ pub mod config;
 pub mod dispatcher;
 pub mod error;
 pub mod fleet;
+pub mod limiter;
 pub mod metrics;
 pub mod pipeline;
 pub mod respond;

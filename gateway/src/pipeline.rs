@@ -5,12 +5,15 @@
 //! completed by its Drop, at the end of the response's body, so that every request is
 //! accounted for exactly once, however it ends. This is the only retry loop.
 
+use std::sync::Arc;
+
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 
 use crate::api::Api;
 use crate::app::Gateway;
 use crate::error::Error;
+use crate::limiter::Limiter;
 use crate::respond::{self, Body};
 
 pub mod accept;
@@ -28,7 +31,8 @@ pub async fn serve(gateway: Gateway, api: Api, request: Request<Incoming>) -> Re
     let received = accept::accept(api, request);
     let request_id = received.request_id.clone();
     let mut record = Record::open(&gateway.metrics, api, &request_id);
-    let mut response = match answer(&gateway, received, &mut record).await {
+    let mut limits = None;
+    let mut response = match answer(&gateway, received, &mut record, &mut limits).await {
         Ok(forwarded) => stream::stream(forwarded, record, &gateway),
         Err(error) => {
             record.fail(&error);
@@ -36,6 +40,9 @@ pub async fn serve(gateway: Gateway, api: Api, request: Request<Incoming>) -> Re
         }
     };
     accept::mark(&mut response, &request_id);
+    if let Some(limiter) = limits {
+        limiter.mark(response.headers_mut());
+    }
     response
 }
 
@@ -43,11 +50,15 @@ async fn answer(
     gateway: &Gateway,
     received: accept::Received,
     record: &mut Record,
+    limits: &mut Option<Arc<Limiter>>,
 ) -> Result<forward::Forwarded, Error> {
     let authenticated = authenticate::authenticate(&gateway.keys, received)?;
     record.tenant(&authenticated.caller.tenant);
+    let limiter = authenticated.caller.limiter.clone();
+    *limits = Some(limiter.clone());
     let admitted = admit::admit(authenticated, &gateway.limits, &gateway.timeouts).await?;
     record.class(admitted.class);
+    record.permit(limiter.admit(admitted.tokens)?, admitted.tokens);
     let (mut tried, mut failure) = (Vec::new(), None);
     loop {
         let lease = match route::route(&gateway.dispatcher, &admitted, &tried).await {

@@ -27,6 +27,14 @@ pub fn units(body_bytes: usize, tokens_max: Option<u64>, answers: u64) -> f64 {
     1.0 + prompt + answer * answers.max(1) as f64
 }
 
+/// Tokens of prompt and answers that a request will use, about.
+pub fn tokens(body_bytes: usize, tokens_max: Option<u64>, answers: u64) -> u32 {
+    let prompt = body_bytes as f64 / BYTES_PER_TOKEN;
+    let answer = tokens_max.map_or(ANSWER_TOKENS, |max| (max as f64).min(ANSWER_TOKENS));
+    // A cast of too much is the most that fits.
+    (1.0 + prompt + answer * answers.max(1) as f64) as u32
+}
+
 /// What a model's units take.
 #[derive(Debug, Clone, Copy, Default)]
 struct Learned {

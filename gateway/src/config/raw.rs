@@ -2,7 +2,6 @@
 //! path of its key. Unknown keys are problems: a misspelt limit must not go unnoticed.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,8 +9,10 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 use inference_protocol::ids::is_plain_id;
 
+use super::section::{Problems, Section};
 use super::{ApiKey, Config, Limits, QueueTimeouts, StaticNode, Timeouts};
-use crate::admission::{Bounds, Class};
+use crate::admission::Bounds;
+use crate::limiter::KeyLimits;
 use crate::secret::KeyDigest;
 use crate::tls::{Acceptor, Dialler};
 
@@ -24,6 +25,10 @@ pub const KEYS: &[&str] = &[
     "keys[].name",
     "keys[].sha256",
     "keys[].class_max",
+    "keys[].requests_per_minute",
+    "keys[].tokens_per_minute",
+    "keys[].concurrent_max",
+    "keys[].models",
     "allow_anonymous",
     "nodes.join_key_file",
     "nodes.static[].url",
@@ -115,8 +120,6 @@ pub fn check(root: Node, base: &Path) -> Result<Config, Vec<Problem>> {
     Err(problems)
 }
 
-type Problems = Vec<Problem>;
-
 fn read_tls(section: Option<Section>, base: &Path, problems: &mut Problems) -> Option<Acceptor> {
     let mut section = section?;
     let certificate = section.required_text("cert_file", problems);
@@ -146,6 +149,7 @@ fn read_keys(root: &mut Section, problems: &mut Problems) -> Vec<ApiKey> {
         let name = item.required_text("name", problems);
         let digest = item.required_text("sha256", problems);
         let class_max = item.class("class_max", problems);
+        let limits = read_key_limits(&mut item, problems);
         if let Some(name) = &name {
             let wrong = match (is_plain_id(name), names.insert(name.clone())) {
                 (false, _) => Some("expected 1 to 64 letters, digits, '.', '_' or '-'"),
@@ -161,11 +165,20 @@ fn read_keys(root: &mut Section, problems: &mut Problems) -> Vec<ApiKey> {
             item.complain("sha256", "expected 64 hex digits", problems);
         }
         if let (Some(name), Some((_, Some(digest)))) = (name, parsed) {
-            keys.push(ApiKey { name, digest, class_max });
+            keys.push(ApiKey { name, digest, class_max, limits });
         }
         item.finish(problems);
     }
     keys
+}
+
+fn read_key_limits(item: &mut Section, problems: &mut Problems) -> KeyLimits {
+    KeyLimits {
+        requests_per_minute: item.limit("requests_per_minute", problems),
+        tokens_per_minute: item.limit("tokens_per_minute", problems),
+        concurrent_max: item.limit("concurrent_max", problems),
+        models: item.texts("models", problems),
+    }
 }
 
 fn read_nodes(
@@ -300,143 +313,6 @@ fn report<T>(path: &str, result: Result<T, String>, problems: &mut Problems) -> 
     result.map_err(|message| problems.push(Problem { path: path.into(), message })).ok()
 }
 
-/// A map whose keys are taken one by one; what is left at the end is unknown.
-struct Section {
-    path: String,
-    entries: Vec<(String, Node)>,
-    known: Vec<String>,
-}
-
-impl Section {
-    fn empty(path: &str) -> Self {
-        Self { path: path.into(), entries: Vec::new(), known: Vec::new() }
-    }
-
-    fn new(node: Node, path: String, problems: &mut Problems) -> Self {
-        let entries = match node {
-            Node::Map(entries) => entries,
-            Node::Absent => Vec::new(),
-            _ => {
-                let at = if path.is_empty() { "the file".into() } else { path.clone() };
-                problems.push(Problem { path: at, message: "expected keys and values".into() });
-                Vec::new()
-            }
-        };
-        Self { path, entries, known: Vec::new() }
-    }
-
-    fn child(&self, key: &str) -> String {
-        if self.path.is_empty() { key.into() } else { format!("{}.{key}", self.path) }
-    }
-
-    fn take(&mut self, key: &str) -> Node {
-        self.known.push(key.into());
-        let at = self.entries.iter().position(|(k, _)| k == key);
-        at.map_or(Node::Absent, |at| self.entries.remove(at).1)
-    }
-
-    fn complain(&self, key: &str, message: &str, problems: &mut Problems) {
-        problems.push(Problem { path: self.child(key), message: message.into() });
-    }
-
-    fn section(&mut self, key: &str, problems: &mut Problems) -> Option<Section> {
-        match self.take(key) {
-            Node::Absent => None,
-            node => Some(Section::new(node, self.child(key), problems)),
-        }
-    }
-
-    fn list(&mut self, key: &str, problems: &mut Problems) -> Vec<Section> {
-        let path = self.child(key);
-        match self.take(key) {
-            Node::Absent => Vec::new(),
-            Node::List(items) => {
-                let item = |(i, node)| Section::new(node, format!("{path}[{i}]"), problems);
-                items.into_iter().enumerate().map(item).collect()
-            }
-            _ => {
-                self.complain(key, "expected a list", problems);
-                Vec::new()
-            }
-        }
-    }
-
-    fn text(&mut self, key: &str, problems: &mut Problems) -> Option<String> {
-        match self.take(key) {
-            Node::Absent => None,
-            Node::Text(text) if !text.is_empty() => Some(text),
-            _ => {
-                self.complain(key, "expected text", problems);
-                None
-            }
-        }
-    }
-
-    fn required_text(&mut self, key: &str, problems: &mut Problems) -> Option<String> {
-        let before = problems.len();
-        let text = self.text(key, problems);
-        if text.is_none() && problems.len() == before {
-            self.complain(key, "is missing", problems);
-        }
-        text
-    }
-
-    fn boolean(&mut self, key: &str, default: bool, problems: &mut Problems) -> bool {
-        match self.take(key) {
-            Node::Absent => default,
-            Node::Bool(value) => value,
-            _ => {
-                self.complain(key, "expected true or false", problems);
-                default
-            }
-        }
-    }
-
-    fn number(
-        &mut self,
-        key: &str,
-        default: u64,
-        allowed: std::ops::RangeInclusive<u64>,
-        problems: &mut Problems,
-    ) -> u64 {
-        match self.take(key) {
-            Node::Absent => default,
-            Node::Number(n) if allowed.contains(&n) => n,
-            _ => {
-                let (min, max) = (allowed.start(), allowed.end());
-                let message = format!("expected a whole number, {min} to {max}");
-                self.complain(key, &message, problems);
-                default
-            }
-        }
-    }
-
-    fn class(&mut self, key: &str, problems: &mut Problems) -> Class {
-        let name = self.text(key, problems);
-        let class = name.as_deref().map_or(Some(Class::Interactive), Class::named);
-        class.unwrap_or_else(|| {
-            self.complain(key, "expected interactive, standard or batch", problems);
-            Class::Batch
-        })
-    }
-
-    fn address(&mut self, key: &str, default: &str, problems: &mut Problems) -> Option<SocketAddr> {
-        let text = self.text(key, problems).unwrap_or_else(|| default.into());
-        let address = text.parse().ok();
-        if address.is_none() {
-            self.complain(key, "expected an address and a port, such as 0.0.0.0:8080", problems);
-        }
-        address
-    }
-
-    fn finish(self, problems: &mut Problems) {
-        for (key, _) in &self.entries {
-            let message = format!("unknown key; known here: {}", self.known.join(", "));
-            self.complain(key, &message, problems);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -468,7 +344,7 @@ mod tests {
             "listen: expected an address",
             "keys[0].name: expected 1 to 64",
             "keys[0].sha256: expected text",
-            "keys[0].extra: unknown key; known here: name, sha256, class_max",
+            "keys[0].extra: unknown key; known here: name, sha256, class_max, requests",
             "nodes.join_key_file: /nonexistent/missing:",
             "nodes.static[0].url: expected http://host:port",
             "limits.body_bytes_max: expected a whole number",

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::admission::Class;
 use crate::api::Api;
 use crate::error::{Error, Origin};
+use crate::limiter::Permit;
 use crate::metrics::{Ended, Metrics};
 
 /// What is known of a request. Dropped at the end of its response.
@@ -22,6 +23,18 @@ pub struct Record {
     first_token: Option<Duration>,
     outcome: Outcome,
     bytes: usize,
+    /// What the key's limits gave, and the tokens that were reserved.
+    permit: Option<(Permit, u32)>,
+    used: Used,
+}
+
+/// Tokens that a request has used, as far as its answer tells.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    /// From its usage.
+    told: Option<u64>,
+    /// Events of a stream, about one for each token.
+    events: u64,
 }
 
 /// How a request ended.
@@ -51,6 +64,8 @@ impl Record {
             first_token: None,
             outcome: Outcome::ClientGone,
             bytes: 0,
+            permit: None,
+            used: Used::default(),
         }
     }
 
@@ -62,6 +77,21 @@ impl Record {
     /// How urgent it is.
     pub fn class(&mut self, class: Class) {
         self.class = Some(class);
+    }
+
+    /// Its key's limits let it pass.
+    pub fn permit(&mut self, permit: Permit, reserved: u32) {
+        self.permit = Some((permit, reserved));
+    }
+
+    /// The answer tells its tokens.
+    pub fn used(&mut self, tokens: u64) {
+        self.used.told = Some(tokens);
+    }
+
+    /// More events of a stream were passed on.
+    pub fn add_events(&mut self, events: u64) {
+        self.used.events += events;
     }
 
     /// Which model was asked for, and which node answers. Only models that a node serves
@@ -120,6 +150,20 @@ impl Record {
         }
     }
 
+    /// What was reserved and not used is given back. Where nothing tells the prompt's tokens, the
+    /// estimate stands.
+    fn settle(&mut self) {
+        let Some((permit, reserved)) = self.permit.take() else { return };
+        let Used { told, events } = self.used;
+        let refused = matches!(self.outcome, Outcome::Answered(status) if status >= 300);
+        let answered = self.first_token.is_some() && !refused;
+        permit.settle(match told {
+            Some(tokens) => tokens,
+            None if answered => events.max(u64::from(reserved)),
+            None => 0,
+        });
+    }
+
     fn log(&self, outcome: &str, duration: Duration) {
         let first_token = self.first_token.map(|t| t.as_millis() as u64);
         macro_rules! line {
@@ -148,6 +192,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        self.settle();
         let outcome = self.outcome_name();
         let duration = self.begun.elapsed();
         let ended = Ended {

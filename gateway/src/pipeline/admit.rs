@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::authenticate::Authenticated;
 use crate::admission::Class;
-use crate::admission::cost::units;
+use crate::admission::cost::{tokens, units};
 use crate::api::Api;
 use crate::config::{Limits, Timeouts};
 use crate::error::Error;
@@ -34,6 +34,8 @@ pub struct Admitted {
     pub deadline: Instant,
     /// What it will cost.
     pub work: f64,
+    /// Tokens that it will use, about.
+    pub tokens: u32,
     /// Its body, which nodes get byte for byte.
     pub body: Bytes,
 }
@@ -72,13 +74,17 @@ pub async fn admit(
     let class = wanted.max(caller.class_max);
     let deadline = arrived + patience.unwrap_or(timeouts.queue.of(class));
     let work = units(body.len(), routed.tokens_max(), routed.answers());
+    let tokens = tokens(body.len(), routed.tokens_max(), routed.answers());
     let model = routed.model;
     if model.len() > MODEL_BYTES_MAX {
         let start = model.chars().take(MODEL_BYTES_MAX).collect();
         return Err(Error::UnknownModel(start));
     }
-    let tenant = caller.tenant;
-    Ok(Admitted { request_id, api, tenant, model, class, deadline: deadline.into(), work, body })
+    if !caller.limiter.allows(&model) {
+        return Err(Error::ModelForbidden(model));
+    }
+    let (tenant, deadline) = (caller.tenant, deadline.into());
+    Ok(Admitted { request_id, api, tenant, model, class, deadline, work, tokens, body })
 }
 
 fn wanted_class(headers: &HeaderMap) -> Result<Option<Class>, Error> {

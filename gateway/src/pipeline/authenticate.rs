@@ -3,6 +3,7 @@
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap};
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::accept::Received;
@@ -10,6 +11,7 @@ use crate::admission::Class;
 use crate::api::Api;
 use crate::config::ApiKey;
 use crate::error::Error;
+use crate::limiter::Limiter;
 
 /// The tenant of requests without a key, where those are allowed.
 const ANONYMOUS: &str = "anonymous";
@@ -32,16 +34,37 @@ pub struct Authenticated {
 }
 
 /// The owner of a key, and what the key allows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Caller {
     /// The owner's name.
     pub tenant: String,
     /// The most urgent class that may be asked for.
     pub class_max: Class,
+    /// What the key may use.
+    pub limiter: Arc<Limiter>,
+}
+
+/// A key, and what is used of its limits.
+#[derive(Debug)]
+pub struct Key {
+    key: ApiKey,
+    limiter: Arc<Limiter>,
+}
+
+impl Key {
+    /// A key that was not used yet.
+    pub fn new(key: ApiKey) -> Self {
+        let limiter = Arc::new(Limiter::new(&key.limits));
+        Self { key, limiter }
+    }
+
+    fn matches(&self, sent: &[u8]) -> bool {
+        self.key.digest.matches(sent)
+    }
 }
 
 /// Finds the tenant of a request.
-pub fn authenticate(keys: &[ApiKey], received: Received) -> Result<Authenticated, Error> {
+pub fn authenticate(keys: &[Key], received: Received) -> Result<Authenticated, Error> {
     let caller = caller(keys, &received.headers)?;
     let Received { request_id, api, arrived, headers, body } = received;
     Ok(Authenticated { request_id, api, caller, arrived, headers, body })
@@ -49,14 +72,19 @@ pub fn authenticate(keys: &[ApiKey], received: Received) -> Result<Authenticated
 
 /// The owner of the key in `headers`. Every key is compared, so that the time does not
 /// tell which one was nearly right.
-pub fn caller(keys: &[ApiKey], headers: &HeaderMap) -> Result<Caller, Error> {
+pub fn caller(keys: &[Key], headers: &HeaderMap) -> Result<Caller, Error> {
     if keys.is_empty() {
-        return Ok(Caller { tenant: ANONYMOUS.into(), class_max: Class::Interactive });
+        let (tenant, limiter) = (ANONYMOUS.into(), Arc::default());
+        return Ok(Caller { tenant, class_max: Class::Interactive, limiter });
     }
     let sent = bearer(headers).ok_or(Error::KeyMissing)?;
-    let matches = |found, key| if ApiKey::matches(key, sent) { Some(key) } else { found };
-    let key = keys.iter().fold(None, matches).ok_or(Error::KeyWrong)?;
-    Ok(Caller { tenant: key.name.clone(), class_max: key.class_max })
+    let found = keys.iter().fold(None, |found, key| match key.matches(sent) {
+        true => Some(key),
+        false => found,
+    });
+    let Key { key, limiter } = found.ok_or(Error::KeyWrong)?;
+    let (tenant, limiter) = (key.name.clone(), limiter.clone());
+    Ok(Caller { tenant, class_max: key.class_max, limiter })
 }
 
 /// The key of `Authorization: Bearer <key>`.
@@ -70,12 +98,16 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limiter::KeyLimits;
     use crate::secret::KeyDigest;
     use hyper::header::HeaderValue;
 
     fn ask(authorization: Option<&'static str>) -> Result<String, Error> {
         let class_max = Class::Standard;
-        let key = |name: &str| ApiKey { name: name.into(), digest: KeyDigest::of(name), class_max };
+        let key = |name: &str| {
+            let (digest, limits) = (KeyDigest::of(name), KeyLimits::default());
+            Key::new(ApiKey { name: name.into(), digest, class_max, limits })
+        };
         let mut headers = HeaderMap::new();
         if let Some(value) = authorization {
             headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));

@@ -37,6 +37,9 @@ pub fn stream(forwarded: Forwarded, mut record: Record, gateway: &Gateway) -> Re
     let (mut response, node) = match forwarded {
         Forwarded::Whole { status, headers, body, node } => {
             record.succeed(status.as_u16(), body.len());
+            if let Some(tokens) = total_tokens(&body) {
+                record.used(tokens);
+            }
             let mut response = Response::new(respond::whole(body));
             *response.status_mut() = status;
             *response.headers_mut() = headers;
@@ -54,6 +57,29 @@ pub fn stream(forwarded: Forwarded, mut record: Record, gateway: &Gateway) -> Re
     }
     response
 }
+
+/// The tokens that an event tells: the one with the usage.
+fn told_tokens(payload: &[u8]) -> Option<u64> {
+    let holds_usage = payload.windows(USAGE.len()).any(|window| window == USAGE);
+    holds_usage.then(|| total_tokens(payload)).flatten()
+}
+
+/// `usage.total_tokens`, where there is one.
+fn total_tokens(json: &[u8]) -> Option<u64> {
+    #[derive(serde::Deserialize)]
+    struct Told {
+        usage: Option<Usage>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Usage {
+        total_tokens: u64,
+    }
+    let told: Told = serde_json::from_slice(json).ok()?;
+    told.usage.map(|usage| usage.total_tokens)
+}
+
+/// How a usage begins that is not null.
+const USAGE: &[u8] = b"\"usage\":{";
 
 /// Passes a node's events on.
 struct Relay {
@@ -101,6 +127,10 @@ impl Relay {
 
     fn take_events(&mut self, events: Bytes) {
         for payload in payloads(&events) {
+            self.record.add_events(1);
+            if let Some(tokens) = told_tokens(payload) {
+                self.record.used(tokens);
+            }
             if payload == DONE.as_bytes() {
                 self.complete = true;
                 self.record.succeed(200, 0);

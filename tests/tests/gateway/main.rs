@@ -4,6 +4,7 @@
 
 mod answers;
 mod classes;
+mod limits;
 mod links;
 mod queue;
 mod retries;

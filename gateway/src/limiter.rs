@@ -1,0 +1,306 @@
+//! What a key may use: requests and tokens a minute, requests side by side.
+//!
+//! governor's buckets hold the rates (the generic cell rate algorithm). A bucket only ever
+//! gives; what a request used beyond its estimate, or left of it, is settled with the next one.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use governor::clock::{Clock, DefaultClock};
+use governor::middleware::StateInformationMiddleware;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::error::Error;
+
+/// Limits of a key, as configured. Absent is unlimited.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// Requests a minute.
+    pub requests_per_minute: Option<NonZeroU32>,
+    /// Tokens of prompts and answers a minute.
+    pub tokens_per_minute: Option<NonZeroU32>,
+    /// Requests side by side.
+    pub concurrent_max: Option<NonZeroU32>,
+    /// The models that may be asked for; empty is all.
+    pub models: Vec<String>,
+}
+
+/// What a limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Requests a minute.
+    Requests,
+    /// Tokens a minute.
+    Tokens,
+    /// Requests side by side.
+    Concurrent,
+}
+
+impl Limit {
+    /// Its name in errors and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Tokens => "tokens",
+            Self::Concurrent => "concurrent",
+        }
+    }
+}
+
+/// A key's limits and what is used of them.
+#[derive(Debug, Default)]
+pub struct Limiter {
+    requests: Option<Bucket>,
+    tokens: Option<Bucket>,
+    /// Tokens that were used and not paid for; negative: paid for and not used.
+    owed: AtomicI64,
+    concurrent_max: Option<u32>,
+    running: AtomicU32,
+    models: Vec<String>,
+}
+
+impl Limiter {
+    /// Full buckets.
+    pub fn new(limits: &KeyLimits) -> Self {
+        Self {
+            requests: limits.requests_per_minute.map(Bucket::per_minute),
+            tokens: limits.tokens_per_minute.map(Bucket::per_minute),
+            owed: AtomicI64::new(0),
+            concurrent_max: limits.concurrent_max.map(NonZeroU32::get),
+            running: AtomicU32::new(0),
+            models: limits.models.clone(),
+        }
+    }
+
+    /// Whether the key may ask for this model.
+    pub fn allows(&self, model: &str) -> bool {
+        self.models.is_empty() || self.models.iter().any(|allowed| allowed == model)
+    }
+
+    /// Takes what a request of about so many tokens needs.
+    pub fn admit(self: &Arc<Self>, tokens: u32) -> Result<Permit, Error> {
+        let before = self.running.fetch_add(1, Ordering::Relaxed);
+        let permit = Permit { limiter: self.clone(), reserved: tokens };
+        if self.concurrent_max.is_some_and(|max| before >= max) {
+            return Err(limited(Limit::Concurrent, Duration::from_secs(1)));
+        }
+        if let Some(bucket) = &self.requests {
+            bucket.take(1).map_err(|wait| limited(Limit::Requests, wait))?;
+        }
+        if let Some(bucket) = &self.tokens {
+            self.pay(bucket, tokens)?;
+        }
+        Ok(permit)
+    }
+
+    /// Pays for a request and what is owed, as far as one bucket reaches.
+    fn pay(&self, bucket: &Bucket, tokens: u32) -> Result<(), Error> {
+        let owed = self.owed.swap(0, Ordering::Relaxed);
+        let price = i64::from(tokens).saturating_add(owed);
+        let now = price.clamp(0, i64::from(bucket.limit));
+        match bucket.take(now as u32) {
+            Ok(()) => {
+                self.owed.fetch_add(price - now, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(wait) => {
+                self.owed.fetch_add(owed, Ordering::Relaxed);
+                Err(limited(Limit::Tokens, wait))
+            }
+        }
+    }
+
+    /// OpenAI's headers about limits.
+    pub fn mark(&self, headers: &mut HeaderMap) {
+        let buckets = [("requests", &self.requests), ("tokens", &self.tokens)];
+        for (what, bucket) in buckets {
+            let Some(bucket) = bucket else { continue };
+            let (remaining, reset) = bucket.state();
+            for (field, value) in [
+                ("limit", bucket.limit.to_string()),
+                ("remaining", remaining.to_string()),
+                ("reset", openai_duration(reset)),
+            ] {
+                let name = HeaderName::try_from(format!("x-ratelimit-{field}-{what}"));
+                if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
+                    headers.insert(name, value);
+                }
+            }
+        }
+    }
+}
+
+fn limited(limit: Limit, wait: Duration) -> Error {
+    Error::RateLimited { limit, wait }
+}
+
+/// A running request of a key. Dropping it ends that.
+#[derive(Debug)]
+pub struct Permit {
+    limiter: Arc<Limiter>,
+    reserved: u32,
+}
+
+impl Permit {
+    /// The request is over and has used that many tokens.
+    pub fn settle(&self, tokens: u64) {
+        if self.limiter.tokens.is_some() {
+            let used = i64::try_from(tokens).unwrap_or(i64::MAX);
+            let owed = used.saturating_sub(i64::from(self.reserved));
+            self.limiter.owed.fetch_add(owed, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.limiter.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What is left of a minute's allowance.
+#[derive(Debug)]
+struct Bucket {
+    limit: u32,
+    state: RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>,
+    clock: DefaultClock,
+    /// What was left when it was last asked, and until when that fills up.
+    left: Mutex<(u32, Option<<DefaultClock as Clock>::Instant>)>,
+}
+
+impl Bucket {
+    fn per_minute(limit: NonZeroU32) -> Self {
+        let clock = DefaultClock::default();
+        let state = RateLimiter::direct_with_clock(Quota::per_minute(limit), clock.clone());
+        let left = Mutex::new((limit.get(), None));
+        Self { limit: limit.get(), state: state.with_middleware(), clock, left }
+    }
+
+    /// Takes so many at once, or says how long until there are.
+    fn take(&self, count: u32) -> Result<(), Duration> {
+        let Some(count) = NonZeroU32::new(count) else { return Ok(()) };
+        let now = self.clock.now();
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.state.check_n(count) {
+            Ok(Ok(snapshot)) => {
+                *left = (snapshot.remaining_burst_capacity(), Some(now));
+                Ok(())
+            }
+            Ok(Err(not_until)) => Err(not_until.wait_time_from(now)),
+            // More than the bucket ever holds: the caller sees to it that this is not asked.
+            Err(_) => Err(Duration::from_secs(60)),
+        }
+    }
+
+    /// What is left now, and how long until it is full.
+    fn state(&self) -> (u32, Duration) {
+        let (left, since) = *self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = since.map_or(0.0, |at| self.clock.now().duration_since(at).as_secs_f64());
+        let per_second = f64::from(self.limit) / 60.0;
+        let left = (f64::from(left) + passed * per_second).min(f64::from(self.limit));
+        (left as u32, Duration::from_secs_f64((f64::from(self.limit) - left) / per_second))
+    }
+}
+
+/// As OpenAI writes durations: `1m30s`, `2.5s`, `120ms`.
+fn openai_duration(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    match ms {
+        0..1000 => format!("{ms}ms"),
+        1000..60_000 => format!("{}s", (ms as f64 / 100.0).ceil() / 10.0),
+        _ => format!("{}m{}s", ms / 60_000, ms % 60_000 / 1000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limiter(requests: u32, tokens: u32, concurrent: u32) -> Arc<Limiter> {
+        Arc::new(Limiter::new(&KeyLimits {
+            requests_per_minute: NonZeroU32::new(requests),
+            tokens_per_minute: NonZeroU32::new(tokens),
+            concurrent_max: NonZeroU32::new(concurrent),
+            models: Vec::new(),
+        }))
+    }
+
+    fn refused(outcome: Result<Permit, Error>) -> (Limit, Duration) {
+        match outcome {
+            Err(Error::RateLimited { limit, wait }) => (limit, wait),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn requests_a_minute_are_counted_and_the_wait_is_told() {
+        let limiter = limiter(3, 0, 0);
+        let permits: Vec<Permit> = (0..3).map(|_| limiter.admit(1).unwrap()).collect();
+        drop(permits);
+        let (limit, wait) = refused(limiter.admit(1));
+        assert_eq!(limit, Limit::Requests);
+        assert!((15..=20).contains(&wait.as_secs()), "{wait:?}: the third of a minute");
+    }
+
+    #[test]
+    fn requests_side_by_side_are_counted_and_given_back() {
+        let limiter = limiter(0, 0, 2);
+        let first = limiter.admit(1).unwrap();
+        let _second = limiter.admit(1).unwrap();
+        assert_eq!(refused(limiter.admit(1)).0, Limit::Concurrent);
+        drop(first);
+        assert!(limiter.admit(1).is_ok());
+        assert_eq!(limiter.running.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn tokens_are_reserved_and_settled() {
+        let limiter = limiter(0, 600, 0);
+        let permit = limiter.admit(100).unwrap();
+        permit.settle(500);
+        // 500 are left, and 400 of them are owed.
+        assert_eq!(refused(limiter.admit(150)).0, Limit::Tokens);
+        let permit = limiter.admit(90).unwrap();
+        permit.settle(0);
+        // What was reserved and not used is there for the next one.
+        assert!(limiter.admit(80).is_ok());
+        assert!(limiter.admit(300).is_err());
+    }
+
+    #[test]
+    fn a_request_larger_than_the_bucket_empties_it_and_owes_the_rest() {
+        let limiter = limiter(0, 600, 0);
+        assert!(limiter.admit(1000).is_ok());
+        assert_eq!(limiter.owed.load(Ordering::Relaxed), 400);
+        assert!(limiter.admit(1).is_err());
+        assert_eq!(limiter.owed.load(Ordering::Relaxed), 400, "a refusal costs nothing");
+    }
+
+    #[test]
+    fn headers_tell_what_is_left() {
+        let limiter = limiter(60, 6000, 0);
+        limiter.admit(600).unwrap();
+        let mut headers = HeaderMap::new();
+        limiter.mark(&mut headers);
+        let value = |name: &str| headers[name].to_str().unwrap();
+        assert_eq!(value("x-ratelimit-limit-requests"), "60");
+        assert_eq!(value("x-ratelimit-remaining-requests"), "59");
+        assert_eq!(value("x-ratelimit-limit-tokens"), "6000");
+        assert_eq!(value("x-ratelimit-remaining-tokens"), "5400");
+        assert!(value("x-ratelimit-reset-tokens").ends_with('s'));
+        let mut none = HeaderMap::new();
+        Limiter::default().mark(&mut none);
+        assert!(none.is_empty());
+    }
+
+    #[test]
+    fn durations_are_written_as_the_public_api_does() {
+        let written = [0, 120, 1000, 2450, 60_000, 95_000];
+        let written = written.map(|ms| openai_duration(Duration::from_millis(ms)));
+        assert_eq!(written, ["0ms", "120ms", "1s", "2.5s", "1m0s", "1m35s"]);
+    }
+}
