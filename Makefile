@@ -10,7 +10,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-.PHONY: demo test build setup setup-test lint unit end-to-end avx2 bench-engine soak deny
+.PHONY: demo test build setup setup-test lint unit end-to-end avx2 bench-engine bench-gateway soak deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -48,7 +48,7 @@ unit:
 
 # Real processes share the cores: one test at a time.
 end-to-end: build setup-test
-	$(CARGO) test $(CHOICE) --test tidy --test gateway
+	$(CARGO) test $(CHOICE) --test tidy --test gateway --test simulation
 	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
 
 ## The baseline kernels on an emulated CPU that has AVX2 and nothing newer.
@@ -66,6 +66,10 @@ bench-engine: build
 	@mkdir -p target/bench
 	@$(TARGET)/release/flotilla-agent synth --shape qwen2.5-0.5b --quant q4_0 --force $(BENCH_MODEL)
 	@$(TARGET)/release/flotilla-agent bench $(BENCH_MODEL)
+
+## What routing is worth, in simulated time.
+bench-gateway:
+	@$(CARGO) test $(CHOICE) --test simulation -- --nocapture 2>/dev/null | grep '^{'
 
 ## Mixed traffic for MINUTES against one agent: fails if memory grows or anything stays in flight.
 MINUTES := 5

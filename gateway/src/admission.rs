@@ -15,6 +15,8 @@ mod turns;
 pub use class::Class;
 use turns::Turns;
 
+use crate::prefix::Prefix;
+
 /// A waiting request's number; they grow.
 pub type TicketId = u64;
 
@@ -33,6 +35,8 @@ pub struct Ticket<I> {
     pub work: f64,
     /// Bytes that it holds in memory.
     pub bytes: usize,
+    /// How it begins.
+    pub prefix: Prefix,
     /// Endpoints that failed it already.
     pub tried: Vec<I>,
 }
@@ -49,9 +53,21 @@ pub struct Bounds {
 /// A tenant's waiting requests in one class.
 #[derive(Debug, Default)]
 struct Line {
-    /// By model, in order of arrival.
-    models: BTreeMap<String, BTreeSet<TicketId>>,
+    models: BTreeMap<String, Waiting>,
+}
+
+/// Those of them that want one model.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// In order of arrival.
+    ids: BTreeSet<TicketId>,
     work: f64,
+}
+
+impl Line {
+    fn work(&self, model: &str) -> f64 {
+        self.models.get(model).map_or(0.0, |waiting| waiting.work)
+    }
 }
 
 /// A class's waiting requests.
@@ -118,8 +134,9 @@ impl<I> Queue<I> {
             lines.turns.arrive(&ticket.tenant);
         }
         let line = lines.tenants.entry(ticket.tenant.clone()).or_default();
-        line.models.entry(ticket.model.clone()).or_default().insert(ticket.id);
-        line.work += ticket.work;
+        let waiting = line.models.entry(ticket.model.clone()).or_default();
+        waiting.ids.insert(ticket.id);
+        waiting.work += ticket.work;
         lines.depth += 1;
     }
 
@@ -134,10 +151,10 @@ impl<I> Queue<I> {
         let lines = self.classes.get_mut(&ticket.class)?;
         let line = lines.tenants.get_mut(&ticket.tenant)?;
         lines.depth -= 1;
-        line.work -= ticket.work;
         if let Some(waiting) = line.models.get_mut(&ticket.model) {
-            waiting.remove(&id);
-            if waiting.is_empty() {
+            waiting.ids.remove(&id);
+            waiting.work -= ticket.work;
+            if waiting.ids.is_empty() {
                 line.models.remove(&ticket.model);
             }
         }
@@ -187,16 +204,18 @@ impl<I> Queue<I> {
         self.classes.get(&class).map_or(0, |lines| lines.depth)
     }
 
-    /// The work that is done before a new request of a tenant, if nobody else comes: all of
-    /// the more urgent classes and its own, and of the others of its class as much as its own.
-    pub fn work_ahead(&self, class: Class, tenant: &str, work: f64) -> f64 {
+    /// The work for its model that is done before a new request of a tenant, if nobody else
+    /// comes: all of the more urgent classes and its own, and of the others of its class as much as
+    /// its own.
+    pub fn work_ahead(&self, class: Class, tenant: &str, model: &str, work: f64) -> f64 {
         let urgent = self.classes.iter().filter(|(other, _)| **other < class);
-        let urgent: f64 =
-            urgent.flat_map(|(_, lines)| lines.tenants.values()).map(|line| line.work).sum();
+        let urgent = urgent.flat_map(|(_, lines)| lines.tenants.values());
+        let urgent: f64 = urgent.map(|line| line.work(model)).sum();
         let Some(lines) = self.classes.get(&class) else { return urgent };
-        let own = lines.tenants.get(tenant).map_or(0.0, |line| line.work);
+        let own = lines.tenants.get(tenant).map_or(0.0, |line| line.work(model));
         let others = lines.tenants.iter().filter(|(name, _)| *name != tenant);
-        urgent + own + others.map(|(_, line)| line.work.min(own + work)).sum::<f64>()
+        let others: f64 = others.map(|(_, line)| line.work(model).min(own + work)).sum();
+        urgent + own + others
     }
 }
 
@@ -209,7 +228,7 @@ impl Lines {
     ) -> Option<&'t Ticket<I>> {
         let heads = self.tenants.iter().filter_map(|(tenant, line)| {
             let models = line.models.iter().filter(|(model, _)| may(model));
-            let first = models.filter_map(|(_, waiting)| waiting.first()).min()?;
+            let first = models.filter_map(|(_, waiting)| waiting.ids.first()).min()?;
             let first = tickets.get(first)?;
             Some((self.turns.finish(tenant, first.work), first))
         });

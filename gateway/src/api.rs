@@ -8,6 +8,7 @@ use inference_protocol::openai::{Model, ModelList, to_json};
 use crate::app::Gateway;
 use crate::error::Error;
 use crate::fleet::join;
+use crate::pipeline::authenticate::Caller;
 use crate::pipeline::{self, authenticate};
 use crate::respond::{self, Body};
 
@@ -73,12 +74,13 @@ fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>
     only(request, "GET, HEAD")?;
     match (path, model) {
         (_, Some(id)) => {
-            authenticate::caller(&gateway.keys, request.headers())?;
-            find_model(gateway, id)
+            let caller = authenticate::caller(&gateway.keys, request.headers())?;
+            find_model(gateway, &caller, id)
         }
         ("/v1/models", _) => {
-            authenticate::caller(&gateway.keys, request.headers())?;
+            let caller = authenticate::caller(&gateway.keys, request.headers())?;
             let models = gateway.dispatcher.models().into_iter();
+            let models = models.filter(|(id, _)| caller.limiter.allows(id));
             let data = models.map(|(id, created)| Model::new(id, created)).collect();
             Ok(respond::json(to_json(&ModelList::new(data))))
         }
@@ -98,8 +100,9 @@ fn only<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {
     }
 }
 
-fn find_model(gateway: &Gateway, id: &str) -> Result<Response<Body>, Error> {
-    let found = gateway.dispatcher.models().into_iter().find(|(name, _)| name == id);
+fn find_model(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Response<Body>, Error> {
+    let mut models = gateway.dispatcher.models().into_iter();
+    let found = models.find(|(name, _)| name == id && caller.limiter.allows(id));
     let (id, created) = found.ok_or_else(|| Error::UnknownModel(id.chars().take(128).collect()))?;
     Ok(respond::json(to_json(&Model::new(id, created))))
 }

@@ -51,7 +51,7 @@ impl Gateway {
         Ok(Self {
             keys: config.keys.iter().cloned().map(Key::new).collect(),
             join_key: config.join_key.clone(),
-            dispatcher: Dispatcher::new(config.limits.queue),
+            dispatcher: Dispatcher::new(config.limits.queue, config.policy),
             metrics: Metrics::new()?,
             limits: config.limits,
             timeouts: config.timeouts,

@@ -9,6 +9,7 @@ use hyper::header::HeaderValue;
 
 use crate::admission::{Bounds, Class};
 use crate::limiter::KeyLimits;
+use crate::routing::Policy;
 use crate::secret::KeyDigest;
 use crate::tls::{Acceptor, Dialler};
 
@@ -35,6 +36,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Other endpoints that a request may be tried on.
     pub retries_max: usize,
+    /// How endpoints are chosen.
+    pub policy: Policy,
 }
 
 /// A key of the public API.

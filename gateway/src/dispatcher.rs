@@ -14,7 +14,9 @@ use tokio::time::timeout_at;
 use crate::admission::cost::Costs;
 use crate::admission::{Bounds, Class, Queue, Ticket, TicketId};
 use crate::error::Error;
-use crate::fleet::{Attempt, EndpointId, Fleet, Outlook, STATUS_DEADLINE, Totals};
+use crate::fleet::{Attempt, Choice, EndpointId, Fleet, Outlook, STATUS_DEADLINE, Totals};
+use crate::prefix::{Prefix, PrefixIndex};
+use crate::routing::Policy;
 use crate::upstream::Upstream;
 
 /// The fleet and its queue, shared by all requests.
@@ -32,6 +34,8 @@ struct Core {
     fleet: Fleet<Upstream>,
     queue: Queue<Attempt>,
     costs: Costs,
+    prefixes: PrefixIndex<EndpointId>,
+    policy: Policy,
     waiting: HashMap<TicketId, oneshot::Sender<Lease>>,
     next_ticket: TicketId,
     /// Draws among equals; counted up, so that idle nodes take turns.
@@ -53,6 +57,8 @@ pub struct Want<'a> {
     pub bytes: usize,
     /// When it must have a slot.
     pub deadline: tokio::time::Instant,
+    /// How it begins.
+    pub prefix: &'a Prefix,
     /// Endpoints that failed it.
     pub tried: &'a [Attempt],
 }
@@ -72,11 +78,13 @@ pub struct Overview {
 
 impl Dispatcher {
     /// An empty fleet.
-    pub fn new(bounds: Bounds) -> Self {
+    pub fn new(bounds: Bounds, policy: Policy) -> Self {
         let core = Core {
             fleet: Fleet::default(),
             queue: Queue::new(bounds),
             costs: Costs::default(),
+            prefixes: PrefixIndex::default(),
+            policy,
             waiting: HashMap::new(),
             next_ticket: 0,
             seed: 0,
@@ -129,6 +137,7 @@ impl Dispatcher {
                 class: want.class,
                 work: want.work,
                 bytes: want.bytes,
+                prefix: want.prefix.clone(),
                 tried: want.tried.to_vec(),
             };
             if core.queue.offer(ticket).is_err() {
@@ -156,7 +165,8 @@ impl Dispatcher {
     /// Binds as many waiting requests as there are slots for them, in order.
     fn dispatch(&self, core: &mut Core) -> Vec<Lease> {
         let mut undelivered = Vec::new();
-        while let Some((ticket, endpoint)) = core.bind_next() {
+        let now = self.now();
+        while let Some((ticket, endpoint)) = core.bind_next(now) {
             let (Some(sender), Some(known)) =
                 (core.waiting.remove(&ticket.id), core.fleet.endpoint(endpoint))
             else {
@@ -171,7 +181,7 @@ impl Dispatcher {
                 upstream: known.link.clone(),
                 model: ticket.model,
                 work: ticket.work,
-                since: self.now(),
+                since: now,
             };
             undelivered.extend(sender.send(lease).err());
         }
@@ -227,25 +237,32 @@ impl Dispatcher {
 
 impl Core {
     /// Takes the next request that a slot is free for, and the slot.
-    fn bind_next(&mut self) -> Option<(Ticket<Attempt>, EndpointId)> {
+    fn bind_next(&mut self, now: Duration) -> Option<(Ticket<Attempt>, EndpointId)> {
         if self.queue.depth() == 0 {
             return None;
         }
         self.seed = self.seed.wrapping_add(1);
+        let pick = |ticket: &Ticket<Attempt>| {
+            let held = self.prefixes.held(&ticket.prefix);
+            let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
+            let endpoint = self.fleet.pick(&ticket.model, &ticket.tried, choice)?;
+            Some((ticket.id, endpoint))
+        };
         let mut open = self.fleet.open_models();
-        let mut bound =
-            self.queue.retried().filter(|t| open.contains(t.model.as_str())).find_map(|ticket| {
-                Some((ticket.id, self.fleet.pick(&ticket.model, &ticket.tried, self.seed)?))
-            });
+        let mut retried = self.queue.retried().filter(|t| open.contains(t.model.as_str()));
+        let mut bound = retried.find_map(pick);
+        drop(retried);
         while bound.is_none()
             && let Some(ticket) = self.queue.next(|model| open.contains(model))
         {
-            bound = self.fleet.pick(&ticket.model, &[], self.seed).map(|at| (ticket.id, at));
+            bound = pick(ticket);
             open.remove(ticket.model.as_str());
         }
         let (id, endpoint) = bound?;
         self.fleet.claim(endpoint);
-        Some((self.queue.take(id)?, endpoint))
+        let ticket = self.queue.take(id)?;
+        self.prefixes.insert(&ticket.prefix, endpoint);
+        Some((ticket, endpoint))
     }
 
     /// How long a request would wait, once that is known at all; nothing while slots are free.
@@ -253,7 +270,7 @@ impl Core {
         if self.fleet.open_models().contains(want.model) {
             return None;
         }
-        let ahead = self.queue.work_ahead(want.class, want.tenant, want.work);
+        let ahead = self.queue.work_ahead(want.class, want.tenant, want.model, want.work);
         self.costs.predict(want.model, ahead, self.fleet.slots_of(want.model))
     }
 

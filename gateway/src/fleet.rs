@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, STATUS_DEADLINE_MS};
 
-use crate::routing::{Candidate, choose};
+use crate::routing::{Candidate, Policy, choose};
 
 pub mod join;
 pub mod link;
@@ -48,6 +48,23 @@ pub struct Endpoint<L> {
     models: Vec<ModelStatus>,
     /// Slots that we hold.
     leases: u32,
+    /// When the link was made.
+    since: Duration,
+    /// The number of the claim that took a slot here last.
+    last_claim: u64,
+}
+
+/// What an endpoint is chosen by, beside what is known of the endpoints.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice<'a> {
+    /// How.
+    pub policy: Policy,
+    /// Endpoints that hold some of the prompt, and how much of it.
+    pub held: &'a [(EndpointId, f64)],
+    /// When.
+    pub now: Duration,
+    /// Draws among equals.
+    pub seed: u64,
 }
 
 impl<L> Endpoint<L> {
@@ -68,10 +85,21 @@ impl<L> Endpoint<L> {
         tried.contains(&Attempt { endpoint: id, engine_restarts: self.status.engine_restarts })
     }
 
-    fn candidate(&self, id: EndpointId) -> Option<Candidate<EndpointId>> {
-        let capacity = self.status.slots;
-        let busy = self.busy();
-        (self.is_ready() && busy < capacity).then_some(Candidate { id, busy, capacity })
+    fn has_free_slot(&self) -> bool {
+        self.is_ready() && self.busy() < self.status.slots
+    }
+
+    fn candidate(&self, id: EndpointId, choice: &Choice<'_>) -> Candidate<EndpointId> {
+        let held = choice.held.iter().find(|(holder, _)| *holder == id);
+        Candidate {
+            id,
+            busy: self.busy(),
+            capacity: self.status.slots,
+            held: held.map_or(0.0, |(_, part)| *part),
+            age: choice.now.saturating_sub(self.since),
+            prefill_rate: self.status.prefill_tokens_per_second,
+            last_chosen: self.last_claim,
+        }
     }
 }
 
@@ -80,6 +108,7 @@ impl<L> Endpoint<L> {
 pub struct Fleet<L> {
     endpoints: BTreeMap<EndpointId, Endpoint<L>>,
     next_id: EndpointId,
+    claims: u64,
     /// Models and when a node last served them.
     remembered: BTreeMap<String, Duration>,
 }
@@ -112,7 +141,7 @@ pub struct Totals {
 
 impl<L> Default for Fleet<L> {
     fn default() -> Self {
-        Self { endpoints: BTreeMap::new(), next_id: 0, remembered: BTreeMap::new() }
+        Self { endpoints: BTreeMap::new(), next_id: 0, claims: 0, remembered: BTreeMap::new() }
     }
 }
 
@@ -126,7 +155,10 @@ impl<L> Fleet<L> {
         let old = old.into_iter().filter_map(|id| self.remove(id, now)).collect();
         self.next_id += 1;
         let id = self.next_id;
-        self.endpoints.insert(id, Endpoint { link, status, models: Vec::new(), leases: 0 });
+        let models = Vec::new();
+        let endpoint =
+            Endpoint { link, status, models, leases: 0, since: now, last_claim: self.claims };
+        self.endpoints.insert(id, endpoint);
         self.settle(id, now);
         (id, old)
     }
@@ -186,21 +218,23 @@ impl<L> Fleet<L> {
         serving.peek().is_some() && serving.all(|(id, e)| e.is_ready() && e.has_failed(*id, tried))
     }
 
-    /// The least busy node with a free slot for `model` that has not failed the request.
-    pub fn pick(&self, model: &str, tried: &[Attempt], seed: u64) -> Option<EndpointId> {
+    /// The node for a request for `model`, of those that have a free slot and have not failed it.
+    pub fn pick(&self, model: &str, tried: &[Attempt], choice: Choice<'_>) -> Option<EndpointId> {
         let candidates: Vec<_> = self
             .endpoints
             .iter()
-            .filter(|(id, e)| e.serves(model) && !e.has_failed(**id, tried))
-            .filter_map(|(id, e)| e.candidate(*id))
+            .filter(|(id, e)| e.has_free_slot() && e.serves(model) && !e.has_failed(**id, tried))
+            .map(|(id, e)| e.candidate(*id, &choice))
             .collect();
-        choose(&candidates, seed)
+        choose(choice.policy, &candidates, choice.seed)
     }
 
     /// Takes a slot.
     pub fn claim(&mut self, id: EndpointId) {
+        self.claims += 1;
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.leases += 1;
+            endpoint.last_claim = self.claims;
         }
     }
 
@@ -214,8 +248,8 @@ impl<L> Fleet<L> {
 
     /// Models with a free slot: most of the time under load, there are none.
     pub fn open_models(&self) -> BTreeSet<&str> {
-        let free = self.endpoints.iter().filter(|(id, e)| e.candidate(**id).is_some());
-        free.flat_map(|(_, e)| &e.models).map(|model| model.id.as_str()).collect()
+        let free = self.endpoints.values().filter(|e| e.has_free_slot());
+        free.flat_map(|e| &e.models).map(|model| model.id.as_str()).collect()
     }
 
     /// Slots of the ready nodes that serve `model`.
@@ -283,7 +317,8 @@ mod tests {
     }
 
     fn claim<L>(fleet: &mut Fleet<L>, tried: &[Attempt], seed: u64) -> Option<EndpointId> {
-        let id = fleet.pick("m", tried, seed)?;
+        let choice = Choice { policy: Policy::default(), held: &[], now: NOW, seed };
+        let id = fleet.pick("m", tried, choice)?;
         fleet.claim(id);
         Some(id)
     }

@@ -16,6 +16,7 @@ pub mod fleet;
 pub mod limiter;
 pub mod metrics;
 pub mod pipeline;
+pub mod prefix;
 pub mod respond;
 pub mod routing;
 pub mod secret;

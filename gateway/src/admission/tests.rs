@@ -7,7 +7,8 @@ use Class::{Batch, Interactive, Standard};
 
 fn ticket(id: TicketId, class: Class, tenant: &str, work: f64) -> Ticket<u32> {
     let (model, tenant) = ("m".into(), tenant.into());
-    Ticket { id, model, tenant, class, work, bytes: 1, tried: Vec::new() }
+    let (prefix, tried) = (Prefix::default(), Vec::new());
+    Ticket { id, model, tenant, class, work, bytes: 1, prefix, tried }
 }
 
 fn queue(depth_max: usize) -> Queue<u32> {
@@ -129,9 +130,10 @@ fn the_work_ahead_is_what_fair_turns_put_before_it() {
     }
     queue.offer(ticket(20, Batch, "many", 1000.0)).unwrap();
     queue.offer(ticket(21, Interactive, "other", 7.0)).unwrap();
-    assert_eq!(queue.work_ahead(Standard, "many", 10.0), 107.0);
-    assert_eq!(queue.work_ahead(Standard, "new", 10.0), 17.0);
-    assert_eq!(queue.work_ahead(Interactive, "new", 10.0), 7.0);
+    assert_eq!(queue.work_ahead(Standard, "many", "m", 10.0), 107.0);
+    assert_eq!(queue.work_ahead(Standard, "new", "m", 10.0), 17.0);
+    assert_eq!(queue.work_ahead(Interactive, "new", "m", 10.0), 7.0);
+    assert_eq!(queue.work_ahead(Standard, "many", "other", 10.0), 0.0, "others wait elsewhere");
 }
 
 proptest! {

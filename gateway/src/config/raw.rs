@@ -13,6 +13,7 @@ use super::section::{Problems, Section};
 use super::{ApiKey, Config, Limits, QueueTimeouts, StaticNode, Timeouts};
 use crate::admission::Bounds;
 use crate::limiter::KeyLimits;
+use crate::routing::Policy;
 use crate::secret::KeyDigest;
 use crate::tls::{Acceptor, Dialler};
 
@@ -50,6 +51,7 @@ pub const KEYS: &[&str] = &[
     "timeouts.idle_ms",
     "timeouts.shutdown_ms",
     "retries_max",
+    "routing.policy",
 ];
 
 /// A join key shorter than this could be guessed.
@@ -102,6 +104,7 @@ pub fn check(root: Node, base: &Path) -> Result<Config, Vec<Problem>> {
     let limits = read_limits(root.section("limits", &mut problems), &mut problems);
     let timeouts = read_timeouts(root.section("timeouts", &mut problems), &mut problems);
     let retries_max = root.number("retries_max", 2, 0..=10, &mut problems) as usize;
+    let policy = read_routing(root.section("routing", &mut problems), &mut problems);
     root.finish(&mut problems);
     if problems.is_empty()
         && let Some(listen) = listen
@@ -115,6 +118,7 @@ pub fn check(root: Node, base: &Path) -> Result<Config, Vec<Problem>> {
             limits,
             timeouts,
             retries_max,
+            policy,
         });
     }
     Err(problems)
@@ -254,6 +258,19 @@ fn split_url(url: &str) -> Result<(String, u16, bool), String> {
     }
     let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
     Ok((host.trim_matches(['[', ']']).to_string(), port, secure))
+}
+
+fn read_routing(section: Option<Section>, problems: &mut Problems) -> Policy {
+    let Some(mut section) = section else { return Policy::default() };
+    let name = section.text("policy", problems);
+    let policy = name.as_deref().map_or(Some(Policy::default()), Policy::named);
+    if policy.is_none() {
+        let names: Vec<&str> = Policy::ALL.iter().map(|policy| policy.name()).collect();
+        let message = format!("expected one of {}", names.join(", "));
+        section.complain("policy", &message, problems);
+    }
+    section.finish(problems);
+    policy.unwrap_or_default()
 }
 
 fn read_limits(section: Option<Section>, problems: &mut Problems) -> Limits {

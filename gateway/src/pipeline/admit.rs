@@ -16,6 +16,7 @@ use crate::admission::cost::{tokens, units};
 use crate::api::Api;
 use crate::config::{Limits, Timeouts};
 use crate::error::Error;
+use crate::prefix::Prefix;
 
 /// A request that may wait for a slot.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub struct Admitted {
     pub deadline: Instant,
     /// What it will cost.
     pub work: f64,
+    /// How it begins.
+    pub prefix: Prefix,
     /// Tokens that it will use, about.
     pub tokens: u32,
     /// Its body, which nodes get byte for byte.
@@ -84,7 +87,8 @@ pub async fn admit(
         return Err(Error::ModelForbidden(model));
     }
     let (tenant, deadline) = (caller.tenant, deadline.into());
-    Ok(Admitted { request_id, api, tenant, model, class, deadline, work, tokens, body })
+    let prefix = Prefix::new(&tenant, &body);
+    Ok(Admitted { request_id, api, tenant, model, class, deadline, work, prefix, tokens, body })
 }
 
 fn wanted_class(headers: &HeaderMap) -> Result<Option<Class>, Error> {

@@ -11,8 +11,8 @@ pub async fn route(
     admitted: &Admitted,
     tried: &[Attempt],
 ) -> Result<Lease, Error> {
-    let Admitted { model, tenant, class, work, deadline, body, .. } = admitted;
+    let Admitted { model, tenant, class, work, deadline, prefix, body, .. } = admitted;
     let (class, work, deadline) = (*class, *work, *deadline);
-    let want = Want { model, tenant, class, work, bytes: body.len(), deadline, tried };
+    let want = Want { model, tenant, class, work, bytes: body.len(), deadline, prefix, tried };
     dispatcher.acquire(want).await
 }

@@ -103,4 +103,7 @@ async fn a_key_may_be_kept_to_some_models() {
     let refused = ask(&client).await.unwrap();
     assert_eq!((refused.status, refused.error_code().as_str()), (403, "model_not_allowed"));
     assert_eq!(refused.json()["error"]["param"], "model");
+    let listed = client.get("/v1/models").await.json();
+    assert_eq!(listed["data"], json!([]), "it does not see the others either");
+    assert_eq!(client.get("/v1/models/flotilla-demo").await.status, 404);
 }

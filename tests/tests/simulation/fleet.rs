@@ -1,0 +1,350 @@
+//! A fleet in simulated time: the gateway's own queue, fleet and routing against nodes that are
+//! formulas, and beside them what a plain proxy does, which sends every request to some node at
+//! once and lets it wait there.
+//!
+//! A node computes the tokens of a prompt that it does not hold, at its own speed, slower
+//! while others read beside it; then it generates. It keeps the conversations that it has room
+//! for, the last used ones. All of it is a function of the seed.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use flotilla_gateway::admission::{Bounds, Class, Queue, Ticket, cost};
+use flotilla_gateway::fleet::{Attempt, Choice, EndpointId, Fleet};
+use flotilla_gateway::prefix::{Prefix, PrefixIndex};
+use flotilla_gateway::routing::Policy;
+use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+
+/// Characters of a token, about.
+const TOKEN_BYTES: usize = 4;
+/// Tokens of a tenant's system prompt, a question and an answer.
+const SYSTEM_TOKENS: u32 = 400;
+const QUESTION_TOKENS: u32 = 60;
+/// Turns of a conversation at most, and the seconds between them.
+const TURNS_MAX: u32 = 6;
+const PAUSE: f64 = 40.0;
+/// Tokens that a node keeps for each slot.
+const KEPT_TOKENS_PER_SLOT: u32 = 1024;
+
+/// Who decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Router {
+    /// Ours, with a policy.
+    Flotilla(Policy),
+    /// In turns, each node with a queue of its own.
+    PlainRoundRobin,
+    /// The node with the fewest requests, running and waiting, each with a queue of its own.
+    PlainLeastConnections,
+}
+
+/// A question.
+#[derive(Debug, Clone)]
+struct Turn {
+    at: f64,
+    tenant: u32,
+    conversation: u32,
+    prompt: u32,
+    answer: u32,
+}
+
+/// A node as a formula.
+#[derive(Debug, Clone)]
+struct Node {
+    prefill: f64,
+    decode: f64,
+    slots: u32,
+    running: u32,
+    waiting: VecDeque<usize>,
+    /// Conversations and tenants' system prompts that it holds, the last used one first.
+    kept: Vec<(u32, u32, u32)>,
+}
+
+impl Node {
+    fn new(random: &mut Pcg64) -> Self {
+        let speed = [0.5, 1.0, 1.0, 2.0, 4.0][(random.next_u32() % 5) as usize];
+        let slots = [2, 4, 4, 8][(random.next_u32() % 4) as usize];
+        let (waiting, kept) = (VecDeque::new(), Vec::new());
+        Self { prefill: 150.0 * speed, decode: 12.0 * speed, slots, running: 0, waiting, kept }
+    }
+
+    /// Tokens of a prompt that it holds.
+    fn held(&self, turn: &Turn) -> u32 {
+        let of = |(tenant, conversation, tokens): &(u32, u32, u32)| match (
+            *tenant == turn.tenant,
+            *conversation == turn.conversation,
+        ) {
+            (true, true) => (*tokens).min(turn.prompt - 1),
+            (true, false) => SYSTEM_TOKENS,
+            (false, _) => 0,
+        };
+        self.kept.iter().map(of).max().unwrap_or(0)
+    }
+
+    fn keep(&mut self, turn: &Turn) {
+        self.kept.retain(|(_, conversation, _)| *conversation != turn.conversation);
+        self.kept.insert(0, (turn.tenant, turn.conversation, turn.prompt + turn.answer));
+        let mut room = KEPT_TOKENS_PER_SLOT * self.slots;
+        self.kept.retain(|(.., tokens)| {
+            let fits = *tokens <= room;
+            room -= if fits { *tokens } else { room };
+            fits
+        });
+    }
+
+    /// Seconds to the first token and to the last, from when a slot is taken.
+    fn serve(&mut self, turn: &Turn) -> (f64, f64) {
+        let beside = f64::from(self.running);
+        let todo = f64::from(turn.prompt - self.held(turn));
+        self.running += 1;
+        self.keep(turn);
+        let first = todo / self.prefill * if beside > 0.0 { 2.0 } else { 1.0 };
+        // Memory is read once for all that decode: a second reader costs a fraction.
+        let token = (1.0 + 0.2 * beside) / self.decode;
+        (first, first + f64::from(turn.answer) * token)
+    }
+}
+
+/// How long clients waited for their first token, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Waits {
+    /// Mean.
+    pub mean: f64,
+    /// 95th percentile.
+    pub p95: f64,
+}
+
+/// A fleet and what it is asked.
+#[derive(Debug)]
+pub struct Scene {
+    nodes: Vec<Node>,
+    turns: Vec<Turn>,
+    seed: u64,
+}
+
+fn uniform(random: &mut Pcg64) -> f64 {
+    f64::from(random.next_u32()) / f64::from(u32::MAX)
+}
+
+impl Scene {
+    /// `nodes` nodes of mixed speed, asked for `seconds` as much as `load` of what they could do
+    /// if every prompt were computed in full.
+    pub fn new(nodes: usize, load: f64, seconds: f64, seed: u64) -> Self {
+        let mut random = Pcg64::seed_from_u64(seed);
+        let nodes: Vec<Node> = (0..nodes).map(|_| Node::new(&mut random)).collect();
+        // Turns a second that all slots together can do.
+        let capacity: f64 = nodes
+            .iter()
+            .map(|node| {
+                let mut full = Node { running: node.slots - 1, ..node.clone() };
+                let turn = Turn { at: 0.0, tenant: 0, conversation: 0, prompt: 850, answer: 110 };
+                f64::from(node.slots) / full.serve(&turn).1
+            })
+            .sum();
+        let per_conversation = f64::from(1 + TURNS_MAX) / 2.0;
+        let rate = load * capacity / per_conversation;
+        let mut turns = Vec::new();
+        let (mut at, mut conversation) = (0.0, 0);
+        while at < seconds {
+            at += -(1.0 - uniform(&mut random)).max(1e-9).ln() / rate;
+            conversation += 1;
+            let tenant = random.next_u32() % 20;
+            let (mut prompt, mut when) = (SYSTEM_TOKENS, at);
+            for _ in 0..=random.next_u32() % TURNS_MAX {
+                prompt += QUESTION_TOKENS;
+                let answer = 20 + random.next_u32() % 180;
+                turns.push(Turn { at: when, tenant, conversation, prompt, answer });
+                prompt += answer;
+                when += PAUSE * (0.5 + uniform(&mut random));
+            }
+        }
+        turns.sort_by(|a, b| a.at.total_cmp(&b.at));
+        Self { nodes, turns, seed }
+    }
+
+    /// Plays it with one router.
+    pub fn play(&self, router: Router) -> Waits {
+        let mut run = Run::new(self, router);
+        let mut next = 0;
+        loop {
+            let arrival = self.turns.get(next).map_or(f64::INFINITY, |turn| turn.at);
+            let ended = run.ends.peek().map_or(f64::INFINITY, |Reverse(end)| end.at());
+            if arrival.min(ended).is_infinite() {
+                break;
+            }
+            if arrival <= ended {
+                run.arrive(next);
+                next += 1;
+            } else if let Some(Reverse(end)) = run.ends.pop() {
+                run.end(&end);
+            }
+        }
+        run.waits()
+    }
+}
+
+/// A request is over.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct End {
+    nanos: u64,
+    turn: usize,
+    node: usize,
+}
+
+impl End {
+    fn at(&self) -> f64 {
+        self.nanos as f64 / 1e9
+    }
+}
+
+/// A scene being played.
+struct Run<'a> {
+    scene: &'a Scene,
+    router: Router,
+    nodes: Vec<Node>,
+    ends: BinaryHeap<Reverse<End>>,
+    waits: Vec<f64>,
+    turn_of_node: usize,
+    fleet: Fleet<usize>,
+    endpoints: Vec<EndpointId>,
+    queue: Queue<Attempt>,
+    prefixes: PrefixIndex<EndpointId>,
+    seed: u64,
+}
+
+impl<'a> Run<'a> {
+    fn new(scene: &'a Scene, router: Router) -> Self {
+        let mut fleet = Fleet::default();
+        let endpoints = scene.nodes.iter().enumerate();
+        let endpoints =
+            endpoints.map(|(i, node)| fleet.add(i, status(i, node), Duration::ZERO).0).collect();
+        Self {
+            scene,
+            router,
+            nodes: scene.nodes.clone(),
+            ends: BinaryHeap::new(),
+            waits: Vec::new(),
+            turn_of_node: 0,
+            fleet,
+            endpoints,
+            queue: Queue::new(Bounds { depth_max: usize::MAX, bytes_max: usize::MAX }),
+            prefixes: PrefixIndex::default(),
+            seed: scene.seed,
+        }
+    }
+
+    fn arrive(&mut self, number: usize) {
+        let turn = &self.scene.turns[number];
+        let count = self.nodes.len();
+        let node = match self.router {
+            Router::Flotilla(_) => {
+                let offered = self.queue.offer(ticket(number, turn));
+                assert!(offered.is_ok(), "the queue has no bounds here");
+                return self.bind(turn.at);
+            }
+            Router::PlainRoundRobin => {
+                self.turn_of_node += 1;
+                self.turn_of_node % count
+            }
+            Router::PlainLeastConnections => {
+                // Among equals in turns, as nginx does.
+                self.turn_of_node += 1;
+                let from = self.turn_of_node;
+                let all = (0..count).map(|i| (i + from) % count);
+                let load =
+                    |i: &usize| self.nodes[*i].running as usize + self.nodes[*i].waiting.len();
+                all.min_by_key(load).unwrap_or(0)
+            }
+        };
+        match self.nodes[node].running < self.nodes[node].slots {
+            true => self.start(number, node, turn.at),
+            false => self.nodes[node].waiting.push_back(number),
+        }
+    }
+
+    fn start(&mut self, number: usize, node: usize, now: f64) {
+        let turn = &self.scene.turns[number];
+        let (first, last) = self.nodes[node].serve(turn);
+        self.waits.push(now - turn.at + first);
+        let nanos = |seconds: f64| (seconds * 1e9) as u64;
+        let nanos = nanos(now + last);
+        self.ends.push(Reverse(End { nanos, turn: number, node }));
+    }
+
+    fn end(&mut self, end: &End) {
+        self.nodes[end.node].running -= 1;
+        if let Router::Flotilla(_) = self.router {
+            assert!(self.fleet.release(self.endpoints[end.node]));
+            return self.bind(end.at());
+        }
+        if let Some(next) = self.nodes[end.node].waiting.pop_front() {
+            self.start(next, end.node, end.at());
+        }
+    }
+
+    /// What the gateway's dispatcher does.
+    fn bind(&mut self, now: f64) {
+        let Router::Flotilla(policy) = self.router else { return };
+        while !self.fleet.open_models().is_empty()
+            && let Some(ticket) = self.queue.next(|_| true)
+        {
+            self.seed = self.seed.wrapping_add(1);
+            let held = self.prefixes.held(&ticket.prefix);
+            let now_here = Duration::from_secs_f64(now);
+            let choice = Choice { policy, held: &held, now: now_here, seed: self.seed };
+            let Some(endpoint) = self.fleet.pick(&ticket.model, &[], choice) else { return };
+            let id = ticket.id;
+            self.fleet.claim(endpoint);
+            let Some(ticket) = self.queue.take(id) else { return };
+            self.prefixes.insert(&ticket.prefix, endpoint);
+            let node = self.endpoints.iter().position(|known| *known == endpoint);
+            self.start(id as usize, node.unwrap_or(0), now);
+        }
+    }
+
+    fn waits(mut self) -> Waits {
+        assert_eq!(self.waits.len(), self.scene.turns.len(), "everybody is answered once");
+        assert!(self.nodes.iter().all(|node| node.running == 0 && node.waiting.is_empty()));
+        assert_eq!((self.queue.depth(), self.fleet.totals().leases), (0, 0));
+        self.waits.sort_by(f64::total_cmp);
+        let mean = self.waits.iter().sum::<f64>() / self.waits.len() as f64;
+        Waits { mean, p95: self.waits[self.waits.len() * 95 / 100] }
+    }
+}
+
+fn status(number: usize, node: &Node) -> NodeStatus {
+    let model =
+        ModelStatus { id: "m".into(), digest: "d".into(), context_tokens: 8192, created: 0 };
+    NodeStatus {
+        node: format!("node-{number}"),
+        epoch: 1,
+        state: NodeState::Ready,
+        models: vec![model],
+        slots: node.slots,
+        slots_busy_elsewhere: 0,
+        queued: 0,
+        engine_restarts: 0,
+        prefill_tokens_per_second: Some(node.prefill as f32),
+        decode_tokens_per_second: Some((node.decode * f64::from(node.slots)) as f32),
+    }
+}
+
+/// The request of a turn: its body is the tenant's system prompt and what was said since.
+fn ticket(number: usize, turn: &Turn) -> Ticket<Attempt> {
+    let tenant = turn.tenant.to_string();
+    let mut body = vec![b's'; SYSTEM_TOKENS as usize * TOKEN_BYTES];
+    let said = (turn.prompt - SYSTEM_TOKENS) as usize * TOKEN_BYTES;
+    body.extend(turn.conversation.to_le_bytes().into_iter().cycle().take(said));
+    Ticket {
+        id: number as u64,
+        model: "m".into(),
+        class: Class::Standard,
+        work: cost::units(body.len(), Some(u64::from(turn.answer)), 1),
+        bytes: body.len(),
+        prefix: Prefix::new(&tenant, &body),
+        tenant,
+        tried: Vec::new(),
+    }
+}

@@ -1,0 +1,80 @@
+//! The gateway's pure cores in simulated time; `make bench-gateway` prints the figures.
+//! `FLOTILLA_SEED` plays one seed alone.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures are for people")]
+
+mod fleet;
+
+use fleet::{Router, Scene, Waits};
+use flotilla_gateway::routing::Policy;
+
+/// Seeds that a figure is the median of.
+const SEEDS: u64 = 5;
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn seeds() -> Vec<u64> {
+    match std::env::var("FLOTILLA_SEED") {
+        Ok(seed) => vec![seed.parse().unwrap()],
+        Err(_) => (1..=SEEDS).collect(),
+    }
+}
+
+/// A policy's waits over those of the better of the two plain proxies: mean and 95th percentile.
+fn ratios(policy: Policy, seed: u64) -> [f64; 2] {
+    let scene = Scene::new(50, 0.8, 600.0, seed);
+    let ours = scene.play(Router::Flotilla(policy));
+    let plain = [Router::PlainRoundRobin, Router::PlainLeastConnections];
+    let plain = plain.map(|router| scene.play(router));
+    eprintln!("seed {seed}, {}: {ours:.2?}; plain {plain:.2?}", policy.name());
+    let ratio =
+        |figure: fn(&Waits) -> f64| figure(&ours) / figure(&plain[0]).min(figure(&plain[1]));
+    [ratio(|waits| waits.mean), ratio(|waits| waits.p95)]
+}
+
+/// Prints the medians over all seeds and returns them.
+fn measure(policy: Policy) -> [f64; 2] {
+    let all: Vec<[f64; 2]> = seeds().into_iter().map(|seed| ratios(policy, seed)).collect();
+    let figure = |which: usize| median(all.iter().map(|ratios| ratios[which]).collect());
+    let how = "time to the first token of 50 mixed nodes at 80 % load, multi-turn, in simulated \
+               time: this policy / the better of round robin and least connections with a queue \
+               at each node; median of seeds";
+    for (which, name) in ["mean", "p95"].into_iter().enumerate() {
+        let name = format!("routing_{}_{name}", policy.name());
+        let (value, aim) = (figure(which), "<= 0.5");
+        println!("{}", serde_json::json!({"name": name, "value": value, "aim": aim, "how": how}));
+    }
+    [figure(0), figure(1)]
+}
+
+#[test]
+fn fifty_mixed_nodes_answer_twice_as_soon_as_behind_a_plain_proxy() {
+    for policy in [Policy::LeastConnections, Policy::Fastest] {
+        let [mean, p95] = measure(policy);
+        assert!(mean <= 0.5 && p95 <= 0.5, "{}: {mean}, {p95}", policy.name());
+    }
+}
+
+#[test]
+fn the_other_policies_are_no_worse_than_a_plain_proxy() {
+    for policy in [Policy::RoundRobin, Policy::PowerOfTwo] {
+        let [mean, p95] = measure(policy);
+        assert!(mean <= 1.05 && p95 <= 1.05, "{}: {mean}, {p95}", policy.name());
+    }
+}
+
+#[test]
+fn fleets_of_any_size_and_load_answer_everybody_once_and_end_empty() {
+    for seed in 0..200 {
+        let nodes = 1 + (seed * 7 % 40) as usize;
+        let load = [0.1, 0.5, 0.9, 1.5][(seed % 4) as usize];
+        let policy = Policy::ALL[(seed / 4 % 4) as usize];
+        // What must hold is asserted inside.
+        let waits = Scene::new(nodes, load, 60.0, seed).play(Router::Flotilla(policy));
+        assert!(waits.mean >= 0.0, "seed {seed}: {waits:?}");
+    }
+}
