@@ -20,6 +20,10 @@ const SYSTEM_TOKENS: u32 = 520;
 /// Lengths of prompts whose speed and first token are measured.
 const PROMPTS: [u32; 2] = [128, 512];
 
+/// Decoding is measured this often in a round: a second or two of it varies by more than what it
+/// is measured for.
+const DECODE_TURNS: u32 = 2;
+
 /// Measures a loaded model.
 pub(super) struct Runner<'a> {
     pub weights: Weights,
@@ -33,7 +37,8 @@ type Outcome = Result<(), String>;
 impl Runner<'_> {
     /// How many steps [`Runner::run`] has.
     pub(super) fn steps(rounds: u32) -> u64 {
-        u64::from(rounds) * (BATCHES.len() + PROMPTS.len() + 1) as u64 + 3
+        let decode = BATCHES.len() * DECODE_TURNS as usize;
+        u64::from(rounds) * (decode + PROMPTS.len() + 1) as u64 + 3
     }
 
     /// Measures everything.
@@ -66,7 +71,7 @@ impl Runner<'_> {
     fn decode(&self) -> Outcome {
         for batch in BATCHES {
             let (mut raw, mut served, mut overhead) = (Vec::new(), Vec::new(), Vec::new());
-            for _ in 0..self.rounds {
+            for _ in 0..DECODE_TURNS * self.rounds {
                 self.show.begin(&format!("decode, {batch} side by side"));
                 let mut model = self.model(256, true)?;
                 raw.push(raw_decode(&mut model, batch, 64, 48).map_err(|e| e.0)?);
