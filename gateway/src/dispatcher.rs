@@ -259,8 +259,8 @@ impl Core {
             open.remove(ticket.model.as_str());
         }
         let (id, endpoint) = bound?;
-        self.fleet.claim(endpoint);
         let ticket = self.queue.take(id)?;
+        self.fleet.claim(endpoint);
         self.prefixes.insert(&ticket.prefix, endpoint);
         Some((ticket, endpoint))
     }

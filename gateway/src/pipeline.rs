@@ -58,7 +58,7 @@ async fn answer(
     *limits = Some(limiter.clone());
     let admitted = admit::admit(authenticated, &gateway.limits, &gateway.timeouts).await?;
     record.class(admitted.class);
-    record.permit(limiter.admit(admitted.tokens)?, admitted.tokens);
+    record.permit(limiter.admit(admitted.tokens)?);
     let (mut tried, mut failure) = (Vec::new(), None);
     loop {
         let lease = match route::route(&gateway.dispatcher, &admitted, &tried).await {

@@ -13,6 +13,8 @@ const BYTES_PER_TOKEN: f64 = 5.0;
 const PROMPT_SHARE: f64 = 0.1;
 /// Tokens of an answer whose request sets no limit, and the most that a limit tells.
 const ANSWER_TOKENS: f64 = 256.0;
+/// Answers that a request may ask for.
+const ANSWERS_MAX: u64 = 16;
 /// Weight of the newest request.
 const SMOOTHING: f64 = 0.1;
 /// Requests that must be over before anything is predicted.
@@ -20,19 +22,34 @@ const SEEN_MIN: u32 = 8;
 /// Models that are known; the names are those that nodes gave.
 const MODELS_MAX: usize = 1024;
 
-/// What a request will cost, in units.
-pub fn units(body_bytes: usize, tokens_max: Option<u64>, answers: u64) -> f64 {
-    let prompt = body_bytes as f64 / BYTES_PER_TOKEN * PROMPT_SHARE;
-    let answer = tokens_max.map_or(ANSWER_TOKENS, |max| (max as f64).min(ANSWER_TOKENS));
-    1.0 + prompt + answer * answers.max(1) as f64
+/// What a request will use, about: tokens.
+#[derive(Debug, Clone, Copy)]
+pub struct Estimate {
+    prompt: f64,
+    answers: f64,
 }
 
-/// Tokens of prompt and answers that a request will use, about.
-pub fn tokens(body_bytes: usize, tokens_max: Option<u64>, answers: u64) -> u32 {
-    let prompt = body_bytes as f64 / BYTES_PER_TOKEN;
-    let answer = tokens_max.map_or(ANSWER_TOKENS, |max| (max as f64).min(ANSWER_TOKENS));
-    // A cast of too much is the most that fits.
-    (1.0 + prompt + answer * answers.max(1) as f64) as u32
+impl Estimate {
+    /// From what is known before it runs. No node takes more answers than [`ANSWERS_MAX`]: a
+    /// larger number is refused there, and must not weigh anything here until then.
+    pub fn new(body_bytes: usize, tokens_max: Option<u64>, answers: u64) -> Self {
+        let answer = tokens_max.map_or(ANSWER_TOKENS, |max| (max as f64).min(ANSWER_TOKENS));
+        Self {
+            prompt: body_bytes as f64 / BYTES_PER_TOKEN,
+            answers: answer * answers.clamp(1, ANSWERS_MAX) as f64,
+        }
+    }
+
+    /// Its cost, in units.
+    pub fn units(self) -> f64 {
+        1.0 + self.prompt * PROMPT_SHARE + self.answers
+    }
+
+    /// Tokens of its prompt and its answers.
+    pub fn tokens(self) -> u32 {
+        // Bodies and answers are bounded: this fits.
+        (1.0 + self.prompt + self.answers) as u32
+    }
 }
 
 /// What a model's units take.
@@ -71,6 +88,16 @@ impl Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn units(body_bytes: usize, tokens_max: Option<u64>, answers: u64) -> f64 {
+        Estimate::new(body_bytes, tokens_max, answers).units()
+    }
+
+    #[test]
+    fn a_number_that_nobody_serves_weighs_no_more_than_one_that_is() {
+        assert_eq!(units(500, None, u64::MAX), units(500, None, 16));
+        assert!(Estimate::new(500, Some(u64::MAX), u64::MAX).tokens() < 5_000);
+    }
 
     #[test]
     fn long_prompts_and_long_answers_cost_more() {

@@ -24,7 +24,7 @@ pub struct Record {
     outcome: Outcome,
     bytes: usize,
     /// What the key's limits gave, and the tokens that were reserved.
-    permit: Option<(Permit, u32)>,
+    permit: Option<Permit>,
     used: Used,
 }
 
@@ -80,8 +80,8 @@ impl Record {
     }
 
     /// Its key's limits let it pass.
-    pub fn permit(&mut self, permit: Permit, reserved: u32) {
-        self.permit = Some((permit, reserved));
+    pub fn permit(&mut self, permit: Permit) {
+        self.permit = Some(permit);
     }
 
     /// The answer tells its tokens.
@@ -153,13 +153,13 @@ impl Record {
     /// What was reserved and not used is given back. Where nothing tells the prompt's tokens, the
     /// estimate stands.
     fn settle(&mut self) {
-        let Some((permit, reserved)) = self.permit.take() else { return };
+        let Some(permit) = self.permit.take() else { return };
         let Used { told, events } = self.used;
         let refused = matches!(self.outcome, Outcome::Answered(status) if status >= 300);
         let answered = self.first_token.is_some() && !refused;
         permit.settle(match told {
             Some(tokens) => tokens,
-            None if answered => events.max(u64::from(reserved)),
+            None if answered => events.max(u64::from(permit.reserved())),
             None => 0,
         });
     }

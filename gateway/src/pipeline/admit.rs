@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::authenticate::Authenticated;
 use crate::admission::Class;
-use crate::admission::cost::{tokens, units};
+use crate::admission::cost::Estimate;
 use crate::api::Api;
 use crate::config::{Limits, Timeouts};
 use crate::error::Error;
@@ -76,8 +76,8 @@ pub async fn admit(
     // What is more urgent than the key allows is less urgent, and not refused.
     let class = wanted.max(caller.class_max);
     let deadline = arrived + patience.unwrap_or(timeouts.queue.of(class));
-    let work = units(body.len(), routed.tokens_max(), routed.answers());
-    let tokens = tokens(body.len(), routed.tokens_max(), routed.answers());
+    let estimate = Estimate::new(body.len(), routed.tokens_max(), routed.answers());
+    let (work, tokens) = (estimate.units(), estimate.tokens());
     let model = routed.model;
     if model.len() > MODEL_BYTES_MAX {
         let start = model.chars().take(MODEL_BYTES_MAX).collect();

@@ -1,10 +1,10 @@
 //! Stage 2: who asks. Constant time, and still nothing of the body is read.
 
-use hyper::body::Incoming;
-use hyper::header::{self, HeaderMap};
-
 use std::sync::Arc;
 use std::time::Instant;
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap};
 
 use super::accept::Received;
 use crate::admission::Class;

@@ -1,8 +1,8 @@
 //! What a key may use.
 
-use fleet_tests::chat;
 use fleet_tests::client::{Answer, Client};
 use fleet_tests::mock_node::MockNode;
+use fleet_tests::{chat, streamed};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
@@ -67,6 +67,22 @@ async fn tokens_a_minute_are_those_that_the_answer_tells() {
     assert!((1..=10).contains(&wait), "{wait}");
     assert!(a.is_asked().is_none());
     gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_stream_counts_by_the_usage_that_it_tells() {
+    let (gateway, client) = limited("tokens_per_minute: 10000").await;
+    let mut a = gateway.node("a", 1).await;
+    let reader = client.clone();
+    let asking = tokio::spawn(async move { reader.stream(&streamed(chat("Hi"))).await });
+    let stream = a.asked().await.stream();
+    stream.say("Hello").await;
+    let usage = json!({"choices": [], "usage": {"total_tokens": 12_000}});
+    stream.send(format!("data: {usage}\n\n")).await;
+    stream.done().await;
+    assert!(asking.await.unwrap().finish().await.done);
+    gateway.is_idle().await;
+    is_refused(&ask(&client).await.unwrap());
 }
 
 #[tokio::test]

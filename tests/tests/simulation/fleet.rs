@@ -10,7 +10,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use flotilla_gateway::admission::{Bounds, Class, Queue, Ticket, cost};
+use flotilla_gateway::admission::cost::Estimate;
+use flotilla_gateway::admission::{Bounds, Class, Queue, Ticket};
 use flotilla_gateway::fleet::{Attempt, Choice, EndpointId, Fleet};
 use flotilla_gateway::prefix::{Prefix, PrefixIndex};
 use flotilla_gateway::routing::Policy;
@@ -341,7 +342,7 @@ fn ticket(number: usize, turn: &Turn) -> Ticket<Attempt> {
         id: number as u64,
         model: "m".into(),
         class: Class::Standard,
-        work: cost::units(body.len(), Some(u64::from(turn.answer)), 1),
+        work: Estimate::new(body.len(), Some(u64::from(turn.answer)), 1).units(),
         bytes: body.len(),
         prefix: Prefix::new(&tenant, &body),
         tenant,
