@@ -10,7 +10,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-.PHONY: demo test build setup setup-test lint unit end-to-end avx2 bench-engine bench-gateway soak deny
+.PHONY: demo test build setup setup-test lint unit end-to-end avx2 bench-engine bench-gateway soak kills deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -76,6 +76,11 @@ MINUTES := 5
 soak: build
 	FLOTILLA_SOAK_MINUTES=$(MINUTES) $(CARGO) test $(CHOICE) --test process -- \
 	    --ignored --nocapture soak::
+
+## Nodes die under load until KILLS deaths have hit an answer: no client may notice.
+KILLS := 100
+kills: build
+	FLOTILLA_KILLS=$(KILLS) $(CARGO) test $(CHOICE) --test process -- --nocapture kills::
 
 ## Licences, sources and known faults of what we depend on. Needs cargo-deny and a network.
 deny:

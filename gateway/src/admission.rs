@@ -22,7 +22,7 @@ pub type TicketId = u64;
 
 /// A waiting request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ticket<I> {
+pub struct Ticket<S> {
     /// Its number.
     pub id: TicketId,
     /// The model it wants.
@@ -37,8 +37,10 @@ pub struct Ticket<I> {
     pub bytes: usize,
     /// How it begins.
     pub prefix: Prefix,
-    /// Endpoints that failed it already.
-    pub tried: Vec<I>,
+    /// What an endpoint must be for it.
+    pub seek: S,
+    /// Whether an endpoint failed it already.
+    pub is_retried: bool,
 }
 
 /// The queue's bounds.
@@ -80,9 +82,9 @@ struct Lines {
 
 /// Waiting requests.
 #[derive(Debug)]
-pub struct Queue<I> {
+pub struct Queue<S> {
     bounds: Bounds,
-    tickets: BTreeMap<TicketId, Ticket<I>>,
+    tickets: BTreeMap<TicketId, Ticket<S>>,
     retried: VecDeque<TicketId>,
     classes: BTreeMap<Class, Lines>,
     turns: Turns<Class>,
@@ -93,7 +95,7 @@ pub struct Queue<I> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-impl<I> Queue<I> {
+impl<S> Queue<S> {
     /// An empty queue.
     pub fn new(bounds: Bounds) -> Self {
         let classes = Class::ALL.into_iter().map(|class| (class, Lines::default())).collect();
@@ -107,17 +109,16 @@ impl<I> Queue<I> {
         }
     }
 
-    /// Takes a request. A retried one (it has `tried`) was admitted before, so the bounds do
+    /// Takes a request. A retried one was admitted before, so the bounds do
     /// not turn it away. The less urgent a class, the less of the queue it may fill.
-    pub fn offer(&mut self, ticket: Ticket<I>) -> Result<(), Full> {
-        let retried = !ticket.tried.is_empty();
+    pub fn offer(&mut self, ticket: Ticket<S>) -> Result<(), Full> {
         let fits = self.tickets.len() < ticket.class.room(self.bounds.depth_max)
             && self.bytes.saturating_add(ticket.bytes) <= ticket.class.room(self.bounds.bytes_max);
-        if !retried && !fits {
+        if !ticket.is_retried && !fits {
             return Err(Full);
         }
         self.bytes += ticket.bytes;
-        match retried {
+        match ticket.is_retried {
             true => self.retried.push_front(ticket.id),
             false => self.line_up(&ticket),
         }
@@ -125,7 +126,7 @@ impl<I> Queue<I> {
         Ok(())
     }
 
-    fn line_up(&mut self, ticket: &Ticket<I>) {
+    fn line_up(&mut self, ticket: &Ticket<S>) {
         let lines = self.classes.entry(ticket.class).or_default();
         if lines.depth == 0 {
             self.turns.arrive(&ticket.class);
@@ -141,10 +142,10 @@ impl<I> Queue<I> {
     }
 
     /// Takes a request out: it is too late, or its client is gone.
-    pub fn remove(&mut self, id: TicketId) -> Option<Ticket<I>> {
+    pub fn remove(&mut self, id: TicketId) -> Option<Ticket<S>> {
         let ticket = self.tickets.remove(&id)?;
         self.bytes -= ticket.bytes;
-        if !ticket.tried.is_empty() {
+        if ticket.is_retried {
             self.retried.retain(|waiting| *waiting != id);
             return Some(ticket);
         }
@@ -169,9 +170,9 @@ impl<I> Queue<I> {
     }
 
     /// Takes a request out to bind it: its class and its tenant have had that much.
-    pub fn take(&mut self, id: TicketId) -> Option<Ticket<I>> {
+    pub fn take(&mut self, id: TicketId) -> Option<Ticket<S>> {
         let ticket = self.tickets.get(&id)?;
-        if ticket.tried.is_empty() {
+        if !ticket.is_retried {
             self.turns.charge(&ticket.class, ticket.work / ticket.class.weight());
             let lines = self.classes.entry(ticket.class).or_default();
             lines.turns.charge(&ticket.tenant, ticket.work);
@@ -180,7 +181,7 @@ impl<I> Queue<I> {
     }
 
     /// The request whose turn it is, of those whose model may be bound.
-    pub fn next(&self, may: impl Fn(&str) -> bool) -> Option<&Ticket<I>> {
+    pub fn next(&self, may: impl Fn(&str) -> bool) -> Option<&Ticket<S>> {
         let heads = self.classes.iter().filter_map(|(class, lines)| {
             let head = lines.head(&self.tickets, &may)?;
             Some((self.turns.finish(class, head.work / class.weight()), *class, head))
@@ -190,7 +191,7 @@ impl<I> Queue<I> {
     }
 
     /// Requests that failed on a node and wait for another, the newest first.
-    pub fn retried(&self) -> impl Iterator<Item = &Ticket<I>> {
+    pub fn retried(&self) -> impl Iterator<Item = &Ticket<S>> {
         self.retried.iter().filter_map(|id| self.tickets.get(id))
     }
 
@@ -221,11 +222,11 @@ impl<I> Queue<I> {
 
 impl Lines {
     /// The first request of the tenant whose turn it is.
-    fn head<'t, I>(
+    fn head<'t, S>(
         &self,
-        tickets: &'t BTreeMap<TicketId, Ticket<I>>,
+        tickets: &'t BTreeMap<TicketId, Ticket<S>>,
         may: &impl Fn(&str) -> bool,
-    ) -> Option<&'t Ticket<I>> {
+    ) -> Option<&'t Ticket<S>> {
         let heads = self.tenants.iter().filter_map(|(tenant, line)| {
             let models = line.models.iter().filter(|(model, _)| may(model));
             let first = models.filter_map(|(_, waiting)| waiting.ids.first()).min()?;

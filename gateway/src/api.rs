@@ -109,7 +109,7 @@ fn find_model(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Response<B
 
 /// Whether a request could be routed now.
 fn is_ready(gateway: &Gateway) -> bool {
-    !gateway.stop.is_cancelled() && gateway.dispatcher.overview().totals.ready > 0
+    !gateway.stop.is_cancelled() && gateway.dispatcher.totals().ready > 0
 }
 
 fn health(gateway: &Gateway) -> Response<Body> {
@@ -118,7 +118,7 @@ fn health(gateway: &Gateway) -> Response<Body> {
     let ready = is_ready(gateway);
     let body = serde_json::json!({
         "status": if ready { "ok" } else { "unavailable" },
-        "nodes": { "linked": totals.nodes, "ready": totals.ready },
+        "nodes": { "linked": totals.nodes, "ready": totals.ready, "ejected": totals.ejected },
         "slots": { "total": totals.slots, "busy": totals.busy, "leased": totals.leases },
         "queue_depth": overview.queue_depth,
         "requests_in_flight": gateway.metrics.requests_in_flight(),

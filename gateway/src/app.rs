@@ -13,8 +13,9 @@ use crate::dispatcher::Dispatcher;
 use crate::fleet::static_nodes;
 use crate::metrics::Metrics;
 use crate::pipeline::authenticate::Key;
+use crate::quarantine::Quarantine;
 use crate::secret::KeyDigest;
-use crate::server;
+use crate::{prober, server};
 
 /// After requests are done or cut, tasks have this long to end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,6 +35,10 @@ pub struct Gateway {
     pub limits: Limits,
     /// Timeouts.
     pub timeouts: Timeouts,
+    /// Requests that ended engines.
+    pub quarantine: Arc<Quarantine>,
+    /// Nodes that have answered nothing for so long are asked something.
+    pub probe_interval: Option<Duration>,
     /// Other endpoints that a request may be tried on.
     pub retries_max: usize,
     /// Cancelled when the gateway takes nothing new.
@@ -55,6 +60,8 @@ impl Gateway {
             metrics: Metrics::new()?,
             limits: config.limits,
             timeouts: config.timeouts,
+            quarantine: Arc::default(),
+            probe_interval: config.probe_interval,
             retries_max: config.retries_max,
             stop,
             links: CancellationToken::new(),
@@ -73,6 +80,7 @@ pub async fn run(
     for node in config.static_nodes.clone() {
         gateway.tasks.spawn(static_nodes::keep_linked(gateway.clone(), node));
     }
+    gateway.tasks.spawn(prober::run(gateway.clone()));
     server::serve(listener, gateway.clone(), &config).await;
     gateway.links.cancel();
     gateway.tasks.close();

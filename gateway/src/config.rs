@@ -38,6 +38,8 @@ pub struct Config {
     pub retries_max: usize,
     /// How endpoints are chosen.
     pub policy: Policy,
+    /// Nodes that have answered nothing for so long are asked something.
+    pub probe_interval: Option<Duration>,
 }
 
 /// A key of the public API.
@@ -120,6 +122,8 @@ pub struct Timeouts {
     pub first_token: Duration,
     /// Between two events of a stream.
     pub idle: Duration,
+    /// From the loss of a node to a slot of another one that goes on.
+    pub resume: Duration,
     /// Finishing requests after SIGTERM.
     pub shutdown: Duration,
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use inference_protocol::openai::ParseError;
+use inference_protocol::resume;
 
 use crate::limiter::Limit;
 
@@ -64,6 +65,12 @@ pub enum Error {
     NodeLost,
     /// The node said that it cannot answer now.
     NodeRefused(u16),
+    /// The node's engine died.
+    EngineLost,
+    /// Two engines have died while they worked on this request.
+    Quarantined,
+    /// The node failed in the middle of its answer, as it says, for a reason of the request's.
+    NodeFailed(String),
     /// The node did not answer in time.
     NodeTimeout,
     /// The node's answer is larger than we hold, or not what it should be.
@@ -97,7 +104,9 @@ impl Error {
             Self::NoNode | Self::QueueTimeout { .. } | Self::QueueFull { .. } => 503,
             Self::DeadlineUnmet { .. } => 503,
             Self::NodeRefused(_) => 503,
-            Self::NodeLost | Self::NodeAnswer(_) => 502,
+            // Clients send again what gets a 5xx.
+            Self::Quarantined => 422,
+            Self::NodeLost | Self::EngineLost | Self::NodeAnswer(_) | Self::NodeFailed(_) => 502,
             Self::NodeTimeout => 504,
         }
     }
@@ -124,6 +133,9 @@ impl Error {
             Self::QueueTimeout { .. } => "queue_timeout",
             Self::NodeLost => "node_lost",
             Self::NodeRefused(_) => "node_refused",
+            Self::EngineLost => resume::ENGINE_LOST,
+            Self::Quarantined => "request_quarantined",
+            Self::NodeFailed(_) => "node_failed",
             Self::NodeTimeout => "node_timeout",
             Self::NodeAnswer(_) => "node_answer",
         }
@@ -150,9 +162,13 @@ impl Error {
             | Self::QueueFull { .. }
             | Self::DeadlineUnmet { .. }
             | Self::QueueTimeout { .. } => Origin::Gateway,
-            Self::NodeLost | Self::NodeRefused(_) | Self::NodeTimeout | Self::NodeAnswer(_) => {
-                Origin::Node
-            }
+            Self::NodeLost
+            | Self::EngineLost
+            | Self::Quarantined
+            | Self::NodeFailed(_)
+            | Self::NodeRefused(_)
+            | Self::NodeTimeout
+            | Self::NodeAnswer(_) => Origin::Node,
         }
     }
 
@@ -160,7 +176,7 @@ impl Error {
     /// last chance, but its time is up; an answer that is too large is so everywhere.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::NodeLost | Self::NodeRefused(_) => true,
+            Self::NodeLost | Self::EngineLost | Self::NodeRefused(_) => true,
             Self::UnknownPath
             | Self::Method(_)
             | Self::KeyMissing
@@ -179,6 +195,8 @@ impl Error {
             | Self::QueueFull { .. }
             | Self::DeadlineUnmet { .. }
             | Self::QueueTimeout { .. }
+            | Self::Quarantined
+            | Self::NodeFailed(_)
             | Self::NodeTimeout
             | Self::NodeAnswer(_) => false,
         }
@@ -216,7 +234,7 @@ impl Error {
                 Some((wait.as_secs_f64().ceil() as u32).clamp(1, 120))
             }
             Self::NoNode => Some(5),
-            Self::NodeLost | Self::NodeRefused(_) => Some(1),
+            Self::NodeLost | Self::EngineLost | Self::NodeRefused(_) => Some(1),
             _ => None,
         }
     }
@@ -267,6 +285,15 @@ impl std::fmt::Display for Error {
             }
             Self::QueueTimeout { .. } => write!(f, "no node had a free slot in time"),
             Self::NodeLost => write!(f, "the node was lost while it worked on this request"),
+            Self::EngineLost => {
+                write!(f, "the node's engine died while it worked on this request")
+            }
+            Self::Quarantined => write!(
+                f,
+                "two engines died while they worked on this request; it is not tried again for a \
+                 minute"
+            ),
+            Self::NodeFailed(why) => write!(f, "the node could not go on: {why}"),
             Self::NodeRefused(status) => {
                 write!(f, "the node could not take this request (status {status})")
             }
@@ -325,6 +352,9 @@ mod tests {
             (Error::QueueTimeout { retry_after_seconds: 7 }, 503, "queue_timeout", Gateway, false),
             (Error::NodeLost, 502, "node_lost", Node, true),
             (Error::NodeRefused(503), 503, "node_refused", Node, true),
+            (Error::EngineLost, 502, "engine_lost", Node, true),
+            (Error::Quarantined, 422, "request_quarantined", Node, false),
+            (Error::NodeFailed("x".into()), 502, "node_failed", Node, false),
             (Error::NodeTimeout, 504, "node_timeout", Node, false),
             (Error::NodeAnswer("x"), 502, "node_answer", Node, false),
         ];

@@ -4,29 +4,23 @@
 //! counters start at zero, and nothing is ever reset. Load is what the node says about
 //! requests that are not ours, plus the leases that we hold.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
-use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, STATUS_DEADLINE_MS};
+use inference_protocol::fleet::{ModelStatus, NodeStatus, STATUS_DEADLINE_MS};
 
 use crate::routing::{Candidate, Policy, choose};
 
+mod endpoint;
+pub mod health;
+mod index;
 pub mod join;
 pub mod link;
 pub mod static_nodes;
 
-/// A link's number; never used twice.
-pub type EndpointId = u64;
-
-/// An endpoint that failed a request, with the engine that it had then: one that has started
-/// its engine again may be asked again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
-    /// Which endpoint.
-    pub endpoint: EndpointId,
-    /// Its engine's restarts at the time.
-    pub engine_restarts: u64,
-}
+pub use endpoint::{Attempt, Endpoint, EndpointId, Seek};
+use index::{Index, Serving};
 
 /// A node that says nothing for this long is out: no status is older.
 pub const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
@@ -36,23 +30,6 @@ pub const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
 const MODEL_REMEMBERED: Duration = Duration::from_secs(30);
 /// Models that are remembered; names come from nodes that have shown a key.
 const MODELS_MAX: usize = 1024;
-
-/// One link to one node. `L` is how to send to it.
-#[derive(Debug)]
-pub struct Endpoint<L> {
-    /// How to send to it.
-    pub link: L,
-    /// Its last status.
-    pub status: NodeStatus,
-    /// The models it serves, or served before its engine went away.
-    models: Vec<ModelStatus>,
-    /// Slots that we hold.
-    leases: u32,
-    /// When the link was made.
-    since: Duration,
-    /// The number of the claim that took a slot here last.
-    last_claim: u64,
-}
 
 /// What an endpoint is chosen by, beside what is known of the endpoints.
 #[derive(Debug, Clone, Copy)]
@@ -67,46 +44,29 @@ pub struct Choice<'a> {
     pub seed: u64,
 }
 
-impl<L> Endpoint<L> {
-    fn is_ready(&self) -> bool {
-        self.status.state == NodeState::Ready
+impl Choice<'_> {
+    fn held_by(&self, id: EndpointId) -> f64 {
+        self.held.iter().find(|(holder, _)| *holder == id).map_or(0.0, |(_, part)| *part)
     }
+}
 
-    fn serves(&self, model: &str) -> bool {
-        self.models.iter().any(|m| m.id == model)
-    }
-
-    /// Busy slots as far as we know.
-    pub fn busy(&self) -> u32 {
-        self.status.slots_busy_elsewhere.saturating_add(self.leases)
-    }
-
-    fn has_failed(&self, id: EndpointId, tried: &[Attempt]) -> bool {
-        tried.contains(&Attempt { endpoint: id, engine_restarts: self.status.engine_restarts })
-    }
-
-    fn has_free_slot(&self) -> bool {
-        self.is_ready() && self.busy() < self.status.slots
-    }
-
-    fn candidate(&self, id: EndpointId, choice: &Choice<'_>) -> Candidate<EndpointId> {
-        let held = choice.held.iter().find(|(holder, _)| *holder == id);
-        Candidate {
-            id,
-            busy: self.busy(),
-            capacity: self.status.slots,
-            held: held.map_or(0.0, |(_, part)| *part),
-            age: choice.now.saturating_sub(self.since),
-            prefill_rate: self.status.prefill_tokens_per_second,
-            last_chosen: self.last_claim,
-        }
-    }
+/// How a request ended at an endpoint, as far as that says something about the endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was answered.
+    Answered,
+    /// It failed there.
+    Failed,
+    /// Its client left, or it went elsewhere.
+    Unknown,
 }
 
 /// All nodes.
 #[derive(Debug)]
 pub struct Fleet<L> {
     endpoints: BTreeMap<EndpointId, Endpoint<L>>,
+    names: HashMap<String, EndpointId>,
+    index: Index,
     next_id: EndpointId,
     claims: u64,
     /// Models and when a node last served them.
@@ -131,6 +91,8 @@ pub struct Totals {
     pub nodes: usize,
     /// Of those, ready.
     pub ready: usize,
+    /// Of those, without requests for a while, because they failed.
+    pub ejected: usize,
     /// Slots of the ready ones.
     pub slots: u32,
     /// Busy ones of those.
@@ -141,29 +103,36 @@ pub struct Totals {
 
 impl<L> Default for Fleet<L> {
     fn default() -> Self {
-        Self { endpoints: BTreeMap::new(), next_id: 0, claims: 0, remembered: BTreeMap::new() }
+        Self {
+            endpoints: BTreeMap::new(),
+            names: HashMap::new(),
+            index: Index::default(),
+            next_id: 0,
+            claims: 0,
+            remembered: BTreeMap::new(),
+        }
     }
 }
+
+/// Endpoints that suit a request and are compared for it: those in order of load, until none
+/// that follows can win, and no more than this.
+const CONTENDERS_MAX: usize = 32;
 
 impl<L> Fleet<L> {
     /// A node's first status over a new link. Another link of the same node is over: the
     /// newest wins, and the old one is returned.
-    pub fn add(&mut self, link: L, status: NodeStatus, now: Duration) -> (EndpointId, Vec<L>) {
-        let same = |e: &Endpoint<L>| e.status.node == status.node;
-        let old: Vec<EndpointId> =
-            self.endpoints.iter().filter(|(_, e)| same(e)).map(|(id, _)| *id).collect();
-        let old = old.into_iter().filter_map(|id| self.remove(id, now)).collect();
+    pub fn add(&mut self, link: L, status: NodeStatus, now: Duration) -> (EndpointId, Option<L>) {
+        let old = self.names.get(&status.node).copied();
+        let old = old.and_then(|id| self.remove(id, now));
         self.next_id += 1;
         let id = self.next_id;
-        let models = Vec::new();
-        let endpoint =
-            Endpoint { link, status, models, leases: 0, since: now, last_claim: self.claims };
-        self.endpoints.insert(id, endpoint);
+        self.names.insert(status.node.clone(), id);
+        self.endpoints.insert(id, Endpoint::new(link, status, now, self.claims));
         self.settle(id, now);
         (id, old)
     }
 
-    /// A node's next status. False: that link is over. Returns whether its state flipped.
+    /// A node's next status. `None`: that link is over. Says whether its state flipped.
     pub fn observe(&mut self, id: EndpointId, status: NodeStatus, now: Duration) -> Option<bool> {
         let endpoint = self.endpoints.get_mut(&id)?;
         let flipped = endpoint.status.state != status.state;
@@ -175,24 +144,48 @@ impl<L> Fleet<L> {
     /// A link is over; its leases die with it.
     pub fn remove(&mut self, id: EndpointId, now: Duration) -> Option<L> {
         let endpoint = self.endpoints.remove(&id)?;
+        self.index.remove(id, &endpoint.models, endpoint.indexed);
+        self.names.remove(&endpoint.status.node);
         self.remember(&endpoint.models, now);
         Some(endpoint.link)
     }
 
+    /// Takes over what a status says of models.
     fn settle(&mut self, id: EndpointId, now: Duration) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
-        if !endpoint.status.models.is_empty() {
-            endpoint.models.clone_from(&endpoint.status.models);
+        let told = &endpoint.status.models;
+        let is_news = !told.is_empty() && !told.iter().eq(endpoint.models.iter().map(|m| &**m));
+        if is_news {
+            self.index.remove(id, &endpoint.models, endpoint.indexed);
+            endpoint.models = told.iter().cloned().map(Arc::new).collect();
+            self.index.insert(id, &endpoint.models, endpoint.indexed);
         }
         let models = endpoint.models.clone();
+        self.reindex(id);
         self.remember(&models, now);
     }
 
-    fn remember(&mut self, models: &[ModelStatus], now: Duration) {
-        self.remembered.retain(|_, seen| now.saturating_sub(*seen) < MODEL_REMEMBERED);
+    /// To be called whenever something that the index depends on has changed.
+    fn reindex(&mut self, id: EndpointId) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        let to = endpoint.index();
+        if to != endpoint.indexed {
+            self.index.shift(id, &endpoint.models, endpoint.indexed, to);
+            endpoint.indexed = to;
+        }
+    }
+
+    fn remember(&mut self, models: &[Arc<ModelStatus>], now: Duration) {
         for model in models {
-            if self.remembered.len() < MODELS_MAX {
-                self.remembered.insert(model.id.clone(), now);
+            match self.remembered.get_mut(&model.id) {
+                Some(seen) => *seen = now,
+                None => {
+                    let since = |seen: &Duration| now.saturating_sub(*seen);
+                    self.remembered.retain(|_, seen| since(seen) < MODEL_REMEMBERED);
+                    if self.remembered.len() < MODELS_MAX {
+                        self.remembered.insert(model.id.clone(), now);
+                    }
+                }
             }
         }
     }
@@ -200,7 +193,7 @@ impl<L> Fleet<L> {
     /// Whether somebody who asks for `model` should wait.
     pub fn outlook(&self, model: &str, now: Duration) -> Outlook {
         let remembered = self.remembered.get(model);
-        if self.endpoints.values().any(|e| e.serves(model))
+        if self.index.of(model).is_some()
             || remembered.is_some_and(|seen| now.saturating_sub(*seen) < MODEL_REMEMBERED)
         {
             return Outlook::Served;
@@ -211,21 +204,51 @@ impl<L> Fleet<L> {
         }
     }
 
-    /// Whether all nodes that serve `model` are ready and have failed the request: none is
-    /// left to hope for.
-    pub fn all_have_failed(&self, model: &str, tried: &[Attempt]) -> bool {
-        let mut serving = self.endpoints.iter().filter(|(_, e)| e.serves(model)).peekable();
-        serving.peek().is_some() && serving.all(|(id, e)| e.is_ready() && e.has_failed(*id, tried))
+    fn serving(&self, model: &str) -> impl Iterator<Item = (EndpointId, &Endpoint<L>)> {
+        let ids = self.index.of(model).into_iter().flat_map(Serving::all);
+        ids.filter_map(|id| Some((id, self.endpoints.get(&id)?)))
     }
 
-    /// The node for a request for `model`, of those that have a free slot and have not failed it.
-    pub fn pick(&self, model: &str, tried: &[Attempt], choice: Choice<'_>) -> Option<EndpointId> {
-        let candidates: Vec<_> = self
-            .endpoints
-            .iter()
-            .filter(|(id, e)| e.has_free_slot() && e.serves(model) && !e.has_failed(**id, tried))
-            .map(|(id, e)| e.candidate(*id, &choice))
-            .collect();
+    /// Whether all nodes that suit are ready and have failed the request: none is left to hope
+    /// for.
+    pub fn all_have_failed(&self, model: &str, seek: &Seek) -> bool {
+        let mut suiting = self.serving(model).filter(|(_, e)| e.suits(model, seek)).peekable();
+        let has_failed = |id, e: &Endpoint<L>| e.is_ready() && e.has_failed(id, &seek.tried);
+        suiting.peek().is_some() && suiting.all(|(id, e)| has_failed(id, e))
+    }
+
+    /// The node for a request for `model`, of those that have a free slot and suit it.
+    pub fn pick(&self, model: &str, seek: &Seek, choice: Choice<'_>) -> Option<EndpointId> {
+        let open = self.index.of(model)?.open();
+        let suits = |id: EndpointId| {
+            let endpoint = self.endpoints.get(&id).filter(|e| e.has_free_slot());
+            let endpoint =
+                endpoint.filter(|e| e.suits(model, seek) && !e.has_failed(id, &seek.tried));
+            Some(endpoint?.candidate(id, choice.held_by(id), choice.now))
+        };
+        let candidates: Vec<Candidate<EndpointId>> = match choice.policy {
+            Policy::LeastConnections => {
+                let mut contenders: Vec<_> =
+                    choice.held.iter().filter_map(|(id, _)| suits(*id)).collect();
+                let least = |all: &[Candidate<_>]| {
+                    all.iter().map(Candidate::load).min_by(f64::total_cmp).unwrap_or(f64::INFINITY)
+                };
+                let (mut best, mut others) = (least(&contenders), 0);
+                for (rank, id) in open {
+                    // What may still come only adds to the share.
+                    if rank.share() >= best || others >= CONTENDERS_MAX {
+                        break;
+                    }
+                    if let Some(candidate) = suits(id) {
+                        best = best.min(candidate.load());
+                        others += 1;
+                        contenders.push(candidate);
+                    }
+                }
+                contenders
+            }
+            _ => open.filter_map(|(_, id)| suits(id)).collect(),
+        };
         choose(choice.policy, &candidates, choice.seed)
     }
 
@@ -236,26 +259,92 @@ impl<L> Fleet<L> {
             endpoint.leases += 1;
             endpoint.last_claim = self.claims;
         }
+        self.reindex(id);
     }
 
-    /// Gives a slot back. False: that link is over, and the slot with it.
-    pub fn release(&mut self, id: EndpointId) -> bool {
+    /// Gives a slot back, and says how the request ended. False: that link is over, and the
+    /// slot with it.
+    pub fn release(&mut self, id: EndpointId, outcome: Outcome, now: Duration) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         debug_assert!(endpoint.leases > 0, "a lease is released once");
         endpoint.leases = endpoint.leases.saturating_sub(1);
+        let fails = match outcome {
+            Outcome::Answered => {
+                endpoint.health.answered(now);
+                false
+            }
+            Outcome::Failed => endpoint.health.failed(),
+            Outcome::Unknown => {
+                endpoint.health.unprobed(now);
+                false
+            }
+        };
+        if fails {
+            self.eject(id, now);
+        }
+        self.reindex(id);
         true
     }
 
-    /// Models with a free slot: most of the time under load, there are none.
-    pub fn open_models(&self) -> BTreeSet<&str> {
-        let free = self.endpoints.values().filter(|e| e.has_free_slot());
-        free.flat_map(|e| &e.models).map(|model| model.id.as_str()).collect()
+    /// An endpoint has generated tokens, each in so many seconds. True: it was ejected.
+    pub fn paced(&mut self, id: EndpointId, seconds: f64, now: Duration) -> bool {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
+        let busy = endpoint.busy();
+        let ejected = endpoint.health.paced(busy, seconds) && self.eject(id, now);
+        self.reindex(id);
+        ejected
+    }
+
+    /// Sends an endpoint nothing for a while, unless too few would be left: of the endpoints of
+    /// each model, at most half are out.
+    fn eject(&mut self, id: EndpointId, now: Duration) -> bool {
+        let Some(endpoint) = self.endpoints.get(&id) else { return false };
+        let is_out = endpoint.health.is_out();
+        let spared = endpoint.models.iter().any(|model| {
+            let out = self.serving(&model.id).filter(|(_, e)| e.health.is_out()).count();
+            let all = self.index.of(&model.id).map_or(0, Serving::len);
+            (out + 1) * 2 > all
+        });
+        if spared && !is_out {
+            return false;
+        }
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.health.eject(now);
+        }
+        true
+    }
+
+    /// Endpoints that a request of our own should be sent to: they were out for long enough, or
+    /// nobody has asked them anything for a while. Their slots are taken.
+    pub fn claim_probes(&mut self, now: Duration, interval: Option<Duration>) -> Vec<EndpointId> {
+        let wants = |e: &Endpoint<L>| {
+            let is_idle = e.is_ready() && e.busy() == 0 && e.status.slots > 0;
+            is_idle && e.any_model().is_some() && e.health.wants_probe(now, interval)
+        };
+        let due: Vec<_> =
+            self.endpoints.iter().filter(|(_, e)| wants(e)).map(|(id, _)| *id).collect();
+        for id in &due {
+            if let Some(endpoint) = self.endpoints.get_mut(id) {
+                endpoint.health.probe(now);
+            }
+            self.claim(*id);
+        }
+        due
+    }
+
+    /// Whether a model has a free slot.
+    pub fn is_open(&self, model: &str) -> bool {
+        self.index.is_open(model)
+    }
+
+    /// Whether any has: most of the time under load, none does.
+    pub fn is_any_open(&self) -> bool {
+        self.index.is_any_open()
     }
 
     /// Slots of the ready nodes that serve `model`.
     pub fn slots_of(&self, model: &str) -> u32 {
-        let serving = self.endpoints.values().filter(|e| e.is_ready() && e.serves(model));
-        serving.map(|e| e.status.slots).sum()
+        self.index.of(model).map_or(0, Serving::slots)
     }
 
     /// One link's endpoint.
@@ -270,12 +359,12 @@ impl<L> Fleet<L> {
 
     /// Models of the ready nodes and when they were loaded first, by name.
     pub fn models(&self) -> BTreeMap<&str, u64> {
-        let mut all = BTreeMap::new();
-        for model in self.endpoints.values().filter(|e| e.is_ready()).flat_map(|e| &e.models) {
-            let created = all.entry(model.id.as_str()).or_insert(model.created);
-            *created = model.created.min(*created);
-        }
-        all
+        let created = |name: &str| {
+            let ready = self.serving(name).filter(|(_, e)| e.is_ready());
+            ready.filter_map(|(_, e)| Some(e.model(name)?.created)).min()
+        };
+        let all = self.index.models().into_keys();
+        all.filter_map(|name| Some((name, created(name)?))).collect()
     }
 
     /// Sums over all nodes.
@@ -283,6 +372,7 @@ impl<L> Fleet<L> {
         let mut totals = Totals { nodes: self.endpoints.len(), ..Totals::default() };
         for endpoint in self.endpoints.values() {
             totals.leases += endpoint.leases;
+            totals.ejected += usize::from(endpoint.health.is_out());
             if endpoint.is_ready() {
                 totals.ready += 1;
                 totals.slots += endpoint.status.slots;
@@ -294,114 +384,4 @@ impl<L> Fleet<L> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: Duration = Duration::from_secs(100);
-
-    fn status(node: &str, state: NodeState, elsewhere: u32) -> NodeStatus {
-        let model =
-            ModelStatus { id: "m".into(), digest: "d".into(), context_tokens: 8, created: 5 };
-        NodeStatus {
-            node: node.into(),
-            epoch: 1,
-            state,
-            models: if state == NodeState::Ready { vec![model] } else { Vec::new() },
-            slots: if state == NodeState::Ready { 2 } else { 0 },
-            slots_busy_elsewhere: elsewhere,
-            queued: 0,
-            engine_restarts: 0,
-            prefill_tokens_per_second: None,
-            decode_tokens_per_second: None,
-        }
-    }
-
-    fn claim<L>(fleet: &mut Fleet<L>, tried: &[Attempt], seed: u64) -> Option<EndpointId> {
-        let choice = Choice { policy: Policy::default(), held: &[], now: NOW, seed };
-        let id = fleet.pick("m", tried, choice)?;
-        fleet.claim(id);
-        Some(id)
-    }
-
-    fn ready(node: &str) -> NodeStatus {
-        status(node, NodeState::Ready, 0)
-    }
-
-    #[test]
-    fn slots_are_claimed_up_to_the_capacity_and_spread() {
-        let mut fleet = Fleet::default();
-        let (a, _) = fleet.add("a", ready("a"), NOW);
-        let (b, _) = fleet.add("b", ready("b"), NOW);
-        let mut claims: Vec<_> = (0..4).map(|i| claim(&mut fleet, &[], i).unwrap()).collect();
-        claims.sort_unstable();
-        assert_eq!(claims, [a, a, b, b]);
-        assert_eq!(claim(&mut fleet, &[], 0), None);
-        assert!(fleet.open_models().is_empty());
-        assert_eq!(fleet.slots_of("m"), 4);
-        assert!(fleet.release(b));
-        assert_eq!(fleet.open_models().into_iter().collect::<Vec<_>>(), ["m"]);
-        assert_eq!(claim(&mut fleet, &[], 0), Some(b));
-    }
-
-    #[test]
-    fn requests_of_others_count_as_load() {
-        let mut fleet = Fleet::default();
-        let (a, _) = fleet.add("a", status("a", NodeState::Ready, 1), NOW);
-        assert_eq!(claim(&mut fleet, &[], 0), Some(a));
-        assert_eq!(claim(&mut fleet, &[], 0), None);
-    }
-
-    #[test]
-    fn a_tried_endpoint_is_never_chosen_again() {
-        let mut fleet = Fleet::default();
-        let (a, _) = fleet.add("a", ready("a"), NOW);
-        let tried = [Attempt { endpoint: a, engine_restarts: 0 }];
-        assert_eq!(claim(&mut fleet, &tried, 0), None);
-        assert!(fleet.all_have_failed("m", &tried));
-        let (b, _) = fleet.add("b", ready("b"), NOW);
-        assert!(!fleet.all_have_failed("m", &tried));
-        assert_eq!(claim(&mut fleet, &tried, 0), Some(b));
-    }
-
-    #[test]
-    fn a_tried_endpoint_with_a_new_engine_may_be_chosen() {
-        let mut fleet = Fleet::default();
-        let (a, _) = fleet.add("a", ready("a"), NOW);
-        let tried = [Attempt { endpoint: a, engine_restarts: 0 }];
-        fleet.observe(a, status("a", NodeState::Restarting, 0), NOW);
-        assert!(!fleet.all_have_failed("m", &tried), "it is on its way back");
-        let restarted = NodeStatus { engine_restarts: 1, ..ready("a") };
-        fleet.observe(a, restarted, NOW);
-        assert_eq!(claim(&mut fleet, &tried, 0), Some(a));
-        fleet.remove(a, NOW);
-        assert!(!fleet.all_have_failed("m", &tried), "the model is waited for");
-    }
-
-    #[test]
-    fn a_node_that_comes_back_starts_at_zero_and_old_leases_do_not_touch_it() {
-        let mut fleet = Fleet::default();
-        let (old, _) = fleet.add("old link", ready("a"), NOW);
-        claim(&mut fleet, &[], 0);
-        let (new, replaced) = fleet.add("new link", ready("a"), NOW);
-        assert_eq!(replaced, ["old link"]);
-        assert_eq!(fleet.totals().leases, 0);
-        assert!(!fleet.release(old));
-        assert_eq!(fleet.endpoint(new).unwrap().leases, 0);
-    }
-
-    #[test]
-    fn only_ready_nodes_are_routable_and_their_models_are_remembered() {
-        let mut fleet = Fleet::default();
-        assert_eq!(fleet.outlook("m", NOW), Outlook::NoNode);
-        let (a, _) = fleet.add("a", ready("a"), NOW);
-        assert_eq!(fleet.outlook("m", NOW), Outlook::Served);
-        assert_eq!(fleet.outlook("x", NOW), Outlook::UnknownModel);
-        assert_eq!(fleet.observe(a, status("a", NodeState::Restarting, 0), NOW), Some(true));
-        assert_eq!(claim(&mut fleet, &[], 0), None);
-        assert_eq!(fleet.outlook("m", NOW), Outlook::Served, "its engine will be back");
-        assert!(fleet.models().is_empty());
-        fleet.remove(a, NOW);
-        assert_eq!(fleet.outlook("m", NOW + Duration::from_secs(29)), Outlook::Served);
-        assert_eq!(fleet.outlook("m", NOW + Duration::from_secs(31)), Outlook::NoNode);
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@
 pub mod admission;
 pub mod api;
 pub mod app;
+pub mod broker;
 pub mod config;
 pub mod dispatcher;
 pub mod error;
@@ -17,6 +18,10 @@ pub mod limiter;
 pub mod metrics;
 pub mod pipeline;
 pub mod prefix;
+pub mod prober;
+pub mod progress;
+pub mod pursuit;
+pub mod quarantine;
 pub mod respond;
 pub mod routing;
 pub mod secret;

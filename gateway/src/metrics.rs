@@ -31,6 +31,7 @@ struct Families {
     first_token: HistogramVec,
     queue_wait: HistogramVec,
     retries: IntCounterVec,
+    resumes: IntCounterVec,
     connections: IntGauge,
 }
 
@@ -63,7 +64,16 @@ impl Metrics {
                 "Time from a request's arrival until a slot was bound.",
                 &["class"],
             )?,
-            retries: counter("retries_total", "Attempts on another node.", &["reason"])?,
+            retries: counter(
+                "retries_total",
+                "Attempts on another node for a request without any of its answer.",
+                &["reason"],
+            )?,
+            resumes: counter(
+                "resumes_total",
+                "Attempts of another node to go on with an answer that had begun.",
+                &["reason"],
+            )?,
             connections: IntGauge::new("gateway_connections_open", "Client connections.")?,
             registry,
         };
@@ -74,6 +84,7 @@ impl Metrics {
         registry.register(Box::new(families.first_token.clone()))?;
         registry.register(Box::new(families.queue_wait.clone()))?;
         registry.register(Box::new(families.retries.clone()))?;
+        registry.register(Box::new(families.resumes.clone()))?;
         registry.register(Box::new(families.connections.clone()))?;
         let build = IntGauge::with_opts(
             Opts::new("gateway_build_info", "Always 1; the version is a label.")
@@ -112,8 +123,12 @@ impl Metrics {
     }
 
     /// A request is tried on another node.
-    pub fn retried(&self, reason: &str) {
-        self.0.retries.with_label_values(&[reason]).inc();
+    pub fn tried_again(&self, kind: Again, reason: &str) {
+        let family = match kind {
+            Again::Retry => &self.0.retries,
+            Again::Resume => &self.0.resumes,
+        };
+        family.with_label_values(&[reason]).inc();
     }
 
     /// Counts a connection until the result is dropped.
@@ -135,6 +150,25 @@ impl Metrics {
             tracing::error!(%error, "metrics cannot be written");
         }
         String::from_utf8_lossy(&out).into_owned()
+    }
+}
+
+/// Why a request goes to another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Nothing of its answer was there.
+    Retry,
+    /// Its answer goes on.
+    Resume,
+}
+
+impl Again {
+    /// Its name in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Resume => "resume",
+        }
     }
 }
 
@@ -172,6 +206,7 @@ fn fleet_families(overview: &Overview) -> prometheus::Result<Registry> {
     let busy = gauges("node_slots_busy", "Slots of a node that are taken.", "node")?;
     let restarts =
         gauges("node_engine_restarts", "Times that a node's engine was started again.", "node")?;
+    let ejected = gauges("node_ejected", "1 while a node that failed is sent nothing.", "node")?;
     let leases = IntGauge::new("gateway_leases", "Slots that this gateway holds.")?;
     let depth = gauges("queue_depth", "Requests that wait for their first slot.", "class")?;
     let retrying =
@@ -179,10 +214,11 @@ fn fleet_families(overview: &Overview) -> prometheus::Result<Registry> {
     for state in ["loading", "ready", "restarting", "draining"] {
         nodes.with_label_values(&[state]).set(0);
     }
-    for (status, in_use) in &overview.nodes {
+    for (status, in_use, is_out) in &overview.nodes {
         nodes.with_label_values(&[state_name(status.state)]).inc();
         slots.with_label_values(&[&status.node]).set(i64::from(status.slots));
         busy.with_label_values(&[&status.node]).set(i64::from(*in_use));
+        ejected.with_label_values(&[&status.node]).set(i64::from(*is_out));
         restarts.with_label_values(&[&status.node]).set(status.engine_restarts as i64);
     }
     leases.set(i64::from(overview.totals.leases));
@@ -195,6 +231,7 @@ fn fleet_families(overview: &Overview) -> prometheus::Result<Registry> {
     registry.register(Box::new(nodes))?;
     registry.register(Box::new(slots))?;
     registry.register(Box::new(busy))?;
+    registry.register(Box::new(ejected))?;
     registry.register(Box::new(restarts))?;
     registry.register(Box::new(leases))?;
     registry.register(Box::new(depth))?;

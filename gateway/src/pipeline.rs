@@ -3,7 +3,8 @@
 //!
 //! Each stage is one file and one verb. The record of the request is opened first and
 //! completed by its Drop, at the end of the response's body, so that every request is
-//! accounted for exactly once, however it ends. This is the only retry loop.
+//! accounted for exactly once, however it ends. What becomes of an answer whose nodes fail is in
+//! [`answer`].
 
 use std::sync::Arc;
 
@@ -19,12 +20,14 @@ use crate::respond::{self, Body};
 pub mod accept;
 pub mod account;
 pub mod admit;
+pub mod answer;
 pub mod authenticate;
 pub mod forward;
 pub mod route;
 pub mod stream;
 
 use account::Record;
+use answer::Answer;
 
 /// Answers a generation request.
 pub async fn serve(gateway: Gateway, api: Api, request: Request<Incoming>) -> Response<Body> {
@@ -32,13 +35,15 @@ pub async fn serve(gateway: Gateway, api: Api, request: Request<Incoming>) -> Re
     let request_id = received.request_id.clone();
     let mut record = Record::open(&gateway.metrics, api, &request_id);
     let mut limits = None;
-    let mut response = match answer(&gateway, received, &mut record, &mut limits).await {
-        Ok(forwarded) => stream::stream(forwarded, record, &gateway),
+    let admitted = admit(&gateway, received, &mut record, &mut limits).await;
+    let answered = match admitted {
+        Ok(admitted) => stream::stream(Answer::new(gateway, admitted, record)).await,
         Err(error) => {
             record.fail(&error);
-            respond::error(&error)
+            Err(error)
         }
     };
+    let mut response = answered.unwrap_or_else(|error| respond::error(&error));
     accept::mark(&mut response, &request_id);
     if let Some(limiter) = limits {
         limiter.mark(response.headers_mut());
@@ -46,35 +51,21 @@ pub async fn serve(gateway: Gateway, api: Api, request: Request<Incoming>) -> Re
     response
 }
 
-async fn answer(
+async fn admit(
     gateway: &Gateway,
     received: accept::Received,
     record: &mut Record,
     limits: &mut Option<Arc<Limiter>>,
-) -> Result<forward::Forwarded, Error> {
+) -> Result<admit::Admitted, Error> {
     let authenticated = authenticate::authenticate(&gateway.keys, received)?;
     record.tenant(&authenticated.caller.tenant);
     let limiter = authenticated.caller.limiter.clone();
     *limits = Some(limiter.clone());
     let admitted = admit::admit(authenticated, &gateway.limits, &gateway.timeouts).await?;
     record.class(admitted.class);
-    record.permit(limiter.admit(admitted.tokens)?);
-    let (mut tried, mut failure) = (Vec::new(), None);
-    loop {
-        let lease = match route::route(&gateway.dispatcher, &admitted, &tried).await {
-            Ok(lease) => lease,
-            // No other node took it: what the last one said tells more.
-            Err(error) => return Err(failure.unwrap_or(error)),
-        };
-        record.routed(&admitted.model, lease.node());
-        let attempt = lease.attempt();
-        match forward::forward(lease, &admitted, &gateway.limits, &gateway.timeouts).await {
-            Err(error) if error.is_retryable() && tried.len() < gateway.retries_max => {
-                record.retried(&error);
-                tried.push(attempt);
-                failure = Some(error);
-            }
-            outcome => return outcome,
-        }
+    if gateway.quarantine.holds(&admitted.tenant, &admitted.body) {
+        return Err(Error::Quarantined);
     }
+    record.permit(limiter.admit(admitted.tokens)?);
+    Ok(admitted)
 }

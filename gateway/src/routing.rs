@@ -58,6 +58,8 @@ pub struct Candidate<I> {
     pub busy: u32,
     /// Slots in all; more than `busy`.
     pub capacity: u32,
+    /// Share of its slots by which it counts as busier.
+    pub penalty: f64,
     /// How much of the prompt it holds already, 0 to 1.
     pub held: f64,
     /// How long it has been here.
@@ -73,9 +75,10 @@ impl<I> Candidate<I> {
         f64::from(self.busy) / f64::from(self.capacity.max(1))
     }
 
-    fn load(&self) -> f64 {
+    /// How busy it counts as for this request.
+    pub fn load(&self) -> f64 {
         let youth = 1.0 - (self.age.as_secs_f64() / NEW_FOR.as_secs_f64()).min(1.0);
-        self.share() - PREFIX_WORTH * self.held.clamp(0.0, 1.0) + NEW_PENALTY * youth
+        self.share() + self.penalty - PREFIX_WORTH * self.held.clamp(0.0, 1.0) + NEW_PENALTY * youth
     }
 
     /// Until the first token, about, in units that all candidates share.
@@ -83,7 +86,7 @@ impl<I> Candidate<I> {
         let rate = self.prefill_rate.map_or(rate_unknown, f64::from).max(f64::MIN_POSITIVE);
         let rest = 1.0 - self.held.clamp(0.0, 1.0);
         // Readers beside it take their time from its prefill.
-        (0.02 + rest) * (1.0 + self.share()) / rate
+        (0.02 + rest) * (1.0 + self.share() + self.penalty) / rate
     }
 }
 
@@ -141,7 +144,16 @@ mod tests {
 
     fn candidate(id: u32, busy: u32, capacity: u32) -> Candidate<u32> {
         let age = Duration::from_secs(60);
-        Candidate { id, busy, capacity, held: 0.0, age, prefill_rate: None, last_chosen: 0 }
+        Candidate {
+            id,
+            busy,
+            capacity,
+            penalty: 0.0,
+            held: 0.0,
+            age,
+            prefill_rate: None,
+            last_chosen: 0,
+        }
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Upstream {
     authorization: Option<HeaderValue>,
     /// Cancelled when the link is over: whatever waits for it must fail over.
     lost: CancellationToken,
+    /// Cancelled when the node is about to leave: what it has may go on elsewhere.
+    leaving: CancellationToken,
 }
 
 /// Makes the client side of HTTP/2 on a connected stream; the second value must be driven.
@@ -49,7 +51,8 @@ where
         .max_header_list_size(HEADER_BYTES_MAX)
         .handshake(io)
         .await?;
-    Ok((Upstream { sender, authorization, lost: CancellationToken::new() }, connection))
+    let (lost, leaving) = (CancellationToken::new(), CancellationToken::new());
+    Ok((Upstream { sender, authorization, lost, leaving }, connection))
 }
 
 impl Upstream {
@@ -71,6 +74,16 @@ impl Upstream {
     /// The link is over.
     pub fn close(&self) {
         self.lost.cancel();
+    }
+
+    /// The node is about to leave.
+    pub fn leave(&self) {
+        self.leaving.cancel();
+    }
+
+    /// Waits until the node is about to leave.
+    pub fn leaving(&self) -> WaitForCancellationFutureOwned {
+        self.leaving.clone().cancelled_owned()
     }
 
     /// Waits for the end of the link.

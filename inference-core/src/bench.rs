@@ -119,7 +119,8 @@ impl<M: Model> Bench<M> {
         let job = Job {
             id,
             tenant: Tenant::default(),
-            prompt,
+            tokens: prompt,
+            said: 0,
             options: Options { sampling, max_tokens: Some(max_tokens), ..Options::GREEDY },
             visible: Vec::new(),
             grammar: None,
@@ -136,7 +137,7 @@ impl<M: Model> Bench<M> {
         self.engine.step(&|| begun.elapsed(), &mut |id, event| {
             let Some(seen) = seen.get_mut(&id) else { return };
             match event {
-                Event::Text { .. } => seen.tokens.push(begun.elapsed()),
+                Event::Text(_) => seen.tokens.push(begun.elapsed()),
                 Event::Started { .. } => {}
                 _ => seen.done = Some(begun.elapsed()),
             }

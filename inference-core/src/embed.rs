@@ -130,7 +130,15 @@ impl<M: Embedder> EmbedEngine<M> {
             if request.left == 0 {
                 self.pending.remove(&input.id);
                 let reason = FinishReason::Stop;
-                emit(input.id, Event::Finished { reason, completion_tokens: 0, cached_tokens: 0 });
+                emit(
+                    input.id,
+                    Event::Finished {
+                        reason,
+                        completion_tokens: 0,
+                        cached_tokens: 0,
+                        tokens: Vec::new(),
+                    },
+                );
             }
         }
     }

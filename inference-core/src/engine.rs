@@ -148,7 +148,8 @@ mod tests {
             let job = Job {
                 id,
                 tenant: Tenant(0),
-                prompt: FakeTokenizer.tokenize("hello\0", false),
+                tokens: FakeTokenizer.tokenize("hello\0", false),
+                said: 0,
                 options: Options::GREEDY,
                 visible: Vec::new(),
                 grammar: None,

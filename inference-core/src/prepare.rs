@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use chrono::NaiveDateTime;
+use chrono::{DateTime, NaiveDateTime};
 
 use crate::answer::{CallFormat, Format};
 use crate::chat_template::{ChatTemplate, Conversation, segments};
@@ -40,11 +40,13 @@ fn format_of(template: &ChatTemplate) -> Format {
     }
 }
 
-/// A prompt that is ready to run.
+/// A request that is ready to run.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Its tokens.
+    /// The prompt's tokens, and after them what the answer began with elsewhere.
     pub tokens: Vec<Token>,
+    /// How many of these are the answer's.
+    pub said: usize,
     /// Whether it ends inside of the assistant's thoughts.
     pub thinking: bool,
     /// Control tokens whose text is part of the answer's text.
@@ -72,19 +74,19 @@ impl Preparer {
 
     /// The prompt's tokens: at least one, and room left for an answer; and what the answer
     /// must look like.
-    pub fn prepare(
-        &self,
-        request: &GenerateRequest,
-        now: NaiveDateTime,
-    ) -> Result<Prepared, Failure> {
-        let (tokens, thinking) = self.tokenize(&request.prompt, now)?;
-        self.check_length(&tokens, matches!(request.prompt, Prompt::Chat(_)))?;
+    pub fn prepare(&self, request: &GenerateRequest) -> Result<Prepared, Failure> {
+        let now = DateTime::from_timestamp(request.now, 0).unwrap_or_default().naive_utc();
+        let (mut tokens, thinking) = self.tokenize(&request.prompt, now)?;
+        let chat = matches!(request.prompt, Prompt::Chat(_));
+        // An answer has a token at least.
+        self.check_length(tokens.len(), request.said.len().max(1), chat)?;
+        tokens.extend(self.check_tokens(&request.said)?);
         let grammar = self.grammar(request, thinking)?;
         let visible = match request.shows_marks {
             true => self.control_tokens(&self.format.visible_tokens()),
             false => Vec::new(),
         };
-        Ok(Prepared { tokens, thinking, visible, grammar })
+        Ok(Prepared { tokens, said: request.said.len(), thinking, visible, grammar })
     }
 
     /// Answers a question about text and tokens.
@@ -233,12 +235,13 @@ impl Preparer {
         }
     }
 
-    fn check_length(&self, tokens: &[Token], chat: bool) -> Result<(), Failure> {
-        let prompt_tokens = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
-        if prompt_tokens == 0 {
+    /// Whether so many tokens of a prompt, and so many of an answer, fit together.
+    fn check_length(&self, prompt: usize, answer: usize, chat: bool) -> Result<(), Failure> {
+        if prompt == 0 {
             return Err(Failure::EmptyPrompt);
         }
-        if prompt_tokens >= self.context_tokens {
+        let prompt_tokens = u32::try_from(prompt).unwrap_or(u32::MAX);
+        if prompt + answer > self.context_tokens as usize {
             let context_tokens = self.context_tokens;
             return Err(Failure::ContextExceeded { prompt_tokens, context_tokens, chat });
         }
@@ -275,8 +278,10 @@ mod tests {
             constraint: None,
             calls: None,
             shows_marks: false,
+            said: Vec::new(),
+            now: 0,
         };
-        preparer.prepare(&request, NaiveDateTime::default()).map(|prepared| prepared.tokens)
+        preparer.prepare(&request).map(|prepared| prepared.tokens)
     }
 
     #[test]

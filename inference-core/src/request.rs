@@ -8,7 +8,7 @@ use crate::grammar::Constraint;
 mod event;
 mod sampling;
 
-pub use event::{EngineStats, Event, Failure, FinishReason, LikelyToken, TokenLogprob};
+pub use event::{EngineStats, Event, Failure, FinishReason, LikelyToken, Shown, TokenLogprob};
 pub use sampling::{BIASES_MAX, RECENT_TOKENS_MAX, Sampling};
 
 /// An id that the caller chooses; unique among the requests in flight.
@@ -44,6 +44,10 @@ pub struct GenerateRequest {
     pub calls: Option<CallRules>,
     /// Whether the marks of thoughts and calls are part of the text, control tokens or not.
     pub shows_marks: bool,
+    /// What the answer began with elsewhere: it goes on after these tokens.
+    pub said: Vec<Token>,
+    /// For templates that write a date: Unix seconds.
+    pub now: i64,
 }
 
 /// Calls of tools in an answer.

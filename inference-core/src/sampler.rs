@@ -72,8 +72,11 @@ impl Sampler {
         forbid: Option<Forbid<'_>>,
         scratch: &mut Scratch,
     ) -> Token {
+        // One number for each token, needed or not: an answer that goes on elsewhere meets the
+        // numbers that it would have met here.
+        let random = self.rng.next_u64() as f64 / u64::MAX as f64;
         if forbid.is_none() && !adjust::changes_logits(&self.params) {
-            return self.choose(logits, scratch);
+            return self.choose(logits, random, scratch);
         }
         let mut adjusted = std::mem::take(&mut scratch.adjusted);
         adjusted.clear();
@@ -82,7 +85,7 @@ impl Sampler {
         if let Some(forbid) = forbid {
             forbid(&mut adjusted);
         }
-        let token = self.choose(&adjusted, scratch);
+        let token = self.choose(&adjusted, random, scratch);
         scratch.adjusted = adjusted;
         token
     }
@@ -94,7 +97,12 @@ impl Sampler {
         }
     }
 
-    fn choose(&mut self, logits: &[f32], scratch: &mut Scratch) -> Token {
+    /// Passes over a token that was chosen elsewhere.
+    pub fn skip(&mut self) {
+        self.rng.next_u64();
+    }
+
+    fn choose(&self, logits: &[f32], random: f64, scratch: &mut Scratch) -> Token {
         let max = maximum(logits);
         let Sampling { temperature, top_k, .. } = self.params;
         if temperature <= 0.0 || top_k == 1 || !max.is_finite() {
@@ -102,36 +110,36 @@ impl Sampler {
         }
         if !candidates::filters(&self.params) {
             exp_differences(logits, max, 1.0 / temperature, &mut scratch.weights.values);
-            return self.draw(&mut scratch.weights) as Token;
+            return draw(random, &mut scratch.weights) as Token;
         }
         let Scratch { candidates, weights, .. } = scratch;
         candidates.keep(&self.params, logits, max, weights);
         candidates.weigh(temperature, max, &mut weights.values);
-        let drawn = self.draw(&mut scratch.weights);
+        let drawn = draw(random, &mut scratch.weights);
         scratch.candidates.token(drawn).unwrap_or(0)
     }
+}
 
-    /// The place of a weight, drawn in proportion.
-    fn draw(&mut self, weights: &mut Weights) -> usize {
-        let all = weights.sum();
-        let Weights { values, sums } = weights;
-        let mut left = self.rng.next_u64() as f64 / u64::MAX as f64 * all;
-        for (number, (block, sum)) in values.chunks(BLOCK).zip(&*sums).enumerate() {
-            if left > *sum {
-                left -= sum;
-                continue;
-            }
-            for (i, weight) in block.iter().enumerate() {
-                left -= f64::from(*weight);
-                if left <= 0.0 && *weight > 0.0 {
-                    return number * BLOCK + i;
-                }
+/// The place of a weight, drawn in proportion; `random` is 0 to 1.
+fn draw(random: f64, weights: &mut Weights) -> usize {
+    let all = weights.sum();
+    let Weights { values, sums } = weights;
+    let mut left = random * all;
+    for (number, (block, sum)) in values.chunks(BLOCK).zip(&*sums).enumerate() {
+        if left > *sum {
+            left -= sum;
+            continue;
+        }
+        for (i, weight) in block.iter().enumerate() {
+            left -= f64::from(*weight);
+            if left <= 0.0 && *weight > 0.0 {
+                return number * BLOCK + i;
             }
         }
-        // Rounding may leave a little; the likeliest is the safest choice then.
-        let best = maximum(values);
-        first_of(values, best) as usize
     }
+    // Rounding may leave a little; the likeliest is the safest choice then.
+    let best = maximum(values);
+    first_of(values, best) as usize
 }
 
 /// The first place of a value.

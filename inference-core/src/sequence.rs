@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::grammar::{Grammar, GrammarError};
 use crate::pool::TrackId;
-use crate::request::{FinishReason, Options, RequestId, Tenant, Token, TokenLogprob};
+use crate::request::{
+    Event, FinishReason, LikelyToken, Options, RequestId, Shown, Tenant, Token, TokenLogprob,
+};
 use crate::sampler::{Context, Sampler, Scratch};
 use crate::stop::StopMatcher;
 use crate::utf8::Utf8;
@@ -30,15 +32,18 @@ impl CancelFlag {
     }
 }
 
-/// A request that is ready to run: its prompt is tokens, and they fit.
+/// A request that is ready to run: it is tokens, and they fit.
 #[derive(Debug)]
 pub struct Job {
     /// The caller's id.
     pub id: RequestId,
     /// Whose it is.
     pub tenant: Tenant,
-    /// The prompt: at least one token, fewer than the context holds.
-    pub prompt: Vec<Token>,
+    /// The prompt, at least one token and fewer than the context holds, and after it what the
+    /// answer began with elsewhere.
+    pub tokens: Vec<Token>,
+    /// How many of these are the answer's.
+    pub said: usize,
     /// How, and until when.
     pub options: Options,
     /// Control tokens whose text is part of the answer's text.
@@ -67,11 +72,18 @@ pub struct Sampled<'a> {
 /// What a new token did to a sequence.
 #[derive(Debug, PartialEq)]
 pub struct Advance {
-    /// Text that can be shown now; may be empty.
-    pub text: String,
-    /// Its tokens.
-    pub logprobs: Vec<TokenLogprob>,
+    /// What can be shown now.
+    pub shown: Option<Shown>,
     /// Set when the answer is complete.
+    pub finished: Option<FinishReason>,
+}
+
+/// What an answer that goes on has said elsewhere.
+#[derive(Debug, Default, PartialEq)]
+pub struct Replay {
+    /// In the pieces in which it was shown there.
+    pub shown: Vec<Shown>,
+    /// Set when it was complete.
     pub finished: Option<FinishReason>,
 }
 
@@ -107,6 +119,10 @@ pub struct Sequence {
     pub arrival: u64,
     tokens: Vec<Token>,
     prompt_tokens: u32,
+    /// Tokens that it had when it came.
+    brought: u32,
+    /// Tokens that were told, the prompt's included.
+    told: usize,
     decoded: u32,
     tokens_max: u32,
     /// How many of the likeliest tokens are to be told.
@@ -122,7 +138,7 @@ pub struct Sequence {
 impl Sequence {
     /// Puts a job into a context of `context_tokens`.
     pub fn new(job: Job, arrival: u64, context_tokens: u32) -> Self {
-        let prompt_tokens = job.prompt.len() as u32;
+        let prompt_tokens = job.tokens.len().saturating_sub(job.said) as u32;
         debug_assert!(prompt_tokens > 0 && prompt_tokens < context_tokens);
         let room = context_tokens.saturating_sub(prompt_tokens);
         let Options { sampling, max_tokens, stop, logprobs } = job.options;
@@ -136,7 +152,9 @@ impl Sequence {
             passed_over: 0,
             cancel: job.cancel,
             arrival,
-            tokens: job.prompt,
+            brought: job.tokens.len() as u32,
+            told: prompt_tokens as usize,
+            tokens: job.tokens,
             prompt_tokens,
             decoded: 0,
             tokens_max: prompt_tokens + max_tokens.unwrap_or(u32::MAX).min(room),
@@ -169,8 +187,8 @@ impl Sequence {
     pub fn begin(&mut self, track: TrackId, tokens: u32) {
         self.track = track;
         self.decoded = tokens;
-        if self.completion_tokens() == 0 {
-            self.cached_tokens = tokens;
+        if self.tokens.len() as u32 == self.brought {
+            self.cached_tokens = tokens.min(self.prompt_tokens);
         }
     }
 
@@ -234,6 +252,51 @@ impl Sequence {
         Ok(token)
     }
 
+    /// Repeats what its tokens did to grammar, sampler and text when they were sampled elsewhere;
+    /// to be called once, before anything is sampled. `write` writes a token's text, that of a
+    /// control token only if it is told to; `ends` are the tokens that end an answer.
+    ///
+    /// # Errors
+    /// The grammar does not allow a token: this is not the model that sampled it.
+    pub fn replay(
+        &mut self,
+        ends: &[Token],
+        write: impl Fn(Token, bool, &mut Vec<u8>),
+    ) -> Result<Replay, GrammarError> {
+        let said = self.tokens.split_off(self.prompt_tokens as usize);
+        let (mut replay, mut piece) = (Replay::default(), Vec::new());
+        for token in said {
+            if let Some(grammar) = &mut self.grammar {
+                grammar.accept(token)?;
+            }
+            self.sampler.skip();
+            piece.clear();
+            write(token, self.shows(token), &mut piece);
+            let is_end = ends.contains(&token);
+            // It was told with its token; only its place counts now.
+            let chosen = || LikelyToken { token, bytes: Vec::new(), logprob: 0.0 };
+            let likeliest = Vec::new();
+            let logprob = self.logprobs.map(|_| TokenLogprob { chosen: chosen(), likeliest });
+            let advance = self.advance(Sampled { token, piece: &piece, is_end, logprob });
+            replay.shown.extend(advance.shown);
+            replay.finished = advance.finished;
+            if advance.finished.is_some() {
+                break;
+            }
+        }
+        Ok(replay)
+    }
+
+    /// The last event of an answer that is complete.
+    pub fn finish(&self, reason: FinishReason) -> Event {
+        Event::Finished {
+            reason,
+            completion_tokens: self.completion_tokens(),
+            cached_tokens: self.cached_tokens,
+            tokens: self.tokens[self.told..].to_vec(),
+        }
+    }
+
     /// Appends a sampled token.
     pub fn advance(&mut self, sampled: Sampled<'_>) -> Advance {
         self.tokens.push(sampled.token);
@@ -257,7 +320,15 @@ impl Sequence {
             (false, false) => None,
         };
         let logprobs = self.held.release(text.len(), finished.is_some() && !stopped);
-        Advance { text, logprobs, finished }
+        let is_shown = !text.is_empty() || !logprobs.is_empty();
+        Advance { shown: is_shown.then(|| self.show(text, logprobs)), finished }
+    }
+
+    fn show(&mut self, text: String, logprobs: Vec<TokenLogprob>) -> Shown {
+        let told = self.tokens.len() - self.held.len();
+        let tokens = self.tokens[self.told..told].to_vec();
+        self.told = told;
+        Shown { text, logprobs, tokens }
     }
 }
 
@@ -269,7 +340,8 @@ mod tests {
         let job = Job {
             id: 1,
             tenant: Tenant(0),
-            prompt: vec![1, 2],
+            tokens: vec![1, 2],
+            said: 0,
             options: Options {
                 max_tokens,
                 stop: stop.iter().map(|s| s.to_string()).collect(),
@@ -289,7 +361,7 @@ mod tests {
 
     fn advance(sequence: &mut Sequence, piece: &[u8]) -> (String, Option<FinishReason>) {
         let a = sequence.advance(sampled(piece, false));
-        (a.text, a.finished)
+        (a.shown.unwrap_or_default().text, a.finished)
     }
 
     #[test]
@@ -325,12 +397,12 @@ mod tests {
         assert_eq!(advance(&mut s, b"\x81"), (String::new(), Some(FinishReason::Length)));
         let mut s = sequence(None, &[]);
         advance(&mut s, b"a\xe3");
-        assert_eq!(s.advance(sampled(b"<end>", true)).text, "\u{fffd}");
+        assert_eq!(s.advance(sampled(b"<end>", true)).shown.unwrap().text, "\u{fffd}");
     }
 
     #[test]
     fn an_ending_token_has_no_text() {
         let end = sequence(None, &[]).advance(sampled(b"<end>", true));
-        assert_eq!((end.text.as_str(), end.finished), ("", Some(FinishReason::Stop)));
+        assert_eq!(end, Advance { shown: None, finished: Some(FinishReason::Stop) });
     }
 }

@@ -163,17 +163,12 @@ impl<M: Model> Engine<M> {
         let is_end = self.model.ends().contains(&token);
         let sampled = Sampled { token, piece: &self.piece, is_end, logprob };
         let advance = sequence.advance(sampled);
-        if !advance.text.is_empty() || !advance.logprobs.is_empty() {
-            emit(sequence.id, Event::Text { text: advance.text, logprobs: advance.logprobs });
+        if let Some(shown) = advance.shown {
+            emit(sequence.id, Event::Text(shown));
         }
         if let Some(reason) = advance.finished {
             self.stats.cached_tokens += u64::from(sequence.cached_tokens);
-            let finished = Event::Finished {
-                reason,
-                completion_tokens: sequence.completion_tokens(),
-                cached_tokens: sequence.cached_tokens,
-            };
-            emit(sequence.id, finished);
+            emit(sequence.id, sequence.finish(reason));
             self.free(slot);
         }
     }
@@ -229,7 +224,7 @@ impl<M: Model> Steps for Engine<M> {
     type Job = Job;
 
     fn submit(&mut self, job: Job, emit: Emit<'_>) {
-        let tokens = job.prompt.len() as u32;
+        let tokens = job.tokens.len() as u32;
         if let Err(job) = self.queue.push(job.tenant, tokens, job) {
             emit(job.id, Event::Failed(Failure::QueueFull));
         }

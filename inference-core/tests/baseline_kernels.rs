@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use chrono::NaiveDateTime;
 use inference_core::chat_template::{ChatTemplate, SpecialTokens};
 use inference_core::engine::{self, Listener};
 use inference_core::hardware::Kernel;
@@ -42,11 +41,14 @@ fn ask(preparer: &Preparer, id: RequestId, question: &str) -> Job {
         constraint: None,
         calls: None,
         shows_marks: false,
+        said: Vec::new(),
+        now: 0,
     };
     Job {
         id,
         tenant: Tenant::default(),
-        prompt: preparer.prepare(&request, NaiveDateTime::default()).unwrap().tokens,
+        tokens: preparer.prepare(&request).unwrap().tokens,
+        said: 0,
         options: Options::GREEDY,
         visible: Vec::new(),
         grammar: None,
@@ -83,7 +85,7 @@ fn two_chats_are_answered_in_one_batch_by_the_baseline_kernels() {
     let mut finished = 0;
     while finished < 2 {
         match events.recv_timeout(EVENT_WAIT).unwrap() {
-            (id, Event::Text { text, .. }) => said[id as usize] += &text,
+            (id, Event::Text(shown)) => said[id as usize] += &shown.text,
             (_, Event::Finished { reason, .. }) => {
                 assert_eq!(reason, FinishReason::Stop);
                 finished += 1;

@@ -16,7 +16,8 @@ use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use inference_core::request::Tenant;
 use inference_protocol::fleet;
-use inference_protocol::openai::{Model, ModelList, to_json};
+use inference_protocol::openai::{self, Model, ModelList, to_json};
+use inference_protocol::resume::{RESUME_HEADER, Resume};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -97,7 +98,13 @@ async fn route(
                 authenticate(node, link, &request)?;
                 only(&request, "POST")?;
                 let caller = caller(node, link, &request);
-                answer_to(node, caller, question, &body::read(request.into_body()).await?).await
+                let resume = request.headers().get(RESUME_HEADER).cloned();
+                let body = body::read(request.into_body()).await?;
+                let (resume, body) = match &resume {
+                    Some(length) => take_resume(length.as_bytes(), &body)?,
+                    None => (None, &body[..]),
+                };
+                answer_to(node, caller, question, resume, body).await
             }
             (None, None) => Err(Error::UnknownPath),
         },
@@ -137,11 +144,12 @@ async fn answer_to(
     node: &Arc<Node>,
     caller: Caller,
     question: Question,
+    resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     match question {
-        Question::Chat => chat::complete(node, caller, body).await,
-        Question::Completion => completions::complete(node, caller, body).await,
+        Question::Chat => chat::complete(node, caller, resume, body).await,
+        Question::Completion => completions::complete(node, caller, resume, body).await,
         Question::InputTokens => text::count(node, caller, body).await,
         Question::Embeddings => embeddings::embed(node, caller, body).await,
         Question::Rerank => embeddings::rerank(node, caller, body).await,
@@ -149,6 +157,17 @@ async fn answer_to(
         Question::Detokenize => text::detokenize(node, caller, body).await,
         Question::ApplyTemplate => text::apply_template(node, caller, body).await,
     }
+}
+
+/// Parts what a gateway knows of an answer from the client's body.
+fn take_resume<'a>(length: &[u8], body: &'a [u8]) -> Result<(Option<Resume>, &'a [u8]), Error> {
+    let length = std::str::from_utf8(length).ok().and_then(|text| text.parse().ok());
+    let parts = length.and_then(|length| body.split_at_checked(length));
+    let (resume, body) = parts.ok_or_else(|| Error::Invalid {
+        param: RESUME_HEADER,
+        message: format!("{RESUME_HEADER}: expected how many bytes of the body it has"),
+    })?;
+    Ok((Some(openai::parse(resume)?), body))
 }
 
 fn only<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {

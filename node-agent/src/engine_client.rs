@@ -4,6 +4,7 @@
 //! has said its last word (or is dead), so that the figures are the engine's own.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -57,6 +58,8 @@ struct Shared {
     commands_ready: Notify,
     /// Wakes whoever pushes status: state or load changed.
     changed: watch::Sender<u64>,
+    /// Reports of engines.
+    reports: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -113,6 +116,7 @@ impl Default for EngineClient {
             inner: Mutex::default(),
             commands_ready: Notify::new(),
             changed: watch::Sender::new(0),
+            reports: AtomicU64::new(0),
         }))
     }
 }
@@ -221,6 +225,16 @@ impl EngineClient {
         self.bump();
     }
 
+    /// The supervisor's side: the engine has said something.
+    pub(crate) fn count_report(&self) {
+        self.0.reports.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it has.
+    pub(crate) fn reports(&self) -> u64 {
+        self.0.reports.load(Ordering::Relaxed)
+    }
+
     /// The supervisor's side: an event of a request.
     pub(crate) fn deliver(&self, id: RequestId, event: Event) {
         let last = event.is_last();
@@ -326,7 +340,7 @@ impl Drop for Generation {
 mod tests {
     use super::*;
     use inference_core::answer::Format;
-    use inference_core::request::{FinishReason, Options, Prompt, Tenant};
+    use inference_core::request::{FinishReason, Options, Prompt, Shown, Tenant};
 
     fn request() -> GenerateRequest {
         GenerateRequest {
@@ -336,6 +350,8 @@ mod tests {
             constraint: None,
             calls: None,
             shows_marks: false,
+            said: Vec::new(),
+            now: 0,
         }
     }
 
@@ -351,8 +367,12 @@ mod tests {
         client
     }
 
-    const FINISHED: Event =
-        Event::Finished { reason: FinishReason::Stop, completion_tokens: 1, cached_tokens: 0 };
+    const FINISHED: Event = Event::Finished {
+        reason: FinishReason::Stop,
+        completion_tokens: 1,
+        cached_tokens: 0,
+        tokens: Vec::new(),
+    };
 
     #[tokio::test]
     async fn a_dropped_generation_is_cancelled_and_in_flight_until_the_engine_says_so() {
@@ -393,7 +413,7 @@ mod tests {
         let _stuck = client.submit(request(), 1).unwrap();
         client.next_commands().await;
         for _ in 0..=EVENTS_MAX {
-            client.deliver(1, Event::Text { text: "x".into(), logprobs: Vec::new() });
+            client.deliver(1, Event::Text(Shown::default()));
         }
         assert_eq!(client.next_commands().await, [Command::Cancel(1)]);
     }

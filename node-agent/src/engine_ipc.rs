@@ -121,6 +121,8 @@ mod tests {
             constraint: Some(Constraint::JsonSchema("{}".into())),
             calls: Some(CallRules { choice: Choice::Function("f".into()), calls_max: 1 }),
             shows_marks: true,
+            said: vec![1, 70_000],
+            now: -1,
         };
         let sent = [Command::Submit(7, Work::Generate(Box::new(request))), Command::Cancel(7)];
         let mut wire = Vec::new();
@@ -147,7 +149,12 @@ mod tests {
     fn broken_frames_are_errors() {
         let event = Report::Event(
             1,
-            Event::Finished { reason: FinishReason::Stop, completion_tokens: 5, cached_tokens: 0 },
+            Event::Finished {
+                reason: FinishReason::Stop,
+                completion_tokens: 5,
+                cached_tokens: 0,
+                tokens: vec![9],
+            },
         );
         let wire = encode(&event).unwrap();
         assert!(read_frame::<Report>(&mut &wire[..wire.len() - 1]).is_err());

@@ -311,11 +311,12 @@ impl Running {
         cancel: CancelFlag,
     ) -> Result<(), Failure> {
         let Self::Generates(engine) = self else { return Err(Failure::NotGenerative) };
-        let prepared = preparer.prepare(&request, now())?;
+        let prepared = preparer.prepare(&request)?;
         engine.submit(Job {
             id,
             tenant: request.tenant,
-            prompt: prepared.tokens,
+            tokens: prepared.tokens,
+            said: prepared.said,
             options: request.options,
             visible: prepared.visible,
             thinking: prepared.thinking,

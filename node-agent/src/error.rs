@@ -2,6 +2,7 @@
 
 use inference_core::request::Failure;
 use inference_protocol::openai::ParseError;
+use inference_protocol::resume;
 
 use crate::engine_client::NotTaken;
 
@@ -40,6 +41,8 @@ pub enum Error {
     NotTaken(NotTaken),
     /// The engine died while it worked on the request.
     EngineLost,
+    /// This node does not write the answer that another one has begun.
+    ResumeMismatch,
 }
 
 impl Error {
@@ -70,7 +73,7 @@ impl Error {
                 Failure::QueueFull => 429,
                 Failure::Decode(_) => 500,
             },
-            Self::NotTaken(_) | Self::EngineLost => 503,
+            Self::NotTaken(_) | Self::EngineLost | Self::ResumeMismatch => 503,
         }
     }
 
@@ -106,7 +109,8 @@ impl Error {
             Self::NotTaken(NotTaken::Loading) => "model_loading",
             Self::NotTaken(NotTaken::Restarting) => "engine_restarting",
             Self::NotTaken(NotTaken::Draining) => "node_draining",
-            Self::EngineLost => "engine_lost",
+            Self::EngineLost => resume::ENGINE_LOST,
+            Self::ResumeMismatch => resume::MISMATCH,
         }
     }
 
@@ -176,6 +180,9 @@ impl std::fmt::Display for Error {
             }
             Self::NotTaken(NotTaken::Draining) => write!(f, "this node is about to stop"),
             Self::EngineLost => write!(f, "the engine died while it worked on this request"),
+            Self::ResumeMismatch => {
+                write!(f, "another version of this node began this answer; it cannot go on here")
+            }
         }
     }
 }
@@ -209,7 +216,7 @@ mod tests {
         let context = Failure::ContextExceeded { prompt_tokens: 9, context_tokens: 8, chat: false };
         let invalid = Error::Invalid { param: "n", message: "m".into() };
         let unknown = Error::UnknownModel { asked: "a".into(), served: "b".into() };
-        let table: [(Error, u16, &str, &str, Option<u32>); 17] = [
+        let table: [(Error, u16, &str, &str, Option<u32>); 18] = [
             (Error::UnknownPath, 404, "unknown_url", "invalid_request_error", None),
             (Error::Method("GET"), 405, "method_not_allowed", "invalid_request_error", None),
             (Error::Unauthenticated, 401, "invalid_api_key", "authentication_error", None),
@@ -233,6 +240,7 @@ mod tests {
             (NotTaken::Restarting.into(), 503, "engine_restarting", "server_error", Some(1)),
             (NotTaken::Draining.into(), 503, "node_draining", "server_error", Some(5)),
             (Error::EngineLost, 503, "engine_lost", "server_error", Some(1)),
+            (Error::ResumeMismatch, 503, "resume_mismatch", "server_error", None),
         ];
         for (error, status, code, kind, retry) in table {
             assert_eq!(error.status(), status, "{error}");

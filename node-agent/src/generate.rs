@@ -2,7 +2,8 @@
 //!
 //! A request has one choice or several; each is a generation of its own, and they share
 //! their prompt's cells in the engine. The response body owns them: a client that goes away
-//! drops the body, and that cancels them.
+//! drops the body, and that cancels them. A gateway that can resume the answer elsewhere gets a
+//! stream with [`marks`] in any case.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -15,6 +16,7 @@ use http_body_util::BodyExt;
 use hyper::Response;
 use inference_core::request::Event;
 use inference_protocol::openai::Usage;
+use inference_protocol::resume::Resume;
 use inference_protocol::sse;
 
 use crate::engine_client::Generation;
@@ -25,11 +27,13 @@ use crate::respond::{self, Body};
 mod choice;
 mod envelope;
 mod logprobs;
+mod marks;
 
 pub use choice::{Choice, Reading};
 pub use envelope::{Envelope, Shape};
 
 use choice::News;
+use marks::Marks;
 
 /// Waits until the engine has begun with the first choice: refusals become errors while a
 /// status can be sent. The others may have to wait for a slot.
@@ -82,8 +86,30 @@ pub async fn stream(
     mut record: Record,
 ) -> Result<Response<Body>, Error> {
     record.check(begin(&mut choices).await)?;
-    let stream = EventStream { envelope, choices, record, ended: false };
-    Ok(respond::event_stream(stream.boxed_unsync()))
+    Ok(events(EventStream::new(envelope, choices, record)))
+}
+
+/// The answer for a gateway that can resume it, and the rest of one that began elsewhere: a
+/// stream with marks, also where the client wants none.
+pub async fn resumable(
+    envelope: Envelope,
+    mut choices: Vec<Choice>,
+    mut record: Record,
+    resume: &Resume,
+    is_streamed: bool,
+) -> Result<Response<Body>, Error> {
+    record.check(begin(&mut choices).await)?;
+    let logprobs = choices.iter().any(|choice| choice.wants_logprobs);
+    let marks = Marks::new(resume, choices.len(), logprobs);
+    let collected = choices.iter().map(|_| Vec::new()).collect();
+    let mut stream = EventStream::new(envelope, choices, record);
+    stream.marks = Some(marks);
+    stream.collected = (!is_streamed).then_some(collected);
+    Ok(events(stream))
+}
+
+fn events(stream: EventStream) -> Response<Body> {
+    respond::event_stream(stream.boxed_unsync())
 }
 
 /// The prompts' tokens count once for each prompt, however many answers it gets.
@@ -104,6 +130,10 @@ struct EventStream {
     envelope: Envelope,
     choices: Vec<Choice>,
     record: Record,
+    /// Where a gateway can resume the answer.
+    marks: Option<Marks>,
+    /// Where the client wants no stream: what was new of each choice.
+    collected: Option<Vec<Vec<News>>>,
     ended: bool,
 }
 
@@ -138,41 +168,75 @@ impl http_body::Body for EventStream {
 }
 
 impl EventStream {
+    fn new(envelope: Envelope, choices: Vec<Choice>, record: Record) -> Self {
+        Self { envelope, choices, record, marks: None, collected: None, ended: false }
+    }
+
     fn write(&mut self, number: usize, news: Result<Option<News>, Error>, out: &mut String) {
         match news {
             Ok(Some(news)) => {
                 self.record.first_token();
-                self.open(number, out);
-                self.tell(number, &news, out);
+                if let Err(error) = self.tell(number, news, out) {
+                    self.fail(&error, out);
+                }
             }
             Ok(None) => {}
             Err(error) => self.fail(&error, out),
         }
     }
 
-    /// What comes before the first token comes with it: until then the gateway may still
-    /// send the request to another node.
-    fn open(&mut self, number: usize, out: &mut String) {
-        let choice = &mut self.choices[number];
-        if !std::mem::replace(&mut choice.opened, true)
-            && let Some(chunk) = self.envelope.opening(choice)
-        {
-            out.push_str(&sse::data(&chunk));
+    fn tell(&mut self, number: usize, news: News, out: &mut String) -> Result<(), Error> {
+        if let Some(collected) = &mut self.collected {
+            // Logprobs of tokens that were generated elsewhere are not known: an answer with all
+            // of them begins anew there.
+            if let Some(marks) = &mut self.marks
+                && !self.choices[number].wants_logprobs
+            {
+                marks.add(number, &news.tokens);
+                marks.note(number, out);
+            }
+            collected[number].push(news);
+            return Ok(());
         }
+        let opening = self.opening(number);
+        let chunks = self.envelope.chunks(&self.choices[number], &news);
+        let chunks: Vec<String> = opening.into_iter().chain(chunks).collect();
+        let Some(marks) = &mut self.marks else {
+            chunks.iter().for_each(|chunk| out.push_str(&sse::data(chunk)));
+            return Ok(());
+        };
+        // Tokens are told as soon as their first event: whoever has that gets the others
+        // elsewhere. Where logprobs are told, those must not be missed.
+        let told_with =
+            if self.choices[number].wants_logprobs { chunks.len().saturating_sub(1) } else { 0 };
+        for (i, chunk) in chunks.iter().enumerate() {
+            marks.add(number, if i == told_with { &news.tokens } else { &[] });
+            marks.event(number, chunk, out)?;
+        }
+        Ok(())
     }
 
-    fn tell(&self, number: usize, news: &News, out: &mut String) {
-        for chunk in self.envelope.chunks(&self.choices[number], news) {
-            out.push_str(&sse::data(&chunk));
-        }
+    /// What comes before the first token comes with it: until then the gateway may still
+    /// send the request to another node.
+    fn opening(&mut self, number: usize) -> Option<String> {
+        let choice = &mut self.choices[number];
+        let opens = !std::mem::replace(&mut choice.opened, true);
+        opens.then(|| self.envelope.opening(choice)).flatten()
     }
 
     fn close(&mut self, out: &mut String) {
-        if self.envelope.include_usage {
-            let chunk = self.envelope.usage_chunk(usage(&self.choices));
-            out.push_str(&sse::data(&chunk));
+        let usage = usage(&self.choices);
+        let (chunk, last) = match self.collected.take() {
+            Some(news) => (None, self.envelope.whole(&self.choices, news, usage)),
+            None => {
+                let chunk = self.envelope.include_usage.then(|| self.envelope.usage_chunk(usage));
+                (chunk, sse::DONE.to_string())
+            }
+        };
+        match &mut self.marks {
+            Some(marks) => marks.close(&usage, chunk.as_deref(), &last, out),
+            None => chunk.iter().chain([&last]).for_each(|c| out.push_str(&sse::data(c))),
         }
-        out.push_str(&sse::data(sse::DONE));
         self.record.succeed();
         self.ended = true;
     }

@@ -31,6 +31,7 @@ pub mod supervisor;
 pub mod synth;
 pub mod tls;
 pub mod tune;
+pub mod watchdog;
 
 /// Random bits for ids, epochs, jitter and seeds.
 pub(crate) fn random() -> u128 {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{Response, StatusCode};
-use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, STATUS_INTERVAL_MS};
+use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, STATUS_INTERVAL_MS, VERSION};
 use inference_protocol::openai::to_json;
 use tokio::sync::watch;
 
@@ -35,6 +35,7 @@ pub fn facts(node: &Node, link: LinkId) -> NodeStatus {
         created: node.created,
     });
     NodeStatus {
+        version: VERSION,
         node: node.name.clone(),
         epoch: node.epoch,
         state,

@@ -20,6 +20,7 @@ use crate::backoff::Backoff;
 use crate::engine_client::EngineClient;
 use crate::engine_ipc::{Command, Report, decode, encode, frame_length};
 use crate::engine_role::EngineOptions;
+use crate::watchdog;
 
 /// The engine's and the trial's executable.
 const SELF: &str = "/proc/self/exe";
@@ -95,7 +96,9 @@ async fn run_once(options: &EngineOptions, client: &EngineClient, was_ready: &mu
         Err(e) => return format!("the engine process cannot be started: {e}"),
     };
     let (reader, writer) = socket.into_split();
+    let Some(pid) = child.id() else { return "the engine process has ended".into() };
     let end = tokio::select! {
+        () = watchdog::stands_still(pid, client) => "it stands still".into(),
         end = read_reports(reader, client, was_ready) => end,
         error = write_commands(writer, client) => format!("writing to the engine failed: {error}"),
     };
@@ -136,7 +139,9 @@ async fn read_reports(
     let mut reader = BufReader::new(reader);
     let mut payload = Vec::new();
     loop {
-        match read_report(&mut reader, &mut payload).await {
+        let report = read_report(&mut reader, &mut payload).await;
+        client.count_report();
+        match report {
             Ok(None) => return String::new(),
             Ok(Some(Report::Ready(facts))) => {
                 *was_ready = true;

@@ -10,6 +10,7 @@ pub mod client;
 pub mod file_server;
 pub mod mock_node;
 pub mod process;
+pub mod wire;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -17,6 +17,7 @@ use inference_protocol::fleet::{
     EPOCH_HEADER, JOIN_PATH, JOIN_UPGRADE, ModelStatus, NODE_HEADER, NodeState, NodeStatus,
     STATUS_PATH, TENANT_HEADER, VERSION, VERSION_HEADER,
 };
+use inference_protocol::resume::{Mark, RESUME_HEADER, Resume, Usage};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -47,6 +48,8 @@ impl Drop for MockNode {
 pub struct Asked {
     /// Its body.
     pub body: Value,
+    /// What the gateway knows of the answer.
+    pub resume: Resume,
     /// Whose it is.
     pub tenant: String,
     reply: oneshot::Sender<Response<Body>>,
@@ -64,6 +67,7 @@ pub fn healthy(name: &str, slots: u32) -> NodeStatus {
         created: 1,
     };
     NodeStatus {
+        version: VERSION,
         node: name.into(),
         epoch: 1,
         state: NodeState::Ready,
@@ -184,11 +188,17 @@ async fn serve(
     }
     let tenant = request.headers().get(TENANT_HEADER).and_then(|t| t.to_str().ok());
     let tenant = tenant.unwrap_or_default().to_string();
+    let resume = request.headers().get(RESUME_HEADER).and_then(|t| t.to_str().ok()?.parse().ok());
+    // Requests of the gateway's own have none.
+    let resume: usize = resume.unwrap_or(0);
     #[expect(clippy::disallowed_methods, reason = "our own gateway sends it")]
     let body = request.into_body().collect().await.map_err(|_| "the request broke off")?;
-    let body = serde_json::from_slice(&body.to_bytes()).map_err(|_| "not JSON")?;
+    let body = body.to_bytes();
+    let (resume, body) = body.split_at_checked(resume).ok_or("the body is too short")?;
+    let resume = serde_json::from_slice(resume).unwrap_or_default();
+    let body = serde_json::from_slice(body).map_err(|_| "not JSON")?;
     let (reply, answer) = oneshot::channel();
-    asked.send(Asked { body, tenant, reply }).await.map_err(|_| "the test is over")?;
+    asked.send(Asked { body, resume, tenant, reply }).await.map_err(|_| "the test is over")?;
     answer.await.map_err(|_| "the test resets the stream")
 }
 
@@ -253,6 +263,34 @@ impl Streaming {
     pub async fn say(&self, text: &str) {
         let choice = json!({"index": 0, "delta": {"content": text}, "finish_reason": null});
         self.send(format!("data: {}\n\n", json!({"choices": [choice]}))).await;
+    }
+
+    /// One event with a piece of the answer and the tokens that led to it.
+    pub async fn say_marked(&self, tokens: &[u32], text: &str) {
+        let mut event = String::new();
+        Mark::Tokens { choice: 0, tokens: tokens.to_vec() }.write(&mut event);
+        let choice = json!({"index": 0, "delta": {"content": text}, "finish_reason": null});
+        self.send(format!("{event}data: {}\n\n", json!({"choices": [choice]}))).await;
+    }
+
+    /// The tokens of an answer that is not streamed.
+    pub async fn note(&self, tokens: &[u32]) {
+        let mut event = String::new();
+        Mark::Tokens { choice: 0, tokens: tokens.to_vec() }.write(&mut event);
+        self.send(format!("{event}\n")).await;
+    }
+
+    /// The end of an answer with marks, with this last payload.
+    pub async fn close_marked(self, usage: Usage, payload: &str) {
+        let mut event = String::new();
+        Mark::Usage(usage).write(&mut event);
+        self.send(format!("{event}data: {payload}\n\n")).await;
+    }
+
+    /// An error of the node in the middle.
+    pub async fn fails(self, code: &str) {
+        let error = json!({"message": "no", "type": "server_error", "param": null, "code": code});
+        self.send(format!("data: {}\n\n", json!({ "error": error }))).await;
     }
 
     /// The last two events.

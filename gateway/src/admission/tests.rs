@@ -7,8 +7,8 @@ use Class::{Batch, Interactive, Standard};
 
 fn ticket(id: TicketId, class: Class, tenant: &str, work: f64) -> Ticket<u32> {
     let (model, tenant) = ("m".into(), tenant.into());
-    let (prefix, tried) = (Prefix::default(), Vec::new());
-    Ticket { id, model, tenant, class, work, bytes: 1, prefix, tried }
+    let prefix = Prefix::default();
+    Ticket { id, model, tenant, class, work, bytes: 1, prefix, seek: 0, is_retried: false }
 }
 
 fn queue(depth_max: usize) -> Queue<u32> {
@@ -100,7 +100,7 @@ fn a_model_without_a_slot_holds_up_nobody_else() {
 fn a_retried_request_waits_apart_and_is_never_turned_away() {
     let mut queue = queue(1);
     queue.offer(ticket(1, Standard, "a", 1.0)).unwrap();
-    queue.offer(Ticket { tried: vec![7], ..ticket(2, Standard, "a", 1.0) }).unwrap();
+    queue.offer(Ticket { is_retried: true, ..ticket(2, Standard, "a", 1.0) }).unwrap();
     assert_eq!(queue.retried().map(|t| t.id).collect::<Vec<_>>(), [2]);
     assert_eq!((queue.depth(), queue.depth_of(Standard)), (2, 1));
     assert!(queue.take(2).is_some() && queue.retried().next().is_none());
@@ -152,7 +152,7 @@ proptest! {
                     let mut new = ticket(id, class, &tenant.to_string(), work);
                     new.model = format!("m{}", id % 3);
                     if id % 7 == 0 {
-                        new.tried = vec![1];
+                        new.is_retried = true;
                     }
                     if queue.offer(new).is_ok() {
                         inside.insert(id);

@@ -49,9 +49,11 @@ pub const KEYS: &[&str] = &[
     "timeouts.queue_batch_ms",
     "timeouts.first_token_ms",
     "timeouts.idle_ms",
+    "timeouts.resume_ms",
     "timeouts.shutdown_ms",
     "retries_max",
     "routing.policy",
+    "health.probe_interval_ms",
 ];
 
 /// A join key shorter than this could be guessed.
@@ -105,6 +107,7 @@ pub fn check(root: Node, base: &Path) -> Result<Config, Vec<Problem>> {
     let timeouts = read_timeouts(root.section("timeouts", &mut problems), &mut problems);
     let retries_max = root.number("retries_max", 2, 0..=10, &mut problems) as usize;
     let policy = read_routing(root.section("routing", &mut problems), &mut problems);
+    let probe_interval = read_health(root.section("health", &mut problems), &mut problems);
     root.finish(&mut problems);
     if problems.is_empty()
         && let Some(listen) = listen
@@ -119,6 +122,7 @@ pub fn check(root: Node, base: &Path) -> Result<Config, Vec<Problem>> {
             timeouts,
             retries_max,
             policy,
+            probe_interval,
         });
     }
     Err(problems)
@@ -273,6 +277,14 @@ fn read_routing(section: Option<Section>, problems: &mut Problems) -> Policy {
     policy.unwrap_or_default()
 }
 
+/// How long a node may answer nothing before it is asked something; absent: for ever.
+fn read_health(section: Option<Section>, problems: &mut Problems) -> Option<Duration> {
+    let mut section = section.unwrap_or_else(|| Section::empty("health"));
+    let ms = section.number("probe_interval_ms", 30_000, 0..=86_400_000, problems);
+    section.finish(problems);
+    (ms > 0).then(|| Duration::from_millis(ms))
+}
+
 fn read_limits(section: Option<Section>, problems: &mut Problems) -> Limits {
     const MIB: u64 = 1024 * 1024;
     let mut section = section.unwrap_or_else(|| Section::empty("limits"));
@@ -307,6 +319,7 @@ fn read_timeouts(section: Option<Section>, problems: &mut Problems) -> Timeouts 
         },
         first_token: ms("first_token_ms", 600_000),
         idle: ms("idle_ms", 120_000),
+        resume: ms("resume_ms", 30_000),
         shutdown: ms("shutdown_ms", 30_000),
     };
     section.finish(problems);

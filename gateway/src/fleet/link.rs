@@ -6,7 +6,7 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::rt::{Read, Write};
 use hyper::{Request, StatusCode};
-use inference_protocol::fleet::{NodeStatus, STATUS_LINE_BYTES_MAX, STATUS_PATH};
+use inference_protocol::fleet::{NodeStatus, STATUS_LINE_BYTES_MAX, STATUS_PATH, VERSION};
 use inference_protocol::ids::is_plain_id;
 use tokio::time::timeout;
 
@@ -119,6 +119,12 @@ async fn open_status(upstream: &Upstream) -> Result<Incoming, String> {
 
 /// A node is who it said it was, and its figures are sane.
 fn check(status: &NodeStatus, expect: &Expect) -> Result<(), String> {
+    if status.version != VERSION {
+        return Err(format!(
+            "it speaks version {} of the node link, this gateway version {VERSION}",
+            status.version
+        ));
+    }
     if !is_plain_id(&status.node) {
         return Err("its name is not a plain name".into());
     }

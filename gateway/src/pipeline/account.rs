@@ -7,7 +7,7 @@ use crate::admission::Class;
 use crate::api::Api;
 use crate::error::{Error, Origin};
 use crate::limiter::Permit;
-use crate::metrics::{Ended, Metrics};
+use crate::metrics::{Again, Ended, Metrics};
 
 /// What is known of a request. Dropped at the end of its response.
 #[derive(Debug)]
@@ -31,10 +31,10 @@ pub struct Record {
 /// Tokens that a request has used, as far as its answer tells.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
-    /// From its usage.
+    /// Of prompt and answer.
     told: Option<u64>,
-    /// Events of a stream, about one for each token.
-    events: u64,
+    /// Of the answer so far.
+    generated: u64,
 }
 
 /// How a request ended.
@@ -84,14 +84,9 @@ impl Record {
         self.permit = Some(permit);
     }
 
-    /// The answer tells its tokens.
-    pub fn used(&mut self, tokens: u64) {
-        self.used.told = Some(tokens);
-    }
-
-    /// More events of a stream were passed on.
-    pub fn add_events(&mut self, events: u64) {
-        self.used.events += events;
+    /// Tokens of prompt and answer, once they are told, and of the answer so far.
+    pub fn used(&mut self, told: Option<u64>, generated: u64) {
+        self.used = Used { told: told.or(self.used.told), generated };
     }
 
     /// Which model was asked for, and which node answers. Only models that a node serves
@@ -104,20 +99,29 @@ impl Record {
         self.node = Some(node.to_string());
     }
 
-    /// Another endpoint is tried.
-    pub fn retried(&mut self, error: &Error) {
-        self.metrics.retried(error.code());
-        tracing::warn!(
-            request_id = self.request_id,
-            node = self.node,
-            reason = error.code(),
-            "retry"
-        );
+    /// The node that answers.
+    pub fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// Another endpoint is tried, after so many tokens of the answer.
+    pub fn retried(&mut self, error: &Error, tokens: u64) {
+        let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
+        self.metrics.tried_again(kind, error.code());
+        let (request_id, node, reason) = (&self.request_id, &self.node, error.code());
+        tracing::warn!(request_id, node, reason, tokens, "{}", kind.name());
+    }
+
+    /// Its node is about to leave, and there is a slot elsewhere.
+    pub fn moved(&mut self, tokens: u64) {
+        let (kind, reason) = (if tokens > 0 { Again::Resume } else { Again::Retry }, "node_leaves");
+        self.metrics.tried_again(kind, reason);
+        tracing::info!(request_id = self.request_id, node = self.node, tokens, "move");
     }
 
     /// The answer has begun.
     pub fn first_token(&mut self) {
-        self.first_token = Some(self.begun.elapsed());
+        self.first_token.get_or_insert_with(|| self.begun.elapsed());
     }
 
     /// The answer is complete.
@@ -154,12 +158,12 @@ impl Record {
     /// estimate stands.
     fn settle(&mut self) {
         let Some(permit) = self.permit.take() else { return };
-        let Used { told, events } = self.used;
+        let Used { told, generated } = self.used;
         let refused = matches!(self.outcome, Outcome::Answered(status) if status >= 300);
         let answered = self.first_token.is_some() && !refused;
         permit.settle(match told {
             Some(tokens) => tokens,
-            None if answered => events.max(u64::from(permit.reserved())),
+            None if answered => generated.max(u64::from(permit.reserved())),
             None => 0,
         });
     }

@@ -33,6 +33,8 @@ pub struct Admitted {
     pub class: Class,
     /// When it must have a slot.
     pub deadline: Instant,
+    /// Whether the answer is wanted in pieces.
+    pub is_streamed: bool,
     /// What it will cost.
     pub work: f64,
     /// How it begins.
@@ -78,7 +80,7 @@ pub async fn admit(
     let deadline = arrived + patience.unwrap_or(timeouts.queue.of(class));
     let estimate = Estimate::new(body.len(), routed.tokens_max(), routed.answers());
     let (work, tokens) = (estimate.units(), estimate.tokens());
-    let model = routed.model;
+    let (model, is_streamed) = (routed.model, routed.stream.unwrap_or(false));
     if model.len() > MODEL_BYTES_MAX {
         let start = model.chars().take(MODEL_BYTES_MAX).collect();
         return Err(Error::UnknownModel(start));
@@ -88,7 +90,19 @@ pub async fn admit(
     }
     let (tenant, deadline) = (caller.tenant, deadline.into());
     let prefix = Prefix::new(&tenant, &body);
-    Ok(Admitted { request_id, api, tenant, model, class, deadline, work, prefix, tokens, body })
+    Ok(Admitted {
+        request_id,
+        api,
+        tenant,
+        model,
+        class,
+        deadline,
+        is_streamed,
+        work,
+        prefix,
+        tokens,
+        body,
+    })
 }
 
 fn wanted_class(headers: &HeaderMap) -> Result<Option<Class>, Error> {

@@ -1,17 +1,22 @@
-//! Stage 5: the request goes to its node, and the answer begins.
+//! Stage 5: the request goes to its node.
 //!
-//! Nothing is sent to the client before the node has begun to answer: a whole answer is
-//! read to its end, a stream to its first event. Until then a lost node costs the client
-//! nothing, because the request can go to another one.
+//! What is known of the answer goes before the client's body, so that a node can begin it, or
+//! go on with it; see [`inference_protocol::resume`].
 
-use bytes::Bytes;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap};
 use hyper::{Request, Response, StatusCode, Uri};
 use inference_protocol::fleet::TENANT_HEADER;
-use inference_protocol::sse::{Splitter, payloads};
-use tokio::time::timeout;
+use inference_protocol::openai::{ErrorBody, to_json};
+use inference_protocol::resume::{ENGINE_LOST, RESUME_HEADER, Resume};
+use inference_protocol::sse::Splitter;
+use tokio::time::{Instant, Sleep, timeout};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::accept::REQUEST_ID;
 use super::admit::Admitted;
@@ -19,10 +24,10 @@ use crate::config::{Limits, Timeouts};
 use crate::dispatcher::Lease;
 use crate::error::Error;
 
-/// A node's answer that has begun.
+/// What a node sends.
 #[derive(Debug)]
 pub enum Forwarded {
-    /// It is here in full, and the slot is free again.
+    /// Something in full.
     Whole {
         /// The node's status.
         status: StatusCode,
@@ -30,49 +35,39 @@ pub enum Forwarded {
         headers: HeaderMap,
         /// The body.
         body: Bytes,
-        /// The node's name.
-        node: String,
     },
-    /// Its first events are here.
-    Begun {
-        /// The first events, whole.
-        first: Bytes,
-        /// Cuts the rest into events.
-        splitter: Splitter,
-        /// The rest.
-        rest: Incoming,
-        /// The slot.
-        lease: Lease,
-    },
+    /// Events.
+    Events(Source),
 }
+
+/// An event beyond its limit, or more of them than can be right.
+pub const TOO_LARGE: Error = Error::NodeAnswer("an event is larger than limits.event_bytes_max");
 
 /// Sends a request to the node of `lease`.
 pub async fn forward(
-    lease: Lease,
+    lease: &Lease,
     admitted: &Admitted,
+    resume: &Resume,
     limits: &Limits,
     timeouts: &Timeouts,
 ) -> Result<Forwarded, Error> {
-    let lost = lease.upstream().lost();
-    let attempt = attempt(lease, admitted, limits);
+    let (lost, begun) = (lease.upstream().lost(), Instant::now());
+    let attempt = async {
+        let response = lease.upstream().send(upstream_request(admitted, resume)?).await?;
+        if is_about_the_node(response.status()) {
+            return Err(refusal(response).await);
+        }
+        if is_event_stream(&response) {
+            let left = timeouts.first_token.saturating_sub(begun.elapsed());
+            return Ok(Forwarded::Events(Source::new(lease, response.into_body(), limits, left)));
+        }
+        read_whole(response, limits).await
+    };
     tokio::select! {
         outcome = timeout(timeouts.first_token, attempt) => {
             outcome.unwrap_or(Err(Error::NodeTimeout))
         }
         () = lost => Err(Error::NodeLost),
-    }
-}
-
-async fn attempt(lease: Lease, admitted: &Admitted, limits: &Limits) -> Result<Forwarded, Error> {
-    let response = lease.upstream().send(upstream_request(admitted)?).await?;
-    let status = response.status();
-    if is_about_the_node(status) {
-        return Err(Error::NodeRefused(status.as_u16()));
-    }
-    if is_event_stream(&response) {
-        begin(lease, response.into_body(), limits).await
-    } else {
-        read_whole(lease, response, limits).await
     }
 }
 
@@ -84,14 +79,34 @@ fn is_about_the_node(status: StatusCode) -> bool {
             .contains(&status)
 }
 
-fn upstream_request(admitted: &Admitted) -> Result<Request<Full<Bytes>>, Error> {
+/// Most bytes of a refusal that are read.
+const REFUSAL_BYTES_MAX: usize = 16 * 1024;
+
+async fn refusal(response: Response<Incoming>) -> Error {
+    let refused = Error::NodeRefused(response.status().as_u16());
+    #[expect(clippy::disallowed_methods, reason = "the body is limited")]
+    let read = Limited::new(response.into_body(), REFUSAL_BYTES_MAX).collect().await;
+    let told = read.ok().map(|body| body.to_bytes());
+    let told = told.and_then(|body| serde_json::from_slice::<ErrorBody>(&body).ok());
+    match told.and_then(|told| told.error.code).as_deref() {
+        Some(ENGINE_LOST) => Error::EngineLost,
+        _ => refused,
+    }
+}
+
+fn upstream_request(admitted: &Admitted, resume: &Resume) -> Result<Request<Full<Bytes>>, Error> {
     let uri = Uri::builder().scheme("http").authority("node").path_and_query(admitted.api.path());
     let uri = uri.build().map_err(|_| Error::UnknownPath)?;
+    let resume = to_json(resume);
+    let mut body = BytesMut::with_capacity(resume.len() + admitted.body.len());
+    body.put(resume.as_bytes());
+    body.put(&admitted.body[..]);
     Request::post(uri)
         .header(header::CONTENT_TYPE, "application/json")
         .header(REQUEST_ID, &admitted.request_id)
         .header(TENANT_HEADER, &admitted.tenant)
-        .body(Full::new(admitted.body.clone()))
+        .header(RESUME_HEADER, resume.len())
+        .body(Full::new(body.freeze()))
         .map_err(|_| Error::UnknownPath)
 }
 
@@ -100,11 +115,7 @@ fn is_event_stream(response: &Response<Incoming>) -> bool {
     content_type.is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"))
 }
 
-async fn read_whole(
-    lease: Lease,
-    response: Response<Incoming>,
-    limits: &Limits,
-) -> Result<Forwarded, Error> {
+async fn read_whole(response: Response<Incoming>, limits: &Limits) -> Result<Forwarded, Error> {
     let (head, body) = response.into_parts();
     #[expect(clippy::disallowed_methods, reason = "the body is limited")]
     let read = Limited::new(body, limits.response_bytes_max).collect().await;
@@ -121,32 +132,49 @@ async fn read_whole(
             headers.insert(name, value.clone());
         }
     }
-    Ok(Forwarded::Whole { status: head.status, headers, body, node: lease.node().to_string() })
+    Ok(Forwarded::Whole { status: head.status, headers, body })
 }
 
-/// Reads up to the first event with data. An error there means that the node failed
-/// before its first token.
-async fn begin(lease: Lease, mut rest: Incoming, limits: &Limits) -> Result<Forwarded, Error> {
-    let mut splitter = Splitter::new(limits.event_bytes_max);
-    loop {
-        let Some(Ok(frame)) = rest.frame().await else { return Err(Error::NodeLost) };
-        let Some(bytes) = frame.data_ref() else { continue };
-        let events = splitter.push(bytes).map_err(|_| TOO_LARGE)?;
-        let first_is_error = payloads(&events).next().map(is_error);
-        match first_is_error {
-            Some(true) => return Err(Error::NodeLost),
-            Some(false) => {
-                return Ok(Forwarded::Begun { first: events.into(), splitter, rest, lease });
-            }
-            None => {}
+/// A node's events. Dropping it resets the stream.
+#[derive(Debug)]
+pub struct Source {
+    rest: Incoming,
+    splitter: Splitter,
+    lost: Pin<Box<WaitForCancellationFutureOwned>>,
+    silence: Pin<Box<Sleep>>,
+}
+
+impl Source {
+    fn new(lease: &Lease, rest: Incoming, limits: &Limits, first_within: Duration) -> Self {
+        Self {
+            rest,
+            splitter: Splitter::new(limits.event_bytes_max),
+            lost: Box::pin(lease.upstream().lost()),
+            silence: Box::pin(tokio::time::sleep(first_within)),
         }
     }
-}
 
-/// An event beyond its limit.
-pub const TOO_LARGE: Error = Error::NodeAnswer("an event is larger than limits.event_bytes_max");
+    /// The next events must come within this.
+    pub fn expect_within(&mut self, within: Duration) {
+        self.silence.as_mut().reset(Instant::now() + within);
+    }
 
-/// Whether an event tells of an error.
-pub fn is_error(payload: &[u8]) -> bool {
-    payload.starts_with(b"{\"error\"")
+    /// The next whole events; may be cancelled. A stream that simply ends has lost its node: the
+    /// last event of a whole one says so.
+    pub async fn next(&mut self) -> Result<Vec<u8>, Error> {
+        loop {
+            let frame = tokio::select! {
+                biased;
+                frame = self.rest.frame() => frame,
+                () = &mut self.lost => return Err(Error::NodeLost),
+                () = &mut self.silence => return Err(Error::NodeTimeout),
+            };
+            let Some(Ok(frame)) = frame else { return Err(Error::NodeLost) };
+            let Some(bytes) = frame.data_ref() else { continue };
+            let events = self.splitter.push(bytes).map_err(|_| TOO_LARGE)?;
+            if !events.is_empty() {
+                return Ok(events);
+            }
+        }
+    }
 }

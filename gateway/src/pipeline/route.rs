@@ -1,18 +1,21 @@
 //! Stage 4: the request waits for a slot and is bound to a node.
 
+use tokio::time::Instant;
+
 use super::admit::Admitted;
 use crate::dispatcher::{Dispatcher, Lease, Want};
 use crate::error::Error;
-use crate::fleet::Attempt;
+use crate::fleet::Seek;
 
-/// Claims a slot for a request on a node that has not failed it.
+/// Claims a slot for a request on a node that suits it, until a deadline.
 pub async fn route(
     dispatcher: &Dispatcher,
     admitted: &Admitted,
-    tried: &[Attempt],
+    seek: &Seek,
+    deadline: Instant,
 ) -> Result<Lease, Error> {
-    let Admitted { model, tenant, class, work, deadline, prefix, body, .. } = admitted;
-    let (class, work, deadline) = (*class, *work, *deadline);
-    let want = Want { model, tenant, class, work, bytes: body.len(), deadline, prefix, tried };
-    dispatcher.acquire(want).await
+    let Admitted { model, tenant, class, work, prefix, body, .. } = admitted;
+    let (class, work) = (*class, *work);
+    let want = Want { model, tenant, class, work, bytes: body.len(), prefix, seek };
+    dispatcher.acquire(want, deadline).await
 }

@@ -24,7 +24,7 @@ pub const VERSION_HEADER: &str = "x-flotilla-version";
 /// cached apart and let tenants take turns.
 pub const TENANT_HEADER: &str = "x-flotilla-tenant";
 /// Version of the node link.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// A node pushes its status at least this often, in milliseconds.
 pub const STATUS_INTERVAL_MS: u64 = 1_000;
 /// A node whose last status is older than this is out, in milliseconds.
@@ -62,6 +62,9 @@ pub struct ModelStatus {
 /// Facts about a node, never commands. One line of the status stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatus {
+    /// Version of the node link that it speaks, [`VERSION`].
+    #[serde(default)]
+    pub version: u32,
     /// The node's name.
     pub node: String,
     /// Chosen at random when the agent starts; counters die with it.
@@ -97,5 +100,6 @@ mod tests {
         let status: NodeStatus = serde_json::from_str(line).unwrap();
         assert_eq!(status.state, NodeState::Ready);
         assert_eq!(status.decode_tokens_per_second, None);
+        assert_eq!(status.version, 0, "one that is older than versions");
     }
 }

@@ -8,14 +8,14 @@ pub fn request_id(random: u128) -> String {
     format!("req_{random:032x}")
 }
 
-/// The id of a chat completion as OpenAI shapes it.
-pub fn chat_completion_id(random: u128) -> String {
-    format!("chatcmpl-{random:032x}")
+/// The id of a chat completion as OpenAI shapes it; `hex` are 32 random digits.
+pub fn chat_completion_id(hex: &str) -> String {
+    format!("chatcmpl-{hex}")
 }
 
-/// The id of a text completion as OpenAI shapes it.
-pub fn completion_id(random: u128) -> String {
-    format!("cmpl-{random:032x}")
+/// The id of a text completion as OpenAI shapes it; `hex` are 32 random digits.
+pub fn completion_id(hex: &str) -> String {
+    format!("cmpl-{hex}")
 }
 
 /// Whether `id` can stand in logs, metric labels and headers as it is:

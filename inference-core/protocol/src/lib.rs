@@ -2,10 +2,12 @@
 //!
 //! * [`openai`]: the request fields that we act on and the response shapes we write.
 //! * [`fleet`]: joining and status, the two things a node says about itself.
+//! * [`resume`]: answers that go on at another node.
 //! * [`sse`]: server-sent events, incremental in both directions.
 //! * [`ids`]: request, node and epoch ids.
 
 pub mod fleet;
 pub mod ids;
 pub mod openai;
+pub mod resume;
 pub mod sse;

@@ -71,6 +71,18 @@ fn is_blank_line_end(bytes: &[u8], at: usize) -> bool {
     before.is_some_and(|i| bytes[i] == b'\n')
 }
 
+/// Each event of a block of whole events, with its blank line.
+pub fn events(block: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = block;
+    std::iter::from_fn(move || {
+        let ends = |at: &usize| rest[*at] == b'\n' && is_blank_line_end(rest, *at);
+        let end = (1..rest.len()).find(ends).map_or(rest.len(), |at| at + 1);
+        let (event, left) = rest.split_at(end);
+        rest = left;
+        (!event.is_empty()).then_some(event)
+    })
+}
+
 /// The data of each event in a block of whole events; comments and other fields are left out.
 pub fn payloads(events: &[u8]) -> impl Iterator<Item = &[u8]> {
     events.split(|b| *b == b'\n').filter_map(|line| {
@@ -115,6 +127,14 @@ mod tests {
     fn an_endless_event_is_refused() {
         let mut splitter = Splitter::new(8);
         assert_eq!(splitter.push(b"data: 123456789"), Err(TooLarge));
+    }
+
+    #[test]
+    fn a_block_is_its_events() {
+        let block = b": t 0 1\ndata: a\n\n: note\r\n\r\ndata: b\n\n";
+        let found: Vec<_> = events(block).collect();
+        assert_eq!(found, [&b": t 0 1\ndata: a\n\n"[..], b": note\r\n\r\n", b"data: b\n\n"]);
+        assert_eq!(events(b"").count(), 0);
     }
 
     #[test]

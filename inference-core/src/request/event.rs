@@ -114,8 +114,21 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What happens to a request, in order: at most one [`Event::Started`], any number of
-/// [`Event::Text`], and exactly one of the others at the end.
+/// More of an answer. What is shown, and in which pieces, depends on the answer's tokens only: an
+/// answer that goes on elsewhere is shown in the same pieces there.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
+    /// Whole UTF-8, never part of a stop string.
+    pub text: String,
+    /// Its tokens with their logprobs, where those were asked for.
+    pub logprobs: Vec<TokenLogprob>,
+    /// The answer's tokens up to here that were not told yet. A token is told when its text or
+    /// that of a later one is shown, and, where logprobs are, not before its own.
+    pub tokens: Vec<Token>,
+}
+
+/// What happens to a request, in order: at most one [`Event::Started`], after that at most one
+/// [`Event::Replayed`], any number of [`Event::Text`], and exactly one of the others at the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// A slot was taken and prefill begins.
@@ -125,13 +138,10 @@ pub enum Event {
         /// Whether the prompt ends inside of the assistant's thoughts.
         thinking: bool,
     },
-    /// More text: whole UTF-8, never part of a stop string.
-    Text {
-        /// The text.
-        text: String,
-        /// Its tokens, where they were asked for.
-        logprobs: Vec<TokenLogprob>,
-    },
+    /// What an answer that goes on has shown elsewhere; its logprobs are not known here.
+    Replayed(Vec<Shown>),
+    /// More text.
+    Text(Shown),
     /// The answer is complete.
     Finished {
         /// Why.
@@ -140,6 +150,8 @@ pub enum Event {
         completion_tokens: u32,
         /// Tokens of the prompt that did not have to be computed.
         cached_tokens: u32,
+        /// Those of the answer that were not told before.
+        tokens: Vec<Token>,
     },
     /// The vector of an input, of length 1; or the score of a pair.
     Embedded {
@@ -159,7 +171,10 @@ pub enum Event {
 impl Event {
     /// Whether nothing follows this event.
     pub fn is_last(&self) -> bool {
-        !matches!(self, Self::Started { .. } | Self::Text { .. } | Self::Embedded { .. })
+        !matches!(
+            self,
+            Self::Started { .. } | Self::Replayed(_) | Self::Text(_) | Self::Embedded { .. }
+        )
     }
 }
 

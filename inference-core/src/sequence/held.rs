@@ -25,6 +25,11 @@ impl HeldLogprobs {
         }
     }
 
+    /// Tokens that wait.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
     /// `bytes` more bytes of text are shown; `all`: nothing more will be.
     pub fn release(&mut self, bytes: usize, all: bool) -> Vec<TokenLogprob> {
         self.shown += bytes;

@@ -4,8 +4,8 @@
 use super::{Emit, Engine};
 use crate::model::Model;
 use crate::pool::common;
-use crate::request::{Event, Tenant, Token};
-use crate::sequence::{Job, Leader, Sequence};
+use crate::request::{Event, Failure, Tenant, Token};
+use crate::sequence::{Job, Leader, Replay, Sequence};
 
 /// Cells that a sequence should find for its answer when it gets a slot: a part of the
 /// context, and no more than this.
@@ -65,16 +65,41 @@ impl<M: Model> Engine<M> {
     }
 
     fn next_job(&mut self, emit: Emit<'_>) -> Option<Sequence> {
-        let job = self.next.take().or_else(|| self.queue.pop())?;
-        if !self.has_cells_for(job.tenant, &job.prompt) {
-            self.next = Some(job);
-            return None;
+        loop {
+            let job = self.next.take().or_else(|| self.queue.pop())?;
+            if !self.has_cells_for(job.tenant, &job.tokens) {
+                self.next = Some(job);
+                return None;
+            }
+            self.arrivals += 1;
+            let sequence = Sequence::new(job, self.arrivals, self.shape.context_tokens);
+            let prompt_tokens = sequence.prompt_tokens();
+            emit(sequence.id, Event::Started { prompt_tokens, thinking: sequence.thinking });
+            if let Some(sequence) = self.replay(sequence, emit) {
+                return Some(sequence);
+            }
         }
-        self.arrivals += 1;
-        let sequence = Sequence::new(job, self.arrivals, self.shape.context_tokens);
-        let prompt_tokens = sequence.prompt_tokens();
-        emit(sequence.id, Event::Started { prompt_tokens, thinking: sequence.thinking });
-        Some(sequence)
+    }
+
+    /// Repeats what an answer said elsewhere; nothing is left of one that was complete.
+    fn replay(&self, mut sequence: Sequence, emit: Emit<'_>) -> Option<Sequence> {
+        let write = |token, control, out: &mut Vec<u8>| self.model.piece(token, control, out);
+        let replayed = sequence.replay(self.model.ends(), write);
+        let Replay { shown, finished } = match replayed {
+            Ok(replay) => replay,
+            Err(error) => {
+                emit(sequence.id, Event::Failed(Failure::Grammar(error.to_string())));
+                return None;
+            }
+        };
+        if !shown.is_empty() {
+            emit(sequence.id, Event::Replayed(shown));
+        }
+        match finished {
+            Some(reason) => emit(sequence.id, sequence.finish(reason)),
+            None => return Some(sequence),
+        }
+        None
     }
 
     /// Whether a sequence would find cells, and everybody else still some for a while.

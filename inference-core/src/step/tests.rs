@@ -11,6 +11,8 @@ use crate::model::Tokenizer;
 use crate::request::{FinishReason, Options, Tenant};
 use crate::sequence::CancelFlag;
 
+mod resume;
+
 struct Bench {
     engine: Engine<FakeModel>,
     events: BTreeMap<RequestId, Vec<Event>>,
@@ -34,7 +36,8 @@ impl Bench {
         let job = Job {
             id,
             tenant,
-            prompt: FakeTokenizer.tokenize(prompt, false),
+            tokens: FakeTokenizer.tokenize(prompt, false),
+            said: 0,
             options: Options::GREEDY,
             visible: Vec::new(),
             grammar: None,
@@ -72,7 +75,7 @@ impl Bench {
 
     fn text(&self, id: RequestId) -> String {
         let text = |e: &Event| match e {
-            Event::Text { text, .. } => Some(text.clone()),
+            Event::Text(shown) => Some(shown.text.clone()),
             _ => None,
         };
         self.events[&id].iter().filter_map(text).collect()
@@ -162,7 +165,8 @@ fn an_endless_answer_ends_with_the_context() {
     bench.submit(1, "a");
     bench.run();
     let (reason, completion_tokens) = (FinishReason::Length, 63);
-    let expected = Event::Finished { reason, completion_tokens, cached_tokens: 0 };
+    let tokens = Vec::new();
+    let expected = Event::Finished { reason, completion_tokens, cached_tokens: 0, tokens };
     assert_eq!(bench.last(1), &expected);
 }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use hyper::Response;
 use inference_core::grammar::Constraint;
 use inference_core::request::{GenerateRequest, Prompt};
+use inference_protocol::ids;
+use inference_protocol::resume::{RESUME_HEADER, Resume};
 
 use super::sampling::{Checked, invalid};
 use super::tools::Offer;
@@ -42,6 +44,44 @@ pub struct Ask {
     pub echo: Option<String>,
 }
 
+/// Where an answer comes from: here, or from a gateway that can let it go on elsewhere.
+pub struct Origin {
+    /// What the gateway knows of it; of one that begins here, only what it needs.
+    resume: Resume,
+    /// Whether a gateway told that.
+    is_resumable: bool,
+}
+
+impl Origin {
+    /// By what a gateway told.
+    pub fn new(told: Option<Resume>) -> Self {
+        let is_resumable = told.is_some();
+        let resume = told.unwrap_or_else(|| Resume {
+            id: format!("{:032x}", crate::random()),
+            created: unix_seconds(),
+            seed: crate::random() as u64,
+            ..Resume::default()
+        });
+        Self { resume, is_resumable }
+    }
+
+    /// For an answer whose client gives none.
+    pub fn seed(&self) -> u64 {
+        self.resume.seed
+    }
+
+    /// Nothing was said of choices that are not wanted.
+    fn check(&self, choices: usize) -> Result<(), Error> {
+        if !ids::is_plain_id(&self.resume.id) {
+            return Err(invalid(RESUME_HEADER, "the id of the answer is not a plain one"));
+        }
+        match self.resume.choices.len() <= choices {
+            true => Ok(()),
+            false => Err(invalid(RESUME_HEADER, "the answer that is to go on has more choices")),
+        }
+    }
+}
+
 /// An answer with a form of its own must be able to end.
 pub fn check_end(has_form: bool, ignore_eos: bool) -> Result<(), Error> {
     match has_form && ignore_eos {
@@ -55,31 +95,38 @@ pub async fn answer(
     node: &Arc<Node>,
     caller: Caller,
     wanted: Wanted,
+    origin: Origin,
 ) -> Result<Response<Body>, Error> {
+    origin.check(wanted.asks.len() * wanted.checked.n as usize)?;
+    let resume = &origin.resume;
     let (api, id) = match wanted.shape {
-        Shape::Chat => {
-            ("chat_completions", inference_protocol::ids::chat_completion_id(crate::random()))
-        }
-        Shape::Text => ("completions", inference_protocol::ids::completion_id(crate::random())),
+        Shape::Chat => ("chat_completions", ids::chat_completion_id(&resume.id)),
+        Shape::Text => ("completions", ids::completion_id(&resume.id)),
     };
     let envelope = Envelope {
         shape: wanted.shape,
         id,
-        created: unix_seconds(),
+        created: resume.created,
         model: node.model.clone(),
         include_usage: wanted.include_usage,
     };
     let mut record = node.metrics.record(api);
-    let choices = record.check(submit(node, caller, &wanted))?;
-    match wanted.stream {
-        true => generate::stream(envelope, choices, record).await,
-        false => generate::whole(&envelope, choices, record).await,
+    let choices = record.check(submit(node, caller, &wanted, resume))?;
+    match (origin.is_resumable, wanted.stream) {
+        (true, streamed) => generate::resumable(envelope, choices, record, resume, streamed).await,
+        (false, true) => generate::stream(envelope, choices, record).await,
+        (false, false) => generate::whole(&envelope, choices, record).await,
     }
 }
 
-fn submit(node: &Node, caller: Caller, wanted: &Wanted) -> Result<Vec<Choice>, Error> {
+fn submit(
+    node: &Node,
+    caller: Caller,
+    wanted: &Wanted,
+    resume: &Resume,
+) -> Result<Vec<Choice>, Error> {
     let reading = reading(node, wanted);
-    let mut choices = Vec::new();
+    let mut choices: Vec<Choice> = Vec::new();
     for ask in &wanted.asks {
         for number in 0..wanted.checked.n {
             let mut options = wanted.checked.options.clone();
@@ -92,6 +139,8 @@ fn submit(node: &Node, caller: Caller, wanted: &Wanted) -> Result<Vec<Choice>, E
                 constraint: wanted.constraint.clone(),
                 calls: wanted.offer.rules.clone(),
                 shows_marks: wanted.parts,
+                said: resume.choices.get(choices.len()).map_or(Vec::new(), |s| s.tokens.clone()),
+                now: resume.created as i64,
             };
             let generation = node.engine.submit(request, caller.link)?;
             let index = choices.len() as u32;

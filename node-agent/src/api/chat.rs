@@ -7,9 +7,10 @@ use inference_core::answer::choice::Choice;
 use inference_core::grammar::Constraint;
 use inference_core::request::{Chat, Ending, Prompt};
 use inference_protocol::openai::{self, ChatMessage, ChatRequest, to_json};
+use inference_protocol::resume::Resume;
 use serde_json::Value;
 
-use super::answer::{self, Ask, Wanted};
+use super::answer::{self, Ask, Origin, Wanted};
 use super::sampling::{self, invalid};
 use super::tools::{self, Offer};
 use super::{Caller, Node, check_model, constraint};
@@ -21,16 +22,18 @@ use crate::respond::Body;
 pub async fn complete(
     node: &Arc<Node>,
     caller: Caller,
+    resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let chat: ChatRequest = openai::parse(body)?;
     check_model(node, chat.model.as_deref())?;
-    answer::answer(node, caller, read(chat, body)?).await
+    let origin = Origin::new(resume);
+    answer::answer(node, caller, read(chat, origin.seed(), body)?, origin).await
 }
 
-fn read(chat: ChatRequest, body: &[u8]) -> Result<Wanted, Error> {
+fn read(chat: ChatRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
     sampling::refuse_unserved(&openai::parse(body)?)?;
-    let mut checked = sampling::check(openai::parse(body)?, crate::random() as u64)?;
+    let mut checked = sampling::check(openai::parse(body)?, seed)?;
     let max_tokens = chat.max_completion_tokens.or(checked.options.max_tokens);
     if max_tokens == Some(0) {
         return Err(invalid("max_completion_tokens", "max_completion_tokens must be at least 1"));
@@ -185,7 +188,7 @@ mod tests {
     use super::*;
 
     fn read_json(json: &str) -> Result<Wanted, Error> {
-        read(openai::parse(json.as_bytes()).unwrap(), json.as_bytes())
+        read(openai::parse(json.as_bytes()).unwrap(), 0, json.as_bytes())
     }
 
     fn messages_of(json: &str) -> String {

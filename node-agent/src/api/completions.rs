@@ -5,8 +5,9 @@ use std::sync::Arc;
 use hyper::Response;
 use inference_core::request::{Prompt, Question, Token, Told};
 use inference_protocol::openai::{self, CompletionRequest};
+use inference_protocol::resume::Resume;
 
-use super::answer::{self, Ask, Wanted};
+use super::answer::{self, Ask, Origin, Wanted};
 use super::sampling::{self, CHOICES_MAX, invalid};
 use super::tools::Offer;
 use super::{Caller, Node, check_model, constraint};
@@ -21,23 +22,25 @@ const MAX_TOKENS_DEFAULT: u32 = 16;
 pub async fn complete(
     node: &Arc<Node>,
     caller: Caller,
+    resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let completion: CompletionRequest = openai::parse(body)?;
     check_model(node, completion.model.as_deref())?;
     let echo = completion.echo == Some(true);
-    let mut wanted = read(completion, body)?;
+    let origin = Origin::new(resume);
+    let mut wanted = read(completion, origin.seed(), body)?;
     if echo {
         for ask in &mut wanted.asks {
             ask.echo = Some(text_of(node, caller, &ask.prompt).await?);
         }
     }
-    answer::answer(node, caller, wanted).await
+    answer::answer(node, caller, wanted, origin).await
 }
 
-fn read(completion: CompletionRequest, body: &[u8]) -> Result<Wanted, Error> {
+fn read(completion: CompletionRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
     sampling::refuse_unserved(&openai::parse(body)?)?;
-    let mut checked = sampling::check(openai::parse(body)?, crate::random() as u64)?;
+    let mut checked = sampling::check(openai::parse(body)?, seed)?;
     if completion.best_of.is_some_and(|best_of| best_of != checked.n) {
         return Err(invalid("best_of", "best_of must be the same as n with this engine"));
     }
@@ -111,7 +114,7 @@ mod tests {
     use super::*;
 
     fn read_json(json: &str) -> Result<Wanted, Error> {
-        read(openai::parse(json.as_bytes()).unwrap(), json.as_bytes())
+        read(openai::parse(json.as_bytes()).unwrap(), 0, json.as_bytes())
     }
 
     #[test]

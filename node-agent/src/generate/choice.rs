@@ -1,9 +1,10 @@
 //! One answer of a request: engine events -> what is new of it.
 
+use std::collections::VecDeque;
 use std::task::{Context, Poll};
 
 use inference_core::answer::{Format, Parser, Part, ToolSet};
-use inference_core::request::{Event, FinishReason, TokenLogprob};
+use inference_core::request::{Event, FinishReason, Shown, Token, TokenLogprob};
 
 use crate::engine_client::Generation;
 use crate::error::Error;
@@ -33,6 +34,8 @@ pub struct News {
     pub logprobs: Vec<TokenLogprob>,
     /// Characters of the answer that come before it, an echoed prompt included.
     pub offset: usize,
+    /// The tokens that led to it and were not told before.
+    pub tokens: Vec<Token>,
     /// Why nothing follows.
     pub finish: Option<&'static str>,
 }
@@ -65,6 +68,10 @@ pub struct Choice {
     chars: usize,
     /// Of tokens whose text the reader holds back.
     held: Vec<TokenLogprob>,
+    /// These tokens.
+    untold: Vec<Token>,
+    /// What it has shown elsewhere, not yet read.
+    replayed: VecDeque<Shown>,
     done: bool,
 }
 
@@ -85,6 +92,8 @@ impl Choice {
             parser: None,
             chars: 0,
             held: Vec::new(),
+            untold: Vec::new(),
+            replayed: VecDeque::new(),
             done: false,
         }
     }
@@ -98,7 +107,10 @@ impl Choice {
 
     /// What is new, once there is an event.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<News>, Error>> {
-        self.generation.poll_next(cx).map(|event| self.take(event))
+        match self.replayed.pop_front() {
+            Some(shown) => Poll::Ready(Ok(self.read(shown))),
+            None => self.generation.poll_next(cx).map(|event| self.take(event)),
+        }
     }
 
     /// The engine has begun.
@@ -118,10 +130,17 @@ impl Choice {
     /// Reads an event.
     pub fn take(&mut self, event: Option<Event>) -> Result<Option<News>, Error> {
         match event {
-            Some(Event::Text { text, logprobs }) => Ok(self.read(&text, logprobs)),
-            Some(Event::Finished { reason, completion_tokens, cached_tokens }) => {
+            Some(Event::Text(shown)) => Ok(self.read(shown)),
+            Some(Event::Replayed(all)) => {
+                // Whoever resumes the answer knows its tokens.
+                let known = |shown| Shown { tokens: Vec::new(), ..shown };
+                self.replayed.extend(all.into_iter().map(known));
+                Ok(None)
+            }
+            Some(Event::Finished { reason, completion_tokens, cached_tokens, tokens }) => {
                 self.completion_tokens = completion_tokens;
                 self.cached_tokens = cached_tokens;
+                self.untold.extend(tokens);
                 Ok(Some(self.finish(reason)))
             }
             Some(Event::Failed(failure)) => Err(failure.into()),
@@ -134,11 +153,12 @@ impl Choice {
         }
     }
 
-    fn read(&mut self, text: &str, logprobs: Vec<TokenLogprob>) -> Option<News> {
-        self.held.extend(logprobs);
+    fn read(&mut self, shown: Shown) -> Option<News> {
+        self.held.extend(shown.logprobs);
+        self.untold.extend(shown.tokens);
         let parts = match &mut self.parser {
-            None => vec![Part::Content(text.to_string())],
-            Some(parser) => parser.push(text),
+            None => vec![Part::Content(shown.text)],
+            Some(parser) => parser.push(&shown.text),
         };
         (!parts.is_empty()).then(|| self.news(parts, None))
     }
@@ -150,7 +170,8 @@ impl Choice {
                 self.chars += text.chars().count();
             }
         }
-        News { parts, logprobs: std::mem::take(&mut self.held), offset, finish }
+        let logprobs = std::mem::take(&mut self.held);
+        News { parts, logprobs, offset, tokens: std::mem::take(&mut self.untold), finish }
     }
 
     fn finish(&mut self, reason: FinishReason) -> News {

@@ -5,9 +5,11 @@
 mod affinity;
 mod answers;
 mod classes;
+mod health;
 mod limits;
 mod links;
 mod queue;
+mod resume;
 mod retries;
 
 use std::net::SocketAddr;

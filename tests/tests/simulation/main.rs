@@ -5,9 +5,11 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures are for people")]
 
 mod fleet;
+mod storm;
 
 use fleet::{Router, Scene, Waits};
 use flotilla_gateway::routing::Policy;
+use storm::{Bug, Report, storm};
 
 /// Seeds that a figure is the median of.
 const SEEDS: u64 = 5;
@@ -76,5 +78,46 @@ fn fleets_of_any_size_and_load_answer_everybody_once_and_end_empty() {
         // What must hold is asserted inside.
         let waits = Scene::new(nodes, load, 60.0, seed).play(Router::Flotilla(policy));
         assert!(waits.mean >= 0.0, "seed {seed}: {waits:?}");
+    }
+}
+
+/// Storms of one run; `FLOTILLA_STORMS` plays more.
+const STORMS: u64 = 2_000;
+/// Storms after which a bug must have shown.
+const STORMS_PER_BUG: u64 = 200;
+
+fn counts(report: &Report) -> [u64; 8] {
+    let ended = [report.complete, report.failed, report.refused, report.left, report.quarantined];
+    let [complete, failed, refused, left, quarantined] = ended.map(|count| count as u64);
+    let Report { resumes, retries, moved, .. } = *report;
+    [complete, failed, refused, left, quarantined, resumes, retries, moved]
+}
+
+#[test]
+fn storms_harm_nobody() {
+    let storms = match std::env::var("FLOTILLA_SEED") {
+        Ok(seed) => seed.parse().unwrap()..=seed.parse().unwrap(),
+        Err(_) => 1..=std::env::var("FLOTILLA_STORMS").map_or(STORMS, |n| n.parse().unwrap()),
+    };
+    let mut sums = [0; 8];
+    for seed in storms {
+        let report = storm(seed, Bug::None);
+        let violations = &report.violations;
+        assert!(violations.is_empty(), "FLOTILLA_SEED={seed}: {violations:#?}");
+        sums.iter_mut().zip(counts(&report)).for_each(|(sum, count)| *sum += count);
+    }
+    eprintln!("complete, failed, refused, left, quarantined, resumes, retries, moves: {sums:?}");
+    if std::env::var("FLOTILLA_SEED").is_err() {
+        assert!(sums.iter().all(|sum| *sum > 100), "too calm: {sums:?}");
+        assert!(sums[0] > 5 * sums[1], "most are answered: {sums:?}");
+    }
+}
+
+#[test]
+fn every_known_bug_is_noticed() {
+    for bug in Bug::ALL {
+        let found = (1..=STORMS_PER_BUG).find(|seed| !storm(*seed, bug).violations.is_empty());
+        let seed = found.unwrap_or_else(|| panic!("{bug:?} is not noticed"));
+        eprintln!("{bug:?}: storm {seed}, {:?}", storm(seed, bug).violations[0]);
     }
 }

@@ -1,0 +1,194 @@
+//! PURE. Brings requests and slots together: the fleet, the queue before it, and what is
+//! learned from both. [`crate::dispatcher`] is its shell; the simulation plays it as it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inference_protocol::fleet::ModelStatus;
+
+use crate::admission::cost::Costs;
+use crate::admission::{Bounds, Class, Queue, Ticket, TicketId};
+use crate::fleet::{Choice, EndpointId, Fleet, Outcome, Outlook, Seek};
+use crate::prefix::{Prefix, PrefixIndex};
+use crate::routing::Policy;
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Want<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// Whose it is.
+    pub tenant: &'a str,
+    /// How urgent it is.
+    pub class: Class,
+    /// What it will cost, in units of [`crate::admission::cost`].
+    pub work: f64,
+    /// Bytes that the request holds.
+    pub bytes: usize,
+    /// How it begins.
+    pub prefix: &'a Prefix,
+    /// What an endpoint must be for it.
+    pub seek: &'a Seek,
+}
+
+impl Want<'_> {
+    /// Whether an endpoint failed it already.
+    pub fn is_retried(&self) -> bool {
+        !self.seek.tried.is_empty()
+    }
+}
+
+/// Why a request may not even wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// No node serves the model.
+    UnknownModel,
+    /// There is no node.
+    NoNode,
+    /// It would wait longer than it can.
+    DeadlineUnmet,
+    /// Too many wait.
+    QueueFull,
+}
+
+/// A request and the slot that it has.
+#[derive(Debug, Clone)]
+pub struct Binding {
+    /// Which request.
+    pub id: TicketId,
+    /// Where its slot is.
+    pub endpoint: EndpointId,
+    /// What is served there.
+    pub model: Arc<ModelStatus>,
+    /// What it will cost.
+    pub work: f64,
+    /// Since when.
+    pub since: Duration,
+}
+
+/// See the module. `L` is how to send to an endpoint.
+#[derive(Debug)]
+pub struct Broker<L> {
+    /// The nodes.
+    pub fleet: Fleet<L>,
+    queue: Queue<Seek>,
+    costs: Costs,
+    prefixes: PrefixIndex<EndpointId>,
+    policy: Policy,
+    next_ticket: TicketId,
+    /// Draws among equals; counted up.
+    seed: u64,
+}
+
+impl<L> Broker<L> {
+    /// Without nodes and requests.
+    pub fn new(bounds: Bounds, policy: Policy) -> Self {
+        Self {
+            fleet: Fleet::default(),
+            queue: Queue::new(bounds),
+            costs: Costs::default(),
+            prefixes: PrefixIndex::default(),
+            policy,
+            next_ticket: 0,
+            seed: 0,
+        }
+    }
+
+    /// Lets a request wait, that can wait so long. To be followed by [`Broker::bind`].
+    pub fn ask(
+        &mut self,
+        want: &Want<'_>,
+        patience: Duration,
+        now: Duration,
+    ) -> Result<TicketId, Refused> {
+        match self.fleet.outlook(want.model, now) {
+            Outlook::Served => {}
+            Outlook::UnknownModel => return Err(Refused::UnknownModel),
+            Outlook::NoNode => return Err(Refused::NoNode),
+        }
+        let is_retried = want.is_retried();
+        if !is_retried && self.expected_wait(want).is_some_and(|wait| wait > patience) {
+            return Err(Refused::DeadlineUnmet);
+        }
+        self.next_ticket += 1;
+        let id = self.next_ticket;
+        let ticket = Ticket {
+            id,
+            model: want.model.to_string(),
+            tenant: want.tenant.to_string(),
+            class: want.class,
+            work: want.work,
+            bytes: want.bytes,
+            prefix: want.prefix.clone(),
+            seek: want.seek.clone(),
+            is_retried,
+        };
+        self.queue.offer(ticket).map_err(|_| Refused::QueueFull)?;
+        Ok(id)
+    }
+
+    /// Takes the next request that a slot is free for, and the slot.
+    pub fn bind(&mut self, now: Duration) -> Option<Binding> {
+        if self.queue.depth() == 0 || !self.fleet.is_any_open() {
+            return None;
+        }
+        self.seed = self.seed.wrapping_add(1);
+        let pick = |ticket: &Ticket<Seek>| {
+            let held = self.prefixes.held(&ticket.prefix);
+            let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
+            let endpoint = self.fleet.pick(&ticket.model, &ticket.seek, choice)?;
+            Some((ticket.id, endpoint))
+        };
+        let mut retried = self.queue.retried().filter(|t| self.fleet.is_open(&t.model));
+        let mut bound = retried.find_map(pick);
+        drop(retried);
+        // Models whose next request suits none of their open endpoints.
+        let mut passed: Vec<&str> = Vec::new();
+        while bound.is_none()
+            && let Some(ticket) =
+                self.queue.next(|model| self.fleet.is_open(model) && !passed.contains(&model))
+        {
+            bound = pick(ticket);
+            passed.push(&ticket.model);
+        }
+        let (id, endpoint) = bound?;
+        let ticket = self.queue.take(id)?;
+        let model = self.fleet.endpoint(endpoint)?.model(&ticket.model)?.clone();
+        self.fleet.claim(endpoint);
+        self.prefixes.insert(&ticket.prefix, endpoint);
+        Some(Binding { id, endpoint, model, work: ticket.work, since: now })
+    }
+
+    /// A request waits no more.
+    pub fn withdraw(&mut self, id: TicketId) {
+        self.queue.remove(id);
+    }
+
+    /// A slot is given back. Only requests that were answered say what they cost.
+    pub fn release(&mut self, binding: &Binding, outcome: Outcome, now: Duration) {
+        let is_there = self.fleet.release(binding.endpoint, outcome, now);
+        if is_there && outcome == Outcome::Answered {
+            let took = now.saturating_sub(binding.since);
+            self.costs.observe(&binding.model.id, binding.work, took);
+        }
+    }
+
+    /// How long a request would wait, once that is known at all; nothing while slots are free.
+    pub fn expected_wait(&self, want: &Want<'_>) -> Option<Duration> {
+        if self.fleet.is_open(want.model) {
+            return None;
+        }
+        let ahead = self.queue.work_ahead(want.class, want.tenant, want.model, want.work);
+        self.costs.predict(want.model, ahead, self.fleet.slots_of(want.model))
+    }
+
+    /// Requests that wait.
+    pub fn depth(&self) -> usize {
+        self.queue.depth()
+    }
+
+    /// Of those, by class, without those that failed on a node.
+    pub fn depths(&self) -> [(Class, usize); 3] {
+        Class::ALL.map(|class| (class, self.queue.depth_of(class)))
+    }
+}

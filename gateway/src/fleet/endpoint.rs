@@ -1,0 +1,170 @@
+//! PURE. One link to one node, and what a request wants of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
+
+use super::health::Health;
+use crate::routing::Candidate;
+
+/// A link's number; never used twice.
+pub type EndpointId = u64;
+
+/// An endpoint that failed a request, with the engine that it had then: one that has started
+/// its engine again may be asked again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// Which endpoint.
+    pub endpoint: EndpointId,
+    /// Its engine's restarts at the time.
+    pub engine_restarts: u64,
+}
+
+/// What an endpoint must be for a request, beside serving its model.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Seek {
+    /// Attempts that failed: it is none of these.
+    pub tried: Vec<Attempt>,
+    /// For an answer that goes on: it serves the model file that the answer began with, with as
+    /// large a context.
+    pub origin: Option<Arc<ModelStatus>>,
+}
+
+impl Seek {
+    fn takes(&self, model: &ModelStatus) -> bool {
+        self.origin.as_ref().is_none_or(|origin| {
+            origin.digest == model.digest && origin.context_tokens <= model.context_tokens
+        })
+    }
+}
+
+/// Where an endpoint with a free slot stands among the others: the least busy first, and of
+/// equals the one that waits longest for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    /// Share of busy slots and what else makes it count as busier, in parts of 2^32.
+    load: u64,
+    /// The number of the claim that took a slot there last.
+    last_claim: u64,
+}
+
+impl Rank {
+    /// Its share of busy slots, without what depends on the request.
+    pub fn share(self) -> f64 {
+        self.load as f64 / PARTS
+    }
+}
+
+const PARTS: f64 = (1u64 << 32) as f64;
+
+/// One link to one node. `L` is how to send to it.
+#[derive(Debug)]
+pub struct Endpoint<L> {
+    /// How to send to it.
+    pub link: L,
+    /// Its last status.
+    pub status: NodeStatus,
+    /// How well it does what it says.
+    pub health: Health,
+    /// The models it serves, or served before its engine went away.
+    pub(super) models: Vec<Arc<ModelStatus>>,
+    /// Slots that we hold.
+    pub(super) leases: u32,
+    /// When the link was made.
+    pub(super) since: Duration,
+    /// The number of the claim that took a slot here last.
+    pub(super) last_claim: u64,
+    /// How it stands in the index.
+    pub(super) indexed: Indexed,
+}
+
+/// What the index knows of an endpoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Indexed {
+    /// Where it stands, while it has a free slot.
+    pub rank: Option<Rank>,
+    /// Its slots, while it is ready.
+    pub slots: u32,
+}
+
+impl<L> Endpoint<L> {
+    pub(super) fn new(link: L, status: NodeStatus, now: Duration, last_claim: u64) -> Self {
+        Self {
+            link,
+            status,
+            health: Health::new(now),
+            models: Vec::new(),
+            leases: 0,
+            since: now,
+            last_claim,
+            indexed: Indexed::default(),
+        }
+    }
+
+    /// Whether it takes requests, as it says.
+    pub fn is_ready(&self) -> bool {
+        self.status.state == NodeState::Ready
+    }
+
+    /// What it serves under that name.
+    pub fn model(&self, name: &str) -> Option<&Arc<ModelStatus>> {
+        self.models.iter().find(|m| m.id == name)
+    }
+
+    /// One of those that it serves.
+    pub fn any_model(&self) -> Option<&Arc<ModelStatus>> {
+        self.models.first()
+    }
+
+    /// Slots that we hold.
+    pub fn leases(&self) -> u32 {
+        self.leases
+    }
+
+    pub(super) fn suits(&self, model: &str, seek: &Seek) -> bool {
+        self.model(model).is_some_and(|model| seek.takes(model))
+    }
+
+    /// Busy slots as far as we know.
+    pub fn busy(&self) -> u32 {
+        self.status.slots_busy_elsewhere.saturating_add(self.leases)
+    }
+
+    pub(super) fn has_failed(&self, id: EndpointId, tried: &[Attempt]) -> bool {
+        tried.contains(&Attempt { endpoint: id, engine_restarts: self.status.engine_restarts })
+    }
+
+    pub(super) fn has_free_slot(&self) -> bool {
+        self.is_ready() && !self.health.is_out() && self.busy() < self.status.slots
+    }
+
+    /// How it ought to stand in the index.
+    pub(super) fn index(&self) -> Indexed {
+        let share = f64::from(self.busy()) / f64::from(self.status.slots.max(1));
+        let load = ((share + self.health.penalty()) * PARTS) as u64;
+        let rank = Rank { load, last_claim: self.last_claim };
+        Indexed {
+            rank: self.has_free_slot().then_some(rank),
+            slots: if self.is_ready() { self.status.slots } else { 0 },
+        }
+    }
+
+    pub(super) fn candidate(
+        &self,
+        id: EndpointId,
+        held: f64,
+        now: Duration,
+    ) -> Candidate<EndpointId> {
+        Candidate {
+            id,
+            busy: self.busy(),
+            capacity: self.status.slots,
+            penalty: self.health.penalty(),
+            held,
+            age: now.saturating_sub(self.since),
+            prefill_rate: self.status.prefill_tokens_per_second,
+            last_chosen: self.last_claim,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! PURE. How well an endpoint does what it says.
+//!
+//! A node whose heartbeat is fine may fail what it is asked, or do it ever slower (gray failure:
+//! Huang and others, "Gray Failure: The Achilles' Heel of Cloud-Scale Systems", HotOS 2017).
+//! Failures in a row eject it, for longer each time; one request of our own, and not a herd of
+//! clients', finds out whether it may come back. A node that generates much slower than it did
+//! itself under the same load counts as busier, and is ejected if that goes on.
+
+use std::time::Duration;
+
+mod pace;
+
+use pace::Drift;
+pub use pace::Pace;
+
+/// Failures in a row that eject an endpoint.
+const FAILURES_MAX: u32 = 5;
+/// How long it is out the first time, doubled each time, and the longest.
+const OUT_FIRST: Duration = Duration::from_secs(5);
+const OUT_MAX: Duration = Duration::from_secs(300);
+/// Without another ejection for so long, the next one is short again.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
+/// By how much of its slots an endpoint that has become slow counts as busier.
+const SLOW_PENALTY: f64 = 0.5;
+
+/// Whether requests are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    In,
+    /// Not before this time, and then one of ours.
+    Out {
+        until: Duration,
+    },
+    /// One of ours is under way.
+    Probed,
+}
+
+/// What is known of one endpoint's health.
+#[derive(Debug)]
+pub struct Health {
+    state: State,
+    failures: u32,
+    ejections: u32,
+    ejected: Duration,
+    /// When it last answered something, or came.
+    answered: Duration,
+    pace: Pace,
+}
+
+impl Health {
+    /// Of an endpoint that has just come.
+    pub fn new(now: Duration) -> Self {
+        Self {
+            state: State::In,
+            failures: 0,
+            ejections: 0,
+            ejected: Duration::ZERO,
+            answered: now,
+            pace: Pace::default(),
+        }
+    }
+
+    /// Whether no request of a client is sent there.
+    pub fn is_out(&self) -> bool {
+        self.state != State::In
+    }
+
+    /// By how much of its slots it counts as busier.
+    pub fn penalty(&self) -> f64 {
+        if self.pace.drift() == Drift::None { 0.0 } else { SLOW_PENALTY }
+    }
+
+    /// It has answered a request.
+    pub fn answered(&mut self, now: Duration) {
+        (self.failures, self.answered) = (0, now);
+        if self.state == State::Probed {
+            self.state = State::In;
+            self.pace = Pace::default();
+        }
+    }
+
+    /// It has failed a request. True: it ought to be ejected.
+    #[must_use]
+    pub fn failed(&mut self) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        self.failures >= FAILURES_MAX || self.state == State::Probed
+    }
+
+    /// It has generated a token in `seconds`, beside others. True: it ought to be ejected.
+    #[must_use]
+    pub fn paced(&mut self, busy: u32, seconds: f64) -> bool {
+        self.pace.observe(busy, seconds);
+        self.pace.drift() == Drift::Far && self.state == State::In
+    }
+
+    /// Sends it nothing for a while.
+    pub fn eject(&mut self, now: Duration) {
+        if now.saturating_sub(self.ejected) > FORGIVEN_AFTER {
+            self.ejections = 0;
+        }
+        let out = OUT_FIRST.saturating_mul(1 << self.ejections.min(16)).min(OUT_MAX);
+        self.state = State::Out { until: now + out };
+        self.ejections = self.ejections.saturating_add(1);
+        self.ejected = now;
+        self.failures = 0;
+    }
+
+    /// Whether a request of ours should find out how it is: it was out long enough, or has
+    /// answered nothing for `interval`, where there is one.
+    pub fn wants_probe(&self, now: Duration, interval: Option<Duration>) -> bool {
+        match self.state {
+            State::Out { until } => now >= until,
+            State::In => interval.is_some_and(|i| now.saturating_sub(self.answered) >= i),
+            State::Probed => false,
+        }
+    }
+
+    /// A request of ours is under way: of clients', none is sent while it was out.
+    pub fn probe(&mut self, now: Duration) {
+        match self.state {
+            State::In => self.answered = now,
+            State::Out { .. } | State::Probed => self.state = State::Probed,
+        }
+    }
+
+    /// A request was given up, and says nothing. If it was ours, another must follow: while there
+    /// is one, nobody else's is sent.
+    pub fn unprobed(&mut self, now: Duration) {
+        if self.state == State::Probed {
+            self.state = State::Out { until: now + OUT_FIRST };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(1000);
+
+    fn after(seconds: u64) -> Duration {
+        NOW + Duration::from_secs(seconds)
+    }
+
+    fn ejected() -> Health {
+        let mut health = Health::new(NOW);
+        assert!((1..FAILURES_MAX).all(|_| !health.failed()));
+        assert!(health.failed());
+        health.eject(NOW);
+        health
+    }
+
+    #[test]
+    fn failures_in_a_row_eject_and_one_success_forgives_them() {
+        let mut health = Health::new(NOW);
+        for _ in 0..10 {
+            assert!((1..FAILURES_MAX).all(|_| !health.failed()));
+            health.answered(NOW);
+        }
+        assert!(!health.is_out());
+        assert!(ejected().is_out());
+    }
+
+    #[test]
+    fn one_request_of_ours_lets_it_back_in() {
+        let mut health = ejected();
+        assert!(!health.wants_probe(after(4), None));
+        assert!(health.wants_probe(after(5), None));
+        health.probe(after(5));
+        assert!(health.is_out() && !health.wants_probe(after(5), None), "one, and not a herd");
+        health.answered(after(6));
+        assert!(!health.is_out());
+    }
+
+    #[test]
+    fn each_time_it_is_out_for_longer_and_in_time_that_is_forgiven() {
+        let mut health = ejected();
+        health.probe(after(5));
+        assert!(health.failed());
+        health.eject(after(5));
+        assert!(!health.wants_probe(after(14), None) && health.wants_probe(after(15), None));
+        (0..40).for_each(|_| health.eject(after(20)));
+        assert!(health.wants_probe(after(320), None), "and no longer than that");
+        health.eject(after(2000));
+        assert!(health.wants_probe(after(2005), None));
+    }
+
+    #[test]
+    fn who_answers_nothing_for_a_while_is_asked() {
+        let mut health = Health::new(NOW);
+        let interval = Some(Duration::from_secs(30));
+        assert!(!health.wants_probe(after(29), interval) && !health.wants_probe(after(99), None));
+        assert!(health.wants_probe(after(30), interval));
+        health.probe(after(30));
+        assert!(!health.is_out() && !health.wants_probe(after(31), interval));
+    }
+
+    #[test]
+    fn a_probe_that_is_given_up_comes_again() {
+        let mut health = ejected();
+        health.probe(after(5));
+        health.unprobed(after(6));
+        assert!(health.is_out() && health.wants_probe(after(11), None));
+    }
+
+    #[test]
+    fn who_becomes_slow_counts_as_busier_and_is_ejected_if_it_stands_almost_still() {
+        let mut health = Health::new(NOW);
+        assert!((0..50).all(|_| !health.paced(1, 0.1)));
+        assert_eq!(health.penalty(), 0.0);
+        assert!((0..20).all(|_| !health.paced(1, 0.5)));
+        assert_eq!(health.penalty(), SLOW_PENALTY);
+        assert!((0..20).any(|_| health.paced(1, 5.0)));
+        health.eject(NOW);
+        assert!(!health.paced(1, 5.0), "what it still has is no news");
+    }
+}

@@ -1,0 +1,121 @@
+//! PURE. Whether a node generates slower than it did itself, beside as many others.
+
+/// Kinds of load: 1, 2, 3 to 4, 5 to 8 busy slots, and so on.
+const KINDS: usize = 8;
+/// Observations of a kind before it is a yardstick.
+const SEEN_MIN: u32 = 8;
+/// Weight of the newest observation in what is usual.
+const USUAL: f64 = 0.01;
+/// The same while it drifts: what is slow for good is usual one day.
+const USUAL_DRIFTING: f64 = 0.002;
+/// Weight of the newest observation in how it is now.
+const RECENT: f64 = 0.2;
+/// Times slower than usual. Prompts that come in beside readers make up for little more than 2.
+const SLOW: f64 = 3.0;
+const FAR: f64 = 12.0;
+
+/// How far it is from what is usual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drift {
+    /// As usual, or not known.
+    None,
+    /// Much slower.
+    Slow,
+    /// As good as dead.
+    Far,
+}
+
+/// A node's seconds for a token.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pace {
+    usual: [Usual; KINDS],
+    /// Logarithm of how many times slower than usual it is: one outlier is not a trend.
+    drift: f64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Usual {
+    seconds: f64,
+    seen: u32,
+}
+
+impl Pace {
+    /// A token took `seconds` while so many slots were busy.
+    pub fn observe(&mut self, busy: u32, seconds: f64) {
+        let kind = busy.max(1).next_power_of_two().trailing_zeros() as usize;
+        let drifting = self.drift() != Drift::None;
+        let usual = &mut self.usual[kind.min(KINDS - 1)];
+        if usual.seen >= SEEN_MIN && usual.seconds > 0.0 {
+            let times = (seconds / usual.seconds).clamp(0.1, 100.0).ln();
+            self.drift += RECENT * (times - self.drift);
+        }
+        let weight = match usual.seen {
+            seen if seen < SEEN_MIN => 1.0 / f64::from(seen + 1),
+            _ if drifting => USUAL_DRIFTING,
+            _ => USUAL,
+        };
+        // Once there is a yardstick, an outlier bends it no more than twice the usual does.
+        let most = if usual.seen < SEEN_MIN { seconds } else { 2.0 * usual.seconds };
+        usual.seconds += weight * (seconds.min(most) - usual.seconds);
+        usual.seen = usual.seen.saturating_add(1);
+    }
+
+    /// How far it is from what is usual.
+    pub fn drift(&self) -> Drift {
+        match self.drift {
+            drift if drift >= FAR.ln() => Drift::Far,
+            drift if drift >= SLOW.ln() => Drift::Slow,
+            _ => Drift::None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usual() -> Pace {
+        let mut pace = Pace::default();
+        for busy in [1, 4] {
+            (0..100).for_each(|_| pace.observe(busy, 0.1 * f64::from(busy)));
+        }
+        pace
+    }
+
+    #[test]
+    fn load_and_single_pauses_are_no_drift() {
+        let mut pace = usual();
+        pace.observe(1, 3.0);
+        assert_eq!(pace.drift(), Drift::None);
+        for busy in [1, 4, 3, 1] {
+            (0..50).for_each(|_| pace.observe(busy, 0.1 * f64::from(busy) * 2.5));
+            assert_eq!(pace.drift(), Drift::None);
+        }
+    }
+
+    #[test]
+    fn a_slow_node_is_noticed_soon_and_forgiven_when_it_is_fast_again() {
+        let mut pace = usual();
+        let slow = (1..100).find(|_| {
+            pace.observe(1, 0.8);
+            pace.drift() == Drift::Slow
+        });
+        assert!(slow.unwrap() <= 8, "{slow:?}");
+        (0..10).for_each(|_| pace.observe(1, 0.1));
+        assert_eq!(pace.drift(), Drift::None);
+    }
+
+    #[test]
+    fn what_is_slow_for_good_is_usual_one_day() {
+        let mut pace = usual();
+        (0..3000).for_each(|_| pace.observe(1, 0.8));
+        assert_eq!(pace.drift(), Drift::None);
+    }
+
+    #[test]
+    fn who_stands_almost_still_is_far_from_usual() {
+        let mut pace = usual();
+        (0..30).for_each(|_| pace.observe(1, 9.0));
+        assert_eq!(pace.drift(), Drift::Far);
+    }
+}

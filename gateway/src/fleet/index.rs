@@ -1,0 +1,118 @@
+//! PURE. Which endpoints serve a model, and which of them have a free slot, in order: among
+//! thousands of nodes a choice looks at a few.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use inference_protocol::fleet::ModelStatus;
+
+use super::endpoint::{EndpointId, Indexed, Rank};
+
+/// The endpoints of one model.
+#[derive(Debug, Default)]
+pub struct Serving {
+    all: BTreeSet<EndpointId>,
+    open: BTreeSet<(Rank, EndpointId)>,
+    slots: u32,
+}
+
+impl Serving {
+    /// All of them, ready or not.
+    pub fn all(&self) -> impl Iterator<Item = EndpointId> {
+        self.all.iter().copied()
+    }
+
+    /// Those with a free slot, the first to be chosen first.
+    pub fn open(&self) -> impl Iterator<Item = (Rank, EndpointId)> {
+        self.open.iter().copied()
+    }
+
+    /// Slots of those that are ready.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+}
+
+/// By the models' names.
+#[derive(Debug, Default)]
+pub struct Index(HashMap<String, Serving>);
+
+impl Index {
+    /// The endpoints of a model.
+    pub fn of(&self, model: &str) -> Option<&Serving> {
+        self.0.get(model)
+    }
+
+    /// Whether an endpoint of a model has a free slot.
+    pub fn is_open(&self, model: &str) -> bool {
+        self.of(model).is_some_and(|serving| !serving.open.is_empty())
+    }
+
+    /// Whether any has.
+    pub fn is_any_open(&self) -> bool {
+        self.0.values().any(|serving| !serving.open.is_empty())
+    }
+
+    /// Names of the models, in order.
+    pub fn models(&self) -> BTreeMap<&str, &Serving> {
+        self.0.iter().map(|(model, serving)| (model.as_str(), serving)).collect()
+    }
+
+    /// An endpoint serves these models now, and stands where it stood.
+    pub fn insert(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Indexed) {
+        for model in models {
+            let serving = match self.0.get_mut(&model.id) {
+                Some(serving) => serving,
+                None => self.0.entry(model.id.clone()).or_default(),
+            };
+            serving.all.insert(id);
+            serving.put(id, at);
+        }
+    }
+
+    /// An endpoint serves these models no more.
+    pub fn remove(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Indexed) {
+        for model in models {
+            let Some(serving) = self.0.get_mut(&model.id) else { continue };
+            serving.take(id, at);
+            serving.all.remove(&id);
+            if serving.all.is_empty() {
+                self.0.remove(&model.id);
+            }
+        }
+    }
+
+    /// An endpoint stands elsewhere.
+    pub fn shift(
+        &mut self,
+        id: EndpointId,
+        models: &[Arc<ModelStatus>],
+        from: Indexed,
+        to: Indexed,
+    ) {
+        for model in models {
+            let Some(serving) = self.0.get_mut(&model.id) else { continue };
+            serving.take(id, from);
+            serving.put(id, to);
+        }
+    }
+}
+
+impl Serving {
+    fn put(&mut self, id: EndpointId, at: Indexed) {
+        self.open.extend(at.rank.map(|rank| (rank, id)));
+        self.slots += at.slots;
+    }
+
+    fn take(&mut self, id: EndpointId, at: Indexed) {
+        if let Some(rank) = at.rank {
+            self.open.remove(&(rank, id));
+        }
+        self.slots -= at.slots;
+    }
+}

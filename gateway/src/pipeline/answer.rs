@@ -1,0 +1,259 @@
+//! Stages 4 to 6 as one thing: an answer, from whichever nodes give it.
+//!
+//! [`Answer::next`] is the only place where an attempt follows another: before the first token
+//! (a retry), after it (a resume), and when a node is about to leave (a move). What the client
+//! has is never taken back, and what it has not is never lost with a node, as long as another one
+//! comes before the deadline.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use hyper::header::HeaderMap;
+use inference_protocol::openai::ErrorBody;
+use inference_protocol::resume::{ENGINE_LOST, MISMATCH};
+use tokio::time::Instant;
+
+use super::account::Record;
+use super::admit::Admitted;
+use super::forward::{self, Forwarded};
+use super::route;
+use crate::app::Gateway;
+use crate::dispatcher::Lease;
+use crate::error::Error;
+use crate::fleet::Outcome;
+use crate::progress::{Block, Progress, total_tokens};
+use crate::pursuit::{At, Pursuit, outcome_of};
+
+mod current;
+
+use current::{Current, Happening, Routing};
+
+/// An answer. Dropping it gives up its slot, ends its generation, and completes its record.
+pub struct Answer {
+    gateway: Gateway,
+    admitted: Arc<Admitted>,
+    record: Record,
+    progress: Progress,
+    pursuit: Pursuit,
+    /// Where it comes from now.
+    current: Option<Current>,
+    /// How it ends, after what the client still gets.
+    end: Option<Error>,
+    /// When another node must have gone on.
+    deadline: Instant,
+}
+
+/// What comes next of an answer.
+#[derive(Debug)]
+pub enum Next {
+    /// Events for the client.
+    Events(Vec<u8>),
+    /// Something else than events, in full: a refusal, or an answer of a node without marks.
+    Whole {
+        /// The node's status.
+        status: StatusCode,
+        /// The node's headers that concern the client.
+        headers: HeaderMap,
+        /// The body.
+        body: bytes::Bytes,
+    },
+    /// Nothing.
+    End,
+}
+
+impl Answer {
+    /// The answer to an admitted request.
+    pub fn new(gateway: Gateway, admitted: Admitted, record: Record) -> Self {
+        Self {
+            progress: Progress::new(crate::random(), unix_seconds()),
+            pursuit: Pursuit::new(gateway.retries_max),
+            deadline: admitted.deadline,
+            gateway,
+            admitted: Arc::new(admitted),
+            record,
+            current: None,
+            end: None,
+        }
+    }
+
+    /// Its record.
+    pub fn record(&mut self) -> &mut Record {
+        &mut self.record
+    }
+
+    /// Whether the client wants a stream.
+    pub fn is_streamed(&self) -> bool {
+        self.admitted.is_streamed
+    }
+
+    /// Whether it is here in full.
+    pub fn is_complete(&self) -> bool {
+        self.progress.is_complete()
+    }
+
+    /// The node that gives it.
+    pub fn node(&self) -> Option<&str> {
+        self.record.node()
+    }
+
+    /// What comes next, whatever becomes of nodes; the record is told how it ends.
+    pub async fn next(&mut self) -> Result<Next, Error> {
+        let next = self.advance().await;
+        self.record.used(self.progress.used(), self.progress.tokens());
+        match &next {
+            Ok(Next::Events(events)) => {
+                self.record.first_token();
+                self.record.add_bytes(events.len());
+            }
+            Ok(Next::Whole { status, body, .. }) => {
+                self.record.used(total_tokens(body), 0);
+                self.record.succeed(status.as_u16(), body.len());
+            }
+            Ok(Next::End) => {}
+            Err(error) => self.record.fail(error),
+        }
+        if self.progress.is_complete() {
+            self.current.take().into_iter().for_each(|current| current.ends(Outcome::Answered));
+            self.record.succeed(200, 0);
+        }
+        next
+    }
+
+    async fn advance(&mut self) -> Result<Next, Error> {
+        while !self.progress.is_complete() {
+            if let Some(error) = self.end.take() {
+                return Err(error);
+            }
+            let Some(mut current) = self.current.take() else {
+                let lease = self.route().await?;
+                if let Some(whole) = self.open(lease).await? {
+                    return Ok(whole);
+                }
+                continue;
+            };
+            match current.happens().await {
+                Happening::Said(Ok(block)) => {
+                    let events = self.read(current, &block)?;
+                    if !events.is_empty() {
+                        return Ok(Next::Events(events));
+                    }
+                }
+                Happening::Said(Err(error)) => self.interrupted(current, error)?,
+                Happening::Leaves => {
+                    if self.progress.is_resumable() {
+                        current.look_elsewhere(self.elsewhere(&current));
+                    }
+                    self.current = Some(current);
+                }
+                Happening::Elsewhere(Ok(lease)) => {
+                    self.pursuit.moves(&current.at());
+                    self.record.moved(self.progress.tokens());
+                    current.ends(Outcome::Unknown);
+                    if let Some(whole) = self.open(lease).await? {
+                        return Ok(whole);
+                    }
+                }
+                // It may still end where it is.
+                Happening::Elsewhere(Err(_)) => self.current = Some(current),
+            }
+        }
+        Ok(Next::End)
+    }
+
+    /// Reads a block of events; what the client gets of it.
+    fn read(&mut self, mut current: Current, block: &[u8]) -> Result<Vec<u8>, Error> {
+        let before = self.progress.tokens();
+        let read = self.progress.read(block, self.admitted.is_streamed);
+        let Block { events, is_news, error } = read.map_err(|_| forward::TOO_LARGE)?;
+        if is_news {
+            self.pursuit.gets_on();
+            current.generated(self.progress.tokens() - before, self.progress.choices());
+            current.source.expect_within(self.gateway.timeouts.idle);
+        }
+        match error {
+            // What came before the error is the client's all the same.
+            Some(payload) => self.end = self.reported(current, &payload).err(),
+            None => self.current = Some(current),
+        }
+        Ok(events)
+    }
+
+    /// A slot on a node that begins, or goes on.
+    async fn route(&mut self) -> Result<Lease, Error> {
+        let Self { gateway, admitted, pursuit, deadline, .. } = self;
+        let routed = route::route(&gateway.dispatcher, admitted, pursuit.seek(), *deadline).await;
+        routed.map_err(|error| pursuit.gives_up(error))
+    }
+
+    /// A slot elsewhere for an answer whose node is about to leave.
+    fn elsewhere(&self, current: &Current) -> Routing {
+        let (dispatcher, admitted) = (self.gateway.dispatcher.clone(), self.admitted.clone());
+        let seek = self.pursuit.seek_beyond(&current.at());
+        let deadline = Instant::now() + self.gateway.timeouts.resume;
+        Box::pin(async move { route::route(&dispatcher, &admitted, &seek, deadline).await })
+    }
+
+    /// Sends the request, and what is known of the answer, to a node.
+    async fn open(&mut self, mut lease: Lease) -> Result<Option<Next>, Error> {
+        self.record.routed(&self.admitted.model, lease.node());
+        let at = current::at(&lease, false);
+        let Gateway { limits, timeouts, .. } = &self.gateway;
+        let resume = self.progress.resume();
+        match forward::forward(&lease, &self.admitted, resume, limits, timeouts).await {
+            Ok(Forwarded::Events(source)) => {
+                self.progress.moves();
+                self.current = Some(Current::new(source, lease));
+                Ok(None)
+            }
+            // A node that does not go on with what another began.
+            Ok(Forwarded::Whole { status, .. }) if self.progress.tokens() > 0 => {
+                self.failed_at(&at, Error::NodeRefused(status.as_u16())).map(|()| None)
+            }
+            Ok(Forwarded::Whole { status, headers, body }) => {
+                lease.ends(Outcome::Answered);
+                Ok(Some(Next::Whole { status, headers, body }))
+            }
+            Err(error) => {
+                lease.ends(outcome_of(&error));
+                drop(lease);
+                self.failed_at(&at, error).map(|()| None)
+            }
+        }
+    }
+
+    /// A node says in its stream that it failed.
+    fn reported(&mut self, current: Current, payload: &[u8]) -> Result<(), Error> {
+        let told: Option<ErrorBody> = serde_json::from_slice(payload).ok();
+        let (code, message) =
+            told.map_or_else(Default::default, |t| (t.error.code, t.error.message));
+        let error = match code.as_deref() {
+            Some(ENGINE_LOST) => Error::EngineLost,
+            Some(MISMATCH | "engine_error" | "node_draining") | None => Error::NodeLost,
+            Some(_) => Error::NodeFailed(message),
+        };
+        self.interrupted(current, error)
+    }
+
+    /// Where the answer comes from has failed; an error is final.
+    fn interrupted(&mut self, mut current: Current, error: Error) -> Result<(), Error> {
+        current.lease.ends(outcome_of(&error));
+        self.failed_at(&current.at(), error)
+    }
+
+    /// An attempt has failed; an error is final.
+    fn failed_at(&mut self, at: &At, error: Error) -> Result<(), Error> {
+        let failed = self.pursuit.failed(at, self.progress.is_resumable(), error.clone());
+        if failed == Err(Error::Quarantined) {
+            self.gateway.quarantine.add(&self.admitted.tenant, &self.admitted.body);
+        }
+        failed?;
+        self.deadline = self.deadline.max(Instant::now() + self.gateway.timeouts.resume);
+        self.record.retried(&error, self.progress.tokens());
+        Ok(())
+    }
+}
+
+fn unix_seconds() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |d| d.as_secs())
+}

@@ -1,0 +1,78 @@
+//! Asks nodes something of our own: those that were ejected, whether they may come back, and
+//! those that nobody has asked for a while, whether they still answer. One token, through the
+//! same slot, link and engine as everything else: a heartbeat proves none of these.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header;
+use hyper::{Request, Uri};
+use inference_protocol::fleet::TENANT_HEADER;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::app::Gateway;
+use crate::dispatcher::Lease;
+use crate::error::Error;
+use crate::fleet::Outcome;
+
+/// How often nodes are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// A node without other requests answers with one token within this.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Whose requests these are, to nodes.
+const TENANT: &str = "flotilla-probe";
+
+/// Probes nodes until the gateway stops.
+pub async fn run(gateway: Gateway) {
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = looks.tick() => {}
+            () = gateway.links.cancelled() => return,
+        }
+        for lease in gateway.dispatcher.probes(gateway.probe_interval) {
+            let stop = gateway.links.clone();
+            gateway.tasks.spawn(async move {
+                tokio::select! {
+                    () = probe(lease) => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        }
+    }
+}
+
+async fn probe(mut lease: Lease) {
+    let lost = lease.upstream().lost();
+    let outcome = tokio::select! {
+        answered = timeout(ANSWER_TIMEOUT, ask(&lease)) => match answered {
+            Ok(Ok(())) => Outcome::Answered,
+            Ok(Err(_)) | Err(_) => Outcome::Failed,
+        },
+        () = lost => Outcome::Unknown,
+    };
+    if outcome == Outcome::Failed {
+        tracing::warn!(node = lease.node(), "node does not answer a request of ours");
+    }
+    lease.ends(outcome);
+}
+
+/// Whether it answers; a refusal for the request's sake, as by a model without text, is one too.
+async fn ask(lease: &Lease) -> Result<(), Error> {
+    let body = serde_json::json!({"model": lease.model().id, "prompt": "a", "max_tokens": 1});
+    let uri = Uri::from_static("http://node/v1/completions");
+    let request = Request::post(uri)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(TENANT_HEADER, TENANT)
+        .body(Full::new(Bytes::from(body.to_string())))
+        .map_err(|_| Error::UnknownPath)?;
+    let response = lease.upstream().send(request).await?;
+    match response.status().as_u16() {
+        status if status >= 500 || [401, 403, 429].contains(&status) => {
+            Err(Error::NodeRefused(status))
+        }
+        _ => Ok(()),
+    }
+}

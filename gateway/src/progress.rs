@@ -1,0 +1,257 @@
+//! PURE. What is known of an answer: enough for another node to go on with it.
+//!
+//! A node's events come in blocks. Its marks (see [`inference_protocol::resume`]) are taken out
+//! and remembered, the rest is the client's.
+
+use inference_protocol::resume::{Mark, Resume, Said, Usage};
+use inference_protocol::sse::{self, DONE};
+
+/// Most tokens of one answer that are remembered: more than any context holds.
+const TOKENS_MAX: usize = 1 << 20;
+/// Most choices of one answer; nodes take 16.
+const CHOICES_MAX: usize = 64;
+
+/// An answer, as far as it is known.
+#[derive(Debug, Default)]
+pub struct Progress {
+    resume: Resume,
+    /// The choice that events without a mark belong to.
+    choice: Option<usize>,
+    tokens: usize,
+    usage: Option<Usage>,
+    /// Events that a node without marks has said.
+    unmarked: u64,
+    /// What the last of them told of the tokens that were used.
+    unmarked_usage: Option<u64>,
+    is_complete: bool,
+}
+
+/// What a block of events says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// The client's events.
+    pub events: Vec<u8>,
+    /// Whether it says anything of the answer, if only by marks.
+    pub is_news: bool,
+    /// The payload of the error that it ends with.
+    pub error: Option<Vec<u8>>,
+}
+
+/// More is said of an answer than can be right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Excess;
+
+impl Progress {
+    /// An answer of which nothing is known. `random` makes its id and its seed.
+    pub fn new(random: u128, created: u64) -> Self {
+        let id = format!("{random:032x}");
+        let resume = Resume { id, created, seed: random as u64, ..Resume::default() };
+        Self { resume, ..Self::default() }
+    }
+
+    /// What a node is told.
+    pub fn resume(&self) -> &Resume {
+        &self.resume
+    }
+
+    /// Reads a block of whole events. An answer that is not streamed is one event with all of it,
+    /// and complete with that.
+    pub fn read(&mut self, block: &[u8], is_streamed: bool) -> Result<Block, Excess> {
+        let mut read = Block::default();
+        for event in sse::events(block) {
+            let event = self.take_marks(event, &mut read)?;
+            let Some(payload) = sse::payloads(event).next() else {
+                // A comment of somebody else's; of our marks, an empty line is left.
+                read.events.extend((event.len() > 1).then_some(event).into_iter().flatten());
+                continue;
+            };
+            if is_error(payload) {
+                read.error = Some(payload.to_vec());
+                return Ok(read);
+            }
+            read.is_news = true;
+            read.events.extend_from_slice(event);
+            self.count(event, payload);
+            self.is_complete |= !is_streamed || payload == DONE.as_bytes();
+        }
+        Ok(read)
+    }
+
+    fn take_marks<'e>(
+        &mut self,
+        mut event: &'e [u8],
+        read: &mut Block,
+    ) -> Result<&'e [u8], Excess> {
+        while let Some((mark, rest)) = Mark::take(event) {
+            event = rest;
+            read.is_news = true;
+            match mark {
+                Mark::Usage(usage) => (self.usage, self.choice) = (Some(usage), None),
+                Mark::Tokens { choice, tokens } => self.add(choice as usize, &tokens)?,
+            }
+        }
+        Ok(event)
+    }
+
+    fn add(&mut self, choice: usize, tokens: &[u32]) -> Result<(), Excess> {
+        self.tokens += tokens.len();
+        if choice >= CHOICES_MAX || self.tokens > TOKENS_MAX {
+            return Err(Excess);
+        }
+        if self.resume.choices.len() <= choice {
+            self.resume.choices.resize_with(choice + 1, Said::default);
+        }
+        self.resume.choices[choice].tokens.extend(tokens);
+        self.choice = Some(choice);
+        Ok(())
+    }
+
+    fn count(&mut self, event: &[u8], payload: &[u8]) {
+        let said = self.choice.and_then(|choice| self.resume.choices.get_mut(choice));
+        match said {
+            Some(said) => {
+                said.events += 1;
+                said.bytes += event.len() as u64;
+            }
+            None if self.usage.is_some() => self.resume.usage_told |= payload != DONE.as_bytes(),
+            None => {
+                self.unmarked += 1;
+                self.unmarked_usage = told_usage(payload).or(self.unmarked_usage);
+            }
+        }
+    }
+
+    /// Another node goes on.
+    pub fn moves(&mut self) {
+        self.choice = None;
+    }
+
+    /// Whether another node could go on: all that the client has is marked.
+    pub fn is_resumable(&self) -> bool {
+        self.unmarked == 0
+    }
+
+    /// Whether the answer is here in full.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Choices that were heard of.
+    pub fn choices(&self) -> usize {
+        self.resume.choices.len()
+    }
+
+    /// Tokens that were generated, as far as that is known.
+    pub fn tokens(&self) -> u64 {
+        self.tokens as u64 + self.unmarked
+    }
+
+    /// Tokens of prompts and answer, once they are told.
+    pub fn used(&self) -> Option<u64> {
+        self.usage.map(|usage| usage.prompt + usage.completion).or(self.unmarked_usage)
+    }
+}
+
+/// Whether an event tells of an error.
+fn is_error(payload: &[u8]) -> bool {
+    payload.starts_with(b"{\"error\"")
+}
+
+/// The tokens that an event without marks tells: the one with the usage.
+fn told_usage(payload: &[u8]) -> Option<u64> {
+    let holds_usage = payload.windows(USAGE.len()).any(|window| window == USAGE);
+    holds_usage.then(|| total_tokens(payload)).flatten()
+}
+
+/// `usage.total_tokens`, where there is one.
+pub fn total_tokens(json: &[u8]) -> Option<u64> {
+    #[derive(serde::Deserialize)]
+    struct Told {
+        usage: Option<Total>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Total {
+        total_tokens: u64,
+    }
+    let told: Told = serde_json::from_slice(json).ok()?;
+    told.usage.map(|usage| usage.total_tokens)
+}
+
+/// How a usage begins that is not null.
+const USAGE: &[u8] = b"\"usage\":{";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(progress: &mut Progress, block: &str) -> String {
+        let read = progress.read(block.as_bytes(), true).unwrap();
+        assert_eq!(read.error, None);
+        String::from_utf8(read.events).unwrap()
+    }
+
+    #[test]
+    fn marks_are_remembered_and_the_client_gets_the_rest() {
+        let mut progress = Progress::new(0xab, 7);
+        let block = ": t 0 5,6\ndata: a\n\ndata: b\n\n: t 1 9\ndata: c\n\n: t 0 8\n\n";
+        assert_eq!(read(&mut progress, block), "data: a\n\ndata: b\n\ndata: c\n\n");
+        let said = |tokens: &[u32], events| {
+            let bytes = events * "data: a\n\n".len() as u64;
+            Said { tokens: tokens.to_vec(), events, bytes }
+        };
+        let resume = progress.resume();
+        assert_eq!(resume.choices, [said(&[5, 6, 8], 2), said(&[9], 1)]);
+        assert_eq!((resume.seed, resume.id.len(), resume.usage_told), (0xab, 32, false));
+        assert_eq!((progress.tokens(), progress.used()), (4, None));
+        assert!(progress.is_resumable() && !progress.is_complete());
+    }
+
+    #[test]
+    fn the_end_is_told_by_usage_and_done() {
+        let mut progress = Progress::new(1, 7);
+        read(&mut progress, ": t 0 5\ndata: a\n\n: u 3 1 0\ndata: usage\n\n");
+        assert!(progress.resume().usage_told && !progress.is_complete());
+        assert_eq!(read(&mut progress, "data: [DONE]\n\n"), "data: [DONE]\n\n");
+        assert!(progress.is_complete());
+        assert_eq!(progress.used(), Some(4));
+        assert_eq!(progress.resume().choices[0].events, 1);
+    }
+
+    #[test]
+    fn a_whole_answer_is_one_event() {
+        let mut progress = Progress::new(1, 7);
+        let first = progress.read(b": t 0 5\n\n", false).unwrap();
+        assert_eq!((first.events.len(), first.is_news), (0, true));
+        let last = progress.read(b": u 3 1 0\ndata: {}\n\n", false).unwrap();
+        assert_eq!(last.events, b"data: {}\n\n");
+        assert!(progress.is_complete());
+        assert_eq!(progress.resume().choices[0].events, 0);
+    }
+
+    #[test]
+    fn an_answer_without_marks_cannot_go_on_elsewhere() {
+        let mut progress = Progress::new(1, 7);
+        assert_eq!(read(&mut progress, ": hello\n\ndata: a\n\n"), ": hello\n\ndata: a\n\n");
+        let usage = "data: {\"usage\":{\"total_tokens\":12}}\n\n";
+        assert_eq!(read(&mut progress, usage), usage);
+        assert!(!progress.is_resumable());
+        assert_eq!((progress.tokens(), progress.used()), (2, Some(12)));
+    }
+
+    #[test]
+    fn an_error_ends_a_block() {
+        let mut progress = Progress::new(1, 7);
+        let block = b": t 0 5\ndata: a\n\ndata: {\"error\":{}}\n\ndata: b\n\n";
+        let read = progress.read(block, true).unwrap();
+        assert_eq!(read.events, b"data: a\n\n");
+        assert_eq!(read.error.as_deref(), Some(&b"{\"error\":{}}"[..]));
+    }
+
+    #[test]
+    fn a_node_cannot_make_us_remember_without_end() {
+        let mut progress = Progress::new(1, 7);
+        assert_eq!(progress.read(b": t 64 5\n\n", true), Err(Excess));
+        let list = vec!["1"; TOKENS_MAX + 1].join(",");
+        assert_eq!(progress.read(format!(": t 0 {list}\n\n").as_bytes(), true), Err(Excess));
+    }
+}

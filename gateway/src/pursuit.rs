@@ -1,0 +1,161 @@
+//! PURE. What follows when a node fails a request: another one, or the end.
+
+use std::sync::Arc;
+
+use inference_protocol::fleet::ModelStatus;
+
+use crate::error::Error;
+use crate::fleet::{Attempt, Outcome, Seek};
+
+/// A request that was at work when so many engines died is not tried again.
+const ENGINE_DEATHS_MAX: usize = 2;
+
+/// A request's attempts.
+#[derive(Debug, Default)]
+pub struct Pursuit {
+    seek: Seek,
+    retries_max: usize,
+    /// What the last attempt failed of.
+    failure: Option<Error>,
+    /// Attempts that failed since the answer got on.
+    failed: usize,
+    engine_deaths: usize,
+}
+
+/// Where an attempt is made.
+#[derive(Debug, Clone)]
+pub struct At {
+    /// The endpoint, with the engine that it has.
+    pub attempt: Attempt,
+    /// What is served there.
+    pub model: Arc<ModelStatus>,
+    /// Whether it has said anything of the answer.
+    pub has_spoken: bool,
+}
+
+impl Pursuit {
+    /// Of a request that may fail `retries_max` times in a row and still go on.
+    pub fn new(retries_max: usize) -> Self {
+        Self { retries_max, ..Self::default() }
+    }
+
+    /// What the next endpoint must be.
+    pub fn seek(&self) -> &Seek {
+        &self.seek
+    }
+
+    /// What an endpoint must be to take over from another.
+    pub fn seek_beyond(&self, at: &At) -> Seek {
+        let mut seek = self.seek.clone();
+        seek.tried.push(at.attempt);
+        if at.has_spoken {
+            seek.origin = Some(at.model.clone());
+        }
+        seek
+    }
+
+    /// Another endpoint takes over.
+    pub fn moves(&mut self, at: &At) {
+        self.seek = self.seek_beyond(at);
+    }
+
+    /// The answer gets on.
+    pub fn gets_on(&mut self) {
+        self.failed = 0;
+    }
+
+    /// An attempt has failed. `is_resumable`: all that the client has of the answer can be gone on
+    /// with.
+    ///
+    /// # Errors
+    /// The request ends with that.
+    pub fn failed(&mut self, at: &At, is_resumable: bool, error: Error) -> Result<(), Error> {
+        // It said something and then fell silent: another may go on. Before the first token, the
+        // request's time is up.
+        let error = match error {
+            Error::NodeTimeout if at.has_spoken && is_resumable => Error::NodeLost,
+            error => error,
+        };
+        self.engine_deaths += usize::from(error == Error::EngineLost);
+        if self.engine_deaths >= ENGINE_DEATHS_MAX {
+            return Err(Error::Quarantined);
+        }
+        if !is_resumable || !error.is_retryable() || self.failed >= self.retries_max {
+            return Err(error);
+        }
+        self.failed += 1;
+        self.seek = self.seek_beyond(at);
+        self.failure = Some(error);
+        Ok(())
+    }
+
+    /// No endpoint took it in time: what the last one said tells more than that.
+    pub fn gives_up(&mut self, error: Error) -> Error {
+        self.failure.take().unwrap_or(error)
+    }
+}
+
+/// What an error says of the node that it happened at.
+pub fn outcome_of(error: &Error) -> Outcome {
+    match error {
+        // It is full, or about to leave: it says so.
+        Error::NodeRefused(429 | 503) => Outcome::Unknown,
+        Error::NodeFailed(_) => Outcome::Answered,
+        _ => Outcome::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(endpoint: u64, has_spoken: bool) -> At {
+        let attempt = Attempt { endpoint, engine_restarts: 0 };
+        let (id, digest) = ("m".to_string(), "d".to_string());
+        let model = Arc::new(ModelStatus { id, digest, context_tokens: 8, created: 0 });
+        At { attempt, model, has_spoken }
+    }
+
+    #[test]
+    fn an_answer_that_has_begun_seeks_the_same_model_file() {
+        let mut pursuit = Pursuit::new(2);
+        assert_eq!(pursuit.failed(&at(1, false), true, Error::NodeLost), Ok(()));
+        assert_eq!(pursuit.seek().origin, None);
+        assert_eq!(pursuit.failed(&at(2, true), true, Error::NodeLost), Ok(()));
+        assert!(pursuit.seek().origin.is_some());
+        let tried: Vec<u64> = pursuit.seek().tried.iter().map(|a| a.endpoint).collect();
+        assert_eq!(tried, [1, 2]);
+        assert_eq!(pursuit.gives_up(Error::NoNode), Error::NodeLost);
+    }
+
+    #[test]
+    fn failures_in_a_row_are_counted_and_getting_on_forgives_them() {
+        let mut pursuit = Pursuit::new(1);
+        for endpoint in 0..9 {
+            assert_eq!(pursuit.failed(&at(endpoint, true), true, Error::NodeLost), Ok(()));
+            pursuit.gets_on();
+        }
+        assert_eq!(pursuit.failed(&at(10, false), true, Error::NodeRefused(500)), Ok(()));
+        let last = pursuit.failed(&at(11, false), true, Error::NodeRefused(503));
+        assert_eq!(last, Err(Error::NodeRefused(503)));
+    }
+
+    #[test]
+    fn silence_is_the_nodes_only_after_it_has_spoken() {
+        let fails = |spoken, resumable| {
+            Pursuit::new(2).failed(&at(1, spoken), resumable, Error::NodeTimeout)
+        };
+        assert_eq!(fails(true, true), Ok(()));
+        assert_eq!(fails(false, true), Err(Error::NodeTimeout));
+        assert_eq!(fails(true, false), Err(Error::NodeTimeout));
+    }
+
+    #[test]
+    fn the_second_engine_that_dies_is_the_last() {
+        let mut pursuit = Pursuit::new(9);
+        assert_eq!(pursuit.failed(&at(1, true), true, Error::EngineLost), Ok(()));
+        pursuit.gets_on();
+        let second = pursuit.failed(&at(2, true), true, Error::EngineLost);
+        assert_eq!(second, Err(Error::Quarantined));
+    }
+}

@@ -1,0 +1,414 @@
+//! The gateway of a storm: what dispatcher and answers do, around the same pure cores.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use flotilla_gateway::admission::{Bounds, TicketId};
+use flotilla_gateway::broker::{Binding, Broker, Refused, Want};
+use flotilla_gateway::error::Error;
+use flotilla_gateway::fleet::{Attempt, EndpointId, Outcome, Seek};
+use flotilla_gateway::prefix::Prefix;
+use flotilla_gateway::progress::Progress;
+use flotilla_gateway::pursuit::{At, Pursuit, outcome_of};
+use flotilla_gateway::routing::Policy;
+use inference_protocol::fleet::{NodeState, NodeStatus};
+use inference_protocol::resume::Resume;
+use inference_protocol::sse::payloads;
+
+use super::bugs::Bug;
+use super::requests::{Ended, Request, Running, State};
+
+/// How long an answer waits for another node, in seconds.
+const RESUME: f64 = 30.0;
+
+/// A request that a node is to work on.
+pub struct Sent {
+    pub request: usize,
+    pub node: usize,
+    pub job: u64,
+    pub resume: Resume,
+}
+
+/// See the module.
+pub struct Gateway {
+    pub broker: Broker<usize>,
+    pub requests: Vec<Request>,
+    tickets: HashMap<TicketId, usize>,
+    jobs: u64,
+    pub bug: Bug,
+    /// What each node last said, by its endpoint.
+    told: HashMap<EndpointId, NodeState>,
+    /// What does not hold.
+    pub violations: Vec<String>,
+    pub resumes: u64,
+    pub retries: u64,
+    pub moved: u64,
+    /// Jobs at nodes that are to be told to stop.
+    pub cancelled: Vec<(usize, u64)>,
+}
+
+fn at(now: f64) -> Duration {
+    Duration::from_secs_f64(now)
+}
+
+impl Gateway {
+    pub fn new(policy: Policy, bug: Bug) -> Self {
+        let bounds = Bounds { depth_max: 64, bytes_max: 1 << 20 };
+        Self {
+            broker: Broker::new(bounds, policy),
+            requests: Vec::new(),
+            tickets: HashMap::new(),
+            jobs: 0,
+            bug,
+            told: HashMap::new(),
+            violations: Vec::new(),
+            resumes: 0,
+            retries: 0,
+            moved: 0,
+            cancelled: Vec::new(),
+        }
+    }
+
+    pub fn violated(&mut self, what: String) {
+        self.violations.push(what);
+    }
+
+    pub fn join(&mut self, node: usize, status: NodeStatus, now: f64) -> EndpointId {
+        let state = status.state;
+        let (id, _) = self.broker.fleet.add(node, status, at(now));
+        self.told.insert(id, state);
+        id
+    }
+
+    pub fn observe(&mut self, id: EndpointId, mut status: NodeStatus, now: f64) {
+        self.told.insert(id, status.state);
+        if self.bug == Bug::RouteToDraining && status.state == NodeState::Draining {
+            let was = self.broker.fleet.endpoint(id).map(|e| e.status.clone());
+            status = was.unwrap_or(status);
+        }
+        if self.bug == Bug::FreeSlotsOverstated {
+            status.slots += 1;
+        }
+        if self.bug == Bug::HeartbeatResetsCounters {
+            let leases = self.broker.fleet.endpoint(id).map_or(0, |e| e.leases());
+            let binding = self.running_at(id).next().map(|(_, r)| r.binding.clone());
+            for _ in 0..leases {
+                if let Some(binding) = &binding {
+                    self.broker.release(binding, Outcome::Unknown, at(now));
+                }
+            }
+        }
+        let leaves = status.state == NodeState::Draining;
+        self.broker.fleet.observe(id, status, at(now));
+        let here: Vec<usize> = self.running_at(id).map(|(number, _)| number).collect();
+        here.into_iter().filter(|_| leaves).for_each(|number| self.look_elsewhere(number, now));
+    }
+
+    /// A request's node is about to leave: it lines up for another one meanwhile.
+    fn look_elsewhere(&mut self, number: usize, now: f64) {
+        let request = &mut self.requests[number];
+        if request.moving.is_some() || !request.progress.is_resumable() {
+            return;
+        }
+        let Some(here) = request.running().map(|running| running.at.clone()) else { return };
+        let seek = request.pursuit.seek_beyond(&here);
+        if let Ok(id) = self.line_up(number, &seek, now + RESUME, now) {
+            self.requests[number].moving = Some((id, now + RESUME));
+        }
+    }
+
+    fn running_at(&self, id: EndpointId) -> impl Iterator<Item = (usize, &Running)> {
+        self.requests.iter().enumerate().filter_map(move |(number, request)| match &request.state {
+            State::Running(running) if running.binding.endpoint == id => Some((number, running)),
+            _ => None,
+        })
+    }
+
+    /// A link is over: its requests fail over.
+    pub fn lose(&mut self, id: EndpointId, now: f64) {
+        self.told.remove(&id);
+        if self.bug != Bug::RouteToLost {
+            self.broker.fleet.remove(id, at(now));
+        }
+        let lost: Vec<usize> = self.running_at(id).map(|(number, _)| number).collect();
+        if self.bug != Bug::ForgetTheLost {
+            lost.into_iter().for_each(|number| self.fails(number, Error::NodeLost, now));
+        }
+    }
+
+    /// A request arrives.
+    pub fn arrive(&mut self, number: usize, now: f64) {
+        self.requests[number].deadline = now + self.requests[number].patience;
+        self.ask(number, now);
+    }
+
+    fn ask(&mut self, number: usize, now: f64) {
+        let request = &self.requests[number];
+        let (seek, deadline) = (request.pursuit.seek().clone(), request.deadline);
+        match self.line_up(number, &seek, deadline, now) {
+            Ok(id) => self.requests[number].state = State::Waiting(id),
+            Err(_) => self.end(number, Ended::Refused),
+        }
+    }
+
+    fn line_up(
+        &mut self,
+        number: usize,
+        seek: &Seek,
+        deadline: f64,
+        now: f64,
+    ) -> Result<TicketId, Refused> {
+        let request = &self.requests[number];
+        let want = Want {
+            model: "m",
+            tenant: &request.tenant,
+            class: request.class,
+            work: request.prompt.len() as f64,
+            bytes: request.prompt.len(),
+            prefix: &Prefix::new(&request.tenant, request.prompt.as_bytes()),
+            seek,
+        };
+        let id = self.broker.ask(&want, at((deadline - now).max(0.0)), at(now))?;
+        self.tickets.insert(id, number);
+        Ok(id)
+    }
+
+    fn end(&mut self, number: usize, how: Ended) {
+        if self.requests[number].is_done() {
+            self.violated(format!("request {number} ends twice: {how:?}"));
+        }
+        self.requests[number].state = State::Done(how);
+        self.stay(number);
+        if let Some(what) = self.requests[number].complaint() {
+            self.violated(format!("request {number} has {what}"));
+        }
+    }
+
+    /// It lines up for no other node any more.
+    fn stay(&mut self, number: usize) {
+        if let Some((id, _)) = self.requests[number].moving.take() {
+            self.tickets.remove(&id);
+            self.broker.withdraw(id);
+        }
+    }
+
+    /// Its time is up, if it still waits.
+    pub fn expire(&mut self, number: usize, now: f64) {
+        let request = &self.requests[number];
+        if request.moving.is_some_and(|(_, deadline)| now + 1e-6 >= deadline) {
+            self.stay(number);
+        }
+        let request = &self.requests[number];
+        let State::Waiting(id) = request.state else { return };
+        if now + 1e-6 < request.deadline || self.bug == Bug::WaitForever {
+            return;
+        }
+        self.tickets.remove(&id);
+        self.broker.withdraw(id);
+        let error = Error::QueueTimeout { retry_after_seconds: 1 };
+        let error = self.requests[number].pursuit.gives_up(error);
+        self.end(number, Ended::Failed(error));
+    }
+
+    /// Its client is gone.
+    pub fn leave(&mut self, number: usize, now: f64) {
+        match &self.requests[number].state {
+            State::New | State::Done(_) => return,
+            State::Waiting(id) => {
+                let id = *id;
+                self.tickets.remove(&id);
+                if self.bug != Bug::LeakWhenGrantIsLate {
+                    self.broker.withdraw(id);
+                }
+            }
+            State::Running(Running { binding, node, job, .. }) => {
+                self.cancelled.push((*node, *job));
+                if self.bug != Bug::LeakWhenClientLeaves {
+                    let binding = binding.clone();
+                    self.release(&binding, Outcome::Unknown, now);
+                }
+            }
+        }
+        self.end(number, Ended::ClientLeft);
+    }
+
+    fn release(&mut self, binding: &Binding, outcome: Outcome, now: f64) {
+        let there = self.broker.fleet.endpoint(binding.endpoint);
+        if there.is_some_and(|endpoint| endpoint.leases() == 0) {
+            return self.violated("a slot is given back that was free".into());
+        }
+        self.broker.release(binding, outcome, at(now));
+    }
+
+    /// Binds what can be bound; what is to be sent.
+    pub fn bind(&mut self, now: f64) -> Vec<Sent> {
+        let mut sent = Vec::new();
+        while let Some(binding) = self.broker.bind(at(now)) {
+            let Some(number) = self.tickets.remove(&binding.id) else {
+                // Nobody is there to take it.
+                if self.bug != Bug::LeakWhenGrantIsLate {
+                    self.release(&binding, Outcome::Unknown, now);
+                }
+                continue;
+            };
+            self.check(number, &binding, now);
+            self.moves(number, now);
+            sent.extend(self.send(number, binding, now));
+        }
+        sent
+    }
+
+    /// If it runs already, it leaves that for its new slot.
+    fn moves(&mut self, number: usize, now: f64) {
+        let request = &mut self.requests[number];
+        let State::Running(Running { binding, node, job, at, .. }) = &request.state else { return };
+        let (binding, node, job) = (binding.clone(), *node, *job);
+        request.pursuit.moves(at);
+        request.moving = None;
+        self.cancelled.push((node, job));
+        self.release(&binding, Outcome::Unknown, now);
+        self.moved += 1;
+    }
+
+    fn check(&mut self, number: usize, binding: &Binding, now: f64) {
+        let id = binding.endpoint;
+        let Some(endpoint) = self.broker.fleet.endpoint(id) else {
+            return self.violated(format!("request {number} is bound to nothing"));
+        };
+        let attempt = Attempt { endpoint: id, engine_restarts: endpoint.status.engine_restarts };
+        let held = self.running_at(id).count() as u32 + 1;
+        let request = &self.requests[number];
+        let deadline = request.moving.map_or(request.deadline, |(_, deadline)| deadline);
+        let slots = endpoint.status.slots - u32::from(self.bug == Bug::FreeSlotsOverstated);
+        let wrong = [
+            (held > slots, "more permits than slots"),
+            (
+                self.told.get(&id) != Some(&NodeState::Ready),
+                "a node that is not there or not ready",
+            ),
+            (endpoint.health.is_out(), "an ejected node"),
+            (request.failed.contains(&attempt), "the engine that failed it"),
+            (now > deadline + 1e-6, "a slot after its deadline"),
+        ];
+        for (_, what) in wrong.iter().filter(|(is_wrong, _)| *is_wrong) {
+            self.violated(format!("request {number} gets {what} at {now:.3}"));
+        }
+    }
+
+    fn send(&mut self, number: usize, binding: Binding, now: f64) -> Option<Sent> {
+        let endpoint = self.broker.fleet.endpoint(binding.endpoint)?;
+        let engine_restarts = endpoint.status.engine_restarts;
+        let (node, attempt) =
+            (endpoint.link, Attempt { endpoint: binding.endpoint, engine_restarts });
+        self.jobs += 1;
+        let request = &mut self.requests[number];
+        request.progress.moves();
+        let mut resume = request.progress.resume().clone();
+        match self.bug {
+            Bug::ForgetTokens => resume.choices.clear(),
+            Bug::RepeatEvents => resume.choices.iter_mut().for_each(|said| said.events = 0),
+            _ => {}
+        }
+        let at = At { attempt, model: binding.model.clone(), has_spoken: false };
+        let job = self.jobs;
+        request.state = State::Running(Running { binding, node, job, at, heard: now });
+        Some(Sent { request: number, node, job, resume })
+    }
+
+    /// A node writes into a stream.
+    pub fn hear(&mut self, number: usize, job: u64, written: &str, now: f64) {
+        let bug = self.bug;
+        let request = &mut self.requests[number];
+        if request.is_done() {
+            return;
+        }
+        let Some(running) = request.running() else {
+            return self.hear_the_dead(number, written);
+        };
+        if running.job != job {
+            return self.hear_the_dead(number, written);
+        }
+        running.heard = now;
+        let begins = !running.at.has_spoken;
+        running.at.has_spoken = true;
+        let binding = running.binding.clone();
+        request.pursuit.gets_on();
+        let read = request.progress.read(written.as_bytes(), true).expect("it is little");
+        assert_eq!(read.error, None);
+        request.text.push_str(&texts(&read.events));
+        if bug == Bug::ReleaseAtFirstToken && begins {
+            return self.release(&binding, Outcome::Answered, now);
+        }
+        if request.progress.is_complete() {
+            self.release(&binding, Outcome::Answered, now);
+            if bug == Bug::ReleaseTwice {
+                self.release(&binding, Outcome::Answered, now);
+            }
+            self.end(number, Ended::Complete);
+        }
+    }
+
+    fn hear_the_dead(&mut self, number: usize, written: &str) {
+        if self.bug == Bug::HearTheDead {
+            let mut progress = Progress::default();
+            let read = progress.read(written.as_bytes(), true).expect("it is little");
+            self.requests[number].text.push_str(&texts(&read.events));
+        }
+    }
+
+    /// What worked on a request has failed.
+    pub fn fails(&mut self, number: usize, error: Error, now: f64) {
+        let bug = self.bug;
+        let request = &mut self.requests[number];
+        let is_resumable = request.progress.is_resumable();
+        let State::Running(Running { binding, at, node, job, .. }) = &request.state else { return };
+        let (binding, at, node, job) = (binding.clone(), at.clone(), *node, *job);
+        self.cancelled.push((node, job));
+        if bug != Bug::LeakWhenAttemptFails {
+            self.release(&binding, outcome_of(&error), now);
+        }
+        self.stay(number);
+        let request = &mut self.requests[number];
+        request.killed += usize::from(error == Error::EngineLost);
+        request.failed.push(at.attempt);
+        let was_begun = request.progress.tokens() > 0;
+        if bug == Bug::EndSilently && was_begun {
+            return self.end(number, Ended::Complete);
+        }
+        let mut failed = request.pursuit.failed(&at, is_resumable, error);
+        match bug {
+            Bug::SpreadPoison if failed.is_err() => {
+                (request.pursuit, failed) = (Pursuit::new(9), Ok(()));
+            }
+            Bug::RetrySameEngine => request.pursuit = Pursuit::new(3),
+            _ => {}
+        }
+        match failed {
+            Err(error) => self.end(number, Ended::Failed(error)),
+            Ok(()) => {
+                request.deadline = request.deadline.max(now + RESUME);
+                *(if was_begun { &mut self.resumes } else { &mut self.retries }) += 1;
+                self.ask(number, now);
+            }
+        }
+        if self.requests[number].killed > 2 {
+            self.violated(format!("request {number} has killed a third engine"));
+        }
+    }
+
+    /// Whether the node that a request runs on is there.
+    pub fn is_linked(&self, running: &Running) -> bool {
+        self.told.contains_key(&running.binding.endpoint)
+    }
+
+    /// Requests that have heard nothing for too long.
+    pub fn idle_since(&self, before: f64) -> Vec<usize> {
+        let idle = |(_, request): &(usize, &Request)| matches!(&request.state, State::Running(running) if running.heard < before);
+        self.requests.iter().enumerate().filter(idle).map(|(number, _)| number).collect()
+    }
+}
+
+fn texts(events: &[u8]) -> String {
+    let read = |payload: &[u8]| serde_json::from_slice::<String>(payload).ok();
+    payloads(events).filter_map(read).collect()
+}

@@ -1,0 +1,116 @@
+//! Requests of a storm, and what a client sees of them.
+
+use flotilla_gateway::admission::{Class, TicketId};
+use flotilla_gateway::broker::Binding;
+use flotilla_gateway::error::Error;
+use flotilla_gateway::fleet::Attempt;
+use flotilla_gateway::progress::Progress;
+use flotilla_gateway::pursuit::{At, Pursuit};
+
+/// A prompt with this in it kills every engine that works on it.
+pub const POISON: char = '!';
+
+/// Where a request is.
+#[derive(Debug)]
+pub enum State {
+    /// Not here yet.
+    New,
+    /// In the queue.
+    Waiting(TicketId),
+    /// It has a slot.
+    Running(Running),
+    /// Over.
+    Done(Ended),
+}
+
+/// A request that has a slot.
+#[derive(Debug)]
+pub struct Running {
+    pub binding: Binding,
+    pub node: usize,
+    /// Its number at the node.
+    pub job: u64,
+    pub at: At,
+    /// When it last said something.
+    pub heard: f64,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    Complete,
+    Refused,
+    Failed(Error),
+    ClientLeft,
+}
+
+/// A request. See the module.
+#[derive(Debug)]
+pub struct Request {
+    pub prompt: String,
+    pub tenant: String,
+    pub class: Class,
+    pub patience: f64,
+    /// When it must have a slot.
+    pub deadline: f64,
+    pub state: State,
+    pub progress: Progress,
+    pub pursuit: Pursuit,
+    /// What the client has.
+    pub text: String,
+    /// Its place in the line for another node, while its own is about to leave, and until when.
+    pub moving: Option<(TicketId, f64)>,
+    /// Attempts that failed.
+    pub failed: Vec<Attempt>,
+    /// Engines that died while they worked on it.
+    pub killed: usize,
+}
+
+impl Request {
+    pub fn new(number: usize, prompt: String, tenant: u32, class: Class, patience: f64) -> Self {
+        Self {
+            prompt,
+            tenant: format!("t{tenant}"),
+            class,
+            patience,
+            deadline: f64::INFINITY,
+            state: State::New,
+            progress: Progress::new(number as u128, 0),
+            pursuit: Pursuit::new(3),
+            text: String::new(),
+            moving: None,
+            failed: Vec::new(),
+            killed: 0,
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        matches!(self.state, State::Done(_))
+    }
+
+    pub fn is_poison(&self) -> bool {
+        self.prompt.contains(POISON)
+    }
+
+    pub fn running(&mut self) -> Option<&mut Running> {
+        match &mut self.state {
+            State::Running(running) => Some(running),
+            _ => None,
+        }
+    }
+
+    /// The answer of a node that lives.
+    fn expected(&self) -> &str {
+        self.prompt.trim_end_matches('\0')
+    }
+
+    /// What is wrong with what the client has.
+    pub fn complaint(&self) -> Option<String> {
+        let (text, expected) = (&self.text, self.expected());
+        let is_right = match self.state {
+            State::Done(Ended::Complete) => text == expected,
+            _ => expected.starts_with(text.as_str()),
+        };
+        (!is_right).then(|| format!("{text:?} for {expected:?}, {:?}", self.state))
+    }
+}

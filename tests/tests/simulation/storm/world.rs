@@ -1,0 +1,496 @@
+//! What happens in a storm, and when.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+
+use flotilla_gateway::admission::Class;
+use flotilla_gateway::error::Error;
+use flotilla_gateway::fleet::EndpointId;
+use flotilla_gateway::routing::Policy;
+use inference_protocol::fleet::NodeState;
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+
+use super::bugs::Bug;
+use super::gateway::{Gateway, Sent};
+use super::node::Node;
+use super::requests::{Ended, POISON, Request, State};
+
+/// A node that says nothing for this long is out, and how often it says something.
+const SILENCE: f64 = 3.0;
+const HEARTBEAT: f64 = 1.0;
+/// From a node to the gateway.
+const DELAY: f64 = 0.03;
+/// A stream that says nothing for this long has failed.
+const IDLE: f64 = 20.0;
+/// Faults and arrivals end here; soon after that all must be over.
+const STORM: f64 = 60.0;
+const AFTERMATH: f64 = 600.0;
+
+/// Something that happens.
+#[derive(Debug, Clone, Copy)]
+enum Happening {
+    Arrives(usize),
+    Leaves(usize),
+    Expires(usize),
+    /// A node's step, in one of its lives.
+    Steps(usize, u64),
+    /// What it wrote arrives, over that link.
+    Hears(usize, EndpointId),
+    /// A node says how it is.
+    Says(usize, u64),
+    /// Is a link still heard of?
+    Listens(usize, EndpointId),
+    Fault(usize, Fault),
+    /// A node joins, if it can.
+    Joins(usize),
+    /// Its engine is there again.
+    Recovers(usize, u64),
+    /// It goes on where it stood still.
+    Thaws(usize, u64),
+    /// Streams that stand still are looked for.
+    Looks,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Crash,
+    EngineDeath,
+    Freeze,
+    LinkCut,
+    Drain,
+    Lie,
+    /// Its clock, and the gateway's with it, jumps: a machine that was suspended.
+    Jump,
+}
+
+/// What became of a storm.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub violations: Vec<String>,
+    pub complete: usize,
+    pub failed: usize,
+    pub refused: usize,
+    pub left: usize,
+    pub quarantined: usize,
+    pub resumes: u64,
+    pub retries: u64,
+    pub moved: u64,
+}
+
+struct World {
+    now: f64,
+    /// When all must be over.
+    end: f64,
+    random: Pcg64,
+    agenda: BinaryHeap<Reverse<(u64, u64)>>,
+    happenings: HashMap<u64, Happening>,
+    next: u64,
+    nodes: Vec<Node>,
+    /// Each node's link, and when it was last heard of.
+    links: Vec<Option<(EndpointId, f64)>>,
+    /// Whether a node's next step is on the agenda, for its life.
+    steps: Vec<Option<u64>>,
+    /// What is on its way from each node, in order: a job's text, or that its engine is gone.
+    wires: Vec<VecDeque<(u64, Option<String>)>>,
+    /// Requests by their numbers at nodes.
+    jobs: HashMap<u64, usize>,
+    gateway: Gateway,
+}
+
+/// Plays a storm.
+pub fn storm(seed: u64, bug: Bug) -> Report {
+    let mut world = World::new(seed, bug);
+    world.prepare();
+    world.run();
+    world.report()
+}
+
+impl World {
+    fn new(seed: u64, bug: Bug) -> Self {
+        let mut random = Pcg64::seed_from_u64(seed);
+        let mut pick = |n: u32| random.next_u32() % n;
+        // Most are small; some are large.
+        let count = if pick(50) == 0 { 1 + pick(200) } else { 1 + pick(8) };
+        let nodes: Vec<Node> = (0..count)
+            .map(|i| Node::new(format!("n{i}"), 1 + pick(4), [0.02, 0.05, 0.2][pick(3) as usize]))
+            .collect();
+        let policy = Policy::ALL[pick(4) as usize];
+        Self {
+            now: 0.0,
+            end: STORM + AFTERMATH,
+            random,
+            agenda: BinaryHeap::new(),
+            happenings: HashMap::new(),
+            next: 0,
+            links: vec![None; nodes.len()],
+            steps: vec![None; nodes.len()],
+            wires: vec![VecDeque::new(); nodes.len()],
+            nodes,
+            jobs: HashMap::new(),
+            gateway: Gateway::new(policy, bug),
+        }
+    }
+
+    fn pick(&mut self, n: u32) -> u32 {
+        self.random.next_u32() % n
+    }
+
+    /// 0 to 1.
+    fn part(&mut self) -> f64 {
+        f64::from(self.random.next_u32()) / f64::from(u32::MAX)
+    }
+
+    fn at(&mut self, when: f64, what: Happening) {
+        self.next += 1;
+        self.agenda.push(Reverse(((when * 1e9) as u64, self.next)));
+        self.happenings.insert(self.next, what);
+    }
+
+    /// Writes down who comes when, and what goes wrong.
+    fn prepare(&mut self) {
+        for node in 0..self.nodes.len() {
+            let when = if self.pick(4) == 0 { self.part() * STORM / 2.0 } else { 0.0 };
+            self.at(when, Happening::Joins(node));
+        }
+        let requests = 20 + self.pick(40) as usize;
+        let mut when = 0.5;
+        for number in 0..requests {
+            // In bursts.
+            when += if self.pick(4) == 0 { self.part() * 6.0 } else { 0.0 };
+            let request = self.request(number);
+            self.gateway.requests.push(request);
+            self.at(when.min(STORM), Happening::Arrives(number));
+            if self.pick(6) == 0 {
+                let after = self.part() * 8.0;
+                self.at(when.min(STORM) + after, Happening::Leaves(number));
+            }
+        }
+        for _ in 0..self.pick(3 + self.nodes.len() as u32 * 3) {
+            let (when, node) = (self.part() * STORM, self.pick(self.nodes.len() as u32) as usize);
+            let fault = match self.pick(14) {
+                0..=2 => Fault::Crash,
+                3..=5 => Fault::EngineDeath,
+                6 | 7 => Fault::Freeze,
+                8 | 9 => Fault::LinkCut,
+                10 | 11 => Fault::Drain,
+                12 => Fault::Lie,
+                _ => Fault::Jump,
+            };
+            self.at(when, Happening::Fault(node, fault));
+        }
+        self.at(IDLE, Happening::Looks);
+    }
+
+    fn request(&mut self, number: usize) -> Request {
+        let words = ["one ", "déjà vu ", "🐱 ", "count to ten ", "a longer sentence, for once "];
+        let mut prompt = format!("{number}: ");
+        for _ in 0..=self.pick(2) {
+            prompt.push_str(words[self.pick(words.len() as u32) as usize]);
+        }
+        if self.pick(40) == 0 {
+            prompt.push(POISON);
+        }
+        prompt.push('\0');
+        let class = Class::ALL[self.pick(3) as usize];
+        let patience = [0.5, 5.0, 60.0, 300.0][self.pick(4) as usize];
+        Request::new(number, prompt, self.pick(3), class, patience)
+    }
+
+    fn run(&mut self) {
+        while let Some(Reverse((nanos, number))) = self.agenda.pop() {
+            self.now = self.now.max(nanos as f64 / 1e9);
+            if self.now > self.end {
+                break;
+            }
+            let Some(what) = self.happenings.remove(&number) else { continue };
+            self.happens(what);
+            // After a jump of the clock, what is due comes first.
+            let due = |Reverse((nanos, _)): &Reverse<(u64, u64)>| *nanos as f64 / 1e9 <= self.now;
+            if self.agenda.peek().is_some_and(due) {
+                continue;
+            }
+            self.settle();
+            let is_over = self.gateway.requests.iter().all(Request::is_done);
+            let is_broken = !self.gateway.violations.is_empty();
+            if is_broken || (self.now > STORM && is_over && self.nodes_are_idle()) {
+                return;
+            }
+        }
+    }
+
+    fn nodes_are_idle(&self) -> bool {
+        self.nodes.iter().all(|node| node.is_frozen || node.is_idle())
+    }
+
+    /// What follows at once from what happened.
+    fn settle(&mut self) {
+        let now = self.now;
+        for (node, job) in std::mem::take(&mut self.gateway.cancelled) {
+            self.nodes[node].cancel(job);
+        }
+        let waits = |r: &Request| matches!(r.state, State::Waiting(_)).then_some(r.deadline);
+        for Sent { request, node, job, resume } in self.gateway.bind(now) {
+            self.jobs.insert(job, request);
+            // What is sent to a node that is gone is lost.
+            if self.links[node].is_some() && !self.nodes[node].is_frozen {
+                let prompt = self.gateway.requests[request].prompt.clone();
+                self.nodes[node].submit(job, &prompt, &resume);
+                self.step_soon(node);
+            }
+        }
+        let gone = |r: &&Request| match &r.state {
+            State::Running(running) => !self.gateway.is_linked(running),
+            _ => false,
+        };
+        let gone = self.gateway.requests.iter().filter(gone).count();
+        if gone > 0 {
+            self.gateway.violated(format!("{gone} requests wait for a node that is gone"));
+        }
+        let late = |(_, r): &(usize, &Request)| waits(r).is_some_and(|d| now > d + 1.0);
+        let late = self.gateway.requests.iter().enumerate().find(late).map(|(number, _)| number);
+        if let Some(number) = late {
+            self.gateway.violated(format!("request {number} waits beyond its deadline"));
+        }
+    }
+
+    fn step_soon(&mut self, node: usize) {
+        let life = self.nodes[node].life;
+        if self.steps[node] != Some(life) && !self.nodes[node].is_frozen {
+            self.steps[node] = Some(life);
+            self.at(self.now + self.nodes[node].pace, Happening::Steps(node, life));
+        }
+    }
+
+    fn happens(&mut self, what: Happening) {
+        let now = self.now;
+        match what {
+            Happening::Arrives(number) => {
+                self.gateway.arrive(number, now);
+                self.expect(number);
+            }
+            Happening::Leaves(number) => self.gateway.leave(number, now),
+            Happening::Expires(number) => self.gateway.expire(number, now),
+            Happening::Steps(node, life) => self.steps(node, life),
+            Happening::Hears(node, link) => self.hears(node, link),
+            Happening::Says(node, life) => self.says(node, life),
+            Happening::Listens(node, link) => self.listens(node, link),
+            Happening::Fault(node, fault) => self.fault(node, fault),
+            Happening::Joins(node) => self.joins(node),
+            Happening::Recovers(node, life) => {
+                if self.nodes[node].life == life && self.nodes[node].state == NodeState::Restarting
+                {
+                    self.nodes[node].state = NodeState::Ready;
+                    self.tell(node);
+                }
+            }
+            Happening::Thaws(node, life) => self.thaws(node, life),
+            Happening::Looks => {
+                for number in self.gateway.idle_since(now - IDLE) {
+                    self.gateway.fails(number, Error::NodeTimeout, now);
+                    self.expect(number);
+                }
+                self.at(now + 1.0, Happening::Looks);
+            }
+        }
+    }
+
+    /// Notes when a request's time is up.
+    fn expect(&mut self, number: usize) {
+        let request = &self.gateway.requests[number];
+        let waits = matches!(request.state, State::Waiting(_)).then_some(request.deadline);
+        let moves = request.moving.map(|(_, deadline)| deadline);
+        for deadline in waits.into_iter().chain(moves) {
+            self.at(deadline, Happening::Expires(number));
+        }
+    }
+
+    fn joins(&mut self, node: usize) {
+        if self.links[node].is_some() || self.nodes[node].is_frozen {
+            return;
+        }
+        let status = self.nodes[node].status();
+        let link = self.gateway.join(node, status, self.now);
+        self.links[node] = Some((link, self.now));
+        self.at(self.now + SILENCE, Happening::Listens(node, link));
+        let life = self.nodes[node].life;
+        self.at(self.now + HEARTBEAT, Happening::Says(node, life));
+        self.step_soon(node);
+    }
+
+    fn says(&mut self, node: usize, life: u64) {
+        if self.nodes[node].life != life || self.nodes[node].is_frozen {
+            return;
+        }
+        self.tell(node);
+        // Sometimes late, but not too late.
+        let late = if self.pick(10) == 0 { self.part() * 1.8 } else { 0.0 };
+        self.at(self.now + HEARTBEAT + late, Happening::Says(node, life));
+    }
+
+    fn tell(&mut self, node: usize) {
+        if let Some((link, heard)) = &mut self.links[node] {
+            *heard = self.now;
+            self.gateway.observe(*link, self.nodes[node].status(), self.now);
+            if self.nodes[node].state == NodeState::Draining {
+                self.expect_all();
+            }
+        }
+    }
+
+    fn listens(&mut self, node: usize, link: EndpointId) {
+        let Some((current, heard)) = self.links[node] else { return };
+        if current != link {
+            return;
+        }
+        match self.now - heard >= SILENCE {
+            true => self.loses_link(node),
+            // A little later than that: times are whole nanoseconds.
+            false => self.at(heard + SILENCE + 1e-6, Happening::Listens(node, link)),
+        }
+    }
+
+    /// The gateway gives a link up; a node that lives dials again.
+    fn loses_link(&mut self, node: usize) {
+        let Some((link, _)) = self.links[node].take() else { return };
+        self.nodes[node].lose_link();
+        self.wires[node].clear();
+        self.gateway.lose(link, self.now);
+        self.expect_all();
+        let after = 0.2 + self.part();
+        self.at(self.now + after, Happening::Joins(node));
+    }
+
+    fn expect_all(&mut self) {
+        (0..self.gateway.requests.len()).for_each(|number| self.expect(number));
+    }
+
+    fn steps(&mut self, node: usize, life: u64) {
+        if self.steps[node] == Some(life) {
+            self.steps[node] = None;
+        }
+        if self.nodes[node].life != life || self.nodes[node].is_frozen {
+            return;
+        }
+        let poison = |(_, r): &(usize, &Request)| {
+            r.is_poison() && matches!(&r.state, State::Running(running) if running.node == node)
+        };
+        if self.gateway.requests.iter().enumerate().any(|r| poison(&r)) {
+            return self.engine_dies(node);
+        }
+        for (job, written) in self.nodes[node].step() {
+            self.write(node, job, Some(written));
+        }
+        if !self.nodes[node].is_idle() {
+            self.step_soon(node);
+        }
+    }
+
+    /// A node writes; it is read a little later, unless the link is gone by then.
+    fn write(&mut self, node: usize, job: u64, text: Option<String>) {
+        if let Some((link, _)) = self.links[node] {
+            self.wires[node].push_back((job, text));
+            self.at(self.now + DELAY, Happening::Hears(node, link));
+        }
+    }
+
+    fn hears(&mut self, node: usize, link: EndpointId) {
+        if self.links[node].is_none_or(|(current, _)| current != link) {
+            return;
+        }
+        let Some((job, written)) = self.wires[node].pop_front() else { return };
+        let number = self.jobs[&job];
+        match written {
+            Some(text) => self.gateway.hear(number, job, &text, self.now),
+            None if self.gateway.requests[number].running().is_some_and(|r| r.job == job) => {
+                self.gateway.fails(number, Error::EngineLost, self.now);
+                self.expect(number);
+            }
+            None => {}
+        }
+    }
+
+    fn engine_dies(&mut self, node: usize) {
+        let jobs = self.nodes[node].lose_engine();
+        if self.nodes[node].state == NodeState::Ready {
+            self.nodes[node].state = NodeState::Restarting;
+        }
+        self.tell(node);
+        jobs.into_iter().for_each(|job| self.write(node, job, None));
+        let (life, after) = (self.nodes[node].life, 0.3 + self.part());
+        self.at(self.now + after, Happening::Recovers(node, life));
+    }
+
+    fn fault(&mut self, node: usize, fault: Fault) {
+        let life = self.nodes[node].life;
+        match fault {
+            Fault::Crash => {
+                self.nodes[node].live_again();
+                self.loses_link(node);
+            }
+            Fault::EngineDeath if !self.nodes[node].is_frozen => self.engine_dies(node),
+            Fault::Freeze => {
+                self.nodes[node].is_frozen = true;
+                let after = 1.0 + self.part() * 9.0;
+                self.at(self.now + after, Happening::Thaws(node, life));
+            }
+            Fault::LinkCut => self.loses_link(node),
+            Fault::Drain if !self.nodes[node].is_frozen => {
+                self.nodes[node].state = NodeState::Draining;
+                self.tell(node);
+                // It leaves, and another one comes in its place.
+                let after = 5.0 + self.part() * 20.0;
+                self.at(self.now + after, Happening::Fault(node, Fault::Crash));
+            }
+            Fault::Lie => {
+                self.nodes[node].lie = self.pick(3);
+                self.tell(node);
+            }
+            Fault::Jump => {
+                let jump = self.part() * 120.0;
+                self.now += jump;
+                self.end += jump;
+            }
+            Fault::EngineDeath | Fault::Drain => {}
+        }
+    }
+
+    fn thaws(&mut self, node: usize, life: u64) {
+        if self.nodes[node].life == life && self.nodes[node].is_frozen {
+            self.nodes[node].is_frozen = false;
+            self.at(self.now, Happening::Says(node, life));
+            self.at(self.now + 0.2, Happening::Joins(node));
+            self.step_soon(node);
+        }
+    }
+
+    fn report(mut self) -> Report {
+        let mut report = Report::default();
+        for request in &self.gateway.requests {
+            match &request.state {
+                State::Done(Ended::Complete) => report.complete += 1,
+                State::Done(Ended::Failed(Error::Quarantined)) => report.quarantined += 1,
+                State::Done(Ended::Failed(_)) => report.failed += 1,
+                State::Done(Ended::Refused) => report.refused += 1,
+                State::Done(Ended::ClientLeft) => report.left += 1,
+                State::New | State::Waiting(_) | State::Running(_) => {}
+            }
+        }
+        let broken = !self.gateway.violations.is_empty();
+        let undone = self.gateway.requests.iter().filter(|r| !r.is_done()).count();
+        let totals = self.gateway.broker.fleet.totals();
+        let left = BTreeMap::from([
+            ("requests without an outcome", undone),
+            ("leases", totals.leases as usize),
+            ("waiting tickets", self.gateway.broker.depth()),
+            ("busy nodes", self.nodes.iter().filter(|n| !n.is_frozen && !n.is_idle()).count()),
+        ]);
+        for (what, count) in left.into_iter().filter(|(_, count)| *count > 0 && !broken) {
+            self.gateway.violated(format!("{count} {what} are left"));
+        }
+        report.violations = self.gateway.violations;
+        (report.resumes, report.retries) = (self.gateway.resumes, self.gateway.retries);
+        report.moved = self.gateway.moved;
+        report
+    }
+}
