@@ -67,8 +67,10 @@ bench-engine: build
 	@$(TARGET)/release/flotilla-agent synth --shape qwen2.5-0.5b --quant q4_0 --force $(BENCH_MODEL)
 	@$(TARGET)/release/flotilla-agent bench $(BENCH_MODEL)
 
-## What routing is worth, in simulated time.
-bench-gateway:
+## What the gateway costs beside nginx and HAProxy (apt install nginx-light haproxy), and what
+## its routing is worth, in simulated time: one line of JSON for each figure. Two minutes.
+bench-gateway: build
+	@$(CARGO) test $(CHOICE) --test bench_gateway -- --ignored --nocapture 2>/dev/null | grep '^{'
 	@$(CARGO) test $(CHOICE) --test simulation -- --nocapture 2>/dev/null | grep '^{'
 
 ## Mixed traffic for MINUTES against one agent: fails if memory grows or anything stays in flight.

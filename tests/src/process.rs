@@ -114,10 +114,19 @@ impl Server {
         Self::spawn(program(name, arguments))
     }
 
+    /// The same with variables of the environment.
+    pub fn start_with(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = program(name, arguments);
+        command.env("RUST_LOG", "info").envs(variables.iter().copied());
+        Self::spawn(command)
+    }
+
     /// Starts any command that becomes a program of ours.
     pub fn spawn(mut command: Command) -> Self {
+        if !command.get_envs().any(|(name, _)| name == "RUST_LOG") {
+            command.env("RUST_LOG", "info");
+        }
         let mut child = command
-            .env("RUST_LOG", "info")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -1,0 +1,112 @@
+//! Clients.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::EVENTS;
+use crate::proxies::Proxy;
+
+/// A chat of 700 bytes.
+fn body(streams: bool) -> Bytes {
+    let text = "What is the capital of France? ".repeat(18);
+    let messages = json!([{"role": "user", "content": text}]);
+    let request = json!({"model": "flotilla-demo", "stream": streams, "messages": messages});
+    Bytes::from(request.to_string())
+}
+
+fn request(proxy: &Proxy, body: &Bytes) -> Request<Full<Bytes>> {
+    let key = proxy.key.as_deref().unwrap_or("none");
+    Request::post("/v1/chat/completions")
+        .header("host", "bench")
+        .header("content-type", "application/json")
+        .header("authorization", format!("Bearer {key}"))
+        .body(Full::new(body.clone()))
+        .unwrap()
+}
+
+async fn connect(proxy: &Proxy) -> SendRequest<Full<Bytes>> {
+    let stream = TcpStream::connect(proxy.address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// Sends one and reads all of its answer; its bytes.
+async fn ask(sender: &mut SendRequest<Full<Bytes>>, request: Request<Full<Bytes>>) -> usize {
+    sender.ready().await.unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let (mut body, mut bytes) = (response.into_body(), 0);
+    while let Some(frame) = body.frame().await {
+        bytes += frame.unwrap().data_ref().map_or(0, Bytes::len);
+    }
+    bytes
+}
+
+/// Requests one after the other on so many connections; how many were answered.
+pub async fn requests(proxy: &Proxy, connections: usize, time: Duration) -> usize {
+    let (body, until) = (body(false), Instant::now() + time);
+    let mut clients = JoinSet::new();
+    for _ in 0..connections {
+        let mut sender = connect(proxy).await;
+        let first = request(proxy, &body);
+        clients.spawn(async move {
+            let mut count = 0;
+            while Instant::now() < until {
+                assert!(ask(&mut sender, first.clone()).await > 300);
+                count += 1;
+            }
+            count
+        });
+    }
+    clients.join_all().await.into_iter().sum()
+}
+
+/// So many streams side by side, to their ends; how many tokens they had.
+pub async fn streams(proxy: &Proxy, count: usize) -> u64 {
+    let body = body(true);
+    let mut clients = JoinSet::new();
+    for _ in 0..count {
+        let mut sender = connect(proxy).await;
+        let first = request(proxy, &body);
+        clients.spawn(async move { ask(&mut sender, first).await });
+    }
+    let bytes = clients.join_all().await;
+    assert!(bytes.iter().all(|bytes| *bytes > 200 * EVENTS as usize), "{bytes:?}");
+    EVENTS * count as u64
+}
+
+/// Half and 99 of 100 requests take no longer than this, in microseconds; 800 a second.
+pub async fn latencies(proxy: &Proxy, time: Duration) -> [f64; 2] {
+    let (body, until) = (body(false), Instant::now() + time);
+    let mut clients = JoinSet::new();
+    for _ in 0..8 {
+        let mut sender = connect(proxy).await;
+        let first = request(proxy, &body);
+        clients.spawn(async move {
+            let mut ticks = interval(Duration::from_millis(10));
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut took = Vec::new();
+            while Instant::now() < until {
+                ticks.tick().await;
+                let begun = Instant::now();
+                ask(&mut sender, first.clone()).await;
+                took.push(begun.elapsed().as_secs_f64() * 1e6);
+            }
+            took
+        });
+    }
+    let mut all: Vec<f64> = clients.join_all().await.into_iter().flatten().collect();
+    all.sort_by(f64::total_cmp);
+    [all[all.len() / 2], all[all.len() * 99 / 100]]
+}
