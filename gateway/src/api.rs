@@ -1,7 +1,9 @@
 //! Paths and methods -> what is done about them.
 
+use std::sync::LazyLock;
+
 use hyper::body::Incoming;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode, Uri};
 use inference_protocol::fleet::JOIN_PATH;
 use inference_protocol::openai::{Model, ModelList, to_json};
 
@@ -22,11 +24,15 @@ pub enum Api {
 }
 
 impl Api {
-    /// Its path.
-    pub fn path(self) -> &'static str {
+    /// Where it is at a node.
+    pub fn uri(self) -> Uri {
+        static CHAT: LazyLock<Uri> =
+            LazyLock::new(|| Uri::from_static("http://node/v1/chat/completions"));
+        static TEXT: LazyLock<Uri> =
+            LazyLock::new(|| Uri::from_static("http://node/v1/completions"));
         match self {
-            Self::ChatCompletions => "/v1/chat/completions",
-            Self::Completions => "/v1/completions",
+            Self::ChatCompletions => CHAT.clone(),
+            Self::Completions => TEXT.clone(),
         }
     }
 

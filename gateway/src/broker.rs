@@ -127,6 +127,22 @@ impl<L> Broker<L> {
         Ok(id)
     }
 
+    /// A slot for a request at once, if one is free and nobody waits.
+    pub fn bind_at_once(&mut self, want: &Want<'_>, now: Duration) -> Option<Binding> {
+        if self.queue.depth() > 0 {
+            return None;
+        }
+        self.seed = self.seed.wrapping_add(1);
+        let held = self.prefixes.held(want.prefix);
+        let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
+        let endpoint = self.fleet.pick(want.model, want.seek, choice)?;
+        let model = self.fleet.endpoint(endpoint)?.model(want.model)?.clone();
+        self.queue.pass(want.class, want.tenant, want.work);
+        self.fleet.claim(endpoint);
+        self.prefixes.insert(want.prefix, endpoint);
+        Some(Binding { id: 0, endpoint, model, work: want.work, since: now })
+    }
+
     /// Takes the next request that a slot is free for, and the slot.
     pub fn bind(&mut self, now: Duration) -> Option<Binding> {
         if self.queue.depth() == 0 || !self.fleet.is_any_open() {

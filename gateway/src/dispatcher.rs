@@ -61,6 +61,9 @@ impl Dispatcher {
         want: Want<'_>,
         deadline: tokio::time::Instant,
     ) -> Result<Lease, Error> {
+        if let Some(lease) = self.at_once(&want) {
+            return Ok(lease);
+        }
         let (_place, mut granted) = self.enqueue(&want, deadline)?;
         if want.is_retried() {
             // What is wrong with the node that failed shows in its status by then.
@@ -75,6 +78,13 @@ impl Dispatcher {
             Ok(Ok(lease)) => Ok(lease),
             _ => Err(self.queue_timeout(&want)),
         }
+    }
+
+    fn at_once(&self, want: &Want<'_>) -> Option<Lease> {
+        let now = self.now();
+        let mut core = self.lock();
+        let binding = core.broker.bind_at_once(want, now)?;
+        self.lease(&core, binding)
     }
 
     fn queue_timeout(&self, want: &Want<'_>) -> Error {

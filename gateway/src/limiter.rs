@@ -116,23 +116,30 @@ impl Limiter {
 
     /// OpenAI's headers about limits.
     pub fn mark(&self, headers: &mut HeaderMap) {
-        let buckets = [("requests", &self.requests), ("tokens", &self.tokens)];
-        for (what, bucket) in buckets {
+        for (names, bucket) in [(REQUESTS, &self.requests), (TOKENS, &self.tokens)] {
             let Some(bucket) = bucket else { continue };
             let (remaining, reset) = bucket.state();
-            for (field, value) in [
-                ("limit", bucket.limit.to_string()),
-                ("remaining", remaining.to_string()),
-                ("reset", openai_duration(reset)),
-            ] {
-                let name = HeaderName::try_from(format!("x-ratelimit-{field}-{what}"));
-                if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
-                    headers.insert(name, value);
-                }
+            let [limit_name, remaining_name, reset_name] = names;
+            headers.insert(limit_name, bucket.limit.into());
+            headers.insert(remaining_name, remaining.into());
+            if let Ok(reset) = HeaderValue::try_from(openai_duration(reset)) {
+                headers.insert(reset_name, reset);
             }
         }
     }
 }
+
+/// Names of headers: the limit, what is left of it, and when all of it is there again.
+const REQUESTS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+];
+const TOKENS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+];
 
 fn limited(limit: Limit, wait: Duration) -> Error {
     Error::RateLimited { limit, wait }

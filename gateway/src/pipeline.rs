@@ -37,7 +37,7 @@ pub async fn serve(gateway: Gateway, api: Api, request: Request<Incoming>) -> Re
     let mut limits = None;
     let admitted = admit(&gateway, received, &mut record, &mut limits).await;
     let answered = match admitted {
-        Ok(admitted) => stream::stream(Answer::new(gateway, admitted, record)).await,
+        Ok(admitted) => stream::stream(Box::new(Answer::new(gateway, admitted, record))).await,
         Err(error) => {
             record.fail(&error);
             Err(error)

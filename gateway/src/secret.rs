@@ -16,8 +16,8 @@ impl std::fmt::Debug for KeyDigest {
 
 impl KeyDigest {
     /// The digest of a key.
-    pub fn of(key: &str) -> Self {
-        Self(Sha256::digest(key.as_bytes()).into())
+    pub fn of(key: impl AsRef<[u8]>) -> Self {
+        Self(Sha256::digest(key.as_ref()).into())
     }
 
     /// Reads 64 hex digits.
@@ -39,8 +39,12 @@ impl KeyDigest {
 
     /// Whether `key` is the key, in constant time.
     pub fn matches(&self, key: &[u8]) -> bool {
-        let digest: [u8; 32] = Sha256::digest(key).into();
-        digest.ct_eq(&self.0).into()
+        self.is(&Self::of(key))
+    }
+
+    /// Whether both are of the same key, in constant time.
+    pub fn is(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
     }
 }
 

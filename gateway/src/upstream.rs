@@ -14,6 +14,10 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::error::Error;
 
+mod gather;
+
+use gather::Gather;
+
 /// A dead peer is noticed within the sum of these, or by its silence about its status.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,7 +41,7 @@ pub struct Upstream {
 pub async fn connect<T>(
     io: T,
     authorization: Option<HeaderValue>,
-) -> hyper::Result<(Upstream, Connection<T, Full<Bytes>, TokioExecutor>)>
+) -> hyper::Result<(Upstream, Connection<Gather<T>, Full<Bytes>, TokioExecutor>)>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
@@ -49,7 +53,7 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(HEADER_BYTES_MAX)
-        .handshake(io)
+        .handshake(Gather(io))
         .await?;
     let (lost, leaving) = (CancellationToken::new(), CancellationToken::new());
     Ok((Upstream { sender, authorization, lost, leaving }, connection))

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use hyper::body::Incoming;
-use hyper::header::{HeaderMap, HeaderValue};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use inference_protocol::ids::{is_plain_id, request_id};
 
@@ -11,7 +11,7 @@ use crate::api::Api;
 use crate::respond::Body;
 
 /// The header of the request's id, in and out.
-pub const REQUEST_ID: &str = "x-request-id";
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// A request as it arrived.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use crate::api::Api;
 use crate::config::ApiKey;
 use crate::error::Error;
 use crate::limiter::Limiter;
+use crate::secret::KeyDigest;
 
 /// The tenant of requests without a key, where those are allowed.
 const ANONYMOUS: &str = "anonymous";
@@ -58,8 +59,8 @@ impl Key {
         Self { key, limiter }
     }
 
-    fn matches(&self, sent: &[u8]) -> bool {
-        self.key.digest.matches(sent)
+    fn is(&self, sent: &KeyDigest) -> bool {
+        self.key.digest.is(sent)
     }
 }
 
@@ -77,8 +78,8 @@ pub fn caller(keys: &[Key], headers: &HeaderMap) -> Result<Caller, Error> {
         let (tenant, limiter) = (ANONYMOUS.into(), Arc::default());
         return Ok(Caller { tenant, class_max: Class::Interactive, limiter });
     }
-    let sent = bearer(headers).ok_or(Error::KeyMissing)?;
-    let found = keys.iter().fold(None, |found, key| match key.matches(sent) {
+    let sent = KeyDigest::of(bearer(headers).ok_or(Error::KeyMissing)?);
+    let found = keys.iter().fold(None, |found, key| match key.is(&sent) {
         true => Some(key),
         false => found,
     });
@@ -99,7 +100,6 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 mod tests {
     use super::*;
     use crate::limiter::KeyLimits;
-    use crate::secret::KeyDigest;
     use hyper::header::HeaderValue;
 
     fn ask(authorization: Option<&'static str>) -> Result<String, Error> {

@@ -3,14 +3,15 @@
 //! What is known of the answer goes before the client's body, so that a node can begin it, or
 //! go on with it; see [`inference_protocol::resume`].
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderMap};
-use hyper::{Request, Response, StatusCode, Uri};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Request, Response, StatusCode};
 use inference_protocol::fleet::TENANT_HEADER;
 use inference_protocol::openai::{ErrorBody, to_json};
 use inference_protocol::resume::{ENGINE_LOST, RESUME_HEADER, Resume};
@@ -23,6 +24,9 @@ use super::admit::Admitted;
 use crate::config::{Limits, Timeouts};
 use crate::dispatcher::Lease;
 use crate::error::Error;
+
+const TENANT: HeaderName = HeaderName::from_static(TENANT_HEADER);
+const RESUME: HeaderName = HeaderName::from_static(RESUME_HEADER);
 
 /// What a node sends.
 #[derive(Debug)]
@@ -51,7 +55,7 @@ pub async fn forward(
     limits: &Limits,
     timeouts: &Timeouts,
 ) -> Result<Forwarded, Error> {
-    let (lost, begun) = (lease.upstream().lost(), Instant::now());
+    let (mut lost, begun) = (Box::pin(lease.upstream().lost()), Instant::now());
     let attempt = async {
         let response = lease.upstream().send(upstream_request(admitted, resume)?).await?;
         if is_about_the_node(response.status()) {
@@ -59,16 +63,25 @@ pub async fn forward(
         }
         if is_event_stream(&response) {
             let left = timeouts.first_token.saturating_sub(begun.elapsed());
-            return Ok(Forwarded::Events(Source::new(lease, response.into_body(), limits, left)));
+            return Ok(Sent::Events(response.into_body(), left));
         }
-        read_whole(response, limits).await
+        read_whole(response, limits).await.map(Sent::Whole)
     };
-    tokio::select! {
-        outcome = timeout(timeouts.first_token, attempt) => {
-            outcome.unwrap_or(Err(Error::NodeTimeout))
-        }
-        () = lost => Err(Error::NodeLost),
-    }
+    let sent = tokio::select! {
+        sent = timeout(timeouts.first_token, attempt) => sent.unwrap_or(Err(Error::NodeTimeout))?,
+        () = &mut lost => return Err(Error::NodeLost),
+    };
+    Ok(match sent {
+        Sent::Whole(whole) => whole,
+        Sent::Events(rest, left) => Forwarded::Events(Source::new(lost, rest, limits, left)),
+    })
+}
+
+/// What a node has begun to send.
+enum Sent {
+    Whole(Forwarded),
+    /// Events, the first of them within this.
+    Events(Incoming, Duration),
 }
 
 /// Whether another node may answer better: this one failed, is full, or refuses our key,
@@ -95,17 +108,15 @@ async fn refusal(response: Response<Incoming>) -> Error {
 }
 
 fn upstream_request(admitted: &Admitted, resume: &Resume) -> Result<Request<Full<Bytes>>, Error> {
-    let uri = Uri::builder().scheme("http").authority("node").path_and_query(admitted.api.path());
-    let uri = uri.build().map_err(|_| Error::UnknownPath)?;
     let resume = to_json(resume);
     let mut body = BytesMut::with_capacity(resume.len() + admitted.body.len());
     body.put(resume.as_bytes());
     body.put(&admitted.body[..]);
-    Request::post(uri)
-        .header(header::CONTENT_TYPE, "application/json")
+    Request::post(admitted.api.uri())
+        .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
         .header(REQUEST_ID, &admitted.request_id)
-        .header(TENANT_HEADER, &admitted.tenant)
-        .header(RESUME_HEADER, resume.len())
+        .header(TENANT, &admitted.tenant)
+        .header(RESUME, resume.len())
         .body(Full::new(body.freeze()))
         .map_err(|_| Error::UnknownPath)
 }
@@ -145,11 +156,16 @@ pub struct Source {
 }
 
 impl Source {
-    fn new(lease: &Lease, rest: Incoming, limits: &Limits, first_within: Duration) -> Self {
+    fn new(
+        lost: Pin<Box<WaitForCancellationFutureOwned>>,
+        rest: Incoming,
+        limits: &Limits,
+        first_within: Duration,
+    ) -> Self {
         Self {
             rest,
             splitter: Splitter::new(limits.event_bytes_max),
-            lost: Box::pin(lease.upstream().lost()),
+            lost,
             silence: Box::pin(tokio::time::sleep(first_within)),
         }
     }
@@ -161,7 +177,7 @@ impl Source {
 
     /// The next whole events; may be cancelled. A stream that simply ends has lost its node: the
     /// last event of a whole one says so.
-    pub async fn next(&mut self) -> Result<Vec<u8>, Error> {
+    pub async fn next(&mut self) -> Result<Bytes, Error> {
         loop {
             let frame = tokio::select! {
                 biased;
@@ -171,7 +187,10 @@ impl Source {
             };
             let Some(Ok(frame)) = frame else { return Err(Error::NodeLost) };
             let Some(bytes) = frame.data_ref() else { continue };
-            let events = self.splitter.push(bytes).map_err(|_| TOO_LARGE)?;
+            let events = match self.splitter.push(bytes).map_err(|_| TOO_LARGE)? {
+                Cow::Borrowed(_) => bytes.clone(),
+                Cow::Owned(events) => events.into(),
+            };
             if !events.is_empty() {
                 return Ok(events);
             }

@@ -23,7 +23,7 @@ use crate::respond::{self, Body};
 const ENDPOINT: &str = "x-flotilla-endpoint";
 
 /// The response, once it begins; of an answer that is not streamed, once it is complete.
-pub async fn stream(mut answer: Answer) -> Result<Response<Body>, Error> {
+pub async fn stream(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
     let class = HeaderValue::from_static(answer.record().class_name());
     let begun = begin(&mut answer).await;
     let node = answer.node().and_then(|node| HeaderValue::from_str(node).ok());
@@ -67,14 +67,14 @@ fn whole(events: &[u8]) -> Result<String, Error> {
 /// What is left to be sent.
 enum Rest {
     /// The answer, after these events.
-    More(Answer, Vec<u8>),
+    More(Box<Answer>, Vec<u8>),
     /// The answer.
-    Answer(Answer),
+    Answer(Box<Answer>),
     /// Nothing.
     Nothing,
 }
 
-fn relay(answer: Answer, first: Vec<u8>) -> Body {
+fn relay(answer: Box<Answer>, first: Vec<u8>) -> Body {
     let events = unfold(Rest::More(answer, first), |rest| async move {
         let mut answer = match rest {
             Rest::More(answer, events) => return Some((frame(events), Rest::Answer(answer))),

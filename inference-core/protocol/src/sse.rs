@@ -3,6 +3,10 @@
 //! [`Splitter`] cuts a byte stream into whole events without copying twice and without
 //! ever passing on half an event; [`data`] writes one.
 
+use std::borrow::Cow;
+
+use memchr::memchr_iter;
+
 /// The end of an OpenAI stream.
 pub const DONE: &str = "[DONE]";
 
@@ -33,12 +37,15 @@ impl Splitter {
     }
 
     /// Takes more bytes and returns all events that they complete, as one block
-    /// (empty when none is complete yet).
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<u8>, TooLarge> {
+    /// (empty when none is complete yet). Bytes that are whole events are not copied.
+    pub fn push<'b>(&mut self, bytes: &'b [u8]) -> Result<Cow<'b, [u8]>, TooLarge> {
+        if self.buffer.is_empty() && bytes.ends_with(b"\n\n") {
+            return Ok(Cow::Borrowed(bytes));
+        }
         self.buffer.extend_from_slice(bytes);
         let end = self.last_event_end();
         let rest = self.buffer.split_off(end);
-        let events = std::mem::replace(&mut self.buffer, rest);
+        let events = Cow::Owned(std::mem::replace(&mut self.buffer, rest));
         // A terminator is at most 4 bytes, so one may begin in the last 3 already seen.
         self.searched = self.buffer.len().saturating_sub(3);
         if self.buffer.len() > self.event_bytes_max {
@@ -53,15 +60,10 @@ impl Splitter {
     }
 
     fn last_event_end(&self) -> usize {
-        let mut end = 0;
-        let mut at = self.searched.max(1);
-        while at < self.buffer.len() {
-            if self.buffer[at] == b'\n' && is_blank_line_end(&self.buffer, at) {
-                end = at + 1;
-            }
-            at += 1;
-        }
-        end
+        let from = self.searched.max(1).min(self.buffer.len());
+        let feeds = memchr_iter(b'\n', &self.buffer[from..]).map(|at| from + at);
+        let mut ends = feeds.filter(|at| is_blank_line_end(&self.buffer, *at));
+        ends.next_back().map_or(0, |at| at + 1)
     }
 }
 
@@ -75,17 +77,23 @@ fn is_blank_line_end(bytes: &[u8], at: usize) -> bool {
 pub fn events(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = block;
     std::iter::from_fn(move || {
-        let ends = |at: &usize| rest[*at] == b'\n' && is_blank_line_end(rest, *at);
-        let end = (1..rest.len()).find(ends).map_or(rest.len(), |at| at + 1);
+        let mut feeds = memchr_iter(b'\n', rest).filter(|at| *at > 0);
+        let end = feeds.find(|at| is_blank_line_end(rest, *at)).map_or(rest.len(), |at| at + 1);
         let (event, left) = rest.split_at(end);
         rest = left;
         (!event.is_empty()).then_some(event)
     })
 }
 
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut from = 0;
+    let ends = memchr_iter(b'\n', text).chain([text.len()]);
+    ends.map(move |end| &text[std::mem::replace(&mut from, end + 1)..end])
+}
+
 /// The data of each event in a block of whole events; comments and other fields are left out.
 pub fn payloads(events: &[u8]) -> impl Iterator<Item = &[u8]> {
-    events.split(|b| *b == b'\n').filter_map(|line| {
+    lines(events).filter_map(|line| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let value = line.strip_prefix(b"data:")?;
         Some(value.strip_prefix(b" ").unwrap_or(value))
@@ -100,7 +108,7 @@ mod tests {
         let mut splitter = Splitter::new(1024);
         let mut out = Vec::new();
         for part in text.as_bytes().chunks(chunk) {
-            out.extend(splitter.push(part).unwrap());
+            out.extend_from_slice(&splitter.push(part).unwrap());
         }
         out
     }
@@ -117,9 +125,9 @@ mod tests {
     #[test]
     fn nothing_of_an_unfinished_event_is_passed_on() {
         let mut splitter = Splitter::new(1024);
-        assert_eq!(splitter.push(b"data: {\"hal").unwrap(), b"");
+        assert_eq!(*splitter.push(b"data: {\"hal").unwrap(), *b"");
         assert!(splitter.is_mid_event());
-        assert_eq!(splitter.push(b"f\"}\n\n").unwrap(), b"data: {\"half\"}\n\n");
+        assert_eq!(*splitter.push(b"f\"}\n\n").unwrap(), *b"data: {\"half\"}\n\n");
         assert!(!splitter.is_mid_event());
     }
 

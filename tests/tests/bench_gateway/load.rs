@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval_at};
 
 use crate::EVENTS;
 use crate::proxies::Proxy;
@@ -90,11 +90,14 @@ pub async fn streams(proxy: &Proxy, count: usize) -> u64 {
 pub async fn latencies(proxy: &Proxy, time: Duration) -> [f64; 2] {
     let (body, until) = (body(false), Instant::now() + time);
     let mut clients = JoinSet::new();
-    for _ in 0..8 {
+    let begun = tokio::time::Instant::now();
+    for number in 1..=8 {
         let mut sender = connect(proxy).await;
         let first = request(proxy, &body);
         clients.spawn(async move {
-            let mut ticks = interval(Duration::from_millis(10));
+            // Not all at once: what they wait for each other is not the proxy's.
+            let at = begun + Duration::from_micros(50_000 + 1250 * number);
+            let mut ticks = interval_at(at, Duration::from_millis(10));
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut took = Vec::new();
             while Instant::now() < until {

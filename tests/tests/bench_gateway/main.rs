@@ -55,7 +55,7 @@ async fn in_turns<const N: usize>(
 #[test]
 #[ignore = "measures: make bench-gateway"]
 fn figures() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let Some(proxies) = proxies::start().await else {
             return eprintln!("skipped: nginx and haproxy are not installed");

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use fleet_tests::eventually;
 use fleet_tests::process::{Folder, Server, run};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::stub;
@@ -29,7 +30,8 @@ enum Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Self::Other(child) = self {
-            let _ = child.kill();
+            // Killed, nginx would leave its worker behind.
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
             let _ = child.wait();
         }
     }
@@ -74,7 +76,7 @@ pub async fn start() -> Option<Vec<Proxy>> {
     if !has("nginx") || !has("haproxy") {
         return None;
     }
-    let upstream = stub::start().await;
+    let upstream = stub::start();
     let direct =
         Proxy { name: "direct", address: upstream, key: None, process: None, _folder: None };
     Some(vec![direct, nginx(upstream).await, haproxy(upstream).await, gateway(upstream).await])

@@ -24,23 +24,31 @@ use crate::{EVENTS, EVENTS_PER_SECOND};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Serves for as long as the runtime runs.
-pub async fn start() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+/// Serves for as long as the process runs, on a thread of its own: among several, HTTP/2 would
+/// pay for waking them, and HTTP/1.1 would not.
+pub fn start() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        let mut http = auto::Builder::new(TokioExecutor::new());
-        http.http2().max_concurrent_streams(100_000);
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            stream.set_nodelay(true).unwrap();
-            let http = http.clone();
-            tokio::spawn(async move {
-                let _ = http.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
-            });
-        }
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(serve(listener));
     });
     address
+}
+
+async fn serve(listener: std::net::TcpListener) {
+    let listener = TcpListener::from_std(listener).unwrap();
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http2().max_concurrent_streams(100_000);
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let http = http.clone();
+        tokio::spawn(async move {
+            let _ = http.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
+        });
+    }
 }
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::time::Instant;
 
+use bytes::Bytes;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::super::forward::Source;
@@ -20,7 +21,7 @@ const PACE_SECONDS: f64 = 1.0;
 /// What happens at the node that gives an answer.
 pub enum Happening {
     /// It says something, or fails.
-    Said(Result<Vec<u8>, Error>),
+    Said(Result<Bytes, Error>),
     /// It is about to leave.
     Leaves,
     /// There is a slot elsewhere, or none in time.

@@ -43,6 +43,8 @@ pub struct Gateway {
     pub resumes: u64,
     pub retries: u64,
     pub moved: u64,
+    /// What found a slot at once.
+    ready: Vec<Sent>,
     /// Jobs at nodes that are to be told to stop.
     pub cancelled: Vec<(usize, u64)>,
 }
@@ -65,6 +67,7 @@ impl Gateway {
             resumes: 0,
             retries: 0,
             moved: 0,
+            ready: Vec::new(),
             cancelled: Vec::new(),
         }
     }
@@ -145,6 +148,12 @@ impl Gateway {
     fn ask(&mut self, number: usize, now: f64) {
         let request = &self.requests[number];
         let (seek, deadline) = (request.pursuit.seek().clone(), request.deadline);
+        let prefix = Prefix::new(&request.tenant, request.prompt.as_bytes());
+        if let Some(binding) = self.broker.bind_at_once(&want(request, &prefix, &seek), at(now)) {
+            self.check(number, &binding, now);
+            let sent = self.send(number, binding, now);
+            return self.ready.extend(sent);
+        }
         match self.line_up(number, &seek, deadline, now) {
             Ok(id) => self.requests[number].state = State::Waiting(id),
             Err(_) => self.end(number, Ended::Refused),
@@ -159,15 +168,8 @@ impl Gateway {
         now: f64,
     ) -> Result<TicketId, Refused> {
         let request = &self.requests[number];
-        let want = Want {
-            model: "m",
-            tenant: &request.tenant,
-            class: request.class,
-            work: request.prompt.len() as f64,
-            bytes: request.prompt.len(),
-            prefix: &Prefix::new(&request.tenant, request.prompt.as_bytes()),
-            seek,
-        };
+        let prefix = Prefix::new(&request.tenant, request.prompt.as_bytes());
+        let want = want(request, &prefix, seek);
         let id = self.broker.ask(&want, at((deadline - now).max(0.0)), at(now))?;
         self.tickets.insert(id, number);
         Ok(id)
@@ -242,7 +244,7 @@ impl Gateway {
 
     /// Binds what can be bound; what is to be sent.
     pub fn bind(&mut self, now: f64) -> Vec<Sent> {
-        let mut sent = Vec::new();
+        let mut sent = std::mem::take(&mut self.ready);
         while let Some(binding) = self.broker.bind(at(now)) {
             let Some(number) = self.tickets.remove(&binding.id) else {
                 // Nobody is there to take it.
@@ -387,6 +389,7 @@ impl Gateway {
             Err(error) => self.end(number, Ended::Failed(error)),
             Ok(()) => {
                 request.deadline = request.deadline.max(now + RESUME);
+                request.state = State::New;
                 *(if was_begun { &mut self.resumes } else { &mut self.retries }) += 1;
                 self.ask(number, now);
             }
@@ -406,6 +409,12 @@ impl Gateway {
         let idle = |(_, request): &(usize, &Request)| matches!(&request.state, State::Running(running) if running.heard < before);
         self.requests.iter().enumerate().filter(idle).map(|(number, _)| number).collect()
     }
+}
+
+fn want<'a>(request: &'a Request, prefix: &'a Prefix, seek: &'a Seek) -> Want<'a> {
+    let Request { tenant, class, prompt, .. } = request;
+    let (class, work, bytes) = (*class, prompt.len() as f64, prompt.len());
+    Want { model: "m", tenant, class, work, bytes, prefix, seek }
 }
 
 fn texts(events: &[u8]) -> String {

@@ -43,7 +43,7 @@ pub struct Node {
 
 fn engine(slots: u32) -> Engine<FakeModel> {
     // Too few cells for all at their longest: some give theirs up.
-    Engine::new(FakeModel::with_cells(slots, CONTEXT, 64, CONTEXT + slots * 64), 8)
+    Engine::new(FakeModel::with_cells(slots, CONTEXT, 64, CONTEXT + slots * 64), 256)
 }
 
 impl Node {
