@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::header;
 use hyper::{Request, Uri};
 use inference_protocol::fleet::TENANT_HEADER;
@@ -66,7 +65,7 @@ async fn ask(lease: &Lease) -> Result<(), Error> {
     let request = Request::post(uri)
         .header(header::CONTENT_TYPE, "application/json")
         .header(TENANT_HEADER, TENANT)
-        .body(Full::new(Bytes::from(body.to_string())))
+        .body(Bytes::from(body.to_string()))
         .map_err(|_| Error::UnknownPath)?;
     let response = lease.upstream().send(request).await?;
     match response.status().as_u16() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode, Version};
+use hyper_util::rt::TokioIo;
 use inference_protocol::fleet::{EPOCH_HEADER, JOIN_UPGRADE, NODE_HEADER, VERSION, VERSION_HEADER};
 use inference_protocol::ids::is_plain_id;
 use tokio::time::timeout;
@@ -35,7 +36,7 @@ pub fn join(gateway: &Gateway, mut request: Request<Incoming>) -> Result<Respons
             _ => return tracing::warn!(node, "join was not completed"),
         };
         tokio::select! {
-            why = link::run(upgraded, expect, dispatcher) => tracing::warn!(node, why, "node lost"),
+            why = link::run(TokioIo::new(upgraded), expect, dispatcher) => tracing::warn!(node, why, "node lost"),
             () = stop.cancelled() => {}
         }
     });

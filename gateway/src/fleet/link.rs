@@ -1,18 +1,16 @@
 //! Drives one link to a node from its first status to its end.
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::header::{self, HeaderValue};
-use hyper::rt::{Read, Write};
+use hyper::header::HeaderValue;
 use hyper::{Request, StatusCode};
 use inference_protocol::fleet::{NodeStatus, STATUS_LINE_BYTES_MAX, STATUS_PATH, VERSION};
 use inference_protocol::ids::is_plain_id;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::{EndpointId, STATUS_DEADLINE};
 use crate::dispatcher::Dispatcher;
-use crate::upstream::{self, Upstream};
+use crate::upstream::{self, NodeBody, Upstream};
 
 /// What a node must say about itself to be let in.
 #[derive(Debug, Clone, Default)]
@@ -26,10 +24,10 @@ pub struct Expect {
 /// Runs a link on a connected stream until it ends; says why it did.
 pub async fn run<T>(io: T, expect: Expect, dispatcher: Dispatcher) -> String
 where
-    T: Read + Write + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin,
 {
     let connecting = upstream::connect(io, expect.authorization.clone());
-    let (upstream, connection) = match timeout(STATUS_DEADLINE, connecting).await {
+    let (upstream, driver) = match timeout(STATUS_DEADLINE, connecting).await {
         Ok(Ok(connected)) => connected,
         Ok(Err(e)) => return format!("HTTP/2 failed: {e}"),
         Err(_) => return "HTTP/2 was not spoken in time".into(),
@@ -37,7 +35,7 @@ where
     let mut endpoint = Registered { dispatcher, id: None };
     let end = tokio::select! {
         end = follow_status(&upstream, &expect, &mut endpoint) => end,
-        ended = connection => ended.map_or_else(|e| e.to_string(), |()| "the node closed it".into()),
+        ended = driver.drive() => ended,
         () = upstream.lost() => "the node joined again".into(),
     };
     upstream.close();
@@ -93,17 +91,9 @@ async fn follow_status(upstream: &Upstream, expect: &Expect, endpoint: &mut Regi
     }
 }
 
-async fn open_status(upstream: &Upstream) -> Result<Incoming, String> {
-    let mut request = Request::get(STATUS_PATH)
-        .header(header::HOST, "node")
-        .body(Full::<Bytes>::default())
-        .map_err(|e| e.to_string())?;
-    *request.uri_mut() = hyper::Uri::builder()
-        .scheme("http")
-        .authority("node")
-        .path_and_query(STATUS_PATH)
-        .build()
-        .map_err(|e| e.to_string())?;
+async fn open_status(upstream: &Upstream) -> Result<NodeBody, String> {
+    let request = Request::get(format!("http://node{STATUS_PATH}"));
+    let request = request.body(Bytes::new()).map_err(|e| e.to_string())?;
     let sent = timeout(STATUS_DEADLINE, upstream.send(request)).await;
     let response = match sent {
         Ok(Ok(response)) => response,
@@ -141,7 +131,7 @@ fn check(status: &NodeStatus, expect: &Expect) -> Result<(), String> {
 
 /// Lines of a body, each bounded.
 struct Lines {
-    body: Incoming,
+    body: NodeBody,
     buffer: Vec<u8>,
 }
 
@@ -155,8 +145,8 @@ impl Lines {
             if self.buffer.len() > STATUS_LINE_BYTES_MAX {
                 return Err("its status is too long".into());
             }
-            match self.body.frame().await {
-                Some(Ok(frame)) => self.buffer.extend(frame.data_ref().into_iter().flatten()),
+            match self.body.data().await {
+                Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
                 Some(Err(e)) => return Err(format!("its status broke off: {e}")),
                 None => return Err("its status ended".into()),
             }

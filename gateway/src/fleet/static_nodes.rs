@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
@@ -59,10 +58,10 @@ async fn link_once(gateway: &Gateway, node: &StaticNode) -> String {
     let expect = Expect { identity: None, authorization: node.authorization.clone() };
     let dispatcher = gateway.dispatcher.clone();
     match &node.tls {
-        None => link::run(TokioIo::new(stream), expect, dispatcher).await,
+        None => link::run(stream, expect, dispatcher).await,
         Some(tls) => {
             match timeout(gateway.timeouts.connect, tls.connect(&node.host, stream)).await {
-                Ok(Ok(stream)) => link::run(TokioIo::new(stream), expect, dispatcher).await,
+                Ok(Ok(stream)) => link::run(stream, expect, dispatcher).await,
                 Ok(Err(e)) => format!("TLS failed: {e}"),
                 Err(_) => "TLS was not spoken in time".into(),
             }

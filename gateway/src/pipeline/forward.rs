@@ -8,8 +8,6 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use inference_protocol::fleet::TENANT_HEADER;
@@ -24,6 +22,7 @@ use super::admit::Admitted;
 use crate::config::{Limits, Timeouts};
 use crate::dispatcher::Lease;
 use crate::error::Error;
+use crate::upstream::NodeBody;
 
 const TENANT: HeaderName = HeaderName::from_static(TENANT_HEADER);
 const RESUME: HeaderName = HeaderName::from_static(RESUME_HEADER);
@@ -81,7 +80,7 @@ pub async fn forward(
 enum Sent {
     Whole(Forwarded),
     /// Events, the first of them within this.
-    Events(Incoming, Duration),
+    Events(NodeBody, Duration),
 }
 
 /// Whether another node may answer better: this one failed, is full, or refuses our key,
@@ -95,11 +94,10 @@ fn is_about_the_node(status: StatusCode) -> bool {
 /// Most bytes of a refusal that are read.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
 
-async fn refusal(response: Response<Incoming>) -> Error {
+async fn refusal(response: Response<NodeBody>) -> Error {
     let refused = Error::NodeRefused(response.status().as_u16());
-    #[expect(clippy::disallowed_methods, reason = "the body is limited")]
-    let read = Limited::new(response.into_body(), REFUSAL_BYTES_MAX).collect().await;
-    let told = read.ok().map(|body| body.to_bytes());
+    let read = response.into_body().whole(REFUSAL_BYTES_MAX).await;
+    let told = read.ok().and_then(Result::ok);
     let told = told.and_then(|body| serde_json::from_slice::<ErrorBody>(&body).ok());
     match told.and_then(|told| told.error.code).as_deref() {
         Some(ENGINE_LOST) => Error::EngineLost,
@@ -107,7 +105,7 @@ async fn refusal(response: Response<Incoming>) -> Error {
     }
 }
 
-fn upstream_request(admitted: &Admitted, resume: &Resume) -> Result<Request<Full<Bytes>>, Error> {
+fn upstream_request(admitted: &Admitted, resume: &Resume) -> Result<Request<Bytes>, Error> {
     let resume = to_json(resume);
     let mut body = BytesMut::with_capacity(resume.len() + admitted.body.len());
     body.put(resume.as_bytes());
@@ -117,22 +115,20 @@ fn upstream_request(admitted: &Admitted, resume: &Resume) -> Result<Request<Full
         .header(REQUEST_ID, &admitted.request_id)
         .header(TENANT, &admitted.tenant)
         .header(RESUME, resume.len())
-        .body(Full::new(body.freeze()))
+        .body(body.freeze())
         .map_err(|_| Error::UnknownPath)
 }
 
-fn is_event_stream(response: &Response<Incoming>) -> bool {
+fn is_event_stream(response: &Response<NodeBody>) -> bool {
     let content_type = response.headers().get(header::CONTENT_TYPE);
     content_type.is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"))
 }
 
-async fn read_whole(response: Response<Incoming>, limits: &Limits) -> Result<Forwarded, Error> {
+async fn read_whole(response: Response<NodeBody>, limits: &Limits) -> Result<Forwarded, Error> {
     let (head, body) = response.into_parts();
-    #[expect(clippy::disallowed_methods, reason = "the body is limited")]
-    let read = Limited::new(body, limits.response_bytes_max).collect().await;
-    let body = match read {
-        Ok(collected) => collected.to_bytes(),
-        Err(e) if e.is::<LengthLimitError>() => {
+    let body = match body.whole(limits.response_bytes_max).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
             return Err(Error::NodeAnswer("it is larger than limits.response_bytes_max"));
         }
         Err(_) => return Err(Error::NodeLost),
@@ -149,7 +145,7 @@ async fn read_whole(response: Response<Incoming>, limits: &Limits) -> Result<For
 /// A node's events. Dropping it resets the stream.
 #[derive(Debug)]
 pub struct Source {
-    rest: Incoming,
+    rest: NodeBody,
     splitter: Splitter,
     lost: Pin<Box<WaitForCancellationFutureOwned>>,
     silence: Pin<Box<Sleep>>,
@@ -158,7 +154,7 @@ pub struct Source {
 impl Source {
     fn new(
         lost: Pin<Box<WaitForCancellationFutureOwned>>,
-        rest: Incoming,
+        rest: NodeBody,
         limits: &Limits,
         first_within: Duration,
     ) -> Self {
@@ -179,15 +175,14 @@ impl Source {
     /// last event of a whole one says so.
     pub async fn next(&mut self) -> Result<Bytes, Error> {
         loop {
-            let frame = tokio::select! {
+            let data = tokio::select! {
                 biased;
-                frame = self.rest.frame() => frame,
+                data = self.rest.data() => data,
                 () = &mut self.lost => return Err(Error::NodeLost),
                 () = &mut self.silence => return Err(Error::NodeTimeout),
             };
-            let Some(Ok(frame)) = frame else { return Err(Error::NodeLost) };
-            let Some(bytes) = frame.data_ref() else { continue };
-            let events = match self.splitter.push(bytes).map_err(|_| TOO_LARGE)? {
+            let Some(Ok(bytes)) = data else { return Err(Error::NodeLost) };
+            let events = match self.splitter.push(&bytes).map_err(|_| TOO_LARGE)? {
                 Cow::Borrowed(_) => bytes.clone(),
                 Cow::Owned(events) => events.into(),
             };

@@ -6,23 +6,23 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use hyper::rt::{Read, ReadBufCursor, Write};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A connection that does not say that it can write from several places.
 #[derive(Debug)]
 pub struct Gather<T>(pub T);
 
-impl<T: Read + Unpin> Read for Gather<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for Gather<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(cx, buffer)
     }
 }
 
-impl<T: Write + Unpin> Write for Gather<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

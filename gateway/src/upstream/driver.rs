@@ -1,0 +1,83 @@
+//! Drives a connection to a node.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::Connection;
+use h2::{Ping, PingPong};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{sleep, timeout};
+
+use super::gather::Gather;
+
+/// A dead peer is noticed within the sum of these, or by its silence about its status.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection that must be driven.
+pub struct Driver<T> {
+    connection: Late<Connection<Gather<T>, Bytes>>,
+    pings: Option<PingPong>,
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
+    pub(super) fn new(mut connection: Connection<Gather<T>, Bytes>) -> Self {
+        let pings = connection.ping_pong();
+        Self { connection: Late { inner: connection, is_due: false }, pings }
+    }
+
+    /// Drives it to its end, and says why it ended.
+    pub async fn drive(self) -> String {
+        let Self { connection, pings } = self;
+        tokio::select! {
+            ended = connection => ended.map_or_else(|e| e.to_string(), |()| "the node closed it".into()),
+            why = keep_alive(pings) => why,
+        }
+    }
+}
+
+async fn keep_alive(pings: Option<PingPong>) -> String {
+    let Some(mut pings) = pings else { return std::future::pending().await };
+    loop {
+        sleep(PING_INTERVAL).await;
+        match timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return error.to_string(),
+            Err(_) => return "it does not answer pings".into(),
+        }
+    }
+}
+
+/// Polls its future when whatever else is ready has run: then all requests that were made in the
+/// meantime leave together, and not each with a system call of its own.
+struct Late<F> {
+    inner: F,
+    is_due: bool,
+}
+
+impl<F: Future + Unpin> Future for Late<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.is_due = !self.is_due;
+        if self.is_due {
+            // A task that wakes itself goes to the end of the line.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.inner).poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_late_still_comes() {
+        let late = Late { inner: std::future::ready(7), is_due: false };
+        assert_eq!(late.await, 7);
+    }
+}
