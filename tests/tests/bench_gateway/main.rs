@@ -117,7 +117,7 @@ async fn latency(proxies: &[Proxy]) {
                 ("flotilla", _) => "<= nginx + 1000",
                 _ => "-",
             };
-            let how = "added to asking the upstream directly, 8 connections, 800 requests/s";
+            let how = "added to asking the upstream directly, 8 connections, 800 requests/s at random times";
             print(&format!("latency_{name}_{}_us", proxy.name), *added, aim, how);
         }
     }
