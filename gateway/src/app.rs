@@ -39,7 +39,7 @@ pub struct Gateway {
     pub quarantine: Arc<Quarantine>,
     /// Nodes that have answered nothing for so long are asked something.
     pub probe_interval: Option<Duration>,
-    /// Other endpoints that a request may be tried on.
+    /// Attempts in a row that may fail before a request does.
     pub retries_max: usize,
     /// Cancelled when the gateway takes nothing new.
     pub stop: CancellationToken,

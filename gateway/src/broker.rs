@@ -133,14 +133,31 @@ impl<L> Broker<L> {
             return None;
         }
         self.seed = self.seed.wrapping_add(1);
-        let held = self.prefixes.held(want.prefix);
-        let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
-        let endpoint = self.fleet.pick(want.model, want.seek, choice)?;
-        let model = self.fleet.endpoint(endpoint)?.model(want.model)?.clone();
-        self.queue.pass(want.class, want.tenant, want.work);
-        self.fleet.claim(endpoint);
-        self.prefixes.insert(want.prefix, endpoint);
+        let endpoint = self.pick(want.model, want.seek, want.prefix, now)?;
+        if !want.is_retried() {
+            self.queue.pass(want.class, want.tenant, want.work);
+        }
+        let model = self.claim(endpoint, want.model, want.prefix)?;
         Some(Binding { id: 0, endpoint, model, work: want.work, since: now })
+    }
+
+    fn pick(&self, model: &str, seek: &Seek, prefix: &Prefix, now: Duration) -> Option<EndpointId> {
+        let held = self.prefixes.held(prefix);
+        let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
+        self.fleet.pick(model, seek, choice)
+    }
+
+    /// Takes a slot of an endpoint that was picked; what it serves under that name.
+    fn claim(
+        &mut self,
+        endpoint: EndpointId,
+        model: &str,
+        prefix: &Prefix,
+    ) -> Option<Arc<ModelStatus>> {
+        let model = self.fleet.endpoint(endpoint)?.model(model)?.clone();
+        self.fleet.claim(endpoint);
+        self.prefixes.insert(prefix, endpoint);
+        Some(model)
     }
 
     /// Takes the next request that a slot is free for, and the slot.
@@ -150,10 +167,7 @@ impl<L> Broker<L> {
         }
         self.seed = self.seed.wrapping_add(1);
         let pick = |ticket: &Ticket<Seek>| {
-            let held = self.prefixes.held(&ticket.prefix);
-            let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
-            let endpoint = self.fleet.pick(&ticket.model, &ticket.seek, choice)?;
-            Some((ticket.id, endpoint))
+            Some((ticket.id, self.pick(&ticket.model, &ticket.seek, &ticket.prefix, now)?))
         };
         let mut retried = self.queue.retried().filter(|t| self.fleet.is_open(&t.model));
         let mut bound = retried.find_map(pick);
@@ -169,9 +183,7 @@ impl<L> Broker<L> {
         }
         let (id, endpoint) = bound?;
         let ticket = self.queue.take(id)?;
-        let model = self.fleet.endpoint(endpoint)?.model(&ticket.model)?.clone();
-        self.fleet.claim(endpoint);
-        self.prefixes.insert(&ticket.prefix, endpoint);
+        let model = self.claim(endpoint, &ticket.model, &ticket.prefix)?;
         Some(Binding { id, endpoint, model, work: ticket.work, since: now })
     }
 
@@ -206,5 +218,55 @@ impl<L> Broker<L> {
     /// Of those, by class, without those that failed on a node.
     pub fn depths(&self) -> [(Class, usize); 3] {
         Class::ALL.map(|class| (class, self.queue.depth_of(class)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inference_protocol::fleet::{NodeState, NodeStatus, VERSION};
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    fn one_node() -> Broker<()> {
+        let (id, digest) = ("m".to_string(), "d".to_string());
+        let status = NodeStatus {
+            version: VERSION,
+            node: "a".into(),
+            epoch: 1,
+            state: NodeState::Ready,
+            models: vec![ModelStatus { id, digest, context_tokens: 8, created: 0 }],
+            slots: 1,
+            slots_busy_elsewhere: 0,
+            queued: 0,
+            engine_restarts: 0,
+            prefill_tokens_per_second: None,
+            decode_tokens_per_second: None,
+        };
+        let bounds = Bounds { depth_max: 9, bytes_max: 9 };
+        let mut broker = Broker::new(bounds, Policy::default());
+        broker.fleet.add((), status, NOW);
+        broker
+    }
+
+    #[test]
+    fn only_requests_that_were_answered_say_what_requests_cost() {
+        let (mut broker, seek, prefix) = (one_node(), Seek::default(), Prefix::default());
+        let (model, tenant, class) = ("m", "t", Class::Standard);
+        let want =
+            Want { model, tenant, class, work: 10.0, bytes: 1, prefix: &prefix, seek: &seek };
+        let mut run = |outcome, seconds| {
+            let binding = broker.bind_at_once(&want, NOW).unwrap();
+            broker.release(&binding, outcome, NOW + Duration::from_secs(seconds));
+        };
+        (0..9).for_each(|_| run(Outcome::Answered, 20));
+        for outcome in [Outcome::Alive, Outcome::Unknown] {
+            (0..9).for_each(|_| run(outcome, 0));
+            (0..9).for_each(|_| run(outcome, 900));
+        }
+        let _running = broker.bind_at_once(&want, NOW).unwrap();
+        broker.ask(&want, Duration::MAX, NOW).unwrap();
+        assert_eq!(broker.expected_wait(&want), Some(Duration::from_secs(20)));
     }
 }

@@ -34,7 +34,7 @@ pub struct Config {
     pub limits: Limits,
     /// Timeouts.
     pub timeouts: Timeouts,
-    /// Other endpoints that a request may be tried on.
+    /// Attempts in a row that may fail before a request does.
     pub retries_max: usize,
     /// How endpoints are chosen.
     pub policy: Policy,

@@ -55,6 +55,9 @@ impl Choice<'_> {
 pub enum Outcome {
     /// It was answered.
     Answered,
+    /// The endpoint answered, and that says nothing of what requests cost: it refused the request
+    /// for its own sake, or the request was ours.
+    Alive,
     /// It failed there.
     Failed,
     /// Its client left, or it went elsewhere.
@@ -117,6 +120,9 @@ impl<L> Default for Fleet<L> {
 /// Endpoints that suit a request and are compared for it: those in order of load, until none
 /// that follows can win, and no more than this.
 const CONTENDERS_MAX: usize = 32;
+
+/// Requests of our own that begin at one time: a fleet that came at once is not asked at once.
+const PROBES_MAX: usize = 256;
 
 impl<L> Fleet<L> {
     /// A node's first status over a new link. Another link of the same node is over: the
@@ -226,26 +232,10 @@ impl<L> Fleet<L> {
                 endpoint.filter(|e| e.suits(model, seek) && !e.has_failed(id, &seek.tried));
             Some(endpoint?.candidate(id, choice.held_by(id), choice.now))
         };
-        let candidates: Vec<Candidate<EndpointId>> = match choice.policy {
+        let candidates = match choice.policy {
             Policy::LeastConnections => {
-                let mut contenders: Vec<_> =
-                    choice.held.iter().filter_map(|(id, _)| suits(*id)).collect();
-                let least = |all: &[Candidate<_>]| {
-                    all.iter().map(Candidate::load).min_by(f64::total_cmp).unwrap_or(f64::INFINITY)
-                };
-                let (mut best, mut others) = (least(&contenders), 0);
-                for (rank, id) in open {
-                    // What may still come only adds to the share.
-                    if rank.share() >= best || others >= CONTENDERS_MAX {
-                        break;
-                    }
-                    if let Some(candidate) = suits(id) {
-                        best = best.min(candidate.load());
-                        others += 1;
-                        contenders.push(candidate);
-                    }
-                }
-                contenders
+                let held = choice.held.iter().filter_map(|(id, _)| suits(*id)).collect();
+                contenders(held, open.map(|(rank, id)| (rank.share(), id)), suits)
             }
             _ => open.filter_map(|(_, id)| suits(id)).collect(),
         };
@@ -269,7 +259,7 @@ impl<L> Fleet<L> {
         debug_assert!(endpoint.leases > 0, "a lease is released once");
         endpoint.leases = endpoint.leases.saturating_sub(1);
         let fails = match outcome {
-            Outcome::Answered => {
+            Outcome::Answered | Outcome::Alive => {
                 endpoint.health.answered(now);
                 false
             }
@@ -321,8 +311,8 @@ impl<L> Fleet<L> {
             let is_idle = e.is_ready() && e.busy() == 0 && e.status.slots > 0;
             is_idle && e.any_model().is_some() && e.health.wants_probe(now, interval)
         };
-        let due: Vec<_> =
-            self.endpoints.iter().filter(|(_, e)| wants(e)).map(|(id, _)| *id).collect();
+        let due = self.endpoints.iter().filter(|(_, e)| wants(e)).map(|(id, _)| *id);
+        let due: Vec<_> = due.take(PROBES_MAX).collect();
         for id in &due {
             if let Some(endpoint) = self.endpoints.get_mut(id) {
                 endpoint.health.probe(now);
@@ -381,6 +371,29 @@ impl<L> Fleet<L> {
         }
         totals
     }
+}
+
+/// Of the endpoints that hold some of a prompt and those that are open, in order of their share of
+/// busy slots, those that may be the least busy for it.
+fn contenders(
+    held: Vec<Candidate<EndpointId>>,
+    open: impl Iterator<Item = (f64, EndpointId)>,
+    suits: impl Fn(EndpointId) -> Option<Candidate<EndpointId>>,
+) -> Vec<Candidate<EndpointId>> {
+    let best = held.iter().map(Candidate::load).min_by(f64::total_cmp);
+    let (mut best, mut all) = (best.unwrap_or(f64::INFINITY), held);
+    let most = all.len() + CONTENDERS_MAX;
+    for (share, id) in open {
+        // What may still come only adds to the share.
+        if share >= best || all.len() >= most {
+            break;
+        }
+        if let Some(candidate) = suits(id) {
+            best = best.min(candidate.load());
+            all.push(candidate);
+        }
+    }
+    all
 }
 
 #[cfg(test)]

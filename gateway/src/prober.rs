@@ -47,7 +47,7 @@ async fn probe(mut lease: Lease) {
     let lost = lease.upstream().lost();
     let outcome = tokio::select! {
         answered = timeout(ANSWER_TIMEOUT, ask(&lease)) => match answered {
-            Ok(Ok(())) => Outcome::Answered,
+            Ok(Ok(())) => Outcome::Alive,
             Ok(Err(_)) | Err(_) => Outcome::Failed,
         },
         () = lost => Outcome::Unknown,

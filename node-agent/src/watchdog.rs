@@ -1,6 +1,6 @@
 //! Notices an engine that stands still: requests are in flight, nothing is reported, and its
-//! process uses no CPU. It is stopped, waits for itself, or is stuck in the kernel; one that is
-//! merely slow computes. Its requests go on elsewhere once it is ended.
+//! process uses no CPU and fetches no page. It is stopped, waits for itself, or is stuck in the
+//! kernel; one that is merely slow computes, or reads its model from a slow disk. Its requests go on elsewhere once it is ended.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ const LOOKS_MAX: u32 = 4;
 struct Sight {
     /// Reports that it has made.
     reports: u64,
-    /// CPU time that it has used, in ticks of 10 ms.
-    ticks: u64,
+    /// CPU time that it has used, in ticks of 10 ms, and pages that it has fetched.
+    work: u64,
 }
 
 /// Returns when the engine with that process id stands still.
@@ -30,7 +30,7 @@ pub async fn stands_still(pid: u32, client: &EngineClient) {
     let mut watch = Watch::default();
     loop {
         looks.tick().await;
-        let sight = Sight { reports: client.reports(), ticks: cpu_ticks(pid).unwrap_or(0) };
+        let sight = Sight { reports: client.reports(), work: work(pid).unwrap_or(0) };
         if watch.look(sight, client.figures().in_flight > 0) {
             return;
         }
@@ -53,17 +53,18 @@ impl Watch {
     }
 }
 
-/// User and system time of a process, all threads together.
-fn cpu_ticks(pid: u32) -> Option<u64> {
+/// What a process has done, all threads together.
+fn work(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    ticks_of(&stat)
+    work_of(&stat)
 }
 
-/// Fields 14 and 15; the name before them may hold anything.
-fn ticks_of(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<u64>().ok();
-    Some(ticks()? + ticks()?)
+/// Fields 12 (pages from disk), 14 and 15 (user and system time); the name before them may hold
+/// anything.
+fn work_of(stat: &str) -> Option<u64> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some(field(12)? + field(14)? + field(15)?)
 }
 
 #[cfg(test)]
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn only_one_that_is_asked_and_does_nothing_stands_still() {
-        let sight = |reports, ticks| Sight { reports, ticks };
+        let sight = |reports, work| Sight { reports, work };
         let mut watch = Watch::default();
         assert!((0..10).all(|_| !watch.look(sight(1, 1), false)), "it is idle");
         assert!((0..10).all(|i| !watch.look(sight(1, i), true)), "it computes");
@@ -82,10 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_used_its_user_and_system_time() {
+    fn a_process_has_worked_by_its_time_and_the_pages_that_it_fetched() {
         let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 1 2 3 4 70 30 0 0 20 0 1 0 5 6 7";
-        assert_eq!(ticks_of(stat), Some(100));
-        assert_eq!(ticks_of("42 (a"), None);
-        assert!(cpu_ticks(std::process::id()).is_some());
+        assert_eq!(work_of(stat), Some(103));
+        assert_eq!(work_of("42 (a"), None);
+        assert!(work(std::process::id()).is_some());
     }
 }

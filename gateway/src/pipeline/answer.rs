@@ -99,13 +99,10 @@ impl Answer {
     /// What comes next, whatever becomes of nodes; the record is told how it ends.
     pub async fn next(&mut self) -> Result<Next, Error> {
         let next = self.advance().await;
-        self.record.used(self.progress.used(), self.progress.tokens());
         match &next {
-            Ok(Next::Events(events)) => {
-                self.record.first_token();
-                self.record.add_bytes(events.len());
-            }
+            Ok(Next::Events(events)) => self.record.add_bytes(events.len()),
             Ok(Next::Whole { status, body, .. }) => {
+                self.record.first_token();
                 self.record.used(total_tokens(body), 0);
                 self.record.succeed(status.as_u16(), body.len());
             }
@@ -167,6 +164,8 @@ impl Answer {
         let Block { events, is_news, error } = read.map_err(|_| forward::TOO_LARGE)?;
         if is_news {
             self.pursuit.gets_on();
+            self.record.first_token();
+            self.record.used(self.progress.used(), self.progress.tokens());
             current.generated(self.progress.tokens() - before, self.progress.choices());
             current.source.expect_within(self.gateway.timeouts.idle);
         }
@@ -210,7 +209,8 @@ impl Answer {
                 self.failed_at(&at, Error::NodeRefused(status.as_u16())).map(|()| None)
             }
             Ok(Forwarded::Whole { status, headers, body }) => {
-                lease.ends(Outcome::Answered);
+                let is_refused = !status.is_success();
+                lease.ends(if is_refused { Outcome::Alive } else { Outcome::Answered });
                 Ok(Some(Next::Whole { status, headers, body }))
             }
             Err(error) => {

@@ -44,7 +44,9 @@ pub enum Forwarded {
 }
 
 /// An event beyond its limit, or more of them than can be right.
-pub const TOO_LARGE: Error = Error::NodeAnswer("an event is larger than limits.event_bytes_max");
+pub const TOO_LARGE: Error = Error::NodeAnswer(
+    "an event is larger than limits.event_bytes_max, or all of it than limits.response_bytes_max",
+);
 
 /// Sends a request to the node of `lease`.
 pub async fn forward(
@@ -72,7 +74,14 @@ pub async fn forward(
     };
     Ok(match sent {
         Sent::Whole(whole) => whole,
-        Sent::Events(rest, left) => Forwarded::Events(Source::new(lost, rest, limits, left)),
+        Sent::Events(rest, left) => {
+            let bytes_max = match admitted.is_streamed {
+                true => limits.event_bytes_max,
+                // All of it is one event.
+                false => limits.response_bytes_max,
+            };
+            Forwarded::Events(Source::new(lost, rest, bytes_max, left))
+        }
     })
 }
 
@@ -155,12 +164,12 @@ impl Source {
     fn new(
         lost: Pin<Box<WaitForCancellationFutureOwned>>,
         rest: NodeBody,
-        limits: &Limits,
+        event_bytes_max: usize,
         first_within: Duration,
     ) -> Self {
         Self {
             rest,
-            splitter: Splitter::new(limits.event_bytes_max),
+            splitter: Splitter::new(event_bytes_max),
             lost,
             silence: Box::pin(tokio::time::sleep(first_within)),
         }

@@ -1,4 +1,5 @@
-//! What gateway and node agree on. serde only: no I/O, no async, no clock.
+//! What gateway and node agree on. serde (and memchr) only: no I/O, no async, no
+//! clock.
 //!
 //! * [`openai`]: the request fields that we act on and the response shapes we write.
 //! * [`fleet`]: joining and status, the two things a node says about itself.

@@ -86,6 +86,22 @@ async fn a_stream_counts_by_the_usage_that_it_tells() {
 }
 
 #[tokio::test]
+async fn an_answer_whose_client_leaves_counts_by_its_tokens() {
+    let (gateway, client) = limited("tokens_per_minute: 10000").await;
+    let mut a = gateway.node("a", 1).await;
+    let asking = ask(&client);
+    let stream = a.asked().await.stream();
+    stream.note(&[7; 12_000]).await;
+    drop(stream);
+    // Another node is told of the tokens, so they are known.
+    let mut b = gateway.node("b", 1).await;
+    assert_eq!(b.asked().await.resume.choices[0].tokens.len(), 12_000);
+    asking.abort();
+    gateway.is_idle().await;
+    is_refused(&ask(&client).await.unwrap());
+}
+
+#[tokio::test]
 async fn a_refused_request_reserves_nothing() {
     let (gateway, client) = limited("tokens_per_minute: 1000").await;
     let mut a = gateway.node("a", 1).await;

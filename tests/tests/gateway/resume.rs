@@ -119,6 +119,26 @@ async fn an_answer_that_is_not_streamed_goes_on_too() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_not_streamed_has_the_limit_of_answers_and_not_of_events() {
+    let gateway =
+        Gateway::start("limits: {event_bytes_max: 1000, response_bytes_max: 40000}\n").await;
+    let mut a = gateway.node("a", 1).await;
+    for (bytes, status) in [(30_000, 200), (50_000, 502)] {
+        let asking = gateway.asks("Hi");
+        let stream = a.asked().await.stream();
+        let text = "x".repeat(bytes);
+        let whole =
+            format!("data: {{\"choices\":[{{\"message\":{{\"content\":\"{text}\"}}}}]}}\n\n");
+        // In two pieces, so that it is held.
+        let (first, last) = whole.split_at(whole.len() - 10);
+        stream.send(format!(": u 1 1 0\n{first}")).await;
+        stream.send(last.to_string()).await;
+        assert_eq!(asking.await.unwrap().status, status);
+    }
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
 async fn an_answer_goes_on_with_the_same_model_file_only_and_waits_for_it() {
     let gateway = Gateway::start("").await;
     let mut a = gateway.node("a", 1).await;
