@@ -67,19 +67,23 @@ until_true() {
 }
 
 umask 077
-head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$work/join.key"
+for name in join admin; do
+    head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$work/$name.key"
+done
 "$bin/flotilla-gateway" key new --name demo >"$work/key"
 key=$(sed -n 2p "$work/key")
 {
     echo "listen: 127.0.0.1:$port"
     sed -n '/^keys:/,$p' "$work/key"
     echo "nodes: {join_key_file: join.key}"
+    echo "admin: {listen: '127.0.0.1:0', key_file: admin.key}"
 } >"$work/gateway.yaml"
 
 start gateway flotilla-gateway run --config "$work/gateway.yaml"
 until_true "the gateway did not start (another port: make demo PORT=9090)" 10 \
-    grep -q "listening on" "$work/gateway.log"
-url=$(grep -o 'http://[0-9.:]*' "$work/gateway.log" | head -n 1)
+    grep -q '"listening on' "$work/gateway.log"
+admin=$(grep -o 'http://[0-9.:]*' "$work/gateway.log" | head -n 1)
+url=$(grep -o 'http://[0-9.:]*' "$work/gateway.log" | sed -n 2p)
 
 # Threads of two engines that wait for each other must not share a core.
 threads=$(($(nproc) / 2))
@@ -136,7 +140,12 @@ messages = [{"role": "user", "content": "How do you spell rocket?"}]
 answer = client.chat.completions.create(model="flotilla-demo", messages=messages)
 print(answer.choices[0].message.content)
 
-Metrics are at $url/metrics. Kill a node and ask again: kill -9 ${pids[1]}
+Metrics are at $admin/metrics. The nodes, and how to let one go in the middle of an answer:
+
+$bin/flotilla-gateway nodes --url $admin --key-file $work/admin.key
+$bin/flotilla-gateway drain one --url $admin --key-file $work/admin.key
+
+Or kill a node and ask again: kill -9 ${pids[1]}
 Ctrl-C ends everything.
 TEXT
 # A node may be killed for fun; without the gateway there is no demo.

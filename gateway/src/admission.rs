@@ -109,6 +109,11 @@ impl<S> Queue<S> {
         }
     }
 
+    /// Other bounds, from now on.
+    pub fn bound(&mut self, bounds: Bounds) {
+        self.bounds = bounds;
+    }
+
     /// Takes a request. A retried one was admitted before, so the bounds do
     /// not turn it away. The less urgent a class, the less of the queue it may fill.
     pub fn offer(&mut self, ticket: Ticket<S>) -> Result<(), Full> {

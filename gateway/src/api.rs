@@ -1,26 +1,32 @@
 //! Paths and methods -> what is done about them.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use hyper::body::Incoming;
-use hyper::{Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use inference_protocol::fleet::JOIN_PATH;
 use inference_protocol::openai::{Model, ModelList, to_json};
 
 use crate::app::Gateway;
 use crate::error::Error;
 use crate::fleet::join;
+use crate::pipeline;
+use crate::pipeline::accept::{mark, request_id};
 use crate::pipeline::authenticate::Caller;
-use crate::pipeline::{self, authenticate};
 use crate::respond::{self, Body};
 
-/// An endpoint that generates.
+/// An endpoint that nodes answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
     /// `/v1/chat/completions`
     ChatCompletions,
     /// `/v1/completions`
     Completions,
+    /// `/v1/embeddings`
+    Embeddings,
+    /// `/v1/rerank`
+    Rerank,
 }
 
 impl Api {
@@ -30,9 +36,14 @@ impl Api {
             LazyLock::new(|| Uri::from_static("http://node/v1/chat/completions"));
         static TEXT: LazyLock<Uri> =
             LazyLock::new(|| Uri::from_static("http://node/v1/completions"));
+        static VECTORS: LazyLock<Uri> =
+            LazyLock::new(|| Uri::from_static("http://node/v1/embeddings"));
+        static RANKS: LazyLock<Uri> = LazyLock::new(|| Uri::from_static("http://node/v1/rerank"));
         match self {
             Self::ChatCompletions => CHAT.clone(),
             Self::Completions => TEXT.clone(),
+            Self::Embeddings => VECTORS.clone(),
+            Self::Rerank => RANKS.clone(),
         }
     }
 
@@ -41,64 +52,76 @@ impl Api {
         match self {
             Self::ChatCompletions => "chat_completions",
             Self::Completions => "completions",
+            Self::Embeddings => "embeddings",
+            Self::Rerank => "rerank",
+        }
+    }
+
+    /// Whether its answers are generated, token by token.
+    pub fn generates(self) -> bool {
+        matches!(self, Self::ChatCompletions | Self::Completions)
+    }
+
+    fn at(path: &str) -> Option<Self> {
+        match path {
+            "/v1/chat/completions" => Some(Self::ChatCompletions),
+            "/v1/completions" => Some(Self::Completions),
+            "/v1/embeddings" => Some(Self::Embeddings),
+            "/v1/rerank" | "/rerank" => Some(Self::Rerank),
+            _ => None,
         }
     }
 }
 
 /// Answers one request; errors are rendered here and in the pipeline.
 pub async fn serve(gateway: Gateway, request: Request<Incoming>) -> Response<Body> {
-    match request.uri().path() {
-        "/v1/chat/completions" => generate(gateway, Api::ChatCompletions, request).await,
-        "/v1/completions" => generate(gateway, Api::Completions, request).await,
+    let path = request.uri().path();
+    let api = Api::at(path).filter(|_| request.method() == Method::POST);
+    if let Some(api) = api {
+        return pipeline::serve(gateway, api, request).await;
+    }
+    let request_id = request_id(request.headers());
+    let answered = match path {
+        path if Api::at(path).is_some() => Err(Error::Method("POST")),
         path if path == JOIN_PATH => {
-            render(only(&request, "POST").and_then(|()| join::join(&gateway, request)))
+            only(&request, "POST").and_then(|()| join::join(&gateway, request))
         }
-        _ => render(look(&gateway, &request)),
-    }
-}
-
-async fn generate(gateway: Gateway, api: Api, request: Request<Incoming>) -> Response<Body> {
-    match only(&request, "POST") {
-        Ok(()) => pipeline::serve(gateway, api, request).await,
-        Err(error) => respond::error(&error),
-    }
-}
-
-fn render(result: Result<Response<Body>, Error>) -> Response<Body> {
-    result.unwrap_or_else(|error| respond::error(&error))
+        _ => look(&gateway, &request),
+    };
+    let mut response = answered.unwrap_or_else(|error| respond::error(&error));
+    mark(&mut response, &request_id);
+    response
 }
 
 /// Everything that only looks.
 fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>, Error> {
     let path = request.uri().path();
     let model = path.strip_prefix("/v1/models/");
-    if !matches!(path, "/livez" | "/readyz" | "/health" | "/metrics" | "/v1/models")
-        && model.is_none()
-    {
+    if !matches!(path, "/livez" | "/readyz" | "/health" | "/v1/models") && model.is_none() {
         return Err(Error::UnknownPath);
     }
     only(request, "GET, HEAD")?;
+    let settings = gateway.settings.now();
     match (path, model) {
         (_, Some(id)) => {
-            let caller = authenticate::caller(&gateway.keys, request.headers())?;
+            let caller = settings.keys.caller(request.headers())?;
             find_model(gateway, &caller, id)
         }
         ("/v1/models", _) => {
-            let caller = authenticate::caller(&gateway.keys, request.headers())?;
-            let models = gateway.dispatcher.models().into_iter();
-            let models = models.filter(|(id, _)| caller.limiter.allows(id));
+            let caller = settings.keys.caller(request.headers())?;
+            let models = models(gateway, &caller).into_iter();
             let data = models.map(|(id, created)| Model::new(id, created)).collect();
             Ok(respond::json(to_json(&ModelList::new(data))))
         }
         ("/readyz", _) if is_ready(gateway) => Ok(respond::text(StatusCode::OK, "ready\n")),
         ("/readyz", _) => Ok(respond::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n")),
         ("/health", _) => Ok(health(gateway)),
-        ("/metrics", _) => Ok(metrics(gateway)),
         _ => Ok(respond::text(StatusCode::OK, "ok\n")),
     }
 }
 
-fn only<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {
+/// Refuses other methods than these.
+pub fn only<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {
     let method = request.method().as_str();
     match allowed.split(", ").any(|m| m == method) {
         true => Ok(()),
@@ -106,19 +129,31 @@ fn only<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {
     }
 }
 
+/// Models that are served and may be asked for, by their names and by others.
+fn models(gateway: &Gateway, caller: &Caller) -> BTreeMap<String, u64> {
+    let served: BTreeMap<String, u64> = gateway.dispatcher.models().into_iter().collect();
+    let others = caller.aliases();
+    let others = others.filter_map(|(name, model)| Some((name.to_string(), *served.get(model)?)));
+    let mut all: BTreeMap<String, u64> = others.collect();
+    all.extend(served.into_iter().filter(|(name, _)| caller.limiter.allows(name)));
+    all
+}
+
 fn find_model(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Response<Body>, Error> {
-    let mut models = gateway.dispatcher.models().into_iter();
-    let found = models.find(|(name, _)| name == id && caller.limiter.allows(id));
+    let mut models = models(gateway, caller).into_iter();
+    let found = models.find(|(name, _)| name == id);
     let (id, created) = found.ok_or_else(|| Error::UnknownModel(id.chars().take(128).collect()))?;
     Ok(respond::json(to_json(&Model::new(id, created))))
 }
 
 /// Whether a request could be routed now.
-fn is_ready(gateway: &Gateway) -> bool {
-    !gateway.stop.is_cancelled() && gateway.dispatcher.totals().ready > 0
+pub fn is_ready(gateway: &Gateway) -> bool {
+    let totals = gateway.dispatcher.totals();
+    !gateway.stop.is_cancelled() && totals.ready + totals.externals > 0
 }
 
-fn health(gateway: &Gateway) -> Response<Body> {
+/// What the fleet can do now, in numbers.
+pub fn health(gateway: &Gateway) -> Response<Body> {
     let overview = gateway.dispatcher.overview();
     let totals = overview.totals;
     let ready = is_ready(gateway);
@@ -126,14 +161,10 @@ fn health(gateway: &Gateway) -> Response<Body> {
         "status": if ready { "ok" } else { "unavailable" },
         "nodes": { "linked": totals.nodes, "ready": totals.ready, "ejected": totals.ejected },
         "slots": { "total": totals.slots, "busy": totals.busy, "leased": totals.leases },
+        "external": { "ready": totals.externals },
         "queue_depth": overview.queue_depth,
         "requests_in_flight": gateway.metrics.requests_in_flight(),
     });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     respond::with_type(status, "application/json", body.to_string())
-}
-
-fn metrics(gateway: &Gateway) -> Response<Body> {
-    let text = gateway.metrics.render(&gateway.dispatcher.overview());
-    respond::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }

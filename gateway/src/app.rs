@@ -4,18 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, Limits, Timeouts};
+use crate::config::Config;
 use crate::dispatcher::Dispatcher;
+use crate::external::keep;
 use crate::fleet::static_nodes;
 use crate::metrics::Metrics;
-use crate::pipeline::authenticate::Key;
 use crate::quarantine::Quarantine;
-use crate::secret::KeyDigest;
-use crate::{prober, server};
+use crate::server::{self, Service};
+use crate::settings::Live;
+use crate::{prober, reload};
 
 /// After requests are done or cut, tasks have this long to end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,24 +23,14 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// What all requests share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Gateway {
-    /// API keys.
-    pub keys: Arc<[Key]>,
-    /// The key that nodes join with.
-    pub join_key: Option<KeyDigest>,
+    /// What it was told.
+    pub settings: Live,
     /// The fleet and its queue.
     pub dispatcher: Dispatcher,
     /// The metrics.
     pub metrics: Metrics,
-    /// Limits.
-    pub limits: Limits,
-    /// Timeouts.
-    pub timeouts: Timeouts,
     /// Requests that ended engines.
     pub quarantine: Arc<Quarantine>,
-    /// Nodes that have answered nothing for so long are asked something.
-    pub probe_interval: Option<Duration>,
-    /// Attempts in a row that may fail before a request does.
-    pub retries_max: usize,
     /// Cancelled when the gateway takes nothing new.
     pub stop: CancellationToken,
     /// Cancelled when requests are done: links outlive the listener, because requests in
@@ -51,37 +41,52 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// The shared parts of a configuration.
-    pub fn new(config: &Config, stop: CancellationToken) -> prometheus::Result<Self> {
+    /// What requests share, at first.
+    ///
+    /// # Errors
+    /// Two metrics share a name.
+    pub fn new(settings: Live, stop: CancellationToken) -> prometheus::Result<Self> {
+        let now = settings.now();
         Ok(Self {
-            keys: config.keys.iter().cloned().map(Key::new).collect(),
-            join_key: config.join_key.clone(),
-            dispatcher: Dispatcher::new(config.limits.queue, config.policy),
+            dispatcher: Dispatcher::new(now.config.limits.queue, now.config.policy),
             metrics: Metrics::new()?,
-            limits: config.limits,
-            timeouts: config.timeouts,
             quarantine: Arc::default(),
-            probe_interval: config.probe_interval,
-            retries_max: config.retries_max,
             stop,
             links: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            settings,
         })
+    }
+
+    /// Another configuration takes the place of the one that is in force.
+    ///
+    /// # Errors
+    /// An address cannot be listened on; then everything stays as it is.
+    pub async fn apply(&self, config: Config) -> Result<(), String> {
+        let (queue, policy) = (config.limits.queue, config.policy);
+        self.settings.replace(config).await?;
+        self.dispatcher.configure(queue, policy);
+        Ok(())
     }
 }
 
-/// Serves on `listener` until `stop`, finishes what is in flight, and joins every task.
+/// Serves until `stop`, finishes what is in flight, and joins every task. The configuration is
+/// taken over from `source` whenever it changes there.
+///
+/// # Errors
+/// Two metrics share a name.
 pub async fn run(
-    config: Config,
-    listener: TcpListener,
+    settings: Live,
+    source: reload::Source,
     stop: CancellationToken,
 ) -> prometheus::Result<()> {
-    let gateway = Gateway::new(&config, stop)?;
-    for node in config.static_nodes.clone() {
-        gateway.tasks.spawn(static_nodes::keep_linked(gateway.clone(), node));
-    }
+    let gateway = Gateway::new(settings, stop)?;
+    gateway.tasks.spawn(static_nodes::keep_all(gateway.clone()));
+    gateway.tasks.spawn(keep::keep_all(gateway.clone()));
     gateway.tasks.spawn(prober::run(gateway.clone()));
-    server::serve(listener, gateway.clone(), &config).await;
+    gateway.tasks.spawn(server::serve(Service::Admin, gateway.clone(), gateway.links.clone()));
+    gateway.tasks.spawn(reload::run(gateway.clone(), source));
+    server::serve(Service::Public, gateway.clone(), gateway.stop.clone()).await;
     gateway.links.cancel();
     gateway.tasks.close();
     // What is left are connections that were cut off; they end with the runtime.

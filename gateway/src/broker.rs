@@ -8,9 +8,10 @@ use inference_protocol::fleet::ModelStatus;
 
 use crate::admission::cost::Costs;
 use crate::admission::{Bounds, Class, Queue, Ticket, TicketId};
-use crate::fleet::{Choice, EndpointId, Fleet, Outcome, Outlook, Seek};
+use crate::fleet::{Choice, EndpointId, External, Fleet, Outcome, Outlook, Seek};
 use crate::prefix::{Prefix, PrefixIndex};
 use crate::routing::Policy;
+use crate::spend::{Ledger, Prices};
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +75,8 @@ pub struct Broker<L> {
     queue: Queue<Seek>,
     costs: Costs,
     prefixes: PrefixIndex<EndpointId>,
+    /// What external endpoints were paid.
+    pub ledger: Ledger,
     policy: Policy,
     next_ticket: TicketId,
     /// Draws among equals; counted up.
@@ -88,10 +91,17 @@ impl<L> Broker<L> {
             queue: Queue::new(bounds),
             costs: Costs::default(),
             prefixes: PrefixIndex::default(),
+            ledger: Ledger::default(),
             policy,
             next_ticket: 0,
             seed: 0,
         }
+    }
+
+    /// Other bounds and another policy, from now on. Who waits already stays.
+    pub fn configure(&mut self, bounds: Bounds, policy: Policy) {
+        self.queue.bound(bounds);
+        self.policy = policy;
     }
 
     /// Lets a request wait, that can wait so long. To be followed by [`Broker::bind`].
@@ -101,7 +111,7 @@ impl<L> Broker<L> {
         patience: Duration,
         now: Duration,
     ) -> Result<TicketId, Refused> {
-        match self.fleet.outlook(want.model, now) {
+        match self.fleet.outlook(want.model, want.seek.external, now) {
             Outlook::Served => {}
             Outlook::UnknownModel => return Err(Refused::UnknownModel),
             Outlook::NoNode => return Err(Refused::NoNode),
@@ -129,6 +139,11 @@ impl<L> Broker<L> {
 
     /// A slot for a request at once, if one is free and nobody waits.
     pub fn bind_at_once(&mut self, want: &Want<'_>, now: Duration) -> Option<Binding> {
+        let prefers_external =
+            want.seek.external == External::Prefer && want.class == Class::Interactive;
+        if prefers_external && let Some(binding) = self.bind_external(want, now) {
+            return Some(binding);
+        }
         if self.queue.depth() > 0 {
             return None;
         }
@@ -141,7 +156,22 @@ impl<L> Broker<L> {
         Some(Binding { id: 0, endpoint, model, work: want.work, since: now })
     }
 
+    /// A slot outside for a request at once, where it may go there.
+    pub fn bind_external(&mut self, want: &Want<'_>, now: Duration) -> Option<Binding> {
+        let endpoint = self.pick_external(want.model, want.seek)?;
+        let model = self.claim(endpoint, want.model, &Prefix::default())?;
+        Some(Binding { id: 0, endpoint, model, work: want.work, since: now })
+    }
+
+    fn pick_external(&self, model: &str, seek: &Seek) -> Option<EndpointId> {
+        let may_pay = |name: &str, prices: &Prices| self.ledger.has_room(name, prices);
+        self.fleet.pick_external(model, seek, may_pay)
+    }
+
     fn pick(&self, model: &str, seek: &Seek, prefix: &Prefix, now: Duration) -> Option<EndpointId> {
+        if self.fleet.is_external_only(model) {
+            return self.pick_external(model, seek);
+        }
         let held = self.prefixes.held(prefix);
         let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
         self.fleet.pick(model, seek, choice)
@@ -162,21 +192,22 @@ impl<L> Broker<L> {
 
     /// Takes the next request that a slot is free for, and the slot.
     pub fn bind(&mut self, now: Duration) -> Option<Binding> {
-        if self.queue.depth() == 0 || !self.fleet.is_any_open() {
+        let is_open = |model: &str| self.fleet.is_open(model) || self.fleet.is_external_only(model);
+        if self.queue.depth() == 0 || !(self.fleet.is_any_open() || self.fleet.has_externals()) {
             return None;
         }
         self.seed = self.seed.wrapping_add(1);
         let pick = |ticket: &Ticket<Seek>| {
             Some((ticket.id, self.pick(&ticket.model, &ticket.seek, &ticket.prefix, now)?))
         };
-        let mut retried = self.queue.retried().filter(|t| self.fleet.is_open(&t.model));
+        let mut retried = self.queue.retried().filter(|t| is_open(&t.model));
         let mut bound = retried.find_map(pick);
         drop(retried);
         // Models whose next request suits none of their open endpoints.
         let mut passed: Vec<&str> = Vec::new();
         while bound.is_none()
             && let Some(ticket) =
-                self.queue.next(|model| self.fleet.is_open(model) && !passed.contains(&model))
+                self.queue.next(|model| is_open(model) && !passed.contains(&model))
         {
             bound = pick(ticket);
             passed.push(&ticket.model);
@@ -195,7 +226,8 @@ impl<L> Broker<L> {
     /// A slot is given back. Only requests that were answered say what they cost.
     pub fn release(&mut self, binding: &Binding, outcome: Outcome, now: Duration) {
         let is_there = self.fleet.release(binding.endpoint, outcome, now);
-        if is_there && outcome == Outcome::Answered {
+        let is_node = self.fleet.endpoint(binding.endpoint).is_some_and(|e| e.external.is_none());
+        if is_there && is_node && outcome == Outcome::Answered {
             let took = now.saturating_sub(binding.since);
             self.costs.observe(&binding.model.id, binding.work, took);
         }

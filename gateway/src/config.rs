@@ -2,17 +2,26 @@
 //!
 //! [`load`] reads the file, [`raw`] walks it and reports every problem at once.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
 
 use crate::admission::{Bounds, Class};
+use crate::external::Client;
+use crate::fleet::{External, Terms};
 use crate::limiter::KeyLimits;
 use crate::routing::Policy;
 use crate::secret::KeyDigest;
 use crate::tls::{Acceptor, Dialler};
 
+mod external;
+pub mod files;
+pub mod keys;
 pub mod load;
 pub mod raw;
 mod section;
@@ -20,16 +29,30 @@ mod section;
 /// Everything that the gateway is told.
 #[derive(Debug)]
 pub struct Config {
+    /// The files that it was read from.
+    pub files: Vec<files::Named>,
     /// Address of the public listener.
     pub listen: SocketAddr,
     /// Set when the public listener speaks TLS.
     pub tls: Option<Acceptor>,
-    /// API keys; empty where anybody may ask.
+    /// The listener for operators, where there is one.
+    pub admin: Option<Admin>,
+    /// Other names of models, for everybody.
+    pub aliases: BTreeMap<String, String>,
+    /// API keys.
     pub keys: Vec<ApiKey>,
+    /// Where `flotilla-gateway key` keeps some of them.
+    pub keys_file: Option<PathBuf>,
+    /// Whether anybody may ask, without a key.
+    pub allow_anonymous: bool,
     /// The key that nodes join with; absent where none may.
     pub join_key: Option<KeyDigest>,
     /// Nodes that we dial.
     pub static_nodes: Vec<StaticNode>,
+    /// What a node costs in an hour.
+    pub node_price_per_hour: f64,
+    /// Endpoints that are no nodes of ours.
+    pub externals: Vec<ExternalEndpoint>,
     /// Limits.
     pub limits: Limits,
     /// Timeouts.
@@ -42,8 +65,23 @@ pub struct Config {
     pub probe_interval: Option<Duration>,
 }
 
+/// The listener for operators.
+#[derive(Debug)]
+pub struct Admin {
+    /// Its address.
+    pub listen: SocketAddr,
+    /// What changes something wants this key; absent where nothing can be changed.
+    pub key: Option<KeyDigest>,
+    /// The file of that key.
+    pub key_file: Option<PathBuf>,
+    /// Set when it speaks TLS.
+    pub tls: Option<Acceptor>,
+    /// The file of its certificate, then.
+    pub cert_file: Option<PathBuf>,
+}
+
 /// A key of the public API.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey {
     /// The tenant's name.
     pub name: String,
@@ -51,12 +89,20 @@ pub struct ApiKey {
     pub digest: KeyDigest,
     /// The most urgent class that it may ask for.
     pub class_max: Class,
+    /// When its requests may go to external endpoints.
+    pub external: External,
+    /// How long its requests may wait for a slot, where they do not say.
+    pub deadline: Option<Duration>,
+    /// Most tokens of an answer.
+    pub tokens_max: Option<NonZeroU32>,
+    /// Other names of models, for it alone.
+    pub aliases: BTreeMap<String, String>,
     /// What it may use.
     pub limits: KeyLimits,
 }
 
 /// A node with a port that we dial.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticNode {
     /// As it was written, for messages.
     pub url: String,
@@ -68,6 +114,29 @@ pub struct StaticNode {
     pub tls: Option<Dialler>,
     /// The key that its port wants.
     pub authorization: Option<HeaderValue>,
+}
+
+/// An endpoint that is no node of ours.
+#[derive(Debug, Clone)]
+pub struct ExternalEndpoint {
+    /// Its name.
+    pub name: String,
+    /// How it is reached.
+    pub client: Arc<Client>,
+    /// Our names of its models.
+    pub models: Vec<String>,
+    /// Requests side by side.
+    pub concurrent_max: u32,
+    /// On which terms it serves.
+    pub terms: Terms,
+    /// Digest of everything that is written of it, its files included.
+    written: KeyDigest,
+}
+
+impl PartialEq for ExternalEndpoint {
+    fn eq(&self, other: &Self) -> bool {
+        self.written == other.written
+    }
 }
 
 /// Limits on everything that grows.
@@ -122,6 +191,8 @@ pub struct Timeouts {
     pub first_token: Duration,
     /// Between two events of a stream.
     pub idle: Duration,
+    /// From a request to the head of its stream with a comment, while there is nothing of the answer.
+    pub comment: Duration,
     /// From the loss of a node to a slot of another one that goes on.
     pub resume: Duration,
     /// Finishing requests after SIGTERM.

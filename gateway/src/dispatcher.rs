@@ -11,12 +11,14 @@ use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
+use crate::admin::{Action, NodeView};
 use crate::admission::{Bounds, Class, TicketId};
 pub use crate::broker::Want;
 use crate::broker::{Binding, Broker, Refused};
 use crate::error::Error;
-use crate::fleet::{Attempt, EndpointId, Outcome, STATUS_DEADLINE, Totals};
+use crate::fleet::{Attempt, Endpoint, EndpointId, Outcome, STATUS_DEADLINE, Terms, Totals};
 use crate::routing::Policy;
+use crate::spend::Prices;
 use crate::upstream::Upstream;
 
 /// The fleet and its queue, shared by all requests.
@@ -44,8 +46,21 @@ pub struct Overview {
     pub queue_depth: usize,
     /// Of those, by class, without those that failed on a node.
     pub queue_depths: [(Class, usize); 3],
-    /// Status, busy slots of each node, and whether it is ejected.
-    pub nodes: Vec<(NodeStatus, u32, bool)>,
+    /// The nodes.
+    pub nodes: Vec<NodeOverview>,
+}
+
+/// What is known about a node at one moment.
+#[derive(Debug)]
+pub struct NodeOverview {
+    /// What it says.
+    pub status: NodeStatus,
+    /// Slots that are taken.
+    pub busy: u32,
+    /// Whether it gets nothing because it failed.
+    pub is_ejected: bool,
+    /// Whether it gets nothing because an operator said so.
+    pub is_cordoned: bool,
 }
 
 impl Dispatcher {
@@ -64,19 +79,28 @@ impl Dispatcher {
         if let Some(lease) = self.at_once(&want) {
             return Ok(lease);
         }
-        let (_place, mut granted) = self.enqueue(&want, deadline)?;
+        match self.wait(&want, deadline).await {
+            // What no node can do in time somebody else may.
+            Err(error) if error.is_overload() => self.outside(&want).ok_or(error),
+            waited => waited,
+        }
+    }
+
+    /// Waits in the line.
+    async fn wait(&self, want: &Want<'_>, deadline: tokio::time::Instant) -> Result<Lease, Error> {
+        let (_place, mut granted) = self.enqueue(want, deadline)?;
         if want.is_retried() {
             // What is wrong with the node that failed shows in its status by then.
             let shown = tokio::time::Instant::now() + STATUS_DEADLINE;
             match timeout_at(shown.min(deadline), &mut granted).await {
                 Ok(Ok(lease)) => return Ok(lease),
                 Err(_) if !self.lock().broker.fleet.all_have_failed(want.model, want.seek) => {}
-                _ => return Err(self.queue_timeout(&want)),
+                _ => return Err(self.queue_timeout(want)),
             }
         }
         match timeout_at(deadline, granted).await {
             Ok(Ok(lease)) => Ok(lease),
-            _ => Err(self.queue_timeout(&want)),
+            _ => Err(self.queue_timeout(want)),
         }
     }
 
@@ -84,6 +108,13 @@ impl Dispatcher {
         let now = self.now();
         let mut core = self.lock();
         let binding = core.broker.bind_at_once(want, now)?;
+        self.lease(&core, binding)
+    }
+
+    fn outside(&self, want: &Want<'_>) -> Option<Lease> {
+        let now = self.now();
+        let mut core = self.lock();
+        let binding = core.broker.bind_external(want, now)?;
         self.lease(&core, binding)
     }
 
@@ -142,6 +173,7 @@ impl Dispatcher {
             engine_restarts: endpoint.status.engine_restarts,
             node: endpoint.status.node.clone(),
             upstream: endpoint.link.clone(),
+            terms: endpoint.external,
             outcome: Outcome::Unknown,
         })
     }
@@ -152,6 +184,33 @@ impl Dispatcher {
         let (id, replaced) = self.update(|core| core.broker.fleet.add(upstream, status, now));
         replaced.iter().for_each(Upstream::close);
         id
+    }
+
+    /// An external endpoint. Another of its name is over.
+    pub fn add_external(&self, upstream: Upstream, status: NodeStatus, terms: Terms) -> EndpointId {
+        let now = self.now();
+        let added = |core: &mut Core| core.broker.fleet.add_external(upstream, status, terms, now);
+        let (id, replaced) = self.update(added);
+        replaced.iter().for_each(Upstream::close);
+        id
+    }
+
+    /// An external endpoint was paid for tokens, on a day counted from wherever.
+    pub fn pay(&self, endpoint: &str, amount: f64, day: u64) {
+        self.update(|core| {
+            core.broker.ledger.turn(day);
+            core.broker.ledger.pay(endpoint, amount);
+        });
+    }
+
+    /// It is that day now.
+    pub fn turn(&self, day: u64) {
+        self.update(|core| core.broker.ledger.turn(day));
+    }
+
+    /// What tokens of a model would cost outside, where that is known.
+    pub fn external_prices(&self, model: &str) -> Option<Prices> {
+        self.lock().broker.fleet.external_prices(model)
     }
 
     /// A link's next status; `None` when the link was replaced. Says whether it flipped.
@@ -187,6 +246,50 @@ impl Dispatcher {
         due.into_iter().filter_map(lease).collect()
     }
 
+    /// Other bounds and another policy, from now on.
+    pub fn configure(&self, bounds: Bounds, policy: Policy) {
+        self.update(|core| core.broker.configure(bounds, policy));
+    }
+
+    /// What an operator does with a node. False: there is none of that name.
+    pub fn act(&self, node: &str, action: Action) -> bool {
+        self.update(|core| {
+            let fleet = &mut core.broker.fleet;
+            let id = match action {
+                Action::Uncordon => return fleet.uncordon(node, Upstream::stay),
+                Action::Cordon | Action::Drain => fleet.cordon(node),
+            };
+            if let Some(endpoint) = id.and_then(|id| fleet.endpoint(id))
+                && action == Action::Drain
+            {
+                endpoint.link.leave();
+            }
+            id.is_some()
+        })
+    }
+
+    /// Nothing new goes over a link, and what is there goes elsewhere.
+    pub fn retire(&self, id: EndpointId) {
+        self.update(|core| {
+            core.broker.fleet.retire(id);
+            if let Some(endpoint) = core.broker.fleet.endpoint(id) {
+                endpoint.link.leave();
+            }
+        });
+    }
+
+    /// Whether we hold no slot of an endpoint.
+    pub fn is_idle(&self, id: EndpointId) -> bool {
+        self.lock().broker.fleet.endpoint(id).is_none_or(|endpoint| endpoint.leases() == 0)
+    }
+
+    /// All nodes, as operators see them.
+    pub fn nodes(&self) -> Vec<NodeView> {
+        let now = self.now();
+        let core = self.lock();
+        core.broker.fleet.endpoints().map(|endpoint| view(endpoint, now)).collect()
+    }
+
     /// Names of the models that are served, and when they were loaded.
     pub fn models(&self) -> Vec<(String, u64)> {
         let core = self.lock();
@@ -201,12 +304,17 @@ impl Dispatcher {
     /// Everything that metrics and health tell.
     pub fn overview(&self) -> Overview {
         let core = self.lock();
-        let nodes = core.broker.fleet.endpoints();
+        let node = |e: &Endpoint<Upstream>| NodeOverview {
+            status: e.status.clone(),
+            busy: e.busy(),
+            is_ejected: e.health.is_out(),
+            is_cordoned: e.is_cordoned,
+        };
         Overview {
             totals: core.broker.fleet.totals(),
             queue_depth: core.broker.depth(),
             queue_depths: core.broker.depths(),
-            nodes: nodes.map(|e| (e.status.clone(), e.busy(), e.health.is_out())).collect(),
+            nodes: core.broker.fleet.endpoints().map(node).collect(),
         }
     }
 
@@ -216,6 +324,24 @@ impl Dispatcher {
 
     fn lock(&self) -> MutexGuard<'_, Core> {
         self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn view(endpoint: &Endpoint<Upstream>, now: Duration) -> NodeView {
+    let status = &endpoint.status;
+    NodeView {
+        name: status.node.clone(),
+        state: status.state.name().into(),
+        cordoned: endpoint.is_cordoned,
+        ejected: endpoint.health.is_out(),
+        slots: status.slots,
+        busy: endpoint.busy(),
+        leased: endpoint.leases(),
+        models: status.models.iter().map(|model| model.id.clone()).collect(),
+        engine_restarts: status.engine_restarts,
+        prefill_tokens_per_second: status.prefill_tokens_per_second,
+        decode_tokens_per_second: status.decode_tokens_per_second,
+        linked_seconds: now.saturating_sub(endpoint.since()).as_secs(),
     }
 }
 
@@ -268,6 +394,7 @@ pub struct Lease {
     engine_restarts: u64,
     node: String,
     upstream: Upstream,
+    terms: Option<Terms>,
     outcome: Outcome,
 }
 
@@ -290,6 +417,11 @@ impl Lease {
     /// How to send to it.
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
+    }
+
+    /// Its terms, if it is no node of ours.
+    pub fn terms(&self) -> Option<Terms> {
+        self.terms
     }
 
     /// How what was sent there ended.

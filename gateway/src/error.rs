@@ -21,6 +21,12 @@ pub enum Error {
     KeyWrong,
     /// A node's join key is not ours.
     JoinKeyWrong,
+    /// The operators' key is not ours.
+    AdminKeyWrong,
+    /// There is no operators' key.
+    AdminOff,
+    /// There is no node of that name.
+    UnknownNode(String),
     /// A join request that is not one.
     JoinInvalid(String),
     /// A node of another version.
@@ -92,11 +98,11 @@ impl Error {
     /// HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Self::UnknownPath | Self::UnknownModel(_) => 404,
-            Self::ModelForbidden(_) => 403,
+            Self::UnknownPath | Self::UnknownModel(_) | Self::UnknownNode(_) => 404,
+            Self::ModelForbidden(_) | Self::AdminOff => 403,
             Self::RateLimited { .. } => 429,
             Self::Method(_) => 405,
-            Self::KeyMissing | Self::KeyWrong | Self::JoinKeyWrong => 401,
+            Self::KeyMissing | Self::KeyWrong | Self::JoinKeyWrong | Self::AdminKeyWrong => 401,
             Self::JoinInvalid(_) | Self::Malformed(_) | Self::Header(..) => 400,
             Self::JoinVersion => 426,
             Self::TooLarge(_) => 413,
@@ -118,6 +124,9 @@ impl Error {
             Self::Method(_) => "method_not_allowed",
             Self::KeyMissing | Self::KeyWrong => "invalid_api_key",
             Self::JoinKeyWrong => "invalid_join_key",
+            Self::AdminKeyWrong => "invalid_admin_key",
+            Self::AdminOff => "admin_disabled",
+            Self::UnknownNode(_) => "node_not_found",
             Self::JoinInvalid(_) => "invalid_join",
             Self::JoinVersion => "join_version",
             Self::TooLarge(_) => "request_too_large",
@@ -149,6 +158,9 @@ impl Error {
             | Self::KeyMissing
             | Self::KeyWrong
             | Self::JoinKeyWrong
+            | Self::AdminKeyWrong
+            | Self::AdminOff
+            | Self::UnknownNode(_)
             | Self::JoinInvalid(_)
             | Self::JoinVersion
             | Self::TooLarge(_)
@@ -182,6 +194,9 @@ impl Error {
             | Self::KeyMissing
             | Self::KeyWrong
             | Self::JoinKeyWrong
+            | Self::AdminKeyWrong
+            | Self::AdminOff
+            | Self::UnknownNode(_)
             | Self::JoinInvalid(_)
             | Self::JoinVersion
             | Self::TooLarge(_)
@@ -200,6 +215,14 @@ impl Error {
             | Self::NodeTimeout
             | Self::NodeAnswer(_) => false,
         }
+    }
+
+    /// Whether it says that there are too few slots.
+    pub fn is_overload(&self) -> bool {
+        matches!(
+            self,
+            Self::QueueFull { .. } | Self::DeadlineUnmet { .. } | Self::QueueTimeout { .. }
+        )
     }
 
     /// OpenAI's `type`.
@@ -224,21 +247,25 @@ impl Error {
         }
     }
 
-    /// After how many seconds another try makes sense.
-    pub fn retry_after_seconds(&self) -> Option<u32> {
-        match self {
+    /// After how long another try makes sense.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let seconds = match self {
             Self::QueueFull { retry_after_seconds }
             | Self::DeadlineUnmet { retry_after_seconds }
-            | Self::QueueTimeout { retry_after_seconds } => Some(*retry_after_seconds),
+            | Self::QueueTimeout { retry_after_seconds } => *retry_after_seconds,
             Self::RateLimited { wait, .. } => {
-                Some((wait.as_secs_f64().ceil() as u32).clamp(1, 120))
+                return Some((*wait).clamp(Duration::from_millis(1), RETRY_AFTER_MAX));
             }
-            Self::NoNode => Some(5),
-            Self::NodeLost | Self::EngineLost | Self::NodeRefused(_) => Some(1),
-            _ => None,
-        }
+            Self::NoNode => 5,
+            Self::NodeLost | Self::EngineLost | Self::NodeRefused(_) => 1,
+            _ => return None,
+        };
+        Some(Duration::from_secs(seconds.into()).min(RETRY_AFTER_MAX))
     }
 }
+
+/// Clients that are told to wait for longer give up.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
 
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -250,6 +277,21 @@ impl std::fmt::Display for Error {
             }
             Self::KeyWrong => write!(f, "the API key is not known here"),
             Self::JoinKeyWrong => write!(f, "the join key is wrong"),
+            Self::AdminKeyWrong => {
+                write!(
+                    f,
+                    "the operators' key is missing or wrong; send 'Authorization: Bearer <key>'"
+                )
+            }
+            Self::AdminOff => {
+                write!(f, "this needs a key of operators: set admin.key_file in the configuration")
+            }
+            Self::UnknownNode(node) => {
+                write!(
+                    f,
+                    "there is no node '{node}'; GET /admin/v1/nodes lists those that are linked"
+                )
+            }
             Self::JoinInvalid(why) => write!(f, "this is not a join request: {why}"),
             Self::JoinVersion => write!(
                 f,
@@ -325,6 +367,9 @@ mod tests {
             (Error::KeyMissing, 401, "invalid_api_key", Client, false),
             (Error::KeyWrong, 401, "invalid_api_key", Client, false),
             (Error::JoinKeyWrong, 401, "invalid_join_key", Client, false),
+            (Error::AdminKeyWrong, 401, "invalid_admin_key", Client, false),
+            (Error::AdminOff, 403, "admin_disabled", Client, false),
+            (Error::UnknownNode("x".into()), 404, "node_not_found", Client, false),
             (Error::JoinInvalid("x".into()), 400, "invalid_join", Client, false),
             (Error::JoinVersion, 426, "join_version", Client, false),
             (Error::TooLarge(1), 413, "request_too_large", Client, false),
@@ -362,7 +407,7 @@ mod tests {
             assert_eq!((error.status(), error.code()), (status, code), "{error}");
             assert_eq!((error.origin(), error.is_retryable()), (origin, retry), "{error}");
             assert!(
-                !matches!(error.status(), 429 | 503) || error.retry_after_seconds().is_some(),
+                !matches!(error.status(), 429 | 503) || error.retry_after().is_some(),
                 "{error}"
             );
         }

@@ -12,14 +12,18 @@ use inference_protocol::fleet::{ModelStatus, NodeStatus, STATUS_DEADLINE_MS};
 
 use crate::routing::{Candidate, Policy, choose};
 
+mod cordon;
 mod endpoint;
+pub mod external;
 pub mod health;
 mod index;
 pub mod join;
 pub mod link;
 pub mod static_nodes;
 
+use cordon::Cordon;
 pub use endpoint::{Attempt, Endpoint, EndpointId, Seek};
+pub use external::{External, Terms};
 use index::{Index, Serving};
 
 /// A node that says nothing for this long is out: no status is older.
@@ -69,7 +73,11 @@ pub enum Outcome {
 pub struct Fleet<L> {
     endpoints: BTreeMap<EndpointId, Endpoint<L>>,
     names: HashMap<String, EndpointId>,
+    /// Of nodes.
     index: Index,
+    /// Of external endpoints.
+    externals: Index,
+    cordon: Cordon,
     next_id: EndpointId,
     claims: u64,
     /// Models and when a node last served them.
@@ -102,6 +110,8 @@ pub struct Totals {
     pub busy: u32,
     /// Slots that we hold, anywhere.
     pub leases: u32,
+    /// External endpoints that are ready.
+    pub externals: usize,
 }
 
 impl<L> Default for Fleet<L> {
@@ -110,6 +120,8 @@ impl<L> Default for Fleet<L> {
             endpoints: BTreeMap::new(),
             names: HashMap::new(),
             index: Index::default(),
+            externals: Index::default(),
+            cordon: Cordon::default(),
             next_id: 0,
             claims: 0,
             remembered: BTreeMap::new(),
@@ -128,12 +140,19 @@ impl<L> Fleet<L> {
     /// A node's first status over a new link. Another link of the same node is over: the
     /// newest wins, and the old one is returned.
     pub fn add(&mut self, link: L, status: NodeStatus, now: Duration) -> (EndpointId, Option<L>) {
-        let old = self.names.get(&status.node).copied();
+        let endpoint = Endpoint::new(link, status, now, self.claims);
+        self.insert(endpoint, now)
+    }
+
+    fn insert(&mut self, mut endpoint: Endpoint<L>, now: Duration) -> (EndpointId, Option<L>) {
+        let name = endpoint.status.node.clone();
+        let old = self.names.get(&name).copied();
         let old = old.and_then(|id| self.remove(id, now));
         self.next_id += 1;
         let id = self.next_id;
-        self.names.insert(status.node.clone(), id);
-        self.endpoints.insert(id, Endpoint::new(link, status, now, self.claims));
+        endpoint.is_cordoned = self.cordon.holds(&name);
+        self.names.insert(name, id);
+        self.endpoints.insert(id, endpoint);
         self.settle(id, now);
         (id, old)
     }
@@ -150,9 +169,14 @@ impl<L> Fleet<L> {
     /// A link is over; its leases die with it.
     pub fn remove(&mut self, id: EndpointId, now: Duration) -> Option<L> {
         let endpoint = self.endpoints.remove(&id)?;
-        self.index.remove(id, &endpoint.models, endpoint.indexed);
+        match endpoint.external {
+            None => {
+                self.index.remove(id, &endpoint.models, endpoint.indexed);
+                self.remember(&endpoint.models, now);
+            }
+            Some(_) => self.externals.remove(id, &endpoint.models, endpoint.indexed),
+        }
         self.names.remove(&endpoint.status.node);
-        self.remember(&endpoint.models, now);
         Some(endpoint.link)
     }
 
@@ -161,22 +185,33 @@ impl<L> Fleet<L> {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let told = &endpoint.status.models;
         let is_news = !told.is_empty() && !told.iter().eq(endpoint.models.iter().map(|m| &**m));
+        let index = match endpoint.external {
+            None => &mut self.index,
+            Some(_) => &mut self.externals,
+        };
         if is_news {
-            self.index.remove(id, &endpoint.models, endpoint.indexed);
+            index.remove(id, &endpoint.models, endpoint.indexed);
             endpoint.models = told.iter().cloned().map(Arc::new).collect();
-            self.index.insert(id, &endpoint.models, endpoint.indexed);
+            index.insert(id, &endpoint.models, endpoint.indexed);
         }
+        let is_node = endpoint.external.is_none();
         let models = endpoint.models.clone();
         self.reindex(id);
-        self.remember(&models, now);
+        if is_node {
+            self.remember(&models, now);
+        }
     }
 
     /// To be called whenever something that the index depends on has changed.
     fn reindex(&mut self, id: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        let index = match endpoint.external {
+            None => &mut self.index,
+            Some(_) => &mut self.externals,
+        };
         let to = endpoint.index();
         if to != endpoint.indexed {
-            self.index.shift(id, &endpoint.models, endpoint.indexed, to);
+            index.shift(id, &endpoint.models, endpoint.indexed, to);
             endpoint.indexed = to;
         }
     }
@@ -196,29 +231,33 @@ impl<L> Fleet<L> {
         }
     }
 
-    /// Whether somebody who asks for `model` should wait.
-    pub fn outlook(&self, model: &str, now: Duration) -> Outlook {
+    /// Whether somebody who asks for `model`, and may go so far, should wait.
+    pub fn outlook(&self, model: &str, external: External, now: Duration) -> Outlook {
         let remembered = self.remembered.get(model);
-        if self.index.of(model).is_some()
+        let is_outside = external != External::Never && self.externals.of(model).is_some();
+        if is_outside
+            || self.index.of(model).is_some()
             || remembered.is_some_and(|seen| now.saturating_sub(*seen) < MODEL_REMEMBERED)
         {
             return Outlook::Served;
         }
-        match self.endpoints.values().any(Endpoint::is_ready) {
+        let counts = |e: &Endpoint<L>| e.external.is_none() || external != External::Never;
+        match self.endpoints.values().any(|e| e.is_ready() && counts(e)) {
             true => Outlook::UnknownModel,
             false => Outlook::NoNode,
         }
     }
 
     fn serving(&self, model: &str) -> impl Iterator<Item = (EndpointId, &Endpoint<L>)> {
-        let ids = self.index.of(model).into_iter().flat_map(Serving::all);
-        ids.filter_map(|id| Some((id, self.endpoints.get(&id)?)))
+        let ids = [&self.index, &self.externals].into_iter().filter_map(|index| index.of(model));
+        ids.flat_map(Serving::all).filter_map(|id| Some((id, self.endpoints.get(&id)?)))
     }
 
     /// Whether all nodes that suit are ready and have failed the request: none is left to hope
-    /// for.
+    /// for. Nobody hopes for what is cordoned.
     pub fn all_have_failed(&self, model: &str, seek: &Seek) -> bool {
-        let mut suiting = self.serving(model).filter(|(_, e)| e.suits(model, seek)).peekable();
+        let suits = |e: &Endpoint<L>| e.suits(model, seek) && !e.is_cordoned;
+        let mut suiting = self.serving(model).filter(|(_, e)| suits(e)).peekable();
         let has_failed = |id, e: &Endpoint<L>| e.is_ready() && e.has_failed(id, &seek.tried);
         suiting.peek().is_some() && suiting.all(|(id, e)| has_failed(id, e))
     }
@@ -292,7 +331,7 @@ impl<L> Fleet<L> {
         let is_out = endpoint.health.is_out();
         let spared = endpoint.models.iter().any(|model| {
             let out = self.serving(&model.id).filter(|(_, e)| e.health.is_out()).count();
-            let all = self.index.of(&model.id).map_or(0, Serving::len);
+            let all = self.serving(&model.id).count();
             (out + 1) * 2 > all
         });
         if spared && !is_out {
@@ -309,6 +348,8 @@ impl<L> Fleet<L> {
     pub fn claim_probes(&mut self, now: Duration, interval: Option<Duration>) -> Vec<EndpointId> {
         let wants = |e: &Endpoint<L>| {
             let is_idle = e.is_ready() && e.busy() == 0 && e.status.slots > 0;
+            // Others have a check of their own, and may cost money.
+            let interval = interval.filter(|_| e.external.is_none());
             is_idle && e.any_model().is_some() && e.health.wants_probe(now, interval)
         };
         let due = self.endpoints.iter().filter(|(_, e)| wants(e)).map(|(id, _)| *id);
@@ -332,9 +373,10 @@ impl<L> Fleet<L> {
         self.index.is_any_open()
     }
 
-    /// Slots of the ready nodes that serve `model`.
+    /// Slots of the ready nodes that serve `model`, or of what else does where no node does.
     pub fn slots_of(&self, model: &str) -> u32 {
-        self.index.of(model).map_or(0, Serving::slots)
+        let index = if self.is_external_only(model) { &self.externals } else { &self.index };
+        index.of(model).map_or(0, Serving::slots)
     }
 
     /// One link's endpoint.
@@ -353,8 +395,8 @@ impl<L> Fleet<L> {
             let ready = self.serving(name).filter(|(_, e)| e.is_ready());
             ready.filter_map(|(_, e)| Some(e.model(name)?.created)).min()
         };
-        let all = self.index.models().into_keys();
-        all.filter_map(|name| Some((name, created(name)?))).collect()
+        let all = [&self.index, &self.externals].into_iter().flat_map(Index::models);
+        all.map(|(name, _)| name).filter_map(|name| Some((name, created(name)?))).collect()
     }
 
     /// Sums over all nodes.
@@ -362,6 +404,11 @@ impl<L> Fleet<L> {
         let mut totals = Totals { nodes: self.endpoints.len(), ..Totals::default() };
         for endpoint in self.endpoints.values() {
             totals.leases += endpoint.leases;
+            if endpoint.external.is_some() {
+                totals.nodes -= 1;
+                totals.externals += usize::from(endpoint.is_ready());
+                continue;
+            }
             totals.ejected += usize::from(endpoint.health.is_out());
             if endpoint.is_ready() {
                 totals.ready += 1;

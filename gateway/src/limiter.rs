@@ -153,11 +153,6 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Tokens that were taken for the request.
-    pub fn reserved(&self) -> u32 {
-        self.reserved
-    }
-
     /// The request is over and has used that many tokens.
     pub fn settle(&self, tokens: u64) {
         if self.limiter.tokens.is_some() {

@@ -1,16 +1,23 @@
-//! `flotilla-gateway`: flags, log, signals.
+//! `flotilla-gateway`: commands, log, signals.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
-use flotilla_gateway::app;
-use flotilla_gateway::config::{Config, load};
-use flotilla_gateway::secret::KeyDigest;
-use tokio::net::TcpListener;
+use clap::Parser;
+use flotilla_gateway::admin::{Action, NodeList};
+use flotilla_gateway::cli::keys::{KeysFile, NewKey};
+use flotilla_gateway::cli::nodes::Remote;
+use flotilla_gateway::config::{Admin, Config, files, load};
+use flotilla_gateway::reload::Source;
+use flotilla_gateway::settings::Live;
+use flotilla_gateway::{app, cli};
+use options::{Cli, Command, KeyCommand, KeysIn, NodeOf, RemoteGateway};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+mod options;
 
 /// The configuration or the command line is wrong (`sysexits.h`: EX_USAGE).
 const EXIT_USAGE: u8 = 64;
@@ -21,44 +28,6 @@ const EXIT_SOFTWARE: u8 = 70;
 /// The answer cannot be written.
 const EXIT_WRITE: u8 = 74;
 
-/// One OpenAI-compatible endpoint in front of many CPU inference nodes.
-#[derive(Debug, Parser)]
-#[command(name = "flotilla-gateway", version, about, long_about = None)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Serve
-    Run {
-        /// Configuration file (YAML)
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
-    },
-    /// Check a configuration file and list every problem
-    Check {
-        /// Configuration file (YAML)
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
-    },
-    /// API keys
-    #[command(subcommand)]
-    Key(KeyCommand),
-}
-
-#[derive(Debug, Subcommand)]
-enum KeyCommand {
-    /// Make a key: prints it once, and the entry for the configuration, which holds only
-    /// its digest
-    New {
-        /// The tenant's name
-        #[arg(long, default_value = "default")]
-        name: String,
-    },
-}
-
 struct Failed {
     code: u8,
     message: String,
@@ -66,9 +35,10 @@ struct Failed {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Run { config } => run(&config),
-        Command::Check { config } => load_config(&config).and_then(|_| say("ok")),
-        Command::Key(KeyCommand::New { name }) => new_key(&name),
+        Command::Run(file) => run(&file.config),
+        Command::Check(file) => load_config(&file.config).and_then(|_| say("ok")),
+        Command::Key(command) => key(command),
+        command => operate(command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -109,26 +79,21 @@ fn run(path: &Path) -> Result<(), Failed> {
         .build()
         .map_err(|e| software(e.to_string()))?;
     runtime.block_on(async {
-        let listener = bind(&config).await?;
-        let address = listener.local_addr().map_err(|e| software(e.to_string()))?;
+        let scheme = |tls: bool| if tls { "https" } else { "http" };
+        let public = scheme(config.tls.is_some());
+        let admin = scheme(config.admin.as_ref().is_some_and(|admin| admin.tls.is_some()));
+        let settings = Live::new(config).await;
+        let settings = settings.map_err(|message| Failed { code: EXIT_UNAVAILABLE, message })?;
         let stop = CancellationToken::new();
         stop_on_signal(stop.clone()).map_err(|e| software(e.to_string()))?;
-        let scheme = if config.tls.is_some() { "https" } else { "http" };
-        tracing::info!("listening on {scheme}://{address}");
-        app::run(config, listener, stop).await.map_err(|e| software(e.to_string()))
-    })
-}
-
-async fn bind(config: &Config) -> Result<TcpListener, Failed> {
-    let address = config.listen;
-    TcpListener::bind(address).await.map_err(|e| {
-        let why = match e.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                "another program uses this port; choose another (listen)".to_string()
-            }
-            _ => e.to_string(),
-        };
-        Failed { code: EXIT_UNAVAILABLE, message: format!("cannot listen on {address}: {why}") }
+        let source = Source::new(path.to_path_buf()).map_err(|e| software(e.to_string()))?;
+        if let Some(address) = settings.admin().address() {
+            tracing::info!("operators: listening on {admin}://{address}");
+        }
+        if let Some(address) = settings.public().address() {
+            tracing::info!("listening on {public}://{address}");
+        }
+        app::run(settings, source, stop).await.map_err(|e| software(e.to_string()))
     })
 }
 
@@ -155,19 +120,119 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
     Ok(())
 }
 
-fn new_key(name: &str) -> Result<(), Failed> {
-    let mut random = [0u8; 32];
-    getrandom::fill(&mut random)
-        .map_err(|e| Failed { code: EXIT_SOFTWARE, message: format!("no randomness: {e}") })?;
-    if !inference_protocol::ids::is_plain_id(name) {
-        let message = "--name: expected 1 to 64 letters, digits, '.', '_' or '-'".into();
-        return Err(Failed { code: EXIT_USAGE, message });
+fn key(command: KeyCommand) -> Result<(), Failed> {
+    match command {
+        KeyCommand::New { name, limits, file } => {
+            let new = NewKey::generate(&name, |digest| limits.entry(&name, digest));
+            new_key(&name, new.map_err(usage)?, &file)
+        }
+        KeyCommand::List(file) => {
+            let keys = match (&file.config, keys_file(&file)?) {
+                (Some(config), _) => load_config(config)?.keys,
+                (None, Some(path)) => KeysFile::open(&path).map_err(usage)?.keys,
+                (None, None) => return Err(usage(WHICH_KEYS.into())),
+            };
+            say(&cli::keys::table(&keys))
+        }
+        KeyCommand::Revoke { name, file } => {
+            let path = keys_file(&file)?.ok_or_else(|| usage(WHICH_KEYS.into()))?;
+            let mut keys = KeysFile::open(&path).map_err(usage)?;
+            let before = keys.keys.len();
+            keys.keys.retain(|key| key.name != name);
+            if keys.keys.len() == before {
+                return Err(usage(format!("there is no key of '{name}' in {}", path.display())));
+            }
+            keys.save().map_err(unwritten)?;
+            say(&format!("The key of '{name}' is revoked."))
+        }
     }
-    let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
-    let key = format!("sk-flotilla-{hex}");
-    let digest = KeyDigest::of(&key).to_hex();
-    say(&format!("# The key, shown once:\n{key}\n# For the configuration:"))?;
-    say(&format!("keys:\n  - name: {name}\n    sha256: {digest}"))
+}
+
+const WHICH_KEYS: &str = "which keys? --config FILE or --keys-file FILE tells";
+
+fn new_key(name: &str, new: NewKey, file: &KeysIn) -> Result<(), Failed> {
+    let Some(path) = keys_file(file)? else {
+        say(&format!("# The key, shown once:\n{}\n# For the configuration:", new.secret))?;
+        return say(new.yaml().map_err(unwritten)?.trim_end());
+    };
+    let mut keys = KeysFile::open(&path).map_err(usage)?;
+    let known = file.config.as_deref().map(load_config).transpose()?.map(|config| config.keys);
+    if keys.keys.iter().chain(known.iter().flatten()).any(|key| key.name == name) {
+        return Err(usage(format!(
+            "'{name}' has a key already; revoke it, or choose another name"
+        )));
+    }
+    keys.keys.push(new.entry);
+    keys.save().map_err(unwritten)?;
+    say(&format!("# The key, shown once:\n{}", new.secret))
+}
+
+/// The keys file that is meant, where one is.
+fn keys_file(file: &KeysIn) -> Result<Option<PathBuf>, Failed> {
+    let Some(config) = &file.config else { return Ok(file.keys_file.clone()) };
+    let none =
+        || usage(format!("{} names no keys_file, where keys could be kept", config.display()));
+    load_config(config)?.keys_file.ok_or_else(none).map(Some)
+}
+
+/// What is done with a running gateway.
+fn operate(command: Command) -> Result<(), Failed> {
+    let unavailable = |message| Failed { code: EXIT_UNAVAILABLE, message };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| Failed { code: EXIT_SOFTWARE, message: e.to_string() })?;
+    let act = |of: NodeOf, action| -> Result<(), Failed> {
+        let remote = remote(&of.gateway)?;
+        runtime.block_on(remote.act(&of.node, action)).map_err(unavailable)?;
+        say(&format!("{}: done", of.node))
+    };
+    match command {
+        Command::Nodes { json, gateway } => {
+            let nodes = runtime.block_on(remote(&gateway)?.nodes()).map_err(unavailable)?;
+            match json {
+                true => say(&inference_protocol::openai::to_json(&NodeList { nodes })),
+                false => say(&cli::nodes::table(&nodes)),
+            }
+        }
+        Command::Cordon(of) => act(of, Action::Cordon),
+        Command::Uncordon(of) => act(of, Action::Uncordon),
+        Command::Drain { wait_s: 0, node } => act(node, Action::Drain),
+        Command::Drain { wait_s, node: of } => {
+            let remote = remote(&of.gateway)?;
+            let drained = remote.drain(&of.node, Duration::from_secs(wait_s));
+            runtime.block_on(drained).map_err(unavailable)?;
+            say(&format!("{}: drained", of.node))
+        }
+        Command::Run(_) | Command::Check(_) | Command::Key(_) => Ok(()),
+    }
+}
+
+fn remote(gateway: &RemoteGateway) -> Result<Remote, Failed> {
+    let RemoteGateway { config, url, key_file, ca_file } = gateway;
+    let admin = config.as_deref().map(load_config).transpose()?;
+    let admin = admin.map(|config| config.admin.ok_or_else(|| usage(NO_ADMIN.into())));
+    let admin = admin.transpose()?;
+    let named = |admin: &Admin| cli::nodes::url(admin.listen, admin.tls.is_some());
+    let url = url.clone().or_else(|| admin.as_ref().map(named));
+    let key_file = key_file.clone().or_else(|| admin.as_ref()?.key_file.clone());
+    let ca_file = ca_file.clone().or_else(|| admin?.cert_file);
+    let (Some(url), Some(key_file)) = (url, key_file) else {
+        return Err(usage("there is no key of operators: set admin.key_file".into()));
+    };
+    let read = |path: &Path| files::read(path, CERTIFICATES_BYTES_MAX).map_err(usage);
+    let key = read(&key_file)?.trim().to_string();
+    let roots = ca_file.as_deref().map(read).transpose()?;
+    Remote::new(&url, key, roots.as_deref().map(str::as_bytes)).map_err(usage)
+}
+
+const NO_ADMIN: &str = "the configuration has no listener for operators: set admin.listen";
+const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
+
+fn usage(message: String) -> Failed {
+    Failed { code: EXIT_USAGE, message }
+}
+
+fn unwritten(message: String) -> Failed {
+    Failed { code: EXIT_WRITE, message }
 }
 
 /// Text for people, JSON lines for machines, both on stderr.

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inference_protocol::fleet::NodeState;
+use inference_protocol::resume::Usage;
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 use crate::api::Api;
-use crate::dispatcher::Overview;
+use crate::dispatcher::{NodeOverview, Overview};
 
 /// Seconds; CPU machines are slow, so the buckets reach ten minutes.
 const SECONDS: &[f64] = &[
@@ -33,6 +34,11 @@ struct Families {
     retries: IntCounterVec,
     resumes: IntCounterVec,
     connections: IntGauge,
+    reloads: IntCounterVec,
+    reload_is_ok: IntGauge,
+    tokens: IntCounterVec,
+    spent: CounterVec,
+    saved: CounterVec,
 }
 
 impl Metrics {
@@ -75,6 +81,32 @@ impl Metrics {
                 &["reason"],
             )?,
             connections: IntGauge::new("gateway_connections_open", "Client connections.")?,
+            reloads: counter(
+                "config_reloads_total",
+                "Times that the configuration was read again.",
+                &["outcome"],
+            )?,
+            reload_is_ok: IntGauge::new(
+                "gateway_config_last_reload_successful",
+                "0 while the configuration in force is older than its file, which was refused.",
+            )?,
+            tokens: counter(
+                "tokens_total",
+                "Tokens of prompts and answers, by model, and by where they were answered.",
+                &["model", "place", "kind"],
+            )?,
+            spent: amounts(
+                "spent_total",
+                "What endpoints cost, by their configured prices: external ones for tokens and \
+                 hours, nodes (together) for hours.",
+                &["endpoint", "for"],
+            )?,
+            saved: amounts(
+                "saved_total",
+                "What the tokens that nodes answered would have cost at the cheapest external \
+                 endpoint for their model.",
+                &["model"],
+            )?,
             registry,
         };
         let registry = &families.registry;
@@ -86,6 +118,12 @@ impl Metrics {
         registry.register(Box::new(families.retries.clone()))?;
         registry.register(Box::new(families.resumes.clone()))?;
         registry.register(Box::new(families.connections.clone()))?;
+        registry.register(Box::new(families.reloads.clone()))?;
+        registry.register(Box::new(families.reload_is_ok.clone()))?;
+        families.reload_is_ok.set(1);
+        registry.register(Box::new(families.tokens.clone()))?;
+        registry.register(Box::new(families.spent.clone()))?;
+        registry.register(Box::new(families.saved.clone()))?;
         let build = IntGauge::with_opts(
             Opts::new("gateway_build_info", "Always 1; the version is a label.")
                 .const_label("version", env!("CARGO_PKG_VERSION")),
@@ -129,6 +167,35 @@ impl Metrics {
             Again::Resume => &self.0.resumes,
         };
         family.with_label_values(&[reason]).inc();
+    }
+
+    /// A request has used tokens. `place`: `node` or `external`.
+    pub fn used(&self, model: &str, place: &str, usage: Usage) {
+        // Those that are cached are part of the prompt's.
+        let read = usage.prompt.saturating_sub(usage.cached);
+        let kinds = [("prompt", read), ("cached", usage.cached), ("completion", usage.completion)];
+        for (kind, tokens) in kinds {
+            self.0.tokens.with_label_values(&[model, place, kind]).inc_by(tokens);
+        }
+    }
+
+    /// An endpoint was paid, for `tokens` or `hours`.
+    pub fn spent(&self, endpoint: &str, what: &str, amount: f64) {
+        if amount > 0.0 {
+            self.0.spent.with_label_values(&[endpoint, what]).inc_by(amount);
+        }
+    }
+
+    /// So much was not paid to external endpoints.
+    pub fn saved(&self, model: &str, amount: f64) {
+        self.0.saved.with_label_values(&[model]).inc_by(amount.max(0.0));
+    }
+
+    /// The configuration was read again, and taken over or refused.
+    pub fn reloaded(&self, is_ok: bool) {
+        let outcome = if is_ok { "ok" } else { "refused" };
+        self.0.reloads.with_label_values(&[outcome]).inc();
+        self.0.reload_is_ok.set(i64::from(is_ok));
     }
 
     /// Counts a connection until the result is dropped.
@@ -207,18 +274,21 @@ fn fleet_families(overview: &Overview) -> prometheus::Result<Registry> {
     let restarts =
         gauges("node_engine_restarts", "Times that a node's engine was started again.", "node")?;
     let ejected = gauges("node_ejected", "1 while a node that failed is sent nothing.", "node")?;
+    let cordoned =
+        gauges("node_cordoned", "1 while an operator lets a node get nothing new.", "node")?;
     let leases = IntGauge::new("gateway_leases", "Slots that this gateway holds.")?;
     let depth = gauges("queue_depth", "Requests that wait for their first slot.", "class")?;
     let retrying =
         IntGauge::new("gateway_retries_waiting", "Requests that wait for another node.")?;
-    for state in ["loading", "ready", "restarting", "draining"] {
-        nodes.with_label_values(&[state]).set(0);
+    for state in NodeState::ALL {
+        nodes.with_label_values(&[state.name()]).set(0);
     }
-    for (status, in_use, is_out) in &overview.nodes {
-        nodes.with_label_values(&[state_name(status.state)]).inc();
+    for NodeOverview { status, busy: in_use, is_ejected, is_cordoned } in &overview.nodes {
+        nodes.with_label_values(&[status.state.name()]).inc();
         slots.with_label_values(&[&status.node]).set(i64::from(status.slots));
         busy.with_label_values(&[&status.node]).set(i64::from(*in_use));
-        ejected.with_label_values(&[&status.node]).set(i64::from(*is_out));
+        ejected.with_label_values(&[&status.node]).set(i64::from(*is_ejected));
+        cordoned.with_label_values(&[&status.node]).set(i64::from(*is_cordoned));
         restarts.with_label_values(&[&status.node]).set(status.engine_restarts as i64);
     }
     leases.set(i64::from(overview.totals.leases));
@@ -232,6 +302,7 @@ fn fleet_families(overview: &Overview) -> prometheus::Result<Registry> {
     registry.register(Box::new(slots))?;
     registry.register(Box::new(busy))?;
     registry.register(Box::new(ejected))?;
+    registry.register(Box::new(cordoned))?;
     registry.register(Box::new(restarts))?;
     registry.register(Box::new(leases))?;
     registry.register(Box::new(depth))?;
@@ -239,17 +310,12 @@ fn fleet_families(overview: &Overview) -> prometheus::Result<Registry> {
     Ok(registry)
 }
 
-fn state_name(state: NodeState) -> &'static str {
-    match state {
-        NodeState::Loading => "loading",
-        NodeState::Ready => "ready",
-        NodeState::Restarting => "restarting",
-        NodeState::Draining => "draining",
-    }
-}
-
 fn counter(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
     IntCounterVec::new(Opts::new(format!("gateway_{name}"), help), labels)
+}
+
+fn amounts(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<CounterVec> {
+    CounterVec::new(Opts::new(format!("gateway_{name}"), help), labels)
 }
 
 fn gauges(name: &str, help: &str, label: &str) -> prometheus::Result<IntGaugeVec> {

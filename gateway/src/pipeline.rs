@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
+use hyper::header::HeaderName;
 use hyper::{Request, Response};
 
 use crate::api::Api;
@@ -16,6 +17,7 @@ use crate::app::Gateway;
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::respond::{self, Body};
+use crate::settings::Settings;
 
 pub mod accept;
 pub mod account;
@@ -29,15 +31,22 @@ pub mod stream;
 use account::Record;
 use answer::Answer;
 
-/// Answers a generation request.
+/// How long it took until the answer began, in milliseconds, as OpenAI tells it.
+const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
+
+/// Answers a request that nodes answer.
 pub async fn serve(gateway: Gateway, api: Api, request: Request<Incoming>) -> Response<Body> {
+    let settings = gateway.settings.now();
     let received = accept::accept(api, request);
-    let request_id = received.request_id.clone();
-    let mut record = Record::open(&gateway.metrics, api, &request_id);
+    let (request_id, arrived) = (received.request_id.clone(), received.arrived);
+    let mut record = Record::open(&gateway, api, &request_id);
     let mut limits = None;
-    let admitted = admit(&gateway, received, &mut record, &mut limits).await;
+    let admitted = admit(&gateway, &settings, received, &mut record, &mut limits).await;
     let answered = match admitted {
-        Ok(admitted) => stream::stream(Box::new(Answer::new(gateway, admitted, record))).await,
+        Ok(admitted) => {
+            let answer = Answer::new(gateway, settings, admitted, record);
+            stream::stream(Box::new(answer)).await
+        }
         Err(error) => {
             record.fail(&error);
             Err(error)
@@ -45,27 +54,30 @@ pub async fn serve(gateway: Gateway, api: Api, request: Request<Incoming>) -> Re
     };
     let mut response = answered.unwrap_or_else(|error| respond::error(&error));
     accept::mark(&mut response, &request_id);
+    let headers = response.headers_mut();
+    headers.insert(PROCESSING, (arrived.elapsed().as_millis() as u64).into());
     if let Some(limiter) = limits {
-        limiter.mark(response.headers_mut());
+        limiter.mark(headers);
     }
     response
 }
 
 async fn admit(
     gateway: &Gateway,
+    settings: &Settings,
     received: accept::Received,
     record: &mut Record,
     limits: &mut Option<Arc<Limiter>>,
 ) -> Result<admit::Admitted, Error> {
-    let authenticated = authenticate::authenticate(&gateway.keys, received)?;
-    record.tenant(&authenticated.caller.tenant);
+    let authenticated = authenticate::authenticate(&settings.keys, received)?;
+    record.tenant(authenticated.caller.tenant());
     let limiter = authenticated.caller.limiter.clone();
     *limits = Some(limiter.clone());
-    let admitted = admit::admit(authenticated, &gateway.limits, &gateway.timeouts).await?;
+    let admitted = admit::admit(authenticated, &settings.config).await?;
     record.class(admitted.class);
     if gateway.quarantine.holds(&admitted.tenant, &admitted.body) {
         return Err(Error::Quarantined);
     }
-    record.permit(limiter.admit(admitted.tokens)?);
+    record.permit(limiter.admit(admitted.tokens)?, admitted.tokens);
     Ok(admitted)
 }

@@ -17,6 +17,7 @@ use crate::fleet::Outcome;
 
 /// How often nodes are looked at.
 const LOOK: Duration = Duration::from_millis(500);
+const HOUR: f64 = 3600.0;
 /// A node without other requests answers with one token within this.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Whose requests these are, to nodes.
@@ -31,7 +32,8 @@ pub async fn run(gateway: Gateway) {
             _ = looks.tick() => {}
             () = gateway.links.cancelled() => return,
         }
-        for lease in gateway.dispatcher.probes(gateway.probe_interval) {
+        pay_for_nodes(&gateway);
+        for lease in gateway.dispatcher.probes(gateway.settings.now().config.probe_interval) {
             let stop = gateway.links.clone();
             gateway.tasks.spawn(async move {
                 tokio::select! {
@@ -40,6 +42,15 @@ pub async fn run(gateway: Gateway) {
                 }
             });
         }
+    }
+}
+
+/// They cost what they cost, used or not.
+fn pay_for_nodes(gateway: &Gateway) {
+    let price = gateway.settings.now().config.node_price_per_hour;
+    if price > 0.0 {
+        let hours = gateway.dispatcher.totals().nodes as f64 * LOOK.as_secs_f64() / HOUR;
+        gateway.metrics.spent("nodes", "hours", price * hours);
     }
 }
 
@@ -60,6 +71,9 @@ async fn probe(mut lease: Lease) {
 
 /// Whether it answers; a refusal for the request's sake, as by a model without text, is one too.
 async fn ask(lease: &Lease) -> Result<(), Error> {
+    if let Some(client) = lease.upstream().client() {
+        return client.check().await.map_err(|_| Error::NodeLost);
+    }
     let body = serde_json::json!({"model": lease.model().id, "prompt": "a", "max_tokens": 1});
     let uri = Uri::from_static("http://node/v1/completions");
     let request = Request::post(uri)

@@ -22,7 +22,9 @@ pub struct Progress {
     /// Events that a node without marks has said.
     unmarked: u64,
     /// What the last of them told of the tokens that were used.
-    unmarked_usage: Option<u64>,
+    unmarked_usage: Option<Usage>,
+    /// Whether the client did not ask for the event with the usage.
+    hides_usage: bool,
     is_complete: bool,
 }
 
@@ -42,10 +44,8 @@ pub struct Block {
 pub struct Excess;
 
 impl Progress {
-    /// An answer of which nothing is known. `random` makes its id and its seed.
-    pub fn new(random: u128, created: u64) -> Self {
-        let id = format!("{random:032x}");
-        let resume = Resume { id, created, seed: random as u64, ..Resume::default() };
+    /// An answer of which nothing is known but its id, its seed, and what else a node is told first.
+    pub fn new(resume: Resume) -> Self {
         Self { resume, ..Self::default() }
     }
 
@@ -70,7 +70,9 @@ impl Progress {
                 return Ok(read);
             }
             read.is_news = true;
-            read.events.extend_from_slice(event);
+            if !(self.hides_usage && is_usage_only(payload)) {
+                read.events.extend_from_slice(event);
+            }
             self.count(event, payload);
             self.is_complete |= !is_streamed || payload == DONE.as_bytes();
         }
@@ -116,14 +118,16 @@ impl Progress {
             None if self.usage.is_some() => self.resume.usage_told |= payload != DONE.as_bytes(),
             None => {
                 self.unmarked += 1;
-                self.unmarked_usage = told_usage(payload).or(self.unmarked_usage);
+                self.unmarked_usage = event_usage(payload).or(self.unmarked_usage);
             }
         }
     }
 
-    /// Another node goes on.
-    pub fn moves(&mut self) {
+    /// Another node goes on. `hides_usage`: it tells the usage in an event that the client did not ask
+    /// for.
+    pub fn moves(&mut self, hides_usage: bool) {
         self.choice = None;
+        self.hides_usage = hides_usage;
     }
 
     /// Whether another node could go on: all that the client has is marked.
@@ -147,8 +151,8 @@ impl Progress {
     }
 
     /// Tokens of prompts and answer, once they are told.
-    pub fn used(&self) -> Option<u64> {
-        self.usage.map(|usage| usage.prompt + usage.completion).or(self.unmarked_usage)
+    pub fn used(&self) -> Option<Usage> {
+        self.usage.or(self.unmarked_usage)
     }
 }
 
@@ -158,23 +162,36 @@ fn is_error(payload: &[u8]) -> bool {
 }
 
 /// The tokens that an event without marks tells: the one with the usage.
-fn told_usage(payload: &[u8]) -> Option<u64> {
+fn event_usage(payload: &[u8]) -> Option<Usage> {
     let holds_usage = payload.windows(USAGE.len()).any(|window| window == USAGE);
-    holds_usage.then(|| total_tokens(payload)).flatten()
+    holds_usage.then(|| told_usage(payload)).flatten()
 }
 
-/// `usage.total_tokens`, where there is one.
-pub fn total_tokens(json: &[u8]) -> Option<u64> {
+/// Whether an event tells the usage, and nothing of an answer.
+fn is_usage_only(payload: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Told {
-        usage: Option<Total>,
+        choices: Vec<serde::de::IgnoredAny>,
+    }
+    let told = || serde_json::from_slice::<Told>(payload);
+    event_usage(payload).is_some() && told().is_ok_and(|told| told.choices.is_empty())
+}
+
+/// What `usage` says, where there is one.
+pub fn told_usage(json: &[u8]) -> Option<Usage> {
+    #[derive(serde::Deserialize)]
+    struct Told {
+        usage: Option<Tokens>,
     }
     #[derive(serde::Deserialize)]
-    struct Total {
+    struct Tokens {
         total_tokens: u64,
+        #[serde(default)]
+        completion_tokens: u64,
     }
     let told: Told = serde_json::from_slice(json).ok()?;
-    told.usage.map(|usage| usage.total_tokens)
+    let Tokens { total_tokens, completion_tokens: completion } = told.usage?;
+    Some(Usage { prompt: total_tokens.saturating_sub(completion), completion, cached: 0 })
 }
 
 /// How a usage begins that is not null.
@@ -192,7 +209,7 @@ mod tests {
 
     #[test]
     fn marks_are_remembered_and_the_client_gets_the_rest() {
-        let mut progress = Progress::new(0xab, 7);
+        let mut progress = Progress::new(Resume { seed: 0xab, ..Resume::default() });
         let block = ": t 0 5,6\ndata: a\n\ndata: b\n\n: t 1 9\ndata: c\n\n: t 0 8\n\n";
         assert_eq!(read(&mut progress, block), "data: a\n\ndata: b\n\ndata: c\n\n");
         let said = |tokens: &[u32], events| {
@@ -201,25 +218,25 @@ mod tests {
         };
         let resume = progress.resume();
         assert_eq!(resume.choices, [said(&[5, 6, 8], 2), said(&[9], 1)]);
-        assert_eq!((resume.seed, resume.id.len(), resume.usage_told), (0xab, 32, false));
+        assert_eq!((resume.seed, resume.usage_told), (0xab, false));
         assert_eq!((progress.tokens(), progress.used()), (4, None));
         assert!(progress.is_resumable() && !progress.is_complete());
     }
 
     #[test]
     fn the_end_is_told_by_usage_and_done() {
-        let mut progress = Progress::new(1, 7);
+        let mut progress = Progress::default();
         read(&mut progress, ": t 0 5\ndata: a\n\n: u 3 1 0\ndata: usage\n\n");
         assert!(progress.resume().usage_told && !progress.is_complete());
         assert_eq!(read(&mut progress, "data: [DONE]\n\n"), "data: [DONE]\n\n");
         assert!(progress.is_complete());
-        assert_eq!(progress.used(), Some(4));
+        assert_eq!(progress.used(), Some(Usage { prompt: 3, completion: 1, cached: 0 }));
         assert_eq!(progress.resume().choices[0].events, 1);
     }
 
     #[test]
     fn a_whole_answer_is_one_event() {
-        let mut progress = Progress::new(1, 7);
+        let mut progress = Progress::default();
         let first = progress.read(b": t 0 5\n\n", false).unwrap();
         assert_eq!((first.events.len(), first.is_news), (0, true));
         let last = progress.read(b": u 3 1 0\ndata: {}\n\n", false).unwrap();
@@ -230,17 +247,22 @@ mod tests {
 
     #[test]
     fn an_answer_without_marks_cannot_go_on_elsewhere() {
-        let mut progress = Progress::new(1, 7);
+        let mut progress = Progress::default();
         assert_eq!(read(&mut progress, ": hello\n\ndata: a\n\n"), ": hello\n\ndata: a\n\n");
-        let usage = "data: {\"usage\":{\"total_tokens\":12}}\n\n";
+        let usage =
+            "data: {\"choices\":[],\"usage\":{\"total_tokens\":12,\"completion_tokens\":2}}\n\n";
         assert_eq!(read(&mut progress, usage), usage);
         assert!(!progress.is_resumable());
-        assert_eq!((progress.tokens(), progress.used()), (2, Some(12)));
+        let used = Usage { prompt: 10, completion: 2, cached: 0 };
+        assert_eq!((progress.tokens(), progress.used()), (2, Some(used)));
+        progress.moves(true);
+        assert_eq!(read(&mut progress, usage), "", "nobody asked for it");
+        assert_eq!(read(&mut progress, "data: {\"usage\":null}\n\n"), "data: {\"usage\":null}\n\n");
     }
 
     #[test]
     fn an_error_ends_a_block() {
-        let mut progress = Progress::new(1, 7);
+        let mut progress = Progress::default();
         let block = b": t 0 5\ndata: a\n\ndata: {\"error\":{}}\n\ndata: b\n\n";
         let read = progress.read(block, true).unwrap();
         assert_eq!(read.events, b"data: a\n\n");
@@ -249,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_node_cannot_make_us_remember_without_end() {
-        let mut progress = Progress::new(1, 7);
+        let mut progress = Progress::default();
         assert_eq!(progress.read(b": t 64 5\n\n", true), Err(Excess));
         let list = vec!["1"; TOKENS_MAX + 1].join(",");
         assert_eq!(progress.read(format!(": t 0 {list}\n\n").as_bytes(), true), Err(Excess));

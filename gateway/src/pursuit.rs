@@ -5,7 +5,7 @@ use std::sync::Arc;
 use inference_protocol::fleet::ModelStatus;
 
 use crate::error::Error;
-use crate::fleet::{Attempt, Outcome, Seek};
+use crate::fleet::{Attempt, External, Outcome, Seek};
 
 /// A request that was at work when so many engines died is not tried again.
 const ENGINE_DEATHS_MAX: usize = 2;
@@ -34,9 +34,10 @@ pub struct At {
 }
 
 impl Pursuit {
-    /// Of a request that may fail `retries_max` times in a row and still go on.
-    pub fn new(retries_max: usize) -> Self {
-        Self { retries_max, ..Self::default() }
+    /// Of a request that may fail `retries_max` times in a row and still go on, and may go outside.
+    pub fn new(retries_max: usize, external: External) -> Self {
+        let seek = Seek { external, ..Seek::default() };
+        Self { retries_max, seek, ..Self::default() }
     }
 
     /// What the next endpoint must be.
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_has_begun_seeks_the_same_model_file() {
-        let mut pursuit = Pursuit::new(2);
+        let mut pursuit = Pursuit::new(2, External::Never);
         assert_eq!(pursuit.failed(&at(1, false), true, Error::NodeLost), Ok(()));
         assert_eq!(pursuit.seek().origin, None);
         assert_eq!(pursuit.failed(&at(2, true), true, Error::NodeLost), Ok(()));
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn failures_in_a_row_are_counted_and_getting_on_forgives_them() {
-        let mut pursuit = Pursuit::new(1);
+        let mut pursuit = Pursuit::new(1, External::Never);
         for endpoint in 0..9 {
             assert_eq!(pursuit.failed(&at(endpoint, true), true, Error::NodeLost), Ok(()));
             pursuit.gets_on();
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn silence_is_the_nodes_only_after_it_has_spoken() {
         let fails = |spoken, resumable| {
-            Pursuit::new(2).failed(&at(1, spoken), resumable, Error::NodeTimeout)
+            Pursuit::new(2, External::Never).failed(&at(1, spoken), resumable, Error::NodeTimeout)
         };
         assert_eq!(fails(true, true), Ok(()));
         assert_eq!(fails(false, true), Err(Error::NodeTimeout));
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_second_engine_that_dies_is_the_last() {
-        let mut pursuit = Pursuit::new(9);
+        let mut pursuit = Pursuit::new(9, External::Never);
         assert_eq!(pursuit.failed(&at(1, true), true, Error::EngineLost), Ok(()));
         pursuit.gets_on();
         let second = pursuit.failed(&at(2, true), true, Error::EngineLost);

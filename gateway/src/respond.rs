@@ -5,12 +5,15 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::header::{self, HeaderValue};
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use inference_protocol::openai::{ErrorBody, ErrorDetail};
 use inference_protocol::sse;
 
 use crate::error::Error;
+
+/// The same in milliseconds; OpenAI's packages prefer it.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 /// Every response body of the gateway.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -58,11 +61,12 @@ pub fn error(error: &Error) -> Response<Body> {
     let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = with_type(status, "application/json", error_body(error).to_json());
     let headers = response.headers_mut();
-    if let Some(seconds) = error.retry_after_seconds() {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    if let Some(after) = error.retry_after() {
+        headers.insert(header::RETRY_AFTER, (after.as_secs_f64().ceil() as u64).into());
+        headers.insert(RETRY_AFTER_MS, (after.as_millis() as u64).into());
     }
     match error {
-        Error::KeyMissing | Error::KeyWrong | Error::JoinKeyWrong => {
+        Error::KeyMissing | Error::KeyWrong | Error::JoinKeyWrong | Error::AdminKeyWrong => {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         Error::Method(allowed) => {

@@ -5,7 +5,7 @@ use subtle::ConstantTimeEq;
 
 /// The SHA-256 of a key. The keys are 256 random bits, so a plain hash does: there is
 /// nothing to guess that a slow hash would protect.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyDigest([u8; 32]);
 
 impl std::fmt::Debug for KeyDigest {

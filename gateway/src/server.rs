@@ -1,6 +1,7 @@
-//! The public listener: accept loop, connection cap, TLS, HTTP/1.1 and HTTP/2.
+//! The listeners: accept loop, connection cap, TLS, HTTP/1.1 and HTTP/2.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +12,17 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
-use crate::api;
 use crate::app::Gateway;
-use crate::config::Config;
+use crate::settings::{Door, Live, Settings};
 use crate::tls::Acceptor;
+use crate::{admin, api};
+
+/// Connections of operators: Prometheus, a page or two, a command.
+const ADMIN_CONNECTIONS_MAX: usize = 256;
 
 /// A TLS handshake must be done after this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,21 +37,54 @@ const RESETS_MAX: usize = 64;
 /// After a failed accept (out of file descriptors), before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `gateway.stop`, then lets what is in flight finish, up to the configured
-/// time. In-flight requests of connections that are done count no more.
-pub async fn serve(listener: TcpListener, gateway: Gateway, config: &Config) {
-    let connections = Arc::new(Semaphore::new(config.limits.connections_max));
+/// What is served on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// The public API.
+    Public,
+    /// What operators look at and change.
+    Admin,
+}
+
+impl Service {
+    fn door(self, settings: &Live) -> &Door {
+        match self {
+            Self::Public => settings.public(),
+            Self::Admin => settings.admin(),
+        }
+    }
+
+    fn tls(self, settings: &Settings) -> Option<Acceptor> {
+        match self {
+            Self::Public => settings.config.tls.clone(),
+            Self::Admin => settings.config.admin.as_ref()?.tls.clone(),
+        }
+    }
+
+    fn connections_max(self, settings: &Settings) -> usize {
+        match self {
+            Self::Public => settings.config.limits.connections_max,
+            Self::Admin => ADMIN_CONNECTIONS_MAX,
+        }
+    }
+}
+
+/// Serves until `stop`, then lets what is in flight finish, up to the configured time. In-flight
+/// requests of connections that are done count no more.
+pub async fn serve(service: Service, gateway: Gateway, stop: CancellationToken) {
     let graceful = GracefulShutdown::new();
-    let http = Arc::new(http(config.timeouts.header));
+    let door = service.door(&gateway.settings);
+    let (mut listeners, mut settings) = (door.changes(), gateway.settings.changes());
+    let mut room = Room::default();
     loop {
-        // A connection over the limit waits in the kernel's queue.
-        let permit = tokio::select! {
-            permit = connections.clone().acquire_owned() => permit,
-            () = gateway.stop.cancelled() => break,
-        };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = gateway.stop.cancelled() => break,
+        let now = settings.borrow_and_update().clone();
+        room.resize(service.connections_max(&now));
+        let listener = listeners.borrow_and_update().clone();
+        let (permit, accepted) = tokio::select! {
+            accepted = accept(&room, listener.as_deref()) => accepted,
+            _ = settings.changed() => continue,
+            _ = listeners.changed() => continue,
+            () = stop.cancelled() => break,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -57,17 +95,56 @@ pub async fn serve(listener: TcpListener, gateway: Gateway, config: &Config) {
             }
         };
         tune(&stream);
-        let (gateway, http, watcher) = (gateway.clone(), http.clone(), graceful.watcher());
-        let (tls, open) = (config.tls.clone(), gateway.metrics.open_connection());
+        let (tls, http) = (service.tls(&now), http(now.config.timeouts.header));
+        let open = gateway.metrics.open_connection();
+        let (gateway, watcher) = (gateway.clone(), graceful.watcher());
         gateway.tasks.clone().spawn(async move {
-            connection(stream, tls, &http, gateway, watcher).await;
+            Guest { service, gateway, http, watcher }.visits(stream, tls).await;
             drop((permit, open));
         });
     }
     // New connections are refused from here on.
-    drop(listener);
-    if timeout(config.timeouts.shutdown, graceful.shutdown()).await.is_err() {
+    door.close();
+    let shutdown = gateway.settings.now().config.timeouts.shutdown;
+    if timeout(shutdown, graceful.shutdown()).await.is_err() {
         tracing::warn!("requests were cut off");
+    }
+}
+
+/// The next connection. One over the limit waits in the kernel's queue. May be cancelled.
+async fn accept(
+    room: &Room,
+    listener: Option<&TcpListener>,
+) -> (Option<OwnedSemaphorePermit>, std::io::Result<(TcpStream, SocketAddr)>) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let permit = room.permits.clone().acquire_owned().await;
+    (permit.ok(), listener.accept().await)
+}
+
+/// Room for connections.
+#[derive(Debug)]
+struct Room {
+    permits: Arc<Semaphore>,
+    size: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { permits: Arc::new(Semaphore::new(0)), size: 0 }
+    }
+}
+
+impl Room {
+    /// Makes room for so many. Where there are more connections now, it gets smaller as they end:
+    /// with the next calls.
+    fn resize(&mut self, size: usize) {
+        match size.checked_sub(self.size) {
+            Some(more) => {
+                self.permits.add_permits(more);
+                self.size = size;
+            }
+            None => self.size -= self.permits.forget_permits(self.size - size),
+        }
     }
 }
 
@@ -87,35 +164,45 @@ fn http(header_timeout: Duration) -> Http {
     builder
 }
 
-async fn connection(
-    stream: TcpStream,
-    tls: Option<Acceptor>,
-    http: &Http,
+/// Whoever is at the other end of a connection.
+struct Guest {
+    service: Service,
     gateway: Gateway,
+    http: Http,
     watcher: Watcher,
-) {
-    match tls {
-        None => speak_http(stream, http, gateway, watcher).await,
-        Some(tls) => match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => speak_http(stream, http, gateway, watcher).await,
-            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-            Err(_) => tracing::debug!("TLS handshake took too long"),
-        },
-    }
 }
 
-async fn speak_http<S>(stream: S, http: &Http, gateway: Gateway, watcher: Watcher)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let service = service_fn(move |request| {
-        let gateway = gateway.clone();
-        async move { Ok::<_, Infallible>(api::serve(gateway, request).await) }
-    });
-    let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    // A broken connection concerns its client only.
-    if let Err(error) = watcher.watch(connection.into_owned()).await {
-        tracing::debug!(%error, "connection ended");
+impl Guest {
+    async fn visits(self, stream: TcpStream, tls: Option<Acceptor>) {
+        match tls {
+            None => self.speaks_http(stream).await,
+            Some(tls) => match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+                Ok(Ok(stream)) => self.speaks_http(stream).await,
+                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+                Err(_) => tracing::debug!("TLS handshake took too long"),
+            },
+        }
+    }
+
+    async fn speaks_http<S>(self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Self { service, gateway, http, watcher } = self;
+        let answer = service_fn(move |request| {
+            let gateway = gateway.clone();
+            async move {
+                Ok::<_, Infallible>(match service {
+                    Service::Public => api::serve(gateway, request).await,
+                    Service::Admin => admin::serve(&gateway, &request),
+                })
+            }
+        });
+        let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), answer);
+        // A broken connection concerns its client only.
+        if let Err(error) = watcher.watch(connection.into_owned()).await {
+            tracing::debug!(%error, "connection ended");
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! TLS for the public listener and for dialling static nodes. The only file that names rustls.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
@@ -12,7 +12,10 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 /// Accepts TLS with a fixed certificate.
 #[derive(Clone)]
-pub struct Acceptor(TlsAcceptor);
+pub struct Acceptor {
+    acceptor: TlsAcceptor,
+    certificate: PathBuf,
+}
 
 impl std::fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -22,7 +25,20 @@ impl std::fmt::Debug for Acceptor {
 
 /// Dials TLS with fixed roots.
 #[derive(Clone)]
-pub struct Dialler(TlsConnector);
+pub struct Dialler {
+    connector: TlsConnector,
+    /// What it was given to trust; empty: the operating system's.
+    trusted: Vec<CertificateDer<'static>>,
+}
+
+/// Those that trust the same.
+impl PartialEq for Dialler {
+    fn eq(&self, other: &Self) -> bool {
+        self.trusted == other.trusted
+    }
+}
+
+impl Eq for Dialler {}
 
 impl std::fmt::Debug for Dialler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -47,12 +63,18 @@ impl Acceptor {
             .with_single_cert(chain, key)
             .map_err(|e| format!("certificate and key do not fit: {e}"))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        Ok(Self { acceptor, certificate: certificate.to_path_buf() })
     }
 
     /// The handshake on an accepted stream.
     pub async fn accept(&self, stream: TcpStream) -> std::io::Result<server::TlsStream<TcpStream>> {
-        self.0.accept(stream).await
+        self.acceptor.accept(stream).await
+    }
+
+    /// The file that its certificate is from.
+    pub fn certificate(&self) -> &Path {
+        &self.certificate
     }
 }
 
@@ -60,9 +82,10 @@ impl Dialler {
     /// Trusts the certificates in `ca_file`, or else the operating system's.
     pub fn new(ca_file: Option<&Path>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
+        let trusted = ca_file.map(certificates).transpose()?.unwrap_or_default();
         match ca_file {
-            Some(path) => {
-                for certificate in certificates(path)? {
+            Some(_) => {
+                for certificate in trusted.iter().cloned() {
                     roots.add(certificate).map_err(|e| e.to_string())?;
                 }
             }
@@ -79,7 +102,7 @@ impl Dialler {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self(TlsConnector::from(Arc::new(config))))
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), trusted })
     }
 
     /// The handshake on a connected stream.
@@ -89,7 +112,7 @@ impl Dialler {
         stream: TcpStream,
     ) -> std::io::Result<client::TlsStream<TcpStream>> {
         let name = ServerName::try_from(host.to_string()).map_err(std::io::Error::other)?;
-        self.0.connect(name, stream).await
+        self.connector.connect(name, stream).await
     }
 }
 

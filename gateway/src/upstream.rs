@@ -1,8 +1,11 @@
-//! Sending to a node: one HTTP/2 connection, whoever dialled it.
+//! Sending to a node: one HTTP/2 connection, whoever dialled it. Or to an external endpoint, which
+//! is an HTTP client ([`crate::external`]).
 //!
-//! h2 itself, and not hyper's client on top of it: that sends the head and the body of a request from
+//! For nodes h2 itself, and not hyper's client on top of it: that sends the head and the body of a request from
 //! different tasks, so that each costs a system call and two wake-ups. Here both are
 //! queued at once, and what several requests have queued leaves together ([`driver`]).
+
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
@@ -13,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::error::Error;
+use crate::external::Client;
 
 mod driver;
 mod gather;
@@ -27,13 +31,24 @@ const HEADER_BYTES_MAX: u32 = 32 * 1024;
 /// A live connection to a node. Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct Upstream {
-    sender: SendRequest<Bytes>,
-    /// What the node wants to see with every request, if it has a key of its own.
-    authorization: Option<HeaderValue>,
+    via: Via,
     /// Cancelled when the link is over: whatever waits for it must fail over.
     lost: CancellationToken,
     /// Cancelled when the node is about to leave: what it has may go on elsewhere.
     leaving: CancellationToken,
+}
+
+/// How requests get there.
+#[derive(Debug, Clone)]
+enum Via {
+    /// A node.
+    Link {
+        sender: SendRequest<Bytes>,
+        /// What the node wants to see with every request, if it has a key of its own.
+        authorization: Option<HeaderValue>,
+    },
+    /// Somebody else.
+    External(Arc<Client>),
 }
 
 /// Makes the client side of HTTP/2 on a connected stream; the second value must be driven.
@@ -51,11 +66,29 @@ where
         .enable_push(false)
         .handshake(Gather(io))
         .await?;
-    let (lost, leaving) = (CancellationToken::new(), CancellationToken::new());
-    Ok((Upstream { sender, authorization, lost, leaving }, Driver::new(connection)))
+    let via = Via::Link { sender, authorization };
+    Ok((Upstream::new(via), Driver::new(connection)))
 }
 
 impl Upstream {
+    fn new(via: Via) -> Self {
+        let (lost, leaving) = (CancellationToken::new(), CancellationToken::new());
+        Self { via, lost, leaving }
+    }
+
+    /// An external endpoint.
+    pub fn external(client: Arc<Client>) -> Self {
+        Self::new(Via::External(client))
+    }
+
+    /// The client of an external endpoint, if it is one.
+    pub fn client(&self) -> Option<&Arc<Client>> {
+        match &self.via {
+            Via::Link { .. } => None,
+            Via::External(client) => Some(client),
+        }
+    }
+
     /// Sends a request and waits for the head of its response. Dropping the future, or what is
     /// left of the response, ends the request at the node.
     pub async fn send(&self, request: Request<Bytes>) -> Result<Response<NodeBody>, Error> {
@@ -69,16 +102,20 @@ impl Upstream {
     async fn exchange(&self, request: Request<Bytes>) -> Result<Response<NodeBody>, Error> {
         let lost = |_: h2::Error| Error::NodeLost;
         let (mut head, body) = request.into_parts();
-        if let Some(authorization) = &self.authorization {
+        let (sender, authorization) = match &self.via {
+            Via::Link { sender, authorization } => (sender, authorization),
+            Via::External(client) => return client.send(head, body).await,
+        };
+        if let Some(authorization) = authorization {
             head.headers.insert(header::AUTHORIZATION, authorization.clone());
         }
-        let mut sender = self.sender.clone().ready().await.map_err(lost)?;
+        let mut sender = sender.clone().ready().await.map_err(lost)?;
         let request = Request::from_parts(head, ());
         let (response, mut stream) = sender.send_request(request, body.is_empty()).map_err(lost)?;
         if !body.is_empty() {
             stream.send_data(body, true).map_err(lost)?;
         }
-        response.await.map(|response| response.map(NodeBody)).map_err(lost)
+        response.await.map(|response| response.map(NodeBody::Link)).map_err(lost)
     }
 
     /// The link is over.
@@ -89,6 +126,11 @@ impl Upstream {
     /// The node is about to leave.
     pub fn leave(&self) {
         self.leaving.cancel();
+    }
+
+    /// It is not about to leave after all; what was told otherwise goes its way.
+    pub fn stay(&mut self) {
+        self.leaving = CancellationToken::new();
     }
 
     /// Waits until the node is about to leave.
@@ -102,9 +144,14 @@ impl Upstream {
     }
 }
 
-/// The body of a node's response. Dropping it resets the stream.
+/// The body of a node's response. Dropping it ends the request there.
 #[derive(Debug)]
-pub struct NodeBody(RecvStream);
+pub enum NodeBody {
+    /// A node's.
+    Link(RecvStream),
+    /// An external endpoint's.
+    External(Box<reqwest::Response>),
+}
 
 /// More bytes than were asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,17 +159,26 @@ pub struct TooLong;
 
 impl NodeBody {
     /// The next bytes; `None` at the end. May be cancelled.
-    pub async fn data(&mut self) -> Option<Result<Bytes, h2::Error>> {
-        let data = self.0.data().await?;
-        Some(data.and_then(|bytes| {
-            // What was read may be sent anew.
-            self.0.flow_control().release_capacity(bytes.len())?;
-            Ok(bytes)
-        }))
+    pub async fn data(&mut self) -> Option<Result<Bytes, Error>> {
+        let read = match self {
+            Self::Link(stream) => match stream.data().await? {
+                // What was read may be sent anew.
+                Ok(bytes) => {
+                    let released = stream.flow_control().release_capacity(bytes.len());
+                    released.map(|()| bytes).ok()
+                }
+                Err(_) => None,
+            },
+            Self::External(response) => match response.chunk().await {
+                Ok(chunk) => Some(chunk?),
+                Err(_) => None,
+            },
+        };
+        Some(read.ok_or(Error::NodeLost))
     }
 
     /// All of it, up to a limit.
-    pub async fn whole(mut self, bytes_max: usize) -> Result<Result<Bytes, TooLong>, h2::Error> {
+    pub async fn whole(mut self, bytes_max: usize) -> Result<Result<Bytes, TooLong>, Error> {
         let mut whole = BytesMut::new();
         while let Some(bytes) = self.data().await {
             let bytes = bytes?;

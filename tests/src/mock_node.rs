@@ -19,7 +19,7 @@ use inference_protocol::fleet::{
 };
 use inference_protocol::resume::{Mark, RESUME_HEADER, Resume, Usage};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -52,6 +52,8 @@ pub struct Asked {
     pub resume: Resume,
     /// Whose it is.
     pub tenant: String,
+    /// The key that came with it.
+    pub authorization: Option<String>,
     reply: oneshot::Sender<Response<Body>>,
 }
 
@@ -130,12 +132,49 @@ impl MockNode {
         assert_eq!(response.status(), 101);
         let upgraded = hyper::upgrade::on(response).await.unwrap();
         driver.await.unwrap().unwrap();
+        Self::serve(status, || std::future::ready(upgraded))
+    }
+
+    /// Waits to be dialled, once; its address.
+    pub async fn listen(status: NodeStatus) -> (SocketAddr, Self) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accept = async move { TokioIo::new(listener.accept().await.unwrap().0) };
+        let node = Self::serve(status, || accept);
+        (address, node)
+    }
+
+    /// An external endpoint: HTTP/1.1, and nothing of a node. Its address with `/v1`. When it falls
+    /// silent, its list of models is an error.
+    pub async fn external() -> (String, Self) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let (status, told) = watch::channel(Some(healthy("external", 1)));
+        let (sender, asked) = mpsc::channel(64);
+        let link = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (told, sender) = (told.clone(), sender.clone());
+                let service = service_fn(move |r| serve(told.clone(), sender.clone(), r));
+                let server = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        (url, Self { status, asked, link })
+    }
+
+    fn serve<T, F>(status: NodeStatus, connect: impl FnOnce() -> F + Send + 'static) -> Self
+    where
+        T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+        F: Future<Output = T> + Send,
+    {
         let (status, told) = watch::channel(Some(status));
         let (sender, asked) = mpsc::channel(64);
         let service = service_fn(move |request| serve(told.clone(), sender.clone(), request));
         let link = tokio::spawn(async move {
+            let io = connect().await;
             let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            let _ = server.serve_connection(upgraded, service).await;
+            let _ = server.serve_connection(io, service).await;
         });
         Self { status, asked, link }
     }
@@ -183,11 +222,18 @@ async fn serve(
     asked: mpsc::Sender<Asked>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, &'static str> {
+    if request.uri().path().ends_with("/models") {
+        let status = if status.borrow().is_some() { 200 } else { 500 };
+        let body = Full::from("{}").boxed_unsync();
+        return Response::builder().status(status).body(body).map_err(|_| "no status");
+    }
     if request.uri().path() == STATUS_PATH {
         return Ok(Response::new(status_lines(status)));
     }
     let tenant = request.headers().get(TENANT_HEADER).and_then(|t| t.to_str().ok());
     let tenant = tenant.unwrap_or_default().to_string();
+    let authorization = request.headers().get("authorization").and_then(|a| a.to_str().ok());
+    let authorization = authorization.map(Into::into);
     let resume = request.headers().get(RESUME_HEADER).and_then(|t| t.to_str().ok()?.parse().ok());
     // Requests of the gateway's own have none.
     let resume: usize = resume.unwrap_or(0);
@@ -198,7 +244,10 @@ async fn serve(
     let resume = serde_json::from_slice(resume).unwrap_or_default();
     let body = serde_json::from_slice(body).map_err(|_| "not JSON")?;
     let (reply, answer) = oneshot::channel();
-    asked.send(Asked { body, resume, tenant, reply }).await.map_err(|_| "the test is over")?;
+    asked
+        .send(Asked { body, resume, tenant, authorization, reply })
+        .await
+        .map_err(|_| "the test is over")?;
     answer.await.map_err(|_| "the test resets the stream")
 }
 

@@ -18,6 +18,9 @@ use crate::{SOON, demo_model, eventually};
 /// The join key of all test fleets.
 pub const JOIN_KEY: &str = "a-join-key-for-tests-only";
 
+/// The operators' key of all test gateways.
+pub const ADMIN_KEY: &str = "an-operators-key-for-tests";
+
 /// The binary that `cargo build --release` made, beside this test.
 pub fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
@@ -297,6 +300,8 @@ pub struct Fleet {
     pub server: Server,
     /// Its public port, with a key.
     pub client: Client,
+    /// Its operators' port, with their key.
+    pub admin: Client,
     /// The key.
     pub key: String,
     /// `http://...`, or `https://...`
@@ -313,23 +318,32 @@ impl Fleet {
         let key = made.lines().nth(1).unwrap().to_string();
         let entry = &made[made.find("keys:").unwrap()..];
         let nodes = if more.contains("nodes:") { "" } else { "nodes: {join_key_file: join.key}\n" };
-        let config = format!("listen: 127.0.0.1:0\n{entry}{nodes}{more}");
+        folder.write("admin.key", ADMIN_KEY);
+        let admin = "admin: {listen: '127.0.0.1:0', key_file: admin.key}\n";
+        let config = format!("listen: 127.0.0.1:0\n{admin}{entry}{nodes}{more}");
         let config = folder.write("gateway.yaml", config);
         let server =
             Server::start("flotilla-gateway", &["run", "--config", config.to_str().unwrap()]);
+        // The operators' port is told first.
+        let admin = Client::new(server.address(), Some(ADMIN_KEY));
         let address = server.address();
         let client = Client::new(address, Some(&key));
         let scheme = if more.contains("tls:") { "https" } else { "http" };
-        Self { server, client, key, url: format!("{scheme}://{address}"), folder }
+        Self { server, client, admin, key, url: format!("{scheme}://{address}"), folder }
     }
 
     /// Starts an agent that joins, and waits until the gateway can use it.
     pub async fn join(&self, name: &str, arguments: &[&str]) -> Agent {
+        self.join_with_model(name, &demo_model(), arguments).await
+    }
+
+    /// As [`Fleet::join`], with another model.
+    pub async fn join_with_model(&self, name: &str, model: &Path, arguments: &[&str]) -> Agent {
         let key = self.folder.path().join("join.key");
         let mut all = vec!["--name", name, "--join", &self.url];
         all.extend(["--join-key-file", key.to_str().unwrap()]);
         all.extend(arguments);
-        let agent = Agent::start(&all).await;
+        let agent = Agent::start_with_model(model, &all).await;
         self.wait_for_slots(name).await;
         agent
     }
@@ -338,7 +352,7 @@ impl Fleet {
     pub async fn wait_for_slots(&self, name: &str) {
         let metric = format!("gateway_node_slots{{node=\"{name}\"}} ");
         eventually("the gateway to know a node", async || {
-            let body = self.client.get("/metrics").await.body;
+            let body = self.admin.get("/metrics").await.body;
             let text = String::from_utf8(body.to_vec()).unwrap();
             let line = text.lines().find(|l| l.starts_with(&metric))?;
             (!line.ends_with(" 0")).then_some(())
@@ -351,9 +365,10 @@ impl Fleet {
         let address = self.url.trim_start_matches("http://");
         let path = self.folder.path().join("gateway.yaml");
         let text = std::fs::read_to_string(&path).unwrap();
-        let config = self.folder.write("again.yaml", text.replace("127.0.0.1:0", address));
+        let config = self.folder.write("again.yaml", text.replacen("127.0.0.1:0", address, 1));
         let config = config.to_str().unwrap();
         self.server = Server::start("flotilla-gateway", &["run", "--config", config]);
+        self.admin = Client::new(self.server.address(), Some(ADMIN_KEY));
         assert_eq!(self.server.address().to_string(), address);
     }
 

@@ -1,11 +1,11 @@
-//! Reads a configuration file. The only file that names serde_yaml.
+//! Reads a configuration file, and writes YAML. The only file that names serde_yaml.
 
-use std::io::Read;
 use std::path::Path;
 
 use serde_yaml::Value;
 
 use super::Config;
+use super::files::{self, Files};
 use super::raw::{self, Node, Problem};
 
 /// A configuration is some kilobytes, and some hundred keys or nodes make some hundred more.
@@ -16,14 +16,14 @@ const DEPTH_MAX: usize = 16;
 /// Reads and checks a file; the error holds every problem found.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
     let one = |message: String| vec![Problem { path: path.display().to_string(), message }];
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|e| one(e.to_string()))?;
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|e| one(e.to_string()))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(one("larger than 4 MiB".into()));
-    }
-    let base = path.parent().unwrap_or(Path::new(""));
-    raw::check(parse(&text).map_err(one)?, base)
+    let files = Files::beside(path);
+    let text = files::read(path, FILE_BYTES_MAX).map_err(one)?;
+    raw::check(parse(&text).map_err(one)?, files)
+}
+
+/// A value as YAML.
+pub fn to_yaml(value: &impl serde::Serialize) -> Result<String, String> {
+    serde_yaml::to_string(value).map_err(|e| e.to_string())
 }
 
 /// YAML -> our own tree. The error says where the text is not YAML.
@@ -39,7 +39,11 @@ fn convert(value: Value, depth: usize) -> Result<Node, String> {
     Ok(match value {
         Value::Null => Node::Absent,
         Value::Bool(b) => Node::Bool(b),
-        Value::Number(n) => n.as_u64().map_or(Node::Other("a number"), Node::Number),
+        Value::Number(n) => match (n.as_u64(), n.as_f64()) {
+            (Some(n), _) => Node::Number(n),
+            (None, Some(n)) => Node::Decimal(n),
+            (None, None) => Node::Other("a number"),
+        },
         Value::String(s) => Node::Text(s),
         Value::Sequence(items) => {
             Node::List(items.into_iter().map(|v| convert(v, depth + 1)).collect::<Result<_, _>>()?)

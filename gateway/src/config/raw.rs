@@ -2,17 +2,15 @@
 //! path of its key. Unknown keys are problems: a misspelt limit must not go unnoticed.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Duration;
 
 use hyper::Uri;
 use hyper::header::HeaderValue;
-use inference_protocol::ids::is_plain_id;
 
+use super::files::Files;
 use super::section::{Problems, Section};
-use super::{ApiKey, Config, Limits, QueueTimeouts, StaticNode, Timeouts};
+use super::{Admin, Config, Limits, QueueTimeouts, StaticNode, Timeouts, external, keys};
 use crate::admission::Bounds;
-use crate::limiter::KeyLimits;
 use crate::routing::Policy;
 use crate::secret::KeyDigest;
 use crate::tls::{Acceptor, Dialler};
@@ -23,6 +21,10 @@ pub const KEYS: &[&str] = &[
     "listen",
     "tls.cert_file",
     "tls.key_file",
+    "admin.listen",
+    "admin.key_file",
+    "admin.tls.cert_file",
+    "admin.tls.key_file",
     "keys[].name",
     "keys[].sha256",
     "keys[].class_max",
@@ -30,11 +32,29 @@ pub const KEYS: &[&str] = &[
     "keys[].tokens_per_minute",
     "keys[].concurrent_max",
     "keys[].models",
+    "keys[].external",
+    "keys[].deadline_ms",
+    "keys[].max_tokens",
+    "keys[].aliases",
+    "keys_file",
+    "aliases",
     "allow_anonymous",
     "nodes.join_key_file",
     "nodes.static[].url",
     "nodes.static[].key_file",
     "nodes.static[].ca_file",
+    "nodes.price_per_hour",
+    "external[].name",
+    "external[].url",
+    "external[].key_file",
+    "external[].ca_file",
+    "external[].models",
+    "external[].concurrent_max",
+    "external[].weight",
+    "external[].prompt_price_per_million",
+    "external[].completion_price_per_million",
+    "external[].price_per_hour",
+    "external[].spend_per_day_max",
     "limits.body_bytes_max",
     "limits.connections_max",
     "limits.queue_depth_max",
@@ -49,6 +69,7 @@ pub const KEYS: &[&str] = &[
     "timeouts.queue_batch_ms",
     "timeouts.first_token_ms",
     "timeouts.idle_ms",
+    "timeouts.comment_ms",
     "timeouts.resume_ms",
     "timeouts.shutdown_ms",
     "retries_max",
@@ -56,12 +77,11 @@ pub const KEYS: &[&str] = &[
     "health.probe_interval_ms",
 ];
 
-/// A join key shorter than this could be guessed.
-const JOIN_KEY_BYTES_MIN: usize = 16;
-const KEY_FILE_BYTES_MAX: u64 = 4096;
+/// A key shorter than this could be guessed.
+const KEY_BYTES_MIN: usize = 16;
 
 /// A configuration value as it was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Node {
     /// Nothing, or null.
     Absent,
@@ -69,6 +89,8 @@ pub enum Node {
     Bool(bool),
     /// A whole number, not negative.
     Number(u64),
+    /// A number with a fraction.
+    Decimal(f64),
     /// Text.
     Text(String),
     /// A list.
@@ -94,15 +116,22 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// Checks a configuration. Files are relative to `base`.
-pub fn check(root: Node, base: &Path) -> Result<Config, Vec<Problem>> {
+/// Checks a configuration.
+pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
     let mut problems = Vec::new();
     let mut root = Section::new(root, String::new(), &mut problems);
     let listen = root.address("listen", "127.0.0.1:8080", &mut problems);
-    let tls = read_tls(root.section("tls", &mut problems), base, &mut problems);
-    let keys = read_keys(&mut root, &mut problems);
-    let (join_key, static_nodes) =
-        read_nodes(root.section("nodes", &mut problems), base, &mut problems);
+    let tls = read_tls(root.section("tls", &mut problems), &files, &mut problems);
+    let admin = read_admin(root.section("admin", &mut problems), &files, &mut problems);
+    let aliases = root.texts_by_name("aliases", &mut problems);
+    let keys::Read { keys, keys_file, allow_anonymous } =
+        keys::read(&mut root, &files, &mut problems);
+    let externals = external::read(&mut root, &files, &mut problems);
+    let nodes = root.section("nodes", &mut problems);
+    let (join_key, static_nodes, node_price_per_hour) = match (nodes, externals.is_empty()) {
+        (None, false) => Default::default(),
+        (section, _) => read_nodes(section, &files, &mut problems),
+    };
     let limits = read_limits(root.section("limits", &mut problems), &mut problems);
     let timeouts = read_timeouts(root.section("timeouts", &mut problems), &mut problems);
     let retries_max = root.number("retries_max", 2, 0..=10, &mut problems) as usize;
@@ -113,11 +142,18 @@ pub fn check(root: Node, base: &Path) -> Result<Config, Vec<Problem>> {
         && let Some(listen) = listen
     {
         return Ok(Config {
+            files: files.into_named(),
             listen,
             tls,
+            admin,
+            aliases,
             keys,
+            keys_file,
+            allow_anonymous,
             join_key,
             static_nodes,
+            node_price_per_hour,
+            externals,
             limits,
             timeouts,
             retries_max,
@@ -128,103 +164,80 @@ pub fn check(root: Node, base: &Path) -> Result<Config, Vec<Problem>> {
     Err(problems)
 }
 
-fn read_tls(section: Option<Section>, base: &Path, problems: &mut Problems) -> Option<Acceptor> {
+fn read_tls(section: Option<Section>, files: &Files, problems: &mut Problems) -> Option<Acceptor> {
     let mut section = section?;
     let certificate = section.required_text("cert_file", problems);
     let key = section.required_text("key_file", problems);
     let path = section.path.clone();
     section.finish(problems);
-    let acceptor = Acceptor::new(&base.join(certificate?), &base.join(key?));
+    let acceptor = Acceptor::new(&files.path(&certificate?), &files.path(&key?));
     report(&path, acceptor, problems)
 }
 
-fn read_keys(root: &mut Section, problems: &mut Problems) -> Vec<ApiKey> {
-    let before = problems.len();
-    let items = root.list("keys", problems);
-    let anonymous = root.boolean("allow_anonymous", false, problems);
-    if items.is_empty() && !anonymous && problems.len() == before {
-        let message = "there are none, so nobody could ask; make one with 'flotilla-gateway key \
-                       new', or set allow_anonymous: true";
-        problems.push(Problem { path: "keys".into(), message: message.into() });
-    }
-    if !items.is_empty() && anonymous {
-        let message = "must be false where keys are given";
-        problems.push(Problem { path: "allow_anonymous".into(), message: message.into() });
-    }
-    let mut names = BTreeSet::new();
-    let mut keys = Vec::new();
-    for mut item in items {
-        let name = item.required_text("name", problems);
-        let digest = item.required_text("sha256", problems);
-        let class_max = item.class("class_max", problems);
-        let limits = read_key_limits(&mut item, problems);
-        if let Some(name) = &name {
-            let wrong = match (is_plain_id(name), names.insert(name.clone())) {
-                (false, _) => Some("expected 1 to 64 letters, digits, '.', '_' or '-'"),
-                (true, false) => Some("this name is used twice"),
-                (true, true) => None,
-            };
-            if let Some(message) = wrong {
-                item.complain("name", message, problems);
-            }
-        }
-        let parsed = digest.as_deref().map(|d| (d, KeyDigest::from_hex(d)));
-        if let Some((_, None)) = parsed {
-            item.complain("sha256", "expected 64 hex digits", problems);
-        }
-        if let (Some(name), Some((_, Some(digest)))) = (name, parsed) {
-            keys.push(ApiKey { name, digest, class_max, limits });
-        }
-        item.finish(problems);
-    }
-    keys
-}
-
-fn read_key_limits(item: &mut Section, problems: &mut Problems) -> KeyLimits {
-    KeyLimits {
-        requests_per_minute: item.limit("requests_per_minute", problems),
-        tokens_per_minute: item.limit("tokens_per_minute", problems),
-        concurrent_max: item.limit("concurrent_max", problems),
-        models: item.texts("models", problems),
-    }
+fn read_admin(section: Option<Section>, files: &Files, problems: &mut Problems) -> Option<Admin> {
+    let mut section = section?;
+    let listen = section.address("listen", "127.0.0.1:8081", problems);
+    let key_file = section.text("key_file", problems);
+    let key = key_file
+        .as_ref()
+        .and_then(|file| report("admin.key_file", long_key(files, file), problems));
+    let tls = read_tls(section.section("tls", problems), files, problems);
+    section.finish(problems);
+    let key_file = key_file.map(|file| files.path(&file));
+    let cert_file = tls.as_ref().map(|tls| tls.certificate().to_path_buf());
+    Some(Admin { listen: listen?, key, key_file, tls, cert_file })
 }
 
 fn read_nodes(
     section: Option<Section>,
-    base: &Path,
+    files: &Files,
     problems: &mut Problems,
-) -> (Option<KeyDigest>, Vec<StaticNode>) {
+) -> (Option<KeyDigest>, Vec<StaticNode>, f64) {
     let none = "there is no way to get any: set nodes.join_key_file or nodes.static";
     let Some(mut section) = section else {
         problems.push(Problem { path: "nodes".into(), message: none.into() });
-        return (None, Vec::new());
+        return Default::default();
     };
     let join_key_file = section.text("join_key_file", problems);
     let items = section.list("static", problems);
+    let price_per_hour = section.decimal("price_per_hour", problems);
     if join_key_file.is_none() && items.is_empty() {
         problems.push(Problem { path: "nodes".into(), message: none.into() });
     }
-    let join_key = join_key_file.and_then(|file| {
-        let key = read_key(&base.join(file)).and_then(|key| match key.len() {
-            JOIN_KEY_BYTES_MIN.. => Ok(KeyDigest::of(&key)),
-            _ => Err(format!("the key must have at least {JOIN_KEY_BYTES_MIN} characters")),
-        });
-        report("nodes.join_key_file", key, problems)
-    });
-    let nodes = items.into_iter().filter_map(|item| read_static(item, base, problems)).collect();
+    let join_key = join_key_file
+        .and_then(|file| report("nodes.join_key_file", long_key(files, &file), problems));
+    let mut urls = BTreeSet::new();
+    let nodes = items.into_iter().filter_map(|item| read_static(item, files, &mut urls, problems));
+    let nodes = nodes.collect();
     section.finish(problems);
-    (join_key, nodes)
+    (join_key, nodes, price_per_hour)
 }
 
-fn read_static(mut item: Section, base: &Path, problems: &mut Problems) -> Option<StaticNode> {
+/// The digest of a key that cannot be guessed.
+fn long_key(files: &Files, file: &str) -> Result<KeyDigest, String> {
+    match files.key(file)? {
+        key if key.len() >= KEY_BYTES_MIN => Ok(KeyDigest::of(&key)),
+        _ => Err(format!("the key must have at least {KEY_BYTES_MIN} characters")),
+    }
+}
+
+fn read_static(
+    mut item: Section,
+    files: &Files,
+    urls: &mut BTreeSet<String>,
+    problems: &mut Problems,
+) -> Option<StaticNode> {
     let url = item.required_text("url", problems);
     let key_file = item.text("key_file", problems);
-    let ca_file = item.text("ca_file", problems).map(|f| base.join(f));
+    let ca_file = item.text("ca_file", problems).map(|f| files.path(&f));
+    if url.as_ref().is_some_and(|url| !urls.insert(url.clone())) {
+        item.complain("url", "this node is listed twice", problems);
+    }
     let path = item.path.clone();
     item.finish(problems);
     let authorization = match key_file {
         Some(file) => {
-            let key = read_key(&base.join(file)).and_then(|key| header(&key));
+            let key = files.key(&file).and_then(|key| header(&key));
             Some(report(&format!("{path}.key_file"), key, problems)?)
         }
         None => None,
@@ -241,7 +254,8 @@ fn read_static(mut item: Section, base: &Path, problems: &mut Problems) -> Optio
     Some(StaticNode { url, host, port, tls, authorization })
 }
 
-fn header(key: &str) -> Result<HeaderValue, String> {
+/// A key as it is sent.
+pub(super) fn header(key: &str) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
         .map_err(|_| "the key holds characters that a header cannot".to_string())?;
     value.set_sensitive(true);
@@ -319,6 +333,7 @@ fn read_timeouts(section: Option<Section>, problems: &mut Problems) -> Timeouts 
         },
         first_token: ms("first_token_ms", 600_000),
         idle: ms("idle_ms", 120_000),
+        comment: ms("comment_ms", 10_000),
         resume: ms("resume_ms", 30_000),
         shutdown: ms("shutdown_ms", 30_000),
     };
@@ -326,30 +341,25 @@ fn read_timeouts(section: Option<Section>, problems: &mut Problems) -> Timeouts 
     timeouts
 }
 
-/// A key from a file, without the spaces around it.
-fn read_key(path: &Path) -> Result<String, String> {
-    use std::io::Read;
-    let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
-    file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text).map_err(|e| fail(&e))?;
-    match text.trim() {
-        "" => Err(fail(&"is empty")),
-        key => Ok(key.to_string()),
-    }
-}
-
-fn report<T>(path: &str, result: Result<T, String>, problems: &mut Problems) -> Option<T> {
+/// Notes a problem, where there is one.
+pub(super) fn report<T>(
+    path: &str,
+    result: Result<T, String>,
+    problems: &mut Problems,
+) -> Option<T> {
     result.map_err(|message| problems.push(Problem { path: path.into(), message })).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::config::load::parse;
 
     fn problems(text: &str) -> Vec<String> {
-        let checked = check(parse(text).unwrap(), Path::new("/nonexistent"));
+        let files = Files::beside(Path::new("/nonexistent/gateway.yaml"));
+        let checked = check(parse(text).unwrap(), files);
         checked.unwrap_err().iter().map(Problem::to_string).collect()
     }
 
@@ -358,7 +368,7 @@ mod tests {
 
     #[test]
     fn the_least_that_is_needed_is_little() {
-        let config = check(parse(MINIMAL).unwrap(), Path::new("")).unwrap();
+        let config = check(parse(MINIMAL).unwrap(), Files::default()).unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
         let node = &config.static_nodes[0];
         assert_eq!((node.host.as_str(), node.port), ("10.0.0.1", 8080));
@@ -368,23 +378,27 @@ mod tests {
     fn every_problem_is_reported_at_once_with_its_path() {
         let text = "listen: nowhere\nkeys: [{name: 'a b', sha256: 12, extra: 1}]\n\
             nodes: {join_key_file: missing, static: [{url: 'ftp://x'}]}\n\
-            limits: {body_bytes_max: -1, bodybytes: 2}\ntimeouts: 5\nretries_max: 99\n";
+            limits: {body_bytes_max: -1, bodybytes: 2}\ntimeouts: 5\nretries_max: 99\n\
+            external: [{name: gpu, url: 'ftp://x', spend_per_day_max: much}]\n";
         let found = problems(text);
         for path in [
             "listen: expected an address",
             "keys[0].name: expected 1 to 64",
             "keys[0].sha256: expected text",
-            "keys[0].extra: unknown key; known here: name, sha256, class_max, requests",
+            "keys[0].extra: unknown key; known here: name, sha256, class_max, external",
             "nodes.join_key_file: /nonexistent/missing:",
             "nodes.static[0].url: expected http://host:port",
             "limits.body_bytes_max: expected a whole number",
             "limits.bodybytes: unknown key",
             "timeouts: expected keys and values",
             "retries_max: expected a whole number, 0 to 10",
+            "external[0].url: expected http://host/v1",
+            "external[0].models: expected our names of models",
+            "external[0].spend_per_day_max: expected a number, such as 0.15",
         ] {
             assert!(found.iter().any(|p| p.starts_with(path)), "{path} in {found:#?}");
         }
-        assert_eq!(found.len(), 10, "{found:#?}");
+        assert_eq!(found.len(), 13, "{found:#?}");
     }
 
     #[test]

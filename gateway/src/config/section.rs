@@ -1,5 +1,6 @@
 //! A part of a configuration, read key by key; everything wrong with it is noted.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
@@ -9,6 +10,7 @@ use crate::admission::Class;
 pub(super) type Problems = Vec<Problem>;
 
 /// A map whose keys are taken one by one; what is left at the end is unknown.
+#[derive(Debug)]
 pub(super) struct Section {
     pub path: String,
     entries: Vec<(String, Node)>,
@@ -104,6 +106,53 @@ impl Section {
             self.complain(key, "expected a list of texts", problems);
             Vec::new()
         })
+    }
+
+    /// Texts with names; of a list of texts, each is its own name.
+    pub fn texts_by_name(
+        &mut self,
+        key: &str,
+        problems: &mut Problems,
+    ) -> BTreeMap<String, String> {
+        let pair = |(name, node)| match node {
+            Node::Text(text) if !text.is_empty() => Some((name, text)),
+            _ => None,
+        };
+        let pairs = match self.take(key) {
+            Node::Absent => Some(BTreeMap::new()),
+            Node::Map(entries) => entries.into_iter().map(pair).collect(),
+            Node::List(items) => {
+                let own = |node| match node {
+                    Node::Text(text) => pair((text.clone(), Node::Text(text))),
+                    _ => None,
+                };
+                items.into_iter().map(own).collect()
+            }
+            _ => None,
+        };
+        pairs.unwrap_or_else(|| {
+            self.complain(key, "expected texts with names, or a list of texts", problems);
+            BTreeMap::new()
+        })
+    }
+
+    /// Whether a key is there.
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|(k, node)| k == key && *node != Node::Absent)
+    }
+
+    /// A number of 0 or more, with a fraction or without; 0 where it is absent.
+    pub fn decimal(&mut self, key: &str, problems: &mut Problems) -> f64 {
+        const MAX: f64 = 1e9;
+        match self.take(key) {
+            Node::Absent => 0.0,
+            Node::Number(n) if n as f64 <= MAX => n as f64,
+            Node::Decimal(d) if (0.0..=MAX).contains(&d) => d,
+            _ => {
+                self.complain(key, "expected a number, such as 0.15", problems);
+                0.0
+            }
+        }
     }
 
     /// A number from 1 up to what fits, where there is one.

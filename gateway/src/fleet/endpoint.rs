@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 
+use super::external::{External, Terms};
 use super::health::Health;
 use crate::routing::Candidate;
 
@@ -29,6 +30,8 @@ pub struct Seek {
     /// For an answer that goes on: it serves the model file that the answer began with, with as
     /// large a context.
     pub origin: Option<Arc<ModelStatus>>,
+    /// Whether it may be none of ours.
+    pub external: External,
 }
 
 impl Seek {
@@ -67,6 +70,10 @@ pub struct Endpoint<L> {
     pub status: NodeStatus,
     /// How well it does what it says.
     pub health: Health,
+    /// Its terms, if it is no node of ours.
+    pub external: Option<Terms>,
+    /// Whether the operator wants nothing new sent there.
+    pub is_cordoned: bool,
     /// The models it serves, or served before its engine went away.
     pub(super) models: Vec<Arc<ModelStatus>>,
     /// Slots that we hold.
@@ -94,6 +101,8 @@ impl<L> Endpoint<L> {
             link,
             status,
             health: Health::new(now),
+            external: None,
+            is_cordoned: false,
             models: Vec::new(),
             leases: 0,
             since: now,
@@ -102,9 +111,14 @@ impl<L> Endpoint<L> {
         }
     }
 
-    /// Whether it takes requests, as it says.
+    /// Whether it takes requests, as it says, and may.
     pub fn is_ready(&self) -> bool {
-        self.status.state == NodeState::Ready
+        self.status.state == NodeState::Ready && !self.is_cordoned
+    }
+
+    /// When its link was made.
+    pub fn since(&self) -> Duration {
+        self.since
     }
 
     /// What it serves under that name.
@@ -123,7 +137,8 @@ impl<L> Endpoint<L> {
     }
 
     pub(super) fn suits(&self, model: &str, seek: &Seek) -> bool {
-        self.model(model).is_some_and(|model| seek.takes(model))
+        let may = self.external.is_none() || seek.external != External::Never;
+        may && self.model(model).is_some_and(|model| seek.takes(model))
     }
 
     /// Busy slots as far as we know.

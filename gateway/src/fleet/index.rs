@@ -31,11 +31,6 @@ impl Serving {
     pub fn slots(&self) -> u32 {
         self.slots
     }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.all.len()
-    }
 }
 
 /// By the models' names.

@@ -21,13 +21,14 @@ const UPGRADE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lets a node in. The link runs as a task of its own until it ends.
 pub fn join(gateway: &Gateway, mut request: Request<Incoming>) -> Result<Response<Body>, Error> {
-    let key = gateway.join_key.as_ref().ok_or(Error::UnknownPath)?;
+    let settings = gateway.settings.now();
+    let key = settings.config.join_key.as_ref().ok_or(Error::UnknownPath)?;
     if !bearer(request.headers()).is_some_and(|sent| key.matches(sent)) {
         return Err(Error::JoinKeyWrong);
     }
     let identity = identity(&request)?;
     let upgrade = hyper::upgrade::on(&mut request);
-    let expect = Expect { identity: Some(identity.clone()), authorization: None };
+    let expect = Expect { identity: Some(identity.clone()), ..Expect::default() };
     let (dispatcher, stop) = (gateway.dispatcher.clone(), gateway.links.clone());
     gateway.tasks.spawn(async move {
         let node = identity.0;

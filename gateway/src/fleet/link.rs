@@ -7,6 +7,7 @@ use inference_protocol::fleet::{NodeStatus, STATUS_LINE_BYTES_MAX, STATUS_PATH, 
 use inference_protocol::ids::is_plain_id;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::{EndpointId, STATUS_DEADLINE};
 use crate::dispatcher::Dispatcher;
@@ -19,6 +20,8 @@ pub struct Expect {
     pub identity: Option<(String, u64)>,
     /// The key that a static node's port wants.
     pub authorization: Option<HeaderValue>,
+    /// Cancelled when the node is wanted no more.
+    pub retired: CancellationToken,
 }
 
 /// Runs a link on a connected stream until it ends; says why it did.
@@ -42,6 +45,9 @@ where
     end
 }
 
+/// Why a link ends whose node is wanted no more.
+pub const RETIRED: &str = "it is not in the configuration any more";
+
 /// The link's endpoint; leaves the fleet when dropped.
 struct Registered {
     dispatcher: Dispatcher,
@@ -61,8 +67,20 @@ async fn follow_status(upstream: &Upstream, expect: &Expect, endpoint: &mut Regi
         Ok(body) => Lines { body, buffer: Vec::new() },
         Err(why) => return why,
     };
+    let mut is_retired = false;
     loop {
-        let line = match timeout(STATUS_DEADLINE, lines.next()).await {
+        if is_retired && endpoint.id.is_none_or(|id| endpoint.dispatcher.is_idle(id)) {
+            return RETIRED.into();
+        }
+        let next = tokio::select! {
+            next = timeout(STATUS_DEADLINE, lines.next()) => next,
+            () = expect.retired.cancelled(), if !is_retired => {
+                is_retired = true;
+                endpoint.id.into_iter().for_each(|id| endpoint.dispatcher.retire(id));
+                continue;
+            }
+        };
+        let line = match next {
             Ok(Ok(line)) => line,
             Ok(Err(why)) => return why,
             Err(_) => return "its status is overdue".into(),
@@ -136,6 +154,7 @@ struct Lines {
 }
 
 impl Lines {
+    /// May be cancelled.
     async fn next(&mut self) -> Result<Vec<u8>, String> {
         loop {
             if let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
@@ -147,7 +166,7 @@ impl Lines {
             }
             match self.body.data().await {
                 Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
-                Some(Err(e)) => return Err(format!("its status broke off: {e}")),
+                Some(Err(_)) => return Err("its status broke off".into()),
                 None => return Err("its status ended".into()),
             }
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::link::{self, Expect};
 use crate::app::Gateway;
@@ -15,14 +16,44 @@ const REDIAL_MAX: Duration = Duration::from_secs(5);
 /// A link that held this long was good: the next dial is quick.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 
-/// Keeps a link to one node until the gateway stops.
-pub async fn keep_linked(gateway: Gateway, node: StaticNode) {
+/// Keeps links to the nodes of the configuration, as it changes, until the gateway stops.
+pub async fn keep_all(gateway: Gateway) {
+    let mut changes = gateway.settings.changes();
+    let mut kept: Vec<(StaticNode, CancellationToken)> = Vec::new();
+    loop {
+        let settings = changes.borrow_and_update().clone();
+        let wanted = &settings.config.static_nodes;
+        kept.retain(|(node, retired)| {
+            let stays = wanted.contains(node);
+            if !stays {
+                retired.cancel();
+            }
+            stays
+        });
+        for node in wanted {
+            if kept.iter().all(|(known, _)| known != node) {
+                let retired = CancellationToken::new();
+                kept.push((node.clone(), retired.clone()));
+                gateway.tasks.spawn(keep_linked(gateway.clone(), node.clone(), retired));
+            }
+        }
+        drop(settings);
+        tokio::select! {
+            _ = changes.changed() => {}
+            () = gateway.links.cancelled() => return,
+        }
+    }
+}
+
+/// Keeps a link to one node until it is wanted no more, or the gateway stops.
+async fn keep_linked(gateway: Gateway, node: StaticNode, retired: CancellationToken) {
     let mut wait = REDIAL_MIN;
     let mut last_why = String::new();
-    loop {
+    while !retired.is_cancelled() {
         let begun = Instant::now();
         let why = tokio::select! {
-            why = link_once(&gateway, &node) => why,
+            why = link_once(&gateway, &node, &retired) => why,
+            () = overdue(&gateway, &retired) => link::RETIRED.into(),
             () = gateway.links.cancelled() => return,
         };
         if begun.elapsed() >= GOOD_AFTER {
@@ -35,10 +66,17 @@ pub async fn keep_linked(gateway: Gateway, node: StaticNode) {
         }
         tokio::select! {
             () = tokio::time::sleep(jittered(wait)) => {}
+            () = retired.cancelled() => return,
             () = gateway.links.cancelled() => return,
         }
         wait = (wait * 2).min(REDIAL_MAX);
     }
+}
+
+/// Waits until a node that is wanted no more has had the time to finish.
+async fn overdue(gateway: &Gateway, retired: &CancellationToken) {
+    retired.cancelled().await;
+    tokio::time::sleep(gateway.settings.now().config.timeouts.shutdown).await;
 }
 
 /// Half of it and a random share of the rest.
@@ -47,24 +85,27 @@ fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(0.5 + 0.5 * share)
 }
 
-async fn link_once(gateway: &Gateway, node: &StaticNode) -> String {
+async fn link_once(gateway: &Gateway, node: &StaticNode, retired: &CancellationToken) -> String {
+    let connect_timeout = gateway.settings.now().config.timeouts.connect;
     let connect = TcpStream::connect((node.host.as_str(), node.port));
-    let stream = match timeout(gateway.timeouts.connect, connect).await {
+    let stream = match timeout(connect_timeout, connect).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(e)) => return format!("cannot connect: {e}"),
         Err(_) => return "cannot connect in time".into(),
     };
     server::tune(&stream);
-    let expect = Expect { identity: None, authorization: node.authorization.clone() };
+    let expect = Expect {
+        identity: None,
+        authorization: node.authorization.clone(),
+        retired: retired.clone(),
+    };
     let dispatcher = gateway.dispatcher.clone();
     match &node.tls {
         None => link::run(stream, expect, dispatcher).await,
-        Some(tls) => {
-            match timeout(gateway.timeouts.connect, tls.connect(&node.host, stream)).await {
-                Ok(Ok(stream)) => link::run(stream, expect, dispatcher).await,
-                Ok(Err(e)) => format!("TLS failed: {e}"),
-                Err(_) => "TLS was not spoken in time".into(),
-            }
-        }
+        Some(tls) => match timeout(connect_timeout, tls.connect(&node.host, stream)).await {
+            Ok(Ok(stream)) => link::run(stream, expect, dispatcher).await,
+            Ok(Err(e)) => format!("TLS failed: {e}"),
+            Err(_) => "TLS was not spoken in time".into(),
+        },
     }
 }

@@ -3,6 +3,7 @@
 use inference_protocol::fleet::NodeState;
 
 use super::*;
+use crate::spend::Prices;
 
 const NOW: Duration = Duration::from_secs(100);
 
@@ -52,7 +53,7 @@ fn slots_are_claimed_up_to_the_capacity_and_spread() {
 }
 
 fn has_tried(endpoint: EndpointId) -> Seek {
-    Seek { tried: vec![Attempt { endpoint, engine_restarts: 0 }], origin: None }
+    Seek { tried: vec![Attempt { endpoint, engine_restarts: 0 }], ..Seek::default() }
 }
 
 #[test]
@@ -122,17 +123,21 @@ fn a_node_that_comes_back_starts_at_zero_and_old_leases_do_not_touch_it() {
 #[test]
 fn only_ready_nodes_are_routable_and_their_models_are_remembered() {
     let mut fleet = Fleet::default();
-    assert_eq!(fleet.outlook("m", NOW), Outlook::NoNode);
+    assert_eq!(fleet.outlook("m", External::Never, NOW), Outlook::NoNode);
     let (a, _) = fleet.add("a", ready("a"), NOW);
-    assert_eq!(fleet.outlook("m", NOW), Outlook::Served);
-    assert_eq!(fleet.outlook("x", NOW), Outlook::UnknownModel);
+    assert_eq!(fleet.outlook("m", External::Never, NOW), Outlook::Served);
+    assert_eq!(fleet.outlook("x", External::Never, NOW), Outlook::UnknownModel);
     assert_eq!(fleet.observe(a, status("a", NodeState::Restarting, 0), NOW), Some(true));
     assert_eq!(claim(&mut fleet, &Seek::default(), 0), None);
-    assert_eq!(fleet.outlook("m", NOW), Outlook::Served, "its engine will be back");
+    assert_eq!(
+        fleet.outlook("m", External::Never, NOW),
+        Outlook::Served,
+        "its engine will be back"
+    );
     assert!(fleet.models().is_empty());
     fleet.remove(a, NOW);
-    assert_eq!(fleet.outlook("m", NOW + Duration::from_secs(29)), Outlook::Served);
-    assert_eq!(fleet.outlook("m", NOW + Duration::from_secs(31)), Outlook::NoNode);
+    assert_eq!(fleet.outlook("m", External::Never, NOW + Duration::from_secs(29)), Outlook::Served);
+    assert_eq!(fleet.outlook("m", External::Never, NOW + Duration::from_secs(31)), Outlook::NoNode);
 }
 
 /// Failures in a row that eject an endpoint.
@@ -270,4 +275,42 @@ proptest::proptest! {
         let young = loads.iter().filter(|(_, age)| *age < 10).count();
         proptest::prop_assert!(load(chosen) <= least || young > CONTENDERS_MAX);
     }
+}
+
+fn external(fleet: &mut Fleet<&'static str>, name: &'static str, slots: u32, weight: u32) {
+    let status = NodeStatus { slots, ..ready(name) };
+    fleet.add_external(name, status, Terms { weight, prices: Prices::default() }, NOW);
+}
+
+#[test]
+fn external_endpoints_share_requests_by_slots_and_weight_and_nodes_do_not_count_them() {
+    let mut fleet = Fleet::default();
+    external(&mut fleet, "small", 2, 1);
+    external(&mut fleet, "large", 2, 3);
+    let seek = Seek { external: External::Overflow, ..Seek::default() };
+    let mut names = Vec::new();
+    while let Some(id) = fleet.pick_external("m", &seek, |_, _| true) {
+        fleet.claim(id);
+        names.push(fleet.endpoint(id).unwrap().link);
+    }
+    assert_eq!(names, ["large", "large", "small", "small"], "3 to 1, as long as there are slots");
+    assert_eq!(fleet.pick_external("m", &Seek::default(), |_, _| true), None);
+    assert!(fleet.is_external_only("m") && !fleet.is_open("m"));
+    assert_eq!(fleet.outlook("m", External::Overflow, NOW), Outlook::Served);
+    assert_eq!(fleet.outlook("m", External::Never, NOW), Outlook::NoNode);
+    assert_eq!((fleet.totals().nodes, fleet.totals().externals), (0, 2));
+    fleet.add("a", ready("a"), NOW);
+    assert!(!fleet.is_external_only("m") && fleet.slots_of("m") == 2);
+    assert_eq!(fleet.claim_probes(NOW * 9, Some(Duration::from_secs(1))).len(), 1, "the node only");
+}
+
+#[test]
+fn what_cannot_be_paid_is_not_picked() {
+    let mut fleet = Fleet::default();
+    external(&mut fleet, "dear", 1, 9);
+    external(&mut fleet, "cheap", 1, 1);
+    let seek = Seek { external: External::Prefer, ..Seek::default() };
+    let id = fleet.pick_external("m", &seek, |name, _| name != "dear").unwrap();
+    assert_eq!(fleet.endpoint(id).unwrap().link, "cheap");
+    assert_eq!(fleet.pick_external("m", &seek, |_, _| false), None);
 }

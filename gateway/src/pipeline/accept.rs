@@ -5,7 +5,7 @@ use std::time::Instant;
 use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response};
-use inference_protocol::ids::{is_plain_id, request_id};
+use inference_protocol::ids::{self, is_plain_id};
 
 use crate::api::Api;
 use crate::respond::Body;
@@ -31,10 +31,14 @@ pub struct Received {
 /// Takes a request in.
 pub fn accept(api: Api, request: Request<Incoming>) -> Received {
     let (head, body) = request.into_parts();
-    let sent = head.headers.get(REQUEST_ID).and_then(|v| v.to_str().ok());
-    let id =
-        sent.filter(|id| is_plain_id(id)).map_or_else(|| request_id(crate::random()), Into::into);
-    Received { request_id: id, api, arrived: Instant::now(), headers: head.headers, body }
+    let request_id = request_id(&head.headers);
+    Received { request_id, api, arrived: Instant::now(), headers: head.headers, body }
+}
+
+/// The id of a request: the client's, where it is a plain one, or a new one.
+pub fn request_id(headers: &HeaderMap) -> String {
+    let sent = headers.get(REQUEST_ID).and_then(|v| v.to_str().ok());
+    sent.filter(|id| is_plain_id(id)).map_or_else(|| ids::request_id(crate::random()), Into::into)
 }
 
 /// Puts the request's id on its response.

@@ -3,9 +3,15 @@
 
 use std::time::{Duration, Instant};
 
+use inference_protocol::resume::Usage;
+
 use crate::admission::Class;
 use crate::api::Api;
+use crate::app::Gateway;
+use crate::dispatcher::{Dispatcher, Lease};
 use crate::error::{Error, Origin};
+use crate::external::keep::today;
+use crate::fleet::Terms;
 use crate::limiter::Permit;
 use crate::metrics::{Again, Ended, Metrics};
 
@@ -13,6 +19,7 @@ use crate::metrics::{Again, Ended, Metrics};
 #[derive(Debug)]
 pub struct Record {
     metrics: Metrics,
+    dispatcher: Dispatcher,
     api: Api,
     request_id: String,
     begun: Instant,
@@ -20,6 +27,10 @@ pub struct Record {
     class: Option<Class>,
     model: Option<String>,
     node: Option<String>,
+    /// Its terms, if it is an external endpoint.
+    terms: Option<Terms>,
+    /// Tokens that it will use, about.
+    estimate: u32,
     first_token: Option<Duration>,
     outcome: Outcome,
     bytes: usize,
@@ -32,7 +43,7 @@ pub struct Record {
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
     /// Of prompt and answer.
-    told: Option<u64>,
+    told: Option<Usage>,
     /// Of the answer so far.
     generated: u64,
 }
@@ -50,10 +61,11 @@ enum Outcome {
 
 impl Record {
     /// Opens the record of a request.
-    pub fn open(metrics: &Metrics, api: Api, request_id: &str) -> Self {
-        metrics.request_begins();
+    pub fn open(gateway: &Gateway, api: Api, request_id: &str) -> Self {
+        gateway.metrics.request_begins();
         Self {
-            metrics: metrics.clone(),
+            metrics: gateway.metrics.clone(),
+            dispatcher: gateway.dispatcher.clone(),
             api,
             request_id: request_id.to_string(),
             begun: Instant::now(),
@@ -61,6 +73,8 @@ impl Record {
             class: None,
             model: None,
             node: None,
+            terms: None,
+            estimate: 0,
             first_token: None,
             outcome: Outcome::ClientGone,
             bytes: 0,
@@ -79,24 +93,26 @@ impl Record {
         self.class = Some(class);
     }
 
-    /// Its key's limits let it pass.
-    pub fn permit(&mut self, permit: Permit) {
+    /// Its key's limits let it pass. It will use about so many tokens.
+    pub fn permit(&mut self, permit: Permit, estimate: u32) {
+        self.estimate = estimate;
         self.permit = Some(permit);
     }
 
     /// Tokens of prompt and answer, once they are told, and of the answer so far.
-    pub fn used(&mut self, told: Option<u64>, generated: u64) {
+    pub fn used(&mut self, told: Option<Usage>, generated: u64) {
         self.used = Used { told: told.or(self.used.told), generated };
     }
 
     /// Which model was asked for, and which node answers. Only models that a node serves
     /// get here, so that clients cannot write what they like into logs and labels.
-    pub fn routed(&mut self, model: &str, node: &str) {
+    pub fn routed(&mut self, model: &str, lease: &Lease) {
         if self.node.is_none() {
             self.metrics.queue_waited(self.class_name(), self.begun.elapsed());
         }
         self.model = Some(model.to_string());
-        self.node = Some(node.to_string());
+        self.node = Some(lease.node().to_string());
+        self.terms = lease.terms();
     }
 
     /// The node that answers.
@@ -154,18 +170,33 @@ impl Record {
         }
     }
 
-    /// What was reserved and not used is given back. Where nothing tells the prompt's tokens, the
-    /// estimate stands.
+    /// What was reserved and not used is given back, and what was used is counted and paid. Where
+    /// nothing tells the prompt's tokens, the estimate stands.
     fn settle(&mut self) {
-        let Some(permit) = self.permit.take() else { return };
         let Used { told, generated } = self.used;
         let refused = matches!(self.outcome, Outcome::Answered(status) if status >= 300);
         let answered = self.first_token.is_some() && !refused;
-        permit.settle(match told {
-            Some(tokens) => tokens,
-            None if answered => generated.max(u64::from(permit.reserved())),
-            None => 0,
-        });
+        let prompt = u64::from(self.estimate).saturating_sub(generated);
+        let estimated = Usage { prompt, completion: generated, cached: 0 };
+        let usage = told.or(answered.then_some(estimated));
+        if let Some(permit) = self.permit.take() {
+            permit.settle(usage.map_or(0, |usage| usage.prompt + usage.completion));
+        }
+        if let (Some(usage), Some(model), Some(node)) = (usage, &self.model, &self.node) {
+            self.pay(model, node, usage);
+        }
+    }
+
+    fn pay(&self, model: &str, node: &str, usage: Usage) {
+        let place = if self.terms.is_some() { "external" } else { "node" };
+        self.metrics.used(model, place, usage);
+        if let Some(terms) = self.terms {
+            let amount = terms.prices.of(usage);
+            self.dispatcher.pay(node, amount, today());
+            self.metrics.spent(node, "tokens", amount);
+        } else if let Some(prices) = self.dispatcher.external_prices(model) {
+            self.metrics.saved(model, prices.of(usage));
+        }
     }
 
     fn log(&self, outcome: &str, duration: Duration) {

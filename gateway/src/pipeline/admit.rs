@@ -10,12 +10,13 @@ use hyper::header::HeaderMap;
 use inference_protocol::openai::{self, ParseError, Routed};
 use tokio::time::{Instant, timeout};
 
-use super::authenticate::Authenticated;
+use super::authenticate::{Authenticated, Caller};
 use crate::admission::Class;
 use crate::admission::cost::Estimate;
 use crate::api::Api;
-use crate::config::{Limits, Timeouts};
+use crate::config::Config;
 use crate::error::Error;
+use crate::fleet::External;
 use crate::prefix::Prefix;
 
 /// A request that may wait for a slot.
@@ -29,8 +30,14 @@ pub struct Admitted {
     pub tenant: String,
     /// The model that it asks for.
     pub model: String,
+    /// Whether its body names that model otherwise.
+    pub is_alias: bool,
+    /// Most tokens of each choice, where its key says so.
+    pub tokens_max: Option<u32>,
     /// How urgent it is.
     pub class: Class,
+    /// When it may go to an external endpoint.
+    pub external: External,
     /// When it must have a slot.
     pub deadline: Instant,
     /// Whether the answer is wanted in pieces.
@@ -59,11 +66,8 @@ const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 const MODEL_BYTES_MAX: usize = 128;
 
 /// Reads a request.
-pub async fn admit(
-    authenticated: Authenticated,
-    limits: &Limits,
-    timeouts: &Timeouts,
-) -> Result<Admitted, Error> {
+pub async fn admit(authenticated: Authenticated, config: &Config) -> Result<Admitted, Error> {
+    let (limits, timeouts) = (&config.limits, &config.timeouts);
     let Authenticated { request_id, api, caller, arrived, headers, body } = authenticated;
     let wanted = wanted_class(&headers)?;
     let patience = deadline(&headers)?;
@@ -76,33 +80,55 @@ pub async fn admit(
         (None, None) => Class::Standard,
     };
     // What is more urgent than the key allows is less urgent, and not refused.
-    let class = wanted.max(caller.class_max);
-    let deadline = arrived + patience.unwrap_or(timeouts.queue.of(class));
-    let estimate = Estimate::new(body.len(), routed.tokens_max(), routed.answers());
-    let (work, tokens) = (estimate.units(), estimate.tokens());
-    let (model, is_streamed) = (routed.model, routed.stream.unwrap_or(false));
-    if model.len() > MODEL_BYTES_MAX {
-        let start = model.chars().take(MODEL_BYTES_MAX).collect();
-        return Err(Error::UnknownModel(start));
-    }
-    if !caller.limiter.allows(&model) {
-        return Err(Error::ModelForbidden(model));
-    }
-    let (tenant, deadline) = (caller.tenant, deadline.into());
-    let prefix = Prefix::new(&tenant, &body);
+    let class = wanted.max(caller.key.class_max);
+    let patience = patience.or(caller.key.deadline).unwrap_or(timeouts.queue.of(class));
+    let tokens_max = check_tokens(&caller, &routed)?;
+    let estimated = if api.generates() { routed.tokens_max().or(tokens_max) } else { Some(0) };
+    let estimate = Estimate::new(body.len(), estimated, routed.answers());
+    let is_streamed = api.generates() && routed.stream.unwrap_or(false);
+    let model = model(&caller, &routed.model)?;
+    // What is not generated begins nowhere: nodes keep nothing of it.
+    let prefix =
+        if api.generates() { Prefix::new(caller.tenant(), &body) } else { Prefix::default() };
     Ok(Admitted {
         request_id,
         api,
-        tenant,
+        tenant: caller.tenant().to_string(),
+        is_alias: model != routed.model,
         model,
+        tokens_max: tokens_max.and_then(|max| u32::try_from(max).ok()),
         class,
-        deadline,
+        external: caller.key.external,
+        deadline: (arrived + patience).into(),
         is_streamed,
-        work,
+        work: estimate.units(),
         prefix,
-        tokens,
+        tokens: estimate.tokens(),
         body,
     })
+}
+
+/// The model that is meant, if it may be asked for.
+fn model(caller: &Caller, name: &str) -> Result<String, Error> {
+    if name.len() > MODEL_BYTES_MAX {
+        return Err(Error::UnknownModel(name.chars().take(MODEL_BYTES_MAX).collect()));
+    }
+    match caller.allows(name) {
+        true => Ok(caller.model(name).to_string()),
+        false => Err(Error::ModelForbidden(name.into())),
+    }
+}
+
+/// What the key allows, where a request does not ask for more.
+fn check_tokens(caller: &Caller, routed: &Routed) -> Result<Option<u64>, Error> {
+    let Some(max) = caller.key.tokens_max.map(|max| u64::from(max.get())) else { return Ok(None) };
+    match routed.tokens_max().is_some_and(|asked| asked > max) {
+        false => Ok(Some(max)),
+        true => Err(Error::Malformed(ParseError {
+            message: format!("max_tokens: this API key may ask for at most {max} tokens"),
+            param: Some("max_tokens".into()),
+        })),
+    }
 }
 
 fn wanted_class(headers: &HeaderMap) -> Result<Option<Class>, Error> {

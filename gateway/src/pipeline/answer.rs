@@ -6,11 +6,12 @@
 //! comes before the deadline.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use inference_protocol::openai::ErrorBody;
-use inference_protocol::resume::{ENGINE_LOST, MISMATCH};
+use inference_protocol::resume::{ENGINE_LOST, MISMATCH, Resume};
 use tokio::time::Instant;
 
 use super::account::Record;
@@ -18,11 +19,13 @@ use super::admit::Admitted;
 use super::forward::{self, Forwarded};
 use super::route;
 use crate::app::Gateway;
+use crate::config::Config;
 use crate::dispatcher::Lease;
 use crate::error::Error;
 use crate::fleet::Outcome;
-use crate::progress::{Block, Progress, total_tokens};
+use crate::progress::{Block, Progress, told_usage};
 use crate::pursuit::{At, Pursuit, outcome_of};
+use crate::settings::Settings;
 
 mod current;
 
@@ -31,6 +34,8 @@ use current::{Current, Happening, Routing};
 /// An answer. Dropping it gives up its slot, ends its generation, and completes its record.
 pub struct Answer {
     gateway: Gateway,
+    /// Those that it began with.
+    settings: Arc<Settings>,
     admitted: Arc<Admitted>,
     record: Record,
     progress: Progress,
@@ -63,12 +68,18 @@ pub enum Next {
 
 impl Answer {
     /// The answer to an admitted request.
-    pub fn new(gateway: Gateway, admitted: Admitted, record: Record) -> Self {
+    pub fn new(
+        gateway: Gateway,
+        settings: Arc<Settings>,
+        admitted: Admitted,
+        record: Record,
+    ) -> Self {
         Self {
-            progress: Progress::new(crate::random(), unix_seconds()),
-            pursuit: Pursuit::new(gateway.retries_max),
+            progress: Progress::new(first(&admitted)),
+            pursuit: Pursuit::new(settings.config.retries_max, admitted.external),
             deadline: admitted.deadline,
             gateway,
+            settings,
             admitted: Arc::new(admitted),
             record,
             current: None,
@@ -84,6 +95,11 @@ impl Answer {
     /// Whether the client wants a stream.
     pub fn is_streamed(&self) -> bool {
         self.admitted.is_streamed
+    }
+
+    /// How long a client waits for it without a word.
+    pub fn comment_interval(&self) -> Duration {
+        self.settings.config.timeouts.comment
     }
 
     /// Whether it is here in full.
@@ -103,7 +119,7 @@ impl Answer {
             Ok(Next::Events(events)) => self.record.add_bytes(events.len()),
             Ok(Next::Whole { status, body, .. }) => {
                 self.record.first_token();
-                self.record.used(total_tokens(body), 0);
+                self.record.used(told_usage(body), 0);
                 self.record.succeed(status.as_u16(), body.len());
             }
             Ok(Next::End) => {}
@@ -167,7 +183,7 @@ impl Answer {
             self.record.first_token();
             self.record.used(self.progress.used(), self.progress.tokens());
             current.generated(self.progress.tokens() - before, self.progress.choices());
-            current.source.expect_within(self.gateway.timeouts.idle);
+            current.source.expect_within(self.settings.config.timeouts.idle);
         }
         match error {
             // What came before the error is the client's all the same.
@@ -188,19 +204,19 @@ impl Answer {
     fn elsewhere(&self, current: &Current) -> Routing {
         let (dispatcher, admitted) = (self.gateway.dispatcher.clone(), self.admitted.clone());
         let seek = self.pursuit.seek_beyond(&current.at());
-        let deadline = Instant::now() + self.gateway.timeouts.resume;
+        let deadline = Instant::now() + self.settings.config.timeouts.resume;
         Box::pin(async move { route::route(&dispatcher, &admitted, &seek, deadline).await })
     }
 
     /// Sends the request, and what is known of the answer, to a node.
     async fn open(&mut self, mut lease: Lease) -> Result<Option<Next>, Error> {
-        self.record.routed(&self.admitted.model, lease.node());
+        self.record.routed(&self.admitted.model, &lease);
         let at = current::at(&lease, false);
-        let Gateway { limits, timeouts, .. } = &self.gateway;
+        let Config { limits, timeouts, .. } = &self.settings.config;
         let resume = self.progress.resume();
         match forward::forward(&lease, &self.admitted, resume, limits, timeouts).await {
-            Ok(Forwarded::Events(source)) => {
-                self.progress.moves();
+            Ok(Forwarded::Events(source, hides_usage)) => {
+                self.progress.moves(hides_usage);
                 self.current = Some(Current::new(source, lease));
                 Ok(None)
             }
@@ -247,9 +263,18 @@ impl Answer {
             self.gateway.quarantine.add(&self.admitted.tenant, &self.admitted.body);
         }
         failed?;
-        self.deadline = self.deadline.max(Instant::now() + self.gateway.timeouts.resume);
+        self.deadline = self.deadline.max(Instant::now() + self.settings.config.timeouts.resume);
         self.record.retried(&error, self.progress.tokens());
         Ok(())
+    }
+}
+
+/// What a node is told of an answer that begins.
+fn first(admitted: &Admitted) -> Resume {
+    Resume {
+        model: admitted.is_alias.then(|| admitted.model.clone()),
+        tokens_max: admitted.tokens_max,
+        ..Resume::new(crate::random(), unix_seconds())
     }
 }
 

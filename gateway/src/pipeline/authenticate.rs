@@ -1,5 +1,6 @@
 //! Stage 2: who asks. Constant time, and still nothing of the body is read.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,7 +12,8 @@ use crate::admission::Class;
 use crate::api::Api;
 use crate::config::ApiKey;
 use crate::error::Error;
-use crate::limiter::Limiter;
+use crate::fleet::External;
+use crate::limiter::{KeyLimits, Limiter};
 use crate::secret::KeyDigest;
 
 /// The tenant of requests without a key, where those are allowed.
@@ -37,55 +39,102 @@ pub struct Authenticated {
 /// The owner of a key, and what the key allows.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The owner's name.
-    pub tenant: String,
-    /// The most urgent class that may be asked for.
-    pub class_max: Class,
+    /// The key, as configured.
+    pub key: Arc<ApiKey>,
+    /// Other names of models, for everybody.
+    aliases: Arc<BTreeMap<String, String>>,
     /// What the key may use.
     pub limiter: Arc<Limiter>,
 }
 
-/// A key, and what is used of its limits.
-#[derive(Debug)]
-pub struct Key {
-    key: ApiKey,
-    limiter: Arc<Limiter>,
-}
-
-impl Key {
-    /// A key that was not used yet.
-    pub fn new(key: ApiKey) -> Self {
-        let limiter = Arc::new(Limiter::new(&key.limits));
-        Self { key, limiter }
+impl Caller {
+    /// The owner's name.
+    pub fn tenant(&self) -> &str {
+        &self.key.name
     }
 
-    fn is(&self, sent: &KeyDigest) -> bool {
-        self.key.digest.is(sent)
+    /// The model that the owner means by a name.
+    pub fn model<'a>(&'a self, name: &'a str) -> &'a str {
+        self.key.aliases.get(name).or_else(|| self.aliases.get(name)).map_or(name, String::as_str)
+    }
+
+    /// Whether a model may be asked for, by that name.
+    pub fn allows(&self, name: &str) -> bool {
+        self.limiter.allows(name) || self.limiter.allows(self.model(name))
+    }
+
+    /// Other names of models that may be asked for.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
+        let own = self.key.aliases.iter();
+        let others = self.aliases.iter().filter(|(name, _)| !self.key.aliases.contains_key(*name));
+        let all = own.chain(others).map(|(name, model)| (name.as_str(), model.as_str()));
+        all.filter(|(name, _)| self.allows(name))
+    }
+}
+
+/// The keys of the public API, and what is used of their limits.
+#[derive(Debug, Default)]
+pub struct Keys {
+    callers: HashMap<KeyDigest, Caller>,
+    /// Where anybody may ask: who that is.
+    anonymous: Option<Caller>,
+}
+
+impl Keys {
+    /// The keys of a configuration. What is used of limits that stay as they were stays used.
+    pub fn new(keys: &[ApiKey], aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
+        let aliases = Arc::new(aliases.clone());
+        let old: HashMap<&str, _> = old.into_iter().flat_map(Self::limiters).collect();
+        let caller = |key: &ApiKey| {
+            let used = old.get(key.name.as_str()).filter(|(limits, _)| **limits == key.limits);
+            let limiter = used.map_or_else(|| Arc::new(Limiter::new(&key.limits)), |u| u.1.clone());
+            let caller = Caller { key: Arc::new(key.clone()), aliases: aliases.clone(), limiter };
+            (key.digest.clone(), caller)
+        };
+        Self { callers: keys.iter().map(caller).collect(), anonymous: None }
+    }
+
+    /// No key is needed.
+    pub fn open(aliases: &BTreeMap<String, String>) -> Self {
+        let (key, aliases) = (Arc::new(anonymous()), Arc::new(aliases.clone()));
+        let anonymous = Some(Caller { key, aliases, limiter: Arc::default() });
+        Self { callers: HashMap::new(), anonymous }
+    }
+
+    fn limiters(&self) -> impl Iterator<Item = (&str, (&KeyLimits, &Arc<Limiter>))> {
+        self.callers.values().map(|c| (c.tenant(), (&c.key.limits, &c.limiter)))
+    }
+
+    /// The owner of the key in `headers`. Keys are found by their digest: how long that takes tells
+    /// something of digests, and nothing of keys.
+    pub fn caller(&self, headers: &HeaderMap) -> Result<Caller, Error> {
+        if let Some(anonymous) = &self.anonymous {
+            return Ok(anonymous.clone());
+        }
+        let sent = KeyDigest::of(bearer(headers).ok_or(Error::KeyMissing)?);
+        self.callers.get(&sent).cloned().ok_or(Error::KeyWrong)
+    }
+}
+
+/// Whoever has no key, where none is needed.
+fn anonymous() -> ApiKey {
+    ApiKey {
+        name: ANONYMOUS.into(),
+        digest: KeyDigest::of(""),
+        class_max: Class::Interactive,
+        external: External::Overflow,
+        deadline: None,
+        tokens_max: None,
+        aliases: BTreeMap::new(),
+        limits: KeyLimits::default(),
     }
 }
 
 /// Finds the tenant of a request.
-pub fn authenticate(keys: &[Key], received: Received) -> Result<Authenticated, Error> {
-    let caller = caller(keys, &received.headers)?;
+pub fn authenticate(keys: &Keys, received: Received) -> Result<Authenticated, Error> {
+    let caller = keys.caller(&received.headers)?;
     let Received { request_id, api, arrived, headers, body } = received;
     Ok(Authenticated { request_id, api, caller, arrived, headers, body })
-}
-
-/// The owner of the key in `headers`. Every key is compared, so that the time does not
-/// tell which one was nearly right.
-pub fn caller(keys: &[Key], headers: &HeaderMap) -> Result<Caller, Error> {
-    if keys.is_empty() {
-        let (tenant, limiter) = (ANONYMOUS.into(), Arc::default());
-        return Ok(Caller { tenant, class_max: Class::Interactive, limiter });
-    }
-    let sent = KeyDigest::of(bearer(headers).ok_or(Error::KeyMissing)?);
-    let found = keys.iter().fold(None, |found, key| match key.is(&sent) {
-        true => Some(key),
-        false => found,
-    });
-    let Key { key, limiter } = found.ok_or(Error::KeyWrong)?;
-    let (tenant, limiter) = (key.name.clone(), limiter.clone());
-    Ok(Caller { tenant, class_max: key.class_max, limiter })
 }
 
 /// The key of `Authorization: Bearer <key>`.
@@ -98,34 +147,72 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::limiter::KeyLimits;
+    use std::num::NonZeroU32;
+
     use hyper::header::HeaderValue;
 
-    fn ask(authorization: Option<&'static str>) -> Result<String, Error> {
-        let class_max = Class::Standard;
-        let key = |name: &str| {
-            let (digest, limits) = (KeyDigest::of(name), KeyLimits::default());
-            Key::new(ApiKey { name: name.into(), digest, class_max, limits })
-        };
+    use super::*;
+
+    fn key(name: &str, limits: KeyLimits) -> ApiKey {
+        ApiKey { name: name.into(), digest: KeyDigest::of(name), limits, ..anonymous() }
+    }
+
+    fn caller(keys: &Keys, authorization: &str) -> Result<Caller, Error> {
         let mut headers = HeaderMap::new();
-        if let Some(value) = authorization {
-            headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));
-        }
-        caller(&[key("ada"), key("bob")], &headers).map(|caller| caller.tenant)
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_str(authorization).unwrap());
+        keys.caller(&headers)
+    }
+
+    fn ask(authorization: &str) -> Result<String, Error> {
+        let keys = ["ada", "bob"].map(|name| key(name, KeyLimits::default()));
+        caller(&Keys::new(&keys, &BTreeMap::new(), None), authorization)
+            .map(|caller| caller.tenant().to_string())
     }
 
     #[test]
     fn a_key_finds_its_tenant() {
-        assert_eq!(ask(Some("Bearer bob")), Ok("bob".into()));
-        assert_eq!(ask(Some("bearer  ada ")), Ok("ada".into()));
+        assert_eq!(ask("Bearer bob"), Ok("bob".into()));
+        assert_eq!(ask("bearer  ada "), Ok("ada".into()));
     }
 
     #[test]
     fn a_missing_key_and_a_wrong_one_are_told_apart() {
-        assert_eq!(ask(None), Err(Error::KeyMissing));
-        assert_eq!(ask(Some("Basic bob")), Err(Error::KeyMissing));
-        assert_eq!(ask(Some("Bearer ")), Err(Error::KeyMissing));
-        assert_eq!(ask(Some("Bearer eve")), Err(Error::KeyWrong));
+        let none = Keys::new(&[], &BTreeMap::new(), None);
+        assert_eq!(none.caller(&HeaderMap::new()).unwrap_err(), Error::KeyMissing);
+        assert_eq!(caller(&none, "Bearer bob").unwrap_err(), Error::KeyWrong, "no keys, no door");
+        assert_eq!(ask("Basic bob"), Err(Error::KeyMissing));
+        assert_eq!(ask("Bearer "), Err(Error::KeyMissing));
+        assert_eq!(ask("Bearer eve"), Err(Error::KeyWrong));
+    }
+
+    #[test]
+    fn what_is_used_of_limits_outlives_a_reload_that_leaves_them_alone() {
+        let limits = |n| KeyLimits { concurrent_max: NonZeroU32::new(n), ..KeyLimits::default() };
+        let before =
+            Keys::new(&[key("ada", limits(1)), key("bob", limits(1))], &BTreeMap::new(), None);
+        let limiter = |keys: &Keys, name: &str| caller(keys, name).unwrap().limiter;
+        let _running = ["Bearer ada", "Bearer bob"].map(|n| limiter(&before, n).admit(1).unwrap());
+        let after = [key("ada", limits(1)), key("bob", limits(2))];
+        let after = Keys::new(&after, &BTreeMap::new(), Some(&before));
+        assert!(limiter(&after, "Bearer ada").admit(1).is_err());
+        assert!(limiter(&after, "Bearer bob").admit(1).is_ok());
+    }
+
+    #[test]
+    fn a_keys_own_names_of_models_win_over_everybodys() {
+        let pair = |name: &str, model: &str| (name.to_string(), model.to_string());
+        let own = BTreeMap::from([pair("fast", "small"), pair("best", "secret")]);
+        let limits = KeyLimits {
+            models: ["small", "big", "best"].map(String::from).to_vec(),
+            ..KeyLimits::default()
+        };
+        let ada = ApiKey { aliases: own, ..key("ada", limits) };
+        let all = BTreeMap::from([pair("fast", "big"), pair("gpt", "big"), pair("o", "other")]);
+        let ada = caller(&Keys::new(&[ada], &all, None), "Bearer ada").unwrap();
+        assert_eq!(["fast", "gpt", "big"].map(|name| ada.model(name)), ["small", "big", "big"]);
+        assert!(["fast", "gpt", "big", "best"].iter().all(|name| ada.allows(name)));
+        assert!(!ada.allows("o") && !ada.allows("secret"), "neither the name nor what it means");
+        let names: Vec<&str> = ada.aliases().map(|(name, _)| name).collect();
+        assert_eq!(names, ["best", "fast", "gpt"]);
     }
 }

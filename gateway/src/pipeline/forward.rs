@@ -22,6 +22,7 @@ use super::admit::Admitted;
 use crate::config::{Limits, Timeouts};
 use crate::dispatcher::Lease;
 use crate::error::Error;
+use crate::external::{Client, Translated, Wanted};
 use crate::upstream::NodeBody;
 
 const TENANT: HeaderName = HeaderName::from_static(TENANT_HEADER);
@@ -39,8 +40,8 @@ pub enum Forwarded {
         /// The body.
         body: Bytes,
     },
-    /// Events.
-    Events(Source),
+    /// Events, and whether they tell a usage that the client did not ask for.
+    Events(Source, bool),
 }
 
 /// An event beyond its limit, or more of them than can be right.
@@ -56,9 +57,13 @@ pub async fn forward(
     limits: &Limits,
     timeouts: &Timeouts,
 ) -> Result<Forwarded, Error> {
+    let (request, hides_usage) = match lease.upstream().client() {
+        None => (upstream_request(admitted, resume)?, false),
+        Some(client) => external_request(admitted, client)?,
+    };
     let (mut lost, begun) = (Box::pin(lease.upstream().lost()), Instant::now());
     let attempt = async {
-        let response = lease.upstream().send(upstream_request(admitted, resume)?).await?;
+        let response = lease.upstream().send(request).await?;
         if is_about_the_node(response.status()) {
             return Err(refusal(response).await);
         }
@@ -80,7 +85,7 @@ pub async fn forward(
                 // All of it is one event.
                 false => limits.response_bytes_max,
             };
-            Forwarded::Events(Source::new(lost, rest, bytes_max, left))
+            Forwarded::Events(Source::new(lost, rest, bytes_max, left), hides_usage)
         }
     })
 }
@@ -126,6 +131,18 @@ fn upstream_request(admitted: &Admitted, resume: &Resume) -> Result<Request<Byte
         .header(RESUME, resume.len())
         .body(body.freeze())
         .map_err(|_| Error::UnknownPath)
+}
+
+/// The request to an external endpoint, and whether its answer tells more than was asked for.
+fn external_request(admitted: &Admitted, client: &Client) -> Result<(Request<Bytes>, bool), Error> {
+    let Admitted { body, model, is_streamed, tokens_max, .. } = admitted;
+    let wanted = Wanted { model, is_streamed: *is_streamed, tokens_max: *tokens_max };
+    let Translated { body, hides_usage } = client.translate(body, wanted)?;
+    let request = Request::post(admitted.api.uri())
+        .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
+        .header(REQUEST_ID, &admitted.request_id)
+        .body(body);
+    request.map(|request| (request, hides_usage)).map_err(|_| Error::UnknownPath)
 }
 
 fn is_event_stream(response: &Response<NodeBody>) -> bool {

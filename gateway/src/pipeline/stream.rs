@@ -5,6 +5,8 @@
 //! body owns the answer: whoever drops it, for whatever reason, releases everything.
 
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::unfold;
@@ -12,7 +14,8 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::Response;
 use hyper::header::HeaderValue;
-use inference_protocol::sse::payloads;
+use inference_protocol::sse::{self, payloads};
+use tokio::time::timeout;
 
 use super::admit::CLASS;
 use super::answer::{Answer, Next};
@@ -22,10 +25,35 @@ use crate::respond::{self, Body};
 /// The header that names the node.
 const ENDPOINT: &str = "x-flotilla-endpoint";
 
-/// The response, once it begins; of an answer that is not streamed, once it is complete.
+/// What a client reads while there is nothing of its answer, so that it and what is between us stay
+/// connected.
+const COMMENT: &str = ": waiting\n\n";
+
+/// The response, once it begins; of an answer that is not streamed, once it is complete. A stream that
+/// does not begin for long gets its head all the same, and comments.
 pub async fn stream(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
     let class = HeaderValue::from_static(answer.record().class_name());
-    let begun = begin(&mut answer).await;
+    let (is_streamed, patience) = (answer.is_streamed(), answer.comment_interval());
+    let mut beginning: Beginning = Box::pin(async move {
+        let begun = begin(&mut answer).await;
+        (answer, begun)
+    });
+    let mut response = match (is_streamed, timeout(patience, &mut beginning).await) {
+        (_, Ok((answer, begun))) => respond(answer, begun)?,
+        (true, Err(_)) => respond::event_stream(relay(Rest::Comment(beginning, patience))),
+        (false, Err(_)) => {
+            let (answer, begun) = beginning.await;
+            respond(answer, begun)?
+        }
+    };
+    response.headers_mut().insert(CLASS, class);
+    Ok(response)
+}
+
+/// An answer that has not begun.
+type Beginning = Pin<Box<dyn Future<Output = (Box<Answer>, Result<Next, Error>)> + Send>>;
+
+fn respond(answer: Box<Answer>, begun: Result<Next, Error>) -> Result<Response<Body>, Error> {
     let node = answer.node().and_then(|node| HeaderValue::from_str(node).ok());
     let mut response = match begun? {
         Next::Whole { status, headers, body } => {
@@ -35,12 +63,11 @@ pub async fn stream(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
             response
         }
         Next::Events(events) if answer.is_streamed() => {
-            respond::event_stream(relay(answer, events))
+            respond::event_stream(relay(Rest::More(answer, events)))
         }
         Next::Events(events) => respond::json(whole(&events)?),
         Next::End => return Err(Error::NodeAnswer("it is empty")),
     };
-    response.headers_mut().insert(CLASS, class);
     if let Some(node) = node {
         response.headers_mut().insert(ENDPOINT, node);
     }
@@ -66,6 +93,10 @@ fn whole(events: &[u8]) -> Result<String, Error> {
 
 /// What is left to be sent.
 enum Rest {
+    /// A comment now, and after each interval, until the answer begins.
+    Comment(Beginning, Duration),
+    /// The answer, when it begins within an interval.
+    Begin(Beginning, Duration),
     /// The answer, after these events.
     More(Box<Answer>, Vec<u8>),
     /// The answer.
@@ -74,22 +105,45 @@ enum Rest {
     Nothing,
 }
 
-fn relay(answer: Box<Answer>, first: Vec<u8>) -> Body {
-    let events = unfold(Rest::More(answer, first), |rest| async move {
-        let mut answer = match rest {
-            Rest::More(answer, events) => return Some((frame(events), Rest::Answer(answer))),
-            Rest::Answer(answer) => answer,
-            Rest::Nothing => return None,
-        };
-        match answer.next().await {
-            Ok(Next::Events(events)) => Some((frame(events), Rest::Answer(answer))),
-            Ok(Next::End | Next::Whole { .. }) => None,
-            Err(error) => Some((frame(respond::error_event(&error)), Rest::Nothing)),
-        }
-    });
-    StreamBody::new(events).boxed_unsync()
+fn relay(rest: Rest) -> Body {
+    StreamBody::new(unfold(rest, advance)).boxed_unsync()
 }
 
-fn frame(events: impl Into<Bytes>) -> Result<Frame<Bytes>, Infallible> {
+type Piece = Result<Frame<Bytes>, Infallible>;
+
+async fn advance(rest: Rest) -> Option<(Piece, Rest)> {
+    let mut answer = match rest {
+        Rest::Comment(beginning, interval) => {
+            return Some((frame(COMMENT), Rest::Begin(beginning, interval)));
+        }
+        Rest::Begin(mut beginning, interval) => match timeout(interval, &mut beginning).await {
+            Ok((answer, begun)) => return late(answer, begun),
+            Err(_) => return Some((frame(COMMENT), Rest::Begin(beginning, interval))),
+        },
+        Rest::More(answer, events) => return Some((frame(events), Rest::Answer(answer))),
+        Rest::Answer(answer) => answer,
+        Rest::Nothing => return None,
+    };
+    match answer.next().await {
+        Ok(Next::Events(events)) => Some((frame(events), Rest::Answer(answer))),
+        Ok(Next::End | Next::Whole { .. }) => None,
+        Err(error) => Some((frame(respond::error_event(&error)), Rest::Nothing)),
+    }
+}
+
+/// The beginning of an answer whose head was sent: a refusal is an event like any error.
+fn late(answer: Box<Answer>, begun: Result<Next, Error>) -> Option<(Piece, Rest)> {
+    match begun {
+        Ok(Next::Events(events)) => Some((frame(events), Rest::Answer(answer))),
+        Ok(Next::Whole { body, .. }) => {
+            let event = sse::data(&String::from_utf8_lossy(&body));
+            Some((frame(event), Rest::Nothing))
+        }
+        Ok(Next::End) => None,
+        Err(error) => Some((frame(respond::error_event(&error)), Rest::Nothing)),
+    }
+}
+
+fn frame(events: impl Into<Bytes>) -> Piece {
     Ok(Frame::data(events.into()))
 }

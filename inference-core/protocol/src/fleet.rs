@@ -24,7 +24,7 @@ pub const VERSION_HEADER: &str = "x-flotilla-version";
 /// cached apart and let tenants take turns.
 pub const TENANT_HEADER: &str = "x-flotilla-tenant";
 /// Version of the node link.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// A node pushes its status at least this often, in milliseconds.
 pub const STATUS_INTERVAL_MS: u64 = 1_000;
 /// A node whose last status is older than this is out, in milliseconds.
@@ -44,6 +44,21 @@ pub enum NodeState {
     Restarting,
     /// The node finishes what it has and takes nothing new.
     Draining,
+}
+
+impl NodeState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Loading, Self::Ready, Self::Restarting, Self::Draining];
+
+    /// Its name in metrics and lists.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loading => "loading",
+            Self::Ready => "ready",
+            Self::Restarting => "restarting",
+            Self::Draining => "draining",
+        }
+    }
 }
 
 /// One model that a node serves.

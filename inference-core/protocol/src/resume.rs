@@ -34,6 +34,25 @@ pub struct Resume {
     /// Whether the event with the usage was passed on.
     #[serde(default)]
     pub usage_told: bool,
+    /// The model that is meant, where the body names it otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Most tokens of each choice, whatever the body says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_max: Option<u32>,
+}
+
+impl Resume {
+    /// Of an answer that begins; its id and its seed are random.
+    pub fn new(random: u128, created: u64) -> Self {
+        let id = format!("{random:032x}");
+        Self { id, created, seed: random as u64, ..Self::default() }
+    }
+
+    /// The model that is meant by a body that names it so.
+    pub fn model<'a>(told: &'a Option<Self>, named: Option<&'a str>) -> Option<&'a str> {
+        told.as_ref().and_then(|told| told.model.as_deref()).or(named)
+    }
 }
 
 /// What was said of a choice.

@@ -56,12 +56,7 @@ impl Origin {
     /// By what a gateway told.
     pub fn new(told: Option<Resume>) -> Self {
         let is_resumable = told.is_some();
-        let resume = told.unwrap_or_else(|| Resume {
-            id: format!("{:032x}", crate::random()),
-            created: unix_seconds(),
-            seed: crate::random() as u64,
-            ..Resume::default()
-        });
+        let resume = told.unwrap_or_else(|| Resume::new(crate::random(), unix_seconds()));
         Self { resume, is_resumable }
     }
 
@@ -94,9 +89,11 @@ pub fn check_end(has_form: bool, ignore_eos: bool) -> Result<(), Error> {
 pub async fn answer(
     node: &Arc<Node>,
     caller: Caller,
-    wanted: Wanted,
+    mut wanted: Wanted,
     origin: Origin,
 ) -> Result<Response<Body>, Error> {
+    let asked = &mut wanted.checked.options.max_tokens;
+    *asked = origin.resume.tokens_max.into_iter().chain(*asked).min();
     origin.check(wanted.asks.len() * wanted.checked.n as usize)?;
     let resume = &origin.resume;
     let (api, id) = match wanted.shape {

@@ -26,7 +26,7 @@ pub async fn complete(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let completion: CompletionRequest = openai::parse(body)?;
-    check_model(node, completion.model.as_deref())?;
+    check_model(node, Resume::model(&resume, completion.model.as_deref()))?;
     let echo = completion.echo == Some(true);
     let origin = Origin::new(resume);
     let mut wanted = read(completion, origin.seed(), body)?;

@@ -9,6 +9,7 @@ use inference_core::request::{EmbedInput, EmbedRequest, Event, Token};
 use inference_protocol::openai::{
     self, Embedding, Embeddings, PromptUsage, Ranked, Reranked, Vector, to_json,
 };
+use inference_protocol::resume::Resume;
 use serde::Deserialize;
 
 use super::sampling::invalid;
@@ -50,9 +51,14 @@ impl Inputs {
 }
 
 /// Vectors of texts.
-pub async fn embed(node: &Arc<Node>, caller: Caller, body: &[u8]) -> Result<Response<Body>, Error> {
+pub async fn embed(
+    node: &Arc<Node>,
+    caller: Caller,
+    resume: Option<Resume>,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
     let asked: EmbeddingsRequest = openai::parse(body)?;
-    check_model(node, asked.model.as_deref())?;
+    check_model(node, Resume::model(&resume, asked.model.as_deref()))?;
     let base64 = match asked.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -120,10 +126,11 @@ enum Document {
 pub async fn rerank(
     node: &Arc<Node>,
     caller: Caller,
+    resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let asked: RerankRequest = openai::parse(body)?;
-    check_model(node, asked.model.as_deref())?;
+    check_model(node, Resume::model(&resume, asked.model.as_deref()))?;
     if asked.top_n == Some(0) {
         return Err(invalid("top_n", "top_n must be at least 1"));
     }

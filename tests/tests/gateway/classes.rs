@@ -119,7 +119,7 @@ async fn a_key_caps_the_class_that_may_be_asked_for() {
         a.asked().await.answer("Hello");
         assert_eq!(asking.await.unwrap().header("x-flotilla-class"), Some(class));
     }
-    let answer = gateway.client.get("/metrics").await;
+    let answer = gateway.admin.get("/metrics").await;
     let metrics = String::from_utf8(answer.body.to_vec()).unwrap();
     let counted =
         "gateway_requests_total{api=\"chat_completions\",class=\"interactive\",outcome=\"ok\"} 1";

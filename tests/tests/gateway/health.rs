@@ -35,7 +35,7 @@ async fn a_node_that_fails_again_and_again_is_sent_nothing_until_it_answers_us()
     }
     assert_eq!(failures, 5);
     assert_eq!(gateway.health("/nodes/ejected").await, 1);
-    assert_eq!(metric(&gateway.client, "gateway_node_ejected{node=\"a\"}").await, 1.0);
+    assert_eq!(metric(&gateway.admin, "gateway_node_ejected{node=\"a\"}").await, 1.0);
     let asked = a.asked().await;
     assert_eq!((asked.tenant.as_str(), &asked.body["max_tokens"]), ("flotilla-probe", &1.into()));
     assert!(a.is_asked().is_none(), "one request, and not a herd");

@@ -5,10 +5,13 @@
 mod affinity;
 mod answers;
 mod classes;
+mod external;
 mod health;
+mod keys;
 mod limits;
 mod links;
 mod queue;
+mod reload;
 mod resume;
 mod retries;
 
@@ -16,21 +19,33 @@ use std::net::SocketAddr;
 
 use fleet_tests::client::{Answer, Client, Transcript};
 use fleet_tests::mock_node::{MockNode, healthy};
-use fleet_tests::process::{Folder, JOIN_KEY};
-use fleet_tests::{chat, eventually, streamed};
-use flotilla_gateway::{app, config};
+use fleet_tests::process::{ADMIN_KEY, Folder, JOIN_KEY};
+use fleet_tests::{SOON, chat, eventually, streamed};
+use flotilla_gateway::app;
+use flotilla_gateway::config::load::load;
+use flotilla_gateway::reload::Source;
+use flotilla_gateway::settings::Live;
 use inference_protocol::fleet::NodeStatus;
 use serde_json::Value;
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 struct Gateway {
     address: SocketAddr,
     client: Client,
+    admin: Client,
+    settings: Live,
     stop: CancellationToken,
     running: JoinHandle<()>,
-    _folder: Folder,
+    folder: Folder,
+}
+
+/// What all have in common, and `more`.
+fn config(more: &str) -> String {
+    let admin = "admin: {listen: '127.0.0.1:0', key_file: admin.key}";
+    let nodes = if more.contains("nodes:") { "" } else { "nodes: {join_key_file: join.key}\n" };
+    format!("listen: 127.0.0.1:0\n{admin}\n{nodes}{more}")
 }
 
 impl Drop for Gateway {
@@ -47,14 +62,25 @@ impl Gateway {
     async fn start_with_keys(keys: &str, more: &str) -> Self {
         let folder = Folder::new();
         folder.write("join.key", JOIN_KEY);
-        let text = format!("{keys}nodes: {{join_key_file: join.key}}\n{more}");
-        let config = config::load::load(&folder.write("gateway.yaml", text)).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        folder.write("admin.key", ADMIN_KEY);
+        let more = format!("{keys}{more}");
+        let file = folder.write("gateway.yaml", config(&more));
+        let settings = Live::new(load(&file).unwrap()).await.unwrap();
+        let address = settings.public().address().unwrap();
+        let admin = Client::new(settings.admin().address().unwrap(), Some(ADMIN_KEY));
         let stop = CancellationToken::new();
-        let serving = app::run(config, listener, stop.clone());
+        let serving = app::run(settings.clone(), Source::new(file).unwrap(), stop.clone());
         let running = tokio::spawn(async move { serving.await.unwrap() });
-        Self { address, client: Client::new(address, None), stop, running, _folder: folder }
+        let client = Client::new(address, None);
+        Self { address, client, admin, settings, stop, running, folder }
+    }
+
+    /// Writes another configuration and waits until it is in force.
+    async fn reconfigure(&self, more: &str) {
+        let mut changes = self.settings.changes();
+        changes.mark_unchanged();
+        self.folder.write("gateway.yaml", config(more));
+        timeout(SOON, changes.changed()).await.expect("it is taken over").unwrap();
     }
 
     /// Asks in the background, for an answer as a whole.

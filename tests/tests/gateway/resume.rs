@@ -52,7 +52,7 @@ async fn another_goes_on(fail: impl AsyncFnOnce(&MockNode, Streaming)) {
     let said = reading.finish().await;
     assert_eq!((said.text.as_str(), said.done, said.errors.len()), ("Hello", true, 0));
     let resumes = "gateway_resumes_total{reason=";
-    let metrics = gateway.client.get("/metrics").await.body;
+    let metrics = gateway.admin.get("/metrics").await.body;
     assert!(String::from_utf8_lossy(&metrics).contains(resumes));
     gateway.is_idle().await;
 }

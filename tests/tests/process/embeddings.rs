@@ -1,19 +1,26 @@
 //! Models that make vectors and judge documents. Their weights are random: what is tested is
 //! that every input gets its own result, whoever shares its batch.
 
+use std::path::PathBuf;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fleet_tests::chat;
-use fleet_tests::process::{Agent, Folder, run};
+use fleet_tests::process::{Agent, Fleet, Folder, run};
 use serde_json::{Value, json};
 
-async fn agent(folder: &Folder, shape: &str, pooling: &str) -> Agent {
+fn synthesise(folder: &Folder, shape: &str) -> PathBuf {
     let path = folder.path().join(format!("{shape}.gguf"));
     let file = path.to_str().unwrap();
     assert_eq!(
         run("flotilla-agent", &["synth", "--shape", shape, "--quant", "f16", file]).code,
         Some(0)
     );
+    path
+}
+
+async fn agent(folder: &Folder, shape: &str, pooling: &str) -> Agent {
+    let path = synthesise(folder, shape);
     Agent::start_with_model(&path, &["--model-name", "m", "--pooling", pooling]).await
 }
 
@@ -131,4 +138,32 @@ async fn what_a_model_cannot_do_is_refused_by_name() {
     // Any model makes vectors when it is told how.
     let pooled = Agent::start(&["--model-name", "m", "--pooling", "last"]).await;
     assert_eq!(pooled.client.post(path, text.to_string()).await.status, 200);
+}
+
+#[tokio::test]
+async fn vectors_and_ranks_come_through_the_gateway_beside_text() {
+    let (folder, fleet) = (Folder::new(), Fleet::start("").await);
+    let _text = fleet.join("text", &[]).await;
+    let mut agents = Vec::new();
+    for (name, shape, pooling) in [("vec", "tiny-embed", "mean"), ("rank", "tiny-rerank", "rank")] {
+        let model = synthesise(&folder, shape);
+        let more = ["--model-name", name, "--pooling", pooling];
+        agents.push(fleet.join_with_model(name, &model, &more).await);
+    }
+    let ask = async |path: &str, body: Value| fleet.client.post(path, body.to_string()).await;
+    let asked = json!({"model": "vec", "input": ["one", "two"]});
+    let answer = ask("/v1/embeddings", asked.clone()).await;
+    assert_eq!((answer.status, answer.header("x-flotilla-endpoint")), (200, Some("vec")));
+    let alone = agents[0].client.post("/v1/embeddings", asked.to_string()).await.json();
+    assert_eq!(answer.json()["data"], alone["data"], "what its node says");
+    let asked = json!({"model": "rank", "query": "a", "documents": ["b", "c", "d"]});
+    for path in ["/v1/rerank", "/rerank"] {
+        let ranked = ask(path, asked.clone()).await.json();
+        assert_eq!(ranked["results"].as_array().map(Vec::len), Some(3), "{ranked}");
+    }
+    let wrong = ask("/v1/embeddings", json!({"model": "flotilla-demo", "input": "x"})).await;
+    assert_eq!((wrong.status, wrong.error_code().as_str()), (400, "no_embeddings"));
+    let metrics = String::from_utf8(fleet.admin.get("/metrics").await.body.to_vec()).unwrap();
+    assert!(metrics.contains("gateway_requests_total{api=\"rerank\""), "{metrics}");
+    assert_eq!(fleet.in_flight().await, [0; 4]);
 }

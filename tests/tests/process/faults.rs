@@ -40,7 +40,7 @@ async fn an_engine_killed_while_idle_serves_again_within_three_seconds() {
     assert_eq!(a.metric("node_engine_restarts_total").await, 1.0);
     let restarts = "gateway_node_engine_restarts{node=\"a\"}";
     eventually("the gateway to hear of the restart", async || {
-        (metric(&fleet.client, restarts).await == 1.0).then_some(())
+        (metric(&fleet.admin, restarts).await == 1.0).then_some(())
     })
     .await;
 }
@@ -68,7 +68,7 @@ async fn requests_that_wait_for_their_first_token_move_to_another_node() {
     }
     let busy = "gateway_node_slots_busy{node=\"a\"}";
     eventually("requests to wait for node a", async || {
-        (metric(&fleet.client, busy).await == 2.0).then_some(())
+        (metric(&fleet.admin, busy).await == 2.0).then_some(())
     })
     .await;
     // Those that b could answer are answered, the two on a are left.
@@ -79,7 +79,7 @@ async fn requests_that_wait_for_their_first_token_move_to_another_node() {
     for (done, text) in clients.join_all().await {
         assert_eq!((done, text.as_str()), (true, ANSWER));
     }
-    let retries = fleet.client.get("/metrics").await.body;
+    let retries = fleet.admin.get("/metrics").await.body;
     assert!(String::from_utf8_lossy(&retries).contains("gateway_retries_total{reason="));
     eventually("the gateway to be idle", async || {
         (fleet.in_flight().await == [0; 4]).then_some(())
@@ -103,7 +103,7 @@ async fn a_stream_whose_engine_dies_goes_on_with_its_next_engine() {
     }
     assert_eq!(a.metric("node_engine_restarts_total").await, 2.0);
     let resumes = "gateway_resumes_total{reason=\"engine_lost\"}";
-    assert_eq!(metric(&fleet.client, resumes).await, 2.0);
+    assert_eq!(metric(&fleet.admin, resumes).await, 2.0);
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn an_agent_that_is_told_to_stop_hands_its_answers_over() {
     let said = stream.finish().await;
     assert_eq!((said.text, said.done), (counted(40), true));
     let resumes = "gateway_resumes_total{reason=\"node_leaves\"}";
-    assert_eq!(metric(&fleet.client, resumes).await, 1.0);
+    assert_eq!(metric(&fleet.admin, resumes).await, 1.0);
     kill_process(a.engine(), Signal::CONT).unwrap();
     assert_eq!(a.server.ended().await, Some(0));
     drop(b);

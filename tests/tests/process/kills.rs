@@ -124,7 +124,7 @@ async fn nodes_that_die_again_and_again_are_not_noticed() {
     let mut pick = move |n: u64| rng.next_u64() % n;
     let (begun, mut hits, mut deaths) = (Instant::now(), 0, 0);
     while hits < kills {
-        let before = again(&fleet.client).await;
+        let before = again(&fleet.admin).await;
         let mut clients = JoinSet::new();
         (0..CLIENTS).for_each(|_| drop(clients.spawn(ask(fleet.client.clone(), pick(1000)))));
         // Deaths that come too late do not count.
@@ -146,11 +146,11 @@ async fn nodes_that_die_again_and_again_are_not_noticed() {
             done.unwrap();
         }
         victim.lives_again(&fleet, death).await;
-        let after = again(&fleet.client).await;
+        let after = again(&fleet.admin).await;
         deaths += 1;
         hits += u64::from(after.iter().sum::<u64>() > before.iter().sum());
     }
-    let [retries, resumes] = again(&fleet.client).await;
+    let [retries, resumes] = again(&fleet.admin).await;
     let seconds = begun.elapsed().as_secs();
     eprintln!(
         "{deaths} deaths, {hits} of them at work: {retries} retries, {resumes} resumes, {seconds} s"

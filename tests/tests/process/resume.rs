@@ -5,7 +5,7 @@ use fleet_tests::chat;
 use fleet_tests::client::Client;
 use fleet_tests::process::Agent;
 use flotilla_gateway::progress::Progress;
-use inference_protocol::resume::RESUME_HEADER;
+use inference_protocol::resume::{RESUME_HEADER, Resume};
 use inference_protocol::sse::{events, payloads};
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ async fn answers_of_every_kind_go_on_wherever_they_are_broken_off() {
     let mut resumed = 0;
     for (path, request) in requests() {
         let streamed = request["stream"] == true;
-        let new = || Progress::new(7, 1_700_000_000);
+        let new = || Progress::new(Resume::new(7, 1_700_000_000));
         let unbroken = ask(&agent.client, path, &request, &new()).await;
         let all: Vec<&[u8]> = events(&unbroken).collect();
         let mut progress = new();
@@ -114,7 +114,7 @@ async fn answers_of_every_kind_go_on_wherever_they_are_broken_off() {
             let mut progress = new();
             let mut said = progress.read(&all[..cut].concat(), streamed).unwrap().events;
             let rest = ask(&agent.client, path, &request, &progress).await;
-            progress.moves();
+            progress.moves(false);
             let rest = progress.read(&rest, streamed).unwrap();
             assert_eq!(rest.error, None, "{request} after {cut} of {}", all.len());
             said.extend(rest.events);
@@ -155,7 +155,7 @@ async fn what_cannot_go_on_is_refused_by_name() {
 async fn events_that_another_version_wrote_are_not_gone_on_with() {
     let agent = Agent::start(&[]).await;
     let request = with(chat("Count from 1 to 40."), &json!({"stream": true}));
-    let new = || Progress::new(7, 1_700_000_000);
+    let new = || Progress::new(Resume::new(7, 1_700_000_000));
     let unbroken = ask(&agent.client, CHAT, &request, &new()).await;
     let mut progress = new();
     let begun: Vec<&[u8]> = events(&unbroken).take(9).collect();

@@ -64,9 +64,9 @@ fn every_command_of_the_readme_is_run_by_a_test() {
             other => panic!("nothing runs blocks of '{other}': {text}"),
         }
     }
-    // demo, one machine, keys, gateway, agent, client, test: each has its test below, or is
+    // demo, one machine, keys, gateway, agent, client, operators, test: each has its test below, or is
     // what CI itself calls.
-    assert_eq!(commands, 7);
+    assert_eq!(commands, 8);
     let ci = std::fs::read_to_string(root().join(".ci/run")).unwrap();
     assert!(ci.contains(block("sh", "make test").trim()));
 }
@@ -74,23 +74,23 @@ fn every_command_of_the_readme_is_run_by_a_test() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_is_set_up_and_asked_as_the_readme_says() {
     let folder = Folder::new();
-    let made = shell(&block("sh", "key new"), &folder);
-    let key = made.lines().nth(1).unwrap();
-    let digest = made.lines().last().unwrap().trim().strip_prefix("sha256: ").unwrap();
-
+    shell(&block("sh", "/dev/urandom"), &folder);
     let yaml = block("yaml", "join_key_file");
-    let yaml = yaml.replace("the digest that was printed", digest);
     let yaml = yaml.replace("0.0.0.0:8080", "127.0.0.1:0");
-    folder.write("gateway.yaml", yaml);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    folder.write("gateway.yaml", yaml.replace("127.0.0.1:8081", &free.to_string()));
     let gateway_block = block("sh", "flotilla-gateway run");
-    let (check, serve) = gateway_block.trim().split_once('\n').unwrap();
-    assert_eq!(shell(check, &folder), "ok\n");
-    let gateway = Server::spawn(bash(&format!("exec {serve}"), &folder));
+    let commands: Vec<&str> = gateway_block.trim().lines().collect();
+    assert_eq!(shell(commands[0], &folder), "ok\n");
+    let made = shell(commands[1], &folder);
+    let key = made.lines().nth(1).unwrap();
+    let gateway = Server::spawn(bash(&format!("exec {}", commands[2]), &folder));
+    gateway.address();
     let address = gateway.address().to_string();
 
     std::fs::copy(demo_model(), folder.path().join("flotilla-demo.gguf")).unwrap();
     let join = block("sh", "--join ").replace("gateway.example:8080", &address);
-    let join = join.replace("model.gguf", "flotilla-demo.gguf");
+    let join = join.replace("model.gguf", "flotilla-demo.gguf --name node-1");
     let _agent = Server::spawn(bash(&format!("exec {join}"), &folder));
     let url = format!("http://{address}");
     eventually("the gateway to be ready", async || {
@@ -102,7 +102,7 @@ async fn a_fleet_is_set_up_and_asked_as_the_readme_says() {
     let said = shell(&ask.replace("sk-flotilla-yours", key), &folder);
     assert!(said.contains("Paris") && said.ends_with("data: [DONE]\n\n"), "{said}");
 
-    let output = Command::new(root().join("target/sdk-venv/bin/python"))
+    let output = Command::new(root().join("target/sdk/openai/bin/python"))
         .args(["-c", &block("python", "OpenAI()")])
         .env("OPENAI_BASE_URL", format!("{url}/v1"))
         .env("OPENAI_API_KEY", key)
@@ -110,6 +110,11 @@ async fn a_fleet_is_set_up_and_asked_as_the_readme_says() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("Paris"), "{output:?}");
+
+    let said = shell(&block("sh", "flotilla-gateway drain"), &folder);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[1].starts_with("node-1") && lines[1].contains("ready"), "{said}");
+    assert_eq!(lines[2..], ["node-1: drained", "node-1: done"], "{said}");
 }
 
 #[tokio::test]
@@ -191,7 +196,7 @@ async fn the_demo_prints_snippets_that_work_and_ends_everything_on_ctrl_c() {
     };
     let curl = snippet("curl -N http", "\n\nWith Python");
     assert!(shell(&curl, &folder).ends_with("data: [DONE]\n\n"));
-    let python = Command::new(root().join("target/sdk-venv/bin/python"))
+    let python = Command::new(root().join("target/sdk/openai/bin/python"))
         .args(["-c", &snippet("from openai import", "\n\nMetrics")])
         .output()
         .unwrap();

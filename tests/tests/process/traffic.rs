@@ -231,7 +231,7 @@ async fn nodes_join_leave_and_rejoin_under_traffic() {
 
 async fn busy(fleet: &Fleet, node: &str) -> u64 {
     fleet_tests::process::metric(
-        &fleet.client,
+        &fleet.admin,
         &format!("gateway_node_slots_busy{{node=\"{node}\"}}"),
     )
     .await as u64

@@ -6,7 +6,7 @@ use std::time::Duration;
 use flotilla_gateway::admission::{Bounds, TicketId};
 use flotilla_gateway::broker::{Binding, Broker, Refused, Want};
 use flotilla_gateway::error::Error;
-use flotilla_gateway::fleet::{Attempt, EndpointId, Outcome, Seek};
+use flotilla_gateway::fleet::{Attempt, EndpointId, External, Outcome, Seek};
 use flotilla_gateway::prefix::Prefix;
 use flotilla_gateway::progress::Progress;
 use flotilla_gateway::pursuit::{At, Pursuit, outcome_of};
@@ -304,7 +304,7 @@ impl Gateway {
             (endpoint.link, Attempt { endpoint: binding.endpoint, engine_restarts });
         self.jobs += 1;
         let request = &mut self.requests[number];
-        request.progress.moves();
+        request.progress.moves(false);
         let mut resume = request.progress.resume().clone();
         match self.bug {
             Bug::ForgetTokens => resume.choices.clear(),
@@ -380,9 +380,9 @@ impl Gateway {
         let mut failed = request.pursuit.failed(&at, is_resumable, error);
         match bug {
             Bug::SpreadPoison if failed.is_err() => {
-                (request.pursuit, failed) = (Pursuit::new(9), Ok(()));
+                (request.pursuit, failed) = (Pursuit::new(9, External::Never), Ok(()));
             }
-            Bug::RetrySameEngine => request.pursuit = Pursuit::new(3),
+            Bug::RetrySameEngine => request.pursuit = Pursuit::new(3, External::Never),
             _ => {}
         }
         match failed {

@@ -3,9 +3,10 @@
 use flotilla_gateway::admission::{Class, TicketId};
 use flotilla_gateway::broker::Binding;
 use flotilla_gateway::error::Error;
-use flotilla_gateway::fleet::Attempt;
+use flotilla_gateway::fleet::{Attempt, External};
 use flotilla_gateway::progress::Progress;
 use flotilla_gateway::pursuit::{At, Pursuit};
+use inference_protocol::resume::Resume;
 
 /// A prompt with this in it kills every engine that works on it.
 pub const POISON: char = '!';
@@ -75,8 +76,8 @@ impl Request {
             patience,
             deadline: f64::INFINITY,
             state: State::New,
-            progress: Progress::new(number as u128, 0),
-            pursuit: Pursuit::new(3),
+            progress: Progress::new(Resume::new(number as u128, 0)),
+            pursuit: Pursuit::new(3, External::Never),
             text: String::new(),
             moving: None,
             failed: Vec::new(),

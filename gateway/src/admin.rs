@@ -1,0 +1,144 @@
+//! What operators look at and change, on a listener of its own: metrics, health, and the nodes.
+//! What changes something, or tells of single nodes, wants the operators' key.
+
+use hyper::header::HeaderMap;
+use hyper::{Request, Response, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use crate::api::{health, is_ready, only};
+use crate::app::Gateway;
+use crate::error::Error;
+use crate::pipeline::authenticate::bearer;
+use crate::respond::{self, Body};
+
+/// Where the nodes are listed; below it each has its actions.
+pub const NODES_PATH: &str = "/admin/v1/nodes";
+
+/// One node, as operators see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Its name.
+    pub name: String,
+    /// What it says: `loading`, `ready`, `restarting` or `draining`.
+    pub state: String,
+    /// Whether it gets nothing new, because an operator said so.
+    pub cordoned: bool,
+    /// Whether it gets nothing new, because it failed.
+    pub ejected: bool,
+    /// Requests that it answers side by side.
+    pub slots: u32,
+    /// Slots that are taken.
+    pub busy: u32,
+    /// Of those, by requests of this gateway.
+    pub leased: u32,
+    /// Models that it serves.
+    pub models: Vec<String>,
+    /// Times that its engine was started again.
+    pub engine_restarts: u64,
+    /// Tokens of prompts that it reads in a second, as measured.
+    pub prefill_tokens_per_second: Option<f32>,
+    /// Tokens that it generates in a second, as measured.
+    pub decode_tokens_per_second: Option<f32>,
+    /// How long its link has held, in seconds.
+    pub linked_seconds: u64,
+}
+
+/// All nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeList {
+    /// By name.
+    pub nodes: Vec<NodeView>,
+}
+
+/// What is done with a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// It gets nothing new.
+    Cordon,
+    /// The same, and what it has goes on elsewhere.
+    Drain,
+    /// It gets requests again.
+    Uncordon,
+}
+
+impl Action {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Cordon, Self::Drain, Self::Uncordon];
+
+    /// Its name in paths.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cordon => "cordon",
+            Self::Drain => "drain",
+            Self::Uncordon => "uncordon",
+        }
+    }
+}
+
+/// Answers a request on the operators' listener.
+pub fn serve<B>(gateway: &Gateway, request: &Request<B>) -> Response<Body> {
+    answer(gateway, request).unwrap_or_else(|error| respond::error(&error))
+}
+
+fn answer<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, Error> {
+    let path = request.uri().path();
+    if path == "/metrics" {
+        only(request, "GET, HEAD")?;
+        let text = gateway.metrics.render(&gateway.dispatcher.overview());
+        let kind = "text/plain; version=0.0.4; charset=utf-8";
+        return Ok(respond::with_type(StatusCode::OK, kind, text));
+    }
+    if let Some(below) = path.strip_prefix(NODES_PATH) {
+        authorize(gateway, request.headers())?;
+        return nodes(gateway, request, below);
+    }
+    if !matches!(path, "/livez" | "/readyz" | "/health") {
+        return Err(Error::UnknownPath);
+    }
+    only(request, "GET, HEAD")?;
+    Ok(match path {
+        "/health" => health(gateway),
+        "/readyz" if !is_ready(gateway) => {
+            respond::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+        }
+        _ => respond::text(StatusCode::OK, "ok\n"),
+    })
+}
+
+fn authorize(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Error> {
+    let settings = gateway.settings.now();
+    let key = settings.config.admin.as_ref().and_then(|admin| admin.key.as_ref());
+    let key = key.ok_or(Error::AdminOff)?;
+    match bearer(headers).is_some_and(|sent| key.matches(sent)) {
+        true => Ok(()),
+        false => Err(Error::AdminKeyWrong),
+    }
+}
+
+/// `""`: the list; `/NODE/ACTION`.
+fn nodes<B>(gateway: &Gateway, request: &Request<B>, below: &str) -> Result<Response<Body>, Error> {
+    if below.is_empty() {
+        only(request, "GET, HEAD")?;
+        return Ok(list(gateway));
+    }
+    let (node, action) = below
+        .strip_prefix('/')
+        .and_then(|below| below.split_once('/'))
+        .and_then(|(node, action)| {
+            Some((node, Action::ALL.into_iter().find(|a| a.name() == action)?))
+        })
+        .ok_or(Error::UnknownPath)?;
+    only(request, "POST")?;
+    if !gateway.dispatcher.act(node, action) {
+        return Err(Error::UnknownNode(node.chars().take(64).collect()));
+    }
+    tracing::info!(node, action = action.name(), "by an operator");
+    Ok(list(gateway))
+}
+
+fn list(gateway: &Gateway) -> Response<Body> {
+    let mut nodes = gateway.dispatcher.nodes();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    let text = serde_json::to_string(&NodeList { nodes });
+    respond::json(text.unwrap_or_default())
+}

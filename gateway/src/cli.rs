@@ -1,0 +1,4 @@
+//! Commands of `flotilla-gateway` beside `run` and `check`.
+
+pub mod keys;
+pub mod nodes;

@@ -1,0 +1,99 @@
+//! External endpoints, as they are written in a configuration.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use inference_protocol::ids::is_plain_id;
+
+use super::ExternalEndpoint;
+use super::files::{self, Files};
+use super::keys::NAME;
+use super::raw::{header, report};
+use super::section::{Problems, Section};
+use crate::external::Client;
+use crate::fleet::Terms;
+use crate::secret::KeyDigest;
+use crate::spend::Prices;
+
+const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Reads `external`.
+pub(super) fn read(
+    root: &mut Section,
+    files: &Files,
+    problems: &mut Problems,
+) -> Vec<ExternalEndpoint> {
+    let mut names = BTreeSet::new();
+    let items = root.list("external", problems);
+    items.into_iter().filter_map(|item| read_one(item, files, &mut names, problems)).collect()
+}
+
+fn read_one(
+    mut item: Section,
+    files: &Files,
+    names: &mut BTreeSet<String>,
+    problems: &mut Problems,
+) -> Option<ExternalEndpoint> {
+    let written = format!("{item:?}");
+    let before = problems.len();
+    let name = item.required_text("name", problems);
+    if let Some(name) = &name {
+        let wrong = match (is_plain_id(name), names.insert(name.clone())) {
+            (false, _) => Some(NAME),
+            (true, false) => Some("this name is used twice"),
+            (true, true) => None,
+        };
+        wrong.into_iter().for_each(|message| item.complain("name", message, problems));
+    }
+    let url = item.required_text("url", problems);
+    if url.as_deref().is_some_and(|url| !is_url(url)) {
+        item.complain("url", "expected http://host/v1 or https://host/v1", problems);
+    }
+    let models: BTreeMap<String, String> = item.texts_by_name("models", problems);
+    if models.is_empty() {
+        item.complain("models", "expected our names of models, and theirs", problems);
+    }
+    let key_file = item.text("key_file", problems);
+    let key = key_file.map(|file| files.key(&file)).transpose();
+    let key = report(&format!("{}.key_file", item.path), key, problems).flatten();
+    let ca_file = item.text("ca_file", problems).map(|file| files.path(&file));
+    let roots = ca_file.map(|path| files::read(&path, CERTIFICATES_BYTES_MAX)).transpose();
+    let roots = report(&format!("{}.ca_file", item.path), roots, problems).flatten();
+    let concurrent_max = item.number("concurrent_max", 16, 1..=100_000, problems) as u32;
+    let terms = Terms {
+        weight: item.number("weight", 1, 1..=1000, problems) as u32,
+        prices: read_prices(&mut item, problems),
+    };
+    let path = item.path.clone();
+    item.finish(problems);
+    let authorization = key.as_deref().map(header).transpose();
+    let authorization = report(&format!("{path}.key_file"), authorization, problems)?;
+    if problems.len() > before {
+        return None;
+    }
+    let written = KeyDigest::of(format!("{written}{key:?}{roots:?}"));
+    let roots = roots.as_deref().map(str::as_bytes);
+    let names = models.keys().cloned().collect();
+    let client = Client::new(&url?, authorization, models, roots);
+    let client = Arc::new(report(&path, client, problems)?);
+    Some(ExternalEndpoint { name: name?, client, models: names, concurrent_max, terms, written })
+}
+
+fn read_prices(item: &mut Section, problems: &mut Problems) -> Prices {
+    let day_max = item.has("spend_per_day_max");
+    let mut price = |key| item.decimal(key, problems);
+    Prices {
+        prompt: price("prompt_price_per_million"),
+        completion: price("completion_price_per_million"),
+        hour: price("price_per_hour"),
+        day_max: Some(price("spend_per_day_max")).filter(|_| day_max),
+    }
+}
+
+fn is_url(url: &str) -> bool {
+    let uri: Option<hyper::Uri> = url.parse().ok();
+    uri.is_some_and(|uri| {
+        let scheme = matches!(uri.scheme_str(), Some("http" | "https"));
+        scheme && uri.host().is_some_and(|host| !host.is_empty()) && uri.query().is_none()
+    })
+}

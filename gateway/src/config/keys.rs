@@ -1,0 +1,139 @@
+//! API keys: those of the configuration itself, and those of the file that `flotilla-gateway key`
+//! writes.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use inference_protocol::ids::is_plain_id;
+
+use super::ApiKey;
+use super::files::{self, Files};
+use super::load;
+use super::raw::Problem;
+use super::section::{Problems, Section};
+use crate::fleet::External;
+use crate::limiter::KeyLimits;
+use crate::secret::KeyDigest;
+
+/// Some hundred bytes for each key.
+pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// A day.
+const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+
+/// What a tenant's name must be.
+pub const NAME: &str = "expected 1 to 64 letters, digits, '.', '_' or '-'";
+
+const NONE: &str = "there are none, so nobody could ask; make one with 'flotilla-gateway key new', \
+                    or set allow_anonymous: true";
+
+/// Reads `keys` and `keys_file`, and `allow_anonymous`. A keys file may be empty: keys may come
+/// while the gateway runs.
+pub(super) fn read(root: &mut Section, files: &Files, problems: &mut Problems) -> Read {
+    let before = problems.len();
+    let items = root.list("keys", problems);
+    let keys_file = root.text("keys_file", problems);
+    let allow_anonymous = root.boolean("allow_anonymous", false, problems);
+    let has_keys = !items.is_empty() || keys_file.is_some();
+    if !has_keys && !allow_anonymous && problems.len() == before {
+        problems.push(Problem { path: "keys".into(), message: NONE.into() });
+    }
+    if has_keys && allow_anonymous {
+        let message = "must be false where keys are given";
+        problems.push(Problem { path: "allow_anonymous".into(), message: message.into() });
+    }
+    let mut seen = Seen::default();
+    let mut keys = read_entries(items, &mut seen, problems);
+    let keys_file = keys_file.map(|file| files.path(&file));
+    if let Some(path) = &keys_file {
+        keys.extend(read_file(path, &mut seen, problems));
+    }
+    Read { keys, keys_file, allow_anonymous }
+}
+
+/// What a configuration says of keys.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub keys: Vec<ApiKey>,
+    pub keys_file: Option<PathBuf>,
+    pub allow_anonymous: bool,
+}
+
+/// Names and digests of the keys that were read.
+#[derive(Debug, Default)]
+pub struct Seen {
+    names: BTreeSet<String>,
+    digests: HashSet<KeyDigest>,
+}
+
+/// The keys of a keys file; one that does not exist yet has none.
+pub fn read_file(path: &Path, seen: &mut Seen, problems: &mut Vec<Problem>) -> Vec<ApiKey> {
+    if !path.exists() {
+        return Vec::new();
+    }
+    let at = |message| Problem { path: "keys_file".into(), message };
+    let tree = files::read(path, FILE_BYTES_MAX).and_then(|text| load::parse(&text));
+    let tree = match tree {
+        Ok(tree) => tree,
+        Err(message) => {
+            problems.push(at(message));
+            return Vec::new();
+        }
+    };
+    let mut section = Section::new(tree, "keys_file".into(), problems);
+    let items = section.list("keys", problems);
+    section.finish(problems);
+    read_entries(items, seen, problems)
+}
+
+fn read_entries(items: Vec<Section>, seen: &mut Seen, problems: &mut Problems) -> Vec<ApiKey> {
+    items.into_iter().filter_map(|item| read_entry(item, seen, problems)).collect()
+}
+
+fn read_entry(mut item: Section, seen: &mut Seen, problems: &mut Problems) -> Option<ApiKey> {
+    let name = item.required_text("name", problems);
+    let hex = item.required_text("sha256", problems);
+    let class_max = item.class("class_max", problems);
+    let external = item.text("external", problems);
+    let external = external.as_deref().map_or(Some(External::Overflow), External::named);
+    if external.is_none() {
+        item.complain("external", "expected never, overflow or prefer", problems);
+    }
+    let deadline_ms = item.number("deadline_ms", 0, 1..=DEADLINE_MS_MAX, problems);
+    let deadline = (deadline_ms > 0).then(|| Duration::from_millis(deadline_ms));
+    let tokens_max = item.limit("max_tokens", problems);
+    let aliases = item.texts_by_name("aliases", problems);
+    let limits = KeyLimits {
+        requests_per_minute: item.limit("requests_per_minute", problems),
+        tokens_per_minute: item.limit("tokens_per_minute", problems),
+        concurrent_max: item.limit("concurrent_max", problems),
+        models: item.texts("models", problems),
+    };
+    if let Some(name) = &name {
+        let wrong = match (is_plain_id(name), seen.names.insert(name.clone())) {
+            (false, _) => Some(NAME),
+            (true, false) => Some("this name is used twice"),
+            (true, true) => None,
+        };
+        wrong.into_iter().for_each(|message| item.complain("name", message, problems));
+    }
+    let digest = hex.as_deref().and_then(KeyDigest::from_hex);
+    if hex.is_some() && digest.is_none() {
+        item.complain("sha256", "expected 64 hex digits", problems);
+    }
+    if digest.as_ref().is_some_and(|digest| !seen.digests.insert(digest.clone())) {
+        item.complain("sha256", "this key is used twice", problems);
+    }
+    item.finish(problems);
+    Some(ApiKey {
+        name: name?,
+        digest: digest?,
+        class_max,
+        external: external?,
+        deadline,
+        tokens_max,
+        aliases,
+        limits,
+    })
+}

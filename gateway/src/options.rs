@@ -1,0 +1,196 @@
+//! The command line.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use flotilla_gateway::admission::Class;
+use flotilla_gateway::config::ApiKey;
+use flotilla_gateway::fleet::External;
+use flotilla_gateway::limiter::KeyLimits;
+use flotilla_gateway::secret::KeyDigest;
+
+/// One OpenAI-compatible endpoint in front of many CPU inference nodes.
+#[derive(Debug, Parser)]
+#[command(name = "flotilla-gateway", version, about, long_about = None)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve. SIGHUP, or a change of its files, loads the configuration anew
+    Run(ConfigFile),
+    /// Check a configuration file and list every problem
+    Check(ConfigFile),
+    /// API keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// List the nodes of a running gateway
+    Nodes {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        gateway: RemoteGateway,
+    },
+    /// Send a node nothing new; what runs there goes on
+    Cordon(NodeOf),
+    /// Send a node nothing new, let what runs there go on elsewhere, and wait until nothing is left
+    Drain {
+        /// How many seconds to wait; 0: not at all
+        #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+        wait_s: u64,
+        #[command(flatten)]
+        node: NodeOf,
+    },
+    /// Send a node requests again
+    Uncordon(NodeOf),
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigFile {
+    /// Configuration file (YAML)
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeOf {
+    /// The node's name
+    #[arg(value_name = "NODE")]
+    pub node: String,
+    #[command(flatten)]
+    pub gateway: RemoteGateway,
+}
+
+/// Which gateway, and the key of its operators.
+#[derive(Debug, Args)]
+pub struct RemoteGateway {
+    /// The gateway's configuration file: tells address (admin.listen) and key (admin.key_file)
+    #[arg(long, value_name = "FILE", required_unless_present = "url")]
+    pub config: Option<PathBuf>,
+    /// Address of its listener for operators, such as http://10.0.0.1:8081
+    #[arg(long, value_name = "URL", requires = "key_file")]
+    pub url: Option<String>,
+    /// File that holds the operators' key
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Certificates (PEM) to trust beside the operating system's
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a key and print it, once. With a file its digest is kept there, without one its
+    /// entry for the configuration is printed
+    New {
+        /// The tenant's name
+        #[arg(long, default_value = "default")]
+        name: String,
+        #[command(flatten)]
+        limits: Limits,
+        #[command(flatten)]
+        file: KeysIn,
+    },
+    /// List keys
+    List(KeysIn),
+    /// Revoke a key: a running gateway refuses it within two seconds
+    Revoke {
+        /// The tenant's name
+        name: String,
+        #[command(flatten)]
+        file: KeysIn,
+    },
+}
+
+/// Where keys are kept.
+#[derive(Debug, Args)]
+pub struct KeysIn {
+    /// The gateway's configuration file: tells where keys are (keys_file)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The keys file itself
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub keys_file: Option<PathBuf>,
+}
+
+/// What a key may use.
+#[derive(Debug, Args)]
+pub struct Limits {
+    /// The most urgent class that it may ask for
+    #[arg(long, value_enum, default_value = "interactive")]
+    pub class_max: ClassName,
+    /// When its requests may go to external endpoints: never, when no node can begin them in time, or
+    /// rather than to nodes if they are interactive
+    #[arg(long, value_enum, default_value = "overflow")]
+    pub external: ExternalName,
+    /// How many milliseconds its requests may wait for a slot, where they do not say
+    #[arg(long, value_name = "N")]
+    pub deadline_ms: Option<NonZeroU32>,
+    /// Most tokens of an answer
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<NonZeroU32>,
+    /// Requests a minute
+    #[arg(long, value_name = "N")]
+    pub requests_per_minute: Option<NonZeroU32>,
+    /// Tokens of prompts and answers a minute
+    #[arg(long, value_name = "N")]
+    pub tokens_per_minute: Option<NonZeroU32>,
+    /// Requests side by side
+    #[arg(long, value_name = "N")]
+    pub concurrent_max: Option<NonZeroU32>,
+    /// The models that it may ask for
+    #[arg(long, value_name = "MODEL", value_delimiter = ',')]
+    pub models: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum ClassName {
+    Interactive,
+    Standard,
+    Batch,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum ExternalName {
+    Never,
+    Overflow,
+    Prefer,
+}
+
+impl Limits {
+    /// The entry of a key that may use so much.
+    pub fn entry(self, name: &str, digest: KeyDigest) -> ApiKey {
+        let external = match self.external {
+            ExternalName::Never => External::Never,
+            ExternalName::Overflow => External::Overflow,
+            ExternalName::Prefer => External::Prefer,
+        };
+        let class_max = match self.class_max {
+            ClassName::Interactive => Class::Interactive,
+            ClassName::Standard => Class::Standard,
+            ClassName::Batch => Class::Batch,
+        };
+        let limits = KeyLimits {
+            requests_per_minute: self.requests_per_minute,
+            tokens_per_minute: self.tokens_per_minute,
+            concurrent_max: self.concurrent_max,
+            models: self.models,
+        };
+        ApiKey {
+            name: name.into(),
+            digest,
+            class_max,
+            external,
+            deadline: self.deadline_ms.map(|ms| Duration::from_millis(ms.get().into())),
+            tokens_max: self.max_tokens,
+            aliases: BTreeMap::new(),
+            limits,
+        }
+    }
+}

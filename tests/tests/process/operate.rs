@@ -1,0 +1,177 @@
+//! What an operator does from a shell while a fleet works: keys, nodes, SIGHUP.
+
+use fleet_tests::process::{Fleet, Folder, Ran, run};
+use fleet_tests::{chat, eventually, streamed};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// Runs a command against the fleet's gateway.
+fn operate(fleet: &Fleet, arguments: &[&str]) -> Ran {
+    let key = fleet.folder().path().join("admin.key");
+    let url = format!("http://{}", fleet.admin.address());
+    let more = ["--url", &url, "--key-file", key.to_str().unwrap()];
+    let all = [arguments, &more].concat();
+    tokio::task::block_in_place(|| run("flotilla-gateway", &all))
+}
+
+fn succeeds(ran: Ran) -> String {
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    ran.stdout
+}
+
+fn fails(ran: Ran, code: i32, says: &str) {
+    assert_eq!(ran.code, Some(code), "{}", ran.stderr);
+    assert!(ran.stderr.contains(says), "{}", ran.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_listed_cordoned_drained_and_let_back_in() {
+    let fleet = Fleet::start("").await;
+    let _a = fleet.join("a", &["--slots", "2"]).await;
+    let table = succeeds(operate(&fleet, &["nodes"]));
+    let (head, row) = table.trim_end().split_once('\n').unwrap();
+    assert!(head.starts_with("NAME"), "{table}");
+    assert!(row.starts_with("a ") && row.contains("ready") && row.contains("0/2"), "{table}");
+    assert!(row.contains("flotilla-demo"), "{table}");
+    let list = succeeds(operate(&fleet, &["nodes", "--json"]));
+    let list: Value = serde_json::from_str(&list).unwrap();
+    assert_eq!((&list["nodes"][0]["name"], &list["nodes"][0]["slots"]), (&json!("a"), &json!(2)));
+    succeeds(operate(&fleet, &["cordon", "a"]));
+    assert_eq!(fleet.client.get("/readyz").await.status, 503);
+    assert!(succeeds(operate(&fleet, &["nodes"])).contains("ready,cordoned"));
+    succeeds(operate(&fleet, &["uncordon", "a"]));
+    assert_eq!(fleet.client.get("/readyz").await.status, 200);
+    fails(operate(&fleet, &["drain", "nobody"]), 69, "there is no node 'nobody'");
+}
+
+/// Long enough to be drained in the middle of it.
+fn long() -> Value {
+    let mut request = streamed(chat("Count from 1 to 20."));
+    request["temperature"] = json!(0);
+    request["ignore_eos"] = json!(true);
+    request["max_tokens"] = json!(400);
+    request
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_of_a_drained_node_go_on_elsewhere_word_for_word() {
+    let fleet = Fleet::start("").await;
+    let _a = fleet.join("a", &[]).await;
+    let whole = fleet.client.stream(&long()).await.finish().await;
+    let mut stream = fleet.client.stream(&long()).await;
+    assert!(stream.next_chunk().await);
+    let _b = fleet.join("b", &[]).await;
+    let drained = succeeds(operate(&fleet, &["drain", "a"]));
+    assert_eq!(drained, "a: drained\n");
+    let said = stream.finish().await;
+    assert!(said.done && said.errors.is_empty(), "{said:?}");
+    assert_eq!(said.text, whole.text);
+    assert_eq!(fleet.in_flight().await, [0; 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_nowhere_to_go_is_drained_when_its_answers_are_done() {
+    let fleet = Fleet::start("").await;
+    let _a = fleet.join("a", &[]).await;
+    let mut stream = fleet.client.stream(&long()).await;
+    assert!(stream.next_chunk().await);
+    assert_eq!(succeeds(operate(&fleet, &["drain", "a", "--wait-s", "0"])), "a: done\n");
+    let said = stream.finish().await;
+    assert!(said.done && said.errors.is_empty(), "{said:?}");
+    assert_eq!(succeeds(operate(&fleet, &["drain", "a"])), "a: drained\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_say_what_is_wrong() {
+    let fleet = Fleet::start("").await;
+    let folder = Folder::new();
+    let wrong = folder.write("wrong.key", "not-the-key-of-these-operators");
+    let url = format!("http://{}", fleet.admin.address());
+    let ask = |url: &str, key: &str| {
+        let arguments = ["nodes", "--url", url, "--key-file", key];
+        tokio::task::block_in_place(|| run("flotilla-gateway", &arguments))
+    };
+    fails(ask(&url, wrong.to_str().unwrap()), 69, "the operators' key is missing or wrong");
+    fails(ask(&url, "/nonexistent"), 64, "/nonexistent");
+    let key = fleet.folder().path().join("admin.key");
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    fails(ask(&format!("http://{nobody}"), key.to_str().unwrap()), 69, "no gateway at");
+    let bare = folder
+        .write("bare.yaml", "allow_anonymous: true\nnodes: {static: [{url: 'http://h:1'}]}\n");
+    let bare = run("flotilla-gateway", &["nodes", "--config", bare.to_str().unwrap()]);
+    fails(bare, 64, "set admin.listen");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_made_listed_and_revoked_while_the_gateway_serves() {
+    let fleet = Fleet::start("keys_file: keys.yaml\n").await;
+    let config = fleet.folder().path().join("gateway.yaml");
+    let key = |arguments: &[&str]| {
+        let all = [&["key"], arguments, &["--config", config.to_str().unwrap()]].concat();
+        tokio::task::block_in_place(|| run("flotilla-gateway", &all))
+    };
+    let limits = [
+        ["--class-max", "batch"],
+        ["--external", "never"],
+        ["--requests-per-minute", "7"],
+        ["--deadline-ms", "900"],
+        ["--max-tokens", "50"],
+        ["--models", "a,b"],
+    ];
+    let made = succeeds(key(&[&["new", "--name", "ada"][..], &limits.concat()].concat()));
+    let secret = made.lines().nth(1).unwrap().to_string();
+    assert!(secret.starts_with("sk-flotilla-") && made.lines().count() == 2, "{made}");
+    let file = fleet.folder().path().join("keys.yaml");
+    let kept = std::fs::read_to_string(&file).unwrap();
+    assert!(!kept.contains(&secret), "only its digest");
+    assert!(kept.contains("deadline_ms: 900") && kept.contains("max_tokens: 50"), "{kept}");
+    let asks = async |status| {
+        eventually("the key to be known, or not", async || {
+            let answer = fleet.client.with_key(Some(&secret)).get("/v1/models").await;
+            (answer.status == status).then_some(())
+        })
+        .await;
+    };
+    asks(200).await;
+    fails(key(&["new", "--name", "ada"]), 64, "has a key already");
+    fails(key(&["new", "--name", "test"]), 64, "has a key already");
+    let listed = succeeds(key(&["list"]));
+    let row = listed.lines().find(|l| l.starts_with("ada")).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[2..], ["batch", "never", "7", "-", "-", "a,b"], "{listed}");
+    assert!(listed.lines().any(|l| l.starts_with("test")), "{listed}");
+    succeeds(key(&["revoke", "ada"]));
+    asks(401).await;
+    fails(key(&["revoke", "ada"]), 64, "there is no key of 'ada'");
+    assert_eq!(fleet.client.get("/v1/models").await.status, 200, "the other one stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_single_key_nobody_gets_in() {
+    let folder = Folder::new();
+    folder.write("join.key", "a-join-key-of-16-bytes");
+    let config = "listen: 127.0.0.1:0\nkeys_file: keys.yaml\nnodes: {join_key_file: join.key}\n";
+    let config = folder.write("gateway.yaml", config);
+    let server = fleet_tests::process::Server::start(
+        "flotilla-gateway",
+        &["run", "--config", config.to_str().unwrap()],
+    );
+    let client = fleet_tests::client::Client::new(server.address(), None);
+    assert_eq!(client.get("/v1/models").await.status, 401);
+    assert_eq!(client.with_key(Some("sk-x")).get("/v1/models").await.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sighup_loads_the_configuration_at_once_and_a_bad_one_is_only_complained_about() {
+    let fleet = Fleet::start("").await;
+    let path = fleet.folder().path().join("gateway.yaml");
+    let good = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, good.replace("listen:", "lisen:")).unwrap();
+    fleet.server.signal(Signal::HUP);
+    let line = fleet.server.wait_for_line("configuration refused");
+    assert!(line.contains("lisen: unknown key"), "{line}");
+    std::fs::write(&path, format!("{good}retries_max: 3\n")).unwrap();
+    fleet.server.signal(Signal::HUP);
+    fleet.server.wait_for_line("configuration loaded");
+    assert_eq!(fleet.client.get("/v1/models").await.status, 200);
+}
