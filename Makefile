@@ -5,7 +5,7 @@
 CARGO := cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
-SDK_VENV := target/sdk-venv
+SDK := $(addprefix target/sdk/,openai langchain litellm instructor node)
 BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
@@ -31,13 +31,23 @@ setup:
 
 setup-test:
 	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory $(SDK_VENV)/done
+	@$(MAKE) --no-print-directory $(SDK:%=%/done)
 
-$(SDK_VENV)/done: tests/sdk/requirements.txt
-	@echo "Installing the openai package for the SDK tests."
-	@python3 -m venv $(SDK_VENV)
-	@$(SDK_VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+# An environment for each client package; most of what they bring along is never compiled.
+target/sdk/%/done: tests/sdk/requirements-%.txt
+	@echo "Installing a client for the SDK tests: $*"
+	@python3 -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --no-compile --disable-pip-version-check -r $<
 	@touch $@
+
+target/sdk/node/done: tests/sdk/node/package.json tests/sdk/node/package-lock.json
+	@if command -v npm >/dev/null; then \
+	    echo "Installing a client for the SDK tests: node"; \
+	    mkdir -p $(@D) && cp $^ $(@D) && \
+	    npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null && touch $@; \
+	else \
+	    echo "skipped: the test of the openai package for Node needs npm"; \
+	fi
 
 lint:
 	$(CARGO) fmt --all --check

@@ -7,9 +7,8 @@ import json
 import openai
 import pydantic
 
-MODEL = "flotilla-demo"
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-ANSWER = "The capital of France is Paris."
+from common import ANSWER, GET_TIME, MODEL, QUESTION, TEXT_FOR_TOOL, TOO_LONG, raises, run
+
 client = openai.OpenAI(max_retries=0, timeout=60)
 
 
@@ -72,11 +71,9 @@ def tells_logprobs_and_gives_several_answers():
 
 
 def calls_tools():
-    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    function = {"name": "get_time", "description": "Get the local time of a city", "parameters": city}
-    tools = [{"type": "function", "function": function}]
-    messages = [{"role": "user", "content": "Time in Madrid?"}]
-    asked = dict(model=MODEL, messages=messages, tools=tools, tool_choice="required", temperature=0, max_tokens=100)
+    messages = [{"role": "user", "content": TEXT_FOR_TOOL}]
+    asked = dict(model=MODEL, messages=messages, temperature=0, max_tokens=100)
+    asked |= dict(tools=[GET_TIME], tool_choice="required")
     answer = client.chat.completions.create(**asked).choices[0]
     assert answer.finish_reason == "tool_calls" and answer.message.content is None, answer
     call = answer.message.tool_calls[0]
@@ -110,14 +107,6 @@ def follows_a_conversation():
     assert answer.choices[0].message.content == "Your name is Grace.", answer
 
 
-def raises(kind, call):
-    try:
-        call()
-    except kind as error:
-        return error
-    raise AssertionError(f"no {kind.__name__}")
-
-
 def raises_the_errors_that_applications_catch():
     def ask(the_client=client, model=MODEL, messages=QUESTION):
         return the_client.chat.completions.create(model=model, messages=messages)
@@ -127,7 +116,7 @@ def raises_the_errors_that_applications_catch():
     assert error.code == "invalid_api_key", error
     error = raises(openai.NotFoundError, lambda: ask(model="gpt-9"))
     assert error.code == "model_not_found" and error.param == "model", error
-    long = [{"role": "user", "content": "word " * 3000}]
+    long = [{"role": "user", "content": TOO_LONG}]
     error = raises(openai.BadRequestError, lambda: ask(messages=long))
     assert error.code == "context_length_exceeded" and "1024" in error.message, error
     assert error.request_id, "an error without x-request-id"
@@ -141,7 +130,7 @@ async def works_asynchronously():
     await many.close()
 
 
-for test in (
+run(
     lists_the_models,
     chats,
     streams_a_chat_with_its_usage,
@@ -152,8 +141,5 @@ for test in (
     answers_in_the_form_of_a_class,
     follows_a_conversation,
     raises_the_errors_that_applications_catch,
-):
-    test()
-    print("ok:", test.__name__)
-asyncio.run(works_asynchronously())
-print("ok: works_asynchronously")
+    works_asynchronously,
+)

@@ -67,10 +67,12 @@ pub enum Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            // Client packages (litellm, langchain) know this error by these words of OpenAI's.
             Self::ContextExceeded { prompt_tokens, context_tokens, .. } => write!(
                 f,
-                "the prompt has {prompt_tokens} tokens, but this model's context holds \
-                 {context_tokens}, the answer included; shorten the prompt"
+                "Input tokens exceed the configured limit: this model's maximum context length is \
+                 {context_tokens} tokens, the answer included, and the prompt has {prompt_tokens}; \
+                 shorten it"
             ),
             Self::EmptyPrompt => write!(f, "the prompt is empty"),
             Self::UnknownToken(token) => {

@@ -26,7 +26,7 @@ pub async fn complete(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let chat: ChatRequest = openai::parse(body)?;
-    check_model(node, chat.model.as_deref())?;
+    check_model(node, Resume::model(&resume, chat.model.as_deref()))?;
     let origin = Origin::new(resume);
     answer::answer(node, caller, read(chat, origin.seed(), body)?, origin).await
 }
@@ -147,11 +147,12 @@ fn read_message(mut message: ChatMessage) -> Result<ChatMessage, Complaint> {
     }
     let content = match message.get_mut("content").map(Value::take) {
         None | Some(Value::Null) => {
-            let calls_tools = message.get("tool_calls").is_some_and(|c| !c.is_null());
-            if !calls_tools {
-                return Err(("content", "it is missing"));
+            // An answer of before may have been a refusal, or calls of tools.
+            match (message.get("refusal"), message.get("tool_calls")) {
+                (Some(Value::String(refusal)), _) => Value::String(refusal.clone()),
+                (_, None | Some(Value::Null)) => return Err(("content", "it is missing")),
+                (_, Some(_)) => Value::String(String::new()),
             }
-            Value::String(String::new())
         }
         Some(Value::String(text)) => Value::String(text),
         Some(Value::Array(parts)) => Value::String(join_parts(&parts)?),

@@ -1,26 +1,77 @@
-//! The official `openai` package for Python talks to the gateway.
+//! Packages that applications are written with talk to the gateway, each in an environment of its
+//! own.
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use fleet_tests::process::Fleet;
+use fleet_tests::process::{Fleet, run};
 use fleet_tests::root;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_official_openai_package_works() {
-    let python = root().join("target/sdk-venv/bin/python");
-    assert!(python.exists(), "{} is missing: 'make test' makes it", python.display());
-    let fleet = Fleet::start("").await;
+/// Runs a script against a fleet. It gets two keys; one may ask one thing at a time.
+async fn works(program: &Path, script: &Path) {
+    let new = ["key", "new", "--name", "limited", "--concurrent-max", "1"];
+    let made = run("flotilla-gateway", &new).stdout;
+    let limited = made.lines().nth(1).unwrap();
+    let (_, entry) = made.split_once("keys:\n").unwrap();
+    // It comes directly after the fleet's own key, in the same list.
+    let more = format!("{entry}nodes: {{join_key_file: join.key}}\n");
+    let fleet = Fleet::start(&more).await;
     let _a = fleet.join("a", &[]).await;
-    let script = root().join("tests/sdk/openai_package.py");
     let output = tokio::task::block_in_place(|| {
-        Command::new(python)
+        Command::new(program)
             .arg(script)
             .env("OPENAI_BASE_URL", format!("{}/v1", fleet.url))
             .env("OPENAI_API_KEY", &fleet.key)
+            .env("LIMITED_KEY", limited)
             .output()
             .unwrap()
     });
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     eprintln!("{said}");
     assert!(output.status.success());
+}
+
+/// Stops a test whose environment was not made.
+fn needs(path: &Path) {
+    assert!(path.exists(), "{} is missing: 'make test' makes it", path.display());
+}
+
+async fn the_python_package_works(name: &str) {
+    let python = root().join(format!("target/sdk/{name}/bin/python"));
+    needs(&python);
+    works(&python, &root().join(format!("tests/sdk/{name}_package.py"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_openai_package_works() {
+    the_python_package_works("openai").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_langchain_package_works() {
+    the_python_package_works("langchain").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_litellm_package_works() {
+    the_python_package_works("litellm").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_instructor_package_works() {
+    the_python_package_works("instructor").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_openai_package_for_node_works() {
+    if Command::new("npm").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("skipped: the openai package for Node needs npm");
+        return;
+    }
+    let folder = root().join("target/sdk/node");
+    needs(&folder.join("done"));
+    // Node looks for packages beside the script.
+    let script = folder.join("openai_package.mjs");
+    std::fs::copy(root().join("tests/sdk/openai_package.mjs"), &script).unwrap();
+    works(Path::new("node"), &script).await;
 }
