@@ -59,6 +59,7 @@ unit:
 # Real processes share the cores: one test at a time.
 end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test tidy --test gateway --test simulation
+	$(CARGO) test $(CHOICE) --test edge -- --test-threads=2
 	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
 
 ## The baseline kernels on an emulated CPU that has AVX2 and nothing newer.

@@ -1,6 +1,7 @@
 //! Paths and methods -> what is done about them.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use hyper::body::Incoming;
@@ -73,12 +74,12 @@ impl Api {
     }
 }
 
-/// Answers one request; errors are rendered here and in the pipeline.
-pub async fn serve(gateway: Gateway, request: Request<Incoming>) -> Response<Body> {
+/// Answers one request of a client; errors are rendered here and in the pipeline.
+pub async fn serve(gateway: Gateway, client: IpAddr, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path();
     let api = Api::at(path).filter(|_| request.method() == Method::POST);
     if let Some(api) = api {
-        return pipeline::serve(gateway, api, request).await;
+        return pipeline::serve(gateway, client, api, request).await;
     }
     let request_id = request_id(request.headers());
     let answered = match path {

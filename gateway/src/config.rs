@@ -12,6 +12,8 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 
 use crate::admission::{Bounds, Class};
+use crate::edge::address::Proxies;
+use crate::edge::cors::Cors;
 use crate::external::Client;
 use crate::fleet::{External, Terms};
 use crate::limiter::KeyLimits;
@@ -19,6 +21,7 @@ use crate::routing::Policy;
 use crate::secret::KeyDigest;
 use crate::tls::{Acceptor, Dialler};
 
+mod edge;
 mod external;
 pub mod files;
 pub mod keys;
@@ -39,6 +42,10 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// Other names of models, for everybody.
     pub aliases: BTreeMap<String, String>,
+    /// Proxies whose X-Forwarded-For is believed.
+    pub trusted_proxies: Proxies,
+    /// Pages that may ask from browsers.
+    pub cors: Cors,
     /// API keys.
     pub keys: Vec<ApiKey>,
     /// Where `flotilla-gateway key` keeps some of them.
@@ -146,6 +153,8 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Client connections at one time.
     pub connections_max: usize,
+    /// Client connections of one address at one time.
+    pub connections_per_ip_max: usize,
     /// Waiting requests, in count and bytes.
     pub queue: Bounds,
     /// Bytes of one whole answer.
@@ -183,6 +192,10 @@ pub struct Timeouts {
     pub header: Duration,
     /// A request's body.
     pub body: Duration,
+    /// A connection between two requests.
+    pub keep_alive: Duration,
+    /// A client that reads nothing of what we have for it.
+    pub write: Duration,
     /// Connecting to a static node.
     pub connect: Duration,
     /// Waiting for a slot, for each class.

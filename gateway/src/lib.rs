@@ -4,7 +4,8 @@
 //! ([`admission`], pure) to free slots of nodes ([`fleet`], pure) by [`routing`] (pure);
 //! [`upstream`] is how a node is spoken to, whoever dialled ([`fleet::join`],
 //! [`fleet::static_nodes`]). [`error`] and [`respond`] say what went wrong, [`config`]
-//! what was wanted, [`app`] puts it all together.
+//! what was wanted, [`edge`] how much a client may take of the public listener ([`server`]),
+//! [`app`] puts it all together.
 
 use std::cell::RefCell;
 
@@ -19,6 +20,7 @@ pub mod broker;
 pub mod cli;
 pub mod config;
 pub mod dispatcher;
+pub mod edge;
 pub mod error;
 pub mod external;
 pub mod fleet;

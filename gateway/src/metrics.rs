@@ -12,6 +12,7 @@ use prometheus::{
 
 use crate::api::Api;
 use crate::dispatcher::{NodeOverview, Overview};
+use crate::edge::Closed;
 
 /// Seconds; CPU machines are slow, so the buckets reach ten minutes.
 const SECONDS: &[f64] = &[
@@ -39,6 +40,7 @@ struct Families {
     tokens: IntCounterVec,
     spent: CounterVec,
     saved: CounterVec,
+    closed: IntCounterVec,
 }
 
 impl Metrics {
@@ -107,6 +109,11 @@ impl Metrics {
                  endpoint for their model.",
                 &["model"],
             )?,
+            closed: counter(
+                "connections_closed_total",
+                "Client connections that were refused or cut; of HTTP/2, streams that stalled too.",
+                &["reason"],
+            )?,
             registry,
         };
         let registry = &families.registry;
@@ -124,6 +131,7 @@ impl Metrics {
         registry.register(Box::new(families.tokens.clone()))?;
         registry.register(Box::new(families.spent.clone()))?;
         registry.register(Box::new(families.saved.clone()))?;
+        registry.register(Box::new(families.closed.clone()))?;
         let build = IntGauge::with_opts(
             Opts::new("gateway_build_info", "Always 1; the version is a label.")
                 .const_label("version", env!("CARGO_PKG_VERSION")),
@@ -202,6 +210,11 @@ impl Metrics {
     pub fn open_connection(&self) -> OpenConnection {
         self.0.connections.inc();
         OpenConnection(self.0.connections.clone())
+    }
+
+    /// A connection was refused or cut.
+    pub fn connection_closed(&self, why: Closed) {
+        self.0.closed.with_label_values(&[why.name()]).inc();
     }
 
     /// Everything in Prometheus' text format 0.0.4.

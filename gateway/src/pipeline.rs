@@ -6,6 +6,7 @@
 //! accounted for exactly once, however it ends. What becomes of an answer whose nodes fail is in
 //! [`answer`].
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -34,12 +35,17 @@ use answer::Answer;
 /// How long it took until the answer began, in milliseconds, as OpenAI tells it.
 const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
 
-/// Answers a request that nodes answer.
-pub async fn serve(gateway: Gateway, api: Api, request: Request<Incoming>) -> Response<Body> {
+/// Answers a client's request that nodes answer.
+pub async fn serve(
+    gateway: Gateway,
+    client: IpAddr,
+    api: Api,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let settings = gateway.settings.now();
     let received = accept::accept(api, request);
     let (request_id, arrived) = (received.request_id.clone(), received.arrived);
-    let mut record = Record::open(&gateway, api, &request_id);
+    let mut record = Record::open(&gateway, api, client, &request_id);
     let mut limits = None;
     let admitted = admit(&gateway, &settings, received, &mut record, &mut limits).await;
     let answered = match admitted {

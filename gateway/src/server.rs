@@ -1,41 +1,35 @@
-//! The listeners: accept loop, connection cap, TLS, HTTP/1.1 and HTTP/2.
+//! The listeners: accept loop, and caps on connections. What becomes of a connection is in
+//! [`crate::edge`].
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::app::Gateway;
-use crate::settings::{Door, Live, Settings};
+use crate::edge::connection::Connection;
+use crate::edge::door::{Door, Guest};
+use crate::edge::{Closed, Edge, files};
+use crate::settings::{Live, Settings, Socket};
 use crate::tls::Acceptor;
-use crate::{admin, api};
 
 /// Connections of operators: Prometheus, a page or two, a command.
 const ADMIN_CONNECTIONS_MAX: usize = 256;
-
-/// A TLS handshake must be done after this.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const PING_INTERVAL: Duration = Duration::from_secs(20);
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Requests side by side on one HTTP/2 connection.
-const STREAMS_MAX: u32 = 200;
-/// Bytes of headers of one request.
-const HEADER_BYTES_MAX: u32 = 32 * 1024;
-/// Streams that a client may open and reset before we have answered (rapid reset).
-const RESETS_MAX: usize = 64;
 /// After a failed accept (out of file descriptors), before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// A peer that acknowledges nothing for so long is dead.
+const DEAD_AFTER: Duration = Duration::from_secs(20);
+/// How much later than we ourselves the kernel may give up a client that does not read.
+const KERNEL_GRACE: Duration = Duration::from_secs(5);
+/// Bytes that the kernel holds and has not sent: enough to keep a line busy, and little
+/// enough to notice soon that a client does not read.
+const UNSENT_BYTES_MAX: u32 = 256 * 1024;
 
 /// What is served on a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +41,7 @@ pub enum Service {
 }
 
 impl Service {
-    fn door(self, settings: &Live) -> &Door {
+    fn socket(self, settings: &Live) -> &Socket {
         match self {
             Self::Public => settings.public(),
             Self::Admin => settings.admin(),
@@ -72,41 +66,40 @@ impl Service {
 /// Serves until `stop`, then lets what is in flight finish, up to the configured time. In-flight
 /// requests of connections that are done count no more.
 pub async fn serve(service: Service, gateway: Gateway, stop: CancellationToken) {
-    let graceful = GracefulShutdown::new();
-    let door = service.door(&gateway.settings);
-    let (mut listeners, mut settings) = (door.changes(), gateway.settings.changes());
-    let mut room = Room::default();
+    let socket = service.socket(&gateway.settings);
+    let (mut listeners, mut settings) = (socket.changes(), gateway.settings.changes());
+    let (mut room, door, open) = (Room::default(), Arc::new(Door::default()), TaskTracker::new());
+    let mut now = settings.borrow_and_update().clone();
+    files::allow(service.connections_max(&now));
+    let mut edge = Arc::new(Edge::new(&now.config, &gateway.metrics, stop.clone()));
     loop {
-        let now = settings.borrow_and_update().clone();
         room.resize(service.connections_max(&now));
         let listener = listeners.borrow_and_update().clone();
         let (permit, accepted) = tokio::select! {
             accepted = accept(&room, listener.as_deref()) => accepted,
-            _ = settings.changed() => continue,
+            _ = settings.changed() => {
+                now = settings.borrow_and_update().clone();
+                edge = Arc::new(Edge::new(&now.config, &gateway.metrics, stop.clone()));
+                continue;
+            }
             _ = listeners.changed() => continue,
             () = stop.cancelled() => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "accept failed");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        tune(&stream);
-        let (tls, http) = (service.tls(&now), http(now.config.timeouts.header));
-        let open = gateway.metrics.open_connection();
-        let (gateway, watcher) = (gateway.clone(), graceful.watcher());
-        gateway.tasks.clone().spawn(async move {
-            Guest { service, gateway, http, watcher }.visits(stream, tls).await;
-            drop((permit, open));
-        });
+        let Some((stream, peer)) = accepted else { continue };
+        let Some(guest) = enter(&door, &edge, &gateway, peer) else { continue };
+        tune_client(&stream, edge.write);
+        let connection = Connection::new(service, gateway.clone(), edge.clone(), peer.ip());
+        let (tls, counted) = (service.tls(&now), gateway.metrics.open_connection());
+        gateway.tasks.spawn(open.track_future(async move {
+            connection.serve(stream, tls).await;
+            drop((permit, guest, counted));
+        }));
     }
     // New connections are refused from here on.
-    door.close();
+    socket.close();
+    open.close();
     let shutdown = gateway.settings.now().config.timeouts.shutdown;
-    if timeout(shutdown, graceful.shutdown()).await.is_err() {
+    if timeout(shutdown, open.wait()).await.is_err() {
         tracing::warn!("requests were cut off");
     }
 }
@@ -115,10 +108,17 @@ pub async fn serve(service: Service, gateway: Gateway, stop: CancellationToken) 
 async fn accept(
     room: &Room,
     listener: Option<&TcpListener>,
-) -> (Option<OwnedSemaphorePermit>, std::io::Result<(TcpStream, SocketAddr)>) {
+) -> (Option<OwnedSemaphorePermit>, Option<(TcpStream, SocketAddr)>) {
     let Some(listener) = listener else { return std::future::pending().await };
-    let permit = room.permits.clone().acquire_owned().await;
-    (permit.ok(), listener.accept().await)
+    let permit = room.permits.clone().acquire_owned().await.ok();
+    match listener.accept().await {
+        Ok(accepted) => (permit, Some(accepted)),
+        Err(error) => {
+            tracing::warn!(%error, "accept failed");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            (permit, None)
+        }
+    }
 }
 
 /// Room for connections.
@@ -148,62 +148,21 @@ impl Room {
     }
 }
 
-type Http = auto::Builder<TokioExecutor>;
-
-fn http(header_timeout: Duration) -> Http {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .max_concurrent_streams(STREAMS_MAX)
-        .max_header_list_size(HEADER_BYTES_MAX)
-        .max_pending_accept_reset_streams(RESETS_MAX);
-    builder
-}
-
-/// Whoever is at the other end of a connection.
-struct Guest {
-    service: Service,
-    gateway: Gateway,
-    http: Http,
-    watcher: Watcher,
-}
-
-impl Guest {
-    async fn visits(self, stream: TcpStream, tls: Option<Acceptor>) {
-        match tls {
-            None => self.speaks_http(stream).await,
-            Some(tls) => match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                Ok(Ok(stream)) => self.speaks_http(stream).await,
-                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-                Err(_) => tracing::debug!("TLS handshake took too long"),
-            },
-        }
+/// Nothing: the connection is refused. A proxy of ours, which has many clients, is not counted.
+fn enter(
+    door: &Arc<Door>,
+    edge: &Edge,
+    gateway: &Gateway,
+    peer: SocketAddr,
+) -> Option<Option<Guest>> {
+    if edge.proxies.trusts(peer.ip()) {
+        return Some(None);
     }
-
-    async fn speaks_http<S>(self, stream: S)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Self { service, gateway, http, watcher } = self;
-        let answer = service_fn(move |request| {
-            let gateway = gateway.clone();
-            async move {
-                Ok::<_, Infallible>(match service {
-                    Service::Public => api::serve(gateway, request).await,
-                    Service::Admin => admin::serve(&gateway, &request),
-                })
-            }
-        });
-        let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), answer);
-        // A broken connection concerns its client only.
-        if let Err(error) = watcher.watch(connection.into_owned()).await {
-            tracing::debug!(%error, "connection ended");
-        }
+    let guest = door.enter(peer.ip(), edge.connections_per_ip_max);
+    if guest.is_none() {
+        gateway.metrics.connection_closed(Closed::AddressLimit);
     }
+    guest.map(Some)
 }
 
 /// Small packets at once, and dead peers noticed.
@@ -216,5 +175,14 @@ pub fn tune(stream: &TcpStream) {
     // Missing support is no reason to refuse a connection.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&keepalive);
-    let _ = socket.set_tcp_user_timeout(Some(Duration::from_secs(20)));
+    let _ = socket.set_tcp_user_timeout(Some(DEAD_AFTER));
+}
+
+/// The same for a client. One that does not read is dead to the kernel, which must not cut it
+/// before `write` is over.
+fn tune_client(stream: &TcpStream, write: Duration) {
+    tune(stream);
+    let socket = SockRef::from(stream);
+    let _ = socket.set_tcp_user_timeout(Some(DEAD_AFTER.max(write + KERNEL_GRACE)));
+    let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
 }

@@ -26,14 +26,14 @@ pub struct Live(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     settings: watch::Sender<Arc<Settings>>,
-    public: Door,
-    admin: Door,
+    public: Socket,
+    admin: Socket,
 }
 
 /// A listener that another may take the place of. Snapshots of the settings do not hold it: it
 /// closes when its place is taken, and not with the last request of its time.
 #[derive(Debug)]
-pub struct Door(watch::Sender<Option<Arc<TcpListener>>>);
+pub struct Socket(watch::Sender<Option<Arc<TcpListener>>>);
 
 impl Live {
     /// The first settings.
@@ -49,8 +49,8 @@ impl Live {
         let keys = keys(&config, None);
         Ok(Self(Arc::new(Shared {
             settings: watch::Sender::new(Arc::new(Settings { config, keys })),
-            public: Door(watch::Sender::new(Some(public))),
-            admin: Door(watch::Sender::new(admin)),
+            public: Socket(watch::Sender::new(Some(public))),
+            admin: Socket(watch::Sender::new(admin)),
         })))
     }
 
@@ -65,12 +65,12 @@ impl Live {
     }
 
     /// Where clients come in.
-    pub fn public(&self) -> &Door {
+    pub fn public(&self) -> &Socket {
         &self.0.public
     }
 
     /// Where operators come in.
-    pub fn admin(&self) -> &Door {
+    pub fn admin(&self) -> &Socket {
         &self.0.admin
     }
 
@@ -98,7 +98,7 @@ impl Live {
     }
 }
 
-impl Door {
+impl Socket {
     /// The listener now and whenever another takes its place.
     pub fn changes(&self) -> watch::Receiver<Option<Arc<TcpListener>>> {
         self.0.subscribe()

@@ -8,8 +8,10 @@
 
 pub mod client;
 pub mod file_server;
+pub mod frames;
 pub mod mock_node;
 pub mod process;
+pub mod raw;
 pub mod wire;
 
 use std::path::{Path, PathBuf};

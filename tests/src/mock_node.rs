@@ -46,8 +46,10 @@ impl Drop for MockNode {
 
 /// A request that waits for the test.
 pub struct Asked {
-    /// Its body.
+    /// Its body; null where it is no JSON.
     pub body: Value,
+    /// The same as its bytes.
+    pub raw: Bytes,
     /// What the gateway knows of the answer.
     pub resume: Resume,
     /// Whose it is.
@@ -240,12 +242,12 @@ async fn serve(
     #[expect(clippy::disallowed_methods, reason = "our own gateway sends it")]
     let body = request.into_body().collect().await.map_err(|_| "the request broke off")?;
     let body = body.to_bytes();
-    let (resume, body) = body.split_at_checked(resume).ok_or("the body is too short")?;
+    let (resume, raw) = body.split_at_checked(resume).ok_or("the body is too short")?;
     let resume = serde_json::from_slice(resume).unwrap_or_default();
-    let body = serde_json::from_slice(body).map_err(|_| "not JSON")?;
+    let (raw, body) = (body.slice_ref(raw), serde_json::from_slice(raw).unwrap_or_default());
     let (reply, answer) = oneshot::channel();
     asked
-        .send(Asked { body, resume, tenant, authorization, reply })
+        .send(Asked { body, raw, resume, tenant, authorization, reply })
         .await
         .map_err(|_| "the test is over")?;
     answer.await.map_err(|_| "the test resets the stream")
@@ -306,6 +308,12 @@ impl Streaming {
     /// Any bytes.
     pub async fn send(&self, bytes: impl Into<Bytes>) {
         self.0.send(bytes.into()).await.expect("the stream is closed");
+    }
+
+    /// Any bytes; false: the gateway has given the stream up.
+    pub async fn offer(&self, bytes: impl Into<Bytes>) -> bool {
+        let sent = tokio::time::timeout(SOON, self.0.send(bytes.into())).await;
+        sent.expect("nobody reads the stream, and nobody ends it").is_ok()
     }
 
     /// One event with a piece of the answer.

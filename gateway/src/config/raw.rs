@@ -7,6 +7,7 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::HeaderValue;
 
+use super::edge::{read_cors, read_proxies};
 use super::files::Files;
 use super::section::{Problems, Section};
 use super::{Admin, Config, Limits, QueueTimeouts, StaticNode, Timeouts, external, keys};
@@ -25,6 +26,8 @@ pub const KEYS: &[&str] = &[
     "admin.key_file",
     "admin.tls.cert_file",
     "admin.tls.key_file",
+    "trusted_proxies",
+    "cors.allowed_origins",
     "keys[].name",
     "keys[].sha256",
     "keys[].class_max",
@@ -57,12 +60,15 @@ pub const KEYS: &[&str] = &[
     "external[].spend_per_day_max",
     "limits.body_bytes_max",
     "limits.connections_max",
+    "limits.connections_per_ip_max",
     "limits.queue_depth_max",
     "limits.queue_bytes_max",
     "limits.response_bytes_max",
     "limits.event_bytes_max",
     "timeouts.header_ms",
     "timeouts.body_ms",
+    "timeouts.keep_alive_ms",
+    "timeouts.write_ms",
     "timeouts.connect_ms",
     "timeouts.queue_ms",
     "timeouts.queue_interactive_ms",
@@ -132,6 +138,8 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
         (None, false) => Default::default(),
         (section, _) => read_nodes(section, &files, &mut problems),
     };
+    let trusted_proxies = read_proxies(&mut root, &mut problems);
+    let cors = read_cors(root.section("cors", &mut problems), &mut problems);
     let limits = read_limits(root.section("limits", &mut problems), &mut problems);
     let timeouts = read_timeouts(root.section("timeouts", &mut problems), &mut problems);
     let retries_max = root.number("retries_max", 2, 0..=10, &mut problems) as usize;
@@ -147,6 +155,8 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
             tls,
             admin,
             aliases,
+            trusted_proxies,
+            cors,
             keys,
             keys_file,
             allow_anonymous,
@@ -306,6 +316,7 @@ fn read_limits(section: Option<Section>, problems: &mut Problems) -> Limits {
     let limits = Limits {
         body_bytes_max: number("body_bytes_max", 4 * MIB, 8 * MIB),
         connections_max: number("connections_max", 4096, 1_000_000),
+        connections_per_ip_max: number("connections_per_ip_max", 512, 1_000_000),
         queue: Bounds {
             depth_max: number("queue_depth_max", 1024, 1_000_000),
             bytes_max: number("queue_bytes_max", 256 * MIB, 64 * 1024 * MIB),
@@ -325,6 +336,8 @@ fn read_timeouts(section: Option<Section>, problems: &mut Problems) -> Timeouts 
     let timeouts = Timeouts {
         header: ms("header_ms", 10_000),
         body: ms("body_ms", 30_000),
+        keep_alive: ms("keep_alive_ms", 75_000),
+        write: ms("write_ms", 30_000),
         connect: ms("connect_ms", 3_000),
         queue: QueueTimeouts {
             interactive: ms("queue_interactive_ms", 30_000),

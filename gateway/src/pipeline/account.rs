@@ -1,6 +1,7 @@
 //! Stage 7: the request is over. One record, completed by its Drop: metrics, and one line
 //! in the access log. Prompts and answers are never part of it.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use inference_protocol::resume::Usage;
@@ -21,6 +22,7 @@ pub struct Record {
     metrics: Metrics,
     dispatcher: Dispatcher,
     api: Api,
+    client: IpAddr,
     request_id: String,
     begun: Instant,
     tenant: Option<String>,
@@ -60,13 +62,14 @@ enum Outcome {
 }
 
 impl Record {
-    /// Opens the record of a request.
-    pub fn open(gateway: &Gateway, api: Api, request_id: &str) -> Self {
+    /// Opens the record of a client's request.
+    pub fn open(gateway: &Gateway, api: Api, client: IpAddr, request_id: &str) -> Self {
         gateway.metrics.request_begins();
         Self {
             metrics: gateway.metrics.clone(),
             dispatcher: gateway.dispatcher.clone(),
             api,
+            client,
             request_id: request_id.to_string(),
             begun: Instant::now(),
             tenant: None,
@@ -206,6 +209,7 @@ impl Record {
                 tracing::$level!(
                     target: "access",
                     request_id = self.request_id,
+                    client = %self.client,
                     api = self.api.name(),
                     tenant = self.tenant,
                     class = self.class_name(),

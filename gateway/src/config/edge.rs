@@ -1,0 +1,99 @@
+//! What a configuration says about the edge of the public listener.
+
+use super::raw::Problem;
+use super::section::{Problems, Section};
+use crate::edge::address::{Proxies, network};
+use crate::edge::cors::{Cors, origin};
+
+/// Longest list of networks or origins: each request walks them.
+const LIST_MAX: usize = 256;
+
+/// The proxies whose word about addresses is believed.
+pub(super) fn read_proxies(root: &mut Section, problems: &mut Problems) -> Proxies {
+    let texts = root.texts("trusted_proxies", problems);
+    let expected = "expected an address or a network, such as 10.0.0.0/8";
+    Proxies::new(parse_all("trusted_proxies", &texts, network, expected, problems))
+}
+
+/// Which pages browsers may let ask.
+pub(super) fn read_cors(section: Option<Section>, problems: &mut Problems) -> Cors {
+    let Some(mut section) = section else { return Cors::Off };
+    let texts = section.texts("allowed_origins", problems);
+    section.finish(problems);
+    if texts == ["*"] {
+        return Cors::Any;
+    }
+    let expected = "expected an origin, such as https://app.example.com, or '*' alone";
+    let origins = parse_all("cors.allowed_origins", &texts, origin, expected, problems);
+    if origins.is_empty() { Cors::Off } else { Cors::Origins(origins) }
+}
+
+fn parse_all<T>(
+    path: &str,
+    texts: &[String],
+    parse: impl Fn(&str) -> Option<T>,
+    expected: &str,
+    problems: &mut Problems,
+) -> Vec<T> {
+    if texts.len() > LIST_MAX {
+        let message = format!("expected at most {LIST_MAX} of them");
+        problems.push(Problem { path: path.into(), message });
+        return Vec::new();
+    }
+    let mut parsed = Vec::new();
+    for (at, text) in texts.iter().enumerate() {
+        match parse(text) {
+            Some(value) => parsed.push(value),
+            None => {
+                let path = format!("{path}[{at}]");
+                problems.push(Problem { path, message: expected.into() });
+            }
+        }
+    }
+    parsed
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::files::Files;
+    use crate::config::load::parse;
+    use crate::config::raw::check;
+    use crate::edge::cors::Cors;
+
+    const MINIMAL: &str =
+        "allow_anonymous: true\nnodes: {static: [{url: 'http://10.0.0.1:8080'}]}\n";
+
+    fn read(more: &str) -> Result<crate::config::Config, Vec<String>> {
+        let checked = check(parse(&format!("{MINIMAL}{more}")).unwrap(), Files::default());
+        checked.map_err(|problems| problems.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn nobody_is_trusted_and_no_page_may_ask_unless_that_is_said() {
+        let config = read("").unwrap();
+        assert!(!config.trusted_proxies.trusts("127.0.0.1".parse().unwrap()));
+        assert!(matches!(config.cors, Cors::Off));
+        assert!(matches!(read("cors: {allowed_origins: []}").unwrap().cors, Cors::Off));
+        assert!(matches!(read("cors: {allowed_origins: ['*']}").unwrap().cors, Cors::Any));
+        let config = read("trusted_proxies: [10.0.0.0/8, '::1']").unwrap();
+        assert!(config.trusted_proxies.trusts("::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_network_and_no_origin_is_said_by_its_place() {
+        let found = read(
+            "trusted_proxies: [10.0.0.0/8, 10.0.0.0/99]\ncors: {allowed_origins: [a.b, '*']}\n\
+             limits: {connections_per_ip_max: 0}",
+        )
+        .unwrap_err();
+        for begin in [
+            "trusted_proxies[1]: expected an address or a network",
+            "cors.allowed_origins[0]: expected an origin",
+            "cors.allowed_origins[1]: expected an origin",
+            "limits.connections_per_ip_max: expected a whole number, 1 to",
+        ] {
+            assert!(found.iter().any(|p| p.starts_with(begin)), "{begin} in {found:#?}");
+        }
+        assert_eq!(found.len(), 4, "{found:#?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! Whose address a request has. What a client says of itself is believed only where a proxy of
+//! ours has written it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use hyper::header::HeaderMap;
+use ipnet::IpNet;
+
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// The networks of proxies whose X-Forwarded-For is believed.
+#[derive(Debug, Clone, Default)]
+pub struct Proxies(Vec<IpNet>);
+
+impl Proxies {
+    /// These networks.
+    pub fn new(networks: Vec<IpNet>) -> Self {
+        Self(networks)
+    }
+
+    /// Whether an address is one of them. An IPv4 address is the same in IPv6's clothes.
+    pub fn trusts(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&address))
+    }
+
+    /// The client of a request that came from `peer`: the rightmost address that no proxy of
+    /// ours has, since everything left of it was written by somebody we do not know.
+    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        let mut client = peer.to_canonical();
+        let hops = headers.get_all(FORWARDED_FOR).into_iter().rev();
+        let mut hops = hops.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
+        while self.trusts(client) {
+            // Something that is no address ends what can be believed.
+            let Some(hop) = hops.next().and_then(parse) else { break };
+            client = hop;
+        }
+        client
+    }
+}
+
+/// An address, as proxies write it: some with a port, some in brackets.
+fn parse(hop: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(hop).ok()?.trim().trim_matches('"');
+    let with_port = || text.parse().ok().map(|address: SocketAddr| address.ip());
+    let address = text.trim_matches(['[', ']']).parse().ok().or_else(with_port)?;
+    Some(address.to_canonical())
+}
+
+/// A network of the configuration, or a single address.
+pub fn network(text: &str) -> Option<IpNet> {
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    text.parse().ok().or_else(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(peer: &str, forwarded: &[&str]) -> String {
+        let networks = ["10.0.0.0/8", "::1", "2001:db8:5::/48"].map(|n| network(n).unwrap());
+        let mut headers = HeaderMap::new();
+        for line in forwarded {
+            headers.append(FORWARDED_FOR, line.parse().unwrap());
+        }
+        let proxies = Proxies::new(networks.to_vec());
+        proxies.client(peer.parse().unwrap(), &headers).to_string()
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_is_believed() {
+        assert_eq!(client("192.0.2.1", &["203.0.113.9"]), "192.0.2.1");
+        assert_eq!(client("10.1.2.3", &["203.0.113.9"]), "203.0.113.9");
+        assert_eq!(client("::ffff:10.1.2.3", &["203.0.113.9"]), "203.0.113.9");
+        assert_eq!(client("::1", &[]), "::1");
+    }
+
+    #[test]
+    fn the_rightmost_address_that_is_not_trusted_counts() {
+        assert_eq!(client("10.0.0.1", &["1.1.1.1, 203.0.113.9 ,10.0.0.2"]), "203.0.113.9");
+        assert_eq!(client("10.0.0.1", &["1.1.1.1", "203.0.113.9, 10.0.0.2"]), "203.0.113.9");
+        assert_eq!(client("10.0.0.1", &["10.0.0.3, 10.0.0.2"]), "10.0.0.3");
+        assert_eq!(client("10.0.0.1", &["[2001:db8:5::7]:443", "[::1]"]), "2001:db8:5::7");
+        assert_eq!(client("10.0.0.1", &["203.0.113.9:5555"]), "203.0.113.9");
+    }
+
+    #[test]
+    fn what_is_no_address_ends_what_is_believed() {
+        for noise in ["unknown", "", "1.2.3", "'; drop table", ", ,", "\u{e9}"] {
+            assert_eq!(client("10.0.0.1", &[&format!("1.1.1.1, {noise}")]), "10.0.0.1");
+        }
+        assert_eq!(client("10.0.0.1", &["junk, 10.0.0.2"]), "10.0.0.2");
+    }
+}

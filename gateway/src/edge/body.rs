@@ -1,0 +1,48 @@
+//! An answer's body as the connection sees it: while it is there, its request is in flight.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+use super::stall::InFlight;
+use super::streams;
+use crate::respond::Body;
+
+/// A body whose end is noticed, and whether it is asked for more.
+#[derive(Debug)]
+pub struct Tracked {
+    body: Body,
+    _in_flight: InFlight,
+}
+
+impl Tracked {
+    /// The body of a request's answer.
+    pub fn new(body: Body, in_flight: InFlight) -> Self {
+        Self { body, _in_flight: in_flight }
+    }
+}
+
+impl http_body::Body for Tracked {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        streams::gives(matches!(frame, Poll::Ready(Some(_))));
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,171 @@
+//! A connection's bytes: what is read is told to its [`Watch`], and a client that takes nothing
+//! of what we write for a while is cut. The error that it gets ends its requests, and with them
+//! the slots that they hold.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep, sleep_until};
+
+use super::Closed;
+use super::pulse::{Patience, Pulse};
+use crate::metrics::Metrics;
+
+/// What a connection's bytes, its requests and its timer know of each other.
+#[derive(Debug)]
+pub struct Watch {
+    pulse: Mutex<Pulse>,
+    metrics: Metrics,
+}
+
+impl Watch {
+    /// Of a new connection.
+    pub fn new(metrics: Metrics) -> Self {
+        Self { pulse: Mutex::new(Pulse::new(Instant::now())), metrics }
+    }
+
+    fn pulse(&self) -> MutexGuard<'_, Pulse> {
+        self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request has arrived; it is over when the result is dropped.
+    pub fn begins(self: &Arc<Self>, is_multiplexed: bool) -> InFlight {
+        self.pulse().begins(is_multiplexed);
+        InFlight(self.clone())
+    }
+
+    /// Waits until the client has kept us waiting for too long. Looks again now and then:
+    /// deadlines come and go with every request.
+    pub async fn expires(&self, patience: &Patience) -> Closed {
+        loop {
+            let now = Instant::now();
+            let next = match self.pulse().deadline(patience) {
+                Some((at, why)) if at <= now => return why,
+                Some((at, _)) => at.min(now + patience.shortest()),
+                None => now + patience.shortest(),
+            };
+            sleep_until(next.into()).await;
+        }
+    }
+
+    /// The bytes are not HTTP any more: a node's link, which has its own deadlines.
+    pub fn retires(&self) {
+        self.pulse().retires();
+    }
+
+    /// Counts why it ended.
+    pub fn closed(&self, why: Closed) {
+        self.metrics.connection_closed(why);
+    }
+
+    fn reads(&self, bytes: usize) -> io::Result<()> {
+        let mut pulse = self.pulse();
+        pulse.reads(bytes, Instant::now());
+        if pulse.is_noisy() {
+            self.closed(Closed::Noise);
+            return Err(io::Error::other("it sends much and asks nothing"));
+        }
+        Ok(())
+    }
+}
+
+/// One request of a connection.
+#[derive(Debug)]
+pub struct InFlight(Arc<Watch>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.pulse().ends(Instant::now());
+    }
+}
+
+/// A connection's bytes.
+#[derive(Debug)]
+pub struct Watched<S> {
+    inner: S,
+    watch: Arc<Watch>,
+    write: Duration,
+    /// Runs while the client takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
+    is_cut: bool,
+}
+
+impl<S> Watched<S> {
+    /// Writes to it may stand still for so long.
+    pub fn new(inner: S, watch: Arc<Watch>, write: Duration) -> Self {
+        Self { inner, watch, write, stalled: None, is_cut: false }
+    }
+
+    /// What a write has come to; one that waits is given up in time.
+    fn within<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(self.write)));
+        if stalled.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        if !std::mem::replace(&mut self.is_cut, true) {
+            self.watch.closed(Closed::Stalled);
+        }
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        match (&read, buffer.filled().len() - before) {
+            (Poll::Ready(Ok(())), bytes @ 1..) => Poll::Ready(self.watch.reads(bytes)),
+            _ => read,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.within(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(context, parts);
+        self.within(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.inner).poll_flush(context);
+        self.within(flushed, context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.inner).poll_shutdown(context);
+        self.within(shut, context)
+    }
+}
