@@ -10,9 +10,17 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-.PHONY: demo test build setup setup-test lint unit end-to-end avx2 bench-engine bench-gateway soak kills deny
+.PHONY: demo dist dist-gateway test build setup setup-test lint unit end-to-end avx2 bench-engine bench-gateway soak kills deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
+
+## The binaries as they are installed, in target/dist: optimised across crates. llama.cpp is compiled
+## once more for this.
+dist: setup
+	$(CARGO) build --profile dist --locked --workspace --bins
+
+dist-gateway: setup
+	$(CARGO) build --profile dist --locked --package flotilla-gateway
 
 ## A gateway, two nodes and one streamed chat. ONCE=1 stops after the answer, PORT= is the
 ## gateway's.
@@ -80,8 +88,9 @@ bench-engine: build
 
 ## What the gateway costs beside nginx and HAProxy (apt install nginx-light haproxy), and what
 ## its routing is worth, in simulated time: one line of JSON for each figure. Two minutes.
-bench-gateway: build
-	@$(CARGO) test $(CHOICE) --test bench_gateway -- --ignored --nocapture 2>/dev/null | grep '^{'
+bench-gateway: dist-gateway
+	@FLOTILLA_BINARIES=$(abspath $(TARGET))/dist \
+	    $(CARGO) test $(CHOICE) --test bench_gateway -- --ignored --nocapture 2>/dev/null | grep '^{'
 	@$(CARGO) test $(CHOICE) --test simulation -- --nocapture 2>/dev/null | grep '^{'
 
 ## Mixed traffic for MINUTES against one agent: fails if memory grows or anything stays in flight.

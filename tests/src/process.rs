@@ -21,8 +21,12 @@ pub const JOIN_KEY: &str = "a-join-key-for-tests-only";
 /// The operators' key of all test gateways.
 pub const ADMIN_KEY: &str = "an-operators-key-for-tests";
 
-/// The binary that `cargo build --release` made, beside this test.
+/// The binary that `cargo build --release` made, beside this test, or the one in the folder that
+/// FLOTILLA_BINARIES names.
 pub fn binary(name: &str) -> PathBuf {
+    if let Some(folder) = std::env::var_os("FLOTILLA_BINARIES") {
+        return Path::new(&folder).join(name);
+    }
     let test = std::env::current_exe().unwrap();
     let path = test.parent().and_then(Path::parent).unwrap().join(name);
     assert!(path.exists(), "{} is missing: run 'make build' first", path.display());

@@ -38,13 +38,13 @@ pub async fn stream(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
         let begun = begin(&mut answer).await;
         (answer, begun)
     });
-    let mut response = match (is_streamed, timeout(patience, &mut beginning).await) {
-        (_, Ok((answer, begun))) => respond(answer, begun)?,
-        (true, Err(_)) => respond::event_stream(relay(Rest::Comment(beginning, patience))),
-        (false, Err(_)) => {
-            let (answer, begun) = beginning.await;
-            respond(answer, begun)?
-        }
+    let begun = match is_streamed {
+        true => timeout(patience, &mut beginning).await.ok(),
+        false => Some((&mut beginning).await),
+    };
+    let mut response = match begun {
+        Some((answer, begun)) => respond(answer, begun)?,
+        None => respond::event_stream(relay(Rest::Comment(beginning, patience))),
     };
     response.headers_mut().insert(CLASS, class);
     Ok(response)

@@ -130,12 +130,13 @@ async fn haproxy(upstream: SocketAddr) -> Proxy {
 
 async fn gateway(upstream: SocketAddr) -> Proxy {
     let folder = Folder::new();
-    let made = run("flotilla-gateway", &["key", "new", "--name", "bench"]).stdout;
-    let key = made.lines().nth(1).unwrap().to_string();
-    let entry = &made[made.find("keys:").unwrap()..].trim_end();
+    let limits = ["--requests-per-minute", "100000000", "--tokens-per-minute", "4000000000"];
+    let made = run("flotilla-gateway", &[&["key", "new", "--name", "bench"][..], &limits].concat());
+    let key = made.stdout.lines().nth(1).unwrap().to_string();
+    let entry = &made.stdout[made.stdout.find("keys:").unwrap()..];
     let config = format!(
-        "listen: 127.0.0.1:0\n{entry}\n    requests_per_minute: 100000000\n    \
-         tokens_per_minute: 4000000000\nnodes: {{static: [{{url: 'http://{upstream}'}}]}}\n"
+        "listen: 127.0.0.1:0\n{entry}limits: {{connections_per_ip_max: 4096}}\n\
+         nodes: {{static: [{{url: 'http://{upstream}'}}]}}\n"
     );
     let config = folder.write("gateway.yaml", config);
     let arguments = ["run", "--config", config.to_str().unwrap()];
