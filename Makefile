@@ -10,7 +10,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-.PHONY: demo dist dist-gateway test build setup setup-test lint unit end-to-end avx2 bench-engine bench-gateway soak kills deny
+.PHONY: demo dist dist-gateway test build setup setup-test lint unit end-to-end avx2 bench-engine bench-gateway soak kills overload deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -103,6 +103,12 @@ soak: build
 KILLS := 100
 kills: build
 	FLOTILLA_KILLS=$(KILLS) $(CARGO) test $(CHOICE) --test process -- --nocapture kills::
+
+## Ten times more requests than the nodes can answer, for OVERLOAD seconds.
+OVERLOAD := 120
+overload: dist-gateway
+	FLOTILLA_OVERLOAD=$(OVERLOAD) FLOTILLA_BINARIES=$(abspath $(TARGET))/dist \
+	    $(CARGO) test $(CHOICE) --test edge -- --nocapture overload:: 2>&1 | grep '^{'
 
 ## Licences, sources and known faults of what we depend on. Needs cargo-deny and a network.
 deny:

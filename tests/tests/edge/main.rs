@@ -11,6 +11,7 @@ mod cors;
 mod crowd;
 mod floods;
 mod malformed;
+mod overload;
 mod slow;
 
 use fleet_tests::mock_node::{MockNode, healthy};
