@@ -256,7 +256,10 @@ impl<L> Fleet<L> {
     /// Whether all nodes that suit are ready and have failed the request: none is left to hope
     /// for. Nobody hopes for what is cordoned.
     pub fn all_have_failed(&self, model: &str, seek: &Seek) -> bool {
-        let suits = |e: &Endpoint<L>| e.suits(model, seek) && !e.is_cordoned;
+        // Where there are nodes, others are asked when there is no hope for these.
+        let others = self.is_external_only(model);
+        let counts = |e: &Endpoint<L>| others || e.external.is_none();
+        let suits = |e: &Endpoint<L>| counts(e) && e.suits(model, seek) && !e.is_cordoned;
         let mut suiting = self.serving(model).filter(|(_, e)| suits(e)).peekable();
         let has_failed = |id, e: &Endpoint<L>| e.is_ready() && e.has_failed(id, &seek.tried);
         suiting.peek().is_some() && suiting.all(|(id, e)| has_failed(id, e))

@@ -102,6 +102,16 @@ async fn a_key_that_prefers_it_goes_outside_with_what_is_interactive_only() {
 }
 
 #[tokio::test]
+async fn what_all_nodes_have_failed_goes_outside_and_does_not_wait_for_its_deadline() {
+    let (gateway, mut gpu) = gateway(USE, "").await;
+    let mut a = gateway.node("a", 1).await;
+    let running = gateway.asks("one");
+    a.asked().await.refuse(500);
+    answer(gpu.asked().await, "from the gpu", 1, 1);
+    assert_eq!(running.await.unwrap().content(), "from the gpu");
+}
+
+#[tokio::test]
 async fn a_key_that_may_not_go_outside_does_not() {
     let (secret, entry) = key("never");
     let (gateway, mut gpu) = gateway(&entry, "").await;

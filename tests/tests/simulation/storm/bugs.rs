@@ -40,11 +40,13 @@ pub enum Bug {
     ForgetTheLost,
     /// A node counts as having a slot more than it has.
     FreeSlotsOverstated,
+    /// A cordoned node that comes back is not cordoned any more.
+    ForgetCordon,
 }
 
 impl Bug {
     /// All that are bugs.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::LeakWhenClientLeaves,
         Self::LeakWhenAttemptFails,
         Self::LeakWhenGrantIsLate,
@@ -62,5 +64,6 @@ impl Bug {
         Self::HearTheDead,
         Self::ForgetTheLost,
         Self::FreeSlotsOverstated,
+        Self::ForgetCordon,
     ];
 }

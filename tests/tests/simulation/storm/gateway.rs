@@ -1,6 +1,6 @@
 //! The gateway of a storm: what dispatcher and answers do, around the same pure cores.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use flotilla_gateway::admission::{Bounds, TicketId};
@@ -38,6 +38,8 @@ pub struct Gateway {
     pub bug: Bug,
     /// What each node last said, by its endpoint.
     told: HashMap<EndpointId, NodeState>,
+    /// Nodes that operators want nothing new on.
+    cordoned: HashSet<usize>,
     /// What does not hold.
     pub violations: Vec<String>,
     pub resumes: u64,
@@ -63,6 +65,7 @@ impl Gateway {
             jobs: 0,
             bug,
             told: HashMap::new(),
+            cordoned: HashSet::new(),
             violations: Vec::new(),
             resumes: 0,
             retries: 0,
@@ -77,10 +80,27 @@ impl Gateway {
     }
 
     pub fn join(&mut self, node: usize, status: NodeStatus, now: f64) -> EndpointId {
-        let state = status.state;
+        let (state, name) = (status.state, status.node.clone());
         let (id, _) = self.broker.fleet.add(node, status, at(now));
         self.told.insert(id, state);
+        if self.bug == Bug::ForgetCordon {
+            self.broker.fleet.uncordon(&name, |_| {});
+        }
         id
+    }
+
+    /// An operator lets a node get nothing new; if it is drained, what it has goes elsewhere.
+    pub fn cordon(&mut self, node: usize, name: &str, is_drained: bool, now: f64) {
+        let Some(id) = self.broker.fleet.cordon(name) else { return };
+        self.cordoned.insert(node);
+        let here: Vec<usize> = self.running_at(id).map(|(number, _)| number).collect();
+        here.into_iter().filter(|_| is_drained).for_each(|number| self.look_elsewhere(number, now));
+    }
+
+    /// An operator lets a node get requests again.
+    pub fn uncordon(&mut self, node: usize, name: &str) {
+        self.cordoned.remove(&node);
+        self.broker.fleet.uncordon(name, |_| {});
     }
 
     pub fn observe(&mut self, id: EndpointId, mut status: NodeStatus, now: f64) {
@@ -289,6 +309,7 @@ impl Gateway {
                 "a node that is not there or not ready",
             ),
             (endpoint.health.is_out(), "an ejected node"),
+            (self.cordoned.contains(&endpoint.link), "a cordoned node"),
             (request.failed.contains(&attempt), "the engine that failed it"),
             (now > deadline + 1e-6, "a slot after its deadline"),
         ];

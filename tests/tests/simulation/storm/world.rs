@@ -11,6 +11,7 @@ use inference_protocol::fleet::NodeState;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
+use super::Report;
 use super::bugs::Bug;
 use super::gateway::{Gateway, Sent};
 use super::node::Node;
@@ -29,7 +30,7 @@ const AFTERMATH: f64 = 600.0;
 
 /// Something that happens.
 #[derive(Debug, Clone, Copy)]
-enum Happening {
+pub(super) enum Happening {
     Arrives(usize),
     Leaves(usize),
     Expires(usize),
@@ -48,45 +49,36 @@ enum Happening {
     Recovers(usize, u64),
     /// It goes on where it stood still.
     Thaws(usize, u64),
+    /// An operator lets it get requests again.
+    Uncordons(usize),
     /// Streams that stand still are looked for.
     Looks,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Fault {
+pub(super) enum Fault {
     Crash,
     EngineDeath,
     Freeze,
     LinkCut,
     Drain,
     Lie,
+    /// Not its own: an operator moves it, or configures the gateway anew.
+    Operate,
     /// Its clock, and the gateway's with it, jumps: a machine that was suspended.
     Jump,
 }
 
-/// What became of a storm.
-#[derive(Debug, Default)]
-pub struct Report {
-    pub violations: Vec<String>,
-    pub complete: usize,
-    pub failed: usize,
-    pub refused: usize,
-    pub left: usize,
-    pub quarantined: usize,
-    pub resumes: u64,
-    pub retries: u64,
-    pub moved: u64,
-}
-
-struct World {
-    now: f64,
+/// See the module.
+pub(super) struct World {
+    pub(super) now: f64,
     /// When all must be over.
     end: f64,
     random: Pcg64,
     agenda: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: HashMap<u64, Happening>,
     next: u64,
-    nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
     /// Each node's link, and when it was last heard of.
     links: Vec<Option<(EndpointId, f64)>>,
     /// Whether a node's next step is on the agenda, for its life.
@@ -95,7 +87,7 @@ struct World {
     wires: Vec<VecDeque<(u64, Option<String>)>>,
     /// Requests by their numbers at nodes.
     jobs: HashMap<u64, usize>,
-    gateway: Gateway,
+    pub(super) gateway: Gateway,
 }
 
 /// Plays a storm.
@@ -132,16 +124,16 @@ impl World {
         }
     }
 
-    fn pick(&mut self, n: u32) -> u32 {
+    pub(super) fn pick(&mut self, n: u32) -> u32 {
         self.random.next_u32() % n
     }
 
     /// 0 to 1.
-    fn part(&mut self) -> f64 {
+    pub(super) fn part(&mut self) -> f64 {
         f64::from(self.random.next_u32()) / f64::from(u32::MAX)
     }
 
-    fn at(&mut self, when: f64, what: Happening) {
+    pub(super) fn at(&mut self, when: f64, what: Happening) {
         self.next += 1;
         self.agenda.push(Reverse(((when * 1e9) as u64, self.next)));
         self.happenings.insert(self.next, what);
@@ -168,13 +160,14 @@ impl World {
         }
         for _ in 0..self.pick(3 + self.nodes.len() as u32 * 3) {
             let (when, node) = (self.part() * STORM, self.pick(self.nodes.len() as u32) as usize);
-            let fault = match self.pick(14) {
+            let fault = match self.pick(18) {
                 0..=2 => Fault::Crash,
                 3..=5 => Fault::EngineDeath,
                 6 | 7 => Fault::Freeze,
                 8 | 9 => Fault::LinkCut,
                 10 | 11 => Fault::Drain,
                 12 => Fault::Lie,
+                13..=16 => Fault::Operate,
                 _ => Fault::Jump,
             };
             self.at(when, Happening::Fault(node, fault));
@@ -285,6 +278,7 @@ impl World {
                 }
             }
             Happening::Thaws(node, life) => self.thaws(node, life),
+            Happening::Uncordons(node) => self.uncordons(node),
             Happening::Looks => {
                 for number in self.gateway.idle_since(now - IDLE) {
                     self.gateway.fails(number, Error::NodeTimeout, now);
@@ -361,7 +355,7 @@ impl World {
         self.at(self.now + after, Happening::Joins(node));
     }
 
-    fn expect_all(&mut self) {
+    pub(super) fn expect_all(&mut self) {
         (0..self.gateway.requests.len()).for_each(|number| self.expect(number));
     }
 
@@ -446,6 +440,7 @@ impl World {
                 self.nodes[node].lie = self.pick(3);
                 self.tell(node);
             }
+            Fault::Operate => self.operates(node),
             Fault::Jump => {
                 let jump = self.part() * 120.0;
                 self.now += jump;

@@ -1,0 +1,35 @@
+//! What operators do in a storm: nodes are cordoned, drained and let back in, and the gateway is
+//! configured anew.
+
+use flotilla_gateway::admission::Bounds;
+use flotilla_gateway::routing::Policy;
+
+use super::world::{Happening, World};
+
+impl World {
+    pub(super) fn operates(&mut self, node: usize) {
+        match self.pick(3) {
+            0 => self.configures(),
+            choice => self.cordons(node, choice == 1),
+        }
+    }
+
+    fn configures(&mut self) {
+        let policy = Policy::ALL[self.pick(4) as usize];
+        let bounds = Bounds { depth_max: 8 + self.pick(100) as usize, bytes_max: 1 << 20 };
+        self.gateway.broker.configure(bounds, policy);
+    }
+
+    fn cordons(&mut self, node: usize, is_drained: bool) {
+        let name = self.nodes[node].name.clone();
+        self.gateway.cordon(node, &name, is_drained, self.now);
+        self.expect_all();
+        let after = 2.0 + self.part() * 20.0;
+        self.at(self.now + after, Happening::Uncordons(node));
+    }
+
+    pub(super) fn uncordons(&mut self, node: usize) {
+        let name = self.nodes[node].name.clone();
+        self.gateway.uncordon(node, &name);
+    }
+}
