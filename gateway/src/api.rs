@@ -1,7 +1,6 @@
 //! Paths and methods -> what is done about them.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use hyper::body::Incoming;
@@ -10,6 +9,7 @@ use inference_protocol::fleet::JOIN_PATH;
 use inference_protocol::openai::{Model, ModelList, to_json};
 
 use crate::app::Gateway;
+use crate::edge::Peer;
 use crate::error::Error;
 use crate::fleet::join;
 use crate::pipeline;
@@ -75,17 +75,17 @@ impl Api {
 }
 
 /// Answers one request of a client; errors are rendered here and in the pipeline.
-pub async fn serve(gateway: Gateway, client: IpAddr, request: Request<Incoming>) -> Response<Body> {
+pub async fn serve(gateway: Gateway, peer: Peer<'_>, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path();
     let api = Api::at(path).filter(|_| request.method() == Method::POST);
     if let Some(api) = api {
-        return pipeline::serve(gateway, client, api, request).await;
+        return pipeline::serve(gateway, peer.address, api, request).await;
     }
     let request_id = request_id(request.headers());
     let answered = match path {
         path if Api::at(path).is_some() => Err(Error::Method("POST")),
         path if path == JOIN_PATH => {
-            only(&request, "POST").and_then(|()| join::join(&gateway, request))
+            only(&request, "POST").and_then(|()| join::join(&gateway, &peer, request))
         }
         _ => look(&gateway, &request),
     };

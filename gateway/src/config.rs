@@ -19,13 +19,14 @@ use crate::fleet::{External, Terms};
 use crate::limiter::KeyLimits;
 use crate::routing::Policy;
 use crate::secret::KeyDigest;
-use crate::tls::{Acceptor, Dialler};
+use crate::tls::{Acceptor, Authority, Dialler};
 
 mod edge;
 mod external;
 pub mod files;
 pub mod keys;
 pub mod load;
+mod nodes;
 pub mod raw;
 mod section;
 
@@ -54,6 +55,8 @@ pub struct Config {
     pub allow_anonymous: bool,
     /// The key that nodes join with; absent where none may.
     pub join_key: Option<KeyDigest>,
+    /// Who must vouch for nodes that join, where somebody must.
+    pub node_authority: Option<Authority>,
     /// Nodes that we dial.
     pub static_nodes: Vec<StaticNode>,
     /// What a node costs in an hour.

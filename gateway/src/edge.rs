@@ -16,12 +16,14 @@ pub mod pulse;
 pub mod stall;
 pub mod streams;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::metrics::Metrics;
+use crate::tls::Authority;
 use address::Proxies;
 use connection::Http;
 use cors::Cors;
@@ -59,6 +61,15 @@ impl Edge {
             stop,
         }
     }
+}
+
+/// Who sends a request, as far as its connection tells.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer<'a> {
+    /// Its address, which a trusted proxy may have told.
+    pub address: IpAddr,
+    /// Who vouches for it: its certificate was verified.
+    pub authority: Option<&'a Authority>,
 }
 
 /// Why a connection was refused or cut: the closed set of a metric's labels.

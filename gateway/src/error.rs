@@ -21,6 +21,8 @@ pub enum Error {
     KeyWrong,
     /// A node's join key is not ours.
     JoinKeyWrong,
+    /// A node showed no certificate that we ask nodes for.
+    JoinCertificate,
     /// The operators' key is not ours.
     AdminKeyWrong,
     /// There is no operators' key.
@@ -102,7 +104,8 @@ impl Error {
             Self::ModelForbidden(_) | Self::AdminOff => 403,
             Self::RateLimited { .. } => 429,
             Self::Method(_) => 405,
-            Self::KeyMissing | Self::KeyWrong | Self::JoinKeyWrong | Self::AdminKeyWrong => 401,
+            Self::KeyMissing | Self::KeyWrong | Self::AdminKeyWrong => 401,
+            Self::JoinKeyWrong | Self::JoinCertificate => 401,
             Self::JoinInvalid(_) | Self::Malformed(_) | Self::Header(..) => 400,
             Self::JoinVersion => 426,
             Self::TooLarge(_) => 413,
@@ -124,6 +127,7 @@ impl Error {
             Self::Method(_) => "method_not_allowed",
             Self::KeyMissing | Self::KeyWrong => "invalid_api_key",
             Self::JoinKeyWrong => "invalid_join_key",
+            Self::JoinCertificate => "join_certificate_missing",
             Self::AdminKeyWrong => "invalid_admin_key",
             Self::AdminOff => "admin_disabled",
             Self::UnknownNode(_) => "node_not_found",
@@ -158,6 +162,7 @@ impl Error {
             | Self::KeyMissing
             | Self::KeyWrong
             | Self::JoinKeyWrong
+            | Self::JoinCertificate
             | Self::AdminKeyWrong
             | Self::AdminOff
             | Self::UnknownNode(_)
@@ -194,6 +199,7 @@ impl Error {
             | Self::KeyMissing
             | Self::KeyWrong
             | Self::JoinKeyWrong
+            | Self::JoinCertificate
             | Self::AdminKeyWrong
             | Self::AdminOff
             | Self::UnknownNode(_)
@@ -277,6 +283,11 @@ impl std::fmt::Display for Error {
             }
             Self::KeyWrong => write!(f, "the API key is not known here"),
             Self::JoinKeyWrong => write!(f, "the join key is wrong"),
+            Self::JoinCertificate => write!(
+                f,
+                "nodes must show a certificate here; start the agent with --join-cert-file and \
+                 --join-cert-key-file"
+            ),
             Self::AdminKeyWrong => {
                 write!(
                     f,
@@ -367,6 +378,7 @@ mod tests {
             (Error::KeyMissing, 401, "invalid_api_key", Client, false),
             (Error::KeyWrong, 401, "invalid_api_key", Client, false),
             (Error::JoinKeyWrong, 401, "invalid_join_key", Client, false),
+            (Error::JoinCertificate, 401, "join_certificate_missing", Client, false),
             (Error::AdminKeyWrong, 401, "invalid_admin_key", Client, false),
             (Error::AdminOff, 403, "admin_disabled", Client, false),
             (Error::UnknownNode("x".into()), 404, "node_not_found", Client, false),

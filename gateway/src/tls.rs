@@ -1,4 +1,4 @@
-//! TLS for the public listener and for dialling static nodes. The only file that names rustls.
+//! TLS for the listeners and for dialling static nodes. The only file that names rustls.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,6 +6,8 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
@@ -15,6 +17,42 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 pub struct Acceptor {
     acceptor: TlsAcceptor,
     certificate: PathBuf,
+    /// Whose certificates it asks clients for.
+    authority: Option<Authority>,
+}
+
+/// Who vouches for clients: certificates that are signed by its own ones are believed.
+#[derive(Clone)]
+pub struct Authority {
+    verifier: Arc<dyn ClientCertVerifier>,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+/// Those that are the same certificates.
+impl PartialEq for Authority {
+    fn eq(&self, other: &Self) -> bool {
+        self.certificates == other.certificates
+    }
+}
+
+impl Eq for Authority {}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Authority")
+    }
+}
+
+impl Authority {
+    /// Reads its certificates, PEM.
+    pub fn new(file: &Path) -> Result<Self, String> {
+        let certificates = certificates(file)?;
+        let roots = Arc::new(roots_of(&certificates)?);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+        // Ordinary clients have no certificate, and need none.
+        let verifier = verifier.allow_unauthenticated().build().map_err(|e| e.to_string())?;
+        Ok(Self { verifier, certificates })
+    }
 }
 
 impl std::fmt::Debug for Acceptor {
@@ -29,12 +67,14 @@ pub struct Dialler {
     connector: TlsConnector,
     /// What it was given to trust; empty: the operating system's.
     trusted: Vec<CertificateDer<'static>>,
+    /// What it shows of itself; empty: nothing. A chain has one key only.
+    shown: Vec<CertificateDer<'static>>,
 }
 
-/// Those that trust the same.
+/// Those that trust and show the same.
 impl PartialEq for Dialler {
     fn eq(&self, other: &Self) -> bool {
-        self.trusted == other.trusted
+        (&self.trusted, &self.shown) == (&other.trusted, &other.shown)
     }
 }
 
@@ -51,25 +91,37 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 impl Acceptor {
-    /// Reads a certificate chain and its key, both PEM.
-    pub fn new(certificate: &Path, key: &Path) -> Result<Self, String> {
-        let chain = certificates(certificate)?;
-        let key = PrivateKeyDer::from_pem_file(key)
-            .map_err(|e| format!("cannot read a private key from {}: {e}", key.display()))?;
-        let mut config = ServerConfig::builder_with_provider(provider())
+    /// Reads a certificate chain and its key, both PEM. With an authority it asks clients for a
+    /// certificate of that: who shows none is let in all the same, who shows another one is not.
+    pub fn new(
+        certificate: &Path,
+        key: &Path,
+        authority: Option<Authority>,
+    ) -> Result<Self, String> {
+        let (chain, key) = (certificates(certificate)?, private_key(key)?);
+        let builder = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(|e| e.to_string())?
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .map_err(|e| format!("certificate and key do not fit: {e}"))?;
+            .map_err(|e| e.to_string())?;
+        let builder = match &authority {
+            Some(authority) => builder.with_client_cert_verifier(authority.verifier.clone()),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(unfit)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        Ok(Self { acceptor, certificate: certificate.to_path_buf() })
+        Ok(Self { acceptor, certificate: certificate.to_path_buf(), authority })
     }
 
-    /// The handshake on an accepted stream.
-    pub async fn accept(&self, stream: TcpStream) -> std::io::Result<server::TlsStream<TcpStream>> {
-        self.acceptor.accept(stream).await
+    /// The handshake on an accepted stream, and who vouches for the client, if anybody does.
+    pub async fn accept(
+        &self,
+        stream: TcpStream,
+    ) -> std::io::Result<(server::TlsStream<TcpStream>, Option<Authority>)> {
+        let stream = self.acceptor.accept(stream).await?;
+        // Only what was verified is kept as the peer's.
+        let has_shown = stream.get_ref().1.peer_certificates().is_some_and(|all| !all.is_empty());
+        let authority = self.authority.clone().filter(|_| has_shown);
+        Ok((stream, authority))
     }
 
     /// The file that its certificate is from.
@@ -79,30 +131,27 @@ impl Acceptor {
 }
 
 impl Dialler {
-    /// Trusts the certificates in `ca_file`, or else the operating system's.
-    pub fn new(ca_file: Option<&Path>) -> Result<Self, String> {
-        let mut roots = RootCertStore::empty();
+    /// Trusts the certificates in `ca_file`, or else the operating system's. Shows the certificate
+    /// of `own`, a chain and its key, to those who ask for one.
+    pub fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {
         let trusted = ca_file.map(certificates).transpose()?.unwrap_or_default();
-        match ca_file {
-            Some(_) => {
-                for certificate in trusted.iter().cloned() {
-                    roots.add(certificate).map_err(|e| e.to_string())?;
-                }
-            }
-            None => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
-        }
-        if roots.is_empty() {
-            return Err("no trusted certificates: install ca-certificates or set ca_file".into());
-        }
-        let mut config = ClientConfig::builder_with_provider(provider())
+        let roots = match ca_file {
+            Some(_) => roots_of(&trusted)?,
+            None => roots_of_system()?,
+        };
+        let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|e| e.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let (mut config, shown) = match own {
+            Some((certificate, key)) => {
+                let (chain, key) = (certificates(certificate)?, private_key(key)?);
+                (builder.with_client_auth_cert(chain.clone(), key).map_err(unfit)?, chain)
+            }
+            None => (builder.with_no_client_auth(), Vec::new()),
+        };
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self { connector: TlsConnector::from(Arc::new(config)), trusted })
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), trusted, shown })
     }
 
     /// The handshake on a connected stream.
@@ -124,4 +173,30 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|e| fail(&e))?;
     if all.is_empty() { Err(fail(&"there are none")) } else { Ok(all) }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_file(path)
+        .map_err(|e| format!("cannot read a private key from {}: {e}", path.display()))
+}
+
+fn unfit(error: rustls::Error) -> String {
+    format!("certificate and key do not fit: {error}")
+}
+
+fn roots_of(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates.iter().cloned() {
+        roots.add(certificate).map_err(|e| e.to_string())?;
+    }
+    Ok(roots)
+}
+
+fn roots_of_system() -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    match roots.is_empty() {
+        true => Err("no trusted certificates: install ca-certificates or set ca_file".into()),
+        false => Ok(roots),
+    }
 }

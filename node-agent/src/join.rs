@@ -112,15 +112,22 @@ async fn link_once(
     }
 }
 
-async fn within<T, E: std::fmt::Display>(
+async fn within<T, E: std::error::Error + 'static>(
     what: &str,
     attempt: impl Future<Output = Result<T, E>>,
 ) -> Result<T, JoinError> {
     match timeout(DIAL_TIMEOUT, attempt).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(e)) => Err(JoinError::Unreachable(format!("{what} failed: {e}"))),
+        Ok(Err(e)) => Err(JoinError::Unreachable(format!("{what} failed: {}", with_causes(&e)))),
         Err(_) => Err(JoinError::Unreachable(format!("{what} took too long"))),
     }
+}
+
+/// An error and what led to it: a gateway that does not believe our certificate says so below
+/// whatever failed first.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 async fn upgrade(

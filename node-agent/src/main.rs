@@ -17,7 +17,7 @@ use inference_core::hardware::Kernel;
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Serve(args) => serve(args),
+        Command::Serve(args) => serve(*args),
         Command::Pull(args) => pull::run(args),
         Command::Bench(args) => bench(&args),
         Command::Hardware(args) => hardware(&args),

@@ -40,7 +40,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve a model with the OpenAI API, on a port of its own or through a gateway
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Download a model file, and go on where a download stopped
     Pull(PullArgs),
     /// Measure how fast a model is on this machine, alone and through the scheduler
@@ -105,6 +105,12 @@ pub struct ServeArgs {
     /// Certificates to trust for https gateways [default: the system's]
     #[arg(long, value_name = "FILE")]
     pub join_ca_file: Option<PathBuf>,
+    /// Certificate to show to https gateways that let only certain nodes in
+    #[arg(long, value_name = "FILE", requires = "join_cert_key_file")]
+    pub join_cert_file: Option<PathBuf>,
+    /// Private key of that certificate
+    #[arg(long, value_name = "FILE", requires = "join_cert_file")]
+    pub join_cert_key_file: Option<PathBuf>,
     /// The node's name in the fleet [default: the host's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -211,7 +217,7 @@ impl ServeArgs {
         let gateway = |url: &Uri| {
             let tls = match url.scheme_str() {
                 Some("http") => None,
-                Some("https") => Some(Dialler::new(self.join_ca_file.as_deref())?),
+                Some("https") => Some(self.dialler()?),
                 _ => {
                     return Err(format!(
                         "--join {url}: expected http://host:port or https://host:port"
@@ -221,6 +227,14 @@ impl ServeArgs {
             Ok(Gateway { url: url.clone(), authorization: authorization.clone(), tls })
         };
         self.join.iter().map(gateway).collect()
+    }
+
+    fn dialler(&self) -> Result<Dialler, String> {
+        let certificate = self.join_cert_file.as_deref();
+        Dialler::new(
+            self.join_ca_file.as_deref(),
+            certificate.zip(self.join_cert_key_file.as_deref()),
+        )
     }
 
     fn node_name(&self) -> Result<String, String> {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -21,18 +21,24 @@ impl std::fmt::Debug for Dialler {
 }
 
 impl Dialler {
-    /// Trusts the certificates in `ca_file`, or else the operating system's.
-    pub fn new(ca_file: Option<&Path>) -> Result<Self, String> {
+    /// Trusts the certificates in `ca_file`, or else the operating system's. Shows the certificate
+    /// of `own`, a chain and its key, to gateways that ask for one.
+    pub fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {
         let roots = match ca_file {
             Some(path) => roots_from(path)?,
             None => roots_of_system()?,
         };
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|e| format!("TLS cannot be set up: {e}"))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let mut config = match own {
+            Some((certificate, key)) => builder
+                .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
+                .map_err(|e| format!("certificate and key do not fit: {e}"))?,
+            None => builder.with_no_client_auth(),
+        };
         // A link begins as an HTTP/1.1 upgrade.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self(TlsConnector::from(Arc::new(config))))
@@ -51,14 +57,27 @@ impl Dialler {
 }
 
 fn roots_from(path: &Path) -> Result<RootCertStore, String> {
-    let fail = |e: &dyn std::fmt::Display| {
-        format!("cannot read certificates from {}: {e}", path.display())
-    };
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|e| fail(&e))? {
-        roots.add(certificate.map_err(|e| fail(&e))?).map_err(|e| fail(&e))?;
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|e| unreadable(path, &e))?;
     }
-    if roots.is_empty() { Err(fail(&"there are none")) } else { Ok(roots) }
+    Ok(roots)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|e| unreadable(path, &e))?;
+    if all.is_empty() { Err(unreadable(path, &"there are none")) } else { Ok(all) }
+}
+
+fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> String {
+    format!("cannot read certificates from {}: {why}", path.display())
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_file(path)
+        .map_err(|e| format!("cannot read a private key from {}: {e}", path.display()))
 }
 
 fn roots_of_system() -> Result<RootCertStore, String> {

@@ -376,6 +376,19 @@ impl Fleet {
         assert_eq!(self.server.address().to_string(), address);
     }
 
+    /// What `curl`, which trusts `ca` and sends the key, gets for a path; its complaints too.
+    pub fn curl(&self, ca: &Path, path: &str, more: &[&str]) -> String {
+        let output = Command::new("curl")
+            .args(["--silent", "--show-error", "--max-time", "30", "--cacert"])
+            .arg(ca)
+            .args(["-H", &format!("Authorization: Bearer {}", self.key)])
+            .args(more)
+            .arg(format!("{}{path}", self.url))
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr)
+    }
+
     /// What `/health` says.
     pub async fn health(&self) -> Value {
         self.client.get("/health").await.json()

@@ -1,20 +1,18 @@
 //! Walks a configuration as it was written and checks it, reporting every problem with the
 //! path of its key. Unknown keys are problems: a misspelt limit must not go unnoticed.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hyper::Uri;
 use hyper::header::HeaderValue;
 
 use super::edge::{read_cors, read_proxies};
 use super::files::Files;
 use super::section::{Problems, Section};
-use super::{Admin, Config, Limits, QueueTimeouts, StaticNode, Timeouts, external, keys};
+use super::{Admin, Config, Limits, QueueTimeouts, Timeouts, external, keys, nodes};
 use crate::admission::Bounds;
 use crate::routing::Policy;
 use crate::secret::KeyDigest;
-use crate::tls::{Acceptor, Dialler};
+use crate::tls::{Acceptor, Authority};
 
 /// Every key, with `[]` for the items of a list: the reference configuration, the chart and
 /// the documentation are compared with this.
@@ -43,9 +41,12 @@ pub const KEYS: &[&str] = &[
     "aliases",
     "allow_anonymous",
     "nodes.join_key_file",
+    "nodes.client_ca_file",
     "nodes.static[].url",
     "nodes.static[].key_file",
     "nodes.static[].ca_file",
+    "nodes.static[].cert_file",
+    "nodes.static[].client_key_file",
     "nodes.price_per_hour",
     "external[].name",
     "external[].url",
@@ -127,17 +128,22 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
     let mut problems = Vec::new();
     let mut root = Section::new(root, String::new(), &mut problems);
     let listen = root.address("listen", "127.0.0.1:8080", &mut problems);
-    let tls = read_tls(root.section("tls", &mut problems), &files, &mut problems);
+    let tls = root.section("tls", &mut problems);
     let admin = read_admin(root.section("admin", &mut problems), &files, &mut problems);
     let aliases = root.texts_by_name("aliases", &mut problems);
     let keys::Read { keys, keys_file, allow_anonymous } =
         keys::read(&mut root, &files, &mut problems);
     let externals = external::read(&mut root, &files, &mut problems);
     let nodes = root.section("nodes", &mut problems);
-    let (join_key, static_nodes, node_price_per_hour) = match (nodes, externals.is_empty()) {
-        (None, false) => Default::default(),
-        (section, _) => read_nodes(section, &files, &mut problems),
+    let nodes = match (nodes, externals.is_empty()) {
+        (None, false) => nodes::Nodes::default(),
+        (section, _) => nodes::read(section, &files, &mut problems),
     };
+    if nodes.authority.is_some() && tls.is_none() {
+        let message = "certificates of nodes are seen over TLS only: set tls";
+        problems.push(Problem { path: "nodes.client_ca_file".into(), message: message.into() });
+    }
+    let tls = read_tls(tls, nodes.authority.clone(), &files, &mut problems);
     let trusted_proxies = read_proxies(&mut root, &mut problems);
     let cors = read_cors(root.section("cors", &mut problems), &mut problems);
     let limits = read_limits(root.section("limits", &mut problems), &mut problems);
@@ -160,9 +166,10 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
             keys,
             keys_file,
             allow_anonymous,
-            join_key,
-            static_nodes,
-            node_price_per_hour,
+            join_key: nodes.join_key,
+            node_authority: nodes.authority,
+            static_nodes: nodes.listed,
+            node_price_per_hour: nodes.price_per_hour,
             externals,
             limits,
             timeouts,
@@ -174,13 +181,18 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
     Err(problems)
 }
 
-fn read_tls(section: Option<Section>, files: &Files, problems: &mut Problems) -> Option<Acceptor> {
+fn read_tls(
+    section: Option<Section>,
+    authority: Option<Authority>,
+    files: &Files,
+    problems: &mut Problems,
+) -> Option<Acceptor> {
     let mut section = section?;
     let certificate = section.required_text("cert_file", problems);
     let key = section.required_text("key_file", problems);
     let path = section.path.clone();
     section.finish(problems);
-    let acceptor = Acceptor::new(&files.path(&certificate?), &files.path(&key?));
+    let acceptor = Acceptor::new(&files.path(&certificate?), &files.path(&key?), authority);
     report(&path, acceptor, problems)
 }
 
@@ -191,77 +203,19 @@ fn read_admin(section: Option<Section>, files: &Files, problems: &mut Problems) 
     let key = key_file
         .as_ref()
         .and_then(|file| report("admin.key_file", long_key(files, file), problems));
-    let tls = read_tls(section.section("tls", problems), files, problems);
+    let tls = read_tls(section.section("tls", problems), None, files, problems);
     section.finish(problems);
     let key_file = key_file.map(|file| files.path(&file));
     let cert_file = tls.as_ref().map(|tls| tls.certificate().to_path_buf());
     Some(Admin { listen: listen?, key, key_file, tls, cert_file })
 }
 
-fn read_nodes(
-    section: Option<Section>,
-    files: &Files,
-    problems: &mut Problems,
-) -> (Option<KeyDigest>, Vec<StaticNode>, f64) {
-    let none = "there is no way to get any: set nodes.join_key_file or nodes.static";
-    let Some(mut section) = section else {
-        problems.push(Problem { path: "nodes".into(), message: none.into() });
-        return Default::default();
-    };
-    let join_key_file = section.text("join_key_file", problems);
-    let items = section.list("static", problems);
-    let price_per_hour = section.decimal("price_per_hour", problems);
-    if join_key_file.is_none() && items.is_empty() {
-        problems.push(Problem { path: "nodes".into(), message: none.into() });
-    }
-    let join_key = join_key_file
-        .and_then(|file| report("nodes.join_key_file", long_key(files, &file), problems));
-    let mut urls = BTreeSet::new();
-    let nodes = items.into_iter().filter_map(|item| read_static(item, files, &mut urls, problems));
-    let nodes = nodes.collect();
-    section.finish(problems);
-    (join_key, nodes, price_per_hour)
-}
-
 /// The digest of a key that cannot be guessed.
-fn long_key(files: &Files, file: &str) -> Result<KeyDigest, String> {
+pub(super) fn long_key(files: &Files, file: &str) -> Result<KeyDigest, String> {
     match files.key(file)? {
         key if key.len() >= KEY_BYTES_MIN => Ok(KeyDigest::of(&key)),
         _ => Err(format!("the key must have at least {KEY_BYTES_MIN} characters")),
     }
-}
-
-fn read_static(
-    mut item: Section,
-    files: &Files,
-    urls: &mut BTreeSet<String>,
-    problems: &mut Problems,
-) -> Option<StaticNode> {
-    let url = item.required_text("url", problems);
-    let key_file = item.text("key_file", problems);
-    let ca_file = item.text("ca_file", problems).map(|f| files.path(&f));
-    if url.as_ref().is_some_and(|url| !urls.insert(url.clone())) {
-        item.complain("url", "this node is listed twice", problems);
-    }
-    let path = item.path.clone();
-    item.finish(problems);
-    let authorization = match key_file {
-        Some(file) => {
-            let key = files.key(&file).and_then(|key| header(&key));
-            Some(report(&format!("{path}.key_file"), key, problems)?)
-        }
-        None => None,
-    };
-    let url = url?;
-    let (host, port, secure) = report(&format!("{path}.url"), split_url(&url), problems)?;
-    let tls = match secure {
-        true => {
-            let dialler = Dialler::new(ca_file.as_deref());
-            Some(report(&format!("{path}.ca_file"), dialler, problems)?)
-        }
-        false => None,
-    };
-    Some(StaticNode { url, host, port, tls, authorization })
 }
 
 /// A key as it is sent.
@@ -270,22 +224,6 @@ pub(super) fn header(key: &str) -> Result<HeaderValue, String> {
         .map_err(|_| "the key holds characters that a header cannot".to_string())?;
     value.set_sensitive(true);
     Ok(value)
-}
-
-fn split_url(url: &str) -> Result<(String, u16, bool), String> {
-    let wrong = || "expected http://host:port or https://host:port".to_string();
-    let uri: Uri = url.parse().map_err(|_| wrong())?;
-    let secure = match uri.scheme_str() {
-        Some("http") => false,
-        Some("https") => true,
-        _ => return Err(wrong()),
-    };
-    let host = uri.host().filter(|h| !h.is_empty()).ok_or_else(wrong)?;
-    if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-        return Err(wrong());
-    }
-    let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-    Ok((host.trim_matches(['[', ']']).to_string(), port, secure))
 }
 
 fn read_routing(section: Option<Section>, problems: &mut Problems) -> Policy {

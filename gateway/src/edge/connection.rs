@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -18,11 +18,11 @@ use tokio::time::timeout;
 use super::body::Tracked;
 use super::stall::{Watch, Watched};
 use super::streams::Streams;
-use super::{Closed, Edge};
+use super::{Closed, Edge, Peer};
 use crate::app::Gateway;
 use crate::metrics::Metrics;
 use crate::server::Service;
-use crate::tls::Acceptor;
+use crate::tls::{Acceptor, Authority};
 use crate::{admin, api};
 
 /// A TLS handshake must be done after this.
@@ -78,6 +78,8 @@ pub struct Connection {
     gateway: Gateway,
     edge: Arc<Edge>,
     peer: IpAddr,
+    /// Who vouches for the peer, where its handshake told.
+    authority: OnceLock<Authority>,
     watch: Arc<Watch>,
 }
 
@@ -85,7 +87,7 @@ impl Connection {
     /// A connection that was accepted.
     pub fn new(service: Service, gateway: Gateway, edge: Arc<Edge>, peer: IpAddr) -> Arc<Self> {
         let watch = Arc::new(Watch::new(gateway.metrics.clone()));
-        Arc::new(Self { service, gateway, edge, peer, watch })
+        Arc::new(Self { service, gateway, edge, peer, authority: OnceLock::new(), watch })
     }
 
     /// Serves it until its end, with TLS where that is configured. Boxed, so that a connection
@@ -94,7 +96,10 @@ impl Connection {
         match tls {
             None => Box::pin(self.speak(stream)).await,
             Some(tls) => match Box::pin(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await {
-                Ok(Ok(stream)) => Box::pin(self.speak(stream)).await,
+                Ok(Ok((stream, authority))) => {
+                    authority.into_iter().for_each(|authority| drop(self.authority.set(authority)));
+                    Box::pin(self.speak(stream)).await;
+                }
                 failed => {
                     self.watch.closed(Closed::Handshake);
                     let error = failed.map(Result::err);
@@ -155,7 +160,10 @@ impl Connection {
         let allowed = self.edge.cors.allows(&request);
         let mut response = match allowed.preflight(&request) {
             Some(response) => response,
-            None => api::serve(self.gateway.clone(), client, request).await,
+            None => {
+                let peer = Peer { address: client, authority: self.authority.get() };
+                api::serve(self.gateway.clone(), peer, request).await
+            }
         };
         allowed.mark(response.headers_mut());
         response.map(|body| Tracked::new(body, in_flight))

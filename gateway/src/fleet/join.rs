@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::link::{self, Expect};
 use crate::app::Gateway;
+use crate::edge::Peer;
 use crate::error::Error;
 use crate::pipeline::authenticate::bearer;
 use crate::respond::{self, Body};
@@ -20,9 +21,18 @@ use crate::respond::{self, Body};
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lets a node in. The link runs as a task of its own until it ends.
-pub fn join(gateway: &Gateway, mut request: Request<Incoming>) -> Result<Response<Body>, Error> {
+pub fn join(
+    gateway: &Gateway,
+    peer: &Peer<'_>,
+    mut request: Request<Incoming>,
+) -> Result<Response<Body>, Error> {
     let settings = gateway.settings.now();
     let key = settings.config.join_key.as_ref().ok_or(Error::UnknownPath)?;
+    // Who vouched when the connection was opened may not be asked any more.
+    let authority = settings.config.node_authority.as_ref();
+    if authority.is_some() && peer.authority != authority {
+        return Err(Error::JoinCertificate);
+    }
     if !bearer(request.headers()).is_some_and(|sent| key.matches(sent)) {
         return Err(Error::JoinKeyWrong);
     }

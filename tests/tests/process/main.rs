@@ -16,6 +16,7 @@ mod kills;
 mod machine;
 mod model;
 mod mutants;
+mod node_certificates;
 mod openapi;
 mod operate;
 mod parameters;

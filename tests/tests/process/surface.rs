@@ -98,8 +98,6 @@ async fn agents_and_clients_reach_a_gateway_over_tls() {
     let key = folder.write("key.pem", made.signing_key.serialize_pem());
     let tls = format!("tls: {{cert_file: {}, key_file: {}}}\n", ca.display(), key.display());
     let fleet = Fleet::start(&tls).await;
-    let ca = ca.to_str().unwrap();
-
     let join_key = fleet.folder().path().join("join.key");
     let model = demo_model();
     let _agent = Server::start(
@@ -117,19 +115,10 @@ async fn agents_and_clients_reach_a_gateway_over_tls() {
             "--join-key-file",
             join_key.to_str().unwrap(),
             "--join-ca-file",
-            ca,
+            ca.to_str().unwrap(),
         ],
     );
-    let curl = |path: &str, more: &[&str]| {
-        let output = std::process::Command::new("curl")
-            .args(["--silent", "--show-error", "--max-time", "30", "--cacert", ca])
-            .args(["-H", &format!("Authorization: Bearer {}", fleet.key)])
-            .args(more)
-            .arg(format!("{}{path}", fleet.url))
-            .output()
-            .unwrap();
-        String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr)
-    };
+    let curl = |path: &str, more: &[&str]| fleet.curl(&ca, path, more);
     eventually("the node to be ready", async || {
         curl("/readyz", &[]).starts_with("ready").then_some(())
     })

@@ -1,0 +1,122 @@
+//! What a configuration says about nodes.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use hyper::Uri;
+
+use super::StaticNode;
+use super::files::Files;
+use super::raw::{Problem, header, long_key, report};
+use super::section::{Problems, Section};
+use crate::secret::KeyDigest;
+use crate::tls::{Authority, Dialler};
+
+/// Where nodes come from.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    /// The key that they join with.
+    pub join_key: Option<KeyDigest>,
+    /// Who must vouch for those that join.
+    pub authority: Option<Authority>,
+    /// Those that we dial.
+    pub listed: Vec<StaticNode>,
+    /// What one costs.
+    pub price_per_hour: f64,
+}
+
+/// The section of the nodes.
+pub(super) fn read(section: Option<Section>, files: &Files, problems: &mut Problems) -> Nodes {
+    let none = "there is no way to get any: set nodes.join_key_file or nodes.static";
+    let Some(mut section) = section else {
+        problems.push(Problem { path: "nodes".into(), message: none.into() });
+        return Nodes::default();
+    };
+    let join_key_file = section.text("join_key_file", problems);
+    let authority_file = section.text("client_ca_file", problems);
+    let items = section.list("static", problems);
+    let price_per_hour = section.decimal("price_per_hour", problems);
+    if join_key_file.is_none() && items.is_empty() {
+        problems.push(Problem { path: "nodes".into(), message: none.into() });
+    }
+    let join_key = join_key_file
+        .and_then(|file| report("nodes.join_key_file", long_key(files, &file), problems));
+    let authority = authority_file.and_then(|file| {
+        report("nodes.client_ca_file", Authority::new(&files.path(&file)), problems)
+    });
+    let mut urls = BTreeSet::new();
+    let listed = items.into_iter().filter_map(|item| read_static(item, files, &mut urls, problems));
+    let listed = listed.collect();
+    section.finish(problems);
+    Nodes { join_key, authority, listed, price_per_hour }
+}
+
+fn read_static(
+    mut item: Section,
+    files: &Files,
+    urls: &mut BTreeSet<String>,
+    problems: &mut Problems,
+) -> Option<StaticNode> {
+    let url = item.required_text("url", problems);
+    let key_file = item.text("key_file", problems);
+    let mut file = |key| item.text(key, problems).map(|file| files.path(&file));
+    let (ca_file, cert_file) = (file("ca_file"), file("cert_file"));
+    let client_key_file = file("client_key_file");
+    if url.as_ref().is_some_and(|url| !urls.insert(url.clone())) {
+        item.complain("url", "this node is listed twice", problems);
+    }
+    let own = match (&cert_file, &client_key_file) {
+        (Some(certificate), Some(key)) => Some((certificate.as_path(), key.as_path())),
+        (None, None) => None,
+        _ => {
+            item.complain("cert_file", "it goes with client_key_file: set both", problems);
+            None
+        }
+    };
+    let path = item.path.clone();
+    item.finish(problems);
+    let authorization = match key_file {
+        Some(file) => {
+            let key = files.key(&file).and_then(|key| header(&key));
+            Some(report(&format!("{path}.key_file"), key, problems)?)
+        }
+        None => None,
+    };
+    let url = url?;
+    let (host, port, secure) = report(&format!("{path}.url"), split_url(&url), problems)?;
+    let tls = match secure {
+        true => Some(dialler(&path, ca_file.as_deref(), own, problems)?),
+        false => None,
+    };
+    Some(StaticNode { url, host, port, tls, authorization })
+}
+
+/// What can be wrong with it is told with the key that it is about.
+fn dialler(
+    path: &str,
+    ca_file: Option<&Path>,
+    own: Option<(&Path, &Path)>,
+    problems: &mut Problems,
+) -> Option<Dialler> {
+    let trusting = report(&format!("{path}.ca_file"), Dialler::new(ca_file, None), problems)?;
+    match own {
+        Some(_) => report(&format!("{path}.cert_file"), Dialler::new(ca_file, own), problems),
+        None => Some(trusting),
+    }
+}
+
+fn split_url(url: &str) -> Result<(String, u16, bool), String> {
+    let wrong = || "expected http://host:port or https://host:port".to_string();
+    let uri: Uri = url.parse().map_err(|_| wrong())?;
+    let secure = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return Err(wrong()),
+    };
+    let host = uri.host().filter(|h| !h.is_empty()).ok_or_else(wrong)?;
+    if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+        return Err(wrong());
+    }
+    let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+    Ok((host.trim_matches(['[', ']']).to_string(), port, secure))
+}
