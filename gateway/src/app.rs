@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::quarantine::Quarantine;
 use crate::server::{self, Service};
 use crate::settings::Live;
+use crate::traces::{self, Spans};
 use crate::{prober, reload};
 
 /// After requests are done or cut, tasks have this long to end.
@@ -29,6 +30,8 @@ pub struct Gateway {
     pub dispatcher: Dispatcher,
     /// The metrics.
     pub metrics: Metrics,
+    /// Takes spans of requests.
+    pub spans: Spans,
     /// Requests that ended engines.
     pub quarantine: Arc<Quarantine>,
     /// Cancelled when the gateway takes nothing new.
@@ -42,20 +45,18 @@ pub struct Gateway {
 
 impl Gateway {
     /// What requests share, at first.
-    ///
-    /// # Errors
-    /// Two metrics share a name.
-    pub fn new(settings: Live, stop: CancellationToken) -> prometheus::Result<Self> {
+    pub fn new(settings: Live, metrics: Metrics, spans: Spans, stop: CancellationToken) -> Self {
         let now = settings.now();
-        Ok(Self {
+        Self {
             dispatcher: Dispatcher::new(now.config.limits.queue, now.config.policy),
-            metrics: Metrics::new()?,
+            metrics,
+            spans,
             quarantine: Arc::default(),
             stop,
             links: CancellationToken::new(),
             tasks: TaskTracker::new(),
             settings,
-        })
+        }
     }
 
     /// Another configuration takes the place of the one that is in force.
@@ -80,10 +81,13 @@ pub async fn run(
     source: reload::Source,
     stop: CancellationToken,
 ) -> prometheus::Result<()> {
-    let gateway = Gateway::new(settings, stop)?;
+    let metrics = Metrics::new()?;
+    let (spans, queue) = Spans::new(metrics.clone());
+    let gateway = Gateway::new(settings, metrics, spans, stop);
     gateway.tasks.spawn(static_nodes::keep_all(gateway.clone()));
     gateway.tasks.spawn(keep::keep_all(gateway.clone()));
     gateway.tasks.spawn(prober::run(gateway.clone()));
+    gateway.tasks.spawn(traces::export::run(gateway.clone(), queue));
     gateway.tasks.spawn(server::serve(Service::Admin, gateway.clone(), gateway.links.clone()));
     gateway.tasks.spawn(reload::run(gateway.clone(), source));
     server::serve(Service::Public, gateway.clone(), gateway.stop.clone()).await;

@@ -20,6 +20,7 @@ use crate::limiter::KeyLimits;
 use crate::routing::Policy;
 use crate::secret::KeyDigest;
 use crate::tls::{Acceptor, Authority, Dialler};
+use crate::traces::Traces;
 
 mod edge;
 mod external;
@@ -29,6 +30,7 @@ pub mod load;
 mod nodes;
 pub mod raw;
 mod section;
+mod traces;
 
 /// Everything that the gateway is told.
 #[derive(Debug)]
@@ -73,6 +75,8 @@ pub struct Config {
     pub policy: Policy,
     /// Nodes that have answered nothing for so long are asked something.
     pub probe_interval: Option<Duration>,
+    /// Where traces go, if they do.
+    pub traces: Option<Traces>,
 }
 
 /// The listener for operators.

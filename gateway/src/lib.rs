@@ -40,6 +40,7 @@ pub mod server;
 pub mod settings;
 pub mod spend;
 pub mod tls;
+pub mod traces;
 pub mod upstream;
 
 /// Random bits for ids, seeds and jitter; nothing that must not be guessed. Asking the system

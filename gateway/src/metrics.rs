@@ -41,6 +41,7 @@ struct Families {
     spent: CounterVec,
     saved: CounterVec,
     closed: IntCounterVec,
+    spans_lost: IntCounterVec,
 }
 
 impl Metrics {
@@ -114,6 +115,11 @@ impl Metrics {
                 "Client connections that were refused or cut; of HTTP/2, streams that stalled too.",
                 &["reason"],
             )?,
+            spans_lost: counter(
+                "traces_dropped_total",
+                "Spans that no collector got.",
+                &["reason"],
+            )?,
             registry,
         };
         let registry = &families.registry;
@@ -132,6 +138,7 @@ impl Metrics {
         registry.register(Box::new(families.spent.clone()))?;
         registry.register(Box::new(families.saved.clone()))?;
         registry.register(Box::new(families.closed.clone()))?;
+        registry.register(Box::new(families.spans_lost.clone()))?;
         let build = IntGauge::with_opts(
             Opts::new("gateway_build_info", "Always 1; the version is a label.")
                 .const_label("version", env!("CARGO_PKG_VERSION")),
@@ -217,6 +224,11 @@ impl Metrics {
         self.0.closed.with_label_values(&[why.name()]).inc();
     }
 
+    /// So many spans are lost.
+    pub fn spans_lost(&self, why: Lost, spans: u64) {
+        self.0.spans_lost.with_label_values(&[why.name()]).inc_by(spans);
+    }
+
     /// Everything in Prometheus' text format 0.0.4.
     pub fn render(&self, overview: &Overview) -> String {
         let mut out = Vec::new();
@@ -248,6 +260,24 @@ impl Again {
         match self {
             Self::Retry => "retry",
             Self::Resume => "resume",
+        }
+    }
+}
+
+/// Why a span is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// Too many waited for the collector, or the gateway has stopped.
+    QueueFull,
+    /// The collector did not take it.
+    Refused,
+}
+
+impl Lost {
+    fn name(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::Refused => "refused",
         }
     }
 }

@@ -43,9 +43,11 @@ pub async fn serve(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let settings = gateway.settings.now();
+    let trace = settings.config.traces.as_ref().and_then(|to| to.begin(request.headers()));
     let received = accept::accept(api, request);
     let (request_id, arrived) = (received.request_id.clone(), received.arrived);
     let mut record = Record::open(&gateway, api, client, &request_id);
+    record.trace(trace.map(|trace| (trace, gateway.spans.clone())));
     let mut limits = None;
     let admitted = admit(&gateway, &settings, received, &mut record, &mut limits).await;
     let answered = match admitted {

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stderr, reason = "logs of what failed")]
 
 pub mod client;
+pub mod collector;
 pub mod file_server;
 pub mod frames;
 pub mod mock_node;

@@ -8,7 +8,7 @@ use hyper::header::HeaderValue;
 use super::edge::{read_cors, read_proxies};
 use super::files::Files;
 use super::section::{Problems, Section};
-use super::{Admin, Config, Limits, QueueTimeouts, Timeouts, external, keys, nodes};
+use super::{Admin, Config, Limits, QueueTimeouts, Timeouts, external, keys, nodes, traces};
 use crate::admission::Bounds;
 use crate::routing::Policy;
 use crate::secret::KeyDigest;
@@ -82,6 +82,8 @@ pub const KEYS: &[&str] = &[
     "retries_max",
     "routing.policy",
     "health.probe_interval_ms",
+    "traces.otlp_endpoint",
+    "traces.sample_ratio",
 ];
 
 /// A key shorter than this could be guessed.
@@ -151,6 +153,7 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
     let retries_max = root.number("retries_max", 2, 0..=10, &mut problems) as usize;
     let policy = read_routing(root.section("routing", &mut problems), &mut problems);
     let probe_interval = read_health(root.section("health", &mut problems), &mut problems);
+    let traces = traces::read(root.section("traces", &mut problems), &mut problems);
     root.finish(&mut problems);
     if problems.is_empty()
         && let Some(listen) = listen
@@ -176,6 +179,7 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
             retries_max,
             policy,
             probe_interval,
+            traces,
         });
     }
     Err(problems)

@@ -155,6 +155,19 @@ impl Section {
         }
     }
 
+    /// A number from 0 to 1.
+    pub fn share(&mut self, key: &str, default: f64, problems: &mut Problems) -> f64 {
+        match self.take(key) {
+            Node::Absent => default,
+            Node::Number(n @ (0 | 1)) => n as f64,
+            Node::Decimal(d) if (0.0..=1.0).contains(&d) => d,
+            _ => {
+                self.complain(key, "expected a number from 0.0 to 1.0", problems);
+                default
+            }
+        }
+    }
+
     /// A number from 1 up to what fits, where there is one.
     pub fn limit(&mut self, key: &str, problems: &mut Problems) -> Option<NonZeroU32> {
         // 0 stands for an absent key: it is no allowed value.

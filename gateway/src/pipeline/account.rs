@@ -1,5 +1,5 @@
-//! Stage 7: the request is over. One record, completed by its Drop: metrics, and one line
-//! in the access log. Prompts and answers are never part of it.
+//! Stage 7: the request is over. One record, completed by its Drop: metrics, one line in the
+//! access log, and a span where it is traced. Prompts and answers are never part of it.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use crate::external::keep::today;
 use crate::fleet::Terms;
 use crate::limiter::Permit;
 use crate::metrics::{Again, Ended, Metrics};
+use crate::traces::{Spans, Trace, span};
 
 /// What is known of a request. Dropped at the end of its response.
 #[derive(Debug)]
@@ -33,12 +34,17 @@ pub struct Record {
     terms: Option<Terms>,
     /// Tokens that it will use, about.
     estimate: u32,
+    queue_wait: Option<Duration>,
     first_token: Option<Duration>,
+    /// Attempts after the first.
+    retries: u32,
     outcome: Outcome,
     bytes: usize,
     /// What the key's limits gave, and the tokens that were reserved.
     permit: Option<Permit>,
     used: Used,
+    /// Where its span goes, if it has one.
+    trace: Option<Box<(Trace, Spans)>>,
 }
 
 /// Tokens that a request has used, as far as its answer tells.
@@ -78,12 +84,20 @@ impl Record {
             node: None,
             terms: None,
             estimate: 0,
+            queue_wait: None,
             first_token: None,
+            retries: 0,
             outcome: Outcome::ClientGone,
             bytes: 0,
             permit: None,
             used: Used::default(),
+            trace: None,
         }
+    }
+
+    /// It is traced.
+    pub fn trace(&mut self, trace: Option<(Trace, Spans)>) {
+        self.trace = trace.map(Box::new);
     }
 
     /// Who asks.
@@ -111,7 +125,9 @@ impl Record {
     /// get here, so that clients cannot write what they like into logs and labels.
     pub fn routed(&mut self, model: &str, lease: &Lease) {
         if self.node.is_none() {
-            self.metrics.queue_waited(self.class_name(), self.begun.elapsed());
+            let wait = self.begun.elapsed();
+            self.metrics.queue_waited(self.class_name(), wait);
+            self.queue_wait = Some(wait);
         }
         self.model = Some(model.to_string());
         self.node = Some(lease.node().to_string());
@@ -127,6 +143,7 @@ impl Record {
     pub fn retried(&mut self, error: &Error, tokens: u64) {
         let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
         self.metrics.tried_again(kind, error.code());
+        self.retries += 1;
         let (request_id, node, reason) = (&self.request_id, &self.node, error.code());
         tracing::warn!(request_id, node, reason, tokens, "{}", kind.name());
     }
@@ -135,6 +152,7 @@ impl Record {
     pub fn moved(&mut self, tokens: u64) {
         let (kind, reason) = (if tokens > 0 { Again::Resume } else { Again::Retry }, "node_leaves");
         self.metrics.tried_again(kind, reason);
+        self.retries += 1;
         tracing::info!(request_id = self.request_id, node = self.node, tokens, "move");
     }
 
@@ -202,6 +220,46 @@ impl Record {
         }
     }
 
+    /// Makes its span. Who has no key of ours cannot make us tell a collector anything.
+    fn tell(&self, outcome: &'static str, duration: Duration) {
+        let Some(((trace, spans), tenant)) = self.trace.as_deref().zip(self.tenant.as_deref())
+        else {
+            return;
+        };
+        let Used { told, generated } = self.used;
+        let answer_tokens =
+            told.map(|told| told.completion).or((generated > 0).then_some(generated));
+        spans.put(span::of(
+            trace,
+            &span::Ended {
+                api: self.api,
+                host: spans.host(),
+                request_id: &self.request_id,
+                tenant,
+                class: self.class_name(),
+                model: self.model.as_deref(),
+                node: self.node.as_deref(),
+                outcome,
+                is_fault: self.is_fault(),
+                duration,
+                queue_wait: self.queue_wait,
+                first_token: self.first_token,
+                retries: self.retries,
+                prompt_tokens: told.map(|told| told.prompt),
+                answer_tokens,
+            },
+        ));
+    }
+
+    /// Whether it ended as it did for a reason that is not its client's.
+    fn is_fault(&self) -> bool {
+        match self.outcome {
+            Outcome::ClientGone => false,
+            Outcome::Answered(status) => status >= 500,
+            Outcome::Failed(_, origin) => origin != Origin::Client,
+        }
+    }
+
     fn log(&self, outcome: &str, duration: Duration) {
         let first_token = self.first_token.map(|t| t.as_millis() as u64);
         macro_rules! line {
@@ -243,5 +301,6 @@ impl Drop for Record {
         };
         self.metrics.request_ends(&ended);
         self.log(outcome, duration);
+        self.tell(outcome, duration);
     }
 }

@@ -14,6 +14,7 @@ mod queue;
 mod reload;
 mod resume;
 mod retries;
+mod traces;
 
 use std::net::SocketAddr;
 

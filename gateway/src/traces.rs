@@ -1,0 +1,140 @@
+//! OpenTelemetry traces: one span for each request that nodes answer, made when the request is
+//! over. [`context`] (pure) says which requests, [`span`] (pure) what is told of them, [`export`]
+//! takes them to a collector in the background. Prompts and answers are never part of it.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hyper::header::HeaderMap;
+use opentelemetry::KeyValue;
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
+use tokio::sync::mpsc::{self, Receiver, Sender};
+
+use crate::metrics::{Lost, Metrics};
+
+pub mod context;
+pub mod export;
+pub mod span;
+
+use context::Context;
+
+/// Spans that wait for the collector; more are dropped and counted.
+const QUEUE: usize = 4096;
+/// A collector has taken a batch after this.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Where OTLP over HTTP takes spans, below its endpoint.
+const PATH: &str = "/v1/traces";
+
+/// What a configuration says about traces.
+#[derive(Debug, Clone)]
+pub struct Traces {
+    /// Where spans go.
+    pub collector: Arc<SpanExporter>,
+    /// The share of requests that are traced, of those whose client does not say.
+    pub sample_ratio: f64,
+}
+
+impl Traces {
+    /// Spans go to the collector at this URL.
+    ///
+    /// # Errors
+    /// They cannot.
+    pub fn new(endpoint: &str, sample_ratio: f64) -> Result<Self, String> {
+        let http = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(EXPORT_TIMEOUT)
+            .tcp_nodelay(true)
+            .no_proxy()
+            .build();
+        let mut collector = SpanExporter::builder()
+            .with_http()
+            .with_http_client(http.map_err(|e| e.to_string())?)
+            .with_endpoint(format!("{}{PATH}", endpoint.trim_end_matches('/')))
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout(EXPORT_TIMEOUT)
+            .build()
+            .map_err(|e| e.to_string())?;
+        collector.set_resource(&resource());
+        Ok(Self { collector: Arc::new(collector), sample_ratio })
+    }
+
+    /// The trace of a request with these headers that arrives now, if it has one.
+    pub fn begin(&self, headers: &HeaderMap) -> Option<Trace> {
+        let context = context::of(headers, self.sample_ratio, crate::random(), crate::random())?;
+        Some(Trace { context, begun: SystemTime::now() })
+    }
+}
+
+/// Who makes the spans.
+fn resource() -> Resource {
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    let attributes = [version, KeyValue::new("host.name", host())];
+    let resource = Resource::builder_empty().with_service_name("flotilla-gateway");
+    resource.with_attributes(attributes).build()
+}
+
+/// This machine's name.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A request that is traced.
+#[derive(Debug, Clone, Copy)]
+pub struct Trace {
+    /// Its place in its trace.
+    pub context: Context,
+    /// When it arrived.
+    pub begun: SystemTime,
+}
+
+/// Takes spans, at once. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Spans {
+    queue: Sender<SpanData>,
+    host: Arc<str>,
+    metrics: Metrics,
+}
+
+impl Spans {
+    /// Where spans are put, and where they come out.
+    pub fn new(metrics: Metrics) -> (Self, Receiver<SpanData>) {
+        let (queue, spans) = mpsc::channel(QUEUE);
+        (Self { queue, host: host().into(), metrics }, spans)
+    }
+
+    /// The name of this machine.
+    pub fn host(&self) -> Arc<str> {
+        self.host.clone()
+    }
+
+    /// Puts a span in, or counts it where there is no room: nobody waits for a collector.
+    pub fn put(&self, span: SpanData) {
+        if self.queue.try_send(span).is_err() {
+            self.metrics.spans_lost(Lost::QueueFull, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::Bounds;
+    use crate::dispatcher::Dispatcher;
+    use crate::routing::Policy;
+
+    #[test]
+    fn spans_that_find_no_room_are_dropped_and_counted() {
+        let metrics = Metrics::new().unwrap();
+        let (spans, mut queue) = Spans::new(metrics.clone());
+        for _ in 0..QUEUE + 3 {
+            spans.put(span::any());
+        }
+        assert_eq!(queue.len(), QUEUE);
+        assert!(queue.try_recv().is_ok());
+        let none = Dispatcher::new(Bounds { depth_max: 1, bytes_max: 1 }, Policy::default());
+        let told = metrics.render(&none.overview());
+        assert!(told.contains("gateway_traces_dropped_total{reason=\"queue_full\"} 3"), "{told}");
+    }
+}

@@ -1,0 +1,136 @@
+//! PURE. A request's place in its trace, and whether it is traced at all: by its client's
+//! `traceparent` (W3C Trace Context), or else by chance.
+
+use hyper::header::HeaderMap;
+use opentelemetry::trace::{SpanId, SpanKind, TraceId};
+use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample};
+
+const TRACEPARENT: &str = "traceparent";
+/// The bit of the flags that says that the client's own span is recorded.
+const SAMPLED: u8 = 1;
+
+/// Where a span stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Context {
+    /// Its trace.
+    pub trace: TraceId,
+    /// Itself.
+    pub span: SpanId,
+    /// The client's span that it belongs to.
+    pub parent: Option<SpanId>,
+}
+
+/// Where the span of a request with these headers stands; nothing: it has none. Takes random numbers
+/// for a trace and a span.
+pub fn of(headers: &HeaderMap, ratio: f64, trace: u128, span: u128) -> Option<Context> {
+    // 0 is no id.
+    let span = SpanId::from((span as u64).max(1));
+    let mut parents = headers.get_all(TRACEPARENT).into_iter();
+    let sent = parents.next().filter(|_| parents.next().is_none());
+    if let Some(parent) = sent.and_then(|value| parse(value.to_str().ok()?)) {
+        let context = Context { trace: parent.trace, span, parent: Some(parent.span) };
+        return parent.is_sampled.then_some(context);
+    }
+    let trace = TraceId::from(trace.max(1));
+    let sampler = Sampler::TraceIdRatioBased(ratio);
+    let drawn = sampler.should_sample(None, trace, "", &SpanKind::Server, &[], &[]).decision;
+    let is_traced = drawn == SamplingDecision::RecordAndSample;
+    is_traced.then_some(Context { trace, span, parent: None })
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Parent {
+    trace: TraceId,
+    span: SpanId,
+    is_sampled: bool,
+}
+
+/// Of later versions, which may say more, what this one knows. (The SDK's own parser takes ids that
+/// are too short.)
+fn parse(text: &str) -> Option<Parent> {
+    let mut parts = text.trim().splitn(5, '-');
+    let version = number(parts.next()?, 2)?;
+    let trace = number(parts.next()?, 32)?;
+    let span = number(parts.next()?, 16)?;
+    let flags = number(parts.next()?, 2)?;
+    let is_known = version != 0xff && (version != 0 || parts.next().is_none());
+    (is_known && trace != 0 && span != 0).then(|| Parent {
+        trace: TraceId::from(trace),
+        span: SpanId::from(span as u64),
+        is_sampled: flags as u8 & SAMPLED != 0,
+    })
+}
+
+/// So many small hex digits.
+fn number(text: &str, digits: usize) -> Option<u128> {
+    let is_hex = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let is_right = text.len() == digits && is_hex;
+    is_right.then(|| u128::from_str_radix(text, 16).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+    const SPAN: &str = "b7ad6b7169203331";
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        let pairs = values.iter().map(|v| (TRACEPARENT.parse().unwrap(), v.parse().unwrap()));
+        let mut headers = HeaderMap::new();
+        pairs.for_each(|(name, value): (hyper::header::HeaderName, _)| {
+            headers.append(name, value);
+        });
+        headers
+    }
+
+    #[test]
+    fn a_client_decides_for_its_own_trace() {
+        let parent = |flags: &str| headers(&[&format!("00-{TRACE}-{SPAN}-{flags}")]);
+        for ratio in [0.0, 1.0] {
+            let context = of(&parent("01"), ratio, 1, 2).unwrap();
+            assert_eq!(context.trace.to_string(), TRACE);
+            assert_eq!(context.parent.unwrap().to_string(), SPAN);
+            assert_eq!(context.span, SpanId::from(2));
+            assert!(of(&parent("03"), ratio, 1, 2).is_some());
+            assert_eq!(of(&parent("00"), ratio, 1, 2), None);
+            assert_eq!(of(&parent("02"), ratio, 1, 2), None);
+        }
+    }
+
+    #[test]
+    fn what_is_no_traceparent_is_as_none() {
+        let wrong = [
+            String::new(),
+            "00".into(),
+            format!("ff-{TRACE}-{SPAN}-01"),
+            format!("00-{TRACE}-{SPAN}-01-more"),
+            format!("00-{TRACE}-{SPAN}-1"),
+            format!("00-{TRACE}-{SPAN}-+1"),
+            format!("00-{TRACE}-{}-01", &SPAN[1..]),
+            format!("00-{}-{SPAN}-01", TRACE.to_uppercase()),
+            format!("00-{}-{SPAN}-01", "0".repeat(32)),
+            format!("00-{TRACE}-{}-01", "0".repeat(16)),
+        ];
+        for text in &wrong {
+            assert_eq!(parse(text), None, "{text}");
+        }
+        let twice = format!("00-{TRACE}-{SPAN}-00");
+        let context = of(&headers(&[&twice, &twice]), 1.0, 7, 8).unwrap();
+        assert_eq!((context.trace, context.parent), (TraceId::from(7), None));
+        // A later version may say more.
+        assert!(parse(&format!("01-{TRACE}-{SPAN}-01-more")).unwrap().is_sampled);
+    }
+
+    #[test]
+    fn chance_decides_for_the_others() {
+        let none = HeaderMap::new();
+        let drawn = |ratio| {
+            let ids =
+                (0..1000u128).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+            ids.filter(|id| of(&none, ratio, *id, 1).is_some()).count()
+        };
+        assert_eq!((drawn(0.0), drawn(1.0)), (0, 1000));
+        assert!((400..600).contains(&drawn(0.5)), "{}", drawn(0.5));
+    }
+}
