@@ -19,9 +19,6 @@ use tokio_util::sync::CancellationToken;
 
 mod options;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// The configuration or the command line is wrong (`sysexits.h`: EX_USAGE).
 const EXIT_USAGE: u8 = 64;
 /// The port cannot be used (EX_UNAVAILABLE).
