@@ -5,7 +5,7 @@ use hyper::header::HeaderMap;
 use hyper::{Request, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{health, is_ready, only};
+use crate::api::{only, status};
 use crate::app::Gateway;
 use crate::error::Error;
 use crate::pipeline::authenticate::bearer;
@@ -92,17 +92,7 @@ fn answer<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, 
         authorize(gateway, request.headers())?;
         return nodes(gateway, request, below);
     }
-    if !matches!(path, "/livez" | "/readyz" | "/health") {
-        return Err(Error::UnknownPath);
-    }
-    only(request, "GET, HEAD")?;
-    Ok(match path {
-        "/health" => health(gateway),
-        "/readyz" if !is_ready(gateway) => {
-            respond::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
-        }
-        _ => respond::text(StatusCode::OK, "ok\n"),
-    })
+    status(gateway, request)
 }
 
 fn authorize(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Error> {

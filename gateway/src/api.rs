@@ -98,27 +98,32 @@ pub async fn serve(gateway: Gateway, peer: Peer<'_>, request: Request<Incoming>)
 fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>, Error> {
     let path = request.uri().path();
     let model = path.strip_prefix("/v1/models/");
-    if !matches!(path, "/livez" | "/readyz" | "/health" | "/v1/models") && model.is_none() {
-        return Err(Error::UnknownPath);
+    if path != "/v1/models" && model.is_none() {
+        return status(gateway, request);
     }
     only(request, "GET, HEAD")?;
     let settings = gateway.settings.now();
-    match (path, model) {
-        (_, Some(id)) => {
-            let caller = settings.keys.caller(request.headers())?;
-            find_model(gateway, &caller, id)
-        }
-        ("/v1/models", _) => {
-            let caller = settings.keys.caller(request.headers())?;
+    let caller = settings.keys.caller(request.headers())?;
+    match model {
+        Some(id) => find_model(gateway, &caller, id),
+        None => {
             let models = models(gateway, &caller).into_iter();
             let data = models.map(|(id, created)| Model::new(id, created)).collect();
             Ok(respond::json(to_json(&ModelList::new(data))))
         }
-        ("/readyz", _) if is_ready(gateway) => Ok(respond::text(StatusCode::OK, "ready\n")),
-        ("/readyz", _) => Ok(respond::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n")),
-        ("/health", _) => Ok(health(gateway)),
-        _ => Ok(respond::text(StatusCode::OK, "ok\n")),
     }
+}
+
+/// How the gateway is, for whoever watches over it; on both listeners.
+pub fn status<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, Error> {
+    let answer = match request.uri().path() {
+        "/livez" => respond::text(StatusCode::OK, "ok\n"),
+        "/readyz" if is_ready(gateway) => respond::text(StatusCode::OK, "ready\n"),
+        "/readyz" => respond::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        "/health" => health(gateway),
+        _ => return Err(Error::UnknownPath),
+    };
+    only(request, "GET, HEAD").map(|()| answer)
 }
 
 /// Refuses other methods than these.
@@ -148,13 +153,13 @@ fn find_model(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Response<B
 }
 
 /// Whether a request could be routed now.
-pub fn is_ready(gateway: &Gateway) -> bool {
+fn is_ready(gateway: &Gateway) -> bool {
     let totals = gateway.dispatcher.totals();
     !gateway.stop.is_cancelled() && totals.ready + totals.externals > 0
 }
 
 /// What the fleet can do now, in numbers.
-pub fn health(gateway: &Gateway) -> Response<Body> {
+fn health(gateway: &Gateway) -> Response<Body> {
     let overview = gateway.dispatcher.overview();
     let totals = overview.totals;
     let ready = is_ready(gateway);

@@ -11,12 +11,13 @@ use crate::config::Config;
 use crate::dispatcher::Dispatcher;
 use crate::external::keep;
 use crate::fleet::static_nodes;
+use crate::follow::follow;
 use crate::metrics::Metrics;
 use crate::quarantine::Quarantine;
 use crate::server::{self, Service};
 use crate::settings::Live;
 use crate::traces::{self, Spans};
-use crate::{prober, reload};
+use crate::{prober, reload, rent};
 
 /// After requests are done or cut, tasks have this long to end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -84,8 +85,10 @@ pub async fn run(
     let metrics = Metrics::new()?;
     let (spans, queue) = Spans::new(metrics.clone());
     let gateway = Gateway::new(settings, metrics, spans, stop);
-    gateway.tasks.spawn(static_nodes::keep_all(gateway.clone()));
-    gateway.tasks.spawn(keep::keep_all(gateway.clone()));
+    let nodes = follow(gateway.clone(), |c| &c.static_nodes, static_nodes::keep_linked);
+    gateway.tasks.spawn(nodes);
+    gateway.tasks.spawn(follow(gateway.clone(), |c| &c.externals, keep::keep));
+    gateway.tasks.spawn(rent::run(gateway.clone()));
     gateway.tasks.spawn(prober::run(gateway.clone()));
     gateway.tasks.spawn(traces::export::run(gateway.clone(), queue));
     gateway.tasks.spawn(server::serve(Service::Admin, gateway.clone(), gateway.links.clone()));

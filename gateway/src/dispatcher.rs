@@ -186,13 +186,11 @@ impl Dispatcher {
         id
     }
 
-    /// An external endpoint. Another of its name is over.
+    /// An external endpoint. Another of its name gets nothing more; what it has, it finishes.
     pub fn add_external(&self, upstream: Upstream, status: NodeStatus, terms: Terms) -> EndpointId {
         let now = self.now();
         let added = |core: &mut Core| core.broker.fleet.add_external(upstream, status, terms, now);
-        let (id, replaced) = self.update(added);
-        replaced.iter().for_each(Upstream::close);
-        id
+        self.update(added).0
     }
 
     /// An external endpoint was paid for tokens, on a day counted from wherever.

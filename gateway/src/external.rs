@@ -15,6 +15,10 @@ use crate::upstream::NodeBody;
 
 pub mod keep;
 
+/// Who cannot be reached within this fails a request: another may take it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A peer that acknowledges nothing for so long is dead.
+const DEAD_AFTER: Duration = Duration::from_secs(20);
 /// An idle connection is kept for so long.
 const IDLE: Duration = Duration::from_secs(60);
 /// A check answers within this.
@@ -67,6 +71,8 @@ impl Client {
     ) -> Result<Self, String> {
         let mut builder = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_user_timeout(DEAD_AFTER)
             .pool_idle_timeout(IDLE)
             .tcp_nodelay(true)
             .no_proxy();

@@ -17,7 +17,6 @@ use crate::fleet::Outcome;
 
 /// How often nodes are looked at.
 const LOOK: Duration = Duration::from_millis(500);
-const HOUR: f64 = 3600.0;
 /// A node without other requests answers with one token within this.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Whose requests these are, to nodes.
@@ -32,7 +31,6 @@ pub async fn run(gateway: Gateway) {
             _ = looks.tick() => {}
             () = gateway.links.cancelled() => return,
         }
-        pay_for_nodes(&gateway);
         for lease in gateway.dispatcher.probes(gateway.settings.now().config.probe_interval) {
             let stop = gateway.links.clone();
             gateway.tasks.spawn(async move {
@@ -42,15 +40,6 @@ pub async fn run(gateway: Gateway) {
                 }
             });
         }
-    }
-}
-
-/// They cost what they cost, used or not.
-fn pay_for_nodes(gateway: &Gateway) {
-    let price = gateway.settings.now().config.node_price_per_hour;
-    if price > 0.0 {
-        let hours = gateway.dispatcher.totals().nodes as f64 * LOOK.as_secs_f64() / HOUR;
-        gateway.metrics.spent("nodes", "hours", price * hours);
     }
 }
 

@@ -14,66 +14,28 @@ use crate::upstream::Upstream;
 
 /// Between two looks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-const HOUR: f64 = 3600.0;
-const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// Before the names of external endpoints: no node can have such a name.
 pub const PREFIX: &str = "external:";
 
-/// The day now (UTC), counted from 1970.
-pub fn today() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |d| d.as_secs() / DAY_SECONDS)
-}
-
-/// Keeps all of them until the gateway stops.
-pub async fn keep_all(gateway: Gateway) {
-    let mut changes = gateway.settings.changes();
-    let mut kept: Vec<(ExternalEndpoint, CancellationToken)> = Vec::new();
-    loop {
-        let settings = changes.borrow_and_update().clone();
-        let wanted = &settings.config.externals;
-        kept.retain(|(endpoint, retired)| {
-            let stays = wanted.contains(endpoint);
-            if !stays {
-                retired.cancel();
-            }
-            stays
-        });
-        for endpoint in wanted {
-            if kept.iter().all(|(known, _)| known != endpoint) {
-                let retired = CancellationToken::new();
-                kept.push((endpoint.clone(), retired.clone()));
-                gateway.tasks.spawn(keep(gateway.clone(), endpoint.clone(), retired));
-            }
-        }
-        drop(settings);
-        tokio::select! {
-            _ = changes.changed() => {}
-            () = gateway.links.cancelled() => return,
-        }
-    }
-}
-
 /// Keeps one until it is wanted no more, or the gateway stops.
-async fn keep(gateway: Gateway, endpoint: ExternalEndpoint, retired: CancellationToken) {
+pub async fn keep(gateway: Gateway, endpoint: ExternalEndpoint, retired: CancellationToken) {
     let upstream = Upstream::external(endpoint.client.clone());
     let mut status = status(&endpoint);
     let id = gateway.dispatcher.add_external(upstream, status.clone(), endpoint.terms);
     let mut looks = interval(CHECK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut paid_until, mut last_why) = (Instant::now(), None);
+    let mut last_why = None;
     loop {
-        tokio::select! {
-            _ = looks.tick() => {}
+        let look = async {
+            looks.tick().await;
+            endpoint.client.check().await
+        };
+        let checked = tokio::select! {
+            checked = look => checked,
             () = retired.cancelled() => break,
             () = gateway.links.cancelled() => break,
-        }
-        let checked = endpoint.client.check().await;
-        let hours = paid_until.elapsed().as_secs_f64() / HOUR;
-        paid_until = Instant::now();
-        gateway.metrics.spent(&status.node, "hours", endpoint.terms.prices.hour * hours);
-        gateway.dispatcher.turn(today());
+        };
         status.state = if checked.is_ok() { NodeState::Ready } else { NodeState::Restarting };
         let why = checked.err();
         if why != last_why {

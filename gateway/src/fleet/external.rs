@@ -64,7 +64,7 @@ impl<L> Fleet<L> {
 
     /// Whether there are any.
     pub fn has_externals(&self) -> bool {
-        !self.externals.models().is_empty()
+        !self.externals.is_empty()
     }
 
     /// Whether a model is served by external endpoints alone.

@@ -53,6 +53,11 @@ impl Index {
         self.0.values().any(|serving| !serving.open.is_empty())
     }
 
+    /// Whether no endpoint serves anything.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Names of the models, in order.
     pub fn models(&self) -> BTreeMap<&str, &Serving> {
         self.0.iter().map(|(model, serving)| (model.as_str(), serving)).collect()

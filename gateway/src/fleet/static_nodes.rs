@@ -16,37 +16,8 @@ const REDIAL_MAX: Duration = Duration::from_secs(5);
 /// A link that held this long was good: the next dial is quick.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 
-/// Keeps links to the nodes of the configuration, as it changes, until the gateway stops.
-pub async fn keep_all(gateway: Gateway) {
-    let mut changes = gateway.settings.changes();
-    let mut kept: Vec<(StaticNode, CancellationToken)> = Vec::new();
-    loop {
-        let settings = changes.borrow_and_update().clone();
-        let wanted = &settings.config.static_nodes;
-        kept.retain(|(node, retired)| {
-            let stays = wanted.contains(node);
-            if !stays {
-                retired.cancel();
-            }
-            stays
-        });
-        for node in wanted {
-            if kept.iter().all(|(known, _)| known != node) {
-                let retired = CancellationToken::new();
-                kept.push((node.clone(), retired.clone()));
-                gateway.tasks.spawn(keep_linked(gateway.clone(), node.clone(), retired));
-            }
-        }
-        drop(settings);
-        tokio::select! {
-            _ = changes.changed() => {}
-            () = gateway.links.cancelled() => return,
-        }
-    }
-}
-
 /// Keeps a link to one node until it is wanted no more, or the gateway stops.
-async fn keep_linked(gateway: Gateway, node: StaticNode, retired: CancellationToken) {
+pub async fn keep_linked(gateway: Gateway, node: StaticNode, retired: CancellationToken) {
     let mut wait = REDIAL_MIN;
     let mut last_why = String::new();
     while !retired.is_cancelled() {

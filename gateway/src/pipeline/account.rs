@@ -11,10 +11,10 @@ use crate::api::Api;
 use crate::app::Gateway;
 use crate::dispatcher::{Dispatcher, Lease};
 use crate::error::{Error, Origin};
-use crate::external::keep::today;
 use crate::fleet::Terms;
 use crate::limiter::Permit;
 use crate::metrics::{Again, Ended, Metrics};
+use crate::rent::today;
 use crate::traces::{Spans, Trace, span};
 
 /// What is known of a request. Dropped at the end of its response.

@@ -220,6 +220,25 @@ async fn an_endpoint_that_does_not_answer_is_not_asked_until_it_does() {
 }
 
 #[tokio::test]
+async fn terms_that_change_lose_no_answer() {
+    let (url, mut gpu) = MockNode::external().await;
+    let gateway = Gateway::start_with_keys(USE, &entry(&url, "")).await;
+    let running = gateway.streams("one");
+    let stream = gpu.asked().await.stream();
+    stream.say("begun").await;
+    gateway.reconfigure(&format!("{USE}{}", entry(&url, ", weight: 2"))).await;
+    // The next request goes by the new terms, while the first one goes on.
+    let next = gateway.asks("two");
+    answer(gpu.asked().await, "two", 1, 1);
+    assert_eq!(next.await.unwrap().content(), "two");
+    stream.say(" and done").await;
+    stream.done().await;
+    let said = running.await.unwrap();
+    assert_eq!((said.text.as_str(), said.done), ("begun and done", true), "{said:?}");
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
 async fn endpoints_come_and_go_with_the_configuration_and_finish_what_they_have() {
     let (gateway, mut gpu) = gateway(USE, "").await;
     let running = gateway.streams("one");

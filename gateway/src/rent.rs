@@ -1,0 +1,45 @@
+//! Counts what is paid by the hour, used or not: nodes, and external endpoints that are rented. And
+//! tells the ledger what day it is.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::app::Gateway;
+use crate::external::keep::PREFIX;
+
+const INTERVAL: Duration = Duration::from_secs(5);
+const HOUR: f64 = 3600.0;
+const DAY_SECONDS: u64 = 24 * 60 * 60;
+
+/// The day now (UTC), counted from 1970.
+pub fn today() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |d| d.as_secs() / DAY_SECONDS)
+}
+
+/// Counts until the gateway stops.
+pub async fn run(gateway: Gateway) {
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut until = Instant::now();
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = gateway.links.cancelled() => return,
+        }
+        pay(&gateway, until.elapsed().as_secs_f64() / HOUR);
+        until = Instant::now();
+        gateway.dispatcher.turn(today());
+    }
+}
+
+fn pay(gateway: &Gateway, hours: f64) {
+    let settings = gateway.settings.now();
+    let nodes = gateway.dispatcher.totals().nodes as f64;
+    gateway.metrics.spent("nodes", "hours", settings.config.node_price_per_hour * nodes * hours);
+    for endpoint in &settings.config.externals {
+        let name = format!("{PREFIX}{}", endpoint.name);
+        gateway.metrics.spent(&name, "hours", endpoint.terms.prices.hour * hours);
+    }
+}
