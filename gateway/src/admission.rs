@@ -190,13 +190,12 @@ impl<S> Queue<S> {
     pub fn pass(&mut self, class: Class, tenant: &str, work: f64) {
         debug_assert!(self.tickets.is_empty());
         let lines = self.classes.entry(class).or_default();
-        let tenant = tenant.to_string();
         self.turns.arrive(&class);
         self.turns.charge(&class, work / class.weight());
         self.turns.leave(&class);
-        lines.turns.arrive(&tenant);
-        lines.turns.charge(&tenant, work);
-        lines.turns.leave(&tenant);
+        lines.turns.arrive(tenant);
+        lines.turns.charge(tenant, work);
+        lines.turns.leave(tenant);
     }
 
     /// The request whose turn it is, of those whose model may be bound.

@@ -13,7 +13,7 @@ use crate::edge::Peer;
 use crate::error::Error;
 use crate::fleet::join;
 use crate::pipeline;
-use crate::pipeline::accept::{mark, request_id};
+use crate::pipeline::accept::{RequestId, mark};
 use crate::pipeline::authenticate::Caller;
 use crate::respond::{self, Body};
 
@@ -81,7 +81,7 @@ pub async fn serve(gateway: Gateway, peer: Peer<'_>, request: Request<Incoming>)
     if let Some(api) = api {
         return pipeline::serve(gateway, peer.address, api, request).await;
     }
-    let request_id = request_id(request.headers());
+    let request_id = RequestId::of(request.headers());
     let answered = match path {
         path if Api::at(path).is_some() => Err(Error::Method("POST")),
         path if path == JOIN_PATH => {

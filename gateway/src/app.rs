@@ -1,6 +1,7 @@
 //! Wires the parts together and takes them down again. Imported by nobody but main, the
 //! tests, and the stages that need the [`Gateway`] it makes.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +23,21 @@ use crate::{prober, reload, rent};
 /// After requests are done or cut, tasks have this long to end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What all requests share. Cheap to clone.
+/// What all requests share. Cloning shares it.
 #[derive(Debug, Clone)]
-pub struct Gateway {
+pub struct Gateway(Arc<Parts>);
+
+impl Deref for Gateway {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// The parts of a [`Gateway`].
+#[derive(Debug)]
+pub struct Parts {
     /// What it was told.
     pub settings: Live,
     /// The fleet and its queue.
@@ -34,7 +47,7 @@ pub struct Gateway {
     /// Takes spans of requests.
     pub spans: Spans,
     /// Requests that ended engines.
-    pub quarantine: Arc<Quarantine>,
+    pub quarantine: Quarantine,
     /// Cancelled when the gateway takes nothing new.
     pub stop: CancellationToken,
     /// Cancelled when requests are done: links outlive the listener, because requests in
@@ -48,16 +61,16 @@ impl Gateway {
     /// What requests share, at first.
     pub fn new(settings: Live, metrics: Metrics, spans: Spans, stop: CancellationToken) -> Self {
         let now = settings.now();
-        Self {
+        Self(Arc::new(Parts {
             dispatcher: Dispatcher::new(now.config.limits.queue, now.config.policy),
             metrics,
             spans,
-            quarantine: Arc::default(),
+            quarantine: Quarantine::default(),
             stop,
             links: CancellationToken::new(),
             tasks: TaskTracker::new(),
             settings,
-        }
+        }))
     }
 
     /// Another configuration takes the place of the one that is in force.

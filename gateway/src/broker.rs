@@ -8,6 +8,7 @@ use inference_protocol::fleet::ModelStatus;
 
 use crate::admission::cost::Costs;
 use crate::admission::{Bounds, Class, Queue, Ticket, TicketId};
+use crate::budget::RetryBudget;
 use crate::fleet::{Choice, EndpointId, External, Fleet, Outcome, Outlook, Seek};
 use crate::prefix::{Prefix, PrefixIndex};
 use crate::routing::Policy;
@@ -77,6 +78,8 @@ pub struct Broker<L> {
     prefixes: PrefixIndex<EndpointId>,
     /// What external endpoints were paid.
     pub ledger: Ledger,
+    /// What may be tried again.
+    pub retries: RetryBudget,
     policy: Policy,
     next_ticket: TicketId,
     /// Draws among equals; counted up.
@@ -92,6 +95,7 @@ impl<L> Broker<L> {
             costs: Costs::default(),
             prefixes: PrefixIndex::default(),
             ledger: Ledger::default(),
+            retries: RetryBudget::default(),
             policy,
             next_ticket: 0,
             seed: 0,
@@ -139,6 +143,9 @@ impl<L> Broker<L> {
 
     /// A slot for a request at once, if one is free and nobody waits.
     pub fn bind_at_once(&mut self, want: &Want<'_>, now: Duration) -> Option<Binding> {
+        if !want.is_retried() {
+            self.retries.earn();
+        }
         let prefers_external =
             want.seek.external == External::Prefer && want.class == Class::Interactive;
         if prefers_external && let Some(binding) = self.bind_external(want, now) {

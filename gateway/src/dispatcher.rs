@@ -171,11 +171,17 @@ impl Dispatcher {
             dispatcher: self.clone(),
             binding,
             engine_restarts: endpoint.status.engine_restarts,
-            node: endpoint.status.node.clone(),
+            node: endpoint.name.clone(),
             upstream: endpoint.link.clone(),
             terms: endpoint.external,
             outcome: Outcome::Unknown,
         })
+    }
+
+    /// Whether one more request may be tried again; see [`crate::budget`].
+    pub fn may_retry(&self) -> bool {
+        let now = self.now();
+        self.lock().broker.retries.take(now)
     }
 
     /// A new link's first status. The node's older link is closed.
@@ -390,7 +396,7 @@ pub struct Lease {
     dispatcher: Dispatcher,
     binding: Binding,
     engine_restarts: u64,
-    node: String,
+    node: Arc<str>,
     upstream: Upstream,
     terms: Option<Terms>,
     outcome: Outcome,
@@ -405,6 +411,11 @@ impl Lease {
     /// The node's name.
     pub fn node(&self) -> &str {
         &self.node
+    }
+
+    /// The same, to keep.
+    pub fn name(&self) -> Arc<str> {
+        self.node.clone()
     }
 
     /// What it serves.
@@ -431,7 +442,7 @@ impl Lease {
     pub fn paced(&self, seconds: f64) {
         let (endpoint, now) = (self.binding.endpoint, self.dispatcher.now());
         if self.dispatcher.lock().broker.fleet.paced(endpoint, seconds, now) {
-            tracing::warn!(node = self.node, "node ejected: it has become very slow");
+            tracing::warn!(node = &*self.node, "node ejected: it has become very slow");
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use hyper::header::HeaderName;
 use inference_protocol::openai::ParseError;
 use inference_protocol::resume;
 
@@ -58,7 +59,7 @@ pub enum Error {
         retry_after_seconds: u32,
     },
     /// A header that we act on holds something else than it may.
-    Header(&'static str, String),
+    Header(HeaderName, String),
     /// The queue is so long that the request's deadline cannot be met.
     DeadlineUnmet {
         /// When another try makes sense.
@@ -223,6 +224,12 @@ impl Error {
         }
     }
 
+    /// Whether another attempt costs of the budget for retries: whoever refuses may refuse because
+    /// there is too much to do. What is dead takes nothing more.
+    pub fn costs_a_retry(&self) -> bool {
+        matches!(self, Self::NodeRefused(_))
+    }
+
     /// Whether it says that there are too few slots.
     pub fn is_overload(&self) -> bool {
         matches!(
@@ -248,7 +255,7 @@ impl Error {
         match self {
             Self::Malformed(e) => e.param.clone(),
             Self::UnknownModel(_) | Self::ModelForbidden(_) => Some("model".into()),
-            Self::Header(name, _) => Some((*name).into()),
+            Self::Header(name, _) => Some(name.as_str().into()),
             _ => None,
         }
     }
@@ -398,7 +405,7 @@ mod tests {
             ),
             (Error::NoNode, 503, "no_node", Gateway, false),
             (Error::QueueFull { retry_after_seconds: 7 }, 503, "queue_full", Gateway, false),
-            (Error::Header("x", "y".into()), 400, "invalid_header", Client, false),
+            (Error::Header(HeaderName::from_static("x"), "y".into()), 400, "invalid_header", Client, false),
             (
                 Error::DeadlineUnmet { retry_after_seconds: 7 },
                 503,

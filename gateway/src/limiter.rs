@@ -3,6 +3,7 @@
 //! governor's buckets hold the rates (the generic cell rate algorithm). A bucket only ever
 //! gives; what a request used beyond its estimate, or left of it, is settled with the next one.
 
+use std::fmt::{self, Display, Formatter};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,9 +13,10 @@ use governor::clock::{Clock, DefaultClock};
 use governor::middleware::StateInformationMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderName};
 
 use crate::error::Error;
+use crate::header::Values;
 
 /// Limits of a key, as configured. Absent is unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -115,16 +117,14 @@ impl Limiter {
     }
 
     /// OpenAI's headers about limits.
-    pub fn mark(&self, headers: &mut HeaderMap) {
+    pub fn mark(&self, headers: &mut HeaderMap, values: &mut Values) {
         for (names, bucket) in [(REQUESTS, &self.requests), (TOKENS, &self.tokens)] {
             let Some(bucket) = bucket else { continue };
             let (remaining, reset) = bucket.state();
             let [limit_name, remaining_name, reset_name] = names;
-            headers.insert(limit_name, bucket.limit.into());
-            headers.insert(remaining_name, remaining.into());
-            if let Ok(reset) = HeaderValue::try_from(openai_duration(reset)) {
-                headers.insert(reset_name, reset);
-            }
+            headers.insert(limit_name, values.write(bucket.limit));
+            headers.insert(remaining_name, values.write(remaining));
+            headers.insert(reset_name, values.write(OpenAiDuration(reset)));
         }
     }
 }
@@ -214,12 +214,16 @@ impl Bucket {
 }
 
 /// As OpenAI writes durations: `1m30s`, `2.5s`, `120ms`.
-fn openai_duration(duration: Duration) -> String {
-    let ms = duration.as_millis();
-    match ms {
-        0..1000 => format!("{ms}ms"),
-        1000..60_000 => format!("{}s", (ms as f64 / 100.0).ceil() / 10.0),
-        _ => format!("{}m{}s", ms / 60_000, ms % 60_000 / 1000),
+struct OpenAiDuration(Duration);
+
+impl Display for OpenAiDuration {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let ms = self.0.as_millis();
+        match ms {
+            0..1000 => write!(f, "{ms}ms"),
+            1000..60_000 => write!(f, "{}s", (ms as f64 / 100.0).ceil() / 10.0),
+            _ => write!(f, "{}m{}s", ms / 60_000, ms % 60_000 / 1000),
+        }
     }
 }
 
@@ -292,7 +296,7 @@ mod tests {
         let limiter = limiter(60, 6000, 0);
         limiter.admit(600).unwrap();
         let mut headers = HeaderMap::new();
-        limiter.mark(&mut headers);
+        limiter.mark(&mut headers, &mut Values::default());
         let value = |name: &str| headers[name].to_str().unwrap();
         assert_eq!(value("x-ratelimit-limit-requests"), "60");
         assert_eq!(value("x-ratelimit-remaining-requests"), "59");
@@ -300,14 +304,14 @@ mod tests {
         assert_eq!(value("x-ratelimit-remaining-tokens"), "5400");
         assert!(value("x-ratelimit-reset-tokens").ends_with('s'));
         let mut none = HeaderMap::new();
-        Limiter::default().mark(&mut none);
+        Limiter::default().mark(&mut none, &mut Values::default());
         assert!(none.is_empty());
     }
 
     #[test]
     fn durations_are_written_as_the_public_api_does() {
         let written = [0, 120, 1000, 2450, 60_000, 95_000];
-        let written = written.map(|ms| openai_duration(Duration::from_millis(ms)));
+        let written = written.map(|ms| OpenAiDuration(Duration::from_millis(ms)).to_string());
         assert_eq!(written, ["0ms", "120ms", "1s", "2.5s", "1m0s", "1m35s"]);
     }
 }

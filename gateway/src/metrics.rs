@@ -6,7 +6,7 @@ use std::time::Duration;
 use inference_protocol::fleet::NodeState;
 use inference_protocol::resume::Usage;
 use prometheus::{
-    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
 };
 
@@ -33,6 +33,7 @@ struct Families {
     first_token: HistogramVec,
     queue_wait: HistogramVec,
     retries: IntCounterVec,
+    retries_refused: IntCounter,
     resumes: IntCounterVec,
     connections: IntGauge,
     reloads: IntCounterVec,
@@ -77,6 +78,10 @@ impl Metrics {
                 "retries_total",
                 "Attempts on another node for a request without any of its answer.",
                 &["reason"],
+            )?,
+            retries_refused: IntCounter::new(
+                "gateway_retries_refused_total",
+                "Requests that a node refused and that were not tried elsewhere, because too many were.",
             )?,
             resumes: counter(
                 "resumes_total",
@@ -129,6 +134,7 @@ impl Metrics {
         registry.register(Box::new(families.first_token.clone()))?;
         registry.register(Box::new(families.queue_wait.clone()))?;
         registry.register(Box::new(families.retries.clone()))?;
+        registry.register(Box::new(families.retries_refused.clone()))?;
         registry.register(Box::new(families.resumes.clone()))?;
         registry.register(Box::new(families.connections.clone()))?;
         registry.register(Box::new(families.reloads.clone()))?;
@@ -182,6 +188,11 @@ impl Metrics {
             Again::Resume => &self.0.resumes,
         };
         family.with_label_values(&[reason]).inc();
+    }
+
+    /// A request is not tried on another node: too many are.
+    pub fn retry_refused(&self) {
+        self.0.retries_refused.inc();
     }
 
     /// A request has used tokens. `place`: `node` or `external`.

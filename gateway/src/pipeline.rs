@@ -16,6 +16,7 @@ use hyper::{Request, Response};
 use crate::api::Api;
 use crate::app::Gateway;
 use crate::error::Error;
+use crate::header::Values;
 use crate::limiter::Limiter;
 use crate::respond::{self, Body};
 use crate::settings::Settings;
@@ -46,7 +47,7 @@ pub async fn serve(
     let trace = settings.config.traces.as_ref().and_then(|to| to.begin(request.headers()));
     let received = accept::accept(api, request);
     let (request_id, arrived) = (received.request_id.clone(), received.arrived);
-    let mut record = Record::open(&gateway, api, client, &request_id);
+    let mut record = Record::open(&gateway, client, &received);
     record.trace(trace.map(|trace| (trace, gateway.spans.clone())));
     let mut limits = None;
     let admitted = admit(&gateway, &settings, received, &mut record, &mut limits).await;
@@ -62,10 +63,10 @@ pub async fn serve(
     };
     let mut response = answered.unwrap_or_else(|error| respond::error(&error));
     accept::mark(&mut response, &request_id);
-    let headers = response.headers_mut();
-    headers.insert(PROCESSING, (arrived.elapsed().as_millis() as u64).into());
+    let (headers, mut values) = (response.headers_mut(), Values::default());
+    headers.insert(PROCESSING, values.write(arrived.elapsed().as_millis()));
     if let Some(limiter) = limits {
-        limiter.mark(headers);
+        limiter.mark(headers, &mut values);
     }
     response
 }
@@ -78,7 +79,7 @@ async fn admit(
     limits: &mut Option<Arc<Limiter>>,
 ) -> Result<admit::Admitted, Error> {
     let authenticated = authenticate::authenticate(&settings.keys, received)?;
-    record.tenant(authenticated.caller.tenant());
+    record.tenant(&authenticated.caller.tenant);
     let limiter = authenticated.caller.limiter.clone();
     *limits = Some(limiter.clone());
     let admitted = admit::admit(authenticated, &settings.config).await?;

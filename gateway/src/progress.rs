@@ -3,6 +3,9 @@
 //! A node's events come in blocks. Its marks (see [`inference_protocol::resume`]) are taken out
 //! and remembered, the rest is the client's.
 
+use std::ops::Range;
+
+use bytes::Bytes;
 use inference_protocol::resume::{Mark, Resume, Said, Usage};
 use inference_protocol::sse::{self, DONE};
 
@@ -32,7 +35,7 @@ pub struct Progress {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Block {
     /// The client's events.
-    pub events: Vec<u8>,
+    pub events: Bytes,
     /// Whether it says anything of the answer, if only by marks.
     pub is_news: bool,
     /// The payload of the error that it ends with.
@@ -56,26 +59,32 @@ impl Progress {
 
     /// Reads a block of whole events. An answer that is not streamed is one event with all of it,
     /// and complete with that.
-    pub fn read(&mut self, block: &[u8], is_streamed: bool) -> Result<Block, Excess> {
-        let mut read = Block::default();
+    pub fn read(&mut self, block: &Bytes, is_streamed: bool) -> Result<Block, Excess> {
+        let (mut read, mut kept) = (Block::default(), Kept::of(block));
+        let mut end = 0;
         for event in sse::events(block) {
+            end += event.len();
             let event = self.take_marks(event, &mut read)?;
+            let part = end - event.len()..end;
             let Some(payload) = sse::payloads(event).next() else {
                 // A comment of somebody else's; of our marks, an empty line is left.
-                read.events.extend((event.len() > 1).then_some(event).into_iter().flatten());
+                if event.len() > 1 {
+                    kept.keep(part);
+                }
                 continue;
             };
             if is_error(payload) {
                 read.error = Some(payload.to_vec());
-                return Ok(read);
+                break;
             }
             read.is_news = true;
             if !(self.hides_usage && is_usage_only(payload)) {
-                read.events.extend_from_slice(event);
+                kept.keep(part);
             }
             self.count(event, payload);
             self.is_complete |= !is_streamed || payload == DONE.as_bytes();
         }
+        read.events = kept.bytes();
         Ok(read)
     }
 
@@ -156,6 +165,39 @@ impl Progress {
     }
 }
 
+/// What is kept of a block: not copied, as long as it is one piece of it.
+struct Kept<'b> {
+    block: &'b Bytes,
+    piece: Range<usize>,
+    copied: Vec<u8>,
+}
+
+impl<'b> Kept<'b> {
+    fn of(block: &'b Bytes) -> Self {
+        Self { block, piece: 0..0, copied: Vec::new() }
+    }
+
+    /// Keeps a part of the block that comes after those before it.
+    fn keep(&mut self, part: Range<usize>) {
+        if !self.copied.is_empty() {
+            self.copied.extend_from_slice(&self.block[part]);
+        } else if self.piece.is_empty() {
+            self.piece = part;
+        } else if self.piece.end == part.start {
+            self.piece.end = part.end;
+        } else {
+            self.copied = [&self.block[self.piece.clone()], &self.block[part]].concat();
+        }
+    }
+
+    fn bytes(self) -> Bytes {
+        match self.copied.is_empty() {
+            true => self.block.slice(self.piece),
+            false => self.copied.into(),
+        }
+    }
+}
+
 /// Whether an event tells of an error.
 fn is_error(payload: &[u8]) -> bool {
     payload.starts_with(b"{\"error\"")
@@ -202,9 +244,9 @@ mod tests {
     use super::*;
 
     fn read(progress: &mut Progress, block: &str) -> String {
-        let read = progress.read(block.as_bytes(), true).unwrap();
+        let read = progress.read(&Bytes::copy_from_slice(block.as_bytes()), true).unwrap();
         assert_eq!(read.error, None);
-        String::from_utf8(read.events).unwrap()
+        String::from_utf8(read.events.into()).unwrap()
     }
 
     #[test]
@@ -237,10 +279,10 @@ mod tests {
     #[test]
     fn a_whole_answer_is_one_event() {
         let mut progress = Progress::default();
-        let first = progress.read(b": t 0 5\n\n", false).unwrap();
+        let first = progress.read(&Bytes::from_static(b": t 0 5\n\n"), false).unwrap();
         assert_eq!((first.events.len(), first.is_news), (0, true));
-        let last = progress.read(b": u 3 1 0\ndata: {}\n\n", false).unwrap();
-        assert_eq!(last.events, b"data: {}\n\n");
+        let last = progress.read(&Bytes::from_static(b": u 3 1 0\ndata: {}\n\n"), false).unwrap();
+        assert_eq!(last.events, "data: {}\n\n");
         assert!(progress.is_complete());
         assert_eq!(progress.resume().choices[0].events, 0);
     }
@@ -264,16 +306,16 @@ mod tests {
     fn an_error_ends_a_block() {
         let mut progress = Progress::default();
         let block = b": t 0 5\ndata: a\n\ndata: {\"error\":{}}\n\ndata: b\n\n";
-        let read = progress.read(block, true).unwrap();
-        assert_eq!(read.events, b"data: a\n\n");
+        let read = progress.read(&Bytes::from_static(block), true).unwrap();
+        assert_eq!(read.events, "data: a\n\n");
         assert_eq!(read.error.as_deref(), Some(&b"{\"error\":{}}"[..]));
     }
 
     #[test]
     fn a_node_cannot_make_us_remember_without_end() {
         let mut progress = Progress::default();
-        assert_eq!(progress.read(b": t 64 5\n\n", true), Err(Excess));
+        assert_eq!(progress.read(&Bytes::from_static(b": t 64 5\n\n"), true), Err(Excess));
         let list = vec!["1"; TOKENS_MAX + 1].join(",");
-        assert_eq!(progress.read(format!(": t 0 {list}\n\n").as_bytes(), true), Err(Excess));
+        assert_eq!(progress.read(&format!(": t 0 {list}\n\n").into(), true), Err(Excess));
     }
 }

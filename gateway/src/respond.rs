@@ -15,6 +15,8 @@ use crate::error::Error;
 /// The same in milliseconds; OpenAI's packages prefer it.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
 /// Every response body of the gateway.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -23,8 +25,18 @@ pub fn whole(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
+/// Room for the headers of an answer, so that it is made once.
+const HEADERS: usize = 12;
+
+/// 200, and room for headers.
+pub fn response(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().reserve(HEADERS);
+    response
+}
+
 /// 200 with a JSON text.
-pub fn json(text: String) -> Response<Body> {
+pub fn json(text: impl Into<Bytes>) -> Response<Body> {
     with_type(StatusCode::OK, "application/json", text)
 }
 
@@ -39,7 +51,7 @@ pub fn with_type(
     content_type: &'static str,
     body: impl Into<Bytes>,
 ) -> Response<Body> {
-    let mut response = Response::new(whole(body));
+    let mut response = response(whole(body));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
@@ -47,12 +59,12 @@ pub fn with_type(
 
 /// The headers of a stream of events.
 pub fn event_stream(body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
+    let mut response = response(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // nginx would hold the events back otherwise.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     response
 }
 

@@ -32,7 +32,7 @@ const HEADER_BYTES_MAX: u32 = 32 * 1024;
 #[derive(Debug, Clone)]
 pub struct Upstream {
     via: Via,
-    /// Cancelled when the link is over: whatever waits for it must fail over.
+    /// Cancelled when the link must end, with all that waits for it.
     lost: CancellationToken,
     /// Cancelled when the node is about to leave: what it has may go on elsewhere.
     leaving: CancellationToken,
@@ -90,16 +90,9 @@ impl Upstream {
     }
 
     /// Sends a request and waits for the head of its response. Dropping the future, or what is
-    /// left of the response, ends the request at the node.
+    /// left of the response, ends the request at the node. When the link is over its driver is
+    /// dropped, and that fails whatever waits for it.
     pub async fn send(&self, request: Request<Bytes>) -> Result<Response<NodeBody>, Error> {
-        tokio::select! {
-            biased;
-            sent = self.exchange(request) => sent,
-            () = self.lost.cancelled() => Err(Error::NodeLost),
-        }
-    }
-
-    async fn exchange(&self, request: Request<Bytes>) -> Result<Response<NodeBody>, Error> {
         let lost = |_: h2::Error| Error::NodeLost;
         let (mut head, body) = request.into_parts();
         let (sender, authorization) = match &self.via {
@@ -118,7 +111,7 @@ impl Upstream {
         response.await.map(|response| response.map(NodeBody::Link)).map_err(lost)
     }
 
-    /// The link is over.
+    /// The link must end.
     pub fn close(&self) {
         self.lost.cancel();
     }
@@ -138,7 +131,7 @@ impl Upstream {
         self.leaving.clone().cancelled_owned()
     }
 
-    /// Waits for the end of the link.
+    /// Waits until the link must end.
     pub fn lost(&self) -> WaitForCancellationFutureOwned {
         self.lost.clone().cancelled_owned()
     }

@@ -66,10 +66,13 @@ pub struct Costs(BTreeMap<String, Learned>);
 impl Costs {
     /// A request of so many units has held a slot for that long.
     pub fn observe(&mut self, model: &str, units: f64, held: Duration) {
-        if !self.0.contains_key(model) && self.0.len() >= MODELS_MAX {
-            return;
+        if !self.0.contains_key(model) {
+            if self.0.len() >= MODELS_MAX {
+                return;
+            }
+            self.0.insert(model.to_string(), Learned::default());
         }
-        let learned = self.0.entry(model.to_string()).or_default();
+        let Some(learned) = self.0.get_mut(model) else { return };
         let newest = held.as_secs_f64() / units.max(1.0);
         learned.seen = learned.seen.saturating_add(1);
         // The first few count evenly.

@@ -6,6 +6,7 @@
 //! not get away from it by leaving for a moment. Between two who always wait, the work done
 //! differs by no more than the largest pieces of both.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 /// Fewer entries than this are never looked through.
@@ -33,30 +34,46 @@ impl<K> Default for Turns<K> {
     }
 }
 
-impl<K: Ord + Clone> Turns<K> {
+impl<K: Ord> Turns<K> {
     /// From now on, `key` waits for turns.
-    pub fn arrive(&mut self, key: &K) {
+    pub fn arrive<Q>(&mut self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Ord + ToOwned<Owned = K> + ?Sized,
+    {
         self.tidy();
         let now = self.now;
-        let standing = self.times.entry(key.clone()).or_insert(Standing { time: now, waits: true });
-        standing.time = standing.time.max(now);
-        standing.waits = true;
+        match self.times.get_mut(key) {
+            Some(standing) => (standing.time, standing.waits) = (standing.time.max(now), true),
+            None => {
+                self.times.insert(key.to_owned(), Standing { time: now, waits: true });
+            }
+        }
     }
 
     /// `key` has nothing to wait for any more.
-    pub fn leave(&mut self, key: &K) {
+    pub fn leave<Q: Ord + ?Sized>(&mut self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
         if let Some(standing) = self.times.get_mut(key) {
             standing.waits = false;
         }
     }
 
     /// When a piece of work for `key` would be finished: the smallest is next.
-    pub fn finish(&self, key: &K, work: f64) -> f64 {
+    pub fn finish<Q: Ord + ?Sized>(&self, key: &Q, work: f64) -> f64
+    where
+        K: Borrow<Q>,
+    {
         self.times.get(key).map_or(self.now, |standing| standing.time) + work
     }
 
     /// It was the turn of `key`, and this much work is done for them.
-    pub fn charge(&mut self, key: &K, work: f64) {
+    pub fn charge<Q: Ord + ?Sized>(&mut self, key: &Q, work: f64)
+    where
+        K: Borrow<Q>,
+    {
         let finish = self.finish(key, work);
         self.now = self.now.max(finish);
         if let Some(standing) = self.times.get_mut(key) {

@@ -66,6 +66,8 @@ const PARTS: f64 = (1u64 << 32) as f64;
 pub struct Endpoint<L> {
     /// How to send to it.
     pub link: L,
+    /// Its node's name.
+    pub name: Arc<str>,
     /// Its last status.
     pub status: NodeStatus,
     /// How well it does what it says.
@@ -99,6 +101,7 @@ impl<L> Endpoint<L> {
     pub(super) fn new(link: L, status: NodeStatus, now: Duration, last_claim: u64) -> Self {
         Self {
             link,
+            name: status.node.as_str().into(),
             status,
             health: Health::new(now),
             external: None,

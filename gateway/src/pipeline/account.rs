@@ -2,34 +2,36 @@
 //! access log, and a span where it is traced. Prompts and answers are never part of it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
+use super::accept::{Received, RequestId};
 use crate::admission::Class;
 use crate::api::Api;
 use crate::app::Gateway;
-use crate::dispatcher::{Dispatcher, Lease};
+use crate::dispatcher::Lease;
 use crate::error::{Error, Origin};
 use crate::fleet::Terms;
 use crate::limiter::Permit;
-use crate::metrics::{Again, Ended, Metrics};
+use crate::metrics::{Again, Ended};
 use crate::rent::today;
 use crate::traces::{Spans, Trace, span};
 
 /// What is known of a request. Dropped at the end of its response.
 #[derive(Debug)]
 pub struct Record {
-    metrics: Metrics,
-    dispatcher: Dispatcher,
+    gateway: Gateway,
     api: Api,
     client: IpAddr,
-    request_id: String,
+    request_id: RequestId,
     begun: Instant,
-    tenant: Option<String>,
+    tenant: Option<Arc<str>>,
     class: Option<Class>,
-    model: Option<String>,
-    node: Option<String>,
+    model: Option<Arc<ModelStatus>>,
+    node: Option<Arc<str>>,
     /// Its terms, if it is an external endpoint.
     terms: Option<Terms>,
     /// Tokens that it will use, about.
@@ -69,15 +71,14 @@ enum Outcome {
 
 impl Record {
     /// Opens the record of a client's request.
-    pub fn open(gateway: &Gateway, api: Api, client: IpAddr, request_id: &str) -> Self {
+    pub fn open(gateway: &Gateway, client: IpAddr, received: &Received) -> Self {
         gateway.metrics.request_begins();
         Self {
-            metrics: gateway.metrics.clone(),
-            dispatcher: gateway.dispatcher.clone(),
-            api,
+            gateway: gateway.clone(),
+            api: received.api,
             client,
-            request_id: request_id.to_string(),
-            begun: Instant::now(),
+            request_id: received.request_id.clone(),
+            begun: received.arrived,
             tenant: None,
             class: None,
             model: None,
@@ -101,8 +102,8 @@ impl Record {
     }
 
     /// Who asks.
-    pub fn tenant(&mut self, tenant: &str) {
-        self.tenant = Some(tenant.to_string());
+    pub fn tenant(&mut self, tenant: &Arc<str>) {
+        self.tenant = Some(tenant.clone());
     }
 
     /// How urgent it is.
@@ -123,14 +124,14 @@ impl Record {
 
     /// Which model was asked for, and which node answers. Only models that a node serves
     /// get here, so that clients cannot write what they like into logs and labels.
-    pub fn routed(&mut self, model: &str, lease: &Lease) {
+    pub fn routed(&mut self, lease: &Lease) {
         if self.node.is_none() {
             let wait = self.begun.elapsed();
-            self.metrics.queue_waited(self.class_name(), wait);
+            self.gateway.metrics.queue_waited(self.class_name(), wait);
             self.queue_wait = Some(wait);
         }
-        self.model = Some(model.to_string());
-        self.node = Some(lease.node().to_string());
+        self.model = Some(lease.model().clone());
+        self.node = Some(lease.name());
         self.terms = lease.terms();
     }
 
@@ -139,21 +140,25 @@ impl Record {
         self.node.as_deref()
     }
 
+    fn model(&self) -> Option<&str> {
+        self.model.as_ref().map(|model| model.id.as_str())
+    }
+
     /// Another endpoint is tried, after so many tokens of the answer.
     pub fn retried(&mut self, error: &Error, tokens: u64) {
         let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
-        self.metrics.tried_again(kind, error.code());
+        self.gateway.metrics.tried_again(kind, error.code());
         self.retries += 1;
-        let (request_id, node, reason) = (&self.request_id, &self.node, error.code());
+        let (request_id, node, reason) = (self.request_id.as_str(), self.node(), error.code());
         tracing::warn!(request_id, node, reason, tokens, "{}", kind.name());
     }
 
     /// Its node is about to leave, and there is a slot elsewhere.
     pub fn moved(&mut self, tokens: u64) {
         let (kind, reason) = (if tokens > 0 { Again::Resume } else { Again::Retry }, "node_leaves");
-        self.metrics.tried_again(kind, reason);
+        self.gateway.metrics.tried_again(kind, reason);
         self.retries += 1;
-        tracing::info!(request_id = self.request_id, node = self.node, tokens, "move");
+        tracing::info!(request_id = self.request_id.as_str(), node = self.node(), tokens, "move");
     }
 
     /// The answer has begun.
@@ -204,19 +209,19 @@ impl Record {
             permit.settle(usage.map_or(0, |usage| usage.prompt + usage.completion));
         }
         if let (Some(usage), Some(model), Some(node)) = (usage, &self.model, &self.node) {
-            self.pay(model, node, usage);
+            self.pay(&model.id, node, usage);
         }
     }
 
     fn pay(&self, model: &str, node: &str, usage: Usage) {
         let place = if self.terms.is_some() { "external" } else { "node" };
-        self.metrics.used(model, place, usage);
+        self.gateway.metrics.used(model, place, usage);
         if let Some(terms) = self.terms {
             let amount = terms.prices.of(usage);
-            self.dispatcher.pay(node, amount, today());
-            self.metrics.spent(node, "tokens", amount);
-        } else if let Some(prices) = self.dispatcher.external_prices(model) {
-            self.metrics.saved(model, prices.of(usage));
+            self.gateway.dispatcher.pay(node, amount, today());
+            self.gateway.metrics.spent(node, "tokens", amount);
+        } else if let Some(prices) = self.gateway.dispatcher.external_prices(model) {
+            self.gateway.metrics.saved(model, prices.of(usage));
         }
     }
 
@@ -234,10 +239,10 @@ impl Record {
             &span::Ended {
                 api: self.api,
                 host: spans.host(),
-                request_id: &self.request_id,
+                request_id: self.request_id.as_str(),
                 tenant,
                 class: self.class_name(),
-                model: self.model.as_deref(),
+                model: self.model(),
                 node: self.node.as_deref(),
                 outcome,
                 is_fault: self.is_fault(),
@@ -266,13 +271,13 @@ impl Record {
             ($level:ident) => {
                 tracing::$level!(
                     target: "access",
-                    request_id = self.request_id,
+                    request_id = self.request_id.as_str(),
                     client = %self.client,
                     api = self.api.name(),
-                    tenant = self.tenant,
+                    tenant = self.tenant.as_deref(),
                     class = self.class_name(),
-                    model = self.model,
-                    node = self.node,
+                    model = self.model(),
+                    node = self.node(),
                     outcome,
                     duration_ms = duration.as_millis() as u64,
                     first_token_ms = first_token,
@@ -299,7 +304,7 @@ impl Drop for Record {
             duration,
             first_token: self.first_token,
         };
-        self.metrics.request_ends(&ended);
+        self.gateway.metrics.request_ends(&ended);
         self.log(outcome, duration);
         self.tell(outcome, duration);
     }

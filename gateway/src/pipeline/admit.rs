@@ -1,15 +1,17 @@
 //! Stage 3: the body is read, within its limits, and its model is known.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper::header::HeaderMap;
+use hyper::header::{HeaderMap, HeaderName};
 use inference_protocol::openai::{self, ParseError, Routed};
 use tokio::time::{Instant, timeout};
 
+use super::accept::RequestId;
 use super::authenticate::{Authenticated, Caller};
 use crate::admission::Class;
 use crate::admission::cost::Estimate;
@@ -23,11 +25,11 @@ use crate::prefix::Prefix;
 #[derive(Debug)]
 pub struct Admitted {
     /// Its id.
-    pub request_id: String,
+    pub request_id: RequestId,
     /// Which endpoint.
     pub api: Api,
     /// Whose it is.
-    pub tenant: String,
+    pub tenant: Arc<str>,
     /// The model that it asks for.
     pub model: String,
     /// Whether its body names that model otherwise.
@@ -57,9 +59,9 @@ const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The header of a request's class, in and out; it goes before `service_tier`.
-pub const CLASS: &str = "x-flotilla-class";
+pub const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
 /// The header that says within how many milliseconds a request must have a slot.
-const DEADLINE: &str = "x-flotilla-deadline-ms";
+const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// Longest name of a model that can be right.
@@ -86,16 +88,17 @@ pub async fn admit(authenticated: Authenticated, config: &Config) -> Result<Admi
     let estimated = if api.generates() { routed.tokens_max().or(tokens_max) } else { Some(0) };
     let estimate = Estimate::new(body.len(), estimated, routed.answers());
     let is_streamed = api.generates() && routed.stream.unwrap_or(false);
-    let model = model(&caller, &routed.model)?;
+    let named = routed.model;
+    let model = model(&caller, &named)?;
     // What is not generated begins nowhere: nodes keep nothing of it.
     let prefix =
-        if api.generates() { Prefix::new(caller.tenant(), &body) } else { Prefix::default() };
+        if api.generates() { Prefix::new(&caller.tenant, &body) } else { Prefix::default() };
     Ok(Admitted {
         request_id,
         api,
-        tenant: caller.tenant().to_string(),
-        is_alias: model != routed.model,
-        model,
+        is_alias: model.is_some(),
+        model: model.unwrap_or(named),
+        tenant: caller.tenant,
         tokens_max: tokens_max.and_then(|max| u32::try_from(max).ok()),
         class,
         external: caller.key.external,
@@ -108,13 +111,13 @@ pub async fn admit(authenticated: Authenticated, config: &Config) -> Result<Admi
     })
 }
 
-/// The model that is meant, if it may be asked for.
-fn model(caller: &Caller, name: &str) -> Result<String, Error> {
+/// The model that is meant by a name, if it may be asked for; `None`: the one of that name.
+fn model(caller: &Caller, name: &str) -> Result<Option<String>, Error> {
     if name.len() > MODEL_BYTES_MAX {
         return Err(Error::UnknownModel(name.chars().take(MODEL_BYTES_MAX).collect()));
     }
     match caller.allows(name) {
-        true => Ok(caller.model(name).to_string()),
+        true => Ok(Some(caller.model(name)).filter(|model| *model != name).map(String::from)),
         false => Err(Error::ModelForbidden(name.into())),
     }
 }
@@ -132,14 +135,14 @@ fn check_tokens(caller: &Caller, routed: &Routed) -> Result<Option<u64>, Error> 
 }
 
 fn wanted_class(headers: &HeaderMap) -> Result<Option<Class>, Error> {
-    let Some(value) = headers.get(CLASS) else { return Ok(None) };
+    let Some(value) = headers.get(&CLASS) else { return Ok(None) };
     let class = value.to_str().ok().and_then(Class::named);
     let wrong = || Error::Header(CLASS, "interactive, standard or batch".into());
     class.map(Some).ok_or_else(wrong)
 }
 
 fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Error> {
-    let Some(value) = headers.get(DEADLINE) else { return Ok(None) };
+    let Some(value) = headers.get(&DEADLINE) else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.parse().ok());
     let allowed = number.filter(|ms| (1..=DEADLINE_MS_MAX).contains(ms));
     let wrong = || Error::Header(DEADLINE, format!("whole milliseconds, 1 to {DEADLINE_MS_MAX}"));

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use inference_protocol::openai::ErrorBody;
@@ -52,7 +53,7 @@ pub struct Answer {
 #[derive(Debug)]
 pub enum Next {
     /// Events for the client.
-    Events(Vec<u8>),
+    Events(Bytes),
     /// Something else than events, in full: a refusal, or an answer of a node without marks.
     Whole {
         /// The node's status.
@@ -60,7 +61,7 @@ pub enum Next {
         /// The node's headers that concern the client.
         headers: HeaderMap,
         /// The body.
-        body: bytes::Bytes,
+        body: Bytes,
     },
     /// Nothing.
     End,
@@ -174,7 +175,7 @@ impl Answer {
     }
 
     /// Reads a block of events; what the client gets of it.
-    fn read(&mut self, mut current: Current, block: &[u8]) -> Result<Vec<u8>, Error> {
+    fn read(&mut self, mut current: Current, block: &Bytes) -> Result<Bytes, Error> {
         let before = self.progress.tokens();
         let read = self.progress.read(block, self.admitted.is_streamed);
         let Block { events, is_news, error } = read.map_err(|_| forward::TOO_LARGE)?;
@@ -210,7 +211,7 @@ impl Answer {
 
     /// Sends the request, and what is known of the answer, to a node.
     async fn open(&mut self, mut lease: Lease) -> Result<Option<Next>, Error> {
-        self.record.routed(&self.admitted.model, &lease);
+        self.record.routed(&lease);
         let at = current::at(&lease, false);
         let Config { limits, timeouts, .. } = &self.settings.config;
         let resume = self.progress.resume();
@@ -263,6 +264,10 @@ impl Answer {
             self.gateway.quarantine.add(&self.admitted.tenant, &self.admitted.body);
         }
         failed?;
+        if error.costs_a_retry() && !self.gateway.dispatcher.may_retry() {
+            self.gateway.metrics.retry_refused();
+            return Err(error);
+        }
         self.deadline = self.deadline.max(Instant::now() + self.settings.config.timeouts.resume);
         self.record.retried(&error, self.progress.tokens());
         Ok(())

@@ -7,7 +7,7 @@ use std::time::Instant;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap};
 
-use super::accept::Received;
+use super::accept::{Received, RequestId};
 use crate::admission::Class;
 use crate::api::Api;
 use crate::config::ApiKey;
@@ -23,7 +23,7 @@ const ANONYMOUS: &str = "anonymous";
 #[derive(Debug)]
 pub struct Authenticated {
     /// Its id.
-    pub request_id: String,
+    pub request_id: RequestId,
     /// Which endpoint.
     pub api: Api,
     /// Who asks.
@@ -39,6 +39,8 @@ pub struct Authenticated {
 /// The owner of a key, and what the key allows.
 #[derive(Debug, Clone)]
 pub struct Caller {
+    /// The owner's name.
+    pub tenant: Arc<str>,
     /// The key, as configured.
     pub key: Arc<ApiKey>,
     /// Other names of models, for everybody.
@@ -48,11 +50,6 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The owner's name.
-    pub fn tenant(&self) -> &str {
-        &self.key.name
-    }
-
     /// The model that the owner means by a name.
     pub fn model<'a>(&'a self, name: &'a str) -> &'a str {
         self.key.aliases.get(name).or_else(|| self.aliases.get(name)).map_or(name, String::as_str)
@@ -88,7 +85,12 @@ impl Keys {
         let caller = |key: &ApiKey| {
             let used = old.get(key.name.as_str()).filter(|(limits, _)| **limits == key.limits);
             let limiter = used.map_or_else(|| Arc::new(Limiter::new(&key.limits)), |u| u.1.clone());
-            let caller = Caller { key: Arc::new(key.clone()), aliases: aliases.clone(), limiter };
+            let caller = Caller {
+                tenant: key.name.as_str().into(),
+                key: Arc::new(key.clone()),
+                aliases: aliases.clone(),
+                limiter,
+            };
             (key.digest.clone(), caller)
         };
         Self { callers: keys.iter().map(caller).collect(), anonymous: None }
@@ -97,12 +99,13 @@ impl Keys {
     /// No key is needed.
     pub fn open(aliases: &BTreeMap<String, String>) -> Self {
         let (key, aliases) = (Arc::new(anonymous()), Arc::new(aliases.clone()));
-        let anonymous = Some(Caller { key, aliases, limiter: Arc::default() });
+        let tenant = ANONYMOUS.into();
+        let anonymous = Some(Caller { tenant, key, aliases, limiter: Arc::default() });
         Self { callers: HashMap::new(), anonymous }
     }
 
     fn limiters(&self) -> impl Iterator<Item = (&str, (&KeyLimits, &Arc<Limiter>))> {
-        self.callers.values().map(|c| (c.tenant(), (&c.key.limits, &c.limiter)))
+        self.callers.values().map(|c| (&*c.tenant, (&c.key.limits, &c.limiter)))
     }
 
     /// The owner of the key in `headers`. Keys are found by their digest: how long that takes tells
@@ -166,7 +169,7 @@ mod tests {
     fn ask(authorization: &str) -> Result<String, Error> {
         let keys = ["ada", "bob"].map(|name| key(name, KeyLimits::default()));
         caller(&Keys::new(&keys, &BTreeMap::new(), None), authorization)
-            .map(|caller| caller.tenant().to_string())
+            .map(|caller| caller.tenant.to_string())
     }
 
     #[test]

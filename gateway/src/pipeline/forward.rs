@@ -11,11 +11,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use inference_protocol::fleet::TENANT_HEADER;
-use inference_protocol::openai::{ErrorBody, to_json};
+use inference_protocol::openai::ErrorBody;
 use inference_protocol::resume::{ENGINE_LOST, RESUME_HEADER, Resume};
 use inference_protocol::sse::Splitter;
-use tokio::time::{Instant, Sleep, timeout};
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::accept::REQUEST_ID;
 use super::admit::Admitted;
@@ -61,31 +60,32 @@ pub async fn forward(
         None => (upstream_request(admitted, resume)?, false),
         Some(client) => external_request(admitted, client)?,
     };
-    let (mut lost, begun) = (Box::pin(lease.upstream().lost()), Instant::now());
+    let mut silence = Box::pin(sleep(timeouts.first_token));
     let attempt = async {
         let response = lease.upstream().send(request).await?;
         if is_about_the_node(response.status()) {
             return Err(refusal(response).await);
         }
         if is_event_stream(&response) {
-            let left = timeouts.first_token.saturating_sub(begun.elapsed());
-            return Ok(Sent::Events(response.into_body(), left));
+            return Ok(Sent::Events(response.into_body()));
         }
         read_whole(response, limits).await.map(Sent::Whole)
     };
     let sent = tokio::select! {
-        sent = timeout(timeouts.first_token, attempt) => sent.unwrap_or(Err(Error::NodeTimeout))?,
-        () = &mut lost => return Err(Error::NodeLost),
+        biased;
+        sent = attempt => sent?,
+        () = &mut silence => return Err(Error::NodeTimeout),
     };
     Ok(match sent {
         Sent::Whole(whole) => whole,
-        Sent::Events(rest, left) => {
+        Sent::Events(rest) => {
             let bytes_max = match admitted.is_streamed {
                 true => limits.event_bytes_max,
                 // All of it is one event.
                 false => limits.response_bytes_max,
             };
-            Forwarded::Events(Source::new(lost, rest, bytes_max, left), hides_usage)
+            let splitter = Splitter::new(bytes_max);
+            Forwarded::Events(Source { rest, splitter, silence }, hides_usage)
         }
     })
 }
@@ -93,8 +93,7 @@ pub async fn forward(
 /// What a node has begun to send.
 enum Sent {
     Whole(Forwarded),
-    /// Events, the first of them within this.
-    Events(NodeBody, Duration),
+    Events(NodeBody),
 }
 
 /// Whether another node may answer better: this one failed, is full, or refuses our key,
@@ -119,16 +118,20 @@ async fn refusal(response: Response<NodeBody>) -> Error {
     }
 }
 
+/// Enough for what is known of an answer that begins.
+const RESUME_BYTES: usize = 192;
+
 fn upstream_request(admitted: &Admitted, resume: &Resume) -> Result<Request<Bytes>, Error> {
-    let resume = to_json(resume);
-    let mut body = BytesMut::with_capacity(resume.len() + admitted.body.len());
-    body.put(resume.as_bytes());
+    let mut body = BytesMut::with_capacity(RESUME_BYTES + admitted.body.len());
+    let written = serde_json::to_writer((&mut body).writer(), resume);
+    written.map_err(|_| Error::UnknownPath)?;
+    let resume_bytes = body.len();
     body.put(&admitted.body[..]);
     Request::post(admitted.api.uri())
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
-        .header(REQUEST_ID, &admitted.request_id)
-        .header(TENANT, &admitted.tenant)
-        .header(RESUME, resume.len())
+        .header(REQUEST_ID, admitted.request_id.value())
+        .header(TENANT, &*admitted.tenant)
+        .header(RESUME, resume_bytes)
         .body(body.freeze())
         .map_err(|_| Error::UnknownPath)
 }
@@ -140,7 +143,7 @@ fn external_request(admitted: &Admitted, client: &Client) -> Result<(Request<Byt
     let Translated { body, hides_usage } = client.translate(body, wanted)?;
     let request = Request::post(admitted.api.uri())
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
-        .header(REQUEST_ID, &admitted.request_id)
+        .header(REQUEST_ID, admitted.request_id.value())
         .body(body);
     request.map(|request| (request, hides_usage)).map_err(|_| Error::UnknownPath)
 }
@@ -173,25 +176,10 @@ async fn read_whole(response: Response<NodeBody>, limits: &Limits) -> Result<For
 pub struct Source {
     rest: NodeBody,
     splitter: Splitter,
-    lost: Pin<Box<WaitForCancellationFutureOwned>>,
     silence: Pin<Box<Sleep>>,
 }
 
 impl Source {
-    fn new(
-        lost: Pin<Box<WaitForCancellationFutureOwned>>,
-        rest: NodeBody,
-        event_bytes_max: usize,
-        first_within: Duration,
-    ) -> Self {
-        Self {
-            rest,
-            splitter: Splitter::new(event_bytes_max),
-            lost,
-            silence: Box::pin(tokio::time::sleep(first_within)),
-        }
-    }
-
     /// The next events must come within this.
     pub fn expect_within(&mut self, within: Duration) {
         self.silence.as_mut().reset(Instant::now() + within);
@@ -204,7 +192,6 @@ impl Source {
             let data = tokio::select! {
                 biased;
                 data = self.rest.data() => data,
-                () = &mut self.lost => return Err(Error::NodeLost),
                 () = &mut self.silence => return Err(Error::NodeTimeout),
             };
             let Some(Ok(bytes)) = data else { return Err(Error::NodeLost) };

@@ -13,7 +13,7 @@ use futures_util::stream::unfold;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::Response;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderName, HeaderValue};
 use inference_protocol::sse::{self, payloads};
 use tokio::time::timeout;
 
@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::respond::{self, Body};
 
 /// The header that names the node.
-const ENDPOINT: &str = "x-flotilla-endpoint";
+const ENDPOINT: HeaderName = HeaderName::from_static("x-flotilla-endpoint");
 
 /// What a client reads while there is nothing of its answer, so that it and what is between us stay
 /// connected.
@@ -33,21 +33,28 @@ const COMMENT: &str = ": waiting\n\n";
 /// does not begin for long gets its head all the same, and comments.
 pub async fn stream(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
     let class = HeaderValue::from_static(answer.record().class_name());
-    let (is_streamed, patience) = (answer.is_streamed(), answer.comment_interval());
+    let mut response = match answer.is_streamed() {
+        true => begin_within(answer).await?,
+        false => {
+            let begun = begin(&mut answer).await;
+            respond(answer, begun)?
+        }
+    };
+    response.headers_mut().insert(CLASS, class);
+    Ok(response)
+}
+
+/// A stream; with a comment first, where nothing of it comes for long.
+async fn begin_within(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
+    let patience = answer.comment_interval();
     let mut beginning: Beginning = Box::pin(async move {
         let begun = begin(&mut answer).await;
         (answer, begun)
     });
-    let begun = match is_streamed {
-        true => timeout(patience, &mut beginning).await.ok(),
-        false => Some((&mut beginning).await),
-    };
-    let mut response = match begun {
-        Some((answer, begun)) => respond(answer, begun)?,
-        None => respond::event_stream(relay(Rest::Comment(beginning, patience))),
-    };
-    response.headers_mut().insert(CLASS, class);
-    Ok(response)
+    match timeout(patience, &mut beginning).await {
+        Ok((answer, begun)) => respond(answer, begun),
+        Err(_) => Ok(respond::event_stream(relay(Rest::Comment(beginning, patience)))),
+    }
 }
 
 /// An answer that has not begun.
@@ -57,9 +64,9 @@ fn respond(answer: Box<Answer>, begun: Result<Next, Error>) -> Result<Response<B
     let node = answer.node().and_then(|node| HeaderValue::from_str(node).ok());
     let mut response = match begun? {
         Next::Whole { status, headers, body } => {
-            let mut response = Response::new(respond::whole(body));
+            let mut response = respond::response(respond::whole(body));
             *response.status_mut() = status;
-            *response.headers_mut() = headers;
+            response.headers_mut().extend(headers);
             response
         }
         Next::Events(events) if answer.is_streamed() => {
@@ -86,9 +93,9 @@ async fn begin(answer: &mut Answer) -> Result<Next, Error> {
 }
 
 /// A whole answer out of its only event.
-fn whole(events: &[u8]) -> Result<String, Error> {
-    let payload = payloads(events).next().and_then(|p| String::from_utf8(p.to_vec()).ok());
-    payload.ok_or(Error::NodeAnswer("it is not text"))
+fn whole(events: &Bytes) -> Result<Bytes, Error> {
+    let payload = payloads(events).next().filter(|payload| std::str::from_utf8(payload).is_ok());
+    payload.map(|payload| events.slice_ref(payload)).ok_or(Error::NodeAnswer("it is not text"))
 }
 
 /// What is left to be sent.
@@ -98,7 +105,7 @@ enum Rest {
     /// The answer, when it begins within an interval.
     Begin(Beginning, Duration),
     /// The answer, after these events.
-    More(Box<Answer>, Vec<u8>),
+    More(Box<Answer>, Bytes),
     /// The answer.
     Answer(Box<Answer>),
     /// Nothing.

@@ -1,11 +1,16 @@
 //! Ids. Their randomness is an argument, so that everything that makes one stays pure.
 
+use std::fmt::Write;
+
 /// Longest id that we accept from outside (a node's name, a client's request id), in bytes.
 pub const ID_BYTES_MAX: usize = 64;
 
 /// A request id: `req_` and 32 hex digits.
 pub fn request_id(random: u128) -> String {
-    format!("req_{random:032x}")
+    let mut id = String::with_capacity(36);
+    // Writing to a string cannot fail.
+    let _ = write!(id, "req_{random:032x}");
+    id
 }
 
 /// The id of a chat completion as OpenAI shapes it; `hex` are 32 random digits.

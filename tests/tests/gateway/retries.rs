@@ -1,6 +1,7 @@
 //! A node fails before it has said anything: another one answers.
 
 use fleet_tests::mock_node::{Asked, MockNode};
+use fleet_tests::process::metric;
 use fleet_tests::{chat, streamed};
 use inference_protocol::fleet::NodeState;
 
@@ -126,6 +127,33 @@ async fn retries_have_a_limit_and_never_return_to_a_node_that_failed() {
     assert!(answer.header("retry-after").is_some());
     asked.sort_unstable();
     assert_eq!(asked, [0, 1, 1, 1]);
+    gateway.is_idle().await;
+}
+
+/// A tenth of all requests, and a few more: one a second, ten at first.
+#[tokio::test]
+async fn nodes_that_refuse_everything_are_not_asked_twice_as_much() {
+    let gateway = Gateway::start("retries_max: 1\n").await;
+    let mut nodes = Vec::new();
+    for name in ["a", "b", "c"] {
+        nodes.push(gateway.node(name, 1).await);
+    }
+    let (begun, requests, mut asked) = (std::time::Instant::now(), 60, 0);
+    for _ in 0..requests {
+        let asking = gateway.asks("Hi");
+        while !asking.is_finished() {
+            for request in nodes.iter_mut().filter_map(MockNode::is_asked) {
+                asked += 1;
+                request.refuse(503);
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(asking.await.unwrap().error_code(), "node_refused");
+    }
+    let most = requests + requests / 10 + 10 + begun.elapsed().as_secs() + 1;
+    assert!((requests + 10..=most).contains(&asked), "asked {asked} times, at most {most}");
+    let refused = metric(&gateway.admin, "gateway_retries_refused_total").await;
+    assert_eq!(refused, (2 * requests - asked) as f64);
     gateway.is_idle().await;
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use flotilla_gateway::admission::{Bounds, TicketId};
 use flotilla_gateway::broker::{Binding, Broker, Refused, Want};
 use flotilla_gateway::error::Error;
@@ -356,7 +357,8 @@ impl Gateway {
         running.at.has_spoken = true;
         let binding = running.binding.clone();
         request.pursuit.gets_on();
-        let read = request.progress.read(written.as_bytes(), true).expect("it is little");
+        let bytes = Bytes::copy_from_slice(written.as_bytes());
+        let read = request.progress.read(&bytes, true).expect("it is little");
         assert_eq!(read.error, None);
         request.text.push_str(&texts(&read.events));
         if bug == Bug::ReleaseAtFirstToken && begins {
@@ -374,7 +376,7 @@ impl Gateway {
     fn hear_the_dead(&mut self, number: usize, written: &str) {
         if self.bug == Bug::HearTheDead {
             let mut progress = Progress::default();
-            let read = progress.read(written.as_bytes(), true).expect("it is little");
+            let read = progress.read(&Bytes::copy_from_slice(written.as_bytes()), true).expect("it is little");
             self.requests[number].text.push_str(&texts(&read.events));
         }
     }
@@ -398,7 +400,10 @@ impl Gateway {
         if bug == Bug::EndSilently && was_begun {
             return self.end(number, Ended::Complete);
         }
-        let mut failed = request.pursuit.failed(&at, is_resumable, error);
+        let mut failed = request.pursuit.failed(&at, is_resumable, error.clone());
+        if error.costs_a_retry() && !self.broker.retries.take(at(now)) {
+            failed = failed.and(Err(error));
+        }
         match bug {
             Bug::SpreadPoison if failed.is_err() => {
                 (request.pursuit, failed) = (Pursuit::new(9, External::Never), Ok(()));

@@ -1,0 +1,43 @@
+//! Values of headers that are written anew for every answer.
+
+use std::fmt::{Display, Write};
+
+use bytes::BytesMut;
+use hyper::header::HeaderValue;
+
+/// Enough for the figures of one answer; what is longer costs another allocation.
+const BYTES: usize = 128;
+
+/// Writes values, all of them into one piece of memory.
+#[derive(Debug)]
+pub struct Values(BytesMut);
+
+impl Default for Values {
+    fn default() -> Self {
+        Self(BytesMut::with_capacity(BYTES))
+    }
+}
+
+impl Values {
+    /// A value. What cannot stand in a header is left empty.
+    pub fn write(&mut self, value: impl Display) -> HeaderValue {
+        // Writing into memory cannot fail.
+        let _ = write!(self.0, "{value}");
+        let written = self.0.split().freeze();
+        HeaderValue::from_maybe_shared(written).unwrap_or(HeaderValue::from_static(""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_what_was_written_however_long() {
+        let mut values = Values::default();
+        let long = "x".repeat(2 * BYTES);
+        assert_eq!([values.write(60), values.write("1m0s")], ["60", "1m0s"]);
+        assert_eq!([values.write(&long), values.write(7)], [long.as_str(), "7"]);
+        assert_eq!(values.write("a\nb"), "");
+    }
+}
