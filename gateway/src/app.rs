@@ -18,7 +18,7 @@ use crate::quarantine::Quarantine;
 use crate::server::{self, Service};
 use crate::settings::Live;
 use crate::traces::{self, Spans};
-use crate::{prober, reload, rent};
+use crate::{prober, reload, rent, state};
 
 /// After requests are done or cut, tasks have this long to end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -98,6 +98,8 @@ pub async fn run(
     let metrics = Metrics::new()?;
     let (spans, queue) = Spans::new(metrics.clone());
     let gateway = Gateway::new(settings, metrics, spans, stop);
+    state::restore(&gateway);
+    gateway.tasks.spawn(state::keep(gateway.clone()));
     let nodes = follow(gateway.clone(), |c| &c.static_nodes, static_nodes::keep_linked);
     gateway.tasks.spawn(nodes);
     gateway.tasks.spawn(follow(gateway.clone(), |c| &c.externals, keep::keep));

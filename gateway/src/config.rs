@@ -19,6 +19,7 @@ use crate::fleet::{External, Terms};
 use crate::limiter::KeyLimits;
 use crate::routing::Policy;
 use crate::secret::KeyDigest;
+use crate::spend::Budget;
 use crate::tls::{Acceptor, Authority, Dialler};
 use crate::traces::Traces;
 
@@ -53,6 +54,8 @@ pub struct Config {
     pub keys: Vec<ApiKey>,
     /// Where `flotilla-gateway key` keeps some of them.
     pub keys_file: Option<PathBuf>,
+    /// Where what was used and spent outlives the gateway.
+    pub state_file: Option<PathBuf>,
     /// Whether anybody may ask, without a key.
     pub allow_anonymous: bool,
     /// The key that nodes join with; absent where none may.
@@ -73,6 +76,8 @@ pub struct Config {
     pub retries_max: usize,
     /// How endpoints are chosen.
     pub policy: Policy,
+    /// A first token that is this late is asked of a second node.
+    pub hedge: Option<Duration>,
     /// Nodes that have answered nothing for so long are asked something.
     pub probe_interval: Option<Duration>,
     /// Where traces go, if they do.
@@ -95,7 +100,7 @@ pub struct Admin {
 }
 
 /// A key of the public API.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ApiKey {
     /// The tenant's name.
     pub name: String,
@@ -113,6 +118,8 @@ pub struct ApiKey {
     pub aliases: BTreeMap<String, String>,
     /// What it may use.
     pub limits: KeyLimits,
+    /// What it may use in a month.
+    pub budget: Budget,
 }
 
 /// A node with a port that we dial.

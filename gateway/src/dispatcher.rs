@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
+use inference_protocol::resume::Usage;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -18,7 +19,7 @@ use crate::broker::{Binding, Broker, Refused};
 use crate::error::Error;
 use crate::fleet::{Attempt, Endpoint, EndpointId, Outcome, STATUS_DEADLINE, Terms, Totals};
 use crate::routing::Policy;
-use crate::spend::Prices;
+use crate::spend::{Budget, Date, Ledger, Prices};
 use crate::upstream::Upstream;
 
 /// The fleet and its queue, shared by all requests.
@@ -199,17 +200,38 @@ impl Dispatcher {
         self.update(added).0
     }
 
-    /// An external endpoint was paid for tokens, on a day counted from wherever.
-    pub fn pay(&self, endpoint: &str, amount: f64, day: u64) {
-        self.update(|core| {
-            core.broker.ledger.turn(day);
-            core.broker.ledger.pay(endpoint, amount);
-        });
+    /// A tenant has used tokens, and an external endpoint was paid so much for them.
+    pub fn account(&self, tenant: &str, usage: Usage, paid: Option<(&str, f64)>) {
+        self.lock().broker.ledger.account(tenant, usage, paid);
     }
 
     /// It is that day now.
-    pub fn turn(&self, day: u64) {
-        self.update(|core| core.broker.ledger.turn(day));
+    pub fn turn(&self, date: Date) {
+        self.update(|core| core.broker.ledger.turn(date));
+    }
+
+    /// Whether a tenant may use more this month.
+    pub fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), Error> {
+        match budget.is_set() {
+            true => self.lock().broker.ledger.allows(tenant, budget).map_err(Error::Quota),
+            false => Ok(()),
+        }
+    }
+
+    /// What was used and spent.
+    pub fn ledger(&self) -> Ledger {
+        self.lock().broker.ledger.clone()
+    }
+
+    /// What was used and spent before the gateway was started, and what day it is.
+    pub fn restore(&self, mut ledger: Ledger, date: Date) {
+        ledger.turn(date);
+        self.lock().broker.ledger = ledger;
+    }
+
+    /// A slot of another node for a request whose first token is late, if one idles.
+    pub fn rival(&self, want: &Want<'_>) -> Option<Lease> {
+        self.at_once(want).filter(|lease| lease.terms().is_none())
     }
 
     /// What tokens of a model would cost outside, where that is known.

@@ -8,6 +8,7 @@ use inference_protocol::openai::ParseError;
 use inference_protocol::resume;
 
 use crate::limiter::Limit;
+use crate::spend::Exhausted;
 
 /// Why a request was refused or failed. Rendered in [`crate::respond`] only.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub enum Error {
         /// Until there is enough again.
         wait: Duration,
     },
+    /// The key has used its budget of this month.
+    Quota(Exhausted),
     /// Too many requests wait.
     QueueFull {
         /// When another try makes sense.
@@ -103,7 +106,7 @@ impl Error {
         match self {
             Self::UnknownPath | Self::UnknownModel(_) | Self::UnknownNode(_) => 404,
             Self::ModelForbidden(_) | Self::AdminOff => 403,
-            Self::RateLimited { .. } => 429,
+            Self::RateLimited { .. } | Self::Quota(_) => 429,
             Self::Method(_) => 405,
             Self::KeyMissing | Self::KeyWrong | Self::AdminKeyWrong => 401,
             Self::JoinKeyWrong | Self::JoinCertificate => 401,
@@ -141,6 +144,7 @@ impl Error {
             Self::UnknownModel(_) => "model_not_found",
             Self::ModelForbidden(_) => "model_not_allowed",
             Self::RateLimited { .. } => "rate_limit_exceeded",
+            Self::Quota(_) => "insufficient_quota",
             Self::NoNode => "no_node",
             Self::QueueFull { .. } => "queue_full",
             Self::DeadlineUnmet { .. } => "deadline_unmet",
@@ -175,6 +179,7 @@ impl Error {
             | Self::Header(..)
             | Self::ModelForbidden(_)
             | Self::RateLimited { .. }
+            | Self::Quota(_)
             | Self::UnknownModel(_) => Origin::Client,
             Self::NoNode
             | Self::QueueFull { .. }
@@ -213,6 +218,7 @@ impl Error {
             | Self::UnknownModel(_)
             | Self::ModelForbidden(_)
             | Self::RateLimited { .. }
+            | Self::Quota(_)
             | Self::NoNode
             | Self::QueueFull { .. }
             | Self::DeadlineUnmet { .. }
@@ -243,6 +249,7 @@ impl Error {
         match (self.status(), self.origin()) {
             (401, _) => "authentication_error",
             (403, _) => "permission_error",
+            (429, _) if matches!(self, Self::Quota(_)) => "insufficient_quota",
             (429, _) => "rate_limit_error",
             (_, Origin::Client) => "invalid_request_error",
             (_, Origin::Gateway) => "server_error",
@@ -328,6 +335,12 @@ impl std::fmt::Display for Error {
             Self::ModelForbidden(model) => {
                 write!(f, "this API key may not ask for the model '{model}'")
             }
+            Self::Quota(Exhausted::Tokens) => {
+                write!(f, "this API key has used its tokens of this month (UTC)")
+            }
+            Self::Quota(Exhausted::Spend) => {
+                write!(f, "this API key has spent its budget of this month (UTC)")
+            }
             Self::RateLimited { limit: Limit::Concurrent, .. } => {
                 write!(f, "this API key has as many requests running as it may have")
             }
@@ -405,7 +418,13 @@ mod tests {
             ),
             (Error::NoNode, 503, "no_node", Gateway, false),
             (Error::QueueFull { retry_after_seconds: 7 }, 503, "queue_full", Gateway, false),
-            (Error::Header(HeaderName::from_static("x"), "y".into()), 400, "invalid_header", Client, false),
+            (
+                Error::Header(HeaderName::from_static("x"), "y".into()),
+                400,
+                "invalid_header",
+                Client,
+                false,
+            ),
             (
                 Error::DeadlineUnmet { retry_after_seconds: 7 },
                 503,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use inference_protocol::fleet::NodeState;
 use inference_protocol::resume::Usage;
 use prometheus::{
-    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 use crate::api::Api;
@@ -38,6 +38,8 @@ struct Families {
     connections: IntGauge,
     reloads: IntCounterVec,
     reload_is_ok: IntGauge,
+    state_saves: IntCounterVec,
+    hedges: IntCounterVec,
     tokens: IntCounterVec,
     spent: CounterVec,
     saved: CounterVec,
@@ -98,6 +100,16 @@ impl Metrics {
                 "gateway_config_last_reload_successful",
                 "0 while the configuration in force is older than its file, which was refused.",
             )?,
+            state_saves: counter(
+                "state_saves_total",
+                "Times that what was used and spent was written to the state file.",
+                &["outcome"],
+            )?,
+            hedges: counter(
+                "hedges_total",
+                "Requests whose first token was late and that a second node was asked, by who was first.",
+                &["first"],
+            )?,
             tokens: counter(
                 "tokens_total",
                 "Tokens of prompts and answers, by model, and by where they were answered.",
@@ -140,6 +152,8 @@ impl Metrics {
         registry.register(Box::new(families.reloads.clone()))?;
         registry.register(Box::new(families.reload_is_ok.clone()))?;
         families.reload_is_ok.set(1);
+        registry.register(Box::new(families.state_saves.clone()))?;
+        registry.register(Box::new(families.hedges.clone()))?;
         registry.register(Box::new(families.tokens.clone()))?;
         registry.register(Box::new(families.spent.clone()))?;
         registry.register(Box::new(families.saved.clone()))?;
@@ -222,6 +236,18 @@ impl Metrics {
         let outcome = if is_ok { "ok" } else { "refused" };
         self.0.reloads.with_label_values(&[outcome]).inc();
         self.0.reload_is_ok.set(i64::from(is_ok));
+    }
+
+    /// What was used and spent was written down, or could not be.
+    pub fn state_saved(&self, is_ok: bool) {
+        let outcome = if is_ok { "ok" } else { "failed" };
+        self.0.state_saves.with_label_values(&[outcome]).inc();
+    }
+
+    /// A second node was asked, because the first token was late.
+    pub fn hedged(&self, second_was_first: bool) {
+        let first = if second_was_first { "second" } else { "first" };
+        self.0.hedges.with_label_values(&[first]).inc();
     }
 
     /// Counts a connection until the result is dropped.

@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use flotilla_gateway::config::ApiKey;
 use flotilla_gateway::fleet::External;
 use flotilla_gateway::limiter::KeyLimits;
 use flotilla_gateway::secret::KeyDigest;
+use flotilla_gateway::spend::Budget;
 
 /// One OpenAI-compatible endpoint in front of many CPU inference nodes.
 #[derive(Debug, Parser)]
@@ -141,6 +142,12 @@ pub struct Limits {
     /// Tokens of prompts and answers a minute
     #[arg(long, value_name = "N")]
     pub tokens_per_minute: Option<NonZeroU32>,
+    /// Tokens of prompts and answers a month (UTC)
+    #[arg(long, value_name = "N")]
+    pub tokens_per_month: Option<NonZeroU64>,
+    /// What external endpoints may be paid for its tokens in a month (UTC)
+    #[arg(long, value_name = "AMOUNT")]
+    pub spend_per_month: Option<f64>,
     /// Requests side by side
     #[arg(long, value_name = "N")]
     pub concurrent_max: Option<NonZeroU32>,
@@ -191,6 +198,7 @@ impl Limits {
             tokens_max: self.max_tokens,
             aliases: BTreeMap::new(),
             limits,
+            budget: Budget { tokens: self.tokens_per_month, spend: self.spend_per_month },
         }
     }
 }

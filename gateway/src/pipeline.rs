@@ -82,6 +82,8 @@ async fn admit(
     record.tenant(&authenticated.caller.tenant);
     let limiter = authenticated.caller.limiter.clone();
     *limits = Some(limiter.clone());
+    let budget = &authenticated.caller.key.budget;
+    gateway.dispatcher.check_budget(&authenticated.caller.tenant, budget)?;
     let admitted = admit::admit(authenticated, &settings.config).await?;
     record.class(admitted.class);
     if gateway.quarantine.holds(&admitted.tenant, &admitted.body) {

@@ -3,19 +3,24 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use chrono::{DateTime, Datelike};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::app::Gateway;
 use crate::external::keep::PREFIX;
+use crate::spend::Date;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const HOUR: f64 = 3600.0;
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
-/// The day now (UTC), counted from 1970.
-pub fn today() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |d| d.as_secs() / DAY_SECONDS)
+/// The day now (UTC), counted from 1970, and the month, counted from year 0.
+pub fn today() -> Date {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let date = i64::try_from(now).ok().and_then(|now| DateTime::from_timestamp(now, 0));
+    let month = date
+        .map_or(0, |date| u64::from(date.year().unsigned_abs()) * 12 + u64::from(date.month0()));
+    Date { day: now / DAY_SECONDS, month }
 }
 
 /// Counts until the gateway stops.

@@ -15,6 +15,7 @@ use crate::error::Error;
 /// The same in milliseconds; OpenAI's packages prefer it.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Every response body of the gateway.
@@ -80,6 +81,10 @@ pub fn error(error: &Error) -> Response<Body> {
     match error {
         Error::KeyMissing | Error::KeyWrong | Error::JoinKeyWrong | Error::AdminKeyWrong => {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        // OpenAI's packages try other 429s again.
+        Error::Quota(_) => {
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         Error::Method(allowed) => {
             headers.insert(header::ALLOW, HeaderValue::from_static(allowed));

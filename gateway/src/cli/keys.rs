@@ -2,9 +2,7 @@
 //! (`keys_file`), as digests; the gateway takes over what changes there.
 
 use std::collections::BTreeMap;
-use std::fs::{File, Permissions};
-use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use inference_protocol::ids::is_plain_id;
@@ -15,6 +13,7 @@ use crate::config::ApiKey;
 use crate::config::keys::{NAME, Seen, read_file};
 use crate::config::load;
 use crate::fleet::External;
+use crate::replace::replace;
 use crate::secret::KeyDigest;
 
 const HEADER: &str = "# API keys, as digests. Written by 'flotilla-gateway key new' and 'key revoke'; limits may be \
@@ -96,33 +95,8 @@ impl KeysFile {
     /// It cannot be written.
     pub fn save(&self) -> Result<(), String> {
         let text = HEADER.to_string() + &yaml(&self.keys)?;
-        replace(&self.path, &text).map_err(|e| format!("{}: {e}", self.path.display()))
+        replace(&self.path, &text, MODE).map_err(|e| format!("{}: {e}", self.path.display()))
     }
-}
-
-/// Puts a file in the place of another, with its owner and mode.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    let written = write(&new, path, text).and_then(|()| std::fs::rename(&new, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&new);
-    }
-    written
-}
-
-fn write(new: &Path, old: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = File::create(new)?;
-    let mut mode = MODE;
-    if let Ok(old) = std::fs::metadata(old) {
-        mode = old.mode() & 0o777;
-        // The gateway must still be able to read it. Only root may give files away.
-        let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
-    }
-    file.set_permissions(Permissions::from_mode(mode))?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }
 
 /// A key as it is written.
@@ -145,6 +119,10 @@ struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens_per_minute: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_per_month: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spend_per_month: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     concurrent_max: Option<u32>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     models: &'a [String],
@@ -161,8 +139,8 @@ fn yaml(keys: &[ApiKey]) -> Result<String, String> {
 
 impl<'a> From<&'a ApiKey> for Entry<'a> {
     fn from(key: &'a ApiKey) -> Self {
-        let ApiKey { name, digest, class_max, external, deadline, tokens_max, aliases, limits } =
-            key;
+        let ApiKey { name, digest, class_max, external, deadline, tokens_max, .. } = key;
+        let ApiKey { aliases, limits, budget, .. } = key;
         Self {
             name,
             sha256: digest.to_hex(),
@@ -173,6 +151,8 @@ impl<'a> From<&'a ApiKey> for Entry<'a> {
             aliases,
             requests_per_minute: limits.requests_per_minute.map(u32::from),
             tokens_per_minute: limits.tokens_per_minute.map(u32::from),
+            tokens_per_month: budget.tokens.map(u64::from),
+            spend_per_month: budget.spend,
             concurrent_max: limits.concurrent_max.map(u32::from),
             models: &limits.models,
         }

@@ -80,13 +80,13 @@ fn read_one(
 }
 
 fn read_prices(item: &mut Section, problems: &mut Problems) -> Prices {
-    let day_max = item.has("spend_per_day_max");
+    let day_max = item.amount("spend_per_day_max", problems);
     let mut price = |key| item.decimal(key, problems);
     Prices {
         prompt: price("prompt_price_per_million"),
         completion: price("completion_price_per_million"),
         hour: price("price_per_hour"),
-        day_max: Some(price("spend_per_day_max")).filter(|_| day_max),
+        day_max,
     }
 }
 

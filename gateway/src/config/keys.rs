@@ -15,6 +15,7 @@ use super::section::{Problems, Section};
 use crate::fleet::External;
 use crate::limiter::KeyLimits;
 use crate::secret::KeyDigest;
+use crate::spend::Budget;
 
 /// Some hundred bytes for each key.
 pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -110,6 +111,10 @@ fn read_entry(mut item: Section, seen: &mut Seen, problems: &mut Problems) -> Op
         concurrent_max: item.limit("concurrent_max", problems),
         models: item.texts("models", problems),
     };
+    let budget = Budget {
+        tokens: item.count("tokens_per_month", problems),
+        spend: item.amount("spend_per_month", problems),
+    };
     if let Some(name) = &name {
         let wrong = match (is_plain_id(name), seen.names.insert(name.clone())) {
             (false, _) => Some(NAME),
@@ -135,5 +140,6 @@ fn read_entry(mut item: Section, seen: &mut Seen, problems: &mut Problems) -> Op
         tokens_max,
         aliases,
         limits,
+        budget,
     })
 }

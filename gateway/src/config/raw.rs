@@ -1,6 +1,7 @@
 //! Walks a configuration as it was written and checks it, reporting every problem with the
 //! path of its key. Unknown keys are problems: a misspelt limit must not go unnoticed.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
@@ -37,9 +38,12 @@ pub const KEYS: &[&str] = &[
     "keys[].deadline_ms",
     "keys[].max_tokens",
     "keys[].aliases",
+    "keys[].tokens_per_month",
+    "keys[].spend_per_month",
     "keys_file",
     "aliases",
     "allow_anonymous",
+    "state_file",
     "nodes.join_key_file",
     "nodes.client_ca_file",
     "nodes.static[].url",
@@ -81,6 +85,7 @@ pub const KEYS: &[&str] = &[
     "timeouts.shutdown_ms",
     "retries_max",
     "routing.policy",
+    "routing.hedge_ms",
     "health.probe_interval_ms",
     "traces.otlp_endpoint",
     "traces.sample_ratio",
@@ -135,6 +140,7 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
     let aliases = root.texts_by_name("aliases", &mut problems);
     let keys::Read { keys, keys_file, allow_anonymous } =
         keys::read(&mut root, &files, &mut problems);
+    let state_file = read_state_file(&mut root, &files, &mut problems);
     let externals = external::read(&mut root, &files, &mut problems);
     let nodes = root.section("nodes", &mut problems);
     let nodes = match (nodes, externals.is_empty()) {
@@ -151,7 +157,7 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
     let limits = read_limits(root.section("limits", &mut problems), &mut problems);
     let timeouts = read_timeouts(root.section("timeouts", &mut problems), &mut problems);
     let retries_max = root.number("retries_max", 2, 0..=10, &mut problems) as usize;
-    let policy = read_routing(root.section("routing", &mut problems), &mut problems);
+    let (policy, hedge) = read_routing(root.section("routing", &mut problems), &mut problems);
     let probe_interval = read_health(root.section("health", &mut problems), &mut problems);
     let traces = traces::read(root.section("traces", &mut problems), &mut problems);
     root.finish(&mut problems);
@@ -168,6 +174,7 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
             cors,
             keys,
             keys_file,
+            state_file,
             allow_anonymous,
             join_key: nodes.join_key,
             node_authority: nodes.authority,
@@ -178,6 +185,7 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
             timeouts,
             retries_max,
             policy,
+            hedge,
             probe_interval,
             traces,
         });
@@ -230,8 +238,18 @@ pub(super) fn header(key: &str) -> Result<HeaderValue, String> {
     Ok(value)
 }
 
-fn read_routing(section: Option<Section>, problems: &mut Problems) -> Policy {
-    let Some(mut section) = section else { return Policy::default() };
+/// Where what was used and spent is kept; the folder must be there.
+fn read_state_file(root: &mut Section, files: &Files, problems: &mut Problems) -> Option<PathBuf> {
+    let path = files.path(&root.text("state_file", problems)?);
+    if !path.parent().is_some_and(Path::is_dir) {
+        root.complain("state_file", "its folder does not exist", problems);
+    }
+    Some(path)
+}
+
+/// How endpoints are chosen, and when a second one is asked.
+fn read_routing(section: Option<Section>, problems: &mut Problems) -> (Policy, Option<Duration>) {
+    let Some(mut section) = section else { return (Policy::default(), None) };
     let name = section.text("policy", problems);
     let policy = name.as_deref().map_or(Some(Policy::default()), Policy::named);
     if policy.is_none() {
@@ -239,8 +257,10 @@ fn read_routing(section: Option<Section>, problems: &mut Problems) -> Policy {
         let message = format!("expected one of {}", names.join(", "));
         section.complain("policy", &message, problems);
     }
+    let hedge_ms = section.number("hedge_ms", 0, 0..=3_600_000, problems);
     section.finish(problems);
-    policy.unwrap_or_default()
+    let hedge = (hedge_ms > 0).then(|| Duration::from_millis(hedge_ms));
+    (policy.unwrap_or_default(), hedge)
 }
 
 /// How long a node may answer nothing before it is asked something; absent: for ever.
@@ -307,8 +327,6 @@ pub(super) fn report<T>(
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::config::load::parse;
 

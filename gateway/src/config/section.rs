@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use super::raw::{Node, Problem};
 use crate::admission::Class;
+
+/// Whole numbers above this are not exact everywhere.
+const COUNT_MAX: u64 = 1 << 53;
 
 pub(super) type Problems = Vec<Problem>;
 
@@ -155,6 +158,12 @@ impl Section {
         }
     }
 
+    /// A number of 0 or more, where there is one.
+    pub fn amount(&mut self, key: &str, problems: &mut Problems) -> Option<f64> {
+        let is_there = self.has(key);
+        Some(self.decimal(key, problems)).filter(|_| is_there)
+    }
+
     /// A number from 0 to 1.
     pub fn share(&mut self, key: &str, default: f64, problems: &mut Problems) -> f64 {
         match self.take(key) {
@@ -173,6 +182,11 @@ impl Section {
         // 0 stands for an absent key: it is no allowed value.
         let number = self.number(key, 0, 1..=u64::from(u32::MAX), problems);
         NonZeroU32::new(u32::try_from(number).unwrap_or(0))
+    }
+
+    /// The same, of what can be more.
+    pub fn count(&mut self, key: &str, problems: &mut Problems) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.number(key, 0, 1..=COUNT_MAX, problems))
     }
 
     pub fn boolean(&mut self, key: &str, default: bool, problems: &mut Problems) -> bool {

@@ -17,7 +17,6 @@ use crate::error::{Error, Origin};
 use crate::fleet::Terms;
 use crate::limiter::Permit;
 use crate::metrics::{Again, Ended};
-use crate::rent::today;
 use crate::traces::{Spans, Trace, span};
 
 /// What is known of a request. Dropped at the end of its response.
@@ -216,9 +215,10 @@ impl Record {
     fn pay(&self, model: &str, node: &str, usage: Usage) {
         let place = if self.terms.is_some() { "external" } else { "node" };
         self.gateway.metrics.used(model, place, usage);
-        if let Some(terms) = self.terms {
-            let amount = terms.prices.of(usage);
-            self.gateway.dispatcher.pay(node, amount, today());
+        let paid = self.terms.map(|terms| (node, terms.prices.of(usage)));
+        let tenant = self.tenant.as_deref().unwrap_or_default();
+        self.gateway.dispatcher.account(tenant, usage, paid);
+        if let Some((node, amount)) = paid {
             self.gateway.metrics.spent(node, "tokens", amount);
         } else if let Some(prices) = self.gateway.dispatcher.external_prices(model) {
             self.gateway.metrics.saved(model, prices.of(usage));

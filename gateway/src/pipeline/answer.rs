@@ -29,6 +29,7 @@ use crate::pursuit::{At, Pursuit, outcome_of};
 use crate::settings::Settings;
 
 mod current;
+mod hedge;
 
 use current::{Current, Happening, Routing};
 
@@ -212,10 +213,19 @@ impl Answer {
     /// Sends the request, and what is known of the answer, to a node.
     async fn open(&mut self, mut lease: Lease) -> Result<Option<Next>, Error> {
         self.record.routed(&lease);
-        let at = current::at(&lease, false);
-        let Config { limits, timeouts, .. } = &self.settings.config;
+        let Config { limits, timeouts, hedge, .. } = &self.settings.config;
         let resume = self.progress.resume();
-        match forward::forward(&lease, &self.admitted, resume, limits, timeouts).await {
+        let forwarded = match hedge.filter(|_| self.progress.tokens() == 0) {
+            None => forward::forward(&lease, &self.admitted, resume, limits, timeouts).await,
+            Some(late) => {
+                let begun = Box::pin(self.first_of_two(lease, late)).await;
+                lease = begun.0;
+                self.record.routed(&lease);
+                begun.1
+            }
+        };
+        let at = current::at(&lease, false);
+        match forwarded {
             Ok(Forwarded::Events(source, hides_usage)) => {
                 self.progress.moves(hides_usage);
                 self.current = Some(Current::new(source, lease));

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::fleet::External;
 use crate::limiter::{KeyLimits, Limiter};
 use crate::secret::KeyDigest;
+use crate::spend::Budget;
 
 /// The tenant of requests without a key, where those are allowed.
 const ANONYMOUS: &str = "anonymous";
@@ -130,6 +131,7 @@ fn anonymous() -> ApiKey {
         tokens_max: None,
         aliases: BTreeMap::new(),
         limits: KeyLimits::default(),
+        budget: Budget::default(),
     }
 }
 

@@ -85,7 +85,7 @@ pub async fn forward(
                 false => limits.response_bytes_max,
             };
             let splitter = Splitter::new(bytes_max);
-            Forwarded::Events(Source { rest, splitter, silence }, hides_usage)
+            Forwarded::Events(Source { rest, splitter, silence, heard: None }, hides_usage)
         }
     })
 }
@@ -177,6 +177,8 @@ pub struct Source {
     rest: NodeBody,
     splitter: Splitter,
     silence: Pin<Box<Sleep>>,
+    /// Events that came already.
+    heard: Option<Bytes>,
 }
 
 impl Source {
@@ -185,9 +187,18 @@ impl Source {
         self.silence.as_mut().reset(Instant::now() + within);
     }
 
+    /// Waits for its first events, which are still the next ones then.
+    pub async fn heard(mut self) -> Result<Self, Error> {
+        self.heard = Some(self.next().await?);
+        Ok(self)
+    }
+
     /// The next whole events; may be cancelled. A stream that simply ends has lost its node: the
     /// last event of a whole one says so.
     pub async fn next(&mut self) -> Result<Bytes, Error> {
+        if let Some(events) = self.heard.take() {
+            return Ok(events);
+        }
         loop {
             let data = tokio::select! {
                 biased;

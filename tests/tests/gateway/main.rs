@@ -4,9 +4,11 @@
 
 mod affinity;
 mod answers;
+mod budgets;
 mod classes;
 mod external;
 mod health;
+mod hedge;
 mod keys;
 mod limits;
 mod links;

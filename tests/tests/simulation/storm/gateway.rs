@@ -376,7 +376,9 @@ impl Gateway {
     fn hear_the_dead(&mut self, number: usize, written: &str) {
         if self.bug == Bug::HearTheDead {
             let mut progress = Progress::default();
-            let read = progress.read(&Bytes::copy_from_slice(written.as_bytes()), true).expect("it is little");
+            let read = progress
+                .read(&Bytes::copy_from_slice(written.as_bytes()), true)
+                .expect("it is little");
             self.requests[number].text.push_str(&texts(&read.events));
         }
     }
@@ -401,7 +403,7 @@ impl Gateway {
             return self.end(number, Ended::Complete);
         }
         let mut failed = request.pursuit.failed(&at, is_resumable, error.clone());
-        if error.costs_a_retry() && !self.broker.retries.take(at(now)) {
+        if error.costs_a_retry() && !self.broker.retries.take(Duration::from_secs_f64(now)) {
             failed = failed.and(Err(error));
         }
         match bug {

@@ -1,0 +1,119 @@
+//! What was used and spent, in a file (`state_file`): budgets of months and days outlive a gateway.
+//!
+//! Written every few seconds, when something has changed, and at the end. A gateway that is killed
+//! forgets the last few seconds.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::app::Gateway;
+use crate::config::files;
+use crate::rent::today;
+use crate::replace::replace;
+use crate::spend::Ledger;
+
+const INTERVAL: Duration = Duration::from_secs(5);
+/// A disk that takes longer is as good as none.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Some hundred bytes for each tenant and endpoint.
+const BYTES_MAX: u64 = 16 * 1024 * 1024;
+const VERSION: u32 = 1;
+/// What tenants have used is nobody else's business.
+const MODE: u32 = 0o600;
+
+/// The file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    version: u32,
+    ledger: Ledger,
+}
+
+/// What was used and spent before. One that cannot be read is put aside, and counted anew.
+pub fn load(path: &Path) -> Ledger {
+    if !path.exists() {
+        return Ledger::default();
+    }
+    let why = match files::read(path, BYTES_MAX).and_then(|text| read(&text)) {
+        Ok(ledger) => return ledger,
+        Err(why) => why,
+    };
+    let aside = path.with_extension("unreadable");
+    let moved = std::fs::rename(path, &aside).err();
+    tracing::error!(path = %path.display(), why, ?moved, "state put aside: budgets begin anew");
+    Ledger::default()
+}
+
+fn read(text: &str) -> Result<Ledger, String> {
+    let state: State = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    match state.version {
+        VERSION => Ok(state.ledger),
+        version => Err(format!("it is of version {version}, this gateway knows {VERSION}")),
+    }
+}
+
+/// Keeps the file up to date until the gateway stops, and once more then.
+pub async fn keep(gateway: Gateway) {
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut saved: Option<(PathBuf, Ledger)> = None;
+    loop {
+        let stops = tokio::select! {
+            _ = ticks.tick() => false,
+            () = gateway.links.cancelled() => true,
+        };
+        let path = gateway.settings.now().config.state_file.clone();
+        let state = path.map(|path| (path, gateway.dispatcher.ledger()));
+        if let Some((path, ledger)) = state.clone()
+            && state != saved
+        {
+            let is_saved = save(path, ledger).await;
+            gateway.metrics.state_saved(is_saved);
+            saved = state.filter(|_| is_saved);
+        }
+        if stops {
+            return;
+        }
+    }
+}
+
+async fn save(path: PathBuf, ledger: Ledger) -> bool {
+    let write = move || {
+        let state = State { version: VERSION, ledger };
+        let text = serde_json::to_string_pretty(&state).map_err(|e| e.to_string())?;
+        replace(&path, &(text + "\n"), MODE).map_err(|e| format!("{}: {e}", path.display()))
+    };
+    let why = match timeout(WRITE_TIMEOUT, spawn_blocking(write)).await {
+        Ok(Ok(Ok(()))) => return true,
+        Ok(Ok(Err(why))) => why,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the disk takes too long".into(),
+    };
+    tracing::warn!(why, "state not saved: a restart would forget what was used and spent");
+    false
+}
+
+/// Takes over what was used and spent before.
+pub fn restore(gateway: &Gateway) {
+    let settings = gateway.settings.now();
+    let ledger = settings.config.state_file.as_deref().map(load).unwrap_or_default();
+    gateway.dispatcher.restore(ledger, today());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_state_says_why() {
+        let right = State { version: VERSION, ledger: Ledger::default() };
+        let right = serde_json::to_string(&right).unwrap();
+        assert_eq!(read(&right), Ok(Ledger::default()));
+        assert!(read(&right.replace(":1", ":2")).unwrap_err().contains("version 2"));
+        assert!(read("{}").unwrap_err().contains("version"));
+    }
+}

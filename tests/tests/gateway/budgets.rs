@@ -1,0 +1,129 @@
+//! What a key may use in a month, across restarts.
+
+use std::path::Path;
+
+use fleet_tests::client::Answer;
+use fleet_tests::mock_node::MockNode;
+use fleet_tests::process::{Folder, metric};
+use fleet_tests::{chat, eventually};
+use serde_json::{Value, json};
+
+use super::Gateway;
+
+const DIGEST: &str = "5532e44183f47ed1fc146851b96d585c24da5bd5fe31a885cebc357261ed8f7f";
+
+/// A gateway whose only key has this budget, and that keeps its state there.
+async fn gateway(budget: &str, state: &Path) -> Gateway {
+    let keys = format!("keys: [{{name: ada, sha256: {DIGEST}, {budget}}}]\n");
+    let mut gateway =
+        Gateway::start_with_keys(&keys, &format!("state_file: '{}'\n", state.display())).await;
+    gateway.client = gateway.client.with_key(Some("key-of-ada"));
+    gateway
+}
+
+async fn uses(gateway: &Gateway, node: &mut MockNode, tokens: u32) {
+    let asking = gateway.asks("Hi");
+    let usage = json!({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": tokens});
+    let body = json!({"choices": [], "usage": usage}).to_string();
+    node.asked().await.reply(200, "application/json", body);
+    assert_eq!(asking.await.unwrap().status, 200);
+    gateway.is_idle().await;
+}
+
+fn is_exhausted(answer: &Answer) {
+    assert_eq!((answer.status, answer.error_code().as_str()), (429, "insufficient_quota"));
+    assert_eq!(answer.json()["error"]["type"], "insufficient_quota");
+    assert_eq!(answer.header("x-should-retry"), Some("false"), "the month is long");
+    assert_eq!(answer.header("retry-after"), None);
+}
+
+fn saved(state: &Path) -> Option<Value> {
+    let saved: Value = serde_json::from_slice(&std::fs::read(state).ok()?).ok()?;
+    saved.pointer("/ledger/used/ada/tokens").cloned()
+}
+
+#[tokio::test]
+async fn a_key_that_has_used_its_tokens_of_the_month_is_refused_after_a_restart_too() {
+    let folder = Folder::new();
+    let state = folder.path().join("state.json");
+    let first = gateway("tokens_per_month: 1000", &state).await;
+    let mut a = first.node("a", 1).await;
+    uses(&first, &mut a, 999).await;
+    uses(&first, &mut a, 1).await;
+    is_exhausted(&first.client.chat(&chat("Hi")).await);
+    eventually("it to be saved", async || (saved(&state)? == 1000).then_some(())).await;
+    assert!(metric(&first.admin, "gateway_state_saves_total{outcome=\"ok\"}").await >= 1.0);
+    // As if it were killed.
+    drop(first);
+    let second = gateway("tokens_per_month: 1000", &state).await;
+    is_exhausted(&second.client.chat(&chat("Hi")).await);
+    let more = gateway("tokens_per_month: 1001", &state).await;
+    let mut a = more.node("a", 1).await;
+    uses(&more, &mut a, 1).await;
+    is_exhausted(&more.client.chat(&chat("Hi")).await);
+}
+
+#[tokio::test]
+async fn a_gateway_that_stops_saves_what_was_used_until_then() {
+    let folder = Folder::new();
+    let state = folder.path().join("state.json");
+    let mut gateway = gateway("tokens_per_month: 1000", &state).await;
+    let mut a = gateway.node("a", 1).await;
+    uses(&gateway, &mut a, 400).await;
+    gateway.stop.cancel();
+    (&mut gateway.running).await.unwrap();
+    assert_eq!(saved(&state), Some(400.into()));
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_read_is_put_aside_and_one_that_cannot_be_written_hurts_nobody() {
+    let folder = Folder::new();
+    let state = folder.write("state.json", "{\"version\": 1, \"ledg");
+    let first = gateway("tokens_per_month: 1000", &state).await;
+    let aside = folder.path().join("state.unreadable");
+    let aside =
+        eventually("it to be put aside", async || std::fs::read_to_string(&aside).ok()).await;
+    assert!(aside.ends_with("ledg"));
+    // A folder stands where the file should.
+    eventually("it to be saved", async || std::fs::read(&state).ok()).await;
+    std::fs::remove_file(&state).unwrap();
+    std::fs::create_dir(&state).unwrap();
+    let mut a = first.node("a", 1).await;
+    uses(&first, &mut a, 1000).await;
+    let failed = "gateway_state_saves_total{outcome=\"failed\"}";
+    eventually("it to fail", async || {
+        let told = first.admin.get("/metrics").await.body;
+        String::from_utf8_lossy(&told).contains(failed).then_some(())
+    })
+    .await;
+    is_exhausted(&first.client.chat(&chat("Hi")).await);
+}
+
+#[tokio::test]
+async fn what_external_endpoints_are_paid_for_a_key_has_a_budget() {
+    let folder = Folder::new();
+    let (url, mut gpu) = MockNode::external().await;
+    let keys = format!("keys: [{{name: ada, sha256: {DIGEST}, spend_per_month: 2.0}}]\n");
+    let external = format!(
+        "external: [{{name: gpu, url: '{url}', models: [flotilla-demo], completion_price_per_million: 2}}]\n\
+         state_file: '{}'\n",
+        folder.path().join("state.json").display()
+    );
+    let gateway = Gateway::start_with_keys(&keys, &external).await;
+    eventually("the endpoint", async || {
+        (gateway.health("/external/ready").await == 1).then_some(())
+    })
+    .await;
+    let client = gateway.client.with_key(Some("key-of-ada"));
+    let asking = tokio::spawn({
+        let client = client.clone();
+        async move { client.chat(&chat("Hi")).await }
+    });
+    let usage = json!({"completion_tokens": 1_000_000, "total_tokens": 1_000_000});
+    let choice = json!({"index": 0, "message": {"role": "assistant", "content": "Hello"}});
+    let body = json!({"choices": [choice], "usage": usage}).to_string();
+    gpu.asked().await.reply(200, "application/json", body);
+    assert_eq!(asking.await.unwrap().status, 200);
+    gateway.is_idle().await;
+    is_exhausted(&client.chat(&chat("Hi")).await);
+}
