@@ -336,6 +336,14 @@ impl Fleet {
         Self { server, client, admin, key, url: format!("{scheme}://{address}"), folder }
     }
 
+    /// What the gateway takes of the memory, in MiB.
+    pub fn rss_mib(&self) -> f64 {
+        let pid = self.server.pid().as_raw_nonzero();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
+    }
+
     /// Starts an agent that joins, and waits until the gateway can use it.
     pub async fn join(&self, name: &str, arguments: &[&str]) -> Agent {
         self.join_with_model(name, &demo_model(), arguments).await

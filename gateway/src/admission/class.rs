@@ -39,6 +39,15 @@ impl Class {
         }
     }
 
+    /// What OpenAI calls it in an answer.
+    pub fn service_tier(self) -> &'static str {
+        match self {
+            Self::Interactive => "priority",
+            Self::Standard => "default",
+            Self::Batch => "flex",
+        }
+    }
+
     /// Shares of the slots while all classes wait. The lesser ones are slowed down and never
     /// starved.
     pub(super) fn weight(self) -> f64 {
@@ -77,6 +86,9 @@ mod tests {
         let classes =
             [Some(Interactive), Some(Standard), Some(Standard), Some(Standard), Some(Batch), None];
         assert_eq!(tiers.map(Class::of_service_tier), classes);
+        for class in Class::ALL {
+            assert_eq!(Class::of_service_tier(class.service_tier()), Some(class));
+        }
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct Admitted {
     pub tokens_max: Option<u32>,
     /// How urgent it is.
     pub class: Class,
+    /// Whether its answer says so.
+    pub tells_tier: bool,
     /// When it may go to an external endpoint.
     pub external: External,
     /// When it must have a slot.
@@ -101,6 +103,7 @@ pub async fn admit(authenticated: Authenticated, config: &Config) -> Result<Admi
         tenant: caller.tenant,
         tokens_max: tokens_max.and_then(|max| u32::try_from(max).ok()),
         class,
+        tells_tier: routed.service_tier.is_some(),
         external: caller.key.external,
         deadline: (arrived + patience).into(),
         is_streamed,

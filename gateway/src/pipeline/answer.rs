@@ -289,6 +289,7 @@ fn first(admitted: &Admitted) -> Resume {
     Resume {
         model: admitted.is_alias.then(|| admitted.model.clone()),
         tokens_max: admitted.tokens_max,
+        service_tier: admitted.tells_tier.then(|| admitted.class.service_tier().into()),
         ..Resume::new(crate::random(), unix_seconds())
     }
 }

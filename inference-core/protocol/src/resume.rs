@@ -40,6 +40,9 @@ pub struct Resume {
     /// Most tokens of each choice, whatever the body says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_max: Option<u32>,
+    /// The `service_tier` that the answer tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<String>,
 }
 
 impl Resume {

@@ -105,6 +105,7 @@ pub async fn answer(
         id,
         created: resume.created,
         model: node.model.clone(),
+        service_tier: resume.service_tier.clone(),
         include_usage: wanted.include_usage,
     };
     let mut record = node.metrics.record(api);

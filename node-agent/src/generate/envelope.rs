@@ -31,6 +31,8 @@ pub struct Envelope {
     pub created: u64,
     /// The model's name.
     pub model: String,
+    /// How urgent it was, where that was asked for.
+    pub service_tier: Option<String>,
     /// Whether a stream ends with the usage.
     pub include_usage: bool,
 }
@@ -45,6 +47,7 @@ impl Envelope {
                 object: "chat.completion",
                 created: self.created,
                 model: &self.model,
+                service_tier: self.service_tier.as_deref(),
                 choices: all.map(|(choice, whole)| self.chat_choice(choice, whole)).collect(),
                 usage,
             }),
@@ -188,6 +191,7 @@ impl Envelope {
             object: "chat.completion.chunk",
             created: self.created,
             model: &self.model,
+            service_tier: self.service_tier.as_deref(),
             choices,
             usage,
         }

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures are for people")]
 
 mod choice;
+mod idle;
 mod load;
 mod proxies;
 mod stub;
@@ -63,6 +64,7 @@ fn figures() {
         requests(&proxies).await;
         streams(&proxies).await;
         latency(&proxies).await;
+        idle::figures().await;
     });
     choice::figures();
 }

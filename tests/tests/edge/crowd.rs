@@ -10,7 +10,7 @@ use fleet_tests::process::{Folder, Server, binary, metric};
 use fleet_tests::raw::{Raw, statuses};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{Answered, rss_mib};
+use super::Answered;
 
 const CROWD: u64 = 10_000;
 /// Fewer than one address may have by default.
@@ -61,7 +61,7 @@ async fn ten_thousand_slow_connections_cost_little_and_hinder_nobody() {
         timeouts: {header_ms: 12000, keep_alive_ms: 12000}\n";
     let answered = Answered::start(limits).await;
     answered.works().await;
-    let before = rss_mib(&answered.fleet);
+    let before = answered.fleet.rss_mib();
     let begun = Instant::now();
     let mut crowd = Vec::new();
     for number in 0..wanted {
@@ -75,7 +75,7 @@ async fn ten_thousand_slow_connections_cost_little_and_hinder_nobody() {
     }
     let slowest = others_are_served(&answered).await;
     let open = metric(&answered.fleet.admin, "gateway_connections_open").await;
-    let grown = rss_mib(&answered.fleet) - before;
+    let grown = answered.fleet.rss_mib() - before;
     eprintln!("{open} connections in {joined:?}: {grown:.1} MiB more, slowest answer {slowest:?}");
     if begun.elapsed() < Duration::from_secs(11) {
         assert!(open >= wanted as f64, "{open} are open");

@@ -11,7 +11,7 @@ use fleet_tests::raw::Raw;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::{Answered, rss_mib};
+use super::Answered;
 
 const HASTY: &str = "timeouts: {header_ms: 1500, body_ms: 1500, keep_alive_ms: 1500, \
     write_ms: 1500}\n";
@@ -103,7 +103,7 @@ async fn flood_unread(
 async fn start() -> (Answered, f64, Vec<u8>) {
     let answered = Answered::start(HASTY).await;
     answered.works().await;
-    let before = rss_mib(&answered.fleet);
+    let before = answered.fleet.rss_mib();
     let head = request("POST", "/v1/chat/completions", &answered.fleet.key);
     (answered, before, head)
 }

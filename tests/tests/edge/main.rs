@@ -61,7 +61,7 @@ impl Answered {
             (self.fleet.in_flight().await == [0; 4]).then_some(())
         })
         .await;
-        let grown = rss_mib(&self.fleet) - before;
+        let grown = self.fleet.rss_mib() - before;
         assert!(grown <= GROWTH_MIB_MAX, "it grew by {grown:.1} MiB");
         assert!(!self.fleet.server.log().contains("panicked"));
         grown
@@ -87,12 +87,4 @@ async fn closed(fleet: &Fleet, reason: &str) -> f64 {
         true => metric(&fleet.admin, &name).await,
         false => 0.0,
     }
-}
-
-/// Memory that a gateway has in use.
-fn rss_mib(fleet: &Fleet) -> f64 {
-    let pid = fleet.server.pid().as_raw_nonzero();
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
 }

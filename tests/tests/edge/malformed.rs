@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::{Answered, rss_mib};
+use super::Answered;
 
 mod list;
 
@@ -37,7 +37,7 @@ fn is_no_fault_of_ours(sent: &[u8], said: &[u8]) -> Vec<u16> {
 async fn requests_that_are_none_are_refused_one_by_one() {
     let answered = Answered::start(HASTY).await;
     answered.works().await;
-    let before = rss_mib(&answered.fleet);
+    let before = answered.fleet.rss_mib();
     let cases = list::cases(&answered.fleet.key);
     let tried = cases.iter().map(|case| async {
         let said = say(&answered, &case.bytes).await;
@@ -123,7 +123,7 @@ fn seed() -> u64 {
 async fn mutated_requests_are_answered_refused_or_cut_and_others_are_served() {
     let answered = Answered::start(HASTY).await;
     answered.works().await;
-    let (seed, before) = (seed(), rss_mib(&answered.fleet));
+    let (seed, before) = (seed(), answered.fleet.rss_mib());
     eprintln!("FLOTILLA_FUZZ_SEED={seed}");
     let mut random = Pcg64::seed_from_u64(seed);
     let good = good(&answered.fleet.key);

@@ -20,8 +20,6 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::interval;
 
-use super::rss_mib;
-
 const NODES: usize = 4;
 const SLOTS: u32 = 8;
 /// From a request to its first token, and to its end.
@@ -200,9 +198,9 @@ async fn ten_times_too_many_requests_are_answered_or_refused_and_then_it_is_over
     let unloaded = arrive(&fleet, CAPACITY / 4.0, CALM).await;
     assert!(unloaded.iter().all(|o| o.is_whole), "nobody is refused while there are slots");
     let capacity = capacity(&fleet).await;
-    let (before, begun) = (rss_mib(&fleet), Instant::now());
+    let (before, begun) = (fleet.rss_mib(), Instant::now());
     let outcomes = arrive(&fleet, CAPACITY * OVERLOAD, time).await;
-    let grown = rss_mib(&fleet) - before;
+    let grown = fleet.rss_mib() - before;
 
     let in_time = outcomes.iter().filter(|o| o.is_whole && o.ended < begun + time).count();
     let goodput = in_time as f64 / time.as_secs_f64() / capacity;

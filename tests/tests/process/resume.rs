@@ -107,17 +107,17 @@ async fn answers_of_every_kind_go_on_wherever_they_are_broken_off() {
         let unbroken = ask(&agent.client, path, &request, &new()).await;
         let all: Vec<&[u8]> = events(&unbroken).collect();
         let mut progress = new();
-        let whole = progress.read(&unbroken, streamed).unwrap();
+        let whole = progress.read(&unbroken.clone().into(), streamed).unwrap();
         assert!(progress.is_complete() && whole.error.is_none(), "{request}");
         let whole = read(&whole.events);
         for cut in (0..all.len()).step_by((all.len() / CUTS).max(1)).chain([all.len() - 1]) {
             let mut progress = new();
-            let mut said = progress.read(&all[..cut].concat(), streamed).unwrap().events;
+            let said = progress.read(&all[..cut].concat().into(), streamed).unwrap().events;
             let rest = ask(&agent.client, path, &request, &progress).await;
             progress.moves(false);
-            let rest = progress.read(&rest, streamed).unwrap();
+            let rest = progress.read(&rest.into(), streamed).unwrap();
             assert_eq!(rest.error, None, "{request} after {cut} of {}", all.len());
-            said.extend(rest.events);
+            let said = [said, rest.events].concat();
             assert!(progress.is_complete());
             assert_eq!(read(&said), whole, "{request} after {cut} of {}", all.len());
             resumed += 1;
@@ -159,7 +159,7 @@ async fn events_that_another_version_wrote_are_not_gone_on_with() {
     let unbroken = ask(&agent.client, CHAT, &request, &new()).await;
     let mut progress = new();
     let begun: Vec<&[u8]> = events(&unbroken).take(9).collect();
-    progress.read(&begun.concat(), true).unwrap();
+    progress.read(&begun.concat().into(), true).unwrap();
     let mut resume = json!(progress.resume());
     let bytes = resume["choices"][0]["bytes"].as_u64().unwrap();
     for other in [bytes - 1, bytes + 1] {

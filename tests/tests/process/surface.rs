@@ -3,7 +3,8 @@
 use fleet_tests::client::Client;
 use fleet_tests::process::{Agent, Fleet, Folder, Server};
 use fleet_tests::{chat, demo_model, eventually, streamed};
-use serde_json::json;
+use inference_protocol::sse::payloads;
+use serde_json::{Value, json};
 
 #[tokio::test]
 async fn an_agent_alone_serves_the_whole_surface() {
@@ -165,4 +166,26 @@ async fn too_few_cells_for_all_cost_time_and_no_answer() {
     }
     assert!(agent.metric("node_parkings_total").await > 0.0, "nobody had to give way");
     assert_eq!(agent.metric("node_kv_cells_in_use").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_chat_that_asks_for_a_service_tier_is_told_the_one_that_it_got() {
+    let fleet = Fleet::start("").await;
+    let _a = fleet.join("a", &[]).await;
+    let asked = |mut request: Value, tier: &str| {
+        request["service_tier"] = tier.into();
+        request
+    };
+    for (tier, told) in [("priority", "priority"), ("auto", "default"), ("flex", "flex")] {
+        let answer = fleet.client.chat(&asked(chat("What colour is grass?"), tier)).await;
+        assert_eq!(answer.json()["service_tier"], told);
+    }
+    let stream = asked(streamed(chat("What colour is grass?")), "priority");
+    let stream = fleet.client.chat(&stream).await.body;
+    let events: Vec<Value> =
+        payloads(&stream).filter_map(|payload| serde_json::from_slice(payload).ok()).collect();
+    assert!(events.len() > 2, "{events:?}");
+    assert!(events.iter().all(|event| event["service_tier"] == "priority"), "{events:?}");
+    let silent = fleet.client.chat(&chat("What colour is grass?")).await;
+    assert_eq!(silent.json().get("service_tier"), None, "nobody asked");
 }

@@ -15,6 +15,9 @@ pub struct ChatCompletion<'a> {
     pub created: u64,
     /// The model's name.
     pub model: &'a str,
+    /// How urgent it was: `priority`, `default` or `flex`, where the request asked for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'a str>,
     /// As many as were asked for.
     pub choices: Vec<ChatChoice>,
     /// Token counts.
@@ -83,6 +86,9 @@ pub struct ChatChunk<'a> {
     pub created: u64,
     /// The model's name.
     pub model: &'a str,
+    /// How urgent it was: `priority`, `default` or `flex`, where the request asked for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'a str>,
     /// One choice, or none in the chunk that carries the usage.
     pub choices: Vec<ChatChunkChoice<'a>>,
     /// Only where `stream_options.include_usage` asked for it.
