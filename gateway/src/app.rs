@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -38,6 +39,8 @@ impl Deref for Gateway {
 /// The parts of a [`Gateway`].
 #[derive(Debug)]
 pub struct Parts {
+    /// Tells this run of the gateway from all others: nodes learn whom they are linked to.
+    pub id: HeaderValue,
     /// What it was told.
     pub settings: Live,
     /// The fleet and its queue.
@@ -62,6 +65,7 @@ impl Gateway {
     pub fn new(settings: Live, metrics: Metrics, spans: Spans, stop: CancellationToken) -> Self {
         let now = settings.now();
         Self(Arc::new(Parts {
+            id: id(),
             dispatcher: Dispatcher::new(now.config.limits.queue, now.config.policy),
             metrics,
             spans,
@@ -83,6 +87,12 @@ impl Gateway {
         self.dispatcher.configure(queue, policy);
         Ok(())
     }
+}
+
+/// 32 random hex digits.
+fn id() -> HeaderValue {
+    let hex = format!("{:032x}", crate::random());
+    HeaderValue::from_str(&hex).unwrap_or(HeaderValue::from_static("-"))
 }
 
 /// Serves until `stop`, finishes what is in flight, and joins every task. The configuration is

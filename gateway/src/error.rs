@@ -35,6 +35,8 @@ pub enum Error {
     JoinInvalid(String),
     /// A node of another version.
     JoinVersion,
+    /// A node that has a link to us already, by another address.
+    JoinedAlready,
     /// The body is larger than this many bytes.
     TooLarge(usize),
     /// The body did not arrive in time, or its connection broke.
@@ -112,6 +114,7 @@ impl Error {
             Self::JoinKeyWrong | Self::JoinCertificate => 401,
             Self::JoinInvalid(_) | Self::Malformed(_) | Self::Header(..) => 400,
             Self::JoinVersion => 426,
+            Self::JoinedAlready => 409,
             Self::TooLarge(_) => 413,
             Self::SlowBody => 408,
             Self::NoNode | Self::QueueTimeout { .. } | Self::QueueFull { .. } => 503,
@@ -137,6 +140,7 @@ impl Error {
             Self::UnknownNode(_) => "node_not_found",
             Self::JoinInvalid(_) => "invalid_join",
             Self::JoinVersion => "join_version",
+            Self::JoinedAlready => "joined_already",
             Self::TooLarge(_) => "request_too_large",
             Self::SlowBody => "request_timeout",
             Self::Malformed(_) => "invalid_json",
@@ -173,6 +177,7 @@ impl Error {
             | Self::UnknownNode(_)
             | Self::JoinInvalid(_)
             | Self::JoinVersion
+            | Self::JoinedAlready
             | Self::TooLarge(_)
             | Self::SlowBody
             | Self::Malformed(_)
@@ -211,6 +216,7 @@ impl Error {
             | Self::UnknownNode(_)
             | Self::JoinInvalid(_)
             | Self::JoinVersion
+            | Self::JoinedAlready
             | Self::TooLarge(_)
             | Self::SlowBody
             | Self::Malformed(_)
@@ -323,6 +329,7 @@ impl std::fmt::Display for Error {
                 "the node speaks another version of the node link; this gateway speaks version {}",
                 inference_protocol::fleet::VERSION
             ),
+            Self::JoinedAlready => write!(f, "the node has a link to this gateway already"),
             Self::TooLarge(max) => write!(f, "the request body is larger than {max} bytes"),
             Self::SlowBody => write!(f, "the request body did not arrive in time"),
             Self::Malformed(e) => write!(f, "{}", e.message),
@@ -404,6 +411,7 @@ mod tests {
             (Error::UnknownNode("x".into()), 404, "node_not_found", Client, false),
             (Error::JoinInvalid("x".into()), 400, "invalid_join", Client, false),
             (Error::JoinVersion, 426, "join_version", Client, false),
+            (Error::JoinedAlready, 409, "joined_already", Client, false),
             (Error::TooLarge(1), 413, "request_too_large", Client, false),
             (Error::SlowBody, 408, "request_timeout", Client, false),
             (Error::Malformed(parse), 400, "invalid_json", Client, false),

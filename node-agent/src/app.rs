@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::Node;
 use crate::engine_client::EngineClient;
+use crate::join::{Held, Joining};
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
 use crate::{join, server, supervisor};
@@ -58,8 +59,9 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
             Ok(())
         });
     }
+    let joining = Joining { node: node.clone(), held: Held::default(), stop: stop.clone() };
     for gateway in options.gateways.clone() {
-        let joined = join::keep_joined(gateway, node.clone(), stop.clone(), crate::random() as u64);
+        let joined = join::keep_joined(gateway, joining.clone());
         parts.spawn(async move { joined.await.map_err(failed(EXIT_NO_PERMISSION)) });
     }
     let engine = options.engine.clone();

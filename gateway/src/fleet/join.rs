@@ -6,7 +6,9 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
-use inference_protocol::fleet::{EPOCH_HEADER, JOIN_UPGRADE, NODE_HEADER, VERSION, VERSION_HEADER};
+use inference_protocol::fleet::{
+    EPOCH_HEADER, GATEWAY_HEADER, JOIN_UPGRADE, LINKED_HEADER, NODE_HEADER, VERSION, VERSION_HEADER,
+};
 use inference_protocol::ids::is_plain_id;
 use tokio::time::timeout;
 
@@ -37,6 +39,9 @@ pub fn join(
         return Err(Error::JoinKeyWrong);
     }
     let identity = identity(&request)?;
+    if is_linked(request.headers(), &gateway.id) {
+        return Err(Error::JoinedAlready);
+    }
     let upgrade = hyper::upgrade::on(&mut request);
     let expect = Expect { identity: Some(identity.clone()), ..Expect::default() };
     let (dispatcher, stop) = (gateway.dispatcher.clone(), gateway.links.clone());
@@ -54,6 +59,7 @@ pub fn join(
     let mut response = respond::text(StatusCode::SWITCHING_PROTOCOLS, "");
     let headers = response.headers_mut();
     headers.clear();
+    headers.insert(GATEWAY_HEADER, gateway.id.clone());
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static(JOIN_UPGRADE));
     Ok(response)
@@ -73,6 +79,12 @@ fn identity(request: &Request<Incoming>) -> Result<(String, u64), Error> {
     let name = name.ok_or_else(|| invalid("the node's name is missing or not a plain name"))?;
     let epoch = text(headers, EPOCH_HEADER).and_then(|e| e.parse().ok());
     Ok((name.to_string(), epoch.ok_or_else(|| invalid("the node's epoch is missing"))?))
+}
+
+/// Whether the node says that it has a link to us.
+fn is_linked(headers: &HeaderMap, id: &HeaderValue) -> bool {
+    let linked = text(headers, LINKED_HEADER).unwrap_or_default();
+    linked.split(',').any(|other| other.as_bytes() == id.as_bytes())
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

@@ -18,6 +18,11 @@ pub const JOIN_UPGRADE: &str = "flotilla-node";
 pub const NODE_HEADER: &str = "x-flotilla-node";
 /// Header: the node's epoch, decimal. A restarted agent has a new one.
 pub const EPOCH_HEADER: &str = "x-flotilla-epoch";
+/// Header of the gateway's answer to a join: which gateway it is, another one after each start.
+pub const GATEWAY_HEADER: &str = "x-flotilla-gateway";
+/// Header of a join: the gateways that the node is linked to already, with commas. One of them refuses
+/// with 409: several addresses may lead to one gateway, and each has one link.
+pub const LINKED_HEADER: &str = "x-flotilla-linked";
 /// Header: version of this protocol, [`VERSION`]; any other is refused with 426.
 pub const VERSION_HEADER: &str = "x-flotilla-version";
 /// Header of a request that the gateway sends: whose it is. Nodes keep what tenants have

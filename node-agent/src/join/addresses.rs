@@ -1,0 +1,69 @@
+//! The addresses of a gateway's name.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use hyper::Uri;
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+/// How often a name is looked up: an address that is new is dialled within this.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// The system asks several servers, each for some seconds.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Gateways of one name, each of which gets a link.
+const ADDRESSES_MAX: usize = 64;
+
+/// Where a gateway is.
+#[derive(Debug, Clone)]
+pub struct Place {
+    host: String,
+    port: u16,
+}
+
+impl Place {
+    /// That of a URL; `port` where it names none.
+    pub fn new(url: &Uri, port: u16) -> Self {
+        let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+        Self { host: host.into(), port: url.port_u16().unwrap_or(port) }
+    }
+
+    /// Whether it may have other addresses at another time.
+    pub fn is_name(&self) -> bool {
+        self.host.parse::<IpAddr>().is_err()
+    }
+
+    /// All its addresses now; at least one.
+    ///
+    /// # Errors
+    /// It cannot be looked up, or has none.
+    pub async fn look_up(&self) -> Result<BTreeSet<SocketAddr>, String> {
+        let looked = timeout(LOOK_TIMEOUT, lookup_host((self.host.as_str(), self.port))).await;
+        let found = looked
+            .map_err(|_| format!("looking up '{}' took too long", self.host))?
+            .map_err(|e| format!("'{}' cannot be looked up: {e}", self.host))?;
+        let found: BTreeSet<SocketAddr> = found.take(ADDRESSES_MAX).collect();
+        match found.is_empty() {
+            true => Err(format!("'{}' has no address", self.host)),
+            false => Ok(found),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn addresses_are_what_they_are_and_names_are_looked_up() {
+        let place = |url: &'static str| Place::new(&Uri::from_static(url), 80);
+        let (four, six) = (place("http://127.0.0.1:8080"), place("http://[::1]"));
+        assert!(!four.is_name() && !six.is_name() && place("http://localhost").is_name());
+        assert_eq!(four.look_up().await.unwrap().len(), 1);
+        let found = six.look_up().await.unwrap();
+        assert_eq!(found.first().unwrap().to_string(), "[::1]:80");
+        let unknown = place("http://no-such-name.invalid").look_up().await.unwrap_err();
+        assert!(unknown.contains("no-such-name.invalid"), "{unknown}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Which gateways this node is linked to. Several addresses, or several names, may lead to one
+//! gateway: it gets one link, whoever comes first.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+/// The gateways with a link. Cloning shares them.
+#[derive(Debug, Clone)]
+pub struct Held(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    gateways: Mutex<BTreeSet<String>>,
+    /// Links that have ended.
+    ended: watch::Sender<u64>,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        let (ended, _) = watch::channel(0);
+        Self(Arc::new(Shared { gateways: Mutex::default(), ended }))
+    }
+}
+
+impl Held {
+    /// The right to the one link to a gateway; `None` while another has it.
+    pub fn claim(&self, gateway: &str) -> Option<Claim> {
+        let is_first = self.gateways().insert(gateway.into());
+        is_first.then(|| Claim { held: self.clone(), gateway: gateway.into() })
+    }
+
+    /// All of them, with commas.
+    pub fn list(&self) -> String {
+        self.gateways().iter().map(String::as_str).collect::<Vec<_>>().join(",")
+    }
+
+    /// Changes with the end of each link.
+    pub fn ends(&self) -> watch::Receiver<u64> {
+        self.0.ended.subscribe()
+    }
+
+    fn gateways(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        // A set is whole at every moment, whatever panicked.
+        self.0.gateways.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to the one link to a gateway, until it is dropped.
+#[derive(Debug)]
+pub struct Claim {
+    held: Held,
+    gateway: String,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.held.gateways().remove(&self.gateway);
+        self.held.0.ended.send_modify(|ended| *ended += 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_has_one_link_until_that_ends() {
+        let held = Held::default();
+        let mut ends = held.ends();
+        let first = held.claim("b").unwrap();
+        let _other = held.claim("a").unwrap();
+        assert!(held.claim("b").is_none());
+        assert_eq!(held.list(), "a,b");
+        assert!(!ends.has_changed().unwrap());
+        drop(first);
+        assert!(ends.has_changed().unwrap());
+        ends.mark_unchanged();
+        assert_eq!(held.list(), "a");
+        assert!(held.claim("b").is_some());
+    }
+}
