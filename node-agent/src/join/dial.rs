@@ -111,22 +111,7 @@ impl Asked<'_> {
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     ) -> Result<Dialled, JoinError> {
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
-        let (mut sender, connection) = within("the HTTP handshake", handshake).await?;
-        let request = self.request()?;
-        let exchange = async {
-            // The connection is driven here, so that no task outlives the dial.
-            let mut connection = std::pin::pin!(connection.with_upgrades());
-            let mut response = std::pin::pin!(sender.send_request(request));
-            tokio::select! {
-                response = &mut response => response,
-                ended = &mut connection => match ended {
-                    Err(e) => Err(e),
-                    Ok(()) => response.await,
-                },
-            }
-        };
-        let response = within("joining", exchange).await?;
+        let response = exchange(stream, self.request()?).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(refusal(response).await);
         }
@@ -156,6 +141,28 @@ impl Asked<'_> {
             .body(Empty::new())
             .map_err(|e| JoinError::Refused(format!("the join request cannot be made: {e}")))
     }
+}
+
+/// What a gateway answers to one request.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: Request<Empty<Bytes>>,
+) -> Result<Response<Incoming>, JoinError> {
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+    let (mut sender, connection) = within("the HTTP handshake", handshake).await?;
+    let exchange = async {
+        // The connection is driven here, so that no task outlives the dial.
+        let mut connection = std::pin::pin!(connection.with_upgrades());
+        let mut response = std::pin::pin!(sender.send_request(request));
+        tokio::select! {
+            response = &mut response => response,
+            ended = &mut connection => match ended {
+                Err(e) => Err(e),
+                Ok(()) => response.await,
+            },
+        }
+    };
+    within("joining", exchange).await
 }
 
 /// What the gateway said instead of 101. Only what will not change by itself is final.

@@ -1,0 +1,37 @@
+{{/* Where the gateway's files are. The folders are those of "flotilla.folders". */}}
+{{- define "flotilla.gatewayMounts" -}}
+- name: config
+  mountPath: /etc/flotilla/config
+  readOnly: true
+- name: join
+  mountPath: /etc/flotilla/join
+  readOnly: true
+- name: admin
+  mountPath: /etc/flotilla/admin
+  readOnly: true
+- name: keys
+  mountPath: /etc/flotilla/keys
+  readOnly: true
+{{- range $name, $_ := .Values.gateway.secrets }}
+- name: secret-{{ $name }}
+  mountPath: /etc/flotilla/secrets/{{ $name }}
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "flotilla.gatewayVolumes" -}}
+{{- $name := include "flotilla.fullname" . -}}
+- name: config
+  configMap:
+    name: {{ $name }}-gateway
+{{ include "flotilla.secretFile" (dict "name" "join" "secret" (include "flotilla.joinSecret" .) "key" .Values.join.secretKey "file" "join.key") }}
+{{ include "flotilla.secretFile" (dict "name" "admin" "secret" (include "flotilla.adminSecret" .) "key" .Values.admin.secretKey "file" "admin.key") }}
+{{ include "flotilla.secretFile" (dict "name" "keys" "secret" (.Values.apiKeys.existingSecret | default (printf "%s-api-keys" $name)) "key" .Values.apiKeys.secretKey "file" "keys.yaml") }}
+    optional: true
+{{- range $name, $secret := .Values.gateway.secrets }}
+- name: secret-{{ $name }}
+  secret:
+    secretName: {{ $secret }}
+    defaultMode: 0440
+{{- end }}
+{{- end -}}
