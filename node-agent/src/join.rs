@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Node;
 use crate::backoff::Backoff;
 use addresses::{LOOK_AGAIN, Place};
-use dial::{Dialled, JoinError, dial};
 pub use dial::Gateway;
+use dial::{Dialled, JoinError, dial};
 pub use held::Held;
 
 const REDIAL_MIN: Duration = Duration::from_millis(200);

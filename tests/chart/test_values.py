@@ -149,6 +149,16 @@ class Values(unittest.TestCase):
             for name in ours:
                 self.assertEqual(ours[name], theirs[name], f"{name}: run 'make chart-files'")
 
+    def test_what_is_scraped_has_the_names_that_dashboards_and_rules_know(self):
+        production = dict(chart.value_sets())["03-production"]
+        monitors = chart.of_kind(chart.manifests(production), "ServiceMonitor", "PodMonitor")
+        ends = [one["spec"].get("endpoints", one["spec"].get("podMetricsEndpoints")) for one in monitors]
+        jobs = {rule["replacement"] for [end] in ends for rule in end["relabelings"]}
+        self.assertEqual(jobs, {"flotilla-gateway", "flotilla-agent"})
+        for file in sorted((chart.PATH / "files").glob("*/*")):
+            named = re.findall(r'job=\\?"([^"\\]+)', file.read_text())
+            self.assertLessEqual(set(named), jobs, file.name)
+
     def test_dashboards_and_rules_are_rendered_as_they_are(self):
         values = {"monitoring": {"dashboards": {"enabled": True}, "prometheusRule": {"enabled": True}}}
         objects = chart.manifests(values)

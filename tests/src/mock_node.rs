@@ -14,8 +14,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use inference_protocol::fleet::{
-    EPOCH_HEADER, JOIN_PATH, JOIN_UPGRADE, ModelStatus, NODE_HEADER, NodeState, NodeStatus,
-    STATUS_PATH, TENANT_HEADER, VERSION, VERSION_HEADER,
+    EPOCH_HEADER, GATEWAY_HEADER, JOIN_PATH, JOIN_UPGRADE, ModelStatus, NODE_HEADER, NodeState,
+    NodeStatus, STATUS_PATH, TENANT_HEADER, VERSION, VERSION_HEADER,
 };
 use inference_protocol::resume::{Mark, RESUME_HEADER, Resume, Usage};
 use serde_json::{Value, json};
@@ -95,13 +95,23 @@ pub async fn join_status(gateway: SocketAddr, change: &[(&str, Option<&str>)]) -
             None => drop(request.headers_mut().remove(name)),
         }
     }
+    send(gateway, request).await.status().as_u16()
+}
+
+/// What a gateway calls itself when a node joins.
+pub async fn join_id(gateway: SocketAddr) -> String {
+    let response = send(gateway, join_request("m", 1)).await;
+    response.headers()[GATEWAY_HEADER].to_str().unwrap().into()
+}
+
+async fn send(gateway: SocketAddr, request: Request<Empty<Bytes>>) -> Response<Incoming> {
     let stream = TcpStream::connect(gateway).await.unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     let connection = tokio::spawn(connection.with_upgrades());
-    let status = sender.send_request(request).await.unwrap().status().as_u16();
+    let response = sender.send_request(request).await.unwrap();
     connection.abort();
-    status
+    response
 }
 
 fn join_request(name: &str, epoch: u64) -> Request<Empty<Bytes>> {

@@ -214,6 +214,7 @@ fn links_between_documents_lead_somewhere() {
         "ARCHITECTURE.md",
         "CHANGELOG.md",
         "docs/api.md",
+        "docs/kubernetes.md",
         "inference-core/demo-model/README.md",
     ] {
         let folder = root().join(document).parent().unwrap().to_path_buf();

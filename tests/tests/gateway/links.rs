@@ -1,6 +1,6 @@
 //! Nodes that join, lie, fall silent and come back.
 
-use fleet_tests::mock_node::{MockNode, healthy, join_status};
+use fleet_tests::mock_node::{MockNode, healthy, join_id, join_status};
 use fleet_tests::{chat, eventually};
 use inference_protocol::fleet::NodeState;
 
@@ -25,6 +25,21 @@ async fn a_join_that_is_not_one_is_refused() {
     }
     assert_eq!(gateway.client.get("/fleet/v1/join").await.status, 405);
     assert_eq!(gateway.linked().await, 0);
+}
+
+/// Several addresses may lead to one gateway: a node that has a link to it gets no second one, which
+/// would put the first out.
+#[tokio::test]
+async fn a_node_that_is_linked_already_is_told_so() {
+    let gateway = Gateway::start("").await;
+    let other = Gateway::start("").await;
+    let (id, another) = (join_id(gateway.address).await, join_id(other.address).await);
+    assert!(id.len() == 32 && id != another, "{id} and {another}");
+    let linked = |list: String| async move {
+        join_status(gateway.address, &[("x-flotilla-linked", Some(&list))]).await
+    };
+    assert_eq!(linked(another.clone()).await, 101);
+    assert_eq!(linked(format!("{another},{id}")).await, 409);
 }
 
 #[tokio::test]

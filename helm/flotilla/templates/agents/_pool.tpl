@@ -57,7 +57,9 @@
 - --{{ $flag }}
 {{- end }}
 {{- else }}
-- {{ printf "--%s=%s" $flag (include "flotilla.text" $value) | quote }}
+{{- range (kindIs "slice" $value | ternary $value (list $value)) }}
+- {{ printf "--%s=%s" $flag (include "flotilla.text" .) | quote }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}
