@@ -52,7 +52,11 @@ pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), Strin
     let mut links = Links::new(gateway, joining);
     let mut trouble = News::default();
     loop {
-        match place.look_up().await {
+        let looked = tokio::select! {
+            looked = place.look_up() => looked,
+            () = stop.cancelled() => return Ok(()),
+        };
+        match looked {
             Ok(found) => {
                 trouble = News::default();
                 links.follow(&found);
@@ -208,6 +212,7 @@ impl Address {
     async fn pause(&mut self, is_same: bool) {
         if is_same {
             let _ = timeout(SAME_FOR, self.ends.changed()).await;
+            self.backoff.reset();
         }
         sleep(self.backoff.next_wait()).await;
     }

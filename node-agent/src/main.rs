@@ -57,7 +57,10 @@ fn serve(args: ServeArgs) -> Result<(), Failed> {
         .enable_all()
         .build()
         .map_err(|e| software(e.to_string()))?;
-    runtime.block_on(app::serve(options))
+    let served = runtime.block_on(app::serve(options));
+    // A name that is being looked up must not keep us.
+    runtime.shutdown_background();
+    served
 }
 
 fn software(message: String) -> Failed {

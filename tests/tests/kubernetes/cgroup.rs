@@ -4,9 +4,10 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
-use fleet_tests::demo_model;
 use fleet_tests::process::{Folder, Ran, Server, binary, run, run_command};
+use fleet_tests::{SOON, demo_model};
 use serde_json::Value;
 
 const MIB: u64 = 1024 * 1024;
@@ -79,9 +80,11 @@ impl Pod {
 
 impl Drop for Pod {
     fn drop(&mut self) {
+        let begun = Instant::now();
         for folder in &self.folders {
             // Processes that have just ended are still in it for a moment.
-            while std::fs::remove_dir(folder).is_err_and(|e| e.raw_os_error() == Some(16)) {
+            let busy = |e: std::io::Error| e.kind() == std::io::ErrorKind::ResourceBusy;
+            while std::fs::remove_dir(folder).is_err_and(busy) && begun.elapsed() < SOON {
                 std::thread::yield_now();
             }
         }
