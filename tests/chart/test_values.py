@@ -111,7 +111,8 @@ class Values(unittest.TestCase):
         config["listen"] = config["admin"]["listen"] = "0.0.0.0:8080"
         mount = [{"name": "files", "mountPath": "/files"}]
         values = {"gateway": {"config": config, "extraVolumeMounts": mount}}
-        [found] = [one for one in chart.manifests(values) if one["metadata"]["name"].endswith("-gateway") and one["kind"] == "ConfigMap"]
+        maps = chart.of_kind(chart.manifests(values), "ConfigMap")
+        [found] = [one for one in maps if one["metadata"]["name"].endswith("-gateway")]
         self.assertEqual(yaml.safe_load(found["data"]["gateway.yaml"]), config)
 
     def test_the_schema_has_every_flag_of_the_agent_and_no_other(self):
