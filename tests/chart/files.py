@@ -3,6 +3,7 @@
 import base64
 import pathlib
 import subprocess
+import tempfile
 
 
 def certificate(folder):
@@ -52,8 +53,20 @@ class Cluster:
             assert source.get("optional"), f"no {kind} {source[field]}"
             return
         items = source.get("items") or [{"key": key, "path": key} for key in data]
-        for item in items:
-            (folder / item["path"]).write_text(data[item["key"]])
+        publish(folder, {item["path"]: data[item["key"]] for item in items})
+
+
+def publish(folder, files):
+    """As the kubelet does it: a new folder, and one link that changes at once."""
+    version = tempfile.mkdtemp(prefix="..", dir=folder)
+    for name, text in files.items():
+        (pathlib.Path(version) / name).write_text(text)
+    fresh = folder / "..data_tmp"
+    fresh.symlink_to(pathlib.Path(version).name)
+    fresh.rename(folder / "..data")
+    for name in files:
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
 
 
 def within(text, root, folders):

@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 
 import chart
-from files import Cluster, within
+from files import Cluster, publish, within
 
 MODEL = chart.ROOT / "inference-core/demo-model/flotilla-demo.gguf"
 PROGRAMS = {"flotilla-gateway": os.environ["FLOTILLA_GATEWAY"], "flotilla-agent": os.environ["FLOTILLA_AGENT"]}
@@ -150,14 +150,14 @@ def main(folder):
         assert MODEL.stem in nodes, nodes
 
         # The Secret of API keys comes, and changes; so does the file that the kubelet makes of it.
-        keys = gateway.root / "etc/flotilla/keys/keys.yaml"
+        keys = gateway.root / "etc/flotilla/keys"
         key, entries = new_key("first")
-        assert not keys.exists() and ask(key)[0] == 401
-        keys.write_text(entries)
+        assert not list(keys.iterdir()) and ask(key)[0] == 401
+        publish(keys, {"keys.yaml": entries})
         code, said = eventually("the first key", lambda: (answer := ask(key))[0] == 200 and answer)
         print(code, said)
         other, entries = new_key("second")
-        keys.write_text(entries)
+        publish(keys, {"keys.yaml": entries})
         eventually("the new key", lambda: ask(other)[0] == 200)
         assert ask(key)[0] == 401
         agent.stop()

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import tempfile
 import unittest
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 from helm_python import lint, package
@@ -127,6 +128,26 @@ class Manifests(unittest.TestCase):
                 target = one["spec"]["scaleTargetRef"]
                 [found] = [o for o in objects if (o["kind"], o["metadata"]["name"]) == (target["kind"], target["name"])]
                 self.assertNotIn("replicas", found["spec"])
+
+    def test_agents_join_a_service_that_has_every_replicas_address_ready_or_not(self):
+        joined = 0
+        for name, values, objects in self.each():
+            services = {one["metadata"]["name"]: one["spec"] for one in chart.of_kind(objects, "Service")}
+            tls = "tls" in values.get("gateway", {}).get("config", {})
+            for _, labels, spec in chart.pod_specs(chart.of_kind(objects, "StatefulSet", "DaemonSet")):
+                args = spec["containers"][0]["args"]
+                urls = [arg.removeprefix("--join=") for arg in args if arg.startswith("--join=")]
+                if name == "08-agents-only":
+                    self.assertEqual(urls, values["join"]["urls"])
+                    continue
+                [url] = [urlsplit(url) for url in urls]
+                service, rest = url.hostname.split(".", 1)
+                self.assertEqual((rest, url.scheme == "https"), (f"{chart.NAMESPACE}.svc", tls))
+                found = services[service]
+                self.assertEqual((found["clusterIP"], found["publishNotReadyAddresses"]), ("None", True))
+                self.assertEqual([port["port"] for port in found["ports"]], [url.port])
+                joined += 1
+        self.assertGreaterEqual(joined, 5)
 
     def test_a_gateway_that_leaves_has_time_for_what_it_does(self):
         for name, values, objects in self.each():
