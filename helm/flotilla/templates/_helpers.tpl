@@ -1,15 +1,15 @@
 {{- define "flotilla.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 39 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* 40 characters leave room for what objects add, and for what Kubernetes adds to that. */}}
+{{/* 39 characters and those of a pool are 52: Kubernetes adds 11 to the name of a StatefulSet. */}}
 {{- define "flotilla.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 39 | trimSuffix "-" -}}
 {{- else if contains (include "flotilla.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 39 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "flotilla.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "flotilla.name" .) | trunc 39 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
