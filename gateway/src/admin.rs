@@ -3,6 +3,7 @@
 
 use hyper::header::HeaderMap;
 use hyper::{Request, Response, StatusCode};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{only, status};
@@ -15,7 +16,7 @@ use crate::respond::{self, Body};
 pub const NODES_PATH: &str = "/admin/v1/nodes";
 
 /// One node, as operators see it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeView {
     /// Its name.
     pub name: String,
@@ -44,7 +45,7 @@ pub struct NodeView {
 }
 
 /// All nodes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeList {
     /// By name.
     pub nodes: Vec<NodeView>,

@@ -24,13 +24,17 @@ use crate::tls::{Acceptor, Authority, Dialler};
 use crate::traces::Traces;
 
 mod edge;
+pub mod effective;
 mod external;
 pub mod files;
 pub mod keys;
 pub mod load;
 mod nodes;
 pub mod raw;
+pub mod reference;
+pub mod schema;
 mod section;
+mod trace;
 mod traces;
 
 /// Everything that the gateway is told.

@@ -5,28 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::CommandFactory;
 use flotilla_gateway::admin::{Action, NodeList};
 use flotilla_gateway::cli::keys::{KeysFile, NewKey};
 use flotilla_gateway::cli::nodes::Remote;
-use flotilla_gateway::config::{Admin, Config, files, load};
+use flotilla_gateway::config::raw::Problem;
+use flotilla_gateway::config::reference::Reference;
+use flotilla_gateway::config::{Admin, Config, effective, files, load, schema};
 use flotilla_gateway::reload::Source;
 use flotilla_gateway::settings::Live;
 use flotilla_gateway::{app, cli};
-use options::{Cli, Command, KeyCommand, KeysIn, NodeOf, RemoteGateway};
+use flotilla_manual::{ManArgs, exit};
+use options::{Cli, Command, ConfigCommand, EXAMPLES, KeyCommand, KeysIn, NodeOf, RemoteGateway};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 mod options;
-
-/// The configuration or the command line is wrong (`sysexits.h`: EX_USAGE).
-const EXIT_USAGE: u8 = 64;
-/// The port cannot be used (EX_UNAVAILABLE).
-const EXIT_UNAVAILABLE: u8 = 69;
-/// A bug or a machine without resources (EX_SOFTWARE).
-const EXIT_SOFTWARE: u8 = 70;
-/// The answer cannot be written.
-const EXIT_WRITE: u8 = 74;
 
 struct Failed {
     code: u8,
@@ -34,10 +28,20 @@ struct Failed {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let program = flotilla_manual::documented(Cli::command(), EXAMPLES);
+    let cli: Cli = match flotilla_manual::parse(program.clone(), std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(code) => return ExitCode::from(code),
+    };
+    let done = match cli.command {
         Command::Run(file) => run(&file.config),
         Command::Check(file) => load_config(&file.config).and_then(|_| say("ok")),
+        Command::Config(command) => config(&command),
         Command::Key(command) => key(command),
+        Command::Completions(of) => {
+            print(&String::from_utf8_lossy(&flotilla_manual::completions(&program, of.shell)))
+        }
+        Command::Man(to) => manual(program, &to),
         command => operate(command),
     };
     match done {
@@ -51,10 +55,29 @@ fn main() -> ExitCode {
 
 /// The answer of a command. (`println!` panics where nothing can be written.)
 fn say(text: &str) -> Result<(), Failed> {
-    writeln!(std::io::stdout(), "{text}").map_err(|e| Failed {
-        code: EXIT_WRITE,
-        message: format!("the answer cannot be written: {e}"),
-    })
+    print(&format!("{text}\n"))
+}
+
+fn print(text: &str) -> Result<(), Failed> {
+    let mut out = std::io::stdout();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|e| unwritten(format!("the answer cannot be written: {e}")))
+}
+
+fn manual(program: clap::Command, to: &ManArgs) -> Result<(), Failed> {
+    let written = flotilla_manual::pages(program, to.to.as_deref(), &mut std::io::stdout());
+    written.map_err(|e| unwritten(format!("the man page cannot be written: {e}")))
+}
+
+fn config(command: &ConfigCommand) -> Result<(), Failed> {
+    match command {
+        ConfigCommand::Schema => say(&format!("{:#}", schema::schema())),
+        ConfigCommand::Reference => print(&Reference::shipped().markdown()),
+        ConfigCommand::Print(file) => {
+            let path = &file.config;
+            print(&effective::print(path).map_err(|problems| unusable(path, &problems))?)
+        }
+    }
 }
 
 /// A line for the operator; there is nobody to tell that it cannot be written.
@@ -63,17 +86,18 @@ fn complain(text: &str) {
 }
 
 fn load_config(path: &Path) -> Result<Config, Failed> {
-    load::load(path).map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
-        let message = format!("{} is not usable:\n{}", path.display(), lines.join("\n"));
-        Failed { code: EXIT_USAGE, message }
-    })
+    load::load(path).map_err(|problems| unusable(path, &problems))
+}
+
+fn unusable(path: &Path, problems: &[Problem]) -> Failed {
+    let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
+    usage(format!("{} is not usable:\n{}", path.display(), lines.join("\n")))
 }
 
 fn run(path: &Path) -> Result<(), Failed> {
     start_log();
     let config = load_config(path)?;
-    let software = |message| Failed { code: EXIT_SOFTWARE, message };
+    let software = |message| Failed { code: exit::SOFTWARE, message };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -83,7 +107,7 @@ fn run(path: &Path) -> Result<(), Failed> {
         let public = scheme(config.tls.is_some());
         let admin = scheme(config.admin.as_ref().is_some_and(|admin| admin.tls.is_some()));
         let settings = Live::new(config).await;
-        let settings = settings.map_err(|message| Failed { code: EXIT_UNAVAILABLE, message })?;
+        let settings = settings.map_err(|message| Failed { code: exit::UNAVAILABLE, message })?;
         let stop = CancellationToken::new();
         stop_on_signal(stop.clone()).map_err(|e| software(e.to_string()))?;
         let source = Source::new(path.to_path_buf()).map_err(|e| software(e.to_string()))?;
@@ -113,7 +137,7 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
         stop.cancel();
         next().await;
         #[expect(clippy::disallowed_methods, reason = "the operator insists")]
-        std::process::exit(i32::from(EXIT_SOFTWARE));
+        std::process::exit(i32::from(exit::SOFTWARE));
     };
     // Lives exactly as long as the process.
     tokio::spawn(watch);
@@ -177,9 +201,9 @@ fn keys_file(file: &KeysIn) -> Result<Option<PathBuf>, Failed> {
 
 /// What is done with a running gateway.
 fn operate(command: Command) -> Result<(), Failed> {
-    let unavailable = |message| Failed { code: EXIT_UNAVAILABLE, message };
+    let unavailable = |message| Failed { code: exit::UNAVAILABLE, message };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| Failed { code: EXIT_SOFTWARE, message: e.to_string() })?;
+    let runtime = runtime.map_err(|e| Failed { code: exit::SOFTWARE, message: e.to_string() })?;
     let act = |of: NodeOf, action| -> Result<(), Failed> {
         let remote = remote(&of.gateway)?;
         runtime.block_on(remote.act(&of.node, action)).map_err(unavailable)?;
@@ -202,7 +226,8 @@ fn operate(command: Command) -> Result<(), Failed> {
             runtime.block_on(drained).map_err(unavailable)?;
             say(&format!("{}: drained", of.node))
         }
-        Command::Run(_) | Command::Check(_) | Command::Key(_) => Ok(()),
+        // The others are no operator's.
+        _ => Ok(()),
     }
 }
 
@@ -228,11 +253,11 @@ const NO_ADMIN: &str = "the configuration has no listener for operators: set adm
 const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
 
 fn usage(message: String) -> Failed {
-    Failed { code: EXIT_USAGE, message }
+    Failed { code: exit::USAGE, message }
 }
 
 fn unwritten(message: String) -> Failed {
-    Failed { code: EXIT_WRITE, message }
+    Failed { code: exit::WRITE, message }
 }
 
 /// Text for people, JSON lines for machines, both on stderr.

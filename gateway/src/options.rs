@@ -12,10 +12,47 @@ use flotilla_gateway::fleet::External;
 use flotilla_gateway::limiter::KeyLimits;
 use flotilla_gateway::secret::KeyDigest;
 use flotilla_gateway::spend::Budget;
+use flotilla_manual::{CompletionsArgs, Example, ManArgs};
 
-/// One OpenAI-compatible endpoint in front of many CPU inference nodes.
+/// Shown after the help of each command, and in its man page.
+pub const EXAMPLES: &[Example] = &[
+    ("", "flotilla-gateway run --config gateway.yaml"),
+    ("run", "flotilla-gateway run --config gateway.yaml"),
+    ("run", "RUST_LOG=debug flotilla-gateway run --config gateway.yaml"),
+    ("check", "flotilla-gateway check --config gateway.yaml"),
+    ("config schema", "flotilla-gateway config schema > gateway.schema.json"),
+    ("config reference", "flotilla-gateway config reference > config.md"),
+    ("config print", "flotilla-gateway config print --config gateway.yaml"),
+    ("key new", "flotilla-gateway key new --config gateway.yaml --name team-a"),
+    (
+        "key new",
+        "flotilla-gateway key new --keys-file keys.yaml --name batch --class-max batch \
+         --tokens-per-minute 100000",
+    ),
+    ("key list", "flotilla-gateway key list --config gateway.yaml"),
+    ("key revoke", "flotilla-gateway key revoke team-a --config gateway.yaml"),
+    ("nodes", "flotilla-gateway nodes --config gateway.yaml"),
+    ("nodes", "flotilla-gateway nodes --json --url http://10.0.0.1:8081 --key-file admin.key"),
+    ("cordon", "flotilla-gateway cordon node-1 --config gateway.yaml"),
+    ("drain", "flotilla-gateway drain node-1 --wait-s 60 --config gateway.yaml"),
+    ("uncordon", "flotilla-gateway uncordon node-1 --config gateway.yaml"),
+    ("completions", "flotilla-gateway completions bash > /etc/bash_completion.d/flotilla-gateway"),
+    ("completions", "flotilla-gateway completions zsh > ~/.zfunc/_flotilla-gateway"),
+    (
+        "completions",
+        "flotilla-gateway completions fish > ~/.config/fish/completions/flotilla-gateway.fish",
+    ),
+    ("man", "flotilla-gateway man | man -l -"),
+    ("man", "flotilla-gateway man --to /usr/local/share/man/man1"),
+];
+
+/// One OpenAI-compatible endpoint in front of many CPU inference nodes
+///
+/// Clients ask it as they would ask OpenAI; it sends each request to a node with a free slot, and lets
+/// another node go on where one is lost. The configuration file says everything else: 'flotilla-gateway
+/// config reference' explains its keys.
 #[derive(Debug, Parser)]
-#[command(name = "flotilla-gateway", version, about, long_about = None)]
+#[command(name = "flotilla-gateway", version, about)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -23,10 +60,13 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve. SIGHUP, or a change of its files, loads the configuration anew
+    /// Serve; SIGHUP, or a change of its files, loads the configuration anew
     Run(ConfigFile),
     /// Check a configuration file and list every problem
     Check(ConfigFile),
+    /// What a configuration may hold, and what holds with one
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -42,7 +82,7 @@ pub enum Command {
     Cordon(NodeOf),
     /// Send a node nothing new, let what runs there go on elsewhere, and wait until nothing is left
     Drain {
-        /// How many seconds to wait; 0: not at all
+        /// How many seconds to wait; 0 is not at all
         #[arg(long, value_name = "SECONDS", default_value_t = 300)]
         wait_s: u64,
         #[command(flatten)]
@@ -50,6 +90,21 @@ pub enum Command {
     },
     /// Send a node requests again
     Uncordon(NodeOf),
+    /// Print a script that completes commands and flags in a shell
+    Completions(CompletionsArgs),
+    /// Print the man page, or write one for each command
+    Man(ManArgs),
+}
+
+/// About configurations.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print the JSON Schema of a configuration, for editors
+    Schema,
+    /// Print what each key means, with its unit, its limits and its default, as Markdown
+    Reference,
+    /// Print what holds with a configuration: defaults filled in, secrets masked
+    Print(ConfigFile),
 }
 
 #[derive(Debug, Args)]
@@ -70,17 +125,21 @@ pub struct NodeOf {
 
 /// Which gateway, and the key of its operators.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Which gateway")]
 pub struct RemoteGateway {
     /// The gateway's configuration file: tells address (admin.listen) and key (admin.key_file)
+    /// [default: none, where --url tells]
     #[arg(long, value_name = "FILE", required_unless_present = "url")]
     pub config: Option<PathBuf>,
     /// Address of its listener for operators, such as http://10.0.0.1:8081
+    /// [default: as in the configuration]
     #[arg(long, value_name = "URL", requires = "key_file")]
     pub url: Option<String>,
-    /// File that holds the operators' key
+    /// File that holds the operators' key [default: as in the configuration]
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// Certificates (PEM) to trust beside the operating system's
+    /// [default: as in the configuration]
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 }
@@ -111,17 +170,19 @@ pub enum KeyCommand {
 
 /// Where keys are kept.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Where keys are kept")]
 pub struct KeysIn {
-    /// The gateway's configuration file: tells where keys are (keys_file)
+    /// The gateway's configuration file: tells where keys are (keys_file) [default: none]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The keys file itself
+    /// The keys file itself [default: none]
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub keys_file: Option<PathBuf>,
 }
 
 /// What a key may use.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "What the key may use")]
 pub struct Limits {
     /// The most urgent class that it may ask for
     #[arg(long, value_enum, default_value = "interactive")]
@@ -131,27 +192,29 @@ pub struct Limits {
     #[arg(long, value_enum, default_value = "overflow")]
     pub external: ExternalName,
     /// How many milliseconds its requests may wait for a slot, where they do not say
-    #[arg(long, value_name = "N")]
+    /// [default: the queue timeout of their class]
+    #[arg(long, value_name = "MS")]
     pub deadline_ms: Option<NonZeroU32>,
-    /// Most tokens of an answer
-    #[arg(long, value_name = "N")]
+    /// Most tokens of an answer [default: unlimited]
+    #[arg(long, value_name = "TOKENS")]
     pub max_tokens: Option<NonZeroU32>,
-    /// Requests a minute
-    #[arg(long, value_name = "N")]
+    /// Requests a minute [default: unlimited]
+    #[arg(long, value_name = "REQUESTS")]
     pub requests_per_minute: Option<NonZeroU32>,
-    /// Tokens of prompts and answers a minute
-    #[arg(long, value_name = "N")]
+    /// Tokens of prompts and answers a minute [default: unlimited]
+    #[arg(long, value_name = "TOKENS")]
     pub tokens_per_minute: Option<NonZeroU32>,
-    /// Tokens of prompts and answers a month (UTC)
-    #[arg(long, value_name = "N")]
+    /// Tokens of prompts and answers a month (UTC) [default: unlimited]
+    #[arg(long, value_name = "TOKENS")]
     pub tokens_per_month: Option<NonZeroU64>,
-    /// What external endpoints may be paid for its tokens in a month (UTC)
+    /// What external endpoints may be paid for its tokens in a month (UTC), in the currency of their
+    /// prices [default: unlimited]
     #[arg(long, value_name = "AMOUNT")]
     pub spend_per_month: Option<f64>,
-    /// Requests side by side
-    #[arg(long, value_name = "N")]
+    /// Requests side by side [default: unlimited]
+    #[arg(long, value_name = "REQUESTS")]
     pub concurrent_max: Option<NonZeroU32>,
-    /// The models that it may ask for
+    /// The models that it may ask for, separated by commas [default: all]
     #[arg(long, value_name = "MODEL", value_delimiter = ',')]
     pub models: Vec<String>,
 }
@@ -199,6 +262,33 @@ impl Limits {
             aliases: BTreeMap::new(),
             limits,
             budget: Budget { tokens: self.tokens_per_month, spend: self.spend_per_month },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    fn program() -> clap::Command {
+        flotilla_manual::documented(Cli::command(), EXAMPLES)
+    }
+
+    #[test]
+    fn the_help_says_everything() {
+        program().debug_assert();
+        assert_eq!(flotilla_manual::unsaid(&program()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_example_is_a_command_line_that_is_understood() {
+        for (_, example) in EXAMPLES {
+            let line = example.split(['>', '|']).next().unwrap();
+            let words = line.split_whitespace().skip_while(|word| word.contains('='));
+            let read = Cli::try_parse_from(words);
+            assert!(read.is_ok(), "{example}: {}", read.unwrap_err());
         }
     }
 }

@@ -25,14 +25,10 @@ pub struct Failed {
     pub message: String,
 }
 
-/// The model file cannot be used.
-pub const EXIT_DATA: u8 = 65;
-/// A port, a gateway or a machine cannot be used.
-pub const EXIT_UNAVAILABLE: u8 = 69;
-/// A bug, or a machine without memory.
-pub const EXIT_SOFTWARE: u8 = 70;
-/// The gateway refused us.
-pub const EXIT_NO_PERMISSION: u8 = 77;
+pub use flotilla_manual::exit::{
+    DATA as EXIT_DATA, NO_PERMISSION as EXIT_NO_PERMISSION, SOFTWARE as EXIT_SOFTWARE,
+    UNAVAILABLE as EXIT_UNAVAILABLE,
+};
 
 fn failed(code: u8) -> impl Fn(String) -> Failed {
     move |message| Failed { code, message }

@@ -45,7 +45,7 @@ pub struct BenchArgs {
     /// How figures are printed [default: a table on a terminal, else JSON]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// Draw the figures too
+    /// Draw the figures too [default: not drawn]
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 }

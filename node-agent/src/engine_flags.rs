@@ -35,7 +35,7 @@ const SMALLER: [(u32, u32); 6] =
 #[command(next_help_heading = "How the model is run")]
 pub struct EngineFlags {
     /// Requests that decode side by side [default: tuned, or 4; fewer where memory is short]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub slots: Option<u32>,
     /// Tokens that one request may hold, prompt and answer together
     /// [default: what the model was trained for, at most 4096 and what memory allows]
@@ -69,6 +69,7 @@ pub struct EngineFlags {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub threads: Option<u32>,
     /// CPUs that compute, such as 0-3,8; one thread for each, unless --threads says otherwise
+    /// [default: those that this process may use]
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
     /// CPU kernels: amx, avx512, baseline; on aarch64 i8mm, dotprod, baseline

@@ -9,6 +9,7 @@ pub mod api;
 pub mod app;
 pub mod backoff;
 pub mod bench;
+pub mod capacity;
 pub mod check;
 pub mod digest;
 pub mod engine_client;

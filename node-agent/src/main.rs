@@ -3,20 +3,26 @@
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::CommandFactory;
 use flotilla_agent::app::{self, EXIT_DATA, EXIT_SOFTWARE, EXIT_UNAVAILABLE, Failed};
 use flotilla_agent::bench::{self, BenchArgs};
 use flotilla_agent::check::CheckArgs;
 use flotilla_agent::engine_role::{self, EngineOptions};
 use flotilla_agent::machine::{self, HardwareArgs};
-use flotilla_agent::options::{Cli, Command, EngineArgs, ServeArgs};
+use flotilla_agent::options::{Cli, Command, EXAMPLES, EngineArgs, ServeArgs};
 use flotilla_agent::plan::NoFit;
 use flotilla_agent::pull;
 use flotilla_agent::tune::{TuneArgs, trials};
+use flotilla_manual::exit;
 use inference_core::hardware::Kernel;
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let program = flotilla_manual::documented(Cli::command(), EXAMPLES);
+    let cli: Cli = match flotilla_manual::parse(program.clone(), std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(code) => return ExitCode::from(code),
+    };
+    let done = match cli.command {
         Command::Serve(args) => serve(*args),
         Command::Pull(args) => pull::run(args),
         Command::Bench(args) => bench(&args),
@@ -34,6 +40,14 @@ fn main() -> ExitCode {
         Command::MemoryTrial(args) => bench::memory::child(&args).map_err(software),
         Command::AttentionTrial(args) => bench::attention::child(&args).map_err(software),
         Command::TuneTrials(args) => trials::child(&args).map_err(software),
+        Command::Completions(of) => {
+            let script = flotilla_manual::completions(&program, of.shell);
+            std::io::stdout().write_all(&script).map_err(unwritten)
+        }
+        Command::Man(to) => {
+            let out = &mut std::io::stdout();
+            flotilla_manual::pages(program, to.to.as_deref(), out).map_err(unwritten)
+        }
         Command::Engine(args) => engine(args),
         Command::KernelTrial { kernel } => trial(kernel),
     };
@@ -61,6 +75,10 @@ fn serve(args: ServeArgs) -> Result<(), Failed> {
     // A name that is being looked up must not keep us.
     runtime.shutdown_background();
     served
+}
+
+fn unwritten(error: std::io::Error) -> Failed {
+    Failed { code: exit::WRITE, message: format!("the answer cannot be written: {error}") }
 }
 
 fn software(message: String) -> Failed {

@@ -23,13 +23,51 @@ use crate::pull::PullArgs;
 use crate::synth::SynthArgs;
 use crate::tls::Dialler;
 use crate::tune::{TuneArgs, TuneJob};
+use flotilla_manual::{CompletionsArgs, Example, ManArgs};
+
+/// Shown after the help of each command, and in its man page.
+pub const EXAMPLES: &[Example] = &[
+    ("", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
+    ("serve", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
+    (
+        "serve",
+        "flotilla-agent serve --model model.gguf --join https://gateway.example:8080 \
+         --join-key-file join.key",
+    ),
+    (
+        "serve",
+        "flotilla-agent serve --model model.gguf --slots 8 --context-tokens 2048 --load mlock",
+    ),
+    ("pull", "flotilla-agent pull hf:owner/repo/model-q4_k_m.gguf --to models/"),
+    ("bench", "flotilla-agent bench model.gguf --plot speed.svg"),
+    ("tune", "flotilla-agent tune model.gguf"),
+    ("tune", "flotilla-agent tune model.gguf --json > speeds.json"),
+    ("hardware", "flotilla-agent hardware"),
+    ("plan", "flotilla-agent plan model.gguf"),
+    ("plan", "flotilla-agent plan model.gguf --memory-mib 3500 --context-tokens 4096 --slots 2"),
+    (
+        "plan",
+        "flotilla-agent plan model.gguf --requests-per-day 20000 --prompt-tokens 600 \
+         --answer-tokens 200 --price-per-hour 0.02 --gpu-price-per-hour 1.20",
+    ),
+    ("check", "flotilla-agent check model.gguf"),
+    ("synth", "flotilla-agent synth --shape qwen2.5-0.5b --quant q4_0 random.gguf"),
+    ("completions", "flotilla-agent completions bash > /etc/bash_completion.d/flotilla-agent"),
+    ("completions", "flotilla-agent completions zsh > ~/.zfunc/_flotilla-agent"),
+    (
+        "completions",
+        "flotilla-agent completions fish > ~/.config/fish/completions/flotilla-agent.fish",
+    ),
+    ("man", "flotilla-agent man | man -l -"),
+    ("man", "flotilla-agent man --to /usr/local/share/man/man1"),
+];
 
 /// A key file is one line.
 const KEY_BYTES_MAX: u64 = 4096;
 
 /// Serves a GGUF model on this machine: alone, or as a node of a Flotilla fleet.
 #[derive(Debug, Parser)]
-#[command(name = "flotilla-agent", version, about, long_about = None)]
+#[command(name = "flotilla-agent", version, about)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -55,6 +93,10 @@ pub enum Command {
     Check(CheckArgs),
     /// Write a model file with random weights and the shape of a real model
     Synth(SynthArgs),
+    /// Print a script that completes commands and flags in a shell
+    Completions(CompletionsArgs),
+    /// Print the man page, or write one for each command
+    Man(ManArgs),
     /// The engine's process; started by `serve`
     #[command(hide = true)]
     Engine(EngineArgs),
@@ -91,35 +133,45 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME")]
     pub model_name: Option<String>,
     /// Address of the agent's own port [default: 127.0.0.1:8080, or none with --join]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", help_heading = "The agent's own port")]
     pub listen: Option<SocketAddr>,
-    /// File with the key that clients of the agent's own port must send
-    #[arg(long, value_name = "FILE")]
+    /// File with the key that clients of the agent's own port must send [default: none is asked for]
+    #[arg(long, value_name = "FILE", help_heading = "The agent's own port")]
     pub key_file: Option<PathBuf>,
-    /// Gateway to join, http(s)://host:port; may be given once for each gateway
-    #[arg(long, value_name = "URL")]
+    /// Gateway to join, http(s)://host:port; may be given once for each gateway [default: none]
+    #[arg(long, value_name = "URL", help_heading = "Gateways to join")]
     pub join: Vec<Uri>,
-    /// File with the gateway's join key
-    #[arg(long, value_name = "FILE")]
+    /// File with the gateway's join key; needed with --join [default: none]
+    #[arg(long, value_name = "FILE", help_heading = "Gateways to join")]
     pub join_key_file: Option<PathBuf>,
     /// Certificates to trust for https gateways [default: the system's]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Gateways to join")]
     pub join_ca_file: Option<PathBuf>,
-    /// Certificate to show to https gateways that let only certain nodes in
-    #[arg(long, value_name = "FILE", requires = "join_cert_key_file")]
+    /// Certificate to show to https gateways that let only certain nodes in [default: none]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "join_cert_key_file",
+        help_heading = "Gateways to join"
+    )]
     pub join_cert_file: Option<PathBuf>,
-    /// Private key of that certificate
-    #[arg(long, value_name = "FILE", requires = "join_cert_file")]
+    /// Private key of that certificate [default: none]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "join_cert_file",
+        help_heading = "Gateways to join"
+    )]
     pub join_cert_key_file: Option<PathBuf>,
     /// The node's name in the fleet [default: the host's name]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Gateways to join")]
     pub name: Option<String>,
     /// How the model is run
     #[command(flatten)]
     pub engine: EngineFlags,
     /// Measure how the model is run best, unless that is known already; takes about half a
     /// minute more at the first start
-    #[arg(long)]
+    #[arg(long, help_heading = "How the model is run")]
     pub tune: bool,
     /// Seconds that requests may take to finish after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -290,9 +342,23 @@ fn read_key(path: &Path) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_command_line_is_consistent() {
+    fn program() -> clap::Command {
         use clap::CommandFactory;
-        Cli::command().debug_assert();
+        flotilla_manual::documented(Cli::command(), EXAMPLES)
+    }
+
+    #[test]
+    fn the_help_says_everything() {
+        program().debug_assert();
+        assert_eq!(flotilla_manual::unsaid(&program()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_example_is_a_command_line_that_is_understood() {
+        for (_, example) in EXAMPLES {
+            let words = example.split(['>', '|']).next().unwrap().split_whitespace();
+            let read = Cli::try_parse_from(words);
+            assert!(read.is_ok(), "{example}: {}", read.unwrap_err());
+        }
     }
 }

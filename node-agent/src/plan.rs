@@ -1,7 +1,10 @@
 //! `flotilla-agent plan`: whether a model fits this machine, and how.
 
+pub mod calculator;
+
 use std::path::{Path, PathBuf};
 
+use calculator::{Capacity, CapacityArgs};
 use clap::Args;
 use inference_core::gguf::{self, Header};
 use inference_core::hardware::files::Root;
@@ -38,7 +41,7 @@ pub struct PlanArgs {
     /// Weights are used as they are in the file
     #[arg(long)]
     pub no_repacking: bool,
-    /// Plan for this many MiB instead of what this machine has free
+    /// Plan for this many MiB [default: what this machine has free]
     #[arg(long, value_name = "MIB")]
     pub memory_mib: Option<u64>,
     /// Do not measure the memory's speed: no estimate of tokens per second
@@ -47,6 +50,9 @@ pub struct PlanArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// How many of these machines a load takes
+    #[command(flatten)]
+    pub capacity: CapacityArgs,
 }
 
 /// Why `plan` ends without a plan.
@@ -74,7 +80,8 @@ impl PlanArgs {
         if !self.quick {
             facts.bandwidth = measure(&machine).map_err(data)?.map(|b| b.best);
         }
-        self.print(plan(&header, &facts, &self.wanted()))
+        let capacity = self.capacity.run(&self.model, &machine).map_err(data)?;
+        self.print(plan(&header, &facts, &self.wanted()), capacity)
     }
 
     fn wanted(&self) -> Wanted {
@@ -90,12 +97,22 @@ impl PlanArgs {
         }
     }
 
-    fn print(&self, outcome: Result<Plan, NoPlan>) -> Result<(), NoFit> {
+    fn print(
+        &self,
+        outcome: Result<Plan, NoPlan>,
+        capacity: Option<Capacity>,
+    ) -> Result<(), NoFit> {
         let json =
             |value: serde_json::Result<String>| value.map_err(|e| NoFit::Data(e.to_string()));
         match outcome {
-            Ok(plan) if self.json => say(&json(serde_json::to_string_pretty(&plan))?),
-            Ok(plan) => say(&plan.to_string()),
+            Ok(plan) if self.json => {
+                let all = Planned { plan: &plan, capacity: capacity.as_ref() };
+                say(&json(serde_json::to_string_pretty(&all))?)
+            }
+            Ok(plan) => {
+                let capacity = capacity.map(|capacity| format!("\n\n{capacity}"));
+                say(&format!("{plan}{}", capacity.unwrap_or_default()))
+            }
             Err(NoPlan::Error(error)) => {
                 return Err(NoFit::Data(format!("model file {}: {error}", self.model.display())));
             }
@@ -110,6 +127,15 @@ impl PlanArgs {
         }
         .map_err(NoFit::Data)
     }
+}
+
+/// What is printed as JSON.
+#[derive(serde::Serialize)]
+struct Planned<'a> {
+    #[serde(flatten)]
+    plan: &'a Plan,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capacity: Option<&'a Capacity>,
 }
 
 fn read(path: &Path) -> Result<Header, String> {

@@ -35,19 +35,12 @@ use source::Source;
 use stop::Stop;
 use transfer::{Job, Tools, fetch};
 
-/// `sysexits.h`: the command line cannot be meant.
-pub const EXIT_USAGE: u8 = 64;
-/// `sysexits.h`: another file is in the way.
-pub const EXIT_CANNOT_CREATE: u8 = 73;
-/// `sysexits.h`: the disk is full, or fails.
-pub const EXIT_IO: u8 = 74;
-/// `sysexits.h`, "temporary failure": another pull is at work.
-pub const EXIT_BUSY: u8 = 75;
+pub use flotilla_manual::exit::{BUSY as EXIT_BUSY, USAGE as EXIT_USAGE, WRITE as EXIT_IO};
 
 /// `pull`
 #[derive(Debug, Args)]
-#[command(after_help = "Environment: HF_TOKEN (key for the hub), HF_ENDPOINT (another hub), \
-                        HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE.\n\
+#[command(after_help = "Environment:\n  HF_TOKEN (key for the hub), HF_ENDPOINT (another hub), \
+                        HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE.\n  \
                         The last line on stdout is the file's path.")]
 pub struct PullArgs {
     /// hf:owner/repo/file.gguf, or a URL; the first file of a split model brings the others
@@ -57,6 +50,7 @@ pub struct PullArgs {
     #[arg(long, value_name = "FILE|DIR")]
     pub to: Option<PathBuf>,
     /// SHA-256 that the file must have; for a split model once for each file, in order
+    /// [default: as the hub says, where it does]
     #[arg(long, value_name = "HEX")]
     pub sha256: Vec<String>,
     /// Branch, tag or commit of an hf: source [default: main]

@@ -4,6 +4,7 @@
 //! so that a candidate that crashes is only rejected. Flags are never changed.
 
 pub mod cache;
+pub mod measured;
 pub mod report;
 pub mod store;
 pub mod trials;

@@ -11,6 +11,10 @@ use flotilla_gateway::config::raw::KEYS;
 /// Lines of the largest file; most have fewer than 300.
 const FILE_LINES_MAX: usize = 500;
 
+/// Every member of the workspace.
+const MEMBERS: [&str; 6] =
+    ["gateway", "node-agent", "inference-core", "inference-core/protocol", "manual", "tests"];
+
 /// Members, and the crates that each may not reach: the gateway knows no engine, the engine
 /// no network.
 const FORBIDDEN: [(&str, &[&str]); 4] = [
@@ -51,7 +55,7 @@ fn collect(folder: &Path, sources: &mut Vec<PathBuf>) {
 /// Every Rust file, with its path from the root and its text.
 fn sources() -> Vec<(String, String)> {
     let mut paths = Vec::new();
-    for member in ["gateway", "node-agent", "inference-core", "tests"] {
+    for member in ["gateway", "node-agent", "inference-core", "manual", "tests"] {
         collect(&root().join(member), &mut paths);
     }
     assert!(paths.len() > 50, "only {} files were found", paths.len());
@@ -94,7 +98,7 @@ fn the_workspace_lists_every_dependency_with_its_reason() {
     let manifest = read("Cargo.toml");
     let listed: BTreeSet<String> = dependencies(&manifest).into_iter().map(|(n, _)| n).collect();
     let mut used = BTreeSet::new();
-    for member in ["gateway", "node-agent", "inference-core", "inference-core/protocol", "tests"] {
+    for member in MEMBERS {
         for (name, line) in dependencies(&read(format!("{member}/Cargo.toml"))) {
             assert!(line.contains("workspace = true"), "{member}: {line} has a version of its own");
             used.insert(name);

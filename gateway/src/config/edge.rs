@@ -11,6 +11,7 @@ const LIST_MAX: usize = 256;
 /// The proxies whose word about addresses is believed.
 pub(super) fn read_proxies(root: &mut Section, problems: &mut Problems) -> Proxies {
     let texts = root.texts("trusted_proxies", problems);
+    root.pattern("trusted_proxies", r"^[0-9A-Fa-f:.]+(/\d{1,3})?$");
     let expected = "expected an address or a network, such as 10.0.0.0/8";
     Proxies::new(parse_all("trusted_proxies", &texts, network, expected, problems))
 }
@@ -19,6 +20,7 @@ pub(super) fn read_proxies(root: &mut Section, problems: &mut Problems) -> Proxi
 pub(super) fn read_cors(section: Option<Section>, problems: &mut Problems) -> Cors {
     let Some(mut section) = section else { return Cors::Off };
     let texts = section.texts("allowed_origins", problems);
+    section.pattern("allowed_origins", r"^(\*|[a-z0-9._:+\[\]-]+://[a-z0-9._:+\[\]-]+)$");
     section.finish(problems);
     if texts == ["*"] {
         return Cors::Any;

@@ -7,7 +7,7 @@ use inference_protocol::ids::is_plain_id;
 
 use super::ExternalEndpoint;
 use super::files::{self, Files};
-use super::keys::NAME;
+use super::keys::{NAME, NAME_PATTERN};
 use super::raw::{header, report};
 use super::section::{Problems, Section};
 use crate::external::Client;
@@ -46,6 +46,8 @@ fn read_one(
         wrong.into_iter().for_each(|message| item.complain("name", message, problems));
     }
     let url = item.required_text("url", problems);
+    item.pattern("name", NAME_PATTERN);
+    item.pattern("url", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+[^?#]*$");
     if url.as_deref().is_some_and(|url| !is_url(url)) {
         item.complain("url", "expected http://host/v1 or https://host/v1", problems);
     }
@@ -80,13 +82,11 @@ fn read_one(
 }
 
 fn read_prices(item: &mut Section, problems: &mut Problems) -> Prices {
-    let day_max = item.amount("spend_per_day_max", problems);
-    let mut price = |key| item.decimal(key, problems);
     Prices {
-        prompt: price("prompt_price_per_million"),
-        completion: price("completion_price_per_million"),
-        hour: price("price_per_hour"),
-        day_max,
+        prompt: item.decimal("prompt_price_per_million", problems),
+        completion: item.decimal("completion_price_per_million", problems),
+        hour: item.decimal("price_per_hour", problems),
+        day_max: item.optional_decimal("spend_per_day_max", problems),
     }
 }
 

@@ -12,6 +12,8 @@ use super::files::{self, Files};
 use super::load;
 use super::raw::Problem;
 use super::section::{Problems, Section};
+use super::trace::Trace;
+use crate::admission::Class;
 use crate::fleet::External;
 use crate::limiter::KeyLimits;
 use crate::secret::KeyDigest;
@@ -25,6 +27,8 @@ const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// What a tenant's name must be.
 pub const NAME: &str = "expected 1 to 64 letters, digits, '.', '_' or '-'";
+/// The same, for editors.
+pub(super) const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,64}$";
 
 const NONE: &str = "there are none, so nobody could ask; make one with 'flotilla-gateway key new', \
                     or set allow_anonymous: true";
@@ -82,7 +86,7 @@ pub fn read_file(path: &Path, seen: &mut Seen, problems: &mut Vec<Problem>) -> V
             return Vec::new();
         }
     };
-    let mut section = Section::new(tree, "keys_file".into(), problems);
+    let mut section = Section::new(tree, "keys_file".into(), &Trace::default(), problems);
     let items = section.list("keys", problems);
     section.finish(problems);
     read_entries(items, seen, problems)
@@ -95,14 +99,14 @@ fn read_entries(items: Vec<Section>, seen: &mut Seen, problems: &mut Problems) -
 fn read_entry(mut item: Section, seen: &mut Seen, problems: &mut Problems) -> Option<ApiKey> {
     let name = item.required_text("name", problems);
     let hex = item.required_text("sha256", problems);
-    let class_max = item.class("class_max", problems);
-    let external = item.text("external", problems);
-    let external = external.as_deref().map_or(Some(External::Overflow), External::named);
-    if external.is_none() {
-        item.complain("external", "expected never, overflow or prefer", problems);
-    }
-    let deadline_ms = item.number("deadline_ms", 0, 1..=DEADLINE_MS_MAX, problems);
-    let deadline = (deadline_ms > 0).then(|| Duration::from_millis(deadline_ms));
+    item.pattern("name", NAME_PATTERN);
+    item.pattern("sha256", "^[0-9A-Fa-f]{64}$");
+    let class_max =
+        item.choice("class_max", &Class::ALL, Class::name, Class::Interactive, problems);
+    let external =
+        item.choice("external", &External::ALL, External::name, External::Overflow, problems);
+    let deadline_ms = item.optional_number("deadline_ms", 1..=DEADLINE_MS_MAX, problems);
+    let deadline = deadline_ms.map(Duration::from_millis);
     let tokens_max = item.limit("max_tokens", problems);
     let aliases = item.texts_by_name("aliases", problems);
     let limits = KeyLimits {
@@ -113,7 +117,7 @@ fn read_entry(mut item: Section, seen: &mut Seen, problems: &mut Problems) -> Op
     };
     let budget = Budget {
         tokens: item.count("tokens_per_month", problems),
-        spend: item.amount("spend_per_month", problems),
+        spend: item.optional_decimal("spend_per_month", problems),
     };
     if let Some(name) = &name {
         let wrong = match (is_plain_id(name), seen.names.insert(name.clone())) {
@@ -134,7 +138,7 @@ fn read_entry(mut item: Section, seen: &mut Seen, problems: &mut Problems) -> Op
     Some(ApiKey {
         name: name?,
         digest: digest?,
-        class_max,
+        class_max: class_max?,
         external: external?,
         deadline,
         tokens_max,

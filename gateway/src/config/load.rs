@@ -9,7 +9,7 @@ use super::files::{self, Files};
 use super::raw::{self, Node, Problem};
 
 /// A configuration is some kilobytes, and some hundred keys or nodes make some hundred more.
-const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+pub(super) const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Nesting of our configuration is 4 deep; the rest is room for lists.
 const DEPTH_MAX: usize = 16;
 

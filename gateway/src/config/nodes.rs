@@ -58,6 +58,7 @@ fn read_static(
     problems: &mut Problems,
 ) -> Option<StaticNode> {
     let url = item.required_text("url", problems);
+    item.pattern("url", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+/?$");
     let key_file = item.text("key_file", problems);
     let mut file = |key| item.text(key, problems).map(|file| files.path(&file));
     let (ca_file, cert_file) = (file("ca_file"), file("cert_file"));

@@ -9,6 +9,7 @@ use hyper::header::HeaderValue;
 use super::edge::{read_cors, read_proxies};
 use super::files::Files;
 use super::section::{Problems, Section};
+use super::trace::{Key, Trace};
 use super::{Admin, Config, Limits, QueueTimeouts, Timeouts, external, keys, nodes, traces};
 use crate::admission::Bounds;
 use crate::routing::Policy;
@@ -132,8 +133,27 @@ impl std::fmt::Display for Problem {
 
 /// Checks a configuration.
 pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
+    walk(root, files, &Trace::default())
+}
+
+/// Every key that a configuration may hold, in the order in which they are read.
+pub fn keys() -> Vec<Key> {
+    let trace = Trace::of_keys();
+    // It is incomplete and refused; everything was asked for on the way.
+    let _ = walk(Node::Absent, Files::default(), &trace);
+    trace.into_keys()
+}
+
+/// What holds with a configuration: every key with the value that it has, defaults included.
+pub fn effective(root: Node, files: Files) -> Result<Vec<(String, Node)>, Vec<Problem>> {
+    let trace = Trace::of_values();
+    walk(root, files, &trace)?;
+    Ok(trace.into_values())
+}
+
+fn walk(root: Node, files: Files, trace: &Trace) -> Result<Config, Vec<Problem>> {
     let mut problems = Vec::new();
-    let mut root = Section::new(root, String::new(), &mut problems);
+    let mut root = Section::new(root, String::new(), trace, &mut problems);
     let listen = root.address("listen", "127.0.0.1:8080", &mut problems);
     let tls = root.section("tls", &mut problems);
     let admin = read_admin(root.section("admin", &mut problems), &files, &mut problems);
@@ -154,11 +174,12 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
     let tls = read_tls(tls, nodes.authority.clone(), &files, &mut problems);
     let trusted_proxies = read_proxies(&mut root, &mut problems);
     let cors = read_cors(root.section("cors", &mut problems), &mut problems);
-    let limits = read_limits(root.section("limits", &mut problems), &mut problems);
-    let timeouts = read_timeouts(root.section("timeouts", &mut problems), &mut problems);
+    let limits = read_limits(root.section_or_empty("limits", &mut problems), &mut problems);
+    let timeouts = read_timeouts(root.section_or_empty("timeouts", &mut problems), &mut problems);
     let retries_max = root.number("retries_max", 2, 0..=10, &mut problems) as usize;
-    let (policy, hedge) = read_routing(root.section("routing", &mut problems), &mut problems);
-    let probe_interval = read_health(root.section("health", &mut problems), &mut problems);
+    let (policy, hedge) =
+        read_routing(root.section_or_empty("routing", &mut problems), &mut problems);
+    let probe_interval = read_health(root.section_or_empty("health", &mut problems), &mut problems);
     let traces = traces::read(root.section("traces", &mut problems), &mut problems);
     root.finish(&mut problems);
     if problems.is_empty()
@@ -248,15 +269,8 @@ fn read_state_file(root: &mut Section, files: &Files, problems: &mut Problems) -
 }
 
 /// How endpoints are chosen, and when a second one is asked.
-fn read_routing(section: Option<Section>, problems: &mut Problems) -> (Policy, Option<Duration>) {
-    let Some(mut section) = section else { return (Policy::default(), None) };
-    let name = section.text("policy", problems);
-    let policy = name.as_deref().map_or(Some(Policy::default()), Policy::named);
-    if policy.is_none() {
-        let names: Vec<&str> = Policy::ALL.iter().map(|policy| policy.name()).collect();
-        let message = format!("expected one of {}", names.join(", "));
-        section.complain("policy", &message, problems);
-    }
+fn read_routing(mut section: Section, problems: &mut Problems) -> (Policy, Option<Duration>) {
+    let policy = section.choice("policy", &Policy::ALL, Policy::name, Policy::default(), problems);
     let hedge_ms = section.number("hedge_ms", 0, 0..=3_600_000, problems);
     section.finish(problems);
     let hedge = (hedge_ms > 0).then(|| Duration::from_millis(hedge_ms));
@@ -264,16 +278,14 @@ fn read_routing(section: Option<Section>, problems: &mut Problems) -> (Policy, O
 }
 
 /// How long a node may answer nothing before it is asked something; absent: for ever.
-fn read_health(section: Option<Section>, problems: &mut Problems) -> Option<Duration> {
-    let mut section = section.unwrap_or_else(|| Section::empty("health"));
+fn read_health(mut section: Section, problems: &mut Problems) -> Option<Duration> {
     let ms = section.number("probe_interval_ms", 30_000, 0..=86_400_000, problems);
     section.finish(problems);
     (ms > 0).then(|| Duration::from_millis(ms))
 }
 
-fn read_limits(section: Option<Section>, problems: &mut Problems) -> Limits {
+fn read_limits(mut section: Section, problems: &mut Problems) -> Limits {
     const MIB: u64 = 1024 * 1024;
-    let mut section = section.unwrap_or_else(|| Section::empty("limits"));
     let mut number = |key, default, max| section.number(key, default, 1..=max, problems) as usize;
     let limits = Limits {
         body_bytes_max: number("body_bytes_max", 4 * MIB, 8 * MIB),
@@ -290,9 +302,8 @@ fn read_limits(section: Option<Section>, problems: &mut Problems) -> Limits {
     limits
 }
 
-fn read_timeouts(section: Option<Section>, problems: &mut Problems) -> Timeouts {
+fn read_timeouts(mut section: Section, problems: &mut Problems) -> Timeouts {
     const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-    let mut section = section.unwrap_or_else(|| Section::empty("timeouts"));
     let mut ms =
         |key, default| Duration::from_millis(section.number(key, default, 1..=DAY_MS, problems));
     let timeouts = Timeouts {

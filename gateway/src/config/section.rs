@@ -3,9 +3,17 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::ops::RangeInclusive;
+
+use serde_json::{Value, json};
 
 use super::raw::{Node, Problem};
-use crate::admission::Class;
+use super::trace::Trace;
+
+/// An address and a port.
+const ADDRESS: &str = r"^(\d{1,3}(\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\]):\d{1,5}$";
+/// Highest price.
+const DECIMAL_MAX: f64 = 1e9;
 
 /// Whole numbers above this are not exact everywhere.
 const COUNT_MAX: u64 = 1 << 53;
@@ -18,14 +26,11 @@ pub(super) struct Section {
     pub path: String,
     entries: Vec<(String, Node)>,
     known: Vec<String>,
+    trace: Trace,
 }
 
 impl Section {
-    pub fn empty(path: &str) -> Self {
-        Self { path: path.into(), entries: Vec::new(), known: Vec::new() }
-    }
-
-    pub fn new(node: Node, path: String, problems: &mut Problems) -> Self {
+    pub fn new(node: Node, path: String, trace: &Trace, problems: &mut Problems) -> Self {
         let entries = match node {
             Node::Map(entries) => entries,
             Node::Absent => Vec::new(),
@@ -35,7 +40,7 @@ impl Section {
                 Vec::new()
             }
         };
-        Self { path, entries, known: Vec::new() }
+        Self { path, entries, known: Vec::new(), trace: trace.clone() }
     }
 
     fn child(&self, key: &str) -> String {
@@ -48,23 +53,46 @@ impl Section {
         at.map_or(Node::Absent, |at| self.entries.remove(at).1)
     }
 
+    /// Takes the value of a key, and tells who looks on.
+    fn value(&mut self, key: &str, default: Node, schema: impl FnOnce() -> Value) -> Node {
+        let node = self.take(key);
+        let value = || if node == Node::Absent { default } else { node.clone() };
+        self.trace.saw(self.child(key), schema, value);
+        node
+    }
+
+    /// Tells who looks on that a text has to be like this.
+    pub fn pattern(&self, key: &str, pattern: &'static str) {
+        self.trace.pattern(&self.child(key), pattern);
+    }
+
     pub fn complain(&self, key: &str, message: &str, problems: &mut Problems) {
         problems.push(Problem { path: self.child(key), message: message.into() });
     }
 
     pub fn section(&mut self, key: &str, problems: &mut Problems) -> Option<Section> {
         match self.take(key) {
-            Node::Absent => None,
-            node => Some(Section::new(node, self.child(key), problems)),
+            Node::Absent if !self.trace.invents() => None,
+            node => Some(Section::new(node, self.child(key), &self.trace, problems)),
         }
+    }
+
+    /// A section whose keys hold also where it is not written.
+    pub fn section_or_empty(&mut self, key: &str, problems: &mut Problems) -> Section {
+        let node = self.take(key);
+        Section::new(node, self.child(key), &self.trace, problems)
     }
 
     pub fn list(&mut self, key: &str, problems: &mut Problems) -> Vec<Section> {
         let path = self.child(key);
+        let trace = self.trace.clone();
         match self.take(key) {
+            Node::Absent if trace.invents() => {
+                vec![Section::new(Node::Absent, format!("{path}[]"), &trace, problems)]
+            }
             Node::Absent => Vec::new(),
             Node::List(items) => {
-                let item = |(i, node)| Section::new(node, format!("{path}[{i}]"), problems);
+                let item = |(i, node)| Section::new(node, format!("{path}[{i}]"), &trace, problems);
                 items.into_iter().enumerate().map(item).collect()
             }
             _ => {
@@ -75,7 +103,7 @@ impl Section {
     }
 
     pub fn text(&mut self, key: &str, problems: &mut Problems) -> Option<String> {
-        match self.take(key) {
+        match self.value(key, Node::Absent, text_schema) {
             Node::Absent => None,
             Node::Text(text) if !text.is_empty() => Some(text),
             _ => {
@@ -88,6 +116,7 @@ impl Section {
     pub fn required_text(&mut self, key: &str, problems: &mut Problems) -> Option<String> {
         let before = problems.len();
         let text = self.text(key, problems);
+        self.trace.required();
         if text.is_none() && problems.len() == before {
             self.complain(key, "is missing", problems);
         }
@@ -100,7 +129,8 @@ impl Section {
             Node::Text(text) if !text.is_empty() => Some(text),
             _ => None,
         };
-        let texts = match self.take(key) {
+        let empty = Node::List(Vec::new());
+        let texts = match self.value(key, empty, texts_schema) {
             Node::Absent => Some(Vec::new()),
             Node::List(items) => items.into_iter().map(text).collect(),
             _ => None,
@@ -121,7 +151,11 @@ impl Section {
             Node::Text(text) if !text.is_empty() => Some((name, text)),
             _ => None,
         };
-        let pairs = match self.take(key) {
+        let schema = || {
+            let named = json!({"type": "object", "additionalProperties": text_schema()});
+            json!({"anyOf": [named, texts_schema()]})
+        };
+        let pairs = match self.value(key, Node::Map(Vec::new()), schema) {
             Node::Absent => Some(BTreeMap::new()),
             Node::Map(entries) => entries.into_iter().map(pair).collect(),
             Node::List(items) => {
@@ -139,34 +173,37 @@ impl Section {
         })
     }
 
-    /// Whether a key is there.
-    pub fn has(&self, key: &str) -> bool {
-        self.entries.iter().any(|(k, node)| k == key && *node != Node::Absent)
-    }
-
     /// A number of 0 or more, with a fraction or without; 0 where it is absent.
     pub fn decimal(&mut self, key: &str, problems: &mut Problems) -> f64 {
-        const MAX: f64 = 1e9;
-        match self.take(key) {
-            Node::Absent => 0.0,
-            Node::Number(n) if n as f64 <= MAX => n as f64,
-            Node::Decimal(d) if (0.0..=MAX).contains(&d) => d,
+        self.read_decimal(key, Node::Number(0), problems).unwrap_or(0.0)
+    }
+
+    /// The same, where there is one.
+    pub fn optional_decimal(&mut self, key: &str, problems: &mut Problems) -> Option<f64> {
+        self.read_decimal(key, Node::Absent, problems)
+    }
+
+    fn read_decimal(&mut self, key: &str, default: Node, problems: &mut Problems) -> Option<f64> {
+        let told = matches!(default, Node::Number(_));
+        let schema = || {
+            let schema = json!({"type": "number", "minimum": 0, "maximum": DECIMAL_MAX});
+            with_default(schema, told.then(|| json!(0)))
+        };
+        match self.value(key, default, schema) {
+            Node::Absent => None,
+            Node::Number(n) if n as f64 <= DECIMAL_MAX => Some(n as f64),
+            Node::Decimal(d) if (0.0..=DECIMAL_MAX).contains(&d) => Some(d),
             _ => {
                 self.complain(key, "expected a number, such as 0.15", problems);
-                0.0
+                None
             }
         }
     }
 
-    /// A number of 0 or more, where there is one.
-    pub fn amount(&mut self, key: &str, problems: &mut Problems) -> Option<f64> {
-        let is_there = self.has(key);
-        Some(self.decimal(key, problems)).filter(|_| is_there)
-    }
-
     /// A number from 0 to 1.
     pub fn share(&mut self, key: &str, default: f64, problems: &mut Problems) -> f64 {
-        match self.take(key) {
+        let schema = || json!({"type": "number", "minimum": 0, "maximum": 1, "default": default});
+        match self.value(key, Node::Decimal(default), schema) {
             Node::Absent => default,
             Node::Number(n @ (0 | 1)) => n as f64,
             Node::Decimal(d) if (0.0..=1.0).contains(&d) => d,
@@ -179,18 +216,18 @@ impl Section {
 
     /// A number from 1 up to what fits, where there is one.
     pub fn limit(&mut self, key: &str, problems: &mut Problems) -> Option<NonZeroU32> {
-        // 0 stands for an absent key: it is no allowed value.
-        let number = self.number(key, 0, 1..=u64::from(u32::MAX), problems);
-        NonZeroU32::new(u32::try_from(number).unwrap_or(0))
+        let number = self.optional_number(key, 1..=u64::from(u32::MAX), problems)?;
+        NonZeroU32::new(u32::try_from(number).ok()?)
     }
 
     /// The same, of what can be more.
     pub fn count(&mut self, key: &str, problems: &mut Problems) -> Option<NonZeroU64> {
-        NonZeroU64::new(self.number(key, 0, 1..=COUNT_MAX, problems))
+        NonZeroU64::new(self.optional_number(key, 1..=COUNT_MAX, problems)?)
     }
 
     pub fn boolean(&mut self, key: &str, default: bool, problems: &mut Problems) -> bool {
-        match self.take(key) {
+        let schema = || json!({"type": "boolean", "default": default});
+        match self.value(key, Node::Bool(default), schema) {
             Node::Absent => default,
             Node::Bool(value) => value,
             _ => {
@@ -204,28 +241,65 @@ impl Section {
         &mut self,
         key: &str,
         default: u64,
-        allowed: std::ops::RangeInclusive<u64>,
+        allowed: RangeInclusive<u64>,
         problems: &mut Problems,
     ) -> u64 {
-        match self.take(key) {
-            Node::Absent => default,
-            Node::Number(n) if allowed.contains(&n) => n,
+        self.read_number(key, Some(default), allowed, problems).unwrap_or(default)
+    }
+
+    /// A number, where there is one.
+    pub fn optional_number(
+        &mut self,
+        key: &str,
+        allowed: RangeInclusive<u64>,
+        problems: &mut Problems,
+    ) -> Option<u64> {
+        self.read_number(key, None, allowed, problems)
+    }
+
+    fn read_number(
+        &mut self,
+        key: &str,
+        default: Option<u64>,
+        allowed: RangeInclusive<u64>,
+        problems: &mut Problems,
+    ) -> Option<u64> {
+        let (min, max) = (allowed.start(), allowed.end());
+        let schema = || {
+            let schema = json!({"type": "integer", "minimum": min, "maximum": max});
+            with_default(schema, default.map(Value::from))
+        };
+        match self.value(key, default.map_or(Node::Absent, Node::Number), schema) {
+            Node::Absent => None,
+            Node::Number(n) if allowed.contains(&n) => Some(n),
             _ => {
-                let (min, max) = (allowed.start(), allowed.end());
                 let message = format!("expected a whole number, {min} to {max}");
                 self.complain(key, &message, problems);
-                default
+                None
             }
         }
     }
 
-    pub fn class(&mut self, key: &str, problems: &mut Problems) -> Class {
-        let name = self.text(key, problems);
-        let class = name.as_deref().map_or(Some(Class::Interactive), Class::named);
-        class.unwrap_or_else(|| {
-            self.complain(key, "expected interactive, standard or batch", problems);
-            Class::Batch
-        })
+    /// One of some names; the first of `all` is what `default` means.
+    pub fn choice<T: Copy>(
+        &mut self,
+        key: &str,
+        all: &[T],
+        name: fn(T) -> &'static str,
+        default: T,
+        problems: &mut Problems,
+    ) -> Option<T> {
+        let names: Vec<&str> = all.iter().map(|one| name(*one)).collect();
+        let schema = || json!({"type": "string", "enum": names, "default": name(default)});
+        let found = match self.value(key, Node::Text(name(default).into()), schema) {
+            Node::Absent => return Some(default),
+            Node::Text(text) => all.iter().copied().find(|one| name(*one) == text),
+            _ => None,
+        };
+        if found.is_none() {
+            self.complain(key, &format!("expected {}", one_of(&names)), problems);
+        }
+        found
     }
 
     pub fn address(
@@ -234,8 +308,12 @@ impl Section {
         default: &str,
         problems: &mut Problems,
     ) -> Option<SocketAddr> {
-        let text = self.text(key, problems).unwrap_or_else(|| default.into());
-        let address = text.parse().ok();
+        let schema = || json!({"type": "string", "pattern": ADDRESS, "default": default});
+        let address = match self.value(key, Node::Text(default.into()), schema) {
+            Node::Absent => default.parse().ok(),
+            Node::Text(text) => text.parse().ok(),
+            _ => None,
+        };
         if address.is_none() {
             self.complain(key, "expected an address and a port, such as 0.0.0.0:8080", problems);
         }
@@ -247,5 +325,29 @@ impl Section {
             let message = format!("unknown key; known here: {}", self.known.join(", "));
             self.complain(key, &message, problems);
         }
+    }
+}
+
+fn text_schema() -> Value {
+    json!({"type": "string", "minLength": 1})
+}
+
+fn texts_schema() -> Value {
+    json!({"type": "array", "items": text_schema()})
+}
+
+fn with_default(mut schema: Value, default: Option<Value>) -> Value {
+    if let Some(default) = default {
+        schema["default"] = default;
+    }
+    schema
+}
+
+/// `a, b or c`
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_string(),
+        [all @ .., last] => format!("{} or {last}", all.join(", ")),
     }
 }

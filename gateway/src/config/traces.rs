@@ -10,6 +10,7 @@ use crate::traces::Traces;
 pub(super) fn read(section: Option<Section>, problems: &mut Problems) -> Option<Traces> {
     let mut section = section?;
     let endpoint = section.required_text("otlp_endpoint", problems);
+    section.pattern("otlp_endpoint", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+[^?#]*$");
     let sample_ratio = section.share("sample_ratio", 1.0, problems);
     let endpoint = endpoint.filter(|url| {
         let is_right = is_endpoint(url);

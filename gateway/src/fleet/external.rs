@@ -32,11 +32,6 @@ impl External {
             Self::Prefer => "prefer",
         }
     }
-
-    /// The one of that name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|external| external.name() == name)
-    }
 }
 
 /// On which terms an external endpoint serves.

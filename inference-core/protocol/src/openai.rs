@@ -3,6 +3,7 @@
 //! Requests are read once by [`parse`]; unknown fields pass, wrong types are refused with
 //! the name of the parameter. Responses are plain structs, serialised as they stand.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -11,18 +12,23 @@ mod embeddings;
 mod request;
 mod response;
 mod text;
+mod tokens;
 
 pub use chat::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, ChatToken, Delta,
     FunctionCall, FunctionDelta, LikelyToken, ResponseMessage, ToolCall, ToolCallDelta,
 };
-pub use embeddings::{Embedding, Embeddings, PromptUsage, Ranked, Reranked, Vector};
+pub use embeddings::{
+    Document, Embedding, Embeddings, EmbeddingsRequest, PromptUsage, Ranked, RerankRequest,
+    Reranked, Vector,
+};
 pub use request::{
     BiasFields, ChatMessage, ChatRequest, CompletionRequest, ConstraintFields, NamedSchema,
     OneOrMany, Prompt, ResponseFormat, Routed, SamplingFields, StreamOptions, Unserved,
 };
 pub use response::{Model, ModelList, Usage};
 pub use text::{Completion, CompletionChoice, TextLogprobs};
+pub use tokens::{Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized};
 
 /// A request body that cannot be read: `message` for people, `param` the JSON path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,14 +68,14 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ParseError> {
 }
 
 /// The body of every error response: `{"error": {...}}` with all four keys present.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
     /// The error.
     pub error: ErrorDetail,
 }
 
 /// What went wrong, as OpenAI's clients read it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDetail {
     /// For people: what is wrong and what to do.
     pub message: String,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::Response;
-use inference_core::request::{EmbedInput, EmbedRequest, Event, Token};
+use inference_core::request::{EmbedInput, EmbedRequest, Event};
 use inference_protocol::openai::{
-    self, Embedding, Embeddings, PromptUsage, Ranked, Reranked, Vector, to_json,
+    self, Document, Embedding, Embeddings, EmbeddingsRequest, Prompt, PromptUsage, Ranked,
+    RerankRequest, Reranked, Vector, to_json,
 };
 use inference_protocol::resume::Resume;
-use serde::Deserialize;
 
 use super::sampling::invalid;
 use super::{Caller, Node, check_model};
@@ -21,32 +21,12 @@ use crate::respond::{self, Body};
 /// Most inputs of one request: OpenAI's bound.
 const INPUTS_MAX: usize = 2048;
 
-#[derive(Debug, Deserialize)]
-struct EmbeddingsRequest {
-    model: Option<String>,
-    input: Inputs,
-    encoding_format: Option<String>,
-    dimensions: Option<usize>,
-}
-
-/// Texts, or lists of tokens.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Inputs {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<Token>),
-    Lists(Vec<Vec<Token>>),
-}
-
-impl Inputs {
-    fn into_inputs(self) -> Vec<EmbedInput> {
-        match self {
-            Self::Text(text) => vec![EmbedInput::Text(text)],
-            Self::Texts(all) => all.into_iter().map(EmbedInput::Text).collect(),
-            Self::Tokens(tokens) => vec![EmbedInput::Tokens(tokens)],
-            Self::Lists(all) => all.into_iter().map(EmbedInput::Tokens).collect(),
-        }
+fn inputs_of(prompt: Prompt) -> Vec<EmbedInput> {
+    match prompt {
+        Prompt::Text(text) => vec![EmbedInput::Text(text)],
+        Prompt::Texts(all) => all.into_iter().map(EmbedInput::Text).collect(),
+        Prompt::Tokens(tokens) => vec![EmbedInput::Tokens(tokens)],
+        Prompt::Lists(all) => all.into_iter().map(EmbedInput::Tokens).collect(),
     }
 }
 
@@ -66,7 +46,7 @@ pub async fn embed(
             return Err(invalid("encoding_format", "encoding_format must be float or base64"));
         }
     };
-    let inputs = checked("input", asked.input.into_inputs())?;
+    let inputs = checked("input", inputs_of(asked.input))?;
     let mut record = node.metrics.record("embeddings");
     let answered = run(node, caller, inputs, &mut record).await;
     let (vectors, tokens) = record.check(answered)?;
@@ -104,22 +84,6 @@ fn check_dimensions(wanted: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), E
         }
         _ => Ok(()),
     }
-}
-
-#[derive(Debug, Deserialize)]
-struct RerankRequest {
-    model: Option<String>,
-    query: String,
-    documents: Vec<Document>,
-    top_n: Option<usize>,
-    return_documents: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Document {
-    Text(String),
-    Object { text: String },
 }
 
 /// How well documents answer a query, the best first.

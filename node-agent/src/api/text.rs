@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use hyper::Response;
 use inference_core::request::{Prompt, Question, Token, Told};
-use inference_protocol::openai::{self, ChatRequest, to_json};
-use serde::{Deserialize, Serialize};
+use inference_protocol::openai::{
+    self, ChatRequest, Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized, to_json,
+};
 use serde_json::{Value, json};
 
 use super::sampling::invalid;
@@ -15,33 +16,6 @@ use crate::engine_client::EngineState;
 use crate::error::Error;
 use crate::generate::told;
 use crate::respond::{self, Body};
-
-/// `/tokenize`: llama-server's `content`, or vLLM's `prompt` or `messages`.
-#[derive(Debug, Deserialize)]
-struct Tokenize {
-    content: Option<String>,
-    prompt: Option<String>,
-    messages: Option<Vec<Value>>,
-    model: Option<String>,
-    #[serde(alias = "add_special_tokens")]
-    add_special: Option<bool>,
-    parse_special: Option<bool>,
-    #[serde(alias = "return_token_strs")]
-    with_pieces: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Detokenize {
-    tokens: Vec<Token>,
-}
-
-#[derive(Debug, Serialize)]
-struct Tokenized {
-    tokens: Vec<Value>,
-    count: usize,
-    /// vLLM's name for the context that one request may fill.
-    max_model_len: u32,
-}
 
 /// `POST /tokenize`
 pub async fn tokenize(
@@ -96,8 +70,7 @@ pub async fn detokenize(
 ) -> Result<Response<Body>, Error> {
     let Detokenize { tokens } = openai::parse(body)?;
     let text = text(ask(node, caller, Question::Detokenize(tokens)).await?);
-    // llama-server's name, and vLLM's.
-    Ok(respond::json(json!({"content": text, "prompt": text}).to_string()))
+    Ok(respond::json(to_json(&Detokenized { content: &text, prompt: &text })))
 }
 
 /// `POST /apply-template`
@@ -108,7 +81,7 @@ pub async fn apply_template(
 ) -> Result<Response<Body>, Error> {
     let question = Question::Render(read_chat(node, body)?);
     let text = text(ask(node, caller, question).await?);
-    Ok(respond::json(json!({"prompt": text}).to_string()))
+    Ok(respond::json(to_json(&Rendered { prompt: &text })))
 }
 
 /// `POST /v1/chat/completions/input_tokens`
@@ -117,7 +90,7 @@ pub async fn count(node: &Arc<Node>, caller: Caller, body: &[u8]) -> Result<Resp
     let question = Question::Tokenize { prompt, with_pieces: false };
     let (tokens, _) = tokens(ask(node, caller, question).await?);
     let object = "response.input_tokens";
-    Ok(respond::json(json!({"object": object, "input_tokens": tokens.len()}).to_string()))
+    Ok(respond::json(to_json(&InputTokens { object, input_tokens: tokens.len() })))
 }
 
 /// A chat whose model may be left out: the node has only one.

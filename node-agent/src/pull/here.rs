@@ -11,7 +11,7 @@ use super::answer::whole_length;
 use super::client::Bytewise;
 use super::stop::Stop;
 use super::transfer::Transfer;
-use super::{EXIT_CANNOT_CREATE, io_failed, text};
+use super::{EXIT_IO, io_failed, text};
 use crate::app::Failed;
 
 /// Bytes that are read and hashed at once.
@@ -70,5 +70,5 @@ async fn digest_of(path: &Path, stop: &Stop) -> Result<String, Failed> {
 
 fn in_the_way(target: &Path, why: &str) -> Failed {
     let message = format!("{} {why}: choose another name (--to), or --force", target.display());
-    Failed { code: EXIT_CANNOT_CREATE, message }
+    Failed { code: EXIT_IO, message }
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::content::HEAD_BYTES;
 use super::memo::Memo;
-use super::{EXIT_BUSY, EXIT_CANNOT_CREATE, io_failed, text};
+use super::{EXIT_BUSY, EXIT_IO, io_failed, text};
 use crate::app::Failed;
 
 /// Bytes that are read and hashed at once.
@@ -72,7 +72,7 @@ impl Part {
                 Ok(serde_json::from_str(&text).ok().map(|memo| (bytes, memo)))
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Failed {
-                code: EXIT_CANNOT_CREATE,
+                code: EXIT_IO,
                 message: format!(
                     "{} is there, and not from us ({} is missing): move it away",
                     self.path.display(),

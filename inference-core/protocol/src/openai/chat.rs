@@ -1,11 +1,12 @@
 //! Answers of chats, whole and streamed.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Usage;
 
 /// `chat.completion`
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatCompletion<'a> {
     /// `chatcmpl-...`
     pub id: &'a str,
@@ -25,7 +26,7 @@ pub struct ChatCompletion<'a> {
 }
 
 /// A choice of a [`ChatCompletion`].
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatChoice {
     /// Its place in the list.
     pub index: u32,
@@ -38,7 +39,7 @@ pub struct ChatChoice {
 }
 
 /// The answer of a chat.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct ResponseMessage {
     /// `assistant`
     pub role: &'static str,
@@ -55,7 +56,7 @@ pub struct ResponseMessage {
 }
 
 /// A call of a tool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ToolCall {
     /// `call_...`
     pub id: String,
@@ -67,7 +68,7 @@ pub struct ToolCall {
 }
 
 /// Part of a [`ToolCall`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FunctionCall {
     /// The tool's name.
     pub name: String,
@@ -76,7 +77,7 @@ pub struct FunctionCall {
 }
 
 /// `chat.completion.chunk`
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatChunk<'a> {
     /// `chatcmpl-...`
     pub id: &'a str,
@@ -97,7 +98,7 @@ pub struct ChatChunk<'a> {
 }
 
 /// A choice of a [`ChatChunk`].
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatChunkChoice<'a> {
     /// Which choice goes on.
     pub index: u32,
@@ -110,7 +111,7 @@ pub struct ChatChunkChoice<'a> {
 }
 
 /// What a chunk adds.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct Delta<'a> {
     /// `assistant`, in the first chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +128,7 @@ pub struct Delta<'a> {
 }
 
 /// What a chunk adds to a tool call. The first of a call has its id and name.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ToolCallDelta<'a> {
     /// Which call.
     pub index: usize,
@@ -142,7 +143,7 @@ pub struct ToolCallDelta<'a> {
 }
 
 /// Part of a [`ToolCallDelta`].
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FunctionDelta<'a> {
     /// The tool's name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,7 +153,7 @@ pub struct FunctionDelta<'a> {
 }
 
 /// How likely the tokens of a message were.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatLogprobs {
     /// One for each token.
     pub content: Vec<ChatToken>,
@@ -161,7 +162,7 @@ pub struct ChatLogprobs {
 }
 
 /// A token of [`ChatLogprobs`].
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatToken {
     /// The token.
     #[serde(flatten)]
@@ -171,7 +172,7 @@ pub struct ChatToken {
 }
 
 /// A token and how likely it was.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct LikelyToken {
     /// Its text; bytes that are no text are replaced.
     pub token: String,

@@ -1,10 +1,55 @@
 //! Vectors of texts, and documents in the order of a query.
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::Prompt;
+
+/// What `POST /v1/embeddings` reads.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct EmbeddingsRequest {
+    /// The model's name; a node, which serves one, can do without.
+    pub model: Option<String>,
+    /// A text, texts, tokens or lists of tokens, at most 2048.
+    pub input: Prompt,
+    /// `float` or `base64`.
+    pub encoding_format: Option<String>,
+    /// Must be the model's.
+    pub dimensions: Option<usize>,
+}
+
+/// What `POST /v1/rerank` reads.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct RerankRequest {
+    /// The model's name; a node, which serves one, can do without.
+    pub model: Option<String>,
+    /// What documents are to answer.
+    pub query: String,
+    /// The documents.
+    pub documents: Vec<Document>,
+    /// How many of the best are told; absent is all.
+    #[schemars(range(min = 1))]
+    pub top_n: Option<usize>,
+    /// Whether documents come with their scores.
+    pub return_documents: Option<bool>,
+}
+
+/// A document to judge.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Document {
+    /// `"text"`
+    Text(String),
+    /// `{"text": "text"}`
+    Object {
+        /// The text.
+        text: String,
+    },
+}
+
 /// `POST /v1/embeddings`
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Embeddings<'a> {
     /// `list`
     pub object: &'static str,
@@ -17,7 +62,7 @@ pub struct Embeddings<'a> {
 }
 
 /// The vector of one input.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Embedding {
     /// `embedding`
     pub object: &'static str,
@@ -28,7 +73,7 @@ pub struct Embedding {
 }
 
 /// A vector in one of OpenAI's two encodings.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Vector {
     /// A list of numbers.
@@ -38,7 +83,7 @@ pub enum Vector {
 }
 
 /// Token counts of a request that generates nothing.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub struct PromptUsage {
     /// Tokens of all inputs.
     pub prompt_tokens: u32,
@@ -54,7 +99,7 @@ impl PromptUsage {
 }
 
 /// `POST /v1/rerank`
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Reranked<'a> {
     /// `list`
     pub object: &'static str,
@@ -67,7 +112,7 @@ pub struct Reranked<'a> {
 }
 
 /// A document of [`Reranked`].
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Ranked {
     /// Its place in the request.
     pub index: usize,

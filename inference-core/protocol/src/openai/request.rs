@@ -1,5 +1,6 @@
 //! Requests: only what we act on is typed.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -37,35 +38,45 @@ impl Routed {
 
 /// Sampling and length, shared by chat and text completions and read from the same body
 /// in a second pass (a flattened field would lose its path in errors). `null` is the default.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct SamplingFields {
     /// 0 is greedy; default 1.
+    #[schemars(range(min = 0, max = 2), extend("default" = 1))]
     pub temperature: Option<f32>,
     /// Nucleus: smallest set of tokens with this probability; default 1.
+    #[schemars(range(min = 0, max = 1), extend("default" = 1))]
     pub top_p: Option<f32>,
     /// The k likeliest tokens only; 0, -1 or absent is off.
     pub top_k: Option<i64>,
     /// Tokens at least this likely relative to the likeliest; default 0.
+    #[schemars(range(min = 0, max = 1), extend("default" = 0))]
     pub min_p: Option<f32>,
     /// Seed of the sampler; absent is random.
     pub seed: Option<i64>,
     /// Most tokens to generate.
+    #[schemars(range(min = 1))]
     pub max_tokens: Option<u32>,
     /// Up to 16 strings that end the answer.
     pub stop: Option<OneOrMany>,
     /// How many answers.
+    #[schemars(range(min = 1, max = 16), extend("default" = 1))]
     pub n: Option<u32>,
     /// llama.cpp's locally typical sampling; default 1.
     #[serde(alias = "typ_p")]
+    #[schemars(range(min = 0, max = 1), extend("default" = 1))]
     pub typical_p: Option<f32>,
     /// llama.cpp's penalty for recent tokens; default 1.
     #[serde(alias = "repetition_penalty")]
+    #[schemars(range(min = 0.1, max = 10), extend("default" = 1))]
     pub repeat_penalty: Option<f32>,
     /// How many tokens are recent; -1 is all; default 64.
+    #[schemars(range(min = -1, max = 4096), extend("default" = 64))]
     pub repeat_last_n: Option<i64>,
     /// For each time that the answer holds a token; default 0.
+    #[schemars(range(min = -2, max = 2), extend("default" = 0))]
     pub frequency_penalty: Option<f32>,
     /// For each token that the answer holds; default 0.
+    #[schemars(range(min = -2, max = 2), extend("default" = 0))]
     pub presence_penalty: Option<f32>,
     /// Shifts of logits.
     pub logit_bias: Option<BiasFields>,
@@ -74,7 +85,7 @@ pub struct SamplingFields {
 }
 
 /// `logit_bias`: OpenAI's map, or llama.cpp's list of pairs; `false` forbids a token.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum BiasFields {
     /// `{"15043": -100}`
@@ -85,7 +96,7 @@ pub enum BiasFields {
 
 /// What an answer must look like, shared by chat and text completions: OpenAI's way,
 /// llama.cpp's and vLLM's.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct ConstraintFields {
     /// `text`, `json_object` or `json_schema`.
     pub response_format: Option<ResponseFormat>,
@@ -101,7 +112,7 @@ pub struct ConstraintFields {
 }
 
 /// `response_format`
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct ResponseFormat {
     /// Which.
     #[serde(rename = "type")]
@@ -113,7 +124,7 @@ pub struct ResponseFormat {
 }
 
 /// A schema of a [`ResponseFormat`].
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct NamedSchema {
     /// The schema; absent is any object.
     pub schema: Option<Value>,
@@ -123,7 +134,7 @@ pub struct NamedSchema {
 
 /// Fields that change an answer and that no engine of ours honours: refused by name unless
 /// they ask for what happens anyway.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[expect(missing_docs, reason = "the names are other people's")]
 pub struct Unserved {
     pub mirostat: Option<Value>,
@@ -146,7 +157,7 @@ pub struct Unserved {
 }
 
 /// A string or a list of strings.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum OneOrMany {
     /// `"a"`
@@ -166,7 +177,7 @@ impl OneOrMany {
 }
 
 /// `stream_options`.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 pub struct StreamOptions {
     /// Send one last chunk with the usage and no choices.
     #[serde(default)]
@@ -174,7 +185,7 @@ pub struct StreamOptions {
 }
 
 /// `POST /v1/chat/completions`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct ChatRequest {
     /// The model's name; a node, which serves one, can do without.
     pub model: Option<String>,
@@ -191,6 +202,7 @@ pub struct ChatRequest {
     /// Whether to tell how likely tokens were.
     pub logprobs: Option<bool>,
     /// And so many of the likeliest, at most 20.
+    #[schemars(range(max = 20))]
     pub top_logprobs: Option<u32>,
     /// Documents for the chat template.
     pub documents: Option<Vec<Value>>,
@@ -203,6 +215,7 @@ pub struct ChatRequest {
     /// Whether the assistant goes on with the last message; default: if it is its own.
     pub continue_final_message: Option<bool>,
     /// Newer name of `max_tokens`; wins over it.
+    #[schemars(range(min = 1))]
     pub max_completion_tokens: Option<u32>,
     /// Whether the answer is streamed.
     pub stream: Option<bool>,
@@ -214,7 +227,7 @@ pub struct ChatRequest {
 pub type ChatMessage = serde_json::Map<String, Value>;
 
 /// `POST /v1/completions`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct CompletionRequest {
     /// The model's name; a node, which serves one, can do without.
     pub model: Option<String>,
@@ -225,6 +238,7 @@ pub struct CompletionRequest {
     /// Whether the answer begins with the prompt.
     pub echo: Option<bool>,
     /// Tell how likely tokens were, and so many of the likeliest.
+    #[schemars(range(max = 20))]
     pub logprobs: Option<u32>,
     /// Must be `n` or absent.
     pub best_of: Option<u32>,
@@ -235,7 +249,7 @@ pub struct CompletionRequest {
 }
 
 /// Prompts: texts, or lists of token ids.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Prompt {
     /// `"text"`

@@ -1,9 +1,10 @@
 //! What all responses share, and the list of models.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Token counts of one request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     /// Tokens of the prompt after templating.
     pub prompt_tokens: u32,
@@ -16,7 +17,7 @@ pub struct Usage {
 }
 
 /// Part of [`Usage`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PromptTokensDetails {
     /// Tokens that did not have to be computed, because a prompt before began alike.
     pub cached_tokens: u32,
@@ -32,7 +33,7 @@ impl Usage {
 }
 
 /// `GET /v1/models`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelList {
     /// `list`
     pub object: String,
@@ -48,7 +49,7 @@ impl ModelList {
 }
 
 /// One model of a [`ModelList`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Model {
     /// The name that requests use.
     pub id: String,

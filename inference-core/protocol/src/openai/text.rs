@@ -1,12 +1,13 @@
 //! Answers of text completions, whole and streamed.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::Usage;
 
 /// `text_completion`, whole or a chunk of a stream: OpenAI gives both the same shape.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Completion<'a> {
     /// `cmpl-...`
     pub id: &'a str,
@@ -24,7 +25,7 @@ pub struct Completion<'a> {
 }
 
 /// A choice of a [`Completion`].
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct CompletionChoice<'a> {
     /// The text, or what is new of it.
     pub text: &'a str,
@@ -37,7 +38,7 @@ pub struct CompletionChoice<'a> {
 }
 
 /// How likely the tokens of a text were: four lists of the same length.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct TextLogprobs {
     /// Texts of the tokens.
     pub tokens: Vec<String>,

@@ -1,0 +1,69 @@
+//! Texts and tokens: llama-server's and vLLM's names for the same.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// `POST /tokenize`: llama-server's `content`, or vLLM's `prompt` or `messages`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct Tokenize {
+    /// A text (llama-server).
+    pub content: Option<String>,
+    /// A text (vLLM).
+    pub prompt: Option<String>,
+    /// A chat (vLLM).
+    pub messages: Option<Vec<Value>>,
+    /// The model's name.
+    pub model: Option<String>,
+    /// Whether the tokens that begin a text are added.
+    #[serde(alias = "add_special_tokens")]
+    pub add_special: Option<bool>,
+    /// Whether control tokens in the text are read as such.
+    pub parse_special: Option<bool>,
+    /// Whether each token comes with its text.
+    #[serde(alias = "return_token_strs")]
+    pub with_pieces: Option<bool>,
+}
+
+/// The answer of `POST /tokenize`.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Tokenized {
+    /// Tokens, or objects with `id` and `piece`.
+    pub tokens: Vec<Value>,
+    /// How many.
+    pub count: usize,
+    /// vLLM's name for the context that one request may fill.
+    pub max_model_len: u32,
+}
+
+/// `POST /detokenize`
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct Detokenize {
+    /// Tokens.
+    pub tokens: Vec<u32>,
+}
+
+/// The answer of `POST /detokenize`.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Detokenized<'a> {
+    /// The text (llama-server).
+    pub content: &'a str,
+    /// The text (vLLM).
+    pub prompt: &'a str,
+}
+
+/// The answer of `POST /apply-template`.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Rendered<'a> {
+    /// The prompt that the model reads.
+    pub prompt: &'a str,
+}
+
+/// The answer of `POST /v1/chat/completions/input_tokens`.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct InputTokens {
+    /// What it is.
+    pub object: &'static str,
+    /// Tokens of the prompt.
+    pub input_tokens: usize,
+}

@@ -1,0 +1,37 @@
+//! Exit codes: those of `sysexits.h`, the same for both programs.
+
+/// The command line or the configuration is wrong.
+pub const USAGE: u8 = 64;
+/// A model file, or another file that is read, cannot be used.
+pub const DATA: u8 = 65;
+/// Something that is needed is not there: an address, a gateway, a hub, enough memory.
+pub const UNAVAILABLE: u8 = 69;
+/// A bug, or a machine without resources.
+pub const SOFTWARE: u8 = 70;
+/// An answer or a file cannot be written.
+pub const WRITE: u8 = 74;
+/// Another one is at the same work.
+pub const BUSY: u8 = 75;
+/// Somebody who was asked refused us.
+pub const NO_PERMISSION: u8 = 77;
+
+/// Every code, and what it means.
+pub const ALL: [(u8, &str); 8] = [
+    (0, "done, or stopped as asked"),
+    (USAGE, "the command line or the configuration is wrong; starting again does not help"),
+    (DATA, "a model file, or another file that is read, cannot be used"),
+    (
+        UNAVAILABLE,
+        "something that is needed is not there: an address, a gateway, a hub, enough memory",
+    ),
+    (SOFTWARE, "a bug, or a machine without resources"),
+    (WRITE, "an answer or a file cannot be written"),
+    (BUSY, "another one is at the same work; try again later"),
+    (NO_PERMISSION, "refused by the gateway or the hub: a key or a certificate is wrong"),
+];
+
+/// All of them, a line each.
+pub fn table() -> String {
+    let lines: Vec<String> = ALL.iter().map(|(code, said)| format!("  {code:<3} {said}")).collect();
+    lines.join("\n")
+}

@@ -1,0 +1,108 @@
+//! What both programs say about themselves: exit codes, help with examples, completions for shells,
+//! man pages. All of it is made of the command line's own description.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Command, FromArgMatches};
+use clap_complete::Shell;
+
+pub mod exit;
+mod page;
+mod shells;
+
+pub use page::pages;
+pub use shells::completions;
+
+/// A command, by the names that lead to it, and a line that shows its use.
+pub type Example = (&'static str, &'static str);
+
+/// Which shell.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell that is to complete commands
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// Where man pages go.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Folder to write a page for each command into [default: the program's page goes to stdout]
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<PathBuf>,
+}
+
+/// Adds examples to the help of each command, and the exit codes to the program's.
+pub fn documented(program: Command, examples: &[Example]) -> Command {
+    let name = program.get_name().to_string();
+    let codes = exit::table();
+    let program = with_examples(program, "", examples);
+    let shown = program.get_after_help().map(|help| format!("{help}\n\n")).unwrap_or_default();
+    let more = format!("'{name} COMMAND --help' tells more of a command.");
+    program.max_term_width(100).after_help(format!("{shown}Exit codes:\n{codes}\n\n{more}"))
+}
+
+fn with_examples(command: Command, path: &str, examples: &[Example]) -> Command {
+    let lines = examples.iter().filter(|(of, _)| *of == path).map(|(_, line)| format!("  {line}"));
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    let said = command.get_after_help().map(|help| format!("\n\n{help}")).unwrap_or_default();
+    let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_string()).collect();
+    let command = match lines.is_empty() {
+        true => command,
+        false => command.after_help(format!("Examples:\n{lines}{said}")),
+    };
+    names.into_iter().fold(command, |command, name| {
+        let below = format!("{path} {name}");
+        command.mut_subcommand(&name, |sub| with_examples(sub, below.trim_start(), examples))
+    })
+}
+
+/// Reads the command line. The error is the exit code: help was asked for and printed, or what is wrong
+/// was.
+pub fn parse<T: FromArgMatches>(
+    command: Command,
+    words: impl Iterator<Item = OsString>,
+) -> Result<T, u8> {
+    let read = |mut command: Command| {
+        let matches = command.try_get_matches_from_mut(words)?;
+        T::from_arg_matches(&matches).map_err(|e| e.format(&mut command))
+    };
+    read(command).map_err(|error| {
+        // There is nobody to tell that it cannot be printed.
+        let printed = error.print().is_ok();
+        match (error.use_stderr(), printed) {
+            (true, _) => exit::USAGE,
+            (false, true) => 0,
+            (false, false) => exit::WRITE,
+        }
+    })
+}
+
+/// What the help of a program leaves unsaid: flags without a word, values without a default, commands
+/// without an example. For tests.
+pub fn unsaid(program: &Command) -> Vec<String> {
+    let mut missing = Vec::new();
+    for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
+        let name = command.get_name();
+        let shown = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        if !command.has_subcommands() && !shown.starts_with("Examples:") {
+            missing.push(format!("{name} has no example"));
+        }
+        for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+            let id = argument.get_id();
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            if help.is_empty() && !["help", "version"].contains(&id.as_str()) {
+                missing.push(format!("{name}: {id} has no help"));
+            }
+            let is_optional =
+                !argument.is_required_set() && argument.get_default_values().is_empty();
+            let takes = argument.get_action().takes_values();
+            if takes && is_optional && !help.contains("[default: ") {
+                missing.push(format!("{name}: {id} has no default"));
+            }
+        }
+        missing.extend(unsaid(command).into_iter().map(|what| format!("{name} {what}")));
+    }
+    missing
+}

@@ -1,0 +1,77 @@
+//! Man pages: one for the program, and one for each command.
+
+use std::io::{Error, Write};
+use std::path::Path;
+
+use clap::Command;
+use clap_mangen::Man;
+
+use crate::exit;
+
+/// Writes a page for a program and for each of its commands into a folder, or the program's alone to
+/// `out`.
+pub fn pages(program: Command, to: Option<&Path>, out: &mut dyn Write) -> Result<(), Error> {
+    let mut program = program.disable_help_subcommand(true);
+    program.build();
+    match to {
+        None => page(&program, out),
+        Some(folder) => {
+            std::fs::create_dir_all(folder)?;
+            write_all(&program, folder)
+        }
+    }
+}
+
+fn write_all(command: &Command, folder: &Path) -> Result<(), Error> {
+    let name = Man::new(command.clone()).get_filename();
+    let mut file = std::fs::File::create(folder.join(name))?;
+    page(command, &mut file)?;
+    file.flush()?;
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.into_iter().try_for_each(|command| write_all(command, folder))
+}
+
+fn page(command: &Command, out: &mut dyn Write) -> Result<(), Error> {
+    let man = Man::new(command.clone()).manual("Flotilla");
+    man.render_title(out)?;
+    man.render_name_section(out)?;
+    man.render_synopsis_section(out)?;
+    man.render_description_section(out)?;
+    man.render_options_section(out)?;
+    if command.get_subcommands().any(|command| !command.is_hide_set()) {
+        man.render_subcommands_section(out)?;
+    }
+    let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    for paragraph in after.split("\n\n") {
+        // The codes are the same on every page.
+        match paragraph.split_once(":\n") {
+            Some(("Exit codes", _)) | None => {}
+            Some((title, text)) => verbatim(&title.to_uppercase(), text, out)?,
+        }
+    }
+    verbatim("EXIT STATUS", &exit::table(), out)
+}
+
+/// A section whose lines stay as they are.
+fn verbatim(title: &str, text: &str, out: &mut dyn Write) -> Result<(), Error> {
+    writeln!(out, ".SH \"{title}\"\n.nf")?;
+    for line in text.lines() {
+        let line = line.trim_start().replace('\\', "\\(rs").replace('-', "\\-");
+        let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
+        writeln!(out, "{guard}{line}")?;
+    }
+    writeln!(out, ".fi")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_look_like_requests_are_text() {
+        let mut out = Vec::new();
+        verbatim("EXAMPLES", "  ./run --now\n  .x \\n", &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, ".SH \"EXAMPLES\"\n.nf\n\\&./run \\-\\-now\n\\&.x \\(rsn\n.fi\n");
+    }
+}

@@ -1,0 +1,45 @@
+//! Completions for shells.
+
+use clap::Command;
+use clap_complete::Shell;
+
+/// A script that teaches a shell the commands and flags of a program.
+pub fn completions(program: &Command, shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    let name = program.get_name().to_string();
+    clap_complete::generate(shell, &mut visible(program), name, &mut script);
+    script
+}
+
+/// A command without what is hidden: the generators would show that.
+fn visible(command: &Command) -> Command {
+    let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned();
+    let below = command.get_subcommands().filter(|command| !command.is_hide_set()).map(visible);
+    let mut copy = Command::new(command.get_name().to_string()).args(arguments).subcommands(below);
+    if let Some(version) = command.get_version() {
+        copy = copy.version(version.to_string());
+    }
+    match command.get_about() {
+        Some(about) => copy.about(about.clone()),
+        None => copy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, ValueEnum};
+
+    use super::*;
+
+    #[test]
+    fn what_is_hidden_is_not_completed_and_the_rest_is() {
+        let program = Command::new("boat")
+            .subcommand(Command::new("row").arg(Arg::new("oars").long("oars")))
+            .subcommand(Command::new("sink").hide(true));
+        for shell in Shell::value_variants() {
+            let script = String::from_utf8(completions(&program, *shell)).unwrap();
+            assert!(script.contains("row") && script.contains("oars"), "{shell}: {script}");
+            assert!(!script.contains("sink"), "{shell}: {script}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! PURE. How many nodes some requests take, and what a token costs then.
+//!
+//! A request keeps a node busy for the time that its prompt takes to read plus its share of generating:
+//! both are measured while the node does nothing else, so that their sum is what it costs a node.
+
+use serde::Serialize;
+
+const DAY_SECONDS: f64 = 86_400.0;
+const MILLION: f64 = 1e6;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Load {
+    /// Requests in a day.
+    pub requests_per_day: f64,
+    /// Tokens of a prompt.
+    pub prompt_tokens: f64,
+    /// The share of them that need not be read, because a prompt before began alike.
+    pub cached_share: f64,
+    /// Tokens of an answer.
+    pub answer_tokens: f64,
+    /// How much more the busiest hour brings than an average one.
+    pub peak_factor: f64,
+    /// The share of the busiest hour that a node may be busy: the rest is what queues need to stay short.
+    pub utilisation_max: f64,
+}
+
+/// How fast one machine is, with as many requests side by side as it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Speed {
+    /// Prompt tokens that it reads in a second.
+    pub prefill: f64,
+    /// Tokens that it generates in a second, of all requests together.
+    pub decode: f64,
+}
+
+/// How many machines a load takes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Fleet {
+    /// Seconds of one machine for one request.
+    pub seconds_per_request: f64,
+    /// Seconds to the first token where nothing else runs.
+    pub seconds_to_first_token: f64,
+    /// Machines.
+    pub machines: u64,
+    /// Their busy share over the day.
+    pub utilisation: f64,
+    /// The same in the busiest hour.
+    pub utilisation_at_peak: f64,
+}
+
+/// What they cost.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Cost {
+    /// In a day.
+    pub per_day: f64,
+    /// For a million tokens, prompts and answers together.
+    pub per_million_tokens: f64,
+}
+
+impl Load {
+    /// How many machines of that speed it takes; at least one.
+    pub fn fleet(&self, speed: Speed) -> Fleet {
+        let seconds_to_first_token = self.prompt_tokens * (1.0 - self.cached_share) / speed.prefill;
+        let seconds_per_request = seconds_to_first_token + self.answer_tokens / speed.decode;
+        let busy = self.requests_per_day * seconds_per_request / DAY_SECONDS;
+        let machines = (busy * self.peak_factor / self.utilisation_max).ceil().max(1.0);
+        Fleet {
+            seconds_per_request,
+            seconds_to_first_token,
+            machines: machines as u64,
+            utilisation: busy / machines,
+            utilisation_at_peak: busy * self.peak_factor / machines,
+        }
+    }
+
+    /// What machines cost, by the hour.
+    pub fn rented(&self, machines: u64, price_per_hour: f64) -> Cost {
+        self.cost(machines as f64 * price_per_hour * 24.0)
+    }
+
+    /// What somebody takes who wants so much for a million tokens.
+    pub fn hosted(&self, prompt_price: f64, answer_price: f64) -> Cost {
+        let request = self.prompt_tokens * prompt_price + self.answer_tokens * answer_price;
+        self.cost(self.requests_per_day * request / MILLION)
+    }
+
+    /// Requests that one machine has to answer in a second, in the busiest hour, to cost what `cost` does.
+    pub fn break_even(&self, cost: Cost, price_per_hour: f64) -> f64 {
+        let machines = cost.per_day / (price_per_hour * 24.0);
+        self.requests_per_day * self.peak_factor / DAY_SECONDS / machines
+    }
+
+    fn cost(&self, per_day: f64) -> Cost {
+        let tokens = self.requests_per_day * (self.prompt_tokens + self.answer_tokens);
+        Cost { per_day, per_million_tokens: per_day / (tokens / MILLION) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOAD: Load = Load {
+        requests_per_day: 86_400.0,
+        prompt_tokens: 500.0,
+        cached_share: 0.0,
+        answer_tokens: 100.0,
+        peak_factor: 3.0,
+        utilisation_max: 0.75,
+    };
+    const SPEED: Speed = Speed { prefill: 250.0, decode: 50.0 };
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn a_request_takes_the_time_of_its_prompt_and_of_its_answer() {
+        // One request a second, four seconds each: four machines on average, twelve at the peak.
+        let fleet = LOAD.fleet(SPEED);
+        assert!(near(fleet.seconds_per_request, 4.0) && near(fleet.seconds_to_first_token, 2.0));
+        assert_eq!(fleet.machines, 16);
+        assert!(near(fleet.utilisation, 0.25) && near(fleet.utilisation_at_peak, 0.75));
+    }
+
+    #[test]
+    fn what_is_cached_is_not_read() {
+        let load = Load { cached_share: 0.5, ..LOAD };
+        assert!(near(load.fleet(SPEED).seconds_per_request, 3.0));
+        assert_eq!(load.fleet(SPEED).machines, 12);
+    }
+
+    #[test]
+    fn nobody_has_less_than_one_machine() {
+        let fleet = Load { requests_per_day: 1.0, ..LOAD }.fleet(SPEED);
+        assert_eq!(fleet.machines, 1);
+        assert!(fleet.utilisation < 0.001);
+    }
+
+    #[test]
+    fn machines_and_tokens_cost_what_they_cost() {
+        // 51.84 million tokens a day.
+        let rented = LOAD.rented(16, 0.01);
+        assert!(near(rented.per_day, 3.84));
+        assert!(near(rented.per_million_tokens, 3.84 / 51.84));
+        let hosted = LOAD.hosted(0.10, 0.40);
+        assert!(near(hosted.per_day, 43.2 * 0.10 + 8.64 * 0.40));
+    }
+
+    #[test]
+    fn a_machine_that_costs_as_much_must_answer_as_much() {
+        // Sixteen machines for 0.01 are as dear as one for 0.16: it has to take the whole peak.
+        let cost = LOAD.rented(16, 0.01);
+        assert!(near(LOAD.break_even(cost, 0.16), 3.0));
+        assert!(near(LOAD.break_even(cost, 0.32), 6.0));
+    }
+}
