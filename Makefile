@@ -12,7 +12,7 @@ HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
 CHART := target/chart/done target/chart/node/done
 
-.PHONY: chart-files demo dist dist-gateway test build setup setup-test lint unit end-to-end avx2 bench-engine bench-gateway soak kills overload deny
+.PHONY: chart-files demo dist dist-gateway test build setup setup-test lint unit end-to-end avx2 docs bench-engine bench-gateway soak kills overload deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -96,7 +96,13 @@ end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test tidy --test gateway --test simulation
 	$(CARGO) test $(CHOICE) --test edge -- --test-threads=2
 	$(CARGO) test $(CHOICE) --test kubernetes -- --test-threads=1
+	$(CARGO) test $(CHOICE) --test docs -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
+
+## Writes anew what in docs/ is made of the code. Twice, because the gateway serves one of the files.
+docs: build
+	FLOTILLA_UPDATE_DOCS=1 $(CARGO) test $(CHOICE) --test docs -- --test-threads=1 of_this_code
+	$(MAKE) --no-print-directory build
 
 ## The baseline kernels on an emulated CPU that has AVX2 and nothing newer.
 avx2:

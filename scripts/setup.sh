@@ -36,6 +36,8 @@ if [ "${1:-}" = test ]; then
     command -v openssl >/dev/null || needed[openssl]=1
     # One test emulates an older CPU; it is left out where this cannot be installed.
     $may_install && ! command -v qemu-x86_64 >/dev/null && needed[qemu-user]=1
+    # Man pages are read by whichever of groff and mandoc is here.
+    $may_install && ! command -v mandoc >/dev/null && needed[mandoc]=1
 fi
 [ ${#needed[@]} -eq 0 ] && exit 0
 

@@ -17,6 +17,9 @@ use crate::pipeline::accept::{RequestId, mark};
 use crate::pipeline::authenticate::Caller;
 use crate::respond::{self, Body};
 
+/// What there is to ask, as OpenAPI.
+const DESCRIPTION: &str = include_str!("../../docs/openapi.json");
+
 /// An endpoint that nodes answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
@@ -121,6 +124,7 @@ pub fn status<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Bod
         "/readyz" if is_ready(gateway) => respond::text(StatusCode::OK, "ready\n"),
         "/readyz" => respond::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         "/health" => health(gateway),
+        "/openapi.json" => respond::json(DESCRIPTION.into()),
         _ => return Err(Error::UnknownPath),
     };
     only(request, "GET, HEAD").map(|()| answer)

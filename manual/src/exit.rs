@@ -2,7 +2,7 @@
 
 /// The command line or the configuration is wrong.
 pub const USAGE: u8 = 64;
-/// A model file, or another file that is read, cannot be used.
+/// A model file, or what is said about it, cannot be used.
 pub const DATA: u8 = 65;
 /// Something that is needed is not there: an address, a gateway, a hub, enough memory.
 pub const UNAVAILABLE: u8 = 69;
@@ -19,7 +19,7 @@ pub const NO_PERMISSION: u8 = 77;
 pub const ALL: [(u8, &str); 8] = [
     (0, "done, or stopped as asked"),
     (USAGE, "the command line or the configuration is wrong; starting again does not help"),
-    (DATA, "a model file, or another file that is read, cannot be used"),
+    (DATA, "a model file, or what is said about it, cannot be used; starting again does not help"),
     (
         UNAVAILABLE,
         "something that is needed is not there: an address, a gateway, a hub, enough memory",

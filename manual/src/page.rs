@@ -8,31 +8,35 @@ use clap_mangen::Man;
 
 use crate::exit;
 
+/// When what pages say last changed much. Without a date some readers complain.
+const DATE: &str = "2026-11-22";
+
 /// Writes a page for a program and for each of its commands into a folder, or the program's alone to
 /// `out`.
 pub fn pages(program: Command, to: Option<&Path>, out: &mut dyn Write) -> Result<(), Error> {
     let mut program = program.disable_help_subcommand(true);
     program.build();
     match to {
-        None => page(&program, out),
+        None => out.write_all(page(&program, &program)?.as_bytes()),
         Some(folder) => {
             std::fs::create_dir_all(folder)?;
-            write_all(&program, folder)
+            write_all(&program, &program, folder)
         }
     }
 }
 
-fn write_all(command: &Command, folder: &Path) -> Result<(), Error> {
+fn write_all(program: &Command, command: &Command, folder: &Path) -> Result<(), Error> {
     let name = Man::new(command.clone()).get_filename();
-    let mut file = std::fs::File::create(folder.join(name))?;
-    page(command, &mut file)?;
-    file.flush()?;
-    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
-    shown.into_iter().try_for_each(|command| write_all(command, folder))
+    std::fs::write(folder.join(name), page(program, command)?)?;
+    let mut shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.try_for_each(|command| write_all(program, command, folder))
 }
 
-fn page(command: &Command, out: &mut dyn Write) -> Result<(), Error> {
-    let man = Man::new(command.clone()).manual("Flotilla");
+fn page(program: &Command, command: &Command) -> Result<String, Error> {
+    let version = program.get_version().unwrap_or_default();
+    let source = format!("{} {version}", program.get_name());
+    let man = Man::new(command.clone()).manual("Flotilla").source(source).date(DATE);
+    let out = &mut Vec::new();
     man.render_title(out)?;
     man.render_name_section(out)?;
     man.render_synopsis_section(out)?;
@@ -49,7 +53,9 @@ fn page(command: &Command, out: &mut dyn Write) -> Result<(), Error> {
             Some((title, text)) => verbatim(&title.to_uppercase(), text, out)?,
         }
     }
-    verbatim("EXIT STATUS", &exit::table(), out)
+    verbatim("EXIT STATUS", &exit::table(), out)?;
+    // Breaks beside an empty line mean nothing, and some readers say so.
+    Ok(String::from_utf8_lossy(out).replace("\n.br\n\n.br\n", "\n.sp\n"))
 }
 
 /// A section whose lines stay as they are.

@@ -25,6 +25,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 const PASSES: usize = 7;
 const SIGILL: i32 = 4;
 
+/// How an error begins that is about what is printed: it has an exit code of its own.
+pub const UNWRITTEN: &str = "the answer cannot be written";
+
 /// `hardware`
 #[derive(Debug, Args)]
 pub struct HardwareArgs {
@@ -56,7 +59,8 @@ impl HardwareArgs {
 /// Writes text and a newline.
 pub fn say(text: &str) -> Result<(), String> {
     let mut out = std::io::stdout();
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|e| e.to_string())
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    written.map_err(|e| format!("{UNWRITTEN}: {e}"))
 }
 
 /// The speed of this machine's memory; `None` if there is too little of it to tell.

@@ -54,6 +54,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { code, message }) => {
+            let code = if message.starts_with(machine::UNWRITTEN) { exit::WRITE } else { code };
             // One line for the operator, whatever a file calls its tensors; there is nobody to
             // tell that it cannot be written.
             let message = message.replace(char::is_control, " ");
@@ -78,7 +79,7 @@ fn serve(args: ServeArgs) -> Result<(), Failed> {
 }
 
 fn unwritten(error: std::io::Error) -> Failed {
-    Failed { code: exit::WRITE, message: format!("the answer cannot be written: {error}") }
+    Failed { code: exit::WRITE, message: format!("{}: {error}", machine::UNWRITTEN) }
 }
 
 fn software(message: String) -> Failed {

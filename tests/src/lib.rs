@@ -26,6 +26,12 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in the repository").into()
 }
 
+/// What configurations are compared with: the schema that is published for editors.
+pub fn config_validator() -> jsonschema::Validator {
+    let text = std::fs::read_to_string(root().join("docs/gateway.schema.json")).unwrap();
+    jsonschema::validator_for(&serde_json::from_str(&text).unwrap()).unwrap()
+}
+
 /// The demo model.
 pub fn demo_model() -> PathBuf {
     root().join("inference-core/demo-model/flotilla-demo.gguf")

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::client::Client;
-use crate::{SOON, demo_model, eventually};
+use crate::{SOON, config_validator, demo_model, eventually};
 
 /// The join key of all test fleets.
 pub const JOIN_KEY: &str = "a-join-key-for-tests-only";
@@ -325,6 +325,9 @@ impl Fleet {
         folder.write("admin.key", ADMIN_KEY);
         let admin = "admin: {listen: '127.0.0.1:0', key_file: admin.key}\n";
         let config = format!("listen: 127.0.0.1:0\n{admin}{entry}{nodes}{more}");
+        let tree: Value = serde_yaml::from_str(&config).unwrap();
+        let wrong = config_validator().validate(&tree).map_err(|e| e.to_string());
+        assert_eq!(wrong, Ok(()), "the gateway takes this, and the schema does not: {config}");
         let config = folder.write("gateway.yaml", config);
         let server =
             Server::start("flotilla-gateway", &["run", "--config", config.to_str().unwrap()]);

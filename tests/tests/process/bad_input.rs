@@ -146,8 +146,8 @@ fn flags_that_cannot_be_are_refused() {
     let join = ["--join", "ftp://x", "--join-key-file", empty.to_str().unwrap()];
     one_line(&serve(&model, &join), 65, &["empty.key", "is empty"]);
     one_line(&serve(&model, &["--name", "a b"]), 65, &["a b", "no name"]);
-    assert_eq!(serve(&model, &["--slots", "0"]).code, Some(2));
-    assert_eq!(serve(&model, &["--kernel", "mmx"]).code, Some(2));
+    assert_eq!(serve(&model, &["--slots", "0"]).code, Some(64));
+    assert_eq!(serve(&model, &["--kernel", "mmx"]).code, Some(64));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Everything that the gateway answers is what OpenAI's own description of its API says, with answers
-//! of a real agent. Skipped where the description is not beside the checkout.
+//! Everything that the gateway answers is what our description of the API says (docs/openapi.json), and what
+//! OpenAI's own says where it is beside the checkout, with answers of a real agent.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,47 @@ const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 const TEXT_KIND: &str = "CreateCompletionResponse";
 
+/// OpenAI's names of answers, and ours.
+const KINDS: [(&str, &str); 6] = [
+    ("ListModelsResponse", "ModelList"),
+    ("Model", "Model"),
+    ("CreateChatCompletionResponse", "ChatCompletion"),
+    ("CreateChatCompletionStreamResponse", "ChatChunk"),
+    (TEXT_KIND, "Completion"),
+    ("ErrorResponse", "ErrorBody"),
+];
+
+type Validators = BTreeMap<&'static str, Validator>;
+
 /// What answers are compared with, and what did not fit.
 struct Description {
-    validators: BTreeMap<&'static str, Validator>,
+    openai: Option<Validators>,
+    ours: Validators,
     wrong: Vec<String>,
     compared: usize,
 }
 
+fn validators(
+    components: &Value,
+    name: fn(&(&'static str, &'static str)) -> &'static str,
+) -> Validators {
+    let of = |kind: &(&'static str, &'static str)| {
+        let schema = json!({"$ref": format!("#/components/schemas/{}", name(kind)),
+            "components": components});
+        (kind.0, jsonschema::validator_for(&schema).unwrap())
+    };
+    KINDS.iter().map(of).collect()
+}
+
 impl Description {
-    fn read() -> Option<Self> {
+    fn read() -> Self {
+        let text = std::fs::read_to_string(root().join("docs/openapi.json")).unwrap();
+        let ours: Value = serde_json::from_str(&text).unwrap();
+        let ours = validators(&ours["components"], |kind| kind.1);
+        Self { openai: Self::of_openai(), ours, wrong: Vec::new(), compared: 0 }
+    }
+
+    fn of_openai() -> Option<Validators> {
         let path = root().join("../shared/data/openai-openapi/openapi.yaml");
         let Ok(text) = std::fs::read_to_string(&path) else {
             eprintln!("skipped: there is no {}", path.display());
@@ -34,27 +66,22 @@ impl Description {
         let all: serde_yaml::Value = serde_yaml::from_str(&text).unwrap();
         let mut components = serde_json::to_value(&all["components"]).unwrap();
         allow_null(&mut components);
-        let kinds = [
-            "ListModelsResponse",
-            "Model",
-            "CreateChatCompletionResponse",
-            "CreateChatCompletionStreamResponse",
-            TEXT_KIND,
-            "ErrorResponse",
-        ];
-        let validators = kinds.into_iter().map(|kind| {
-            let schema = json!({"$ref": format!("#/components/schemas/{kind}"),
-                "components": components});
-            (kind, jsonschema::validator_for(&schema).unwrap())
-        });
-        Some(Self { validators: validators.collect(), wrong: Vec::new(), compared: 0 })
+        Some(validators(&components, |kind| kind.0))
     }
 
     fn compare(&mut self, kind: &str, what: &str, value: &Value) {
         self.compared += 1;
-        for error in self.validators[kind].iter_errors(value) {
-            let at = error.instance_path().to_string();
-            self.wrong.push(format!("{kind} ({what}) at '{at}': {error}"));
+        let mut value = value.clone();
+        let all = [("ours", Some(&self.ours)), ("OpenAI's", self.openai.as_ref())];
+        for (whose, validators) in all {
+            if whose == "OpenAI's" && kind == TEXT_KIND {
+                say_the_end(&mut value);
+            }
+            let Some(validators) = validators else { continue };
+            for error in validators[kind].iter_errors(&value) {
+                let at = error.instance_path().to_string();
+                self.wrong.push(format!("{whose} {kind} ({what}) at '{at}': {error}"));
+            }
         }
     }
 
@@ -69,10 +96,7 @@ impl Description {
         let events: Vec<&[u8]> = payloads(&answer.body).collect();
         assert_eq!(events.last(), Some(&&b"[DONE]"[..]), "{what}");
         for event in &events[..events.len() - 1] {
-            let mut event: Value = serde_json::from_slice(event).unwrap();
-            if kind == TEXT_KIND {
-                say_the_end(&mut event);
-            }
+            let event: Value = serde_json::from_slice(event).unwrap();
             self.compare(kind, what, &event);
         }
     }
@@ -204,8 +228,8 @@ async fn refusals(description: &mut Description, client: &Client) {
 }
 
 #[tokio::test]
-async fn every_answer_is_what_openai_describes() {
-    let Some(mut description) = Description::read() else { return };
+async fn every_answer_is_what_we_describe_and_what_openai_does() {
+    let mut description = Description::read();
     let fleet = Fleet::start("").await;
     description.refusal("no node", 503, &fleet.client.chat(&chat("Hi")).await);
     let agent: Agent = fleet.join("a", &[]).await;

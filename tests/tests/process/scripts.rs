@@ -228,6 +228,6 @@ fn both_programs_explain_themselves() {
         assert!(parts.iter().all(|p| help.stdout.contains(p)), "{}", help.stdout);
         assert!(!help.stdout.contains("kernel-trial"), "roles of the agent itself are hidden");
         assert_eq!(run(program, &["--version"]).code, Some(0));
-        assert_eq!(run(program, &["--no-such-flag"]).code, Some(2));
+        assert_eq!(run(program, &["--no-such-flag"]).code, Some(64));
     }
 }

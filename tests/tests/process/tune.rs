@@ -97,5 +97,5 @@ fn a_model_that_cannot_be_tuned_is_refused_in_one_line() {
     let ran = run_command(place.command(&["tune", "missing.gguf"]));
     assert!(ran.code == Some(65) && ran.stderr.contains("missing.gguf"), "{ran:?}");
     let ran = run_command(place.command(&["tune", &place.model, "--poll", "101"]));
-    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert_eq!(ran.code, Some(64), "{ran:?}");
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// The fields of any generation request that the gateway routes by.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct Routed {
     /// The model's name.
     pub model: String,
@@ -16,10 +16,13 @@ pub struct Routed {
     #[serde(default)]
     pub service_tier: Option<String>,
     #[serde(default)]
+    #[schemars(skip)]
     max_tokens: Option<Value>,
     #[serde(default)]
+    #[schemars(skip)]
     max_completion_tokens: Option<Value>,
     #[serde(default)]
+    #[schemars(skip)]
     n: Option<Value>,
 }
 

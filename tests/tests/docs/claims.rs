@@ -1,0 +1,97 @@
+//! Claims name the tests that show them, and metrics and fields that exist.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use fleet_tests::root;
+
+use crate::current;
+
+/// Pages whose every section names a test.
+const CLAIMING: [&str; 2] = ["failures.md", "security.md"];
+
+fn collect(folder: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, text);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            text.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+fn sources(folders: &[&str]) -> String {
+    let mut text = String::new();
+    folders.iter().for_each(|folder| collect(&root().join(folder), &mut text));
+    text
+}
+
+/// Names of functions that are tests.
+fn tests() -> BTreeSet<String> {
+    let text = sources(&["gateway", "node-agent", "inference-core", "manual", "tests"]);
+    let mut names = BTreeSet::new();
+    for part in text.split("test]\n").skip(1).chain(text.split("_thread\")]\n").skip(1)) {
+        let line = part.lines().map(str::trim).find(|line| line.contains("fn "));
+        let name = line.and_then(|line| line.split("fn ").nth(1)?.split('(').next());
+        names.extend(name.map(String::from));
+    }
+    // Inside a macro of proptest.
+    let of_macro = text.split("#[test]\n").skip(1).filter_map(|part| {
+        part.trim_start().strip_prefix("fn ")?.split('(').next().map(String::from)
+    });
+    names.extend(of_macro);
+    names
+}
+
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn every_claim_names_a_test_that_exists() {
+    let tests = tests();
+    assert!(tests.len() > 500, "only {} tests were found", tests.len());
+    for page in CLAIMING {
+        let text = current::read(&format!("docs/{page}"));
+        for section in text.split("\n## ").skip(1) {
+            let title = section.lines().next().unwrap();
+            let shown: Vec<&str> = section.split("Shown by ").skip(1).collect();
+            assert!(!shown.is_empty(), "{page}: '{title}' names no test");
+            for names in shown.iter().map(|part| part.split(['.', '\n']).next().unwrap()) {
+                for name in code(names) {
+                    assert!(
+                        tests.contains(name),
+                        "{page}: '{title}' names {name}, which is no test"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn metrics_error_codes_and_keys_that_pages_name_exist() {
+    let source = sources(&["gateway/src", "node-agent/src"]);
+    let config = current::read("docs/config.md");
+    for page in ["failures.md", "security.md", "gpu-overflow.md", "tuning.md", "capacity.md"] {
+        let text = current::read(&format!("docs/{page}"));
+        for name in code(&text) {
+            let is_metric = name.starts_with("gateway_") || name.starts_with("node_");
+            if is_metric
+                && name.bytes().all(|b| b.is_ascii_lowercase() || b"_0123456789".contains(&b))
+            {
+                let short = name.trim_start_matches("gateway_");
+                let known = [name, short].iter().any(|n| source.contains(&format!("\"{n}\"")));
+                assert!(known, "{page}: there is no metric {name}");
+            }
+            let section = ["limits.", "timeouts.", "nodes.", "admin.", "cors.", "health."];
+            if let Some((_, key)) =
+                name.split_once('.').filter(|_| section.iter().any(|s| name.starts_with(s)))
+            {
+                let key = key.rsplit('.').next().unwrap();
+                assert!(config.contains(&format!("`{key}`")), "{page}: there is no key {name}");
+            }
+        }
+    }
+}

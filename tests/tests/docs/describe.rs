@@ -1,0 +1,294 @@
+//! docs/openapi.json, made of the types that requests are read into and answers are written from.
+
+use flotilla_gateway::admin::NodeList;
+use inference_protocol::openai;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema};
+use serde_json::{Map, Value, json};
+
+/// Other names of fields, which the types read and do not tell.
+pub const ALIASES: [(&str, &str, &str); 5] = [
+    ("SamplingFields", "typical_p", "typ_p"),
+    ("SamplingFields", "repeat_penalty", "repetition_penalty"),
+    ("ConstraintFields", "json_schema", "guided_json"),
+    ("Tokenize", "add_special", "add_special_tokens"),
+    ("Tokenize", "with_pieces", "return_token_strs"),
+];
+
+/// What is true of the whole.
+const ABOUT: &str = "One OpenAI-compatible endpoint in front of many CPU inference nodes. Fields of \
+    requests that are not described are let through and change nothing; answers have no others than \
+    these, but those of external endpoints, which are passed on as they are. What cannot be honoured \
+    gets a 400 that names the parameter.";
+
+/// The schemas of requests, and those of answers.
+struct Types {
+    requests: SchemaGenerator,
+    answers: SchemaGenerator,
+}
+
+impl Types {
+    fn new() -> Self {
+        let settings = || {
+            SchemaSettings::draft2020_12().with(|settings| {
+                settings.definitions_path = "/components/schemas".into();
+                settings.meta_schema = None;
+            })
+        };
+        let requests = settings().for_deserialize().into_generator();
+        Self { requests, answers: settings().for_serialize().into_generator() }
+    }
+
+    fn request<T: JsonSchema>(&mut self) -> Schema {
+        self.requests.subschema_for::<T>()
+    }
+
+    fn answer<T: JsonSchema>(&mut self) -> Schema {
+        self.answers.subschema_for::<T>()
+    }
+
+    /// All that were referred to.
+    fn components(mut self) -> Map<String, Value> {
+        let mut all = self.requests.take_definitions(true);
+        for (kind, of, name) in ALIASES {
+            let fields = &mut all[kind]["properties"];
+            let mut copy = fields[of].clone();
+            copy["description"] = format!("Another name of `{of}`.").into();
+            fields[name] = copy;
+        }
+        let mut answers = self.answers.take_definitions(true);
+        answers.values_mut().for_each(close);
+        all.extend(answers);
+        all.sort_keys();
+        all
+    }
+}
+
+/// Answers hold what is described and nothing else; a text that is always the same is said.
+fn close(schema: &mut Value) {
+    if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        for field in fields.values_mut() {
+            let said = field["description"].as_str().unwrap_or_default();
+            let constant = said.strip_prefix('`').and_then(|said| said.strip_suffix('`'));
+            let constant = constant
+                .filter(|text| !text.contains(['`', '.', ' ']) || text.starts_with("chat."));
+            if let (Some(text), true) = (constant, field["type"] == "string") {
+                field["const"] = text.to_string().into();
+            }
+        }
+        schema["additionalProperties"] = false.into();
+    }
+}
+
+/// The description.
+pub fn description() -> Value {
+    let mut types = Types::new();
+    let mut paths = Map::new();
+    generation(&mut types, &mut paths);
+    vectors(&mut types, &mut paths);
+    looking(&mut types, &mut paths);
+    tokens(&mut types, &mut paths);
+    operators(&mut types, &mut paths);
+    let error = types.answer::<openai::ErrorBody>();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Flotilla", "version": env!("CARGO_PKG_VERSION"), "description": ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [
+            {"name": "gateway", "description": "The gateway's public listener, and each agent's port."},
+            {"name": "agent", "description": "An agent's port alone."},
+            {"name": "operators", "description": "The gateway's second listener (admin.listen)."},
+        ],
+        "security": [{"key": []}],
+        "paths": paths,
+        "components": {
+            "schemas": types.components(),
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "An API key."},
+                "operators": {"type": "http", "scheme": "bearer",
+                    "description": "The key of admin.key_file."},
+            },
+            "parameters": parameters(),
+            "headers": headers(),
+            "responses": {"Error": {
+                "description": "What is wrong, as OpenAI says it. 429 and 503 say when to try again.",
+                "headers": {"Retry-After": {"$ref": "#/components/headers/Retry-After"},
+                    "x-request-id": {"$ref": "#/components/headers/x-request-id"}},
+                "content": {"application/json": {"schema": error}},
+            }},
+        },
+    })
+}
+
+fn parameters() -> Value {
+    let header = |name: &str, schema: Value, said: &str| json!({"name": name, "in": "header", "schema": schema, "description": said});
+    json!({
+        "class": header("x-flotilla-class", json!({"enum": ["interactive", "standard", "batch"],
+            "default": "standard"}), "How urgent it is."),
+        "deadline": header("x-flotilla-deadline-ms", json!({"type": "integer", "minimum": 1,
+            "maximum": 86400000}), "Milliseconds within which it must have a slot."),
+        "request": header("x-request-id", json!({"type": "string"}), "Comes back, and is logged."),
+        "trace": header("traceparent", json!({"type": "string"}), "W3C Trace Context."),
+    })
+}
+
+fn headers() -> Value {
+    let header = |said: &str| json!({"schema": {"type": "string"}, "description": said});
+    json!({
+        "x-request-id": header("As sent, or one of the gateway's."),
+        "x-flotilla-class": header("The class that was used."),
+        "x-flotilla-endpoint": header("The node, or external:NAME."),
+        "openai-processing-ms": header("Milliseconds until the answer began."),
+        "Retry-After": header("Seconds until it is worth trying again."),
+    })
+}
+
+/// An operation that reads a body.
+fn asks(tag: &str, said: &str, reads: Value, answers: Value) -> Value {
+    let parameters = ["class", "deadline", "request", "trace"];
+    let named = |name: &str| json!({"$ref": format!("#/components/parameters/{name}")});
+    let told = ["x-request-id", "x-flotilla-class", "x-flotilla-endpoint", "openai-processing-ms"];
+    let told: Map<String, Value> = told
+        .into_iter()
+        .map(|name| (name.into(), json!({"$ref": format!("#/components/headers/{name}")})))
+        .collect();
+    let mut operation = json!({
+        "tags": [tag],
+        "summary": said,
+        "requestBody": {"required": true, "content": {"application/json": {"schema": reads}}},
+        "responses": {
+            "200": {"description": "The answer.", "content": answers},
+            "default": {"$ref": "#/components/responses/Error"},
+        },
+    });
+    if tag == "gateway" {
+        operation["parameters"] = parameters.map(named).to_vec().into();
+        operation["responses"]["200"]["headers"] = told.into();
+    }
+    operation
+}
+
+fn as_json(schema: Schema) -> Value {
+    json!({"application/json": {"schema": schema}})
+}
+
+fn generation(types: &mut Types, paths: &mut Map<String, Value>) {
+    let shared = [
+        types.request::<openai::SamplingFields>(),
+        types.request::<openai::ConstraintFields>(),
+        types.request::<openai::Unserved>(),
+        types.request::<openai::Routed>(),
+    ];
+    let all = |own: Schema| json!({"allOf": [&[own][..], &shared[..]].concat()});
+    let chat = all(types.request::<openai::ChatRequest>());
+    let text = all(types.request::<openai::CompletionRequest>());
+    let answers = |whole: Schema, event: Schema| {
+        let events = json!({"schema": event, "description":
+            "Server-sent events: each is one of these, and the last is [DONE]."});
+        json!({"application/json": {"schema": whole}, "text/event-stream": events})
+    };
+    let chats = answers(
+        types.answer::<openai::ChatCompletion<'static>>(),
+        types.answer::<openai::ChatChunk<'static>>(),
+    );
+    let texts = types.answer::<openai::Completion<'static>>();
+    let texts = answers(texts.clone(), texts);
+    paths.insert(
+        "/v1/chat/completions".into(),
+        json!({"post": asks("gateway", "Answers a chat", chat, chats)}),
+    );
+    paths.insert(
+        "/v1/completions".into(),
+        json!({"post": asks("gateway", "Goes on with a text", text, texts)}),
+    );
+}
+
+fn vectors(types: &mut Types, paths: &mut Map<String, Value>) {
+    let reads = json!(types.request::<openai::EmbeddingsRequest>());
+    let answer = as_json(types.answer::<openai::Embeddings<'static>>());
+    let operation = asks("gateway", "Makes vectors of texts", reads, answer);
+    paths.insert("/v1/embeddings".into(), json!({"post": operation}));
+    let reads = json!(types.request::<openai::RerankRequest>());
+    let answer = as_json(types.answer::<openai::Reranked<'static>>());
+    let operation = asks("gateway", "Puts documents in the order of a query", reads, answer);
+    for path in ["/v1/rerank", "/rerank"] {
+        paths.insert(path.into(), json!({"post": operation}));
+    }
+}
+
+fn tokens(types: &mut Types, paths: &mut Map<String, Value>) {
+    let chat = json!(types.request::<openai::ChatRequest>());
+    let mut add = |path: &str, said: &str, reads: Value, answer: Schema| {
+        paths.insert(path.into(), json!({"post": asks("agent", said, reads, as_json(answer))}));
+    };
+    let reads = json!(types.request::<openai::Tokenize>());
+    add("/tokenize", "Makes tokens of a text", reads, types.answer::<openai::Tokenized>());
+    let reads = json!(types.request::<openai::Detokenize>());
+    let answer = types.answer::<openai::Detokenized<'static>>();
+    add("/detokenize", "Makes a text of tokens", reads, answer);
+    let answer = types.answer::<openai::Rendered<'static>>();
+    add("/apply-template", "Shows the prompt that a model reads", chat.clone(), answer);
+    let answer = types.answer::<openai::InputTokens>();
+    add("/v1/chat/completions/input_tokens", "Counts the tokens of a prompt", chat, answer);
+}
+
+/// An operation that only looks.
+fn looks(tag: &str, said: &str, content: Value) -> Value {
+    json!({
+        "tags": [tag],
+        "summary": said,
+        "responses": {
+            "200": {"description": said, "content": content},
+            "default": {"$ref": "#/components/responses/Error"},
+        },
+    })
+}
+
+fn looking(types: &mut Types, paths: &mut Map<String, Value>) {
+    let list = looks("gateway", "Lists models", as_json(types.answer::<openai::ModelList>()));
+    paths.insert("/v1/models".into(), json!({"get": list}));
+    let mut one = looks("gateway", "Shows a model", as_json(types.answer::<openai::Model>()));
+    one["parameters"] =
+        json!([{"name": "model", "in": "path", "required": true, "schema": {"type": "string"}}]);
+    paths.insert("/v1/models/{model}".into(), json!({"get": one}));
+    let text = || json!({"text/plain": {"schema": {"type": "string"}}});
+    let object = || json!({"application/json": {"schema": {"type": "object"}}});
+    for (path, said, content) in [
+        ("/livez", "Whether it runs", text()),
+        ("/readyz", "Whether a node can take a request; 503 if none can", text()),
+        ("/health", "The fleet in numbers; 503 while no node can take a request", object()),
+        ("/openapi.json", "This description", object()),
+    ] {
+        let mut operation = looks("gateway", said, content);
+        operation["security"] = json!([]);
+        paths.insert(path.into(), json!({"get": operation}));
+    }
+}
+
+fn operators(types: &mut Types, paths: &mut Map<String, Value>) {
+    let mut metrics = looks(
+        "operators",
+        "Prometheus' text format 0.0.4",
+        json!({"text/plain": {"schema": {"type": "string"}}}),
+    );
+    metrics["security"] = json!([]);
+    paths.insert("/metrics".into(), json!({"get": metrics}));
+    let nodes = as_json(types.answer::<NodeList>());
+    let mut list = looks("operators", "Lists the nodes", nodes.clone());
+    list["security"] = json!([{"operators": []}]);
+    paths.insert("/admin/v1/nodes".into(), json!({"get": list}));
+    for (action, said) in [
+        ("cordon", "Sends a node nothing new"),
+        ("drain", "The same, and lets what it has go on elsewhere"),
+        ("uncordon", "Sends a node requests again"),
+    ] {
+        let mut operation = looks("operators", said, nodes.clone());
+        operation["security"] = json!([{"operators": []}]);
+        operation["parameters"] =
+            json!([{"name": "node", "in": "path", "required": true, "schema": {"type": "string"}}]);
+        paths.insert(format!("/admin/v1/nodes/{{node}}/{action}"), json!({"post": operation}));
+    }
+}

@@ -1,0 +1,201 @@
+//! docs/openapi.json is what the code says, and what a real gateway and a real agent do.
+
+use std::collections::BTreeSet;
+
+use fleet_tests::process::{Agent, Fleet};
+use fleet_tests::{chat, root};
+use inference_protocol::openai;
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use crate::current;
+use crate::describe::{ALIASES, description};
+
+fn shipped() -> Value {
+    serde_json::from_str(&current::read("docs/openapi.json")).unwrap()
+}
+
+/// What answers of a kind are compared with.
+fn validator(kind: &str) -> Validator {
+    let components = shipped()["components"].clone();
+    let schema = json!({"$ref": format!("#/components/schemas/{kind}"), "components": components});
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+#[test]
+fn the_description_is_the_one_of_this_code() {
+    current::check("docs/openapi.json", &format!("{:#}\n", description()));
+}
+
+#[test]
+fn everything_that_it_refers_to_is_in_it() {
+    fn walk(whole: &Value, part: &Value, found: &mut usize) {
+        match part {
+            Value::Array(items) => items.iter().for_each(|item| walk(whole, item, found)),
+            Value::Object(fields) => {
+                if let Some(target) = fields.get("$ref").and_then(Value::as_str) {
+                    assert!(whole.pointer(&target[1..]).is_some(), "{target} leads nowhere");
+                    *found += 1;
+                }
+                fields.values().for_each(|field| walk(whole, field, found));
+            }
+            _ => {}
+        }
+    }
+    let (whole, mut found) = (shipped(), 0);
+    walk(&whole, &whole, &mut found);
+    assert!(found > 100, "{found}");
+    for kind in whole["components"]["schemas"].as_object().unwrap().keys() {
+        validator(kind);
+    }
+}
+
+#[test]
+fn other_names_of_fields_are_all_told() {
+    let mut known: BTreeSet<String> = ALIASES.iter().map(|(_, _, name)| (*name).into()).collect();
+    for file in ["request", "embeddings", "tokens"] {
+        let source = current::read(&format!("inference-core/protocol/src/openai/{file}.rs"));
+        for name in source.split("alias = \"").skip(1) {
+            let name = name.split('"').next().unwrap();
+            assert!(known.remove(name), "{name} is not described");
+        }
+    }
+    assert!(known.is_empty(), "described, and not read: {known:?}");
+}
+
+/// Names of fields, parameters, headers and paths.
+fn described() -> BTreeSet<String> {
+    fn walk(part: &Value, names: &mut BTreeSet<String>) {
+        match part {
+            Value::Array(items) => items.iter().for_each(|item| walk(item, names)),
+            Value::Object(fields) => {
+                for key in ["properties", "paths", "headers"] {
+                    let of = fields.get(key).and_then(Value::as_object).into_iter().flatten();
+                    names.extend(of.map(|(name, _)| name.clone()));
+                }
+                names.extend(fields.get("name").and_then(Value::as_str).map(String::from));
+                fields.values().for_each(|field| walk(field, names));
+            }
+            _ => {}
+        }
+    }
+    let mut names = BTreeSet::new();
+    walk(&shipped(), &mut names);
+    names
+}
+
+#[test]
+fn every_field_and_path_of_the_reference_is_described() {
+    let names = described();
+    let page = current::read("docs/api.md");
+    let page = page.split("### Traces").next().unwrap();
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let mut compared = 0;
+    for cell in rows.map(|row| row.split('|').nth(1).unwrap()) {
+        for name in cell.split('`').skip(1).step_by(2) {
+            let name = name.trim_start_matches("POST ").trim_start_matches("GET ");
+            let name = name.replace("NAME", "{node}");
+            assert!(names.contains(&name), "docs/openapi.json does not know {name}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 60, "only {compared} names were found");
+    let refused = page.split("These are refused unless they ask for nothing:").nth(1).unwrap();
+    for name in refused.split("\n\n").next().unwrap().split('`').skip(1).step_by(2) {
+        assert!(names.contains(name), "docs/openapi.json does not know {name}");
+    }
+}
+
+#[test]
+fn an_answer_with_a_field_that_nobody_described_is_refused() {
+    let usage = openai::Usage::new(3, 4, 1);
+    let mut answer = json!({"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m",
+        "choices": [{"text": "a", "index": 0, "logprobs": null, "finish_reason": "stop"}],
+        "usage": usage});
+    let validator = validator("Completion");
+    assert!(validator.is_valid(&answer), "{:?}", validator.validate(&answer));
+    answer["usage"]["invented_tokens"] = 1.into();
+    assert!(!validator.is_valid(&answer));
+    answer["usage"] = json!(usage);
+    answer["object"] = "text.completion".into();
+    assert!(!validator.is_valid(&answer));
+}
+
+/// Values just beyond the bounds of a field, and at them.
+fn bounds(field: &Value) -> Vec<(Value, bool)> {
+    let is_integer = field["type"].to_string().contains("integer");
+    let mut values = Vec::new();
+    for (bound, step) in [("minimum", -1.0), ("maximum", 1.0)] {
+        let Some(bound) = field[bound].as_f64() else { continue };
+        let number = |value: f64| if is_integer { json!(value as i64) } else { json!(value) };
+        values.push((number(bound), true));
+        values.push((number(bound + step), false));
+    }
+    values
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bounds_of_fields_are_those_of_a_real_agent() {
+    let agent = Agent::start(&[]).await;
+    let schemas = shipped()["components"]["schemas"].clone();
+    let mut compared = 0;
+    for kind in ["SamplingFields", "ChatRequest"] {
+        for (name, field) in schemas[kind]["properties"].as_object().unwrap() {
+            for (value, is_right) in bounds(field) {
+                let mut request = chat("Hi");
+                request["max_tokens"] = 1.into();
+                if name == "top_logprobs" {
+                    request["logprobs"] = true.into();
+                }
+                request[name] = value.clone();
+                let answer = agent.client.chat(&request).await;
+                // What a type cannot hold is refused by its place too.
+                let said = answer.json();
+                assert_eq!(answer.status == 200, is_right, "{name} {value}: {said}");
+                assert!(is_right || said["error"]["param"] == **name, "{name} {value}: {said}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 30, "only {compared} values were sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_about_tokens_and_vectors_are_as_described() {
+    let agent = Agent::start(&[]).await;
+    let text = json!({"content": "Paris", "with_pieces": true});
+    let asked = [
+        ("/tokenize", "Tokenized", text),
+        ("/detokenize", "Detokenized", json!({"tokens": [300, 301]})),
+        ("/apply-template", "Rendered", chat("Hi")),
+        ("/v1/chat/completions/input_tokens", "InputTokens", chat("Hi")),
+    ];
+    for (path, kind, request) in asked {
+        compare(&agent, path, kind, &request).await;
+    }
+    let vectors = Agent::start(&["--pooling", "mean"]).await;
+    for encoding in ["float", "base64"] {
+        let request =
+            json!({"model": "flotilla-demo", "input": ["a", "b"], "encoding_format": encoding});
+        compare(&vectors, "/v1/embeddings", "Embeddings", &request).await;
+    }
+}
+
+async fn compare(agent: &Agent, path: &str, kind: &str, request: &Value) {
+    let answer = agent.client.post(path, request.to_string()).await;
+    assert_eq!(answer.status, 200, "{path}: {:?}", answer.body);
+    let (validator, answer) = (validator(kind), answer.json());
+    assert!(validator.is_valid(&answer), "{path}: {:?} in {answer}", validator.validate(&answer));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gateway_serves_the_description_and_lists_nodes_as_described() {
+    let fleet = Fleet::start("").await;
+    let served = fleet.client.with_key(None).get("/openapi.json").await;
+    assert_eq!((served.status, served.json()), (200, shipped()));
+    let _agent = fleet.join("a", &[]).await;
+    let nodes = fleet.admin.get("/admin/v1/nodes").await.json();
+    let validator = validator("NodeList");
+    assert!(validator.is_valid(&nodes), "{:?} in {nodes}", validator.validate(&nodes));
+    assert!(root().join("docs/openapi.json").exists());
+}
