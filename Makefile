@@ -5,7 +5,7 @@
 CARGO := cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
-SDK := $(addprefix target/sdk/,openai langchain litellm instructor node)
+SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node)
 BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid

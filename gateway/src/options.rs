@@ -26,7 +26,7 @@ pub const EXAMPLES: &[Example] = &[
     ("key new", "flotilla-gateway key new --config gateway.yaml --name team-a"),
     (
         "key new",
-        "flotilla-gateway key new --keys-file keys.yaml --name batch --class-max batch \
+        "flotilla-gateway key new --keys-file keys.yaml --name batch --class-max batch \\\n      \
          --tokens-per-minute 100000",
     ),
     ("key list", "flotilla-gateway key list --config gateway.yaml"),
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn every_example_is_a_command_line_that_is_understood() {
         for (_, example) in EXAMPLES {
-            let line = example.split(['>', '|']).next().unwrap();
+            let line = example.split(['>', '|']).next().unwrap().replace("\\\n", " ");
             let words = line.split_whitespace().skip_while(|word| word.contains('='));
             let read = Cli::try_parse_from(words);
             assert!(read.is_ok(), "{example}: {}", read.unwrap_err());

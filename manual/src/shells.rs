@@ -5,8 +5,24 @@ use clap_complete::Shell;
 
 /// A script that teaches a shell the commands and flags of a program.
 pub fn completions(program: &Command, shell: Shell) -> Vec<u8> {
-    let mut script = Vec::new();
     let name = program.get_name().to_string();
+    if shell != Shell::Bash {
+        return script(program, shell, &name);
+    }
+    // The generator for bash takes the dash of a program's name for a space in half of its places, and
+    // then completes nothing below a command. So it sees a name without one; only the last lines, which
+    // bind the function to the program, need the real one.
+    let plain = name.replace('-', "_");
+    let script = String::from_utf8_lossy(&script(program, shell, &plain)).into_owned();
+    let lines = script.lines().map(|line| match line.trim_start().starts_with("complete -F") {
+        true => line.strip_suffix(&plain).map_or(line.into(), |line| format!("{line}{name}")),
+        false => line.to_string(),
+    });
+    lines.flat_map(|line| (line + "\n").into_bytes()).collect()
+}
+
+fn script(program: &Command, shell: Shell, name: &str) -> Vec<u8> {
+    let mut script = Vec::new();
     clap_complete::generate(shell, &mut visible(program), name, &mut script);
     script
 }

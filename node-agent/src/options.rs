@@ -31,7 +31,7 @@ pub const EXAMPLES: &[Example] = &[
     ("serve", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
     (
         "serve",
-        "flotilla-agent serve --model model.gguf --join https://gateway.example:8080 \
+        "flotilla-agent serve --model model.gguf --join https://gateway.example:8080 \\\n      \
          --join-key-file join.key",
     ),
     (
@@ -47,7 +47,7 @@ pub const EXAMPLES: &[Example] = &[
     ("plan", "flotilla-agent plan model.gguf --memory-mib 3500 --context-tokens 4096 --slots 2"),
     (
         "plan",
-        "flotilla-agent plan model.gguf --requests-per-day 20000 --prompt-tokens 600 \
+        "flotilla-agent plan model.gguf --requests-per-day 20000 --prompt-tokens 600 \\\n      \
          --answer-tokens 200 --price-per-hour 0.02 --gpu-price-per-hour 1.20",
     ),
     ("check", "flotilla-agent check model.gguf"),
@@ -356,8 +356,8 @@ mod tests {
     #[test]
     fn every_example_is_a_command_line_that_is_understood() {
         for (_, example) in EXAMPLES {
-            let words = example.split(['>', '|']).next().unwrap().split_whitespace();
-            let read = Cli::try_parse_from(words);
+            let line = example.split(['>', '|']).next().unwrap().replace("\\\n", " ");
+            let read = Cli::try_parse_from(line.split_whitespace());
             assert!(read.is_ok(), "{example}: {}", read.unwrap_err());
         }
     }

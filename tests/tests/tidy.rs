@@ -214,12 +214,9 @@ fn the_reference_of_the_api_names_every_field_that_is_read() {
 
 #[test]
 fn links_between_documents_lead_somewhere() {
-    for document in [
-        "README.md",
-        "ARCHITECTURE.md",
-        "CHANGELOG.md",
-        "inference-core/demo-model/README.md",
-    ] {
+    for document in
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "inference-core/demo-model/README.md"]
+    {
         let folder = root().join(document).parent().unwrap().to_path_buf();
         for part in read(document).split("](").skip(1) {
             let target = part.split([')', '#']).next().unwrap();

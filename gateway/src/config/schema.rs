@@ -89,8 +89,6 @@ fn insert(root: &mut Value, key: Key) {
         if let Some(Value::Array(names)) = required {
             names.push(name.into());
         }
-        // What has a key that must be there cannot be left empty.
-        at["type"] = json!("object");
     }
     let schema = if key.required { key.schema } else { optional(key.schema) };
     at["properties"][name] = schema;
@@ -156,7 +154,6 @@ mod tests {
         let key = &schema["properties"]["keys"]["items"];
         assert_eq!(key["required"], json!(["name", "sha256"]));
         assert_eq!(key["properties"]["class_max"]["enum"][0], "interactive");
-        assert_eq!(schema["properties"]["tls"]["type"], "object");
         assert_eq!(schema["properties"]["limits"]["type"], json!(["object", "null"]));
     }
 }

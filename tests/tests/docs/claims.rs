@@ -30,17 +30,15 @@ fn sources(folders: &[&str]) -> String {
 /// Names of functions that are tests.
 fn tests() -> BTreeSet<String> {
     let text = sources(&["gateway", "node-agent", "inference-core", "manual", "tests"]);
-    let mut names = BTreeSet::new();
-    for part in text.split("test]\n").skip(1).chain(text.split("_thread\")]\n").skip(1)) {
-        let line = part.lines().map(str::trim).find(|line| line.contains("fn "));
-        let name = line.and_then(|line| line.split("fn ").nth(1)?.split('(').next());
-        names.extend(name.map(String::from));
+    let (mut names, mut is_test) = (BTreeSet::new(), false);
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            is_test = true;
+        } else if let Some((_, rest)) = line.split_once("fn ").filter(|_| is_test) {
+            names.extend(rest.split('(').next().map(String::from));
+            is_test = false;
+        }
     }
-    // Inside a macro of proptest.
-    let of_macro = text.split("#[test]\n").skip(1).filter_map(|part| {
-        part.trim_start().strip_prefix("fn ")?.split('(').next().map(String::from)
-    });
-    names.extend(of_macro);
     names
 }
 

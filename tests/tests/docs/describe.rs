@@ -19,7 +19,8 @@ pub const ALIASES: [(&str, &str, &str); 5] = [
 const ABOUT: &str = "One OpenAI-compatible endpoint in front of many CPU inference nodes. Fields of \
     requests that are not described are let through and change nothing; answers have no others than \
     these, but those of external endpoints, which are passed on as they are. What cannot be honoured \
-    gets a 400 that names the parameter.";
+    gets a 400 that names the parameter. A stream is a list of server-sent events; the last one is \
+    [DONE].";
 
 /// The schemas of requests, and those of answers.
 struct Types {
@@ -182,12 +183,15 @@ fn generation(types: &mut Types, paths: &mut Map<String, Value>) {
         types.request::<openai::Unserved>(),
         types.request::<openai::Routed>(),
     ];
-    let all = |own: Schema| json!({"allOf": [&[own][..], &shared[..]].concat()});
+    let all = |own: Schema| {
+        let parts = [&[own][..], &shared[..]].concat();
+        json!({"allOf": parts})
+    };
     let chat = all(types.request::<openai::ChatRequest>());
     let text = all(types.request::<openai::CompletionRequest>());
     let answers = |whole: Schema, event: Schema| {
-        let events = json!({"schema": event, "description":
-            "Server-sent events: each is one of these, and the last is [DONE]."});
+        // Each event is one of these, and the last is [DONE].
+        let events = json!({"schema": event});
         json!({"application/json": {"schema": whole}, "text/event-stream": events})
     };
     let chats = answers(

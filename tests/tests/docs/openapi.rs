@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fleet_tests::process::{Agent, Fleet};
+use fleet_tests::process::{Agent, Fleet, run_command};
 use fleet_tests::{chat, root};
 use inference_protocol::openai;
 use jsonschema::Validator;
@@ -25,6 +25,22 @@ fn validator(kind: &str) -> Validator {
 #[test]
 fn the_description_is_the_one_of_this_code() {
     current::check("docs/openapi.json", &format!("{:#}\n", description()));
+}
+
+#[test]
+fn it_is_openapi() {
+    let python = root().join("target/sdk/openapi/bin/python");
+    if !python.exists() {
+        eprintln!("skipped: there is no {}; 'make setup-test' installs it", python.display());
+        return;
+    }
+    let mut command = std::process::Command::new(python);
+    command.arg("-c").arg(
+        "import json, sys; from openapi_spec_validator import validate; validate(json.load(open(sys.argv[1])))",
+    );
+    command.arg(root().join("docs/openapi.json"));
+    let ran = run_command(command);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }
 
 #[test]
@@ -99,7 +115,7 @@ fn every_field_and_path_of_the_reference_is_described() {
             compared += 1;
         }
     }
-    assert!(compared > 60, "only {compared} names were found");
+    assert!(compared > 50, "only {compared} names were found");
     let refused = page.split("These are refused unless they ask for nothing:").nth(1).unwrap();
     for name in refused.split("\n\n").next().unwrap().split('`').skip(1).step_by(2) {
         assert!(names.contains(name), "docs/openapi.json does not know {name}");

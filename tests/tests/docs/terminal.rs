@@ -9,8 +9,9 @@ use fleet_tests::process::{Folder, binary, run, run_command};
 const PROGRAMS: [&str; 2] = ["flotilla-gateway", "flotilla-agent"];
 
 fn has(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-    let found = { found }.status().is_ok();
+    let mut command = Command::new(program);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let found = command.status().is_ok();
     if !found {
         eprintln!("skipped: there is no {program}");
     }
@@ -19,13 +20,12 @@ fn has(program: &str) -> bool {
 
 /// What bash offers after some words, with the script of a program.
 fn offered(program: &str, words: &[&str]) -> Vec<String> {
-    let function = format!("_{}", program.replace('-', "__"));
     let script = format!(
         "set -euo pipefail\n\
          source <(\"{}\" completions bash)\n\
-         complete -p {program} >/dev/null\n\
+         FUNCTION=$(complete -p {program} | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n\
          COMP_WORDS=({program} {}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
-         {function} {program} \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"\n\
+         \"$FUNCTION\" {program} \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"\n\
          printf '%s\\n' \"${{COMPREPLY[@]}}\"",
         binary(program).display(),
         words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
@@ -118,7 +118,7 @@ fn help_shows_examples_units_and_exit_codes() {
         }
     }
     let serve = run("flotilla-agent", &["serve", "--help"]).stdout;
-    for part in ["Gateways to join:", "<SECONDS>", "[default: 30]", "Examples:\n"] {
+    for part in ["Gateways to join:", "<SECONDS>", "[default: ", "Examples:\n"] {
         assert!(serve.contains(part), "no {part} in {serve}");
     }
 }
