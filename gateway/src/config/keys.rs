@@ -102,9 +102,9 @@ fn read_entry(mut item: Section, seen: &mut Seen, problems: &mut Problems) -> Op
     item.pattern("name", NAME_PATTERN);
     item.pattern("sha256", "^[0-9A-Fa-f]{64}$");
     let class_max =
-        item.choice("class_max", &Class::ALL, Class::name, Class::Interactive, problems);
+        item.choice("class_max", (&Class::ALL, Class::name), Class::Interactive, problems);
     let external =
-        item.choice("external", &External::ALL, External::name, External::Overflow, problems);
+        item.choice("external", (&External::ALL, External::name), External::Overflow, problems);
     let deadline_ms = item.optional_number("deadline_ms", 1..=DEADLINE_MS_MAX, problems);
     let deadline = deadline_ms.map(Duration::from_millis);
     let tokens_max = item.limit("max_tokens", problems);

@@ -270,7 +270,8 @@ fn read_state_file(root: &mut Section, files: &Files, problems: &mut Problems) -
 
 /// How endpoints are chosen, and when a second one is asked.
 fn read_routing(mut section: Section, problems: &mut Problems) -> (Policy, Option<Duration>) {
-    let policy = section.choice("policy", &Policy::ALL, Policy::name, Policy::default(), problems);
+    let policy =
+        section.choice("policy", (&Policy::ALL, Policy::name), Policy::default(), problems);
     let hedge_ms = section.number("hedge_ms", 0, 0..=3_600_000, problems);
     section.finish(problems);
     let hedge = (hedge_ms > 0).then(|| Duration::from_millis(hedge_ms));

@@ -280,12 +280,11 @@ impl Section {
         }
     }
 
-    /// One of some names; the first of `all` is what `default` means.
+    /// One of some that have names.
     pub fn choice<T: Copy>(
         &mut self,
         key: &str,
-        all: &[T],
-        name: fn(T) -> &'static str,
+        (all, name): (&[T], fn(T) -> &'static str),
         default: T,
         problems: &mut Problems,
     ) -> Option<T> {

@@ -2,7 +2,7 @@
 //!
 //! A comment on the line before a block tells: `<!-- file: NAME -->` writes it into a file, `<!-- serves -->`
 //! leaves it running until the page ends, `<!-- prints: TEXT -->` wants that in its output, and
-//! `<!-- not run: REASON -->` leaves it out. Blocks of shell without a comment are run, and must succeed.
+//! `<!-- not run: needs SOMETHING -->` (or only the end of that) leaves it out. Blocks of shell without a comment are run, and must succeed.
 
 /// What is done with a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +54,7 @@ fn what(language: &str, before: &str) -> Do {
             assert!(rest.starts_with("needs "), "why is it not run? {before}");
             Do::Leave(rest.into())
         }
+        (word, _) if word.starts_with("needs ") => Do::Leave(word.into()),
         ("file", _) => Do::Write(rest.into()),
         ("serves", "sh") => Do::Serve,
         ("prints", "sh") => Do::Run(Some(rest.into())),

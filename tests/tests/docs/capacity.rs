@@ -78,3 +78,23 @@ fn speeds_come_from_a_file_of_tune_or_from_what_was_tuned_here() {
     assert!(from_cache["capacity"]["source"].as_str().unwrap().starts_with("tuned here, in "));
     assert!(from_file["capacity"]["source"].as_str().unwrap().contains("speeds.json"));
 }
+
+#[test]
+fn the_page_shows_what_is_printed() {
+    let page = crate::current::read("docs/capacity.md");
+    let shown = page.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
+    let asked = page.split("```sh\n").find(|block| block.contains("--gpu-price-per-hour"));
+    let asked = asked.unwrap().split("```").next().unwrap().replace("\\\n", " ");
+    let words: Vec<&str> = asked.split_whitespace().skip(1).collect();
+    let model = demo_model();
+    let model = model.to_str().unwrap();
+    let words: Vec<&str> =
+        words.into_iter().map(|word| if word == "model.gguf" { model } else { word }).collect();
+    let ran = run("flotilla-agent", &words);
+    assert!(
+        ran.stdout.contains(shown.trim_end()),
+        "{}\nis shown, and this printed:\n{}",
+        shown,
+        ran.stdout
+    );
+}
