@@ -124,7 +124,7 @@ pub fn status<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Bod
         "/readyz" if is_ready(gateway) => respond::text(StatusCode::OK, "ready\n"),
         "/readyz" => respond::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         "/health" => health(gateway),
-        "/openapi.json" => respond::json(DESCRIPTION.into()),
+        "/openapi.json" => respond::json(DESCRIPTION),
         _ => return Err(Error::UnknownPath),
     };
     only(request, "GET, HEAD").map(|()| answer)

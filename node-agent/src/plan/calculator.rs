@@ -16,14 +16,14 @@ use crate::tune::measured;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Capacity and cost")]
 pub struct CapacityArgs {
-    /// Tell how many nodes so many requests a day take
+    /// Tell how many nodes so many requests a day take [default: not told, the memory plan only]
     #[arg(long, value_name = "REQUESTS", value_parser = positive,
         requires_all = ["prompt_tokens", "answer_tokens"])]
     pub requests_per_day: Option<f64>,
-    /// Tokens of an average prompt; needed with --requests-per-day
+    /// Tokens of an average prompt; needed with --requests-per-day [default: none]
     #[arg(long, value_name = "TOKENS", value_parser = positive, requires = "requests_per_day")]
     pub prompt_tokens: Option<f64>,
-    /// Tokens of an average answer; needed with --requests-per-day
+    /// Tokens of an average answer; needed with --requests-per-day [default: none]
     #[arg(long, value_name = "TOKENS", value_parser = positive, requires = "requests_per_day")]
     pub answer_tokens: Option<f64>,
     /// Share of the prompts' tokens that begin like an earlier prompt, 0 to 1
