@@ -58,4 +58,19 @@ mod tests {
             assert!(!script.contains("sink"), "{shell}: {script}");
         }
     }
+
+    #[test]
+    fn a_program_with_a_dash_in_its_name_is_completed_below_its_commands() {
+        let key = Command::new("key").subcommand(Command::new("revoke"));
+        let program = Command::new("boat-yard").subcommand(key);
+        let script = String::from_utf8(completions(&program, Shell::Bash)).unwrap();
+        // What is chosen by the words before, and what is offered for it, have the same name.
+        assert_eq!(script.matches("cmd=\"boat_yard__subcmd__key\"").count(), 1, "{script}");
+        assert!(script.contains("        boat_yard__subcmd__key)\n"), "{script}");
+        let bound = script.lines().filter(|line| line.contains("complete -F"));
+        assert!(bound.clone().count() > 0, "{script}");
+        for line in bound {
+            assert!(line.contains("-F _boat_yard ") && line.ends_with(" boat-yard"), "{line}");
+        }
+    }
 }
