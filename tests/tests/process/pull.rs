@@ -120,7 +120,7 @@ fn a_file_that_is_there_is_not_pulled_again_and_another_one_not_replaced() {
     folder.write("m.gguf", "another file");
     for arguments in [vec![&url[..]], vec![&url, "--sha256", &digest]] {
         let ran = pull(&folder, &arguments);
-        assert!(ran.code == Some(73) && ran.stderr.contains("--force"), "{ran:?}");
+        assert!(ran.code == Some(74) && ran.stderr.contains("--force"), "{ran:?}");
         assert_eq!(read(&folder, "m.gguf"), b"another file");
     }
     let forced = pull(&folder, &[&url, "--force"]);
