@@ -20,7 +20,7 @@ from files import Cluster, publish, within
 
 MODEL = chart.ROOT / "inference-core/demo-model/flotilla-demo.gguf"
 PROGRAMS = {"flotilla-gateway": os.environ["FLOTILLA_GATEWAY"], "flotilla-agent": os.environ["FLOTILLA_AGENT"]}
-FOLDERS = ["/etc/flotilla/", "/models"]
+FOLDERS = ["/etc/flotilla/", "/var/lib/flotilla/", "/models"]
 SOON = 60
 
 

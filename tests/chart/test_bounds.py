@@ -63,7 +63,7 @@ class Bounds(unittest.TestCase):
             is_private = name.endswith("key.pem")
             is_key = name.endswith(".key")
             text = "a-key-of-sixteen-or-more" if is_key else made["tls.key" if is_private else "tls.crt"]
-            if not name.endswith(".yaml"):
+            if not name.endswith((".yaml", ".json")):
                 (self.folder / name).write_text(text)
 
     def resolve(self, schema):

@@ -9,7 +9,7 @@ import unittest
 import chart
 from files import Cluster, certificate, within
 
-FOLDERS = ["/etc/flotilla/", "/run/node/"]
+FOLDERS = ["/etc/flotilla/", "/run/node/", "/var/lib/flotilla/"]
 
 
 def secrets(folder):

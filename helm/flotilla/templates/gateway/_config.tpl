@@ -15,7 +15,7 @@
 
 {{/* Folders of the gateway's container that hold files, with commas. */}}
 {{- define "flotilla.folders" -}}
-{{- $folders := list "/etc/flotilla/join/" "/etc/flotilla/admin/" "/etc/flotilla/keys/" -}}
+{{- $folders := list "/etc/flotilla/join/" "/etc/flotilla/admin/" "/etc/flotilla/keys/" "/var/lib/flotilla/" -}}
 {{- range $name, $_ := .Values.gateway.secrets -}}
 {{- $folders = append $folders (printf "/etc/flotilla/secrets/%s/" $name) -}}
 {{- end -}}

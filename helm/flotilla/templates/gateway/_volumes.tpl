@@ -12,6 +12,9 @@
 - name: keys
   mountPath: /etc/flotilla/keys
   readOnly: true
+# Where a state_file may be: a container that is started again finds it, another pod does not.
+- name: state
+  mountPath: /var/lib/flotilla
 {{- range $name, $_ := .Values.gateway.secrets }}
 - name: secret-{{ $name }}
   mountPath: /etc/flotilla/secrets/{{ $name }}
@@ -28,6 +31,9 @@
 {{ include "flotilla.secretFile" (dict "name" "admin" "secret" (include "flotilla.adminSecret" .) "key" .Values.admin.secretKey "file" "admin.key") }}
 {{ include "flotilla.secretFile" (dict "name" "keys" "secret" (.Values.apiKeys.existingSecret | default (printf "%s-api-keys" $name)) "key" .Values.apiKeys.secretKey "file" "keys.yaml") }}
     optional: true
+- name: state
+  emptyDir:
+    sizeLimit: 64Mi
 {{- range $name, $secret := .Values.gateway.secrets }}
 - name: secret-{{ $name }}
   secret:
