@@ -5,7 +5,9 @@
 CARGO := cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
-SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node)
+SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node grafana)
+# What binaries that are installed tell in their metrics.
+REVISION := FLOTILLA_REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
@@ -19,10 +21,10 @@ CHART := target/chart/done target/chart/node/done
 ## The binaries as they are installed, in target/dist: optimised across crates. llama.cpp is compiled
 ## once more for this.
 dist: setup
-	$(CARGO) build --profile dist --locked --workspace --bins
+	$(REVISION) $(CARGO) build --profile dist --locked --workspace --bins
 
 dist-gateway: setup
-	$(CARGO) build --profile dist --locked --package flotilla-gateway
+	$(REVISION) $(CARGO) build --profile dist --locked --package flotilla-gateway
 
 ## A gateway, two nodes and one streamed chat. ONCE=1 stops after the answer, PORT= is the
 ## gateway's.
@@ -41,6 +43,7 @@ setup:
 
 setup-test:
 	@scripts/setup.sh test
+	@scripts/prometheus.sh
 	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART)
 
 # An environment for each client package; most of what they bring along is never compiled.
@@ -84,6 +87,16 @@ chart-files:
 	    ! grep -q '^groups:' $$file || cp $$file $(FILES)/prometheus; \
 	done
 
+# What checks the types of dashboards.
+target/sdk/grafana/done: tests/grafana/package.json tests/grafana/package-lock.json
+	@if command -v npm >/dev/null; then \
+	    echo "Installing Grafana's types for the tests"; \
+	    mkdir -p $(@D) && cp $^ $(@D) && \
+	    npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null && touch $@; \
+	else \
+	    echo "skipped: the test of the types of dashboards needs npm"; \
+	fi
+
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CHOICE) --all-targets -- -D warnings
@@ -97,6 +110,7 @@ end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test edge -- --test-threads=2
 	$(CARGO) test $(CHOICE) --test kubernetes -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test docs -- --test-threads=1
+	$(CARGO) test $(CHOICE) --test observability -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
 
 ## Writes anew what in docs/ is made of the code. Twice, because the gateway serves one of the files.

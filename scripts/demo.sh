@@ -41,18 +41,21 @@ fail() {
     exit 1
 }
 
-# Starts a program of ours: start LOG-NAME PROGRAM ARGUMENTS... It ends with this script,
-# even if that is killed.
-start() {
+# Starts a program: start_any LOG-NAME PROGRAM ARGUMENTS... It ends with this script, even if that
+# is killed.
+start_any() {
     local log=$work/$1.log
     shift
     if command -v setpriv >/dev/null; then
-        setpriv --pdeathsig TERM "$bin/$1" "${@:2}" >"$log" 2>&1 </dev/null &
+        setpriv --pdeathsig TERM "$@" >"$log" 2>&1 </dev/null &
     else
-        "$bin/$1" "${@:2}" >"$log" 2>&1 </dev/null &
+        "$@" >"$log" 2>&1 </dev/null &
     fi
     pids+=($!)
 }
+
+# The same with a program of ours.
+start() { start_any "$1" "$bin/$2" "${@:3}"; }
 
 # Waits until a command succeeds: until_true WHAT SECONDS COMMAND...
 until_true() {
@@ -90,7 +93,8 @@ threads=$(($(nproc) / 2))
 [ "$threads" -gt 0 ] || threads=1
 for name in one two; do
     start "node-$name" flotilla-agent serve --model "$model" --name "$name" \
-        --join "$url" --join-key-file "$work/join.key" --threads "$threads"
+        --join "$url" --join-key-file "$work/join.key" --threads "$threads" \
+        --listen 127.0.0.1:0
 done
 both_ready() { curl -s "$url/health" | grep -q '"ready":2'; }
 until_true "the nodes did not get ready" 60 both_ready
@@ -122,6 +126,25 @@ curl -sS -N --max-time 60 "$url/v1/chat/completions" -H "Authorization: Bearer $
 
 $once && exit 0
 
+# A Prometheus that is installed, or that was unpacked for the tests, scrapes gateway and nodes.
+scrapes=
+prometheus=$(command -v prometheus || true)
+[ -n "$prometheus" ] || prometheus=target/prometheus/usr/bin/prometheus
+if [ -x "$prometheus" ]; then
+    port_of() { grep -o 'listening on http://[0-9.:]*' "$1" | head -n 1 | sed 's|.*//||'; }
+    mkdir "$work/prometheus"
+    cp configs/prometheus/rules.yml configs/prometheus/alerts.yml "$work/prometheus"
+    sed -e 's/15s/1s/' -e "s|'127.0.0.1:8081'|'${admin#http://}'|" \
+        -e "s|'127.0.0.1:8080'|'$(port_of "$work/node-one.log")', '$(port_of "$work/node-two.log")'|" \
+        configs/prometheus/prometheus.yml >"$work/prometheus/prometheus.yml"
+    start_any prometheus "$prometheus" --config.file="$work/prometheus/prometheus.yml" \
+        --storage.tsdb.path="$work/prometheus/data" --web.listen-address=127.0.0.1:0
+    is_up() { grep -q '"Listening on"' "$work/prometheus.log"; }
+    until_true "Prometheus did not start" 30 is_up
+    scrapes="
+Prometheus scrapes all of it: http://$(sed -n 's/.*"Listening on" address=//p' "$work/prometheus.log" | head -n 1)/"
+fi
+
 cat <<TEXT
 
 The endpoint is $url/v1 - the key is $key
@@ -140,7 +163,9 @@ messages = [{"role": "user", "content": "How do you spell rocket?"}]
 answer = client.chat.completions.create(model="flotilla-demo", messages=messages)
 print(answer.choices[0].message.content)
 
-Metrics are at $admin/metrics. The nodes, and how to let one go in the middle of an answer:
+The fleet is at $admin/ - its metrics at $admin/metrics$scrapes
+
+The nodes, and how to let one go in the middle of an answer:
 
 $bin/flotilla-gateway nodes --url $admin --key-file $work/admin.key
 $bin/flotilla-gateway drain one --url $admin --key-file $work/admin.key

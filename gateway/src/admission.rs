@@ -109,6 +109,11 @@ impl<S> Queue<S> {
         }
     }
 
+    /// Its bounds.
+    pub fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
     /// Other bounds, from now on.
     pub fn bound(&mut self, bounds: Bounds) {
         self.bounds = bounds;

@@ -34,6 +34,10 @@ pub enum Api {
 }
 
 impl Api {
+    /// All of them, in order.
+    pub const ALL: [Self; 4] =
+        [Self::ChatCompletions, Self::Completions, Self::Embeddings, Self::Rerank];
+
     /// Where it is at a node.
     pub fn uri(self) -> Uri {
         static CHAT: LazyLock<Uri> =

@@ -13,6 +13,7 @@ use crate::fleet::{Choice, EndpointId, External, Fleet, Outcome, Outlook, Seek};
 use crate::prefix::{Prefix, PrefixIndex};
 use crate::routing::Policy;
 use crate::spend::{Ledger, Prices};
+use crate::tally::{Decision, Lookup, Reason, Tally};
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +81,8 @@ pub struct Broker<L> {
     pub ledger: Ledger,
     /// What may be tried again.
     pub retries: RetryBudget,
+    /// Why endpoints were chosen.
+    pub tally: Tally,
     policy: Policy,
     next_ticket: TicketId,
     /// Draws among equals; counted up.
@@ -96,6 +99,7 @@ impl<L> Broker<L> {
             prefixes: PrefixIndex::default(),
             ledger: Ledger::default(),
             retries: RetryBudget::default(),
+            tally: Tally::default(),
             policy,
             next_ticket: 0,
             seed: 0,
@@ -148,14 +152,17 @@ impl<L> Broker<L> {
         }
         let prefers_external =
             want.seek.external == External::Prefer && want.class == Class::Interactive;
-        if prefers_external && let Some(binding) = self.bind_external(want, now) {
+        if prefers_external
+            && let Some(binding) = self.bind_outside(want, Reason::ExternalPreferred, now)
+        {
             return Some(binding);
         }
         if self.queue.depth() > 0 {
             return None;
         }
         self.seed = self.seed.wrapping_add(1);
-        let endpoint = self.pick(want.model, want.seek, want.prefix, now)?;
+        let (endpoint, decision) = self.pick(want.model, want.seek, want.prefix, now)?;
+        self.tally.count(self.policy, decision);
         if !want.is_retried() {
             self.queue.pass(want.class, want.tenant, want.work);
         }
@@ -165,7 +172,12 @@ impl<L> Broker<L> {
 
     /// A slot outside for a request at once, where it may go there.
     pub fn bind_external(&mut self, want: &Want<'_>, now: Duration) -> Option<Binding> {
+        self.bind_outside(want, Reason::ExternalOverflow, now)
+    }
+
+    fn bind_outside(&mut self, want: &Want<'_>, reason: Reason, now: Duration) -> Option<Binding> {
         let endpoint = self.pick_external(want.model, want.seek)?;
+        self.tally.count(self.policy, Decision::external(reason));
         let model = self.claim(endpoint, want.model, &Prefix::default())?;
         Some(Binding { id: 0, endpoint, model, work: want.work, since: now })
     }
@@ -175,13 +187,29 @@ impl<L> Broker<L> {
         self.fleet.pick_external(model, seek, may_pay)
     }
 
-    fn pick(&self, model: &str, seek: &Seek, prefix: &Prefix, now: Duration) -> Option<EndpointId> {
+    fn pick(
+        &self,
+        model: &str,
+        seek: &Seek,
+        prefix: &Prefix,
+        now: Duration,
+    ) -> Option<(EndpointId, Decision)> {
         if self.fleet.is_external_only(model) {
-            return self.pick_external(model, seek);
+            let endpoint = self.pick_external(model, seek)?;
+            return Some((endpoint, Decision::external(Reason::ExternalOnly)));
         }
         let held = self.prefixes.held(prefix);
         let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
-        self.fleet.pick(model, seek, choice)
+        let endpoint = self.fleet.pick(model, seek, choice)?;
+        let lookup = match held.iter().any(|(holder, _)| *holder == endpoint) {
+            true => Lookup::Hit,
+            false if held.is_empty() => Lookup::Miss,
+            false => Lookup::Elsewhere,
+        };
+        let counts = self.policy.counts_prefixes() && lookup == Lookup::Hit;
+        let reason = if counts { Reason::Prefix } else { Reason::Policy };
+        let lookup = (!prefix.is_empty()).then_some(lookup);
+        Some((endpoint, Decision { reason, lookup }))
     }
 
     /// Takes a slot of an endpoint that was picked; what it serves under that name.
@@ -205,7 +233,8 @@ impl<L> Broker<L> {
         }
         self.seed = self.seed.wrapping_add(1);
         let pick = |ticket: &Ticket<Seek>| {
-            Some((ticket.id, self.pick(&ticket.model, &ticket.seek, &ticket.prefix, now)?))
+            let picked = self.pick(&ticket.model, &ticket.seek, &ticket.prefix, now)?;
+            Some((ticket.id, picked))
         };
         let mut retried = self.queue.retried().filter(|t| is_open(&t.model));
         let mut bound = retried.find_map(pick);
@@ -219,7 +248,8 @@ impl<L> Broker<L> {
             bound = pick(ticket);
             passed.push(&ticket.model);
         }
-        let (id, endpoint) = bound?;
+        let (id, (endpoint, decision)) = bound?;
+        self.tally.count(self.policy, decision);
         let ticket = self.queue.take(id)?;
         let model = self.claim(endpoint, &ticket.model, &ticket.prefix)?;
         Some(Binding { id, endpoint, model, work: ticket.work, since: now })
@@ -247,6 +277,16 @@ impl<L> Broker<L> {
         }
         let ahead = self.queue.work_ahead(want.class, want.tenant, want.model, want.work);
         self.costs.predict(want.model, ahead, self.fleet.slots_of(want.model))
+    }
+
+    /// How nodes are chosen.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Most requests that may wait.
+    pub fn depth_max(&self) -> usize {
+        self.queue.bounds().depth_max
     }
 
     /// Requests that wait.
@@ -282,6 +322,7 @@ mod tests {
             engine_restarts: 0,
             prefill_tokens_per_second: None,
             decode_tokens_per_second: None,
+            vitals: None,
         };
         let bounds = Bounds { depth_max: 9, bytes_max: 9 };
         let mut broker = Broker::new(bounds, Policy::default());

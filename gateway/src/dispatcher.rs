@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::fleet::{Attempt, Endpoint, EndpointId, Outcome, STATUS_DEADLINE, Terms, Totals};
 use crate::routing::Policy;
 use crate::spend::{Budget, Date, Ledger, Prices};
+use crate::tally::{Ejections, Tally};
 use crate::upstream::Upstream;
 
 /// The fleet and its queue, shared by all requests.
@@ -47,7 +48,15 @@ pub struct Overview {
     pub queue_depth: usize,
     /// Of those, by class, without those that failed on a node.
     pub queue_depths: [(Class, usize); 3],
-    /// The nodes.
+    /// Most requests that may wait.
+    pub queue_depth_max: usize,
+    /// How nodes are chosen.
+    pub policy: Policy,
+    /// Why they were.
+    pub tally: Tally,
+    /// How often they were ejected.
+    pub ejections: Ejections,
+    /// The nodes, and external endpoints.
     pub nodes: Vec<NodeOverview>,
 }
 
@@ -62,6 +71,8 @@ pub struct NodeOverview {
     pub is_ejected: bool,
     /// Whether it gets nothing because an operator said so.
     pub is_cordoned: bool,
+    /// Whether it is no node of ours.
+    pub is_external: bool,
 }
 
 impl Dispatcher {
@@ -335,11 +346,16 @@ impl Dispatcher {
             busy: e.busy(),
             is_ejected: e.health.is_out(),
             is_cordoned: e.is_cordoned,
+            is_external: e.external.is_some(),
         };
         Overview {
             totals: core.broker.fleet.totals(),
             queue_depth: core.broker.depth(),
             queue_depths: core.broker.depths(),
+            queue_depth_max: core.broker.depth_max(),
+            policy: core.broker.policy(),
+            tally: core.broker.tally,
+            ejections: core.broker.fleet.ejections,
             nodes: core.broker.fleet.endpoints().map(node).collect(),
         }
     }

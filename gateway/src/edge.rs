@@ -90,6 +90,16 @@ pub enum Closed {
 }
 
 impl Closed {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::AddressLimit,
+        Self::Handshake,
+        Self::SlowHead,
+        Self::Idle,
+        Self::Noise,
+        Self::Stalled,
+    ];
+
     /// Its label.
     pub fn name(self) -> &'static str {
         match self {

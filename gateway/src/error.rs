@@ -163,6 +163,16 @@ impl Error {
         }
     }
 
+    /// Its code, and of a limit which one: the label of refusals.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::RateLimited { limit: Limit::Requests, .. } => "limit_requests",
+            Self::RateLimited { limit: Limit::Tokens, .. } => "limit_tokens",
+            Self::RateLimited { limit: Limit::Concurrent, .. } => "limit_concurrent",
+            _ => self.code(),
+        }
+    }
+
     /// Whose fault it is.
     pub fn origin(&self) -> Origin {
         match self {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use inference_protocol::fleet::{ModelStatus, NodeStatus, STATUS_DEADLINE_MS};
 
 use crate::routing::{Candidate, Policy, choose};
+use crate::tally::Ejections;
 
 mod cordon;
 mod endpoint;
@@ -80,6 +81,8 @@ pub struct Fleet<L> {
     cordon: Cordon,
     next_id: EndpointId,
     claims: u64,
+    /// Endpoints that were ejected.
+    pub ejections: Ejections,
     /// Models and when a node last served them.
     remembered: BTreeMap<String, Duration>,
 }
@@ -124,6 +127,7 @@ impl<L> Default for Fleet<L> {
             cordon: Cordon::default(),
             next_id: 0,
             claims: 0,
+            ejections: Ejections::default(),
             remembered: BTreeMap::new(),
         }
     }
@@ -311,8 +315,8 @@ impl<L> Fleet<L> {
                 false
             }
         };
-        if fails {
-            self.eject(id, now);
+        if fails && self.eject(id, now) {
+            self.ejections.failures += 1;
         }
         self.reindex(id);
         true
@@ -323,6 +327,7 @@ impl<L> Fleet<L> {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         let busy = endpoint.busy();
         let ejected = endpoint.health.paced(busy, seconds) && self.eject(id, now);
+        self.ejections.slow += u64::from(ejected);
         self.reindex(id);
         ejected
     }

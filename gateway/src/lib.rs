@@ -45,6 +45,7 @@ pub mod server;
 pub mod settings;
 pub mod spend;
 pub mod state;
+pub mod tally;
 pub mod tls;
 pub mod traces;
 pub mod upstream;

@@ -34,6 +34,11 @@ impl Prefix {
         };
         Self(blocks.map(hash).collect())
     }
+
+    /// Whether the request is too short to be remembered.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// The endpoints that were sent a block, the last one first.

@@ -9,6 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use crate::app::Gateway;
 use crate::external::keep::PREFIX;
 use crate::spend::Date;
+use crate::metrics::Paid;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const HOUR: f64 = 3600.0;
@@ -42,9 +43,10 @@ pub async fn run(gateway: Gateway) {
 fn pay(gateway: &Gateway, hours: f64) {
     let settings = gateway.settings.now();
     let nodes = gateway.dispatcher.totals().nodes as f64;
-    gateway.metrics.spent("nodes", "hours", settings.config.node_price_per_hour * nodes * hours);
+    let amount = settings.config.node_price_per_hour * nodes * hours;
+    gateway.metrics.spent("nodes", Paid::Hours, amount);
     for endpoint in &settings.config.externals {
         let name = format!("{PREFIX}{}", endpoint.name);
-        gateway.metrics.spent(&name, "hours", endpoint.terms.prices.hour * hours);
+        gateway.metrics.spent(&name, Paid::Hours, endpoint.terms.prices.hour * hours);
     }
 }

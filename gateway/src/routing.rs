@@ -43,6 +43,11 @@ impl Policy {
         }
     }
 
+    /// Whether an endpoint that holds some of the prompt comes before others that are alike.
+    pub fn counts_prefixes(self) -> bool {
+        matches!(self, Self::LeastConnections | Self::Fastest)
+    }
+
     /// The policy of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == name)

@@ -205,6 +205,8 @@ impl<M: Embedder> Steps for EmbedEngine<M> {
         let embedded = self.model.embed(&inputs);
         let seconds = clock().saturating_sub(begun).as_secs_f32();
         self.stats.steps += 1;
+        self.stats.slot_steps += inputs.len() as u64;
+        self.stats.prefill_seconds += f64::from(seconds);
         match embedded {
             Ok(vectors) => {
                 self.stats.prompt_tokens += rows as u64;

@@ -91,7 +91,7 @@ impl Pace {
     }
 
     /// A step with so many readers, or the nearest number that was measured.
-    fn reading_seconds(&self, readers: u32) -> f32 {
+    pub fn reading_seconds(&self, readers: u32) -> f32 {
         let at = readers as usize;
         let known = |i: &usize| self.reading.get(*i).is_some_and(|s| *s > 0.0);
         let below = (1..=at).rev().find(known);

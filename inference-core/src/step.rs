@@ -210,6 +210,12 @@ impl<M: Model> Engine<M> {
         if seconds <= 0.0 {
             return;
         }
+        let reading = match prefilled {
+            0 => seconds,
+            _ => self.pace.reading_seconds(readers).min(seconds),
+        };
+        self.stats.decode_seconds += f64::from(reading);
+        self.stats.prefill_seconds += f64::from(seconds - reading);
         self.pace.observe(readers, prefilled, seconds);
         // Only steps of one kind measure that kind.
         match (readers, prefilled) {
@@ -265,6 +271,7 @@ impl<M: Model> Steps for Engine<M> {
         let decoded = self.model.decode(&self.rows);
         let spent = clock().saturating_sub(begun);
         self.stats.steps += 1;
+        self.stats.slot_steps += shares.len() as u64;
         match decoded {
             Ok(()) => {
                 self.learn(&shares, spent);

@@ -23,9 +23,11 @@ use subtle::ConstantTimeEq;
 
 use crate::engine_client::{EngineClient, EngineState, LinkId};
 use crate::error::Error;
-use crate::metrics::Metrics;
+use crate::metrics::compat::Names;
+use crate::metrics::{Metrics, Sight};
 use crate::respond::{self, Body};
 use crate::status;
+use crate::vitals::Vitals;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -46,6 +48,10 @@ pub struct Node {
     pub engine: EngineClient,
     /// The metrics.
     pub metrics: Metrics,
+    /// Whose names they are told by too.
+    pub compat: Vec<Names>,
+    /// How engine and machine are.
+    pub vitals: Vitals,
     /// Cancelled when requests are done: what never ends by itself must end now.
     pub stop: tokio_util::sync::CancellationToken,
 }
@@ -78,7 +84,10 @@ async fn route(
         "/livez" => only(&request, "GET, HEAD").map(|()| respond::text(StatusCode::OK, "ok\n")),
         "/readyz" => only(&request, "GET, HEAD").map(|()| readyz(node)),
         "/health" => only(&request, "GET, HEAD").map(|()| health(node)),
-        "/metrics" => only(&request, "GET, HEAD").map(|()| metrics(node)),
+        "/metrics" => only(&request, "GET, HEAD").map(|()| metrics(node, None)),
+        _ if let Some(names) = node.compat.iter().find(|names| names.path() == path) => {
+            only(&request, "GET, HEAD").map(|()| metrics(node, Some(*names)))
+        }
         "/v1/models" => {
             authenticate(node, link, &request)?;
             only(&request, "GET, HEAD").map(|()| models(node))
@@ -234,8 +243,14 @@ fn health(node: &Node) -> Response<Body> {
     respond::json_with_status(status, to_json(&facts))
 }
 
-fn metrics(node: &Node) -> Response<Body> {
-    let text = node.metrics.render(&node.engine);
+fn metrics(node: &Node, names: Option<Names>) -> Response<Body> {
+    let (engine, figures) = (&node.engine, node.engine.figures());
+    let sample = node.vitals.now(engine.pid());
+    let sight = Sight { node: &node.name, model: &node.model, engine, figures, sample };
+    let text = match names {
+        None => node.metrics.render(&sight),
+        Some(names) => node.metrics.render_as(names, &sight),
+    };
     respond::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 

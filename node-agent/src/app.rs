@@ -14,6 +14,7 @@ use crate::engine_client::EngineClient;
 use crate::join::{Held, Joining};
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
+use crate::vitals::Vitals;
 use crate::{join, server, supervisor};
 
 /// Why the agent ended, with the exit code that says so.
@@ -111,6 +112,8 @@ fn new_node(options: &ServeOptions) -> Result<Arc<Node>, String> {
         key: options.key,
         engine: EngineClient::default(),
         metrics: Metrics::new().map_err(|e| e.to_string())?,
+        compat: options.compat.clone(),
+        vitals: Vitals::default(),
         stop: CancellationToken::new(),
     }))
 }

@@ -4,7 +4,7 @@
 //! has said its last word (or is dead), so that the figures are the engine's own.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -60,6 +60,8 @@ struct Shared {
     changed: watch::Sender<u64>,
     /// Reports of engines.
     reports: AtomicU64,
+    /// The engine's process; 0 before the first.
+    pid: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -80,7 +82,7 @@ struct InFlight {
 }
 
 /// Counters that survive a restart of the engine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Totals {
     /// Prompt tokens prefilled.
     pub prompt_tokens: u64,
@@ -94,6 +96,12 @@ pub struct Totals {
     pub evictions: u64,
     /// Times that a request gave up its cells.
     pub parkings: u64,
+    /// Time spent on prompts.
+    pub prefill_seconds: f64,
+    /// Time spent on readers.
+    pub decode_seconds: f64,
+    /// Slots that steps worked on.
+    pub slot_steps: u64,
 }
 
 /// Everything countable, read at one moment.
@@ -117,6 +125,7 @@ impl Default for EngineClient {
             commands_ready: Notify::new(),
             changed: watch::Sender::new(0),
             reports: AtomicU64::new(0),
+            pid: AtomicU32::new(0),
         }))
     }
 }
@@ -225,6 +234,16 @@ impl EngineClient {
         self.bump();
     }
 
+    /// The supervisor's side: there is a process.
+    pub(crate) fn set_pid(&self, pid: u32) {
+        self.0.pid.store(pid, Ordering::Relaxed);
+    }
+
+    /// The engine's process, or the last one.
+    pub fn pid(&self) -> Option<u32> {
+        Some(self.0.pid.load(Ordering::Relaxed)).filter(|pid| *pid > 0)
+    }
+
     /// The supervisor's side: the engine has said something.
     pub(crate) fn count_report(&self) {
         self.0.reports.fetch_add(1, Ordering::Relaxed);
@@ -300,6 +319,9 @@ impl Inner {
             cached_tokens: self.totals.cached_tokens + self.stats.cached_tokens,
             evictions: self.totals.evictions + self.stats.evictions,
             parkings: self.totals.parkings + self.stats.parkings,
+            prefill_seconds: self.totals.prefill_seconds + self.stats.prefill_seconds,
+            decode_seconds: self.totals.decode_seconds + self.stats.decode_seconds,
+            slot_steps: self.totals.slot_steps + self.stats.slot_steps,
         }
     }
 }

@@ -65,8 +65,12 @@ pub async fn whole(
             while !choice.is_done()
                 && let Poll::Ready(news) = choice.poll(cx)
             {
+                // Its prompt was counted when it got a slot.
+                if choice.prompt_tokens > 0 {
+                    record.started();
+                }
                 if let Some(news) = news? {
-                    record.first_token();
+                    note(&mut record, &news);
                     said.push(news);
                 }
             }
@@ -75,8 +79,15 @@ pub async fn whole(
     })
     .await;
     record.check(said)?;
+    record.used(usage(&choices));
     record.succeed();
     Ok(respond::json(envelope.whole(&choices, all, usage(&choices))))
+}
+
+/// Counts what is new of an answer.
+fn note(record: &mut Record, news: &News) {
+    record.said();
+    news.finish.into_iter().for_each(|reason| record.finished(reason));
 }
 
 /// The answer as a stream; its head is sent when the engine has begun.
@@ -86,6 +97,7 @@ pub async fn stream(
     mut record: Record,
 ) -> Result<Response<Body>, Error> {
     record.check(begin(&mut choices).await)?;
+    record.started();
     Ok(events(EventStream::new(envelope, choices, record)))
 }
 
@@ -99,6 +111,7 @@ pub async fn resumable(
     is_streamed: bool,
 ) -> Result<Response<Body>, Error> {
     record.check(begin(&mut choices).await)?;
+    record.started();
     let logprobs = choices.iter().any(|choice| choice.wants_logprobs);
     let marks = Marks::new(resume, choices.len(), logprobs);
     let collected = choices.iter().map(|_| Vec::new()).collect();
@@ -175,7 +188,7 @@ impl EventStream {
     fn write(&mut self, number: usize, news: Result<Option<News>, Error>, out: &mut String) {
         match news {
             Ok(Some(news)) => {
-                self.record.first_token();
+                note(&mut self.record, &news);
                 if let Err(error) = self.tell(number, news, out) {
                     self.fail(&error, out);
                 }
@@ -237,6 +250,7 @@ impl EventStream {
             Some(marks) => marks.close(&usage, chunk.as_deref(), &last, out),
             None => chunk.iter().chain([&last]).for_each(|c| out.push_str(&sse::data(c))),
         }
+        self.record.used(usage);
         self.record.succeed();
         self.ended = true;
     }

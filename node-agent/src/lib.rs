@@ -32,6 +32,7 @@ pub mod supervisor;
 pub mod synth;
 pub mod tls;
 pub mod tune;
+pub mod vitals;
 pub mod watchdog;
 
 /// Random bits for ids, epochs, jitter and seeds.

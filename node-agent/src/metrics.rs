@@ -1,225 +1,107 @@
-//! All metrics of the agent, and the record of one request.
+//! All metrics of the agent. [`families`] counts while requests are answered, [`record`] is one
+//! request, [`engine`] tells at each scrape how engine and machine are, [`compat`] tells the same under
+//! the names of other servers. `docs/metrics.md` lists all of them.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
-};
+use inference_metrics::{Made, Sheet};
 
-use crate::engine_client::{EngineClient, EngineState, Figures};
-use crate::error::Error;
+use crate::engine_client::{EngineClient, Figures};
+use crate::vitals::Sample;
 
-/// Seconds; CPU machines are slow, so the buckets reach ten minutes.
-const SECONDS: &[f64] = &[
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0,
-    600.0,
-];
+pub mod compat;
+mod engine;
+mod families;
+mod record;
+
+use families::Families;
+pub use record::Record;
 
 /// The agent's metrics. Cloning shares them.
 #[derive(Debug, Clone)]
-pub struct Metrics(Arc<Families>);
+pub struct Metrics(Arc<Shared>);
 
 #[derive(Debug)]
-struct Families {
-    registry: Registry,
-    requests: IntCounterVec,
-    in_flight: IntGauge,
-    duration: Histogram,
-    first_token: Histogram,
+struct Shared {
+    families: Families,
+}
+
+/// What a scrape sees of the engine and the machine.
+#[derive(Debug)]
+pub struct Sight<'a> {
+    /// The node's name.
+    pub node: &'a str,
+    /// The model's name.
+    pub model: &'a str,
+    /// What the engine says.
+    pub engine: &'a EngineClient,
+    /// Its figures.
+    pub figures: Figures,
+    /// What the kernel says.
+    pub sample: Sample,
 }
 
 impl Metrics {
-    /// A registry with every family. Fails only if two share a name.
+    /// Every family. Fails only if two share a name.
     pub fn new() -> prometheus::Result<Self> {
-        let registry = Registry::new();
-        let requests = IntCounterVec::new(
-            Opts::new("node_requests_total", "Generation requests by API and outcome."),
-            &["api", "outcome"],
-        )?;
-        let in_flight = IntGauge::new(
-            "node_http_requests_in_flight",
-            "Generation requests whose response is not finished.",
-        )?;
-        let duration = histogram(
-            "node_request_duration_seconds",
-            "Time from a request's arrival to the end of its response.",
-        )?;
-        let first_token = histogram(
-            "node_time_to_first_token_seconds",
-            "Time from a request's arrival to its first text.",
-        )?;
-        let build = IntGauge::with_opts(
-            Opts::new("node_build_info", "Always 1; the version is a label.")
-                .const_label("version", env!("CARGO_PKG_VERSION")),
-        )?;
-        build.set(1);
-        registry.register(Box::new(requests.clone()))?;
-        registry.register(Box::new(in_flight.clone()))?;
-        registry.register(Box::new(duration.clone()))?;
-        registry.register(Box::new(first_token.clone()))?;
-        registry.register(Box::new(build))?;
-        Ok(Self(Arc::new(Families { registry, requests, in_flight, duration, first_token })))
+        Ok(Self(Arc::new(Shared { families: Families::new()? })))
+    }
+
+    /// What every family is, by name.
+    ///
+    /// # Errors
+    /// Two share a name.
+    pub fn list(&self) -> prometheus::Result<Vec<Made>> {
+        let engine = EngineClient::default();
+        let (figures, sample) = (engine.figures(), Sample::default());
+        let engine =
+            engine::sheet(&Sight { node: "", model: "", engine: &engine, figures, sample })?;
+        let mut all = [self.0.families.sheet.made.clone(), engine.made].concat();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
     }
 
     /// Opens the record of one request.
     pub fn record(&self, api: &'static str) -> Record {
-        self.0.in_flight.inc();
-        let metrics = self.clone();
-        Record { metrics, api, begun: Instant::now(), outcome: "client_gone", first_token: false }
+        Record::new(self.clone(), api)
     }
 
     /// Everything in Prometheus' text format 0.0.4.
-    pub fn render(&self, engine: &EngineClient) -> String {
-        let mut out = Vec::new();
-        // Writing into memory fails only for families that are not consistent.
-        if let Err(e) = TextEncoder::new().encode(&self.0.registry.gather(), &mut out) {
-            tracing::error!(error = %e, "metrics cannot be written");
+    pub fn render(&self, sight: &Sight<'_>) -> String {
+        let counted = self.0.families.sheet.gather();
+        let engine = engine::sheet(sight).as_ref().map(Sheet::gather).map_err(ToString::to_string);
+        written(engine.and_then(|engine| {
+            let all: Vec<_> = counted.into_iter().chain(engine).collect();
+            inference_metrics::text(&all).map_err(|error| error.to_string())
+        }))
+    }
+
+    /// The same under another server's names.
+    pub fn render_as(&self, names: compat::Names, sight: &Sight<'_>) -> String {
+        let families = compat::families(names, &self.0.families.sheet.gather(), sight);
+        let text = families.and_then(|families| inference_metrics::text(&families));
+        written(text.map_err(|error| error.to_string()))
+    }
+}
+
+fn written(text: Result<String, String>) -> String {
+    text.unwrap_or_else(|error| {
+        tracing::error!(error, "metrics cannot be written");
+        String::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_has_a_help_and_a_name_of_ours() {
+        let all = Metrics::new().unwrap().list().unwrap();
+        assert!(all.len() > 40, "{}", all.len());
+        for made in &all {
+            let known = ["node_", "process_"].iter().any(|p| made.name.starts_with(p));
+            assert!(known && made.help.ends_with('.'), "{made:?}");
         }
-        let mut out = String::from_utf8_lossy(&out).into_owned();
-        engine_families(&engine.figures(), &engine.state(), &mut out);
-        out
-    }
-}
-
-fn histogram(name: &str, help: &str) -> prometheus::Result<Histogram> {
-    Histogram::with_opts(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()))
-}
-
-/// The engine's figures are read when they are asked for; nothing is kept twice.
-fn engine_families(figures: &Figures, state: &EngineState, out: &mut String) {
-    let up = u8::from(matches!(state, EngineState::Ready(_)));
-    let stats = figures.stats;
-    let mut family = |name: &str, kind: &str, help: &str, value: f64| {
-        out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"));
-    };
-    family("node_engine_up", "gauge", "Whether the engine takes requests.", f64::from(up));
-    family(
-        "node_engine_restarts_total",
-        "counter",
-        "Times that the engine process was started again.",
-        figures.restarts as f64,
-    );
-    family(
-        "node_engine_requests_in_flight",
-        "gauge",
-        "Requests that the engine has not finished, waiting ones included.",
-        figures.in_flight as f64,
-    );
-    family("node_slots", "gauge", "Sequences that decode side by side.", f64::from(stats.slots));
-    family("node_slots_busy", "gauge", "Slots that are taken.", f64::from(stats.slots_busy));
-    family("node_queue_depth", "gauge", "Requests that wait for a slot.", f64::from(stats.queued));
-    family(
-        "node_requests_parked",
-        "gauge",
-        "Requests that gave up their KV cells and wait for some.",
-        f64::from(stats.parked),
-    );
-    family("node_kv_cells", "gauge", "Cells of the KV pool.", f64::from(stats.cells));
-    family(
-        "node_kv_cells_in_use",
-        "gauge",
-        "KV cells of requests in slots.",
-        f64::from(stats.cells_in_use),
-    );
-    family(
-        "node_kv_cells_cached",
-        "gauge",
-        "KV cells kept for prompts that begin alike.",
-        f64::from(stats.cells_cached),
-    );
-    family(
-        "node_cached_tokens_total",
-        "counter",
-        "Prompt tokens that did not have to be computed.",
-        figures.totals.cached_tokens as f64,
-    );
-    family(
-        "node_kv_evictions_total",
-        "counter",
-        "Kept prefixes that were evicted.",
-        figures.totals.evictions as f64,
-    );
-    family(
-        "node_parkings_total",
-        "counter",
-        "Times that a request gave up its KV cells.",
-        figures.totals.parkings as f64,
-    );
-    family(
-        "node_prompt_tokens_total",
-        "counter",
-        "Prompt tokens prefilled.",
-        figures.totals.prompt_tokens as f64,
-    );
-    family(
-        "node_generated_tokens_total",
-        "counter",
-        "Tokens generated.",
-        figures.totals.generated_tokens as f64,
-    );
-    family(
-        "node_engine_steps_total",
-        "counter",
-        "Batches that the engine decoded.",
-        figures.totals.steps as f64,
-    );
-    family(
-        "node_prefill_tokens_per_second",
-        "gauge",
-        "Prompt tokens per second while prefilling, smoothed.",
-        f64::from(stats.prefill_tokens_per_second),
-    );
-    family(
-        "node_decode_tokens_per_second",
-        "gauge",
-        "Generated tokens per second over all slots, smoothed.",
-        f64::from(stats.decode_tokens_per_second),
-    );
-}
-
-/// One request, counted when it is dropped.
-#[derive(Debug)]
-pub struct Record {
-    metrics: Metrics,
-    api: &'static str,
-    begun: Instant,
-    outcome: &'static str,
-    first_token: bool,
-}
-
-impl Record {
-    /// Notes the first text; later calls change nothing.
-    pub fn first_token(&mut self) {
-        if !std::mem::replace(&mut self.first_token, true) {
-            self.metrics.0.first_token.observe(self.begun.elapsed().as_secs_f64());
-        }
-    }
-
-    /// The answer is complete.
-    pub fn succeed(&mut self) {
-        self.outcome = "ok";
-    }
-
-    /// The answer failed with this code.
-    pub fn fail(&mut self, code: &'static str) {
-        self.outcome = code;
-    }
-
-    /// Notes the code of an error on its way.
-    pub fn check<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
-        if let Err(e) = &result {
-            self.outcome = e.code();
-        }
-        result
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        let families = &self.metrics.0;
-        families.in_flight.dec();
-        families.duration.observe(self.begun.elapsed().as_secs_f64());
-        families.requests.with_label_values(&[self.api, self.outcome]).inc();
     }
 }

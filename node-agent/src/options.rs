@@ -18,6 +18,7 @@ use crate::engine_flags::EngineFlags;
 use crate::engine_role::EngineOptions;
 use crate::join::Gateway;
 use crate::machine::HardwareArgs;
+use crate::metrics::compat::Names;
 use crate::plan::PlanArgs;
 use crate::pull::PullArgs;
 use crate::synth::SynthArgs;
@@ -173,6 +174,10 @@ pub struct ServeArgs {
     /// minute more at the first start
     #[arg(long, help_heading = "How the model is run")]
     pub tune: bool,
+    /// Serve the metrics by another server's names too, at /metrics/llama-server or /metrics/vllm;
+    /// may be given twice
+    #[arg(long, value_name = "SERVER")]
+    pub metrics_compat: Vec<Names>,
     /// Seconds that requests may take to finish after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub shutdown_seconds: u64,
@@ -218,6 +223,8 @@ pub struct ServeOptions {
     pub name: String,
     /// How the engine is to run.
     pub engine: EngineOptions,
+    /// Whose names the metrics are told by too.
+    pub compat: Vec<Names>,
     /// Time to finish after SIGTERM.
     pub shutdown: std::time::Duration,
 }
@@ -253,6 +260,7 @@ impl ServeArgs {
             model: self.model,
             model_name,
             digest,
+            compat: self.metrics_compat,
             shutdown: std::time::Duration::from_secs(self.shutdown_seconds),
         })
     }

@@ -8,12 +8,14 @@ use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{Response, StatusCode};
-use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, STATUS_INTERVAL_MS, VERSION};
+use inference_protocol::fleet::{
+    ModelStatus, NodeState, NodeStatus, STATUS_INTERVAL_MS, VERSION, Vitals,
+};
 use inference_protocol::openai::to_json;
 use tokio::sync::watch;
 
 use crate::api::Node;
-use crate::engine_client::{EngineState, LinkId};
+use crate::engine_client::{EngineState, Figures, LinkId};
 use crate::respond::{self, Body};
 
 /// Changes that come closer together than this are told together.
@@ -46,6 +48,21 @@ pub fn facts(node: &Node, link: LinkId) -> NodeStatus {
         engine_restarts: figures.restarts,
         prefill_tokens_per_second: measured(figures.stats.prefill_tokens_per_second),
         decode_tokens_per_second: measured(figures.stats.decode_tokens_per_second),
+        vitals: Some(vitals(node, &figures)),
+    }
+}
+
+fn vitals(node: &Node, figures: &Figures) -> Vitals {
+    let sample = node.vitals.now(node.engine.pid());
+    Vitals {
+        memory_resident_bytes: sample.resident_bytes,
+        memory_available_bytes: sample.available_bytes,
+        kv_cells: figures.stats.cells,
+        kv_cells_in_use: figures.stats.cells_in_use,
+        kv_cells_cached: figures.stats.cells_cached,
+        pressure_cpu: sample.pressure.cpu,
+        pressure_memory: sample.pressure.memory,
+        pressure_io: sample.pressure.io,
     }
 }
 

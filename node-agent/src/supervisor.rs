@@ -97,6 +97,7 @@ async fn run_once(options: &EngineOptions, client: &EngineClient, was_ready: &mu
     };
     let (reader, writer) = socket.into_split();
     let Some(pid) = child.id() else { return "the engine process has ended".into() };
+    client.set_pid(pid);
     let end = tokio::select! {
         () = watchdog::stands_still(pid, client) => "it stands still".into(),
         end = read_reports(reader, client, was_ready) => end,

@@ -82,6 +82,7 @@ pub fn healthy(name: &str, slots: u32) -> NodeStatus {
         engine_restarts: 0,
         prefill_tokens_per_second: None,
         decode_tokens_per_second: None,
+        vitals: None,
     }
 }
 

@@ -19,6 +19,7 @@ const MEMBERS: [&str; 6] =
 /// no network.
 const FORBIDDEN: [(&str, &[&str]); 5] = [
     ("inference-core/protocol", &["tokio", "hyper", "rustls", "prometheus", "inference-core"]),
+    ("inference-core/metrics", &["tokio", "hyper", "rustls", "inference-core"]),
     ("inference-core", &["tokio", "hyper", "rustls", "prometheus", "tracing", "flotilla-agent"]),
     ("node-agent", &["flotilla-gateway", "llama-cpp-sys-2"]),
     ("gateway", &["flotilla-agent", "inference-core", "llama-cpp-sys-2"]),

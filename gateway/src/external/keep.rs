@@ -87,5 +87,6 @@ fn status(endpoint: &ExternalEndpoint) -> NodeStatus {
         engine_restarts: 0,
         prefill_tokens_per_second: None,
         decode_tokens_per_second: None,
+        vitals: None,
     }
 }

@@ -21,6 +21,7 @@ fn status(node: &str, state: NodeState, elsewhere: u32) -> NodeStatus {
         engine_restarts: 0,
         prefill_tokens_per_second: None,
         decode_tokens_per_second: None,
+        vitals: None,
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
+use prometheus::local::LocalHistogram;
 
 use super::accept::{Received, RequestId};
 use crate::admission::Class;
@@ -16,7 +17,7 @@ use crate::dispatcher::Lease;
 use crate::error::{Error, Origin};
 use crate::fleet::Terms;
 use crate::limiter::Permit;
-use crate::metrics::{Again, Ended};
+use crate::metrics::{Again, Ended, EndpointKind, Key, NODE_LEAVES, Paid};
 use crate::traces::{Spans, Trace, span};
 
 /// What is known of a request. Dropped at the end of its response.
@@ -30,6 +31,8 @@ pub struct Record {
     tenant: Option<Arc<str>>,
     class: Option<Class>,
     model: Option<Arc<ModelStatus>>,
+    /// The model that it waited for in vain.
+    asked: Option<String>,
     node: Option<Arc<str>>,
     /// Its terms, if it is an external endpoint.
     terms: Option<Terms>,
@@ -37,6 +40,10 @@ pub struct Record {
     estimate: u32,
     queue_wait: Option<Duration>,
     first_token: Option<Duration>,
+    /// When the last piece of the answer came.
+    last_piece: Option<Instant>,
+    /// The gaps between its pieces, where there are two.
+    gaps: Option<LocalHistogram>,
     /// Attempts after the first.
     retries: u32,
     outcome: Outcome,
@@ -65,7 +72,14 @@ enum Outcome {
     /// Answered, with this status of the node.
     Answered(u16),
     /// Refused or broken off, for this reason.
-    Failed(&'static str, Origin),
+    Failed {
+        /// Its error's code.
+        code: &'static str,
+        /// Whose fault that is.
+        origin: Origin,
+        /// As metrics tell it.
+        reason: &'static str,
+    },
 }
 
 impl Record {
@@ -81,11 +95,14 @@ impl Record {
             tenant: None,
             class: None,
             model: None,
+            asked: None,
             node: None,
             terms: None,
             estimate: 0,
             queue_wait: None,
             first_token: None,
+            last_piece: None,
+            gaps: None,
             retries: 0,
             outcome: Outcome::ClientGone,
             bytes: 0,
@@ -118,7 +135,30 @@ impl Record {
 
     /// Tokens of prompt and answer, once they are told, and of the answer so far.
     pub fn used(&mut self, told: Option<Usage>, generated: u64) {
+        if generated > self.used.generated {
+            self.piece();
+        }
         self.used = Used { told: told.or(self.used.told), generated };
+    }
+
+    /// A piece of the answer has come.
+    fn piece(&mut self) {
+        let now = Instant::now();
+        let Some(last) = self.last_piece.replace(now) else { return };
+        if self.gaps.is_none() {
+            self.gaps = self.gateway.metrics.series(self.key()).gaps();
+        }
+        if let Some(gaps) = &self.gaps {
+            gaps.observe((now - last).as_secs_f64());
+        }
+    }
+
+    /// Which model was asked for by a request that waited in vain: somebody serves it, so that its
+    /// name is no client's invention.
+    pub fn asked(&mut self, model: &str, error: &Error) {
+        if error.is_overload() {
+            self.asked = Some(model.to_string());
+        }
     }
 
     /// Which model was asked for, and which node answers. Only models that a node serves
@@ -126,12 +166,17 @@ impl Record {
     pub fn routed(&mut self, lease: &Lease) {
         if self.node.is_none() {
             let wait = self.begun.elapsed();
-            self.gateway.metrics.queue_waited(self.class_name(), wait);
+            self.gateway.metrics.queue_waited(self.class.unwrap_or(Class::Standard), wait);
             self.queue_wait = Some(wait);
         }
         self.model = Some(lease.model().clone());
         self.node = Some(lease.name());
-        self.terms = lease.terms();
+        let terms = lease.terms();
+        if terms.is_some() != self.terms.is_some() {
+            // What came so far was another kind's.
+            self.gaps = None;
+        }
+        self.terms = terms;
     }
 
     /// The node that answers.
@@ -140,7 +185,7 @@ impl Record {
     }
 
     fn model(&self) -> Option<&str> {
-        self.model.as_ref().map(|model| model.id.as_str())
+        self.model.as_ref().map(|model| model.id.as_str()).or(self.asked.as_deref())
     }
 
     /// Another endpoint is tried, after so many tokens of the answer.
@@ -154,8 +199,8 @@ impl Record {
 
     /// Its node is about to leave, and there is a slot elsewhere.
     pub fn moved(&mut self, tokens: u64) {
-        let (kind, reason) = (if tokens > 0 { Again::Resume } else { Again::Retry }, "node_leaves");
-        self.gateway.metrics.tried_again(kind, reason);
+        let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
+        self.gateway.metrics.tried_again(kind, NODE_LEAVES);
         self.retries += 1;
         tracing::info!(request_id = self.request_id.as_str(), node = self.node(), tokens, "move");
     }
@@ -173,7 +218,8 @@ impl Record {
 
     /// The answer failed.
     pub fn fail(&mut self, error: &Error) {
-        self.outcome = Outcome::Failed(error.code(), error.origin());
+        let (code, origin, reason) = (error.code(), error.origin(), error.reason());
+        self.outcome = Outcome::Failed { code, origin, reason };
     }
 
     /// More of the answer was passed on.
@@ -191,7 +237,35 @@ impl Record {
             Outcome::ClientGone => "client_gone",
             Outcome::Answered(200..=299) => "ok",
             Outcome::Answered(_) => "refused_by_node",
-            Outcome::Failed(code, _) => code,
+            Outcome::Failed { code, .. } => code,
+        }
+    }
+
+    /// What it is counted in.
+    fn key(&self) -> Key<'_> {
+        let endpoint = match (&self.node, self.terms) {
+            (None, _) => EndpointKind::None,
+            (Some(_), None) => EndpointKind::Node,
+            (Some(_), Some(_)) => EndpointKind::External,
+        };
+        Key {
+            api: self.api,
+            class: self.class.unwrap_or(Class::Standard),
+            tenant: self.tenant.as_deref(),
+            model: self.model(),
+            endpoint,
+        }
+    }
+
+    /// Whose fault its end is, and why it was refused.
+    fn fault(&self) -> (Option<Origin>, Option<&'static str>) {
+        match self.outcome {
+            Outcome::ClientGone => (Some(Origin::Client), None),
+            Outcome::Answered(200..=299) => (None, None),
+            Outcome::Answered(500..) => (Some(Origin::Node), None),
+            Outcome::Answered(_) => (Some(Origin::Client), Some("refused_by_node")),
+            Outcome::Failed { origin: Origin::Node, .. } => (Some(Origin::Node), None),
+            Outcome::Failed { origin, reason, .. } => (Some(origin), Some(reason)),
         }
     }
 
@@ -213,15 +287,15 @@ impl Record {
     }
 
     fn pay(&self, model: &str, node: &str, usage: Usage) {
-        let place = if self.terms.is_some() { "external" } else { "node" };
-        self.gateway.metrics.used(model, place, usage);
+        let series = self.gateway.metrics.series(self.key());
+        series.used(usage);
         let paid = self.terms.map(|terms| (node, terms.prices.of(usage)));
         let tenant = self.tenant.as_deref().unwrap_or_default();
         self.gateway.dispatcher.account(tenant, usage, paid);
         if let Some((node, amount)) = paid {
-            self.gateway.metrics.spent(node, "tokens", amount);
+            self.gateway.metrics.spent(node, Paid::Tokens(tenant), amount);
         } else if let Some(prices) = self.gateway.dispatcher.external_prices(model) {
-            self.gateway.metrics.saved(model, prices.of(usage));
+            series.saved(prices.of(usage));
         }
     }
 
@@ -261,7 +335,7 @@ impl Record {
         match self.outcome {
             Outcome::ClientGone => false,
             Outcome::Answered(status) => status >= 500,
-            Outcome::Failed(_, origin) => origin != Origin::Client,
+            Outcome::Failed { origin, .. } => origin != Origin::Client,
         }
     }
 
@@ -286,7 +360,7 @@ impl Record {
             };
         }
         match self.outcome {
-            Outcome::Failed(_, Origin::Node) => line!(warn),
+            Outcome::Failed { origin: Origin::Node, .. } => line!(warn),
             _ => line!(info),
         }
     }
@@ -297,14 +371,10 @@ impl Drop for Record {
         self.settle();
         let outcome = self.outcome_name();
         let duration = self.begun.elapsed();
-        let ended = Ended {
-            api: self.api,
-            class: self.class_name(),
-            outcome,
-            duration,
-            first_token: self.first_token,
-        };
-        self.gateway.metrics.request_ends(&ended);
+        let (fault, refusal) = self.fault();
+        let first_token = self.first_token;
+        let ended = Ended { outcome, fault, refusal, duration, first_token };
+        self.gateway.metrics.request_ends(self.key(), ended);
         self.log(outcome, duration);
         self.tell(outcome, duration);
     }

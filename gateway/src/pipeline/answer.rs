@@ -125,7 +125,10 @@ impl Answer {
                 self.record.succeed(status.as_u16(), body.len());
             }
             Ok(Next::End) => {}
-            Err(error) => self.record.fail(error),
+            Err(error) => {
+                self.record.asked(&self.admitted.model, error);
+                self.record.fail(error);
+            }
         }
         if self.progress.is_complete() {
             self.current.take().into_iter().for_each(|current| current.ends(Outcome::Answered));

@@ -107,6 +107,36 @@ pub struct NodeStatus {
     /// Generated tokens per second over all slots, as last measured; absent until measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_tokens_per_second: Option<f32>,
+    /// How engine and machine are; older agents say nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vitals: Option<Vitals>,
+}
+
+/// How a node's engine and machine are: for those who look at them, nothing is decided by it. What
+/// is not known is absent, or 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Vitals {
+    /// Bytes of memory that agent and engine hold, the mapped model included.
+    pub memory_resident_bytes: u64,
+    /// Bytes that the machine, or the agent's control group, could still give.
+    pub memory_available_bytes: u64,
+    /// Cells of the KV pool.
+    pub kv_cells: u32,
+    /// Of those, of requests in slots.
+    pub kv_cells_in_use: u32,
+    /// Of those, kept for prompts that begin alike.
+    pub kv_cells_cached: u32,
+    /// Share of the last ten seconds in which something waited for a CPU, 0 to 1; this and the next two
+    /// are the kernel's pressure (PSI), where it measures that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pressure_cpu: Option<f32>,
+    /// The same for memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pressure_memory: Option<f32>,
+    /// The same for disks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pressure_io: Option<f32>,
 }
 
 #[cfg(test)]
@@ -121,5 +151,6 @@ mod tests {
         assert_eq!(status.state, NodeState::Ready);
         assert_eq!(status.decode_tokens_per_second, None);
         assert_eq!(status.version, 0, "one that is older than versions");
+        assert_eq!(status.vitals, None, "and than these");
     }
 }

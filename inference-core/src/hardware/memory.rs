@@ -108,6 +108,13 @@ impl Memory {
     }
 }
 
+/// What this machine, and the groups of this process, could still give.
+pub fn available(files: &impl Files, cgroup: &Cgroup) -> u64 {
+    let info = files.text("/proc/meminfo").unwrap_or_default();
+    let machine = kibibytes(&info, "MemAvailable").unwrap_or(0);
+    cgroup.memory_available.map_or(machine, |left| left.min(machine))
+}
+
 /// A value of a file like /proc/meminfo, in bytes.
 fn kibibytes(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {

@@ -233,4 +233,10 @@ pub struct EngineStats {
     pub prefill_tokens_per_second: f32,
     /// Generated tokens per second over all slots, smoothed; 0 until measured.
     pub decode_tokens_per_second: f32,
+    /// Time that steps have spent on prompts since the start.
+    pub prefill_seconds: f64,
+    /// Time that they have spent on readers.
+    pub decode_seconds: f64,
+    /// Slots that steps worked on since the start, counted once for each step.
+    pub slot_steps: u64,
 }

@@ -8,7 +8,7 @@ use hyper::Response;
 use inference_core::request::{EmbedInput, EmbedRequest, Event};
 use inference_protocol::openai::{
     self, Document, Embedding, Embeddings, EmbeddingsRequest, Prompt, PromptUsage, Ranked,
-    RerankRequest, Reranked, Vector, to_json,
+    RerankRequest, Reranked, Usage, Vector, to_json,
 };
 use inference_protocol::resume::Resume;
 
@@ -51,6 +51,7 @@ pub async fn embed(
     let answered = run(node, caller, inputs, &mut record).await;
     let (vectors, tokens) = record.check(answered)?;
     record.check(check_dimensions(asked.dimensions, &vectors))?;
+    record.used(Usage::new(tokens, 0, 0));
     record.succeed();
     let embedding = |(index, values): (u32, Vec<f32>)| {
         let embedding = match base64 {
@@ -110,6 +111,7 @@ pub async fn rerank(
     let mut record = node.metrics.record("rerank");
     let answered = run(node, caller, inputs, &mut record).await;
     let (scores, tokens) = record.check(answered)?;
+    record.used(Usage::new(tokens, 0, 0));
     record.succeed();
     let shown = asked.return_documents == Some(true);
     let mut results: Vec<Ranked> = scores
@@ -149,9 +151,12 @@ async fn run(
     let mut tokens = 0;
     loop {
         match generation.next().await {
-            Some(Event::Started { prompt_tokens, .. }) => tokens = prompt_tokens,
+            Some(Event::Started { prompt_tokens, .. }) => {
+                record.started();
+                tokens = prompt_tokens;
+            }
             Some(Event::Embedded { index, values }) => {
-                record.first_token();
+                record.said();
                 if let Some(vector) = vectors.get_mut(index as usize) {
                     *vector = values;
                 }

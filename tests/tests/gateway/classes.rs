@@ -121,8 +121,9 @@ async fn a_key_caps_the_class_that_may_be_asked_for() {
     }
     let answer = gateway.admin.get("/metrics").await;
     let metrics = String::from_utf8(answer.body.to_vec()).unwrap();
-    let counted =
-        "gateway_requests_total{api=\"chat_completions\",class=\"interactive\",outcome=\"ok\"} 1";
+    let counted = "gateway_requests_total{api=\"chat_completions\",class=\"interactive\",\
+                   endpoint_kind=\"node\",fault=\"none\",model=\"flotilla-demo\",outcome=\"ok\",\
+                   tenant=\"ada\"} 1";
     assert!(metrics.contains(counted), "{metrics}");
 }
 

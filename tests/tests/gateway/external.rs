@@ -175,17 +175,18 @@ async fn a_stream_from_outside_is_counted_and_shows_its_usage_to_who_asks_only()
         assert_eq!(said.usage.is_some(), wants_usage);
     }
     gateway.is_idle().await;
-    let spent = "gateway_spent_total{endpoint=\"external:gpu\",for=\"tokens\"}";
+    let spent =
+        "gateway_spent_total{endpoint=\"external:gpu\",for=\"tokens\",tenant=\"anonymous\"}";
     assert!((metric(&gateway.admin, spent).await - 3.2).abs() < 1e-9);
-    let tokens =
-        "gateway_tokens_total{kind=\"completion\",model=\"flotilla-demo\",place=\"external\"}";
+    let tokens = "gateway_tokens_total{endpoint_kind=\"external\",kind=\"completion\",\
+                  model=\"flotilla-demo\",tenant=\"anonymous\"}";
     assert_eq!(metric(&gateway.admin, tokens).await, 800_000.0);
     // What a node answers is saved.
     let mut a = gateway.node("a", 1).await;
     let here = gateway.asks("two");
     answer(a.asked().await, "here", 2_000_000, 0);
     here.await.unwrap();
-    let saved = "gateway_saved_total{model=\"flotilla-demo\"}";
+    let saved = "gateway_saved_total{model=\"flotilla-demo\",tenant=\"anonymous\"}";
     assert_eq!(metric(&gateway.admin, saved).await, 2.0);
 }
 

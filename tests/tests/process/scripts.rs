@@ -197,10 +197,21 @@ async fn the_demo_prints_snippets_that_work_and_ends_everything_on_ctrl_c() {
     let curl = snippet("curl -N http", "\n\nWith Python");
     assert!(shell(&curl, &folder).ends_with("data: [DONE]\n\n"));
     let python = Command::new(root().join("target/sdk/openai/bin/python"))
-        .args(["-c", &snippet("from openai import", "\n\nMetrics")])
+        .args(["-c", &snippet("from openai import", "\n\nThe fleet is at")])
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&python.stdout), "r-o-c-k-e-t\n", "{python:?}");
+
+    // Where there is a Prometheus, it scrapes the gateway and both nodes.
+    match said.split_once("Prometheus scrapes all of it: ") {
+        Some((_, rest)) => {
+            let url = rest.lines().next().unwrap();
+            let ask = format!("curl -s '{url}api/v1/query?query=sum(up)'");
+            let scrapes = async || shell(&ask, &folder).contains(",\"3\"]").then_some(());
+            eventually("three targets that answer", scrapes).await;
+        }
+        None => assert!(!root().join("target/prometheus/usr/bin/prometheus").exists(), "{said}"),
+    }
 
     // The demo survives a node that is killed as it suggests.
     let pid: i32 = snippet("kill -9 ", "\n")[8..].parse().unwrap();

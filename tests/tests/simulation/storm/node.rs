@@ -79,6 +79,7 @@ impl Node {
             engine_restarts: self.restarts,
             prefill_tokens_per_second: None,
             decode_tokens_per_second: None,
+            vitals: None,
         }
     }
 

@@ -1,0 +1,163 @@
+//! Makes families of metrics, registers them, and keeps a list of them.
+
+use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
+use prometheus::{
+    Counter, CounterVec, Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec,
+    IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, Result, TextEncoder,
+};
+
+/// A family, as it is described.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// Its name.
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// The names of its labels.
+    pub labels: Vec<String>,
+    /// What it says.
+    pub help: String,
+}
+
+/// Makes families. Labels come from closed sets or from configured names only.
+#[derive(Debug, Default)]
+pub struct Maker {
+    registry: Registry,
+    made: Vec<Made>,
+}
+
+/// Families that are made, and what they are.
+#[derive(Debug)]
+pub struct Sheet {
+    registry: Registry,
+    /// The families, in the order in which they were made.
+    pub made: Vec<Made>,
+}
+
+impl Sheet {
+    /// The families that have anything to tell.
+    pub fn gather(&self) -> Vec<MetricFamily> {
+        self.registry.gather()
+    }
+}
+
+impl Maker {
+    /// Whole numbers that only grow.
+    ///
+    /// # Errors
+    /// Another family has that name; this is so for all of them.
+    pub fn counters(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
+        let family = IntCounterVec::new(Opts::new(name, help), labels)?;
+        self.keep("counter", (name, help, labels), family)
+    }
+
+    /// One of them.
+    pub fn counter(&mut self, name: &str, help: &str) -> Result<IntCounter> {
+        let family = IntCounter::new(name, help)?;
+        self.keep("counter", (name, help, &[]), family)
+    }
+
+    /// Amounts that only grow.
+    pub fn amounts(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec> {
+        let family = CounterVec::new(Opts::new(name, help), labels)?;
+        self.keep("counter", (name, help, labels), family)
+    }
+
+    /// One of them.
+    pub fn amount(&mut self, name: &str, help: &str) -> Result<Counter> {
+        let family = Counter::new(name, help)?;
+        self.keep("counter", (name, help, &[]), family)
+    }
+
+    /// Whole numbers.
+    pub fn gauges(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
+        let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
+        self.keep("gauge", (name, help, labels), family)
+    }
+
+    /// One of them.
+    pub fn gauge(&mut self, name: &str, help: &str) -> Result<IntGauge> {
+        let family = IntGauge::new(name, help)?;
+        self.keep("gauge", (name, help, &[]), family)
+    }
+
+    /// Numbers.
+    pub fn levels(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec> {
+        let family = GaugeVec::new(Opts::new(name, help), labels)?;
+        self.keep("gauge", (name, help, labels), family)
+    }
+
+    /// One of them.
+    pub fn level(&mut self, name: &str, help: &str) -> Result<Gauge> {
+        let family = Gauge::new(name, help)?;
+        self.keep("gauge", (name, help, &[]), family)
+    }
+
+    /// Distributions; `buckets` are their upper bounds.
+    pub fn histograms(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        buckets: &[f64],
+    ) -> Result<HistogramVec> {
+        let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        self.keep("histogram", (name, help, labels), HistogramVec::new(opts, labels)?)
+    }
+
+    /// One of them.
+    pub fn histogram(&mut self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
+        let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        self.keep("histogram", (name, help, &[]), Histogram::with_opts(opts)?)
+    }
+
+    fn keep<C: Collector + Clone + 'static>(
+        &mut self,
+        kind: &'static str,
+        (name, help, labels): (&str, &str, &[&str]),
+        family: C,
+    ) -> Result<C> {
+        self.registry.register(Box::new(family.clone()))?;
+        let labels = labels.iter().map(ToString::to_string).collect();
+        self.made.push(Made { name: name.into(), kind, labels, help: help.into() });
+        Ok(family)
+    }
+
+    /// Nothing more is made.
+    pub fn done(self) -> Sheet {
+        Sheet { registry: self.registry, made: self.made }
+    }
+}
+
+/// Families in Prometheus' text format 0.0.4.
+///
+/// # Errors
+/// A family is not consistent in itself.
+pub fn text(families: &[MetricFamily]) -> Result<String> {
+    let mut out = Vec::new();
+    TextEncoder::new().encode(families, &mut out)?;
+    Ok(String::from_utf8_lossy(&out).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_is_listed_and_told_once_it_has_a_value() {
+        let mut maker = Maker::default();
+        let eggs = maker.counters("eggs_total", "Eggs.", &["colour"]).unwrap();
+        maker.gauge("hens", "Hens.").unwrap().set(3);
+        assert!(maker.gauge("hens", "Again.").is_err());
+        let sheet = maker.done();
+        let listed: Vec<_> = sheet.made.iter().map(|m| (m.name.as_str(), m.kind)).collect();
+        assert_eq!(listed, [("eggs_total", "counter"), ("hens", "gauge")]);
+        assert_eq!(
+            text(&sheet.gather()).unwrap(),
+            "# HELP hens Hens.\n# TYPE hens gauge\nhens 3\n"
+        );
+        eggs.with_label_values(&["brown"]).inc();
+        assert!(text(&sheet.gather()).unwrap().contains("eggs_total{colour=\"brown\"} 1\n"));
+    }
+}

@@ -1,0 +1,93 @@
+//! The families that are counted while requests are answered.
+
+use inference_metrics::{Maker, Sheet, build_info};
+use prometheus::{Histogram, IntCounterVec, IntGauge, Result};
+
+/// Seconds; CPU machines are slow, so the buckets reach ten minutes.
+const SECONDS: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0,
+    600.0,
+];
+/// Seconds between two pieces of an answer.
+const GAPS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0];
+/// Tokens of a request.
+const TOKENS: &[f64] =
+    &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5];
+
+/// Why answers end.
+const FINISHES: [&str; 3] = ["stop", "length", "tool_calls"];
+
+/// See the module.
+#[derive(Debug)]
+pub struct Families {
+    pub sheet: Sheet,
+    pub requests: IntCounterVec,
+    pub in_flight: IntGauge,
+    pub finished: IntCounterVec,
+    pub duration: Histogram,
+    pub queue_wait: Histogram,
+    pub first_token: Histogram,
+    pub prefill: Histogram,
+    pub decode: Histogram,
+    pub gap: Histogram,
+    pub prompt_tokens: Histogram,
+    pub completion_tokens: Histogram,
+}
+
+impl Families {
+    /// All of them. Fails only if two share a name.
+    pub fn new() -> Result<Self> {
+        let mut maker = Maker::default();
+        let requests = maker.counters(
+            "node_requests_total",
+            "Requests for the model, by API and outcome.",
+            &["api", "outcome"],
+        )?;
+        let in_flight = maker
+            .gauge("node_http_requests_in_flight", "Requests whose response is not finished.")?;
+        let help = "Answers that came to their end, by what ended them.";
+        let finished = maker.counters("node_answers_finished_total", help, &["reason"])?;
+        for reason in FINISHES {
+            finished.with_label_values(&[reason]);
+        }
+        let mut seconds = |name, help| maker.histogram(name, help, SECONDS);
+        let duration = seconds(
+            "node_request_duration_seconds",
+            "Time from a request's arrival to the end of its response.",
+        )?;
+        let queue_wait = seconds(
+            "node_queue_wait_seconds",
+            "Time from a request's arrival until it had a slot of the engine.",
+        )?;
+        let first_token = seconds(
+            "node_time_to_first_token_seconds",
+            "Time from a request's arrival to its first text.",
+        )?;
+        let prefill = seconds("node_prefill_seconds", "Time from a slot to the first text.")?;
+        let decode = seconds("node_decode_seconds", "Time from the first text to the last.")?;
+        let gap = maker.histogram(
+            "node_inter_token_gap_seconds",
+            "Time between two pieces of an answer, which are tokens mostly.",
+            GAPS,
+        )?;
+        let mut tokens = |name, help| maker.histogram(name, help, TOKENS);
+        let prompt_tokens = tokens("node_request_prompt_tokens", "Tokens of a prompt.")?;
+        let completion_tokens = tokens("node_request_completion_tokens", "Tokens of an answer.")?;
+        build_info(&mut maker, "node_build_info")?;
+        Ok(Self {
+            sheet: maker.done(),
+            requests,
+            in_flight,
+            finished,
+            duration,
+            queue_wait,
+            first_token,
+            prefill,
+            decode,
+            gap,
+            prompt_tokens,
+            completion_tokens,
+        })
+    }
+}

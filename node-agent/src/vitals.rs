@@ -1,0 +1,107 @@
+//! How engine and machine are: memory and pressure. Read at most once a second, whoever asks.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use inference_core::hardware::cgroup::Cgroup;
+use inference_core::hardware::files::{Files, Root};
+use inference_core::hardware::memory::available;
+use inference_metrics::Process;
+
+/// What was read is told again for this long.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// What the kernel says at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sample {
+    /// The engine's process, once it is there.
+    pub engine: Option<Process>,
+    /// Memory that agent and engine hold.
+    pub resident_bytes: u64,
+    /// Memory that the machine, or our control group, could still give.
+    pub available_bytes: u64,
+    /// Shares of time in which something waited, 0 to 1.
+    pub pressure: Pressure,
+}
+
+/// Pressure stall information, where the kernel measures it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Pressure {
+    /// For CPUs.
+    pub cpu: Option<f32>,
+    /// For memory.
+    pub memory: Option<f32>,
+    /// For disks.
+    pub io: Option<f32>,
+}
+
+impl Pressure {
+    /// Every resource that is measured.
+    pub fn all(self) -> impl Iterator<Item = (&'static str, f32)> {
+        let all = [("cpu", self.cpu), ("memory", self.memory), ("io", self.io)];
+        all.into_iter().filter_map(|(resource, share)| Some((resource, share?)))
+    }
+
+    fn read(files: &impl Files) -> Self {
+        let read = |name| share(&files.text(&format!("/proc/pressure/{name}"))?);
+        Self { cpu: read("cpu"), memory: read("memory"), io: read("io") }
+    }
+}
+
+/// The share of the last ten seconds, of `some avg10=1.53 avg60=...`.
+fn share(text: &str) -> Option<f32> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let percent = line.split(' ').find_map(|field| field.strip_prefix("avg10="))?;
+    percent.parse::<f32>().ok().map(|percent| percent / 100.0)
+}
+
+/// Reads samples.
+#[derive(Debug, Default)]
+pub struct Vitals(Mutex<Option<(Instant, Sample)>>);
+
+impl Vitals {
+    /// How it is now, or was less than a second ago.
+    pub fn now(&self, engine: Option<u32>) -> Sample {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((when, sample)) = *last
+            && when.elapsed() < KEPT
+        {
+            return sample;
+        }
+        let sample = read(engine);
+        *last = Some((Instant::now(), sample));
+        sample
+    }
+}
+
+fn read(engine: Option<u32>) -> Sample {
+    let files = Root::machine();
+    let engine = engine.map(Process::of);
+    let of_engine = engine.map_or(0, |engine| engine.resident_bytes);
+    Sample {
+        engine,
+        resident_bytes: Process::this().resident_bytes.saturating_add(of_engine),
+        available_bytes: available(&files, &Cgroup::read(&files)),
+        pressure: Pressure::read(&files),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pressure_is_the_share_of_the_last_ten_seconds() {
+        let text = "some avg10=12.50 avg60=7.67 avg300=7.40 total=11772898963\n\
+                    full avg10=99.00 avg60=0.00 avg300=0.00 total=0\n";
+        assert_eq!(share(text), Some(0.125));
+        assert_eq!(share("full avg10=1.00\n"), None);
+    }
+
+    #[test]
+    fn this_machine_says_how_it_is() {
+        let sample = Vitals::default().now(Some(std::process::id()));
+        assert!(sample.resident_bytes > 1 << 20 && sample.available_bytes > 1 << 20, "{sample:?}");
+        assert!(sample.pressure.all().all(|(_, share)| (0.0..=1.0).contains(&share)));
+    }
+}
