@@ -18,7 +18,12 @@ here=$(mktemp -d "${TMPDIR:-/tmp}/flotilla-prometheus.XXXXXX")
 trap 'rm -rf "$here"' EXIT
 # apt's own user must be able to write here.
 chmod 755 "$here"
-if (cd "$here" && apt-get download -qq prometheus >/dev/null 2>&1) && dpkg -x "$here"/prometheus_*.deb "$to"; then
+download() { (cd "$here" && apt-get download -qq prometheus >/dev/null 2>&1); }
+# A machine without lists of packages gets them, where we may.
+if ! download && [ "$(id -u)" = 0 ]; then
+    apt-get update -qq && download || true
+fi
+if dpkg -x "$here"/prometheus_*.deb "$to" 2>/dev/null; then
     exit 0
 fi
 echo "skipped: apt-get cannot download prometheus (as root: apt-get update)" >&2

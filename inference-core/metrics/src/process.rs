@@ -41,11 +41,9 @@ impl Process {
 
     fn at(folder: &Path) -> Self {
         let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
-        let files = std::fs::read_dir(folder.join("fd")).map_or(0, |d| d.take(FILES_MAX).count());
         let boot = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         Self {
-            // The folder itself is open while it is read.
-            open_files: (files as u64).saturating_sub(1),
+            open_files: open_files(&folder.join("fd")),
             ..Self::read(&text("stat"), &text("status"), &text("limits"), &boot)
         }
     }
@@ -87,6 +85,19 @@ impl Process {
         maker.level("process_start_time_seconds", started)?.set(self.started);
         maker.gauge("process_threads", "Threads of the process.")?.set(self.threads as i64);
         Ok(())
+    }
+}
+
+/// Open files of a process. Newer kernels (6.2) tell their number as the folder's size; with tens of
+/// thousands of connections counting them takes a while.
+fn open_files(folder: &Path) -> u64 {
+    match std::fs::metadata(folder).map_or(0, |folder| folder.len()) {
+        0 => {
+            let files = std::fs::read_dir(folder).map_or(0, |files| files.take(FILES_MAX).count());
+            // The folder itself is open while it is read.
+            (files as u64).saturating_sub(1)
+        }
+        told => told,
     }
 }
 
