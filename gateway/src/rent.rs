@@ -8,8 +8,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::app::Gateway;
 use crate::external::keep::PREFIX;
-use crate::spend::Date;
 use crate::metrics::Paid;
+use crate::spend::Date;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const HOUR: f64 = 3600.0;
