@@ -91,11 +91,8 @@ async fn a_state_that_cannot_be_read_is_put_aside_and_one_that_cannot_be_written
     let mut a = first.node("a", 1).await;
     uses(&first, &mut a, 1000).await;
     let failed = "gateway_state_saves_total{outcome=\"failed\"}";
-    eventually("it to fail", async || {
-        let told = first.admin.get("/metrics").await.body;
-        String::from_utf8_lossy(&told).contains(failed).then_some(())
-    })
-    .await;
+    eventually("it to fail", async || (metric(&first.admin, failed).await > 0.0).then_some(()))
+        .await;
     is_exhausted(&first.client.chat(&chat("Hi")).await);
 }
 
