@@ -5,7 +5,7 @@
 CARGO := cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
-SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node grafana)
+SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node grafana page)
 # What binaries that are installed tell in their metrics.
 REVISION := FLOTILLA_REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
@@ -14,7 +14,7 @@ HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
 CHART := target/chart/done target/chart/node/done
 
-.PHONY: chart-files demo dist dist-gateway test build setup setup-test lint unit end-to-end avx2 docs bench-engine bench-gateway soak kills overload deny
+.PHONY: chart-files demo dist dist-gateway test build setup setup-test lint unit end-to-end avx2 docs bench-engine bench-gateway soak kills overload screenshot deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -97,6 +97,16 @@ target/sdk/grafana/done: tests/grafana/package.json tests/grafana/package-lock.j
 	    echo "skipped: the test of the types of dashboards needs npm"; \
 	fi
 
+# What steers the browser of the fleet page's tests.
+target/sdk/page/done: tests/page/package.json tests/page/package-lock.json
+	@if command -v npm >/dev/null; then \
+	    echo "Installing a driver for the tests of the fleet page: playwright-core"; \
+	    mkdir -p $(@D) && cp $^ $(@D) && \
+	    npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null && touch $@; \
+	else \
+	    echo "skipped: the tests of the fleet page need npm"; \
+	fi
+
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CHOICE) --all-targets -- -D warnings
@@ -111,6 +121,7 @@ end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test kubernetes -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test docs -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test observability -- --test-threads=1
+	$(CARGO) test $(CHOICE) --test page -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
 
 ## Writes anew what in docs/ is made of the code. Twice, because the gateway serves one of the files.
@@ -157,6 +168,12 @@ OVERLOAD := 120
 overload: dist-gateway
 	FLOTILLA_OVERLOAD=$(OVERLOAD) FLOTILLA_BINARIES=$(abspath $(TARGET))/dist \
 	    $(CARGO) test $(CHOICE) --test edge -- --nocapture overload:: 2>&1 | grep '^{'
+
+## The README's picture of the fleet page, of a fleet on this machine under load. Four minutes.
+screenshot: build setup-test
+	@mkdir -p docs/images
+	FLOTILLA_SCREENSHOT=$(abspath docs/images)/fleet-page.png $(CARGO) test $(CHOICE) --test page -- \
+	    --ignored --exact --nocapture screenshot::the_fleet_page
 
 ## Licences, sources and known faults of what we depend on. Needs cargo-deny and a network.
 deny:

@@ -163,9 +163,9 @@ messages = [{"role": "user", "content": "How do you spell rocket?"}]
 answer = client.chat.completions.create(model="flotilla-demo", messages=messages)
 print(answer.choices[0].message.content)
 
-The fleet is at $admin/ - its metrics at $admin/metrics$scrapes
+The fleet page is $admin/ - its key is $(cat "$work/admin.key")
 
-The nodes, and how to let one go in the middle of an answer:
+Metrics are at $admin/metrics$scrapes The nodes, and how to let one go in the middle of an answer:
 
 $bin/flotilla-gateway nodes --url $admin --key-file $work/admin.key
 $bin/flotilla-gateway drain one --url $admin --key-file $work/admin.key

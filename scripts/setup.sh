@@ -38,6 +38,9 @@ if [ "${1:-}" = test ]; then
     $may_install && ! command -v qemu-x86_64 >/dev/null && needed[qemu-user]=1
     # Man pages are read by whichever of groff and mandoc is here.
     $may_install && ! command -v mandoc >/dev/null && needed[mandoc]=1
+    # The fleet page is tested in a real browser, which a package for Node steers; the same.
+    $may_install && command -v npm >/dev/null && ! command -v chromium >/dev/null \
+        && needed[chromium]=1
 fi
 [ ${#needed[@]} -eq 0 ] && exit 0
 

@@ -1,19 +1,33 @@
-//! What operators look at and change, on a listener of its own: metrics, health, and the nodes.
-//! What changes something, or tells of single nodes, wants the operators' key.
+//! What operators look at and change, on a listener of its own: metrics, health, the nodes, and a
+//! page that shows it all. What changes something, or tells of single nodes, wants the operators' key.
 
-use hyper::header::HeaderMap;
+use std::net::IpAddr;
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode};
+use inference_protocol::openai::to_json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{only, status};
+use crate::api::{Api, only, status};
 use crate::app::Gateway;
 use crate::error::Error;
+use crate::pipeline;
 use crate::pipeline::authenticate::bearer;
 use crate::respond::{self, Body};
 
+pub mod overview;
+mod page;
+
+use overview::{OVERVIEW_PATH, RECENT_PATH, history, overview};
+
 /// Where the nodes are listed; below it each has its actions.
 pub const NODES_PATH: &str = "/admin/v1/nodes";
+
+/// Where operators ask a model something, to see who answers and how fast: as
+/// `/v1/chat/completions` on the public listener, with the operators' key.
+pub const CHAT_PATH: &str = "/admin/v1/chat";
 
 /// One node, as operators see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,6 +56,8 @@ pub struct NodeView {
     pub decode_tokens_per_second: Option<f32>,
     /// How long its link has held, in seconds.
     pub linked_seconds: u64,
+    /// Where its address comes from: it `joined`, is `configured`, or is `external`.
+    pub address: String,
 }
 
 /// All nodes.
@@ -77,8 +93,28 @@ impl Action {
 }
 
 /// Answers a request on the operators' listener.
-pub fn serve<B>(gateway: &Gateway, request: &Request<B>) -> Response<Body> {
-    answer(gateway, request).unwrap_or_else(|error| respond::error(&error))
+pub async fn serve(
+    gateway: &Gateway,
+    client: IpAddr,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let answered = match request.uri().path() {
+        CHAT_PATH => match may_chat(gateway, &request) {
+            Ok(()) => {
+                let operators = gateway.settings.now().keys.operators().clone();
+                let (gateway, api) = (gateway.clone(), Api::ChatCompletions);
+                return pipeline::serve(gateway, client, api, request, Some(operators)).await;
+            }
+            Err(error) => Err(error),
+        },
+        _ => answer(gateway, &request),
+    };
+    answered.unwrap_or_else(|error| respond::error(&error))
+}
+
+fn may_chat<B>(gateway: &Gateway, request: &Request<B>) -> Result<(), Error> {
+    authorize(gateway, request.headers())?;
+    only(request, "POST")
 }
 
 fn answer<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, Error> {
@@ -89,11 +125,28 @@ fn answer<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, 
         let kind = "text/plain; version=0.0.4; charset=utf-8";
         return Ok(respond::with_type(StatusCode::OK, kind, text));
     }
+    if let Some(file) = page::file(path) {
+        return only(request, "GET, HEAD").map(|()| file);
+    }
+    if [OVERVIEW_PATH, RECENT_PATH].contains(&path) {
+        authorize(gateway, request.headers())?;
+        only(request, "GET, HEAD")?;
+        return Ok(private(respond::json(match path == OVERVIEW_PATH {
+            true => to_json(&overview(gateway)),
+            false => to_json(&history(gateway)),
+        })));
+    }
     if let Some(below) = path.strip_prefix(NODES_PATH) {
         authorize(gateway, request.headers())?;
         return nodes(gateway, request, below);
     }
     status(gateway, request)
+}
+
+/// No browser keeps it.
+fn private(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 fn authorize(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Error> {

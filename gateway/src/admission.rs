@@ -7,6 +7,7 @@
 //! waited already. Requests for models without a free slot hold up nobody else.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 pub mod class;
 pub mod cost;
@@ -37,6 +38,8 @@ pub struct Ticket<S> {
     pub bytes: usize,
     /// How it begins.
     pub prefix: Prefix,
+    /// Since when it waits.
+    pub since: Duration,
     /// What an endpoint must be for it.
     pub seek: S,
     /// Whether an endpoint failed it already.
@@ -226,6 +229,13 @@ impl<S> Queue<S> {
     /// Requests of a class that wait, without those that failed on a node.
     pub fn depth_of(&self, class: Class) -> usize {
         self.classes.get(&class).map_or(0, |lines| lines.depth)
+    }
+
+    /// Since when the first of a class waits, without those that failed on a node.
+    pub fn oldest_of(&self, class: Class) -> Option<Duration> {
+        // In order of arrival.
+        let mut lined_up = self.tickets.values().filter(|t| t.class == class && !t.is_retried);
+        lined_up.next().map(|ticket| ticket.since)
     }
 
     /// The work for its model that is done before a new request of a tenant, if nobody else

@@ -86,7 +86,7 @@ pub async fn serve(gateway: Gateway, peer: Peer<'_>, request: Request<Incoming>)
     let path = request.uri().path();
     let api = Api::at(path).filter(|_| request.method() == Method::POST);
     if let Some(api) = api {
-        return pipeline::serve(gateway, peer.address, api, request).await;
+        return pipeline::serve(gateway, peer.address, api, request, None).await;
     }
     let request_id = RequestId::of(request.headers());
     let answered = match path {

@@ -16,6 +16,7 @@ use crate::fleet::static_nodes;
 use crate::follow::follow;
 use crate::metrics::Metrics;
 use crate::quarantine::Quarantine;
+use crate::recent::Recorder;
 use crate::server::{self, Service};
 use crate::settings::Live;
 use crate::traces::{self, Spans};
@@ -47,6 +48,8 @@ pub struct Parts {
     pub dispatcher: Dispatcher,
     /// The metrics.
     pub metrics: Metrics,
+    /// What requests did in the last minutes.
+    pub recent: Recorder,
     /// Takes spans of requests.
     pub spans: Spans,
     /// Requests that ended engines.
@@ -68,6 +71,7 @@ impl Gateway {
             id: id(),
             dispatcher: Dispatcher::new(now.config.limits.queue, now.config.policy),
             metrics,
+            recent: Recorder::default(),
             spans,
             quarantine: Quarantine::default(),
             stop,

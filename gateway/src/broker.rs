@@ -138,6 +138,7 @@ impl<L> Broker<L> {
             work: want.work,
             bytes: want.bytes,
             prefix: want.prefix.clone(),
+            since: now,
             seek: want.seek.clone(),
             is_retried,
         };
@@ -292,6 +293,12 @@ impl<L> Broker<L> {
     /// Requests that wait.
     pub fn depth(&self) -> usize {
         self.queue.depth()
+    }
+
+    /// How long the first of each class has waited by now.
+    pub fn longest_waits(&self, now: Duration) -> [(Class, Option<Duration>); 3] {
+        let wait = |class| self.queue.oldest_of(class).map(|since| now.saturating_sub(since));
+        Class::ALL.map(|class| (class, wait(class)))
     }
 
     /// Of those, by class, without those that failed on a node.

@@ -23,6 +23,10 @@ use crate::spend::{Budget, Date, Ledger, Prices};
 use crate::tally::{Ejections, Tally};
 use crate::upstream::Upstream;
 
+mod look;
+
+pub use look::Look;
+
 /// The fleet and its queue, shared by all requests.
 #[derive(Debug, Clone)]
 pub struct Dispatcher(Arc<Shared>);
@@ -384,6 +388,7 @@ fn view(endpoint: &Endpoint<Upstream>, now: Duration) -> NodeView {
         prefill_tokens_per_second: status.prefill_tokens_per_second,
         decode_tokens_per_second: status.decode_tokens_per_second,
         linked_seconds: now.saturating_sub(endpoint.since()).as_secs(),
+        address: endpoint.link.address().into(),
     }
 }
 

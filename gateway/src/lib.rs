@@ -35,6 +35,7 @@ pub mod prober;
 pub mod progress;
 pub mod pursuit;
 pub mod quarantine;
+pub mod recent;
 pub mod reload;
 pub mod rent;
 pub mod replace;

@@ -14,6 +14,7 @@ use governor::middleware::StateInformationMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 use hyper::header::{HeaderMap, HeaderName};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::header::Values;
@@ -51,6 +52,28 @@ impl Limit {
             Self::Concurrent => "concurrent",
         }
     }
+}
+
+/// What is used of a key's limits, as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Requests that run.
+    pub running: u32,
+    /// Most that may run, where there is a limit.
+    pub concurrent_max: Option<u32>,
+    /// Requests a minute, where there is a limit.
+    pub requests_per_minute: Option<Allowance>,
+    /// Tokens a minute, where there is a limit.
+    pub tokens_per_minute: Option<Allowance>,
+}
+
+/// A limit of a minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allowance {
+    /// All of it.
+    pub limit: u32,
+    /// What is left now.
+    pub left: u32,
 }
 
 /// A key's limits and what is used of them.
@@ -113,6 +136,20 @@ impl Limiter {
                 self.owed.fetch_add(owed, Ordering::Relaxed);
                 Err(limited(Limit::Tokens, wait))
             }
+        }
+    }
+
+    /// What is used of the limits now, and left.
+    pub fn standing(&self) -> Standing {
+        let bucket = |bucket: &Option<Bucket>| {
+            let bucket = bucket.as_ref()?;
+            Some(Allowance { limit: bucket.limit, left: bucket.state().0 })
+        };
+        Standing {
+            running: self.running.load(Ordering::Relaxed),
+            concurrent_max: self.concurrent_max,
+            requests_per_minute: bucket(&self.requests),
+            tokens_per_minute: bucket(&self.tokens),
         }
     }
 
@@ -306,6 +343,10 @@ mod tests {
         let mut none = HeaderMap::new();
         Limiter::default().mark(&mut none, &mut Values::default());
         assert!(none.is_empty());
+        let standing = limiter.standing();
+        assert_eq!(standing.requests_per_minute, Some(Allowance { limit: 60, left: 59 }));
+        assert_eq!(standing.tokens_per_minute, Some(Allowance { limit: 6000, left: 5400 }));
+        assert_eq!((standing.running, standing.concurrent_max), (0, None));
     }
 
     #[test]

@@ -7,7 +7,6 @@
 //! [`answer`].
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
@@ -17,7 +16,6 @@ use crate::api::Api;
 use crate::app::Gateway;
 use crate::error::Error;
 use crate::header::Values;
-use crate::limiter::Limiter;
 use crate::respond::{self, Body};
 use crate::settings::Settings;
 
@@ -32,16 +30,19 @@ pub mod stream;
 
 use account::Record;
 use answer::Answer;
+use authenticate::{Authenticated, Caller};
 
 /// How long it took until the answer began, in milliseconds, as OpenAI tells it.
 const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
 
-/// Answers a client's request that nodes answer.
+/// Answers a client's request that nodes answer. Whoever is `known` need show no key of the public
+/// API: an operator has shown another.
 pub async fn serve(
     gateway: Gateway,
     client: IpAddr,
     api: Api,
     request: Request<Incoming>,
+    known: Option<Caller>,
 ) -> Response<Body> {
     let settings = gateway.settings.now();
     let trace = settings.config.traces.as_ref().and_then(|to| to.begin(request.headers()));
@@ -49,8 +50,12 @@ pub async fn serve(
     let (request_id, arrived) = (received.request_id.clone(), received.arrived);
     let mut record = Record::open(&gateway, client, &received);
     record.trace(trace.map(|trace| (trace, gateway.spans.clone())));
-    let mut limits = None;
-    let admitted = admit(&gateway, &settings, received, &mut record, &mut limits).await;
+    let caller = authenticate::authenticate(&settings.keys, known, received);
+    let limits = caller.as_ref().ok().map(|known| known.caller.limiter.clone());
+    let admitted = match caller {
+        Ok(authenticated) => admit(&gateway, &settings, authenticated, &mut record).await,
+        Err(error) => Err(error),
+    };
     let answered = match admitted {
         Ok(admitted) => {
             let answer = Answer::new(gateway, settings, admitted, record);
@@ -74,14 +79,11 @@ pub async fn serve(
 async fn admit(
     gateway: &Gateway,
     settings: &Settings,
-    received: accept::Received,
+    authenticated: Authenticated,
     record: &mut Record,
-    limits: &mut Option<Arc<Limiter>>,
 ) -> Result<admit::Admitted, Error> {
-    let authenticated = authenticate::authenticate(&settings.keys, received)?;
     record.tenant(&authenticated.caller.tenant);
     let limiter = authenticated.caller.limiter.clone();
-    *limits = Some(limiter.clone());
     let budget = &authenticated.caller.key.budget;
     gateway.dispatcher.check_budget(&authenticated.caller.tenant, budget)?;
     let admitted = admit::admit(authenticated, &settings.config).await?;

@@ -122,7 +122,7 @@ impl Socket {
 
 fn keys(config: &Config, old: Option<&Keys>) -> Keys {
     match config.allow_anonymous {
-        true => Keys::open(&config.aliases),
+        true => Keys::open(&config.aliases, old),
         false => Keys::new(&config.keys, &config.aliases, old),
     }
 }

@@ -111,10 +111,14 @@ impl Ledger {
         }
     }
 
+    /// What an endpoint was paid today.
+    pub fn spent(&self, endpoint: &str) -> f64 {
+        self.spent.get(endpoint).copied().unwrap_or(0.0)
+    }
+
     /// Whether an endpoint may be used today.
     pub fn has_room(&self, endpoint: &str, prices: &Prices) -> bool {
-        let spent = self.spent.get(endpoint).copied().unwrap_or(0.0);
-        prices.day_max.is_none_or(|max| spent < max)
+        prices.day_max.is_none_or(|max| self.spent(endpoint) < max)
     }
 
     /// What a tenant has used this month.

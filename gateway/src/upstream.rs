@@ -36,6 +36,8 @@ pub struct Upstream {
     lost: CancellationToken,
     /// Cancelled when the node is about to leave: what it has may go on elsewhere.
     leaving: CancellationToken,
+    /// Whether we dialled the node, because it is configured.
+    is_configured: bool,
 }
 
 /// How requests get there.
@@ -73,7 +75,21 @@ where
 impl Upstream {
     fn new(via: Via) -> Self {
         let (lost, leaving) = (CancellationToken::new(), CancellationToken::new());
-        Self { via, lost, leaving }
+        Self { via, lost, leaving, is_configured: false }
+    }
+
+    /// The same, to a node that we dialled.
+    pub fn configured(self) -> Self {
+        Self { is_configured: true, ..self }
+    }
+
+    /// How we came to it: `joined`, `configured` or `external`.
+    pub fn address(&self) -> &'static str {
+        match self.via {
+            Via::External(_) => "external",
+            Via::Link { .. } if self.is_configured => "configured",
+            Via::Link { .. } => "joined",
+        }
     }
 
     /// An external endpoint.

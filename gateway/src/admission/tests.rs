@@ -8,7 +8,8 @@ use Class::{Batch, Interactive, Standard};
 fn ticket(id: TicketId, class: Class, tenant: &str, work: f64) -> Ticket<u32> {
     let (model, tenant) = ("m".into(), tenant.into());
     let prefix = Prefix::default();
-    Ticket { id, model, tenant, class, work, bytes: 1, prefix, seek: 0, is_retried: false }
+    let since = Duration::from_secs(id);
+    Ticket { id, model, tenant, class, work, bytes: 1, prefix, since, seek: 0, is_retried: false }
 }
 
 fn queue(depth_max: usize) -> Queue<u32> {
@@ -104,6 +105,17 @@ fn a_retried_request_waits_apart_and_is_never_turned_away() {
     assert_eq!(queue.retried().map(|t| t.id).collect::<Vec<_>>(), [2]);
     assert_eq!((queue.depth(), queue.depth_of(Standard)), (2, 1));
     assert!(queue.take(2).is_some() && queue.retried().next().is_none());
+}
+
+#[test]
+fn the_first_of_a_class_has_waited_longest() {
+    let mut queue = queue(9);
+    queue.offer(Ticket { is_retried: true, ..ticket(1, Standard, "a", 1.0) }).unwrap();
+    (2..=4).for_each(|id| queue.offer(ticket(id, Standard, "a", 1.0)).unwrap());
+    assert_eq!(queue.oldest_of(Standard), Some(Duration::from_secs(2)));
+    queue.remove(2);
+    assert_eq!(queue.oldest_of(Standard), Some(Duration::from_secs(3)));
+    assert_eq!(queue.oldest_of(Batch), None);
 }
 
 #[test]

@@ -5,8 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use inference_protocol::ids::is_plain_id;
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
+use crate::admin::overview::{OVERVIEW_PATH, Overview};
 use crate::admin::{Action, NODES_PATH, NodeList, NodeView};
 use crate::external::innermost;
 use crate::external::keep::PREFIX;
@@ -48,7 +50,15 @@ impl Remote {
     /// # Errors
     /// The gateway does not answer, or refuses.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, String> {
-        self.ask(self.client.get(format!("{}{NODES_PATH}", self.base))).await
+        self.list(self.client.get(format!("{}{NODES_PATH}", self.base))).await
+    }
+
+    /// The gateway and its fleet.
+    ///
+    /// # Errors
+    /// The gateway does not answer, or refuses.
+    pub async fn overview(&self) -> Result<Overview, String> {
+        self.ask(self.client.get(format!("{}{OVERVIEW_PATH}", self.base))).await
     }
 
     /// Does something with a node; all nodes after that.
@@ -61,7 +71,7 @@ impl Remote {
             return Err(format!("'{node}' is no name of a node"));
         }
         let path = format!("{}{NODES_PATH}/{node}/{}", self.base, action.name());
-        self.ask(self.client.post(path)).await
+        self.list(self.client.post(path)).await
     }
 
     /// Drains a node and waits until nothing of this gateway runs there, or for so long.
@@ -85,15 +95,22 @@ impl Remote {
         }
     }
 
-    async fn ask(&self, request: reqwest::RequestBuilder) -> Result<Vec<NodeView>, String> {
+    async fn list(&self, request: reqwest::RequestBuilder) -> Result<Vec<NodeView>, String> {
+        self.ask(request).await.map(|list: NodeList| list.nodes)
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<T, String> {
         let response = request.bearer_auth(&self.key).send().await;
         let response =
             response.map_err(|e| format!("no gateway at {}: {}", self.base, innermost(&e)))?;
         let status = response.status();
         let body = response.bytes().await.map_err(|e| innermost(&e))?;
         if status.is_success() {
-            let list: Result<NodeList, _> = serde_json::from_slice(&body);
-            return list.map(|list| list.nodes).map_err(|e| format!("not a list of nodes: {e}"));
+            return serde_json::from_slice(&body)
+                .map_err(|e| format!("not what was asked for: {e}"));
         }
         let told: Option<inference_protocol::openai::ErrorBody> =
             serde_json::from_slice(&body).ok();
@@ -138,18 +155,18 @@ pub fn table(nodes: &[NodeView]) -> String {
     columns(&head, rows.collect())
 }
 
-fn state(node: &NodeView) -> String {
+pub(super) fn state(node: &NodeView) -> String {
     let mut state = node.state.clone();
     state += if node.cordoned { ",cordoned" } else { "" };
     state += if node.ejected { ",ejected" } else { "" };
     state
 }
 
-fn rate(rate: Option<f32>) -> String {
+pub(super) fn rate(rate: Option<f32>) -> String {
     rate.map_or("-".into(), |rate| format!("{rate:.1}"))
 }
 
-fn span(seconds: u64) -> String {
+pub(super) fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7200 => format!("{}m", seconds / 60),
@@ -190,6 +207,7 @@ mod tests {
             prefill_tokens_per_second: Some(120.04),
             decode_tokens_per_second: None,
             linked_seconds: 7300,
+            address: "joined".into(),
         };
         let table = table(&[node]);
         let lines: Vec<&str> = table.lines().collect();

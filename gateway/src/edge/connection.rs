@@ -153,7 +153,7 @@ impl Connection {
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Tracked> {
         let in_flight = self.watch.begins(request.version() == Version::HTTP_2);
         if self.service == Service::Admin {
-            let response = admin::serve(&self.gateway, &request);
+            let response = admin::serve(&self.gateway, self.peer, request).await;
             return response.map(|body| Tracked::new(body, in_flight));
         }
         let client = self.edge.proxies.client(self.peer, request.headers());

@@ -35,6 +35,7 @@ where
         Ok(Err(e)) => return format!("HTTP/2 failed: {e}"),
         Err(_) => return "HTTP/2 was not spoken in time".into(),
     };
+    let upstream = if expect.identity.is_none() { upstream.configured() } else { upstream };
     let mut endpoint = Registered { dispatcher, id: None };
     let end = tokio::select! {
         end = follow_status(&upstream, &expect, &mut endpoint) => end,

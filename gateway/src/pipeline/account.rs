@@ -18,6 +18,7 @@ use crate::error::{Error, Origin};
 use crate::fleet::Terms;
 use crate::limiter::Permit;
 use crate::metrics::{Again, Ended, EndpointKind, Key, NODE_LEAVES, Paid};
+use crate::recent::{self, End};
 use crate::traces::{Spans, Trace, span};
 
 /// What is known of a request. Dropped at the end of its response.
@@ -269,9 +270,9 @@ impl Record {
         }
     }
 
-    /// What was reserved and not used is given back, and what was used is counted and paid. Where
-    /// nothing tells the prompt's tokens, the estimate stands.
-    fn settle(&mut self) {
+    /// What was reserved and not used is given back, and what was used is counted and paid: that, and
+    /// how much. Where nothing tells the prompt's tokens, the estimate stands.
+    fn settle(&mut self) -> (Usage, f64) {
         let Used { told, generated } = self.used;
         let refused = matches!(self.outcome, Outcome::Answered(status) if status >= 300);
         let answered = self.first_token.is_some() && !refused;
@@ -281,12 +282,14 @@ impl Record {
         if let Some(permit) = self.permit.take() {
             permit.settle(usage.map_or(0, |usage| usage.prompt + usage.completion));
         }
-        if let (Some(usage), Some(model), Some(node)) = (usage, &self.model, &self.node) {
-            self.pay(&model.id, node, usage);
-        }
+        let spent = match (usage, &self.model, &self.node) {
+            (Some(usage), Some(model), Some(node)) => self.pay(&model.id, node, usage),
+            _ => 0.0,
+        };
+        (usage.unwrap_or_default(), spent)
     }
 
-    fn pay(&self, model: &str, node: &str, usage: Usage) {
+    fn pay(&self, model: &str, node: &str, usage: Usage) -> f64 {
         let series = self.gateway.metrics.series(self.key());
         series.used(usage);
         let paid = self.terms.map(|terms| (node, terms.prices.of(usage)));
@@ -294,8 +297,34 @@ impl Record {
         self.gateway.dispatcher.account(tenant, usage, paid);
         if let Some((node, amount)) = paid {
             self.gateway.metrics.spent(node, Paid::Tokens(tenant), amount);
-        } else if let Some(prices) = self.gateway.dispatcher.external_prices(model) {
+            return amount;
+        }
+        if let Some(prices) = self.gateway.dispatcher.external_prices(model) {
             series.saved(prices.of(usage));
+        }
+        0.0
+    }
+
+    /// What operators see of it.
+    fn show(&self, duration: Duration, usage: Usage, spent: f64) {
+        self.gateway.recent.ended(&recent::Ended {
+            tenant: self.tenant.as_deref(),
+            end: self.end(),
+            duration,
+            queue_wait: self.queue_wait,
+            first_token: self.first_token,
+            prompt_tokens: usage.prompt,
+            completion_tokens: usage.completion,
+            spent,
+        });
+    }
+
+    fn end(&self) -> End {
+        match self.outcome {
+            Outcome::ClientGone => End::Left,
+            Outcome::Answered(200..=299) => End::Answered,
+            Outcome::Failed(_, Origin::Node) => End::Failed,
+            Outcome::Answered(_) | Outcome::Failed(..) => End::Refused,
         }
     }
 
@@ -368,13 +397,14 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        self.settle();
+        let (usage, spent) = self.settle();
         let outcome = self.outcome_name();
         let duration = self.begun.elapsed();
         let (fault, refusal) = self.fault();
         let first_token = self.first_token;
         let ended = Ended { outcome, fault, refusal, duration, first_token };
         self.gateway.metrics.request_ends(self.key(), ended);
+        self.show(duration, usage, spent);
         self.log(outcome, duration);
         self.tell(outcome, duration);
     }

@@ -19,6 +19,8 @@ use crate::spend::Budget;
 
 /// The tenant of requests without a key, where those are allowed.
 const ANONYMOUS: &str = "anonymous";
+/// The tenant of what operators ask on the fleet page. No key can have this name.
+const OPERATORS: &str = "operators:chat";
 
 /// A request whose sender is known.
 #[derive(Debug)]
@@ -71,17 +73,20 @@ impl Caller {
 }
 
 /// The keys of the public API, and what is used of their limits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Keys {
     callers: HashMap<KeyDigest, Caller>,
     /// Where anybody may ask: who that is.
     anonymous: Option<Caller>,
+    /// Whoever has the operators' key, on their listener.
+    operators: Caller,
 }
 
 impl Keys {
     /// The keys of a configuration. What is used of limits that stay as they were stays used.
     pub fn new(keys: &[ApiKey], aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
         let aliases = Arc::new(aliases.clone());
+        let operators = operators(&aliases, old);
         let old: HashMap<&str, _> = old.into_iter().flat_map(Self::limiters).collect();
         let caller = |key: &ApiKey| {
             let used = old.get(key.name.as_str()).filter(|(limits, _)| **limits == key.limits);
@@ -94,15 +99,26 @@ impl Keys {
             };
             (key.digest.clone(), caller)
         };
-        Self { callers: keys.iter().map(caller).collect(), anonymous: None }
+        Self { callers: keys.iter().map(caller).collect(), anonymous: None, operators }
     }
 
     /// No key is needed.
-    pub fn open(aliases: &BTreeMap<String, String>) -> Self {
+    pub fn open(aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
         let (key, aliases) = (Arc::new(anonymous()), Arc::new(aliases.clone()));
+        let operators = operators(&aliases, old);
         let tenant = ANONYMOUS.into();
         let anonymous = Some(Caller { tenant, key, aliases, limiter: Arc::default() });
-        Self { callers: HashMap::new(), anonymous }
+        Self { callers: HashMap::new(), anonymous, operators }
+    }
+
+    /// Who asks on the fleet page. Whoever calls this has seen the operators' key.
+    pub fn operators(&self) -> &Caller {
+        &self.operators
+    }
+
+    /// Everybody who may ask.
+    pub fn tenants(&self) -> impl Iterator<Item = &Caller> {
+        self.callers.values().chain(&self.anonymous).chain([&self.operators])
     }
 
     fn limiters(&self) -> impl Iterator<Item = (&str, (&KeyLimits, &Arc<Limiter>))> {
@@ -120,6 +136,12 @@ impl Keys {
     }
 }
 
+fn operators(aliases: &Arc<BTreeMap<String, String>>, old: Option<&Keys>) -> Caller {
+    let key = Arc::new(ApiKey { name: OPERATORS.into(), ..anonymous() });
+    let limiter = old.map_or_else(Arc::default, |old| old.operators.limiter.clone());
+    Caller { tenant: OPERATORS.into(), key, aliases: aliases.clone(), limiter }
+}
+
 /// Whoever has no key, where none is needed.
 fn anonymous() -> ApiKey {
     ApiKey {
@@ -135,9 +157,13 @@ fn anonymous() -> ApiKey {
     }
 }
 
-/// Finds the tenant of a request.
-pub fn authenticate(keys: &Keys, received: Received) -> Result<Authenticated, Error> {
-    let caller = keys.caller(&received.headers)?;
+/// Finds the tenant of a request, where it is not known already.
+pub fn authenticate(
+    keys: &Keys,
+    known: Option<Caller>,
+    received: Received,
+) -> Result<Authenticated, Error> {
+    let caller = known.map_or_else(|| keys.caller(&received.headers), Ok)?;
     let Received { request_id, api, arrived, headers, body } = received;
     Ok(Authenticated { request_id, api, caller, arrived, headers, body })
 }

@@ -1,0 +1,52 @@
+//! What operators see of nodes, external endpoints and queue: all of one moment.
+
+use super::{Dispatcher, view};
+use crate::admin::NodeView;
+use crate::admin::overview::{ExternalView, QueueView};
+
+/// One moment.
+#[derive(Debug)]
+pub struct Look {
+    /// Nodes, by name.
+    pub nodes: Vec<NodeView>,
+    /// External endpoints, by name.
+    pub external: Vec<ExternalView>,
+    /// Waiting requests, the most urgent class first.
+    pub queue: Vec<QueueView>,
+    /// Requests that wait for another node.
+    pub retrying: usize,
+}
+
+impl Dispatcher {
+    /// What there is at this moment.
+    pub fn look(&self) -> Look {
+        let now = self.now();
+        let core = self.lock();
+        let broker = &core.broker;
+        let (mut nodes, mut external) = (Vec::new(), Vec::new());
+        for endpoint in broker.fleet.endpoints() {
+            let node = view(endpoint, now);
+            match endpoint.external {
+                None => nodes.push(node),
+                Some(terms) => external.push(ExternalView {
+                    spent_today: broker.ledger.spent(&node.name),
+                    spend_day_max: terms.prices.day_max,
+                    node,
+                }),
+            }
+        }
+        let waits = broker.longest_waits(now).into_iter().zip(broker.depths());
+        let queue = waits.map(|((class, wait), (_, waiting))| QueueView {
+            class: class.name().into(),
+            waiting,
+            longest_wait_seconds: wait.map(|wait| wait.as_secs_f64()),
+        });
+        let queue: Vec<_> = queue.collect();
+        let lined_up: usize = queue.iter().map(|class| class.waiting).sum();
+        let retrying = broker.depth().saturating_sub(lined_up);
+        drop(core);
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        external.sort_by(|a, b| a.node.name.cmp(&b.node.name));
+        Look { nodes, external, queue, retrying }
+    }
+}

@@ -1,0 +1,54 @@
+//! The shell around [`Recent`]: a clock, and a mutex that each request takes once, when it ends.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Ended, Point, Rates, Recent, Used};
+
+/// Shared by all requests.
+#[derive(Debug)]
+pub struct Recorder {
+    recent: Mutex<Recent>,
+    started: Instant,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self { recent: Mutex::default(), started: Instant::now() }
+    }
+}
+
+impl Recorder {
+    /// How long it has been recording.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// A request ends.
+    pub fn ended(&self, ended: &Ended<'_>) {
+        let now = self.uptime();
+        self.lock().ended(ended, now);
+    }
+
+    /// The last ten minutes.
+    pub fn points(&self) -> Vec<Point> {
+        let now = self.uptime();
+        self.lock().points(now)
+    }
+
+    /// The last minute.
+    pub fn minute(&self) -> Rates {
+        let now = self.uptime();
+        self.lock().minute(now)
+    }
+
+    /// What these tenants have used.
+    pub fn used<'a>(&self, tenants: impl IntoIterator<Item = &'a str>) -> Vec<Used> {
+        let recent = self.lock();
+        tenants.into_iter().map(|tenant| recent.used(tenant)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
