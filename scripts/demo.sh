@@ -165,7 +165,9 @@ print(answer.choices[0].message.content)
 
 The fleet page is $admin/ - its key is $(cat "$work/admin.key")
 
-Metrics are at $admin/metrics$scrapes The nodes, and how to let one go in the middle of an answer:
+Metrics are at $admin/metrics$scrapes
+
+The nodes, and how to let one go in the middle of an answer:
 
 $bin/flotilla-gateway nodes --url $admin --key-file $work/admin.key
 $bin/flotilla-gateway drain one --url $admin --key-file $work/admin.key

@@ -217,6 +217,13 @@ fn operate(command: Command) -> Result<(), Failed> {
                 false => say(&cli::nodes::table(&nodes)),
             }
         }
+        Command::Top { once, gateway } => {
+            let remote = remote(&gateway)?;
+            match once {
+                true => say(&runtime.block_on(cli::top::once(&remote)).map_err(unavailable)?),
+                false => runtime.block_on(cli::top::run(&remote)).map_err(unavailable),
+            }
+        }
         Command::Cordon(of) => act(of, Action::Cordon),
         Command::Uncordon(of) => act(of, Action::Uncordon),
         Command::Drain { wait_s: 0, node } => act(node, Action::Drain),

@@ -33,6 +33,8 @@ pub const EXAMPLES: &[Example] = &[
     ("key revoke", "flotilla-gateway key revoke team-a --config gateway.yaml"),
     ("nodes", "flotilla-gateway nodes --config gateway.yaml"),
     ("nodes", "flotilla-gateway nodes --json --url http://10.0.0.1:8081 --key-file admin.key"),
+    ("top", "flotilla-gateway top --config gateway.yaml"),
+    ("top", "flotilla-gateway top --once --url http://10.0.0.1:8081 --key-file admin.key"),
     ("cordon", "flotilla-gateway cordon node-1 --config gateway.yaml"),
     ("drain", "flotilla-gateway drain node-1 --wait-s 60 --config gateway.yaml"),
     ("uncordon", "flotilla-gateway uncordon node-1 --config gateway.yaml"),
@@ -75,6 +77,17 @@ pub enum Command {
         /// As JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        gateway: RemoteGateway,
+    },
+    /// Show nodes, queue and tenants of a running gateway, live
+    ///
+    /// Keys: q ends it, left and right choose the order of the nodes, r reverses it, up and down
+    /// scroll. NO_COLOR turns colours off.
+    Top {
+        /// Print the table once, and exit
+        #[arg(long)]
+        once: bool,
         #[command(flatten)]
         gateway: RemoteGateway,
     },
