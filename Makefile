@@ -14,7 +14,7 @@ HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
 CHART := target/chart/done target/chart/node/done
 
-.PHONY: chart-files demo dist dist-gateway test build setup setup-test lint unit end-to-end avx2 docs bench-engine bench-gateway soak kills overload screenshot deny
+.PHONY: chart-files demo dist deb dist-gateway test build setup setup-test lint unit end-to-end avx2 docs bench-engine bench-gateway soak kills overload screenshot deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -22,6 +22,10 @@ CHART := target/chart/done target/chart/node/done
 ## once more for this.
 dist: setup
 	$(REVISION) $(CARGO) build --profile dist --locked --workspace --bins
+
+## Debian packages of both, in target/deb.
+deb: dist
+	@packaging/deb/build.sh $(TARGET)/dist $(TARGET)/deb
 
 dist-gateway: setup
 	$(REVISION) $(CARGO) build --profile dist --locked --package flotilla-gateway
@@ -44,13 +48,21 @@ setup:
 setup-test:
 	@scripts/setup.sh test
 	@scripts/prometheus.sh
-	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART)
+	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART) target/tools/containers/done
 
 # An environment for each client package; most of what they bring along is never compiled.
 target/sdk/%/done: tests/sdk/requirements-%.txt
 	@echo "Installing a client for the SDK tests: $*"
 	@python3 -m venv $(@D)
 	@$(@D)/bin/pip install --quiet --no-compile --disable-pip-version-check -r $<
+	@touch $@
+
+# What looks at Dockerfiles, and compose's schema: of that package nothing is run, and what it would
+# bring along is too old for any Python of today.
+target/tools/containers/done: tests/tools/requirements-containers.txt
+	@echo "Installing tools for the tests of images"
+	@python3 -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --no-compile --no-deps --disable-pip-version-check -r $<
 	@touch $@
 
 target/sdk/node/done: tests/sdk/node/package.json tests/sdk/node/package-lock.json
@@ -123,6 +135,7 @@ end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test observability -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test page -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
+	$(CARGO) test $(CHOICE) --test packaging -- --test-threads=1
 
 ## Writes anew what in docs/ is made of the code. Twice, because the gateway serves one of the files.
 docs: build

@@ -20,7 +20,7 @@ use crate::recent::Recorder;
 use crate::server::{self, Service};
 use crate::settings::Live;
 use crate::traces::{self, Spans};
-use crate::{prober, reload, rent, state};
+use crate::{notify, prober, reload, rent, state};
 
 /// After requests are done or cut, tasks have this long to end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -122,6 +122,9 @@ pub async fn run(
     gateway.tasks.spawn(traces::export::run(gateway.clone(), queue));
     gateway.tasks.spawn(server::serve(Service::Admin, gateway.clone(), gateway.links.clone()));
     gateway.tasks.spawn(reload::run(gateway.clone(), source));
+    gateway.tasks.spawn(notify::run(gateway.clone()));
+    // The listeners are bound already: who comes from here on is served.
+    notify::ready("serving");
     server::serve(Service::Public, gateway.clone(), gateway.stop.clone()).await;
     gateway.links.cancel();
     gateway.tasks.close();

@@ -1,5 +1,6 @@
 //! Commands of `flotilla-gateway` beside `run` and `check`.
 
+pub mod health;
 pub mod keys;
 pub mod nodes;
 pub mod top;

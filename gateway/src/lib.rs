@@ -29,6 +29,7 @@ pub mod follow;
 pub mod header;
 pub mod limiter;
 pub mod metrics;
+pub mod notify;
 pub mod pipeline;
 pub mod prefix;
 pub mod prober;

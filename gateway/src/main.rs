@@ -14,13 +14,18 @@ use flotilla_gateway::config::reference::Reference;
 use flotilla_gateway::config::{Admin, Config, effective, files, load, schema};
 use flotilla_gateway::reload::Source;
 use flotilla_gateway::settings::Live;
-use flotilla_gateway::{app, cli};
+use flotilla_gateway::{app, cli, notify};
 use flotilla_manual::{ManArgs, exit};
-use options::{Cli, Command, ConfigCommand, EXAMPLES, KeyCommand, KeysIn, NodeOf, RemoteGateway};
+use options::{
+    Cli, Command, ConfigCommand, EXAMPLES, HealthOf, KeyCommand, KeysIn, NodeOf, RemoteGateway,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 mod options;
+
+/// What `health` asks about is not so.
+const EXIT_UNHEALTHY: u8 = 1;
 
 struct Failed {
     code: u8,
@@ -42,6 +47,7 @@ fn main() -> ExitCode {
             print(&String::from_utf8_lossy(&flotilla_manual::completions(&program, of.shell)))
         }
         Command::Man(to) => manual(program, &to),
+        Command::Health(of) => health(&of),
         command => operate(command),
     };
     match done {
@@ -134,6 +140,7 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
         };
         next().await;
         tracing::info!("stopping");
+        notify::stopping();
         stop.cancel();
         next().await;
         #[expect(clippy::disallowed_methods, reason = "the operator insists")]
@@ -237,6 +244,26 @@ fn operate(command: Command) -> Result<(), Failed> {
         _ => Ok(()),
     }
 }
+
+/// Whoever asks understands two answers: exit code 0 and 1.
+fn health(of: &HealthOf) -> Result<(), Failed> {
+    let unhealthy = |message| Failed { code: EXIT_UNHEALTHY, message };
+    let url = match (&of.url, &of.config) {
+        (Some(url), _) => url.clone(),
+        (None, Some(config)) => {
+            let config = load_config(config).map_err(|failed| unhealthy(failed.message))?;
+            cli::health::url(&config)
+        }
+        (None, None) => return Err(unhealthy(WHICH_GATEWAY.into())),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| unhealthy(e.to_string()))?;
+    let within = Duration::from_millis(of.timeout_ms);
+    let answer = runtime.block_on(cli::health::ask(&url, of.live, within)).map_err(unhealthy)?;
+    say(&answer)
+}
+
+const WHICH_GATEWAY: &str = "which gateway? --config FILE or --url URL tells";
 
 fn remote(gateway: &RemoteGateway) -> Result<Remote, Failed> {
     let RemoteGateway { config, url, key_file, ca_file } = gateway;

@@ -38,6 +38,7 @@ pub const EXAMPLES: &[Example] = &[
     ("cordon", "flotilla-gateway cordon node-1 --config gateway.yaml"),
     ("drain", "flotilla-gateway drain node-1 --wait-s 60 --config gateway.yaml"),
     ("uncordon", "flotilla-gateway uncordon node-1 --config gateway.yaml"),
+    ("health", "flotilla-gateway health --live --config gateway.yaml"),
     ("completions", "flotilla-gateway completions bash > /etc/bash_completion.d/flotilla-gateway"),
     ("completions", "flotilla-gateway completions zsh > ~/.zfunc/_flotilla-gateway"),
     (
@@ -103,6 +104,8 @@ pub enum Command {
     },
     /// Send a node requests again
     Uncordon(NodeOf),
+    /// Ask a running gateway whether a request could be answered now: exit code 0 if so, else 1
+    Health(HealthOf),
     /// Print a script that completes commands and flags in a shell
     Completions(CompletionsArgs),
     /// Print the man page, or write one for each command
@@ -125,6 +128,23 @@ pub struct ConfigFile {
     /// Configuration file (YAML)
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct HealthOf {
+    /// The gateway's configuration file: tells where it listens [default: none; --url tells]
+    #[arg(long, value_name = "FILE", required_unless_present = "url")]
+    pub config: Option<PathBuf>,
+    /// One of its listeners, such as http://127.0.0.1:8080. Certificates are not looked at: nothing
+    /// is told there that others may not know [default: what the configuration says]
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Ask only whether it runs, with or without nodes
+    #[arg(long)]
+    pub live: bool,
+    /// Milliseconds that it may take
+    #[arg(long, value_name = "N", default_value_t = 3000)]
+    pub timeout_ms: u64,
 }
 
 #[derive(Debug, Args)]

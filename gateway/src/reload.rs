@@ -11,6 +11,7 @@ use tokio::time::{Instant, interval, timeout};
 use crate::app::Gateway;
 use crate::config::files::Named;
 use crate::config::{Config, load};
+use crate::notify;
 
 /// How often files are looked at. One that is still being written looks different the next time.
 const LOOK: Duration = Duration::from_secs(1);
@@ -96,11 +97,19 @@ impl Reload {
 
     async fn load(&mut self, asked: Asked) {
         let seen = self.files();
+        // The same trouble again is no news.
+        let is_news = asked != Asked::Again;
+        if is_news {
+            notify::reloading();
+        }
         let applied = match read(self.file.clone()).await {
             Ok(config) => self.gateway.apply(config).await,
             Err(why) => Err(why),
         };
         let (is_ok, before) = (applied.is_ok(), self.refused.take());
+        if is_news {
+            notify::ready(&told(&applied));
+        }
         self.loaded = seen;
         match applied {
             Ok(()) => {
@@ -109,14 +118,20 @@ impl Reload {
                 tracing::info!("configuration loaded");
             }
             Err(why) => {
-                // The same trouble again is no news.
-                if asked != Asked::Again || before.is_none_or(|(told, _)| told != why) {
+                if is_news || before.is_none_or(|(told, _)| told != why) {
                     tracing::error!(why, "configuration refused; the old one stays");
                 }
                 self.refused = Some((why, Instant::now()));
             }
         }
         self.gateway.metrics.reloaded(is_ok);
+    }
+}
+
+fn told(applied: &Result<(), String>) -> String {
+    match applied {
+        Ok(()) => "configuration loaded".into(),
+        Err(why) => format!("configuration refused; the old one stays: {why}"),
     }
 }
 

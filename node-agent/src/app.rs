@@ -15,7 +15,7 @@ use crate::join::{Held, Joining};
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
 use crate::vitals::Vitals;
-use crate::{join, server, supervisor};
+use crate::{join, notify, server, supervisor};
 
 /// Why the agent ended, with the exit code that says so.
 #[derive(Debug)]
@@ -69,11 +69,13 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
         crate::random() as u64,
     );
     parts.spawn(async move { supervised.await.map_err(|e| failed(EXIT_DATA)(e.0)) });
+    tasks.spawn(notify::follow(node.engine.clone(), node.model.clone(), stop.clone()));
     let outcome = tokio::select! {
         () = terminate.first() => Ok(()),
         Some(ended) = parts.join_next() => flatten(ended),
     };
     tracing::info!("stopping");
+    notify::stopping();
     node.engine.drain();
     tokio::select! {
         () = wait_idle(&node.engine) => {}

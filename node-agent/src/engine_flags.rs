@@ -8,6 +8,7 @@ pub mod choice;
 use std::path::Path;
 
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use inference_core::gguf::Header;
 use inference_core::hardware::Kernel;
 use inference_core::hardware::files::{Root, parse_list};
@@ -35,56 +36,56 @@ const SMALLER: [(u32, u32); 6] =
 #[command(next_help_heading = "How the model is run")]
 pub struct EngineFlags {
     /// Requests that decode side by side [default: tuned, or 4; fewer where memory is short]
-    #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, env = "FLOTILLA_SLOTS", value_name = "SLOTS", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub slots: Option<u32>,
     /// Tokens that one request may hold, prompt and answer together
     /// [default: what the model was trained for, at most 4096 and what memory allows]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, env = "FLOTILLA_CONTEXT_TOKENS", value_name = "TOKENS")]
     pub context_tokens: Option<u32>,
     /// Tokens that the KV pool holds, for all requests and for kept prefixes together
     /// [default: slots x context tokens]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, env = "FLOTILLA_KV_CELLS", value_name = "TOKENS")]
     pub kv_cells: Option<u32>,
     /// How keys and values are stored: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0
     /// [default: f16, or q8_0 where memory is short]
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, env = "FLOTILLA_KV_TYPE", value_name = "TYPE")]
     pub kv_type: Option<KvType>,
     /// Whether attention is computed in tiles: auto, on, off [default: tuned, or auto]
-    #[arg(long, value_name = "CHOICE")]
+    #[arg(long, env = "FLOTILLA_FLASH_ATTENTION", value_name = "CHOICE")]
     pub flash_attention: Option<FlashAttention>,
     /// Most rows of one batch: the longest step [default: tuned, or 512]
-    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(128..=2048))]
+    #[arg(long, env = "FLOTILLA_BATCH_ROWS", value_name = "ROWS", value_parser = clap::value_parser!(u32).range(128..=2048))]
     pub batch_rows: Option<u32>,
     /// How long threads look for work before they sleep, 0 to 100 [default: tuned, or 50]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    #[arg(long, env = "FLOTILLA_POLL", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub poll: Option<u32>,
     /// Compute every prompt from its first token, even if one before began alike
-    #[arg(long)]
+    #[arg(long, env = "FLOTILLA_NO_PREFIX_CACHE", value_parser = FalseyValueParser::new())]
     pub no_prefix_cache: bool,
     /// How the vectors of a text's tokens become one: mean, cls, last, or rank for a model that
     /// judges documents [default: what the model file says; with neither, the model generates]
-    #[arg(long)]
+    #[arg(long, env = "FLOTILLA_POOLING")]
     pub pooling: Option<Pooling>,
     /// Threads that compute [default: tuned, or the physical cores this process may use]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=512))]
+    #[arg(long, env = "FLOTILLA_THREADS", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub threads: Option<u32>,
     /// CPUs that compute, such as 0-3,8; one thread for each, unless --threads says otherwise
     /// [default: those that this process may use]
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, env = "FLOTILLA_CPUS", value_name = "LIST")]
     pub cpus: Option<String>,
     /// CPU kernels: amx, avx512, baseline; on aarch64 i8mm, dotprod, baseline
     /// [default: the first that runs here]
-    #[arg(long)]
+    #[arg(long, env = "FLOTILLA_KERNEL")]
     pub kernel: Option<Kernel>,
     /// How the weights come into memory: mmap (shared, survives a restart), mlock (mapped, and
     /// never swapped out), none (read into memory of its own)
-    #[arg(long, value_name = "MODE", default_value = "mmap")]
+    #[arg(long, env = "FLOTILLA_LOAD", value_name = "MODE", default_value = "mmap")]
     pub load: LoadMode,
     /// Ask the kernel for huge pages; for weights with --load none
-    #[arg(long)]
+    #[arg(long, env = "FLOTILLA_HUGE_PAGES", value_parser = FalseyValueParser::new())]
     pub huge_pages: bool,
     /// Load even if the memory plan says that it does not fit
-    #[arg(long)]
+    #[arg(long, env = "FLOTILLA_NO_MEMORY_PLAN", value_parser = FalseyValueParser::new())]
     pub no_memory_plan: bool,
 }
 

@@ -31,6 +31,8 @@ fn main() -> ExitCode {
             NoFit::Data(message) => Failed { code: EXIT_DATA, message },
             NoFit::Memory(message) => Failed { code: EXIT_UNAVAILABLE, message },
         }),
+        Command::Doctor(args) => args.run(),
+        Command::Health(args) => args.run(),
         Command::Probe { level } => {
             machine::probe(level).map_err(|message| Failed { code: EXIT_SOFTWARE, message })
         }

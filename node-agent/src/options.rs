@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand};
-use hyper::Uri;
-use hyper::header::HeaderValue;
 use inference_core::gguf::{self, Header};
 use inference_core::hardware::Kernel;
 use inference_core::hardware::simd::Level;
@@ -14,15 +13,17 @@ use sha2::{Digest, Sha256};
 
 use crate::bench::BenchArgs;
 use crate::check::CheckArgs;
+use crate::doctor::DoctorArgs;
 use crate::engine_flags::EngineFlags;
 use crate::engine_role::EngineOptions;
+use crate::health::HealthArgs;
 use crate::join::Gateway;
+use crate::join_flags::JoinFlags;
 use crate::machine::HardwareArgs;
 use crate::metrics::compat::Names;
 use crate::plan::PlanArgs;
 use crate::pull::PullArgs;
 use crate::synth::SynthArgs;
-use crate::tls::Dialler;
 use crate::tune::{TuneArgs, TuneJob};
 use flotilla_manual::{CompletionsArgs, Example, ManArgs};
 
@@ -52,6 +53,8 @@ pub const EXAMPLES: &[Example] = &[
          --answer-tokens 200 --price-per-hour 0.02 --gpu-price-per-hour 1.20",
     ),
     ("check", "flotilla-agent check model.gguf"),
+    ("doctor", "flotilla-agent doctor --model model.gguf"),
+    ("health", "flotilla-agent health --listen 127.0.0.1:8080"),
     ("synth", "flotilla-agent synth --shape qwen2.5-0.5b --quant q4_0 random.gguf"),
     ("completions", "flotilla-agent completions bash > /etc/bash_completion.d/flotilla-agent"),
     ("completions", "flotilla-agent completions zsh > ~/.zfunc/_flotilla-agent"),
@@ -90,6 +93,11 @@ pub enum Command {
     Hardware(HardwareArgs),
     /// Show whether a model fits this machine, and how
     Plan(PlanArgs),
+    /// Look for what keeps this machine from serving well, and say how it is mended: exit code 0 if
+    /// nothing has to be, else 1
+    Doctor(Box<DoctorArgs>),
+    /// Ask a running agent whether it can take a request: exit code 0 if so, else 1
+    Health(HealthArgs),
     /// Load models once, as serve would, and say whether they work
     Check(CheckArgs),
     /// Write a model file with random weights and the shape of a real model
@@ -128,58 +136,46 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// Model file (GGUF)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
     pub model: PathBuf,
     /// Name that clients use for the model [default: the file's name without .gguf]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, env = "FLOTILLA_MODEL_NAME", value_name = "NAME")]
     pub model_name: Option<String>,
     /// Address of the agent's own port [default: 127.0.0.1:8080, or none with --join]
-    #[arg(long, value_name = "ADDRESS", help_heading = "The agent's own port")]
+    #[arg(
+        long,
+        env = "FLOTILLA_LISTEN",
+        value_name = "ADDRESS",
+        help_heading = "The agent's own port"
+    )]
     pub listen: Option<SocketAddr>,
     /// File with the key that clients of the agent's own port must send [default: none is asked for]
-    #[arg(long, value_name = "FILE", help_heading = "The agent's own port")]
+    #[arg(
+        long,
+        env = "FLOTILLA_KEY_FILE",
+        value_name = "FILE",
+        help_heading = "The agent's own port"
+    )]
     pub key_file: Option<PathBuf>,
-    /// Gateway to join, http(s)://host:port; may be given once for each gateway [default: none]
-    #[arg(long, value_name = "URL", help_heading = "Gateways to join")]
-    pub join: Vec<Uri>,
-    /// File with the gateway's join key; needed with --join [default: none]
-    #[arg(long, value_name = "FILE", help_heading = "Gateways to join")]
-    pub join_key_file: Option<PathBuf>,
-    /// Certificates to trust for https gateways [default: the system's]
-    #[arg(long, value_name = "FILE", help_heading = "Gateways to join")]
-    pub join_ca_file: Option<PathBuf>,
-    /// Certificate to show to https gateways that let only certain nodes in [default: none]
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "join_cert_key_file",
-        help_heading = "Gateways to join"
-    )]
-    pub join_cert_file: Option<PathBuf>,
-    /// Private key of that certificate [default: none]
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "join_cert_file",
-        help_heading = "Gateways to join"
-    )]
-    pub join_cert_key_file: Option<PathBuf>,
+    /// Which gateways it joins
+    #[command(flatten)]
+    pub gateways: JoinFlags,
     /// The node's name in the fleet [default: the host's name]
-    #[arg(long, value_name = "NAME", help_heading = "Gateways to join")]
+    #[arg(long, env = "FLOTILLA_NAME", value_name = "NAME", help_heading = "Gateways to join")]
     pub name: Option<String>,
     /// How the model is run
     #[command(flatten)]
     pub engine: EngineFlags,
     /// Measure how the model is run best, unless that is known already; takes about half a
     /// minute more at the first start
-    #[arg(long, help_heading = "How the model is run")]
+    #[arg(long, env = "FLOTILLA_TUNE", help_heading = "How the model is run", value_parser = FalseyValueParser::new())]
     pub tune: bool,
     /// Serve the metrics by another server's names too, at /metrics/llama-server or /metrics/vllm;
     /// may be given twice
     #[arg(long, value_name = "SERVER")]
     pub metrics_compat: Vec<Names>,
     /// Seconds that requests may take to finish after SIGTERM
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, env = "FLOTILLA_SHUTDOWN_SECONDS", value_name = "SECONDS", default_value_t = 30)]
     pub shutdown_seconds: u64,
 }
 
@@ -233,7 +229,7 @@ impl ServeArgs {
     /// Checks everything, for kernels that are proven; the error is one line for the operator.
     pub fn check(self, kernel: Kernel) -> Result<ServeOptions, String> {
         let (header, digest) = open_model(&self.model)?;
-        let joins = !self.join.is_empty();
+        let joins = !self.gateways.join.is_empty();
         let default_listen = (!joins).then(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
         let model_name = match &self.model_name {
             Some(name) => name.clone(),
@@ -253,7 +249,7 @@ impl ServeArgs {
         };
         Ok(ServeOptions {
             engine: self.engine.check(&self.model, &header, kernel, tuned.as_ref())?,
-            gateways: self.gateways()?,
+            gateways: self.gateways.gateways()?,
             key: self.key_file.as_deref().map(read_key).transpose()?.map(|k| digest_of(&k)),
             name: self.node_name()?,
             listen: self.listen.or(default_listen),
@@ -263,38 +259,6 @@ impl ServeArgs {
             compat: self.metrics_compat,
             shutdown: std::time::Duration::from_secs(self.shutdown_seconds),
         })
-    }
-
-    fn gateways(&self) -> Result<Vec<Gateway>, String> {
-        if self.join.is_empty() {
-            return Ok(Vec::new());
-        }
-        let key_file = self.join_key_file.as_deref();
-        let key = read_key(key_file.ok_or("--join needs --join-key-file")?)?;
-        let mut authorization = HeaderValue::from_str(&format!("Bearer {key}"))
-            .map_err(|_| "the join key holds characters that a header cannot".to_string())?;
-        authorization.set_sensitive(true);
-        let gateway = |url: &Uri| {
-            let tls = match url.scheme_str() {
-                Some("http") => None,
-                Some("https") => Some(self.dialler()?),
-                _ => {
-                    return Err(format!(
-                        "--join {url}: expected http://host:port or https://host:port"
-                    ));
-                }
-            };
-            Ok(Gateway { url: url.clone(), authorization: authorization.clone(), tls })
-        };
-        self.join.iter().map(gateway).collect()
-    }
-
-    fn dialler(&self) -> Result<Dialler, String> {
-        let certificate = self.join_cert_file.as_deref();
-        Dialler::new(
-            self.join_ca_file.as_deref(),
-            certificate.zip(self.join_cert_key_file.as_deref()),
-        )
     }
 
     fn node_name(&self) -> Result<String, String> {
@@ -334,7 +298,7 @@ fn digest_of(key: &str) -> [u8; 32] {
 }
 
 /// A key from a file: its first line, without the spaces around it.
-fn read_key(path: &Path) -> Result<String, String> {
+pub(crate) fn read_key(path: &Path) -> Result<String, String> {
     use std::io::Read;
     let fail = |e: &dyn std::fmt::Display| format!("key file {}: {e}", path.display());
     let mut text = String::new();

@@ -20,7 +20,7 @@ use crate::backoff::Backoff;
 use crate::engine_client::EngineClient;
 use crate::engine_ipc::{Command, Report, decode, encode, frame_length};
 use crate::engine_role::EngineOptions;
-use crate::watchdog;
+use crate::{notify, watchdog};
 
 /// The engine's and the trial's executable.
 const SELF: &str = "/proc/self/exe";
@@ -65,12 +65,24 @@ pub async fn supervise(
     stop: CancellationToken,
     seed: u64,
 ) -> Result<(), EngineError> {
+    tokio::select! {
+        ended = keep_running(options, &client, stop, seed) => ended,
+        never = notify::live(&client) => match never {},
+    }
+}
+
+async fn keep_running(
+    options: EngineOptions,
+    client: &EngineClient,
+    stop: CancellationToken,
+    seed: u64,
+) -> Result<(), EngineError> {
     let mut backoff = Backoff::new(RESTART_MIN, RESTART_MAX, seed);
     let mut was_ready = false;
     loop {
         let begun = Instant::now();
         let end = tokio::select! {
-            end = run_once(&options, &client, &mut was_ready) => end,
+            end = run_once(&options, client, &mut was_ready) => end,
             () = stop.cancelled() => return Ok(()),
         };
         if !was_ready {

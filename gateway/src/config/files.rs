@@ -12,6 +12,8 @@ const KEY_FILE_BYTES_MAX: u64 = 4096;
 #[derive(Debug, Default)]
 pub struct Files {
     base: PathBuf,
+    /// What systemd's LoadCredential= brought; it is readable where the folder is not.
+    credentials: Option<PathBuf>,
     named: RefCell<Vec<Named>>,
 }
 
@@ -37,15 +39,19 @@ impl Named {
 }
 
 impl Files {
-    /// Names are relative to the folder of `config`, which is the first file.
+    /// Names are relative to the folder of `config`, which is the first file. Credentials of those
+    /// names go first (`CREDENTIALS_DIRECTORY`).
     pub fn beside(config: &Path) -> Self {
         let base = config.parent().unwrap_or(Path::new("")).to_path_buf();
-        Self { base, named: RefCell::new(vec![Named::now(config.to_path_buf())]) }
+        let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+        Self { base, credentials, named: RefCell::new(vec![Named::now(config.to_path_buf())]) }
     }
 
     /// The file of that name.
     pub fn path(&self, name: &str) -> PathBuf {
-        let path = self.base.join(name);
+        let brought = self.credentials.as_ref().map(|folder| folder.join(name));
+        let brought = brought.filter(|path| path.exists());
+        let path = brought.unwrap_or_else(|| self.base.join(name));
         self.named.borrow_mut().push(Named::now(path.clone()));
         path
     }
@@ -75,5 +81,24 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<String, String> {
     match text.len() as u64 > bytes_max {
         true => Err(fail(&format!("larger than {bytes_max} bytes"))),
         false => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_credential_goes_before_the_file_beside_the_configuration() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let files = Files {
+            base: here.join("src"),
+            credentials: Some(here.to_path_buf()),
+            ..Files::default()
+        };
+        assert_eq!(files.path("Cargo.toml"), here.join("Cargo.toml"));
+        assert_eq!(files.path("lib.rs"), here.join("src/lib.rs"));
+        assert_eq!(files.path("/etc/hosts"), Path::new("/etc/hosts"));
+        assert_eq!(files.into_named().len(), 3);
     }
 }

@@ -323,8 +323,8 @@ impl Record {
         match self.outcome {
             Outcome::ClientGone => End::Left,
             Outcome::Answered(200..=299) => End::Answered,
-            Outcome::Failed(_, Origin::Node) => End::Failed,
-            Outcome::Answered(_) | Outcome::Failed(..) => End::Refused,
+            Outcome::Failed { origin: Origin::Node, .. } => End::Failed,
+            Outcome::Answered(_) | Outcome::Failed { .. } => End::Refused,
         }
     }
 

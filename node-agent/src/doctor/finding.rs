@@ -1,0 +1,110 @@
+//! PURE. What the doctor found, for people and as JSON.
+
+use std::fmt::{Display, Formatter, Result};
+
+use serde::Serialize;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// It works, and would work better.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+impl Level {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// What was looked at: one word.
+    pub name: &'static str,
+    /// What was seen.
+    pub says: String,
+    /// The command that mends it, or shows what has to be mended.
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    /// As it should be.
+    pub fn ok(name: &'static str, says: impl Into<String>) -> Self {
+        Self { level: Level::Ok, name, says: says.into(), fix: None }
+    }
+
+    /// It would work better.
+    pub fn warn(name: &'static str, says: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { level: Level::Warn, name, says: says.into(), fix: Some(fix.into()) }
+    }
+
+    /// It does not work.
+    pub fn fail(name: &'static str, says: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { level: Level::Fail, name, says: says.into(), fix: Some(fix.into()) }
+    }
+}
+
+/// All findings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The worst of them.
+    pub level: Level,
+    /// In the order in which they are read best.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Of these.
+    pub fn new(findings: Vec<Finding>) -> Self {
+        let level = findings.iter().map(|f| f.level).max().unwrap_or(Level::Ok);
+        Self { level, findings }
+    }
+
+    /// How many are so bad.
+    pub fn count(&self, level: Level) -> usize {
+        self.findings.iter().filter(|f| f.level == level).count()
+    }
+}
+
+impl Display for Report {
+    /// A line for each finding, one more for its fix, and a last one; without a newline at its end.
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        for Finding { level, name, says, fix } in &self.findings {
+            writeln!(f, "{:<4}  {name:<10}  {says}", level.name())?;
+            if let Some(fix) = fix {
+                writeln!(f, "{:18}fix: {fix}", "")?;
+            }
+        }
+        let [ok, warn, fail] = [Level::Ok, Level::Warn, Level::Fail].map(|l| self.count(l));
+        write!(f, "{ok} ok, {warn} to improve, {fail} to mend")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_is_as_bad_as_its_worst_finding_and_shows_every_fix() {
+        let ok = Finding::ok("cpu", "fast");
+        let warn = Finding::warn("swap", "is on", "swapoff -a");
+        let report = Report::new(vec![ok.clone(), warn]);
+        assert_eq!((report.level, report.count(Level::Warn)), (Level::Warn, 1));
+        let text = report.to_string();
+        assert!(text.contains("\n                  fix: swapoff -a\n"), "{text}");
+        assert!(text.ends_with("1 ok, 1 to improve, 0 to mend"), "{text}");
+        assert_eq!(Report::new(vec![ok]).level, Level::Ok);
+    }
+}

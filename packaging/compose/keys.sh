@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Makes what compose.yaml needs and is secret: the join key, the operators' key, and a key for you,
+# which is printed once.
+set -euo pipefail
+cd "$(dirname "$0")"
+umask 022
+mkdir -p -m 700 secrets
+for name in join admin; do
+    # The folder is for nobody else; the files are mounted as they are, and the images run as nobody.
+    [ -e "secrets/$name.key" ] || head -c 32 /dev/urandom | base64 >"secrets/$name.key"
+done
+[ -e gateway/keys.yaml ] && exit 0
+key=sk-flotilla-$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
+printf 'keys:\n- name: me\n  sha256: %s\n' "$(printf %s "$key" | sha256sum | cut -d' ' -f1)" >gateway/keys.yaml
+echo "$key"

@@ -1,0 +1,41 @@
+# The agent's image. From the root of the repository:
+#   docker build -f packaging/docker/agent.Dockerfile -t flotilla-agent .
+# One image for every x86-64 CPU with AVX2 and for every 64-bit ARM: the agent carries its kernels
+# and tries at its start which of them run. It reads models from /models, runs as user 65532, and
+# writes nothing (--read-only) but what FLOTILLA_TUNE finds out, to /cache.
+# Every flag of 'flotilla-agent serve' is a variable: FLOTILLA_MODEL, FLOTILLA_JOIN, ...
+
+FROM rust:1.95-slim-bookworm AS build
+# What compiles llama.cpp; the versions are those of the image's Debian.
+# hadolint ignore=DL3008
+RUN apt-get update && \
+    apt-get install -y --no-install-recommends cmake g++ libclang-dev make && \
+    rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY . .
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/src/target \
+    cargo build --profile dist --locked --package flotilla-agent && \
+    install -D target/dist/flotilla-agent /out/flotilla-agent && \
+    mkdir -p /out/cache
+
+FROM gcr.io/distroless/cc-debian12:nonroot
+ARG VERSION=0.0.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="flotilla-agent" \
+      org.opencontainers.image.description="Serves a GGUF model on CPUs, alone or as a node of a fleet" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /out/flotilla-agent /usr/bin/flotilla-agent
+COPY --from=build --chown=65532:65532 /out/cache /cache
+ENV FLOTILLA_LISTEN=0.0.0.0:8080 \
+    FLOTILLA_CACHE_DIR=/cache
+USER 65532:65532
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+# That its model is loaded, which may take minutes.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=15m --retries=3 \
+    CMD ["/usr/bin/flotilla-agent", "health"]
+ENTRYPOINT ["/usr/bin/flotilla-agent"]
+CMD ["serve"]

@@ -1,0 +1,30 @@
+# The gateway's image. From the root of the repository:
+#   docker build -f packaging/docker/gateway.Dockerfile -t flotilla-gateway .
+# It needs /etc/flotilla/gateway.yaml, runs as user 65532, and writes nothing (--read-only).
+
+FROM rust:1.95-slim-bookworm AS build
+WORKDIR /src
+COPY . .
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/src/target \
+    cargo build --profile dist --locked --package flotilla-gateway && \
+    install -D target/dist/flotilla-gateway /out/flotilla-gateway
+
+FROM gcr.io/distroless/cc-debian12:nonroot
+ARG VERSION=0.0.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="flotilla-gateway" \
+      org.opencontainers.image.description="One OpenAI-compatible endpoint in front of many CPU inference nodes" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /out/flotilla-gateway /usr/bin/flotilla-gateway
+USER 65532:65532
+# Clients and nodes, operators.
+EXPOSE 8080 8081
+STOPSIGNAL SIGTERM
+# That it runs: without nodes it is not ready, and starting it again brings none.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
+    CMD ["/usr/bin/flotilla-gateway", "health", "--live", "--config", "/etc/flotilla/gateway.yaml"]
+ENTRYPOINT ["/usr/bin/flotilla-gateway"]
+CMD ["run", "--config", "/etc/flotilla/gateway.yaml"]

@@ -1,0 +1,64 @@
+//! The services, as systemd's own tools see them, and the variables that they are told.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use fleet_tests::process::{Folder, binary, run};
+
+use crate::{has, output, text};
+
+const PROGRAMS: [&str; 2] = ["flotilla-gateway", "flotilla-agent"];
+
+/// The unit of a program, which need not be installed for it.
+fn unit(folder: &Folder, program: &str) -> PathBuf {
+    let unit = text(&format!("packaging/systemd/{program}.service"));
+    let installed = format!("/usr/bin/{program} ");
+    assert!(unit.contains(&installed));
+    let here = format!("{} ", binary(program).display());
+    folder.write(&format!("{program}.service"), unit.replace(&installed, &here))
+}
+
+#[test]
+fn the_units_have_no_mistakes() {
+    if !has("systemd-analyze", "systemd") {
+        return;
+    }
+    let folder = Folder::new();
+    for program in PROGRAMS {
+        let said =
+            output(Command::new("systemd-analyze").arg("verify").arg(unit(&folder, program)));
+        assert_eq!(said, "", "{program}");
+    }
+}
+
+#[test]
+fn the_units_expose_little() {
+    if !has("systemd-analyze", "systemd") {
+        return;
+    }
+    let folder = Folder::new();
+    for program in PROGRAMS {
+        let mut analyze = Command::new("systemd-analyze");
+        analyze.args(["security", "--offline=true", "--threshold=20", "--no-pager"]);
+        let said = output(analyze.arg(unit(&folder, program)));
+        let last = said.lines().rev().find(|line| line.contains("Overall")).unwrap();
+        eprintln!("{program}: {last}");
+    }
+}
+
+#[test]
+fn every_flag_of_serve_has_a_variable_and_the_conffile_shows_it() {
+    let help = run("flotilla-agent", &["serve", "--help"]).stdout;
+    let shown =
+        text("packaging/systemd/agent.env") + &text("packaging/systemd/flotilla-agent.service");
+    let mut flags = 0;
+    for line in help.lines().filter(|line| line.trim_start().starts_with("--")) {
+        let flag = line.trim_start().split([' ', '=']).next().unwrap();
+        let name = flag.trim_start_matches('-').replace('-', "_").to_uppercase();
+        let variable = format!("FLOTILLA_{name}=");
+        assert!(help.contains(&format!("[env: {variable}")), "{flag} has no variable");
+        assert!(shown.contains(&variable), "{variable} is not shown");
+        flags += 1;
+    }
+    assert!(flags >= 20, "only {flags} flags were found");
+}
