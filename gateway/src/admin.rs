@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode};
+use inference_protocol::fleet::Vitals;
 use inference_protocol::openai::to_json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,9 @@ pub struct NodeView {
     pub linked_seconds: u64,
     /// Where its address comes from: it `joined`, is `configured`, or is `external`.
     pub address: String,
+    /// How its engine and machine are, where it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vitals: Option<Vitals>,
 }
 
 /// All nodes.

@@ -389,6 +389,7 @@ fn view(endpoint: &Endpoint<Upstream>, now: Duration) -> NodeView {
         decode_tokens_per_second: status.decode_tokens_per_second,
         linked_seconds: now.saturating_sub(endpoint.since()).as_secs(),
         address: endpoint.link.address().into(),
+        vitals: status.vitals,
     }
 }
 

@@ -172,7 +172,7 @@ pub struct ServeArgs {
     pub tune: bool,
     /// Serve the metrics by another server's names too, at /metrics/llama-server or /metrics/vllm;
     /// may be given twice
-    #[arg(long, value_name = "SERVER")]
+    #[arg(long, env = "FLOTILLA_METRICS_COMPAT", value_name = "SERVER", value_delimiter = ',')]
     pub metrics_compat: Vec<Names>,
     /// Seconds that requests may take to finish after SIGTERM
     #[arg(long, env = "FLOTILLA_SHUTDOWN_SECONDS", value_name = "SECONDS", default_value_t = 30)]

@@ -208,6 +208,7 @@ mod tests {
             decode_tokens_per_second: None,
             linked_seconds: 7300,
             address: "joined".into(),
+            vitals: None,
         };
         let table = table(&[node]);
         let lines: Vec<&str> = table.lines().collect();

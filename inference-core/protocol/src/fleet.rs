@@ -6,6 +6,7 @@
 //! `GET /fleet/v1/status`, whose body is one JSON [`NodeStatus`] a line, pushed at every
 //! change and at least every [`STATUS_INTERVAL_MS`], until the node leaves.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Where a node joins.
@@ -114,7 +115,7 @@ pub struct NodeStatus {
 
 /// How a node's engine and machine are: for those who look at them, nothing is decided by it. What
 /// is not known is absent, or 0.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Vitals {
     /// Bytes of memory that agent and engine hold, the mapped model included.

@@ -20,6 +20,7 @@ fn node(name: &str, busy: u32, decode: Option<f32>) -> NodeView {
         decode_tokens_per_second: decode,
         linked_seconds: 9,
         address: "joined".into(),
+        vitals: None,
     }
 }
 
