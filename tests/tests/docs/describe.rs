@@ -280,6 +280,24 @@ fn operators(types: &mut Types, paths: &mut Map<String, Value>) {
     );
     metrics["security"] = json!([]);
     paths.insert("/metrics".into(), json!({"get": metrics}));
+    let mut page =
+        looks("operators", "The fleet page", json!({"text/html": {"schema": {"type": "string"}}}));
+    page["security"] = json!([]);
+    paths.insert("/".into(), json!({"get": page}));
+    let object = || json!({"application/json": {"schema": {"type": "object"}}});
+    for (path, said) in [
+        ("/admin/v1/overview", "What the fleet page shows of nodes, queue, tenants and endpoints"),
+        ("/admin/v1/recent", "The last ten minutes in steps of five seconds"),
+    ] {
+        let mut operation = looks("operators", said, object());
+        operation["security"] = json!([{"operators": []}]);
+        paths.insert(path.into(), json!({"get": operation}));
+    }
+    let mut chat = paths["/v1/chat/completions"]["post"].clone();
+    chat["tags"] = json!(["operators"]);
+    chat["summary"] = json!("Answers a chat of an operator's");
+    chat["security"] = json!([{"operators": []}]);
+    paths.insert("/admin/v1/chat".into(), json!({"post": chat}));
     let nodes = as_json(types.answer::<NodeList>());
     let mut list = looks("operators", "Lists the nodes", nodes.clone());
     list["security"] = json!([{"operators": []}]);
