@@ -40,7 +40,7 @@ fn a_file_is_not_written_over_and_nothing_half_written_stays() {
     assert_eq!(ran.code, Some(65));
     assert!(ran.stderr.contains("No space left"), "{ran:?}");
     let ran = run("flotilla-agent", &["synth", "--shape", "llama-9000", &path]);
-    assert!(ran.code == Some(2) && ran.stderr.contains("qwen2.5-0.5b"), "{ran:?}");
+    assert!(ran.code == Some(64) && ran.stderr.contains("qwen2.5-0.5b"), "{ran:?}");
 }
 
 #[test]
