@@ -171,7 +171,7 @@ pub struct ServeArgs {
     #[arg(long, env = "FLOTILLA_TUNE", help_heading = "How the model is run", value_parser = FalseyValueParser::new())]
     pub tune: bool,
     /// Serve the metrics by another server's names too, at /metrics/llama-server or /metrics/vllm;
-    /// may be given twice
+    /// separated by commas, or given twice [default: none]
     #[arg(long, env = "FLOTILLA_METRICS_COMPAT", value_name = "SERVER", value_delimiter = ',')]
     pub metrics_compat: Vec<Names>,
     /// Seconds that requests may take to finish after SIGTERM

@@ -197,7 +197,7 @@ async fn the_demo_prints_snippets_that_work_and_ends_everything_on_ctrl_c() {
     let curl = snippet("curl -N http", "\n\nWith Python");
     assert!(shell(&curl, &folder).ends_with("data: [DONE]\n\n"));
     let python = Command::new(root().join("target/sdk/openai/bin/python"))
-        .args(["-c", &snippet("from openai import", "\n\nThe fleet is at")])
+        .args(["-c", &snippet("from openai import", "\n\nThe fleet page is")])
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&python.stdout), "r-o-c-k-e-t\n", "{python:?}");
