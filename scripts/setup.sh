@@ -7,11 +7,16 @@ declare -A needed=()
 command -v cmake >/dev/null || needed[cmake]=1
 command -v c++ >/dev/null || needed[g++]=1
 command -v curl >/dev/null || needed[curl]=1
-# bindgen loads libclang and reads its headers.
-if ! ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* >/dev/null 2>&1 \
-    && [ -z "${LIBCLANG_PATH:-}" ]; then
-    needed[libclang-dev]=1
-fi
+# bindgen loads libclang and reads its headers. (libclang-cpp is another library.)
+has_libclang() {
+    local file
+    for file in /usr/lib/llvm-*/lib/libclang.so* /usr/lib*/libclang.so* \
+        /usr/lib/*/libclang.so* /usr/lib/*/libclang-[0-9]*.so*; do
+        [ -e "$file" ] && return
+    done
+    return 1
+}
+[ -n "${LIBCLANG_PATH:-}" ] || has_libclang || needed[libclang-dev]=1
 command -v cargo >/dev/null || {
     echo "cargo is missing: install Rust with https://rustup.rs" >&2
     exit 1
