@@ -149,16 +149,20 @@ cat <<TEXT
 
 The endpoint is $url/v1 - the key is $key
 
+For any client of OpenAI's API:
+
+export OPENAI_BASE_URL=$url/v1 OPENAI_API_KEY=$key
+
 With curl:
 
 curl -N $url/v1/chat/completions -H "Authorization: Bearer $key" \\
   -H "Content-Type: application/json" -d '{"model": "flotilla-demo", "stream": true,
   "messages": [{"role": "user", "content": "Count from 1 to 10."}]}'
 
-With Python (pip install openai):
+With Python (pip install openai), after that export:
 
 from openai import OpenAI
-client = OpenAI(base_url="$url/v1", api_key="$key")
+client = OpenAI()
 messages = [{"role": "user", "content": "How do you spell rocket?"}]
 answer = client.chat.completions.create(model="flotilla-demo", messages=messages)
 print(answer.choices[0].message.content)

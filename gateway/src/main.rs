@@ -108,7 +108,7 @@ fn run(path: &Path) -> Result<(), Failed> {
         .enable_all()
         .build()
         .map_err(|e| software(e.to_string()))?;
-    runtime.block_on(async {
+    let done = runtime.block_on(async {
         let scheme = |tls: bool| if tls { "https" } else { "http" };
         let public = scheme(config.tls.is_some());
         let admin = scheme(config.admin.as_ref().is_some_and(|admin| admin.tls.is_some()));
@@ -124,7 +124,10 @@ fn run(path: &Path) -> Result<(), Failed> {
             tracing::info!("listening on {public}://{address}");
         }
         app::run(settings, source, stop).await.map_err(|e| software(e.to_string()))
-    })
+    });
+    // All tasks were joined. A disk that hangs does not hold us.
+    runtime.shutdown_background();
+    done
 }
 
 /// The first signal drains, the second ends at once.

@@ -90,6 +90,12 @@ impl Pursuit {
         Ok(())
     }
 
+    /// One of two that were asked at once has failed; the other may still answer.
+    pub fn failed_beside(&mut self, at: &At, error: &Error) {
+        self.engine_deaths += usize::from(*error == Error::EngineLost);
+        self.moves(at);
+    }
+
     /// No endpoint took it in time: what the last one said tells more than that.
     pub fn gives_up(&mut self, error: Error) -> Error {
         self.failure.take().unwrap_or(error)
@@ -158,5 +164,14 @@ mod tests {
         pursuit.gets_on();
         let second = pursuit.failed(&at(2, true), true, Error::EngineLost);
         assert_eq!(second, Err(Error::Quarantined));
+    }
+
+    #[test]
+    fn one_that_fails_beside_another_is_remembered_and_costs_no_retry() {
+        let mut pursuit = Pursuit::new(0, External::Never);
+        pursuit.failed_beside(&at(1, false), &Error::EngineLost);
+        assert_eq!(pursuit.seek().tried.len(), 1);
+        let last = pursuit.failed(&at(2, false), true, Error::EngineLost);
+        assert_eq!(last, Err(Error::Quarantined));
     }
 }

@@ -61,7 +61,7 @@ pub struct Ended<'a> {
 
 /// What a tenant has used since the gateway started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Used {
+pub struct TenantTotals {
     /// Requests that have ended.
     pub requests: u64,
     /// Of those, refused ones.
@@ -120,7 +120,7 @@ struct Step {
 pub struct Recent {
     /// A ring: the step of a number is at that number, modulo the length.
     steps: Box<[Step]>,
-    tenants: BTreeMap<String, Used>,
+    tenants: BTreeMap<String, TenantTotals>,
 }
 
 impl Default for Recent {
@@ -158,7 +158,7 @@ impl Recent {
         let Some(tenant) = ended.tenant else { return };
         let has_room = self.tenants.len() < TENANTS_MAX;
         if !self.tenants.contains_key(tenant) && has_room {
-            self.tenants.insert(tenant.to_string(), Used::default());
+            self.tenants.insert(tenant.to_string(), TenantTotals::default());
         }
         let Some(used) = self.tenants.get_mut(tenant) else { return };
         used.requests += 1;
@@ -231,7 +231,7 @@ impl Recent {
     }
 
     /// What a tenant has used.
-    pub fn used(&self, tenant: &str) -> Used {
+    pub fn used(&self, tenant: &str) -> TenantTotals {
         self.tenants.get(tenant).copied().unwrap_or_default()
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::app::Gateway;
@@ -60,6 +60,7 @@ fn read(text: &str) -> Result<Ledger, String> {
 pub async fn keep(gateway: Gateway) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut writer = Writer::default();
     let mut saved: Option<(PathBuf, Ledger)> = None;
     loop {
         let stops = tokio::select! {
@@ -71,7 +72,7 @@ pub async fn keep(gateway: Gateway) {
         if let Some((path, ledger)) = state.clone()
             && state != saved
         {
-            let is_saved = save(path, ledger).await;
+            let is_saved = writer.save(path, ledger).await;
             gateway.metrics.state_saved(is_saved);
             saved = state.filter(|_| is_saved);
         }
@@ -81,20 +82,39 @@ pub async fn keep(gateway: Gateway) {
     }
 }
 
-async fn save(path: PathBuf, ledger: Ledger) -> bool {
-    let write = move || {
-        let state = State { version: VERSION, ledger };
-        let text = serde_json::to_string_pretty(&state).map_err(|e| e.to_string())?;
-        replace(&path, &(text + "\n"), MODE).map_err(|e| format!("{}: {e}", path.display()))
-    };
-    let why = match timeout(WRITE_TIMEOUT, spawn_blocking(write)).await {
-        Ok(Ok(Ok(()))) => return true,
-        Ok(Ok(Err(why))) => why,
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "the disk takes too long".into(),
-    };
-    tracing::warn!(why, "state not saved: a restart would forget what was used and spent");
-    false
+/// One write at a time: a disk that hangs holds one thread, not one more every few seconds.
+#[derive(Debug, Default)]
+struct Writer(Option<JoinHandle<Result<(), String>>>);
+
+impl Writer {
+    async fn save(&mut self, path: PathBuf, ledger: Ledger) -> bool {
+        let why = match timeout(WRITE_TIMEOUT, self.run(move || write(&path, ledger))).await {
+            Ok(Ok(())) => return true,
+            Ok(Err(why)) => why,
+            Err(_) => "the disk takes too long".into(),
+        };
+        tracing::warn!(why, "state not saved: a restart would forget what was used and spent");
+        false
+    }
+
+    /// Writes, after what is still being written.
+    async fn run(
+        &mut self,
+        write: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> Result<(), String> {
+        if let Some(earlier) = &mut self.0 {
+            let _ = earlier.await;
+        }
+        let written = self.0.insert(spawn_blocking(write)).await;
+        self.0 = None;
+        written.unwrap_or_else(|e| Err(e.to_string()))
+    }
+}
+
+fn write(path: &Path, ledger: Ledger) -> Result<(), String> {
+    let state = State { version: VERSION, ledger };
+    let text = serde_json::to_string_pretty(&state).map_err(|e| e.to_string())?;
+    replace(path, &(text + "\n"), MODE).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// Takes over what was used and spent before.
@@ -106,7 +126,21 @@ pub fn restore(gateway: &Gateway) {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    #[tokio::test]
+    async fn what_hangs_is_waited_for_and_not_started_again() {
+        let (go, hangs) = std::sync::mpsc::sync_channel(1);
+        let mut writer = Writer::default();
+        let write = move || hangs.recv().map_err(|e| e.to_string());
+        assert_eq!(writer.run(write).now_or_never(), None);
+        assert_eq!(writer.run(|| unreachable!("one at a time")).now_or_never(), None);
+        go.send(()).unwrap();
+        assert_eq!(writer.run(|| Err("full".into())).await, Err("full".into()));
+        assert_eq!(writer.run(|| Ok(())).await, Ok(()));
+    }
 
     #[test]
     fn what_is_no_state_says_why() {

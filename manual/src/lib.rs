@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Command, FromArgMatches};
+use clap::{Args, Command, FromArgMatches, Parser};
 use clap_complete::Shell;
 
 pub mod exit;
@@ -105,4 +105,15 @@ pub fn unsaid(program: &Command) -> Vec<String> {
         missing.extend(unsaid(command).into_iter().map(|what| format!("{name} {what}")));
     }
     missing
+}
+
+/// Why examples are no command lines of a program: variables before it, and what its output goes to,
+/// are the shell's. For tests.
+pub fn not_understood<T: Parser>(examples: &[Example]) -> Vec<String> {
+    let read = |(_, example): &Example| {
+        let line = example.split(['>', '|']).next().unwrap_or_default().replace("\\\n", " ");
+        let words = line.split_whitespace().skip_while(|word| word.contains('='));
+        T::try_parse_from(words).err().map(|error| format!("{example}: {error}"))
+    };
+    examples.iter().filter_map(read).collect()
 }

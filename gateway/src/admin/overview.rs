@@ -6,7 +6,7 @@ use super::NodeView;
 use crate::app::Gateway;
 use crate::limiter::Standing;
 use crate::pipeline::authenticate::Caller;
-use crate::recent::{Point, Rates, STEP, Used};
+use crate::recent::{Point, Rates, STEP, TenantTotals};
 
 /// Where it is now.
 pub const OVERVIEW_PATH: &str = "/admin/v1/overview";
@@ -70,7 +70,7 @@ pub struct TenantView {
     pub class_max: String,
     /// What it has used since the gateway started.
     #[serde(flatten)]
-    pub used: Used,
+    pub used: TenantTotals,
     /// What is used of its limits now.
     #[serde(flatten)]
     pub standing: Standing,
@@ -110,7 +110,7 @@ fn tenants(gateway: &Gateway) -> Vec<TenantView> {
     let mut callers: Vec<&Caller> = settings.keys.tenants().collect();
     callers.sort_by(|a, b| a.tenant.cmp(&b.tenant));
     let used = gateway.recent.used(callers.iter().map(|caller| &*caller.tenant));
-    let view = |(caller, used): (&Caller, Used)| TenantView {
+    let view = |(caller, used): (&Caller, TenantTotals)| TenantView {
         name: caller.tenant.to_string(),
         class_max: caller.key.class_max.name().into(),
         used,

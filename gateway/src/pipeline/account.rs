@@ -51,14 +51,14 @@ pub struct Record {
     bytes: usize,
     /// What the key's limits gave, and the tokens that were reserved.
     permit: Option<Permit>,
-    used: Used,
+    used: Tokens,
     /// Where its span goes, if it has one.
     trace: Option<Box<(Trace, Spans)>>,
 }
 
 /// Tokens that a request has used, as far as its answer tells.
 #[derive(Debug, Clone, Copy, Default)]
-struct Used {
+struct Tokens {
     /// Of prompt and answer.
     told: Option<Usage>,
     /// Of the answer so far.
@@ -108,7 +108,7 @@ impl Record {
             outcome: Outcome::ClientGone,
             bytes: 0,
             permit: None,
-            used: Used::default(),
+            used: Tokens::default(),
             trace: None,
         }
     }
@@ -139,7 +139,7 @@ impl Record {
         if generated > self.used.generated {
             self.piece();
         }
-        self.used = Used { told: told.or(self.used.told), generated };
+        self.used = Tokens { told: told.or(self.used.told), generated };
     }
 
     /// A piece of the answer has come.
@@ -273,7 +273,7 @@ impl Record {
     /// What was reserved and not used is given back, and what was used is counted and paid: that, and
     /// how much. Where nothing tells the prompt's tokens, the estimate stands.
     fn settle(&mut self) -> (Usage, f64) {
-        let Used { told, generated } = self.used;
+        let Tokens { told, generated } = self.used;
         let refused = matches!(self.outcome, Outcome::Answered(status) if status >= 300);
         let answered = self.first_token.is_some() && !refused;
         let prompt = u64::from(self.estimate).saturating_sub(generated);
@@ -334,7 +334,7 @@ impl Record {
         else {
             return;
         };
-        let Used { told, generated } = self.used;
+        let Tokens { told, generated } = self.used;
         let answer_tokens =
             told.map(|told| told.completion).or((generated > 0).then_some(generated));
         spans.put(span::of(

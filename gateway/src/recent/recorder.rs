@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Ended, Point, Rates, Recent, Used};
+use super::{Ended, Point, Rates, Recent, TenantTotals};
 
 /// Shared by all requests.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Recorder {
     }
 
     /// What these tenants have used.
-    pub fn used<'a>(&self, tenants: impl IntoIterator<Item = &'a str>) -> Vec<Used> {
+    pub fn used<'a>(&self, tenants: impl IntoIterator<Item = &'a str>) -> Vec<TenantTotals> {
         let recent = self.lock();
         tenants.into_iter().map(|tenant| recent.used(tenant)).collect()
     }

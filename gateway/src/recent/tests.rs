@@ -91,10 +91,15 @@ fn tenants_are_billed_and_bounded() {
     recent.ended(&Ended { spent: 0.25, prompt_tokens: 7, ..answer(1.0, 0.5, 10) }, seconds(1.0));
     recent.ended(&refusal(), seconds(1.0));
     recent.ended(&Ended { tenant: None, ..refusal() }, seconds(1.0));
-    let ada =
-        Used { requests: 2, refused: 1, prompt_tokens: 7, completion_tokens: 10, spent: 0.25 };
+    let ada = TenantTotals {
+        requests: 2,
+        refused: 1,
+        prompt_tokens: 7,
+        completion_tokens: 10,
+        spent: 0.25,
+    };
     assert_eq!(recent.used("ada"), ada);
-    assert_eq!(recent.used("bob"), Used::default());
+    assert_eq!(recent.used("bob"), TenantTotals::default());
     assert_eq!(recent.points(seconds(5.0))[0].rates.refused, 0.4);
     for name in 0..TENANTS_MAX + 9 {
         let name = name.to_string();

@@ -75,6 +75,24 @@ async fn a_node_that_fails_has_not_won() {
 }
 
 #[tokio::test]
+async fn a_node_that_failed_beside_another_is_not_asked_again() {
+    let gateway = Gateway::start(LATE).await;
+    let (mut nodes, running, asked) = both_asked(&gateway, false).await;
+    asked.into_iter().for_each(|asked| asked.refuse(500));
+    let Running::Whole(asking) = running else { unreachable!("it is no stream") };
+    let mut again = 0;
+    while !asking.is_finished() {
+        for request in nodes.iter_mut().filter_map(MockNode::is_asked) {
+            again += 1;
+            request.refuse(500);
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((again, asking.await.unwrap().error_code().as_str()), (0, "node_refused"));
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
 async fn only_a_slot_that_idles_is_taken_for_it() {
     let gateway = Gateway::start(LATE).await;
     let mut a = gateway.node("a", 1).await;

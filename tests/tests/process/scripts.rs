@@ -196,11 +196,11 @@ async fn the_demo_prints_snippets_that_work_and_ends_everything_on_ctrl_c() {
     };
     let curl = snippet("curl -N http", "\n\nWith Python");
     assert!(shell(&curl, &folder).ends_with("data: [DONE]\n\n"));
-    let python = Command::new(root().join("target/sdk/openai/bin/python"))
-        .args(["-c", &snippet("from openai import", "\n\nThe fleet page is")])
-        .output()
-        .unwrap();
-    assert_eq!(String::from_utf8_lossy(&python.stdout), "r-o-c-k-e-t\n", "{python:?}");
+    folder.write("ask.py", snippet("from openai import", "\n\nThe fleet page is"));
+    let export = snippet("export OPENAI_BASE_URL=", "\n");
+    let python = root().join("target/sdk/openai/bin/python");
+    let python = format!("{export}; {} ask.py; rm ask.py", python.display());
+    assert_eq!(shell(&python, &folder), "r-o-c-k-e-t\n");
 
     // Where there is a Prometheus, it scrapes the gateway and both nodes.
     match said.split_once("Prometheus scrapes all of it: ") {

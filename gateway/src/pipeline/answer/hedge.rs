@@ -17,7 +17,7 @@ use crate::broker::Want;
 use crate::dispatcher::Lease;
 use crate::error::Error;
 use crate::fleet::External;
-use crate::pursuit::At;
+use crate::pursuit::{At, outcome_of};
 use crate::settings::Settings;
 
 /// A node that was asked, and what it has begun to say.
@@ -44,13 +44,21 @@ impl Answer {
             begun = &mut second => (begun, true),
         };
         // One that failed has not won: the other may.
-        let (begun, is_second) = match (begun.1.is_err(), is_second) {
-            (false, _) => (begun, is_second),
-            (true, true) => (first.await, false),
-            (true, false) => (second.await, true),
+        let (begun, is_second) = match (begun, is_second) {
+            ((lease, Err(error)), _) => {
+                self.failed_beside(lease, &error);
+                if is_second { (first.await, false) } else { (second.await, true) }
+            }
+            won => won,
         };
         self.gateway.metrics.hedged(is_second);
         begun
+    }
+
+    /// One of two has failed: it is not asked again.
+    fn failed_beside(&mut self, mut lease: Lease, error: &Error) {
+        lease.ends(outcome_of(error));
+        self.pursuit.failed_beside(&at(&lease, false), error);
     }
 
     /// A slot of another node that idles, if one more attempt is affordable.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::admin::overview::QueueView;
 use crate::limiter::Limiter;
-use crate::recent::{Rates, Used};
+use crate::recent::{Rates, TenantTotals};
 
 fn node(name: &str, busy: u32, decode: Option<f32>) -> NodeView {
     NodeView {
@@ -28,7 +28,7 @@ fn overview(nodes: Vec<NodeView>) -> Overview {
     let tenant = TenantView {
         name: "ada".into(),
         class_max: "interactive".into(),
-        used: Used { requests: 12, ..Used::default() },
+        used: TenantTotals { requests: 12, ..TenantTotals::default() },
         standing: Limiter::default().standing(),
     };
     let waiting = QueueView { class: "batch".into(), waiting: 3, longest_wait_seconds: Some(1.25) };
