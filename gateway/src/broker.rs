@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inference_protocol::fleet::ModelStatus;
+use inference_protocol::resume::Usage;
 
-use crate::admission::cost::Costs;
+use crate::admission::cost::{Costs, Size, Spent};
 use crate::admission::{Bounds, Class, Queue, Ticket, TicketId};
 use crate::budget::RetryBudget;
 use crate::fleet::{Choice, EndpointId, External, Fleet, Outcome, Outlook, Seek};
@@ -14,6 +15,10 @@ use crate::prefix::{Prefix, PrefixIndex};
 use crate::routing::Policy;
 use crate::spend::{Ledger, Prices};
 use crate::tally::{Decision, Lookup, Reason, Tally};
+
+/// How much of what a node holds of a prompt need not be computed: a request that had to wait goes where
+/// a slot is free, and that is there about half of the time.
+const HELD_IS_FOUND: f64 = 0.5;
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy)]
@@ -24,8 +29,8 @@ pub struct Want<'a> {
     pub tenant: &'a str,
     /// How urgent it is.
     pub class: Class,
-    /// What it will cost, in units of [`crate::admission::cost`].
-    pub work: f64,
+    /// What is known of what it will cost.
+    pub size: &'a Size,
     /// Bytes that the request holds.
     pub bytes: usize,
     /// How it begins.
@@ -63,10 +68,21 @@ pub struct Binding {
     pub endpoint: EndpointId,
     /// What is served there.
     pub model: Arc<ModelStatus>,
-    /// What it will cost.
-    pub work: f64,
     /// Since when.
     pub since: Duration,
+    /// Requests that its endpoint was at work on then, with this one.
+    pub busy: u32,
+}
+
+/// What a request used that was answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Used {
+    /// Tokens.
+    pub usage: Usage,
+    /// Its answers.
+    pub answers: usize,
+    /// When its first token came, if that was seen.
+    pub first: Option<Duration>,
 }
 
 /// See the module. `L` is how to send to an endpoint.
@@ -125,9 +141,10 @@ impl<L> Broker<L> {
             Outlook::NoNode => return Err(Refused::NoNode),
         }
         let is_retried = want.is_retried();
-        if !is_retried && self.expected_wait(want).is_some_and(|wait| wait > patience) {
+        if !is_retried && self.expected_wait(want, now).is_some_and(|wait| wait > patience) {
             return Err(Refused::DeadlineUnmet);
         }
+        let work = self.work(want);
         self.next_ticket += 1;
         let id = self.next_ticket;
         let ticket = Ticket {
@@ -135,7 +152,7 @@ impl<L> Broker<L> {
             model: want.model.to_string(),
             tenant: want.tenant.to_string(),
             class: want.class,
-            work: want.work,
+            work,
             bytes: want.bytes,
             prefix: want.prefix.clone(),
             since: now,
@@ -165,10 +182,10 @@ impl<L> Broker<L> {
         let (endpoint, decision) = self.pick(want.model, want.seek, want.prefix, now)?;
         self.tally.count(self.policy, decision);
         if !want.is_retried() {
-            self.queue.pass(want.class, want.tenant, want.work);
+            let work = self.costs.units(want.model, want.size, 0.0);
+            self.queue.pass(want.class, want.tenant, work);
         }
-        let model = self.claim(endpoint, want.model, want.prefix)?;
-        Some(Binding { id: 0, endpoint, model, work: want.work, since: now })
+        self.claim(endpoint, want.model, want.prefix, now)
     }
 
     /// A slot outside for a request at once, where it may go there.
@@ -179,8 +196,7 @@ impl<L> Broker<L> {
     fn bind_outside(&mut self, want: &Want<'_>, reason: Reason, now: Duration) -> Option<Binding> {
         let endpoint = self.pick_external(want.model, want.seek)?;
         self.tally.count(self.policy, Decision::external(reason));
-        let model = self.claim(endpoint, want.model, &Prefix::default())?;
-        Some(Binding { id: 0, endpoint, model, work: want.work, since: now })
+        self.claim(endpoint, want.model, &Prefix::default(), now)
     }
 
     fn pick_external(&self, model: &str, seek: &Seek) -> Option<EndpointId> {
@@ -213,17 +229,25 @@ impl<L> Broker<L> {
         Some((endpoint, Decision { reason, lookup }))
     }
 
-    /// Takes a slot of an endpoint that was picked; what it serves under that name.
+    /// Takes a slot of an endpoint that was picked.
     fn claim(
         &mut self,
         endpoint: EndpointId,
         model: &str,
         prefix: &Prefix,
-    ) -> Option<Arc<ModelStatus>> {
-        let model = self.fleet.endpoint(endpoint)?.model(model)?.clone();
+        now: Duration,
+    ) -> Option<Binding> {
+        let picked = self.fleet.endpoint(endpoint)?;
+        let (model, busy) = (picked.model(model)?.clone(), picked.busy() + 1);
         self.fleet.claim(endpoint);
         self.prefixes.insert(prefix, endpoint);
-        Some(model)
+        Some(Binding { id: 0, endpoint, model, since: now, busy })
+    }
+
+    /// What a request that waits will cost, in units of [`crate::admission::cost`].
+    fn work(&self, want: &Want<'_>) -> f64 {
+        let held = self.prefixes.held(want.prefix).into_iter().map(|(_, part)| part);
+        self.costs.units(want.model, want.size, HELD_IS_FOUND * held.fold(0.0, f64::max))
     }
 
     /// Takes the next request that a slot is free for, and the slot.
@@ -252,8 +276,8 @@ impl<L> Broker<L> {
         let (id, (endpoint, decision)) = bound?;
         self.tally.count(self.policy, decision);
         let ticket = self.queue.take(id)?;
-        let model = self.claim(endpoint, &ticket.model, &ticket.prefix)?;
-        Some(Binding { id, endpoint, model, work: ticket.work, since: now })
+        let binding = self.claim(endpoint, &ticket.model, &ticket.prefix, now)?;
+        Some(Binding { id, ..binding })
     }
 
     /// A request waits no more.
@@ -261,23 +285,39 @@ impl<L> Broker<L> {
         self.queue.remove(id);
     }
 
-    /// A slot is given back. Only requests that were answered say what they cost.
+    /// A slot is given back.
     pub fn release(&mut self, binding: &Binding, outcome: Outcome, now: Duration) {
-        let is_there = self.fleet.release(binding.endpoint, outcome, now);
-        let is_node = self.fleet.endpoint(binding.endpoint).is_some_and(|e| e.external.is_none());
-        if is_there && is_node && outcome == Outcome::Answered {
-            let took = now.saturating_sub(binding.since);
-            self.costs.observe(&binding.model.id, binding.work, took);
+        self.fleet.release(binding.endpoint, outcome, now);
+    }
+
+    /// A request was answered in full at one endpoint, whose slot it still has: what it used tells
+    /// what others will.
+    pub fn learn(&mut self, binding: &Binding, size: &Size, used: &Used, now: Duration) {
+        let since = |at: Duration| at.saturating_sub(binding.since);
+        let Some(endpoint) = self.fleet.endpoint(binding.endpoint) else { return };
+        if endpoint.external.is_some() && !self.fleet.is_external_only(&binding.model.id) {
+            return;
         }
+        let spent = Spent {
+            usage: used.usage,
+            answers: used.answers,
+            first: used.first.map(since),
+            held: since(now),
+            busy: f64::from(binding.busy + endpoint.busy()) / 2.0,
+        };
+        self.costs.observe(&binding.model.id, size, &spent);
+        self.fleet.learn(binding.endpoint, &binding.model, &spent.took());
     }
 
     /// How long a request would wait, once that is known at all; nothing while slots are free.
-    pub fn expected_wait(&self, want: &Want<'_>) -> Option<Duration> {
+    pub fn expected_wait(&mut self, want: &Want<'_>, now: Duration) -> Option<Duration> {
         if self.fleet.is_open(want.model) {
             return None;
         }
-        let ahead = self.queue.work_ahead(want.class, want.tenant, want.model, want.work);
-        self.costs.predict(want.model, ahead, self.fleet.slots_of(want.model))
+        let work = self.work(want);
+        let ahead = self.queue.work_ahead(want.class, want.tenant, want.model, work);
+        let nodes = || self.fleet.paces(want.model);
+        self.costs.predict(want.model, ahead, now, nodes)
     }
 
     /// How nodes are chosen.
@@ -338,22 +378,25 @@ mod tests {
     }
 
     #[test]
-    fn only_requests_that_were_answered_say_what_requests_cost() {
+    fn a_request_that_was_answered_says_how_long_others_wait() {
         let (mut broker, seek, prefix) = (one_node(), Seek::default(), Prefix::default());
         let (model, tenant, class) = ("m", "t", Class::Standard);
-        let want =
-            Want { model, tenant, class, work: 10.0, bytes: 1, prefix: &prefix, seek: &seek };
-        let mut run = |outcome, seconds| {
+        let size = &Size::new(1, None, 1);
+        let want = Want { model, tenant, class, size, bytes: 1, prefix: &prefix, seek: &seek };
+        let usage = Usage { prompt: 10, completion: 50, cached: 0 };
+        for _ in 0..9 {
             let binding = broker.bind_at_once(&want, NOW).unwrap();
-            broker.release(&binding, outcome, NOW + Duration::from_secs(seconds));
-        };
-        (0..9).for_each(|_| run(Outcome::Answered, 20));
-        for outcome in [Outcome::Alive, Outcome::Unknown] {
-            (0..9).for_each(|_| run(outcome, 0));
-            (0..9).for_each(|_| run(outcome, 900));
+            let (first, end) = (NOW + Duration::from_secs(1), NOW + Duration::from_secs(20));
+            broker.learn(&binding, size, &Used { usage, answers: 1, first: Some(first) }, end);
+            broker.release(&binding, Outcome::Answered, end);
         }
         let _running = broker.bind_at_once(&want, NOW).unwrap();
+        let wait =
+            |broker: &mut Broker<()>| broker.expected_wait(&want, NOW).unwrap().as_secs_f64();
+        assert!((9.5..10.5).contains(&wait(&mut broker)), "half of the one that runs");
         broker.ask(&want, Duration::MAX, NOW).unwrap();
-        assert_eq!(broker.expected_wait(&want), Some(Duration::from_secs(20)));
+        assert!((28.0..31.0).contains(&wait(&mut broker)), "and all of the one that waits");
+        let refused = broker.ask(&want, Duration::from_secs(20), NOW);
+        assert_eq!(refused, Err(Refused::DeadlineUnmet));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
+use inference_protocol::fleet::{NodeState, NodeStatus};
 use inference_protocol::resume::Usage;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
@@ -17,14 +17,16 @@ use crate::admission::{Bounds, Class, TicketId};
 pub use crate::broker::Want;
 use crate::broker::{Binding, Broker, Refused};
 use crate::error::Error;
-use crate::fleet::{Attempt, Endpoint, EndpointId, Outcome, STATUS_DEADLINE, Terms, Totals};
+use crate::fleet::{Endpoint, EndpointId, Outcome, STATUS_DEADLINE, Terms, Totals};
 use crate::routing::Policy;
 use crate::spend::{Budget, Date, Ledger, Prices};
 use crate::tally::{Ejections, Tally};
 use crate::upstream::Upstream;
 
+mod lease;
 mod look;
 
+pub use lease::Lease;
 pub use look::Look;
 
 /// The fleet and its queue, shared by all requests.
@@ -120,7 +122,8 @@ impl Dispatcher {
         }
     }
 
-    fn at_once(&self, want: &Want<'_>) -> Option<Lease> {
+    /// A slot, if one idles and nobody waits for it.
+    pub fn at_once(&self, want: &Want<'_>) -> Option<Lease> {
         let now = self.now();
         let mut core = self.lock();
         let binding = core.broker.bind_at_once(want, now)?;
@@ -135,8 +138,8 @@ impl Dispatcher {
     }
 
     fn queue_timeout(&self, want: &Want<'_>) -> Error {
-        let core = self.lock();
-        Error::QueueTimeout { retry_after_seconds: core.retry_after_seconds(want) }
+        let now = self.now();
+        Error::QueueTimeout { retry_after_seconds: self.lock().retry_after_seconds(want, now) }
     }
 
     fn enqueue(
@@ -148,7 +151,7 @@ impl Dispatcher {
         let patience = deadline.saturating_duration_since(tokio::time::Instant::now());
         self.update(|core| {
             let asked = core.broker.ask(want, patience, now);
-            let id = asked.map_err(|refused| core.refusal(refused, want))?;
+            let id = asked.map_err(|refused| core.refusal(refused, want, now))?;
             let (sender, receiver) = oneshot::channel();
             core.waiting.insert(id, sender);
             Ok((Place { dispatcher: self.clone(), id }, receiver))
@@ -191,6 +194,8 @@ impl Dispatcher {
             upstream: endpoint.link.clone(),
             terms: endpoint.external,
             outcome: Outcome::Unknown,
+            first: None,
+            used: None,
         })
     }
 
@@ -244,11 +249,6 @@ impl Dispatcher {
         self.lock().broker.ledger = ledger;
     }
 
-    /// A slot of another node for a request whose first token is late, if one idles.
-    pub fn rival(&self, want: &Want<'_>) -> Option<Lease> {
-        self.at_once(want).filter(|lease| lease.terms().is_none())
-    }
-
     /// What tokens of a model would cost outside, where that is known.
     pub fn external_prices(&self, model: &str) -> Option<Prices> {
         self.lock().broker.fleet.external_prices(model)
@@ -282,7 +282,7 @@ impl Dispatcher {
         let due = core.broker.fleet.claim_probes(now, interval);
         let lease = |endpoint| {
             let model = core.broker.fleet.endpoint(endpoint)?.any_model()?.clone();
-            self.lease(&core, Binding { id: 0, endpoint, model, work: 0.0, since: now })
+            self.lease(&core, Binding { id: 0, endpoint, model, since: now, busy: 0 })
         };
         due.into_iter().filter_map(lease).collect()
     }
@@ -394,8 +394,8 @@ fn view(endpoint: &Endpoint<Upstream>, now: Duration) -> NodeView {
 }
 
 impl Core {
-    fn refusal(&self, refused: Refused, want: &Want<'_>) -> Error {
-        let retry_after_seconds = self.retry_after_seconds(want);
+    fn refusal(&mut self, refused: Refused, want: &Want<'_>, now: Duration) -> Error {
+        let retry_after_seconds = self.retry_after_seconds(want, now);
         match refused {
             Refused::UnknownModel => Error::UnknownModel(want.model.into()),
             Refused::NoNode => Error::NoNode,
@@ -407,8 +407,9 @@ impl Core {
     /// When another try makes sense: after the expected wait, spread a little, so that those
     /// who were turned away together do not come back together; 1 to 120 seconds, since
     /// clients give up beyond that.
-    fn retry_after_seconds(&self, want: &Want<'_>) -> u32 {
-        let expected = self.broker.expected_wait(want).unwrap_or(RETRY_UNKNOWN).as_secs_f64();
+    fn retry_after_seconds(&mut self, want: &Want<'_>, now: Duration) -> u32 {
+        let expected = self.broker.expected_wait(want, now);
+        let expected = expected.unwrap_or(RETRY_UNKNOWN).as_secs_f64();
         let spread = 1.0 + (crate::random() as u32 % 256) as f64 / 1024.0;
         (expected * spread).ceil().clamp(1.0, 120.0) as u32
     }
@@ -433,67 +434,3 @@ impl Drop for Place {
 
 /// When to try again while nothing is known of what requests take.
 const RETRY_UNKNOWN: Duration = Duration::from_secs(5);
-
-/// A claimed slot of a node. Dropping it gives the slot back.
-#[derive(Debug)]
-pub struct Lease {
-    dispatcher: Dispatcher,
-    binding: Binding,
-    engine_restarts: u64,
-    node: Arc<str>,
-    upstream: Upstream,
-    terms: Option<Terms>,
-    outcome: Outcome,
-}
-
-impl Lease {
-    /// What to remember if it fails.
-    pub fn attempt(&self) -> Attempt {
-        Attempt { endpoint: self.binding.endpoint, engine_restarts: self.engine_restarts }
-    }
-
-    /// The node's name.
-    pub fn node(&self) -> &str {
-        &self.node
-    }
-
-    /// The same, to keep.
-    pub fn name(&self) -> Arc<str> {
-        self.node.clone()
-    }
-
-    /// What it serves.
-    pub fn model(&self) -> &Arc<ModelStatus> {
-        &self.binding.model
-    }
-
-    /// How to send to it.
-    pub fn upstream(&self) -> &Upstream {
-        &self.upstream
-    }
-
-    /// Its terms, if it is no node of ours.
-    pub fn terms(&self) -> Option<Terms> {
-        self.terms
-    }
-
-    /// How what was sent there ended.
-    pub fn ends(&mut self, outcome: Outcome) {
-        self.outcome = outcome;
-    }
-
-    /// It has generated tokens, each in so many seconds.
-    pub fn paced(&self, seconds: f64) {
-        let (endpoint, now) = (self.binding.endpoint, self.dispatcher.now());
-        if self.dispatcher.lock().broker.fleet.paced(endpoint, seconds, now) {
-            tracing::warn!(node = &*self.node, "node ejected: it has become very slow");
-        }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let now = self.dispatcher.now();
-        self.dispatcher.update(|core| core.broker.release(&self.binding, self.outcome, now));
-    }
-}

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use inference_protocol::fleet::{ModelStatus, NodeStatus, STATUS_DEADLINE_MS};
 
+use crate::admission::cost::pace::{Pace, Took};
 use crate::routing::{Candidate, Policy, choose};
 use crate::tally::Ejections;
 
@@ -213,7 +214,7 @@ impl<L> Fleet<L> {
             None => &mut self.index,
             Some(_) => &mut self.externals,
         };
-        let to = endpoint.index();
+        let to = endpoint.rank();
         if to != endpoint.indexed {
             index.shift(id, &endpoint.models, endpoint.indexed, to);
             endpoint.indexed = to;
@@ -381,10 +382,20 @@ impl<L> Fleet<L> {
         self.index.is_any_open()
     }
 
-    /// Slots of the ready nodes that serve `model`, or of what else does where no node does.
-    pub fn slots_of(&self, model: &str) -> u32 {
+    /// An endpoint took that for a request.
+    pub fn learn(&mut self, id: EndpointId, model: &Arc<ModelStatus>, took: &Took) {
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.learn(model, took);
+        }
+    }
+
+    /// Slots of the ready nodes that serve `model`, or of what else does where no node does, and how
+    /// fast they are, as far as they have shown it.
+    pub fn paces(&self, model: &str) -> impl Iterator<Item = (u32, Option<&Pace>)> {
         let index = if self.is_external_only(model) { &self.externals } else { &self.index };
-        index.of(model).map_or(0, Serving::slots)
+        let ids = index.of(model).into_iter().flat_map(Serving::all);
+        let ready = ids.filter_map(|id| self.endpoints.get(&id)).filter(|e| e.is_ready());
+        ready.map(move |e| (e.status.slots, e.pace(model)))
     }
 
     /// One link's endpoint.

@@ -91,6 +91,7 @@ async fn admit(
     if gateway.quarantine.holds(&admitted.tenant, &admitted.body) {
         return Err(Error::Quarantined);
     }
-    record.permit(limiter.admit(admitted.tokens)?, admitted.tokens);
+    let tokens = admitted.size.tokens();
+    record.permit(limiter.admit(tokens)?, tokens);
     Ok(admitted)
 }

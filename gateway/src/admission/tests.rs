@@ -144,7 +144,11 @@ fn the_work_ahead_is_what_fair_turns_put_before_it() {
     queue.offer(ticket(21, Interactive, "other", 7.0)).unwrap();
     assert_eq!(queue.work_ahead(Standard, "many", "m", 10.0), 107.0);
     assert_eq!(queue.work_ahead(Standard, "new", "m", 10.0), 17.0);
-    assert_eq!(queue.work_ahead(Interactive, "new", "m", 10.0), 7.0);
+    assert_eq!(queue.work_ahead(Standard, "new", "m", 900.0), 207.0, "who waits asks on");
+    queue.offer(Ticket { is_retried: true, ..ticket(30, Batch, "new", 5.0) }).unwrap();
+    assert_eq!(queue.work_ahead(Standard, "new", "m", 10.0), 22.0, "what failed goes first");
+    queue.remove(30);
+    assert_eq!(queue.work_ahead(Interactive, "new", "m", 10.0), 10.0);
     assert_eq!(queue.work_ahead(Standard, "many", "other", 10.0), 0.0, "others wait elsewhere");
 }
 

@@ -7,6 +7,7 @@ use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 
 use super::external::{External, Terms};
 use super::health::Health;
+use crate::admission::cost::pace::{Pace, Took};
 use crate::routing::Candidate;
 
 /// A link's number; never used twice.
@@ -84,17 +85,10 @@ pub struct Endpoint<L> {
     pub(super) since: Duration,
     /// The number of the claim that took a slot here last.
     pub(super) last_claim: u64,
-    /// How it stands in the index.
-    pub(super) indexed: Indexed,
-}
-
-/// What the index knows of an endpoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Indexed {
-    /// Where it stands, while it has a free slot.
-    pub rank: Option<Rank>,
-    /// Its slots, while it is ready.
-    pub slots: u32,
+    /// Where it stands in the index, while it has a free slot.
+    pub(super) indexed: Option<Rank>,
+    /// How fast it works on each of its models, once it has.
+    paces: Vec<(Arc<ModelStatus>, Pace)>,
 }
 
 impl<L> Endpoint<L> {
@@ -110,7 +104,29 @@ impl<L> Endpoint<L> {
             leases: 0,
             since: now,
             last_claim,
-            indexed: Indexed::default(),
+            indexed: None,
+            paces: Vec::new(),
+        }
+    }
+
+    /// How fast it works on a model, as far as it has.
+    pub fn pace(&self, model: &str) -> Option<&Pace> {
+        self.paces.iter().find(|(of, _)| of.id == model).map(|(_, pace)| pace)
+    }
+
+    /// It took that for a request.
+    pub(super) fn learn(&mut self, model: &Arc<ModelStatus>, took: &Took) {
+        // A model that has changed is another one.
+        let Self { paces, models, .. } = self;
+        paces.retain(|(of, _)| models.contains(of));
+        match paces.iter_mut().find(|(of, _)| of == model) {
+            Some((_, pace)) => pace.observe(took),
+            None if models.contains(model) => {
+                let mut pace = Pace::default();
+                pace.observe(took);
+                paces.push((model.clone(), pace));
+            }
+            None => {}
         }
     }
 
@@ -157,15 +173,11 @@ impl<L> Endpoint<L> {
         self.is_ready() && !self.health.is_out() && self.busy() < self.status.slots
     }
 
-    /// How it ought to stand in the index.
-    pub(super) fn index(&self) -> Indexed {
+    /// Where it ought to stand in the index, while it has a free slot.
+    pub(super) fn rank(&self) -> Option<Rank> {
         let share = f64::from(self.busy()) / f64::from(self.status.slots.max(1));
         let load = ((share + self.health.penalty()) * PARTS) as u64;
-        let rank = Rank { load, last_claim: self.last_claim };
-        Indexed {
-            rank: self.has_free_slot().then_some(rank),
-            slots: if self.is_ready() { self.status.slots } else { 0 },
-        }
+        self.has_free_slot().then_some(Rank { load, last_claim: self.last_claim })
     }
 
     pub(super) fn candidate(

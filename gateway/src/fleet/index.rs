@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use inference_protocol::fleet::ModelStatus;
 
-use super::endpoint::{EndpointId, Indexed, Rank};
+use super::endpoint::{EndpointId, Rank};
 
 /// The endpoints of one model.
 #[derive(Debug, Default)]
 pub struct Serving {
     all: BTreeSet<EndpointId>,
     open: BTreeSet<(Rank, EndpointId)>,
-    slots: u32,
 }
 
 impl Serving {
@@ -25,11 +24,6 @@ impl Serving {
     /// Those with a free slot, the first to be chosen first.
     pub fn open(&self) -> impl Iterator<Item = (Rank, EndpointId)> {
         self.open.iter().copied()
-    }
-
-    /// Slots of those that are ready.
-    pub fn slots(&self) -> u32 {
-        self.slots
     }
 }
 
@@ -64,7 +58,7 @@ impl Index {
     }
 
     /// An endpoint serves these models now, and stands where it stood.
-    pub fn insert(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Indexed) {
+    pub fn insert(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Option<Rank>) {
         for model in models {
             let serving = match self.0.get_mut(&model.id) {
                 Some(serving) => serving,
@@ -76,7 +70,7 @@ impl Index {
     }
 
     /// An endpoint serves these models no more.
-    pub fn remove(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Indexed) {
+    pub fn remove(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Option<Rank>) {
         for model in models {
             let Some(serving) = self.0.get_mut(&model.id) else { continue };
             serving.take(id, at);
@@ -92,8 +86,8 @@ impl Index {
         &mut self,
         id: EndpointId,
         models: &[Arc<ModelStatus>],
-        from: Indexed,
-        to: Indexed,
+        from: Option<Rank>,
+        to: Option<Rank>,
     ) {
         for model in models {
             let Some(serving) = self.0.get_mut(&model.id) else { continue };
@@ -104,15 +98,13 @@ impl Index {
 }
 
 impl Serving {
-    fn put(&mut self, id: EndpointId, at: Indexed) {
-        self.open.extend(at.rank.map(|rank| (rank, id)));
-        self.slots += at.slots;
+    fn put(&mut self, id: EndpointId, at: Option<Rank>) {
+        self.open.extend(at.map(|rank| (rank, id)));
     }
 
-    fn take(&mut self, id: EndpointId, at: Indexed) {
-        if let Some(rank) = at.rank {
+    fn take(&mut self, id: EndpointId, at: Option<Rank>) {
+        if let Some(rank) = at {
             self.open.remove(&(rank, id));
         }
-        self.slots -= at.slots;
     }
 }

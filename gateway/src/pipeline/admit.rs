@@ -14,11 +14,12 @@ use tokio::time::{Instant, timeout};
 use super::accept::RequestId;
 use super::authenticate::{Authenticated, Caller};
 use crate::admission::Class;
-use crate::admission::cost::Estimate;
+use crate::admission::cost::Size;
 use crate::api::Api;
 use crate::config::Config;
+use crate::dispatcher::Want;
 use crate::error::Error;
-use crate::fleet::External;
+use crate::fleet::{External, Seek};
 use crate::prefix::Prefix;
 
 /// A request that may wait for a slot.
@@ -46,14 +47,20 @@ pub struct Admitted {
     pub deadline: Instant,
     /// Whether the answer is wanted in pieces.
     pub is_streamed: bool,
-    /// What it will cost.
-    pub work: f64,
+    /// What is known of what it will cost.
+    pub size: Size,
     /// How it begins.
     pub prefix: Prefix,
-    /// Tokens that it will use, about.
-    pub tokens: u32,
     /// Its body, which nodes get byte for byte.
     pub body: Bytes,
+}
+
+impl Admitted {
+    /// What it asks for, of an endpoint that suits.
+    pub fn want<'a>(&'a self, seek: &'a Seek) -> Want<'a> {
+        let Self { model, tenant, class, size, prefix, body, .. } = self;
+        Want { model, tenant, class: *class, size, bytes: body.len(), prefix, seek }
+    }
 }
 
 /// How much of a body that is too large is read all the same, and for how long.
@@ -87,8 +94,8 @@ pub async fn admit(authenticated: Authenticated, config: &Config) -> Result<Admi
     let class = wanted.max(caller.key.class_max);
     let patience = patience.or(caller.key.deadline).unwrap_or(timeouts.queue.of(class));
     let tokens_max = check_tokens(&caller, &routed)?;
-    let estimated = if api.generates() { routed.tokens_max().or(tokens_max) } else { Some(0) };
-    let estimate = Estimate::new(body.len(), estimated, routed.answers());
+    let answer_max = if api.generates() { routed.tokens_max().or(tokens_max) } else { Some(0) };
+    let size = Size::new(body.len(), answer_max, routed.answers());
     let is_streamed = api.generates() && routed.stream.unwrap_or(false);
     let named = routed.model;
     let model = model(&caller, &named)?;
@@ -107,9 +114,8 @@ pub async fn admit(authenticated: Authenticated, config: &Config) -> Result<Admi
         external: caller.key.external,
         deadline: (arrived + patience).into(),
         is_streamed,
-        work: estimate.units(),
+        size,
         prefix,
-        tokens: estimate.tokens(),
         body,
     })
 }

@@ -131,10 +131,18 @@ impl Answer {
             }
         }
         if self.progress.is_complete() {
-            self.current.take().into_iter().for_each(|current| current.ends(Outcome::Answered));
+            self.current.take().into_iter().for_each(|current| self.answered(current));
             self.record.succeed(200, 0);
         }
         next
+    }
+
+    /// The answer is complete, and says what such requests cost.
+    fn answered(&self, mut current: Current) {
+        if let Some(usage) = self.progress.used().filter(|_| current.is_first) {
+            current.lease.used(self.admitted.size, usage, self.progress.choices());
+        }
+        current.ends(Outcome::Answered);
     }
 
     async fn advance(&mut self) -> Result<Next, Error> {
@@ -167,7 +175,7 @@ impl Answer {
                     self.pursuit.moves(&current.at());
                     self.record.moved(self.progress.tokens());
                     current.ends(Outcome::Unknown);
-                    if let Some(whole) = self.open(lease).await? {
+                    if let Some(whole) = self.open(*lease).await? {
                         return Ok(whole);
                     }
                 }
@@ -230,8 +238,9 @@ impl Answer {
         let at = current::at(&lease, false);
         match forwarded {
             Ok(Forwarded::Events(source, hides_usage)) => {
+                let is_first = self.progress.tokens() == 0;
                 self.progress.moves(hides_usage);
-                self.current = Some(Current::new(source, lease));
+                self.current = Some(Current::new(source, lease, is_first));
                 Ok(None)
             }
             // A node that does not go on with what another began.
@@ -240,6 +249,9 @@ impl Answer {
             }
             Ok(Forwarded::Whole { status, headers, body }) => {
                 let is_refused = !status.is_success();
+                if let Some(usage) = told_usage(&body).filter(|_| !is_refused) {
+                    lease.used(self.admitted.size, usage, 1);
+                }
                 lease.ends(if is_refused { Outcome::Alive } else { Outcome::Answered });
                 Ok(Some(Next::Whole { status, headers, body }))
             }

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::admit::Admitted;
-use crate::dispatcher::{Dispatcher, Lease, Want};
+use crate::dispatcher::{Dispatcher, Lease};
 use crate::error::Error;
 use crate::fleet::Seek;
 
@@ -14,8 +14,5 @@ pub async fn route(
     seek: &Seek,
     deadline: Instant,
 ) -> Result<Lease, Error> {
-    let Admitted { model, tenant, class, work, prefix, body, .. } = admitted;
-    let (class, work) = (*class, *work);
-    let want = Want { model, tenant, class, work, bytes: body.len(), prefix, seek };
-    dispatcher.acquire(want, deadline).await
+    dispatcher.acquire(admitted.want(seek), deadline).await
 }

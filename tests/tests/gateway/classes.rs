@@ -147,9 +147,10 @@ async fn what_cannot_meet_its_deadline_is_refused_at_once() {
     let gateway = Gateway::start("").await;
     let mut a = gateway.node("a", 1).await;
     // What requests take is learned from these.
+    let answer = r#"{"choices": [], "usage": {"completion_tokens": 1, "total_tokens": 5}}"#;
     for _ in 0..10 {
         let asking = ask(&gateway.client, with("Hi", "max_tokens", 1));
-        a.asked().await.answer("Hello");
+        a.asked().await.reply(200, "application/json", answer.into());
         assert_eq!(asking.await.unwrap().status, 200);
     }
     let first = ask(&gateway.client, chat("first"));

@@ -10,13 +10,14 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
-use flotilla_gateway::admission::cost::Estimate;
+use flotilla_gateway::admission::cost::Size;
 use flotilla_gateway::admission::{Bounds, Class, TicketId};
-use flotilla_gateway::broker::{Binding, Broker, Want};
+use flotilla_gateway::broker::{Binding, Broker, Used, Want};
 use flotilla_gateway::fleet::{Outcome, Seek};
 use flotilla_gateway::prefix::Prefix;
 use flotilla_gateway::routing::Policy;
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
+use inference_protocol::resume::Usage;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -96,17 +97,27 @@ impl Node {
         });
     }
 
-    /// Seconds to the first token and to the last, from when a slot is taken.
-    fn serve(&mut self, turn: &Turn) -> (f64, f64) {
+    /// Serves a turn from when a slot is taken.
+    fn serve(&mut self, turn: &Turn) -> Served {
         let beside = f64::from(self.running);
-        let todo = f64::from(turn.prompt - self.held(turn));
+        let cached = self.held(turn);
+        let todo = f64::from(turn.prompt - cached);
         self.running += 1;
         self.keep(turn);
         let first = todo / self.prefill * if beside > 0.0 { 2.0 } else { 1.0 };
         // Memory is read once for all that decode: a second reader costs a fraction.
         let token = (1.0 + 0.2 * beside) / self.decode;
-        (first, first + f64::from(turn.answer) * token)
+        Served { first, last: first + f64::from(turn.answer) * token, cached }
     }
+}
+
+/// How a node serves a turn.
+struct Served {
+    /// Seconds to the first token, and to the last.
+    first: f64,
+    last: f64,
+    /// Tokens of the prompt that it held.
+    cached: u32,
 }
 
 /// How long clients waited for their first token, in seconds.
@@ -123,6 +134,8 @@ pub struct Waits {
 pub struct Scene {
     nodes: Vec<Node>,
     turns: Vec<Turn>,
+    /// Whether requests say how long their answers are.
+    pub limits_are_told: bool,
 }
 
 fn uniform(random: &mut Pcg64) -> f64 {
@@ -141,7 +154,7 @@ impl Scene {
             .map(|node| {
                 let mut full = Node { running: node.slots - 1, ..node.clone() };
                 let turn = Turn { at: 0.0, tenant: 0, conversation: 0, prompt: 850, answer: 110 };
-                f64::from(node.slots) / full.serve(&turn).1
+                f64::from(node.slots) / full.serve(&turn).last
             })
             .sum();
         let per_conversation = f64::from(1 + TURNS_MAX) / 2.0;
@@ -162,11 +175,20 @@ impl Scene {
             }
         }
         turns.sort_by(|a, b| a.at.total_cmp(&b.at));
-        Self { nodes, turns }
+        Self { nodes, turns, limits_are_told: true }
     }
 
     /// Plays it with one router.
     pub fn play(&self, router: Router) -> Waits {
+        self.run(router).waits()
+    }
+
+    /// How long turns waited for a slot, and should have waited by what the gateway foretold.
+    pub fn foretold(&self, policy: Policy) -> Vec<(f64, f64)> {
+        self.run(Router::Flotilla(policy)).foretold
+    }
+
+    fn run(&self, router: Router) -> Run<'_> {
         let mut run = Run::new(self, router);
         let mut next = 0;
         loop {
@@ -182,7 +204,7 @@ impl Scene {
                 run.end(&end);
             }
         }
-        run.waits()
+        run
     }
 }
 
@@ -209,10 +231,12 @@ struct Run<'a> {
     waits: Vec<f64>,
     turn_of_node: usize,
     broker: Broker<usize>,
-    /// Turns that wait.
-    waiting: HashMap<TicketId, usize>,
-    /// Turns that have a slot.
-    bound: HashMap<usize, Binding>,
+    /// Turns that wait, and how long they should.
+    waiting: HashMap<TicketId, (usize, Option<f64>)>,
+    /// Turns that have a slot, and what the gateway learns of them in the end.
+    bound: HashMap<usize, (Binding, Used)>,
+    /// How long turns waited that should have waited so long.
+    foretold: Vec<(f64, f64)>,
 }
 
 impl<'a> Run<'a> {
@@ -236,6 +260,7 @@ impl<'a> Run<'a> {
             broker,
             waiting: HashMap::new(),
             bound: HashMap::new(),
+            foretold: Vec::new(),
         }
     }
 
@@ -262,30 +287,42 @@ impl<'a> Run<'a> {
             }
         };
         match self.nodes[node].running < self.nodes[node].slots {
-            true => self.start(number, node, turn.at),
+            true => drop(self.start(number, node, turn.at)),
             false => self.nodes[node].waiting.push_back(number),
         }
     }
 
-    fn start(&mut self, number: usize, node: usize, now: f64) {
+    fn start(&mut self, number: usize, node: usize, now: f64) -> Used {
         let turn = &self.scene.turns[number];
-        let (first, last) = self.nodes[node].serve(turn);
+        let Served { first, last, cached } = self.nodes[node].serve(turn);
         self.waits.push(now - turn.at + first);
         let nanos = |seconds: f64| (seconds * 1e9) as u64;
         let nanos = nanos(now + last);
         self.ends.push(Reverse(End { nanos, turn: number, node }));
+        let [prompt, completion, cached] = [turn.prompt, turn.answer, cached].map(u64::from);
+        let first = Some(Duration::from_secs_f64(now + first));
+        Used { usage: Usage { prompt, completion, cached }, answers: 1, first }
     }
 
     fn end(&mut self, end: &End) {
         self.nodes[end.node].running -= 1;
         if let Router::Flotilla(_) = self.router {
-            let binding = self.bound.remove(&end.turn).unwrap();
-            self.broker.release(&binding, Outcome::Answered, Duration::from_secs_f64(end.at()));
+            let (binding, used) = self.bound.remove(&end.turn).unwrap();
+            let (size, now) = (self.size(end.turn), Duration::from_secs_f64(end.at()));
+            self.broker.learn(&binding, &size, &used, now);
+            self.broker.release(&binding, Outcome::Answered, now);
             return self.bind(end.at());
         }
         if let Some(next) = self.nodes[end.node].waiting.pop_front() {
             self.start(next, end.node, end.at());
         }
+    }
+
+    /// What the gateway sees of a turn before it runs.
+    fn size(&self, number: usize) -> Size {
+        let Turn { prompt, answer, .. } = self.scene.turns[number];
+        let limit = self.scene.limits_are_told.then_some(u64::from(answer));
+        Size::new(prompt as usize * TOKEN_BYTES, limit, 1)
     }
 
     /// Its body is the tenant's system prompt and what was said since.
@@ -298,23 +335,26 @@ impl<'a> Run<'a> {
             model: "m",
             tenant: &tenant,
             class: Class::Standard,
-            work: Estimate::new(body.len(), Some(u64::from(turn.answer)), 1).units(),
+            size: &self.size(number),
             bytes: body.len(),
             prefix: &Prefix::new(&tenant, &body),
             seek: &Seek::default(),
         };
         let now = Duration::from_secs_f64(turn.at);
+        let wait = self.broker.expected_wait(&want, now).map(|wait| wait.as_secs_f64());
         let id = self.broker.ask(&want, Duration::MAX, now).expect("the queue has no bounds here");
-        self.waiting.insert(id, number);
+        self.waiting.insert(id, (number, wait));
     }
 
     /// What the gateway's dispatcher does.
     fn bind(&mut self, now: f64) {
         while let Some(binding) = self.broker.bind(Duration::from_secs_f64(now)) {
-            let number = self.waiting.remove(&binding.id).unwrap();
+            let (number, wait) = self.waiting.remove(&binding.id).unwrap();
+            let waited = now - self.scene.turns[number].at;
+            self.foretold.extend(wait.map(|wait| (waited, wait)));
             let node = self.broker.fleet.endpoint(binding.endpoint).unwrap().link;
-            self.bound.insert(number, binding);
-            self.start(number, node, now);
+            let used = self.start(number, node, now);
+            self.bound.insert(number, (binding, used));
         }
     }
 

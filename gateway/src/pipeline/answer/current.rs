@@ -25,7 +25,7 @@ pub enum Happening {
     /// It is about to leave.
     Leaves,
     /// There is a slot elsewhere, or none in time.
-    Elsewhere(Result<Lease, Error>),
+    Elsewhere(Result<Box<Lease>, Error>),
 }
 
 /// The node that gives an answer now. Dropping it gives the slot back.
@@ -40,6 +40,8 @@ pub struct Current {
     leaving: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// A slot elsewhere, then.
     elsewhere: Option<Routing>,
+    /// Whether it has given the answer from its beginning.
+    pub is_first: bool,
     pace: Meter,
 }
 
@@ -54,10 +56,10 @@ struct Meter {
 
 impl Current {
     /// A node whose events begin.
-    pub fn new(source: Source, lease: Lease) -> Self {
+    pub fn new(source: Source, lease: Lease, is_first: bool) -> Self {
         let leaving = Some(Box::pin(lease.upstream().leaving()));
         let pace = Meter { since: Instant::now(), waited: 0.0, tokens: 0 };
-        Self { source, lease, has_spoken: false, leaving, elsewhere: None, pace }
+        Self { source, lease, has_spoken: false, leaving, elsewhere: None, is_first, pace }
     }
 
     /// What happens next; may be cancelled.
@@ -76,7 +78,7 @@ impl Current {
             }
             lease = some(elsewhere) => {
                 *elsewhere = None;
-                Happening::Elsewhere(lease)
+                Happening::Elsewhere(lease.map(Box::new))
             }
         }
     }
@@ -91,6 +93,7 @@ impl Current {
         let pace = &mut self.pace;
         if !self.has_spoken {
             // Before the first token it reads the prompt.
+            self.lease.speaks();
             (self.has_spoken, pace.since, pace.waited) = (true, Instant::now(), 0.0);
             return;
         }

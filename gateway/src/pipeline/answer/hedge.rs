@@ -13,7 +13,6 @@ use super::super::admit::Admitted;
 use super::super::forward::{Forwarded, forward};
 use super::Answer;
 use super::current::at;
-use crate::broker::Want;
 use crate::dispatcher::Lease;
 use crate::error::Error;
 use crate::fleet::External;
@@ -65,11 +64,8 @@ impl Answer {
     fn rival(&self, tried: &At) -> Option<Lease> {
         let mut seek = self.pursuit.seek_beyond(tried);
         seek.external = External::Never;
-        let Admitted { model, tenant, class, work, prefix, body, .. } = &*self.admitted;
-        let (class, work) = (*class, *work);
-        let want = Want { model, tenant, class, work, bytes: body.len(), prefix, seek: &seek };
         let dispatcher = &self.gateway.dispatcher;
-        let rival = dispatcher.rival(&want)?;
+        let rival = dispatcher.at_once(&self.admitted.want(&seek))?;
         dispatcher.may_retry().then_some(rival)
     }
 }

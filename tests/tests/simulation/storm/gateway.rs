@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_gateway::admission::{Bounds, TicketId};
-use flotilla_gateway::broker::{Binding, Broker, Refused, Want};
+use flotilla_gateway::broker::{Binding, Broker, Refused, Used, Want};
 use flotilla_gateway::error::Error;
 use flotilla_gateway::fleet::{Attempt, EndpointId, External, Outcome, Seek};
 use flotilla_gateway::prefix::Prefix;
@@ -334,8 +334,9 @@ impl Gateway {
             _ => {}
         }
         let at = At { attempt, model: binding.model.clone(), has_spoken: false };
-        let job = self.jobs;
-        request.state = State::Running(Running { binding, node, job, at, heard: now });
+        let (job, is_first) = (self.jobs, request.progress.tokens() == 0);
+        let running = Running { binding, node, job, at, first: None, is_first, heard: now };
+        request.state = State::Running(running);
         Some(Sent { request: number, node, job, resume })
     }
 
@@ -355,6 +356,8 @@ impl Gateway {
         running.heard = now;
         let begins = !running.at.has_spoken;
         running.at.has_spoken = true;
+        running.first.get_or_insert(now);
+        let first = running.first.filter(|_| running.is_first).map(at);
         let binding = running.binding.clone();
         request.pursuit.gets_on();
         let bytes = Bytes::copy_from_slice(written.as_bytes());
@@ -365,6 +368,10 @@ impl Gateway {
             return self.release(&binding, Outcome::Answered, now);
         }
         if request.progress.is_complete() {
+            if let Some((usage, first)) = request.progress.used().zip(first) {
+                let used = Used { usage, answers: 1, first: Some(first) };
+                self.broker.learn(&binding, &request.size, &used, at(now));
+            }
             self.release(&binding, Outcome::Answered, now);
             if bug == Bug::ReleaseTwice {
                 self.release(&binding, Outcome::Answered, now);
@@ -440,9 +447,8 @@ impl Gateway {
 }
 
 fn want<'a>(request: &'a Request, prefix: &'a Prefix, seek: &'a Seek) -> Want<'a> {
-    let Request { tenant, class, prompt, .. } = request;
-    let (class, work, bytes) = (*class, prompt.len() as f64, prompt.len());
-    Want { model: "m", tenant, class, work, bytes, prefix, seek }
+    let Request { tenant, class, prompt, size, .. } = request;
+    Want { model: "m", tenant, class: *class, size, bytes: prompt.len(), prefix, seek }
 }
 
 fn texts(events: &[u8]) -> String {

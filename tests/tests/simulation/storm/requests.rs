@@ -1,5 +1,6 @@
 //! Requests of a storm, and what a client sees of them.
 
+use flotilla_gateway::admission::cost::Size;
 use flotilla_gateway::admission::{Class, TicketId};
 use flotilla_gateway::broker::Binding;
 use flotilla_gateway::error::Error;
@@ -32,6 +33,9 @@ pub struct Running {
     /// Its number at the node.
     pub job: u64,
     pub at: At,
+    /// When it first said something, if it gives the answer from its beginning.
+    pub first: Option<f64>,
+    pub is_first: bool,
     /// When it last said something.
     pub heard: f64,
 }
@@ -49,6 +53,7 @@ pub enum Ended {
 #[derive(Debug)]
 pub struct Request {
     pub prompt: String,
+    pub size: Size,
     pub tenant: String,
     pub class: Class,
     pub patience: f64,
@@ -70,6 +75,7 @@ pub struct Request {
 impl Request {
     pub fn new(number: usize, prompt: String, tenant: u32, class: Class, patience: f64) -> Self {
         Self {
+            size: Size::new(prompt.len(), None, 1),
             prompt,
             tenant: format!("t{tenant}"),
             class,

@@ -1,0 +1,96 @@
+//! A claimed slot.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inference_protocol::fleet::ModelStatus;
+use inference_protocol::resume::Usage;
+
+use super::Dispatcher;
+use crate::admission::cost::Size;
+use crate::broker::{Binding, Used};
+use crate::fleet::{Attempt, Outcome, Terms};
+use crate::upstream::Upstream;
+
+/// A claimed slot of a node. Dropping it gives the slot back.
+#[derive(Debug)]
+pub struct Lease {
+    pub(super) dispatcher: Dispatcher,
+    pub(super) binding: Binding,
+    pub(super) engine_restarts: u64,
+    pub(super) node: Arc<str>,
+    pub(super) upstream: Upstream,
+    pub(super) terms: Option<Terms>,
+    pub(super) outcome: Outcome,
+    /// When its first token came.
+    pub(super) first: Option<Duration>,
+    pub(super) used: Option<(Size, Used)>,
+}
+
+impl Lease {
+    /// What to remember if it fails.
+    pub fn attempt(&self) -> Attempt {
+        Attempt { endpoint: self.binding.endpoint, engine_restarts: self.engine_restarts }
+    }
+
+    /// The node's name.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The same, to keep.
+    pub fn name(&self) -> Arc<str> {
+        self.node.clone()
+    }
+
+    /// What it serves.
+    pub fn model(&self) -> &Arc<ModelStatus> {
+        &self.binding.model
+    }
+
+    /// How to send to it.
+    pub fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    /// Its terms, if it is no node of ours.
+    pub fn terms(&self) -> Option<Terms> {
+        self.terms
+    }
+
+    /// How what was sent there ended.
+    pub fn ends(&mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+
+    /// Its first token has come.
+    pub fn speaks(&mut self) {
+        self.first.get_or_insert_with(|| self.dispatcher.now());
+    }
+
+    /// A request of that size was answered here from its beginning to its end, and used that.
+    pub fn used(&mut self, size: Size, usage: Usage, answers: usize) {
+        self.used = Some((size, Used { usage, answers, first: self.first }));
+    }
+
+    /// It has generated tokens, each in so many seconds.
+    pub fn paced(&self, seconds: f64) {
+        let (endpoint, now) = (self.binding.endpoint, self.dispatcher.now());
+        if self.dispatcher.lock().broker.fleet.paced(endpoint, seconds, now) {
+            tracing::warn!(node = &*self.node, "node ejected: it has become very slow");
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let now = self.dispatcher.now();
+        let Self { dispatcher, binding, outcome, used, .. } = self;
+        dispatcher.update(|core| {
+            if let Some((size, used)) = used.as_ref().filter(|_| *outcome == Outcome::Answered) {
+                core.broker.learn(binding, size, used, now);
+            }
+            core.broker.release(binding, *outcome, now);
+        });
+    }
+}
