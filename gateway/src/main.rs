@@ -24,6 +24,11 @@ use tokio_util::sync::CancellationToken;
 
 mod options;
 
+// Why, and why only there: see the manifest.
+#[cfg(target_arch = "x86_64")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// What `health` asks about is not so.
 const EXIT_UNHEALTHY: u8 = 1;
 

@@ -3,6 +3,10 @@
 # It needs /etc/flotilla/gateway.yaml, runs as user 65532, and writes nothing (--read-only).
 
 FROM rust:1.95-slim-bookworm AS build
+# hadolint ignore=DL3008
+RUN apt-get update && \
+    apt-get install -y --no-install-recommends make && \
+    rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \

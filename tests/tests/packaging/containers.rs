@@ -52,6 +52,8 @@ fn images_run_without_rights_and_ask_their_own_program_how_it_is() {
         assert!(text("packaging/docker/agent.Dockerfile").contains(package));
         assert!(setup.contains(package));
     }
+    // What compiles the allocator; the image for Rust has a compiler, and no make.
+    assert!(text("packaging/docker/gateway.Dockerfile").contains("make"));
     let rust = text("Cargo.toml");
     let version = rust.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap();
     for part in ["gateway", "agent"] {
