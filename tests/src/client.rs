@@ -90,6 +90,8 @@ pub struct Transcript {
     pub finish: Option<String>,
     /// Codes of error events.
     pub errors: Vec<String>,
+    /// Those events.
+    pub error_events: Vec<Value>,
     /// Whether `[DONE]` came.
     pub done: bool,
     /// Events with text.
@@ -284,6 +286,7 @@ impl Transcript {
             let event: Value = serde_json::from_slice(payload).expect("an event that is not JSON");
             if let Some(error) = event.get("error") {
                 self.errors.push(error["code"].as_str().unwrap_or_default().into());
+                self.error_events.push(event.clone());
             }
             if let Some(text) = event.pointer("/choices/0/delta/content").and_then(Value::as_str) {
                 self.text.push_str(text);

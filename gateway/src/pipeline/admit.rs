@@ -82,8 +82,7 @@ pub async fn admit(authenticated: Authenticated, config: &Config) -> Result<Admi
     let Authenticated { request_id, api, caller, arrived, headers, body } = authenticated;
     let wanted = wanted_class(&headers)?;
     let patience = deadline(&headers)?;
-    let read = read_body(body, limits.body_bytes_max);
-    let body = timeout(timeouts.body, read).await.map_err(|_| Error::SlowBody)??;
+    let body = whole(body, limits.body_bytes_max, timeouts.body).await?;
     let routed: Routed = openai::parse(&body)?;
     let wanted = match (wanted, routed.service_tier.as_deref()) {
         (Some(class), _) => class,
@@ -167,8 +166,18 @@ fn tier_class(tier: &str) -> Result<Class, Error> {
     })
 }
 
+/// A body, if it comes in time and is not too large.
+async fn whole(mut body: Incoming, bytes_max: usize, time_max: Duration) -> Result<Bytes, Error> {
+    let read = timeout(time_max, read_body(&mut body, bytes_max)).await;
+    let read = read.map_err(|_| Error::SlowBody)?;
+    if matches!(read, Err(Error::TooLarge(_))) {
+        discard(body).await;
+    }
+    read
+}
+
 /// Reads a body; one that is too large by its announced length is not kept at all.
-async fn read_body(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Error> {
+async fn read_body(body: &mut Incoming, bytes_max: usize) -> Result<Bytes, Error> {
     let mut read = BytesMut::new();
     let mut too_large = body.size_hint().lower() > bytes_max as u64;
     while !too_large && let Some(frame) = body.frame().await {
@@ -177,12 +186,10 @@ async fn read_body(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Error>
         too_large = read.len() + data.len() > bytes_max;
         read.extend_from_slice(if too_large { b"" } else { data });
     }
-    if too_large {
-        drop(read);
-        discard(body).await;
-        return Err(Error::TooLarge(bytes_max));
+    match too_large {
+        true => Err(Error::TooLarge(bytes_max)),
+        false => Ok(read.freeze()),
     }
-    Ok(read.freeze())
 }
 
 /// Reads on for a while without keeping anything: a client that is still sending would

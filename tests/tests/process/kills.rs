@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use fleet_tests::client::Client;
-use fleet_tests::process::{Agent, Fleet};
+use fleet_tests::process::{Agent, Fleet, metric};
 use fleet_tests::wire::Wire;
 use fleet_tests::{chat, eventually, streamed};
 use rand_core::{Rng, SeedableRng};
@@ -19,6 +19,9 @@ const NODES: usize = 3;
 const CLIENTS: u64 = 6;
 /// Deaths that hit an answer, unless `FLOTILLA_KILLS` says otherwise.
 const KILLS: u64 = 24;
+
+/// The same, of nodes that have not said anything of an answer yet.
+const EARLY_KILLS: u64 = 8;
 
 /// How a node dies.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +63,11 @@ impl Node {
         }
     }
 
+    /// Its engine stands still: what is asked of it gets no first token.
+    fn holds_its_breath(&self) {
+        kill_process(self.agent.engine(), Signal::STOP).unwrap();
+    }
+
     async fn lives_again(&mut self, fleet: &Fleet, death: Death) {
         if matches!(death, Death::Machine | Death::Stop) {
             self.agent.kill();
@@ -77,6 +85,35 @@ async fn join(fleet: &Fleet, name: &str, wire: &Wire) -> Agent {
     let agent = Agent::start(&all).await;
     fleet.wait_for_slots(name).await;
     agent
+}
+
+async fn nodes(fleet: &Fleet) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    for number in 0..NODES {
+        nodes.push(Node::start(fleet, &format!("n{number}")).await);
+    }
+    nodes
+}
+
+/// How often nodes are to die.
+fn wanted(otherwise: u64) -> u64 {
+    std::env::var("FLOTILLA_KILLS").map_or(otherwise, |n| n.parse().unwrap())
+}
+
+fn drawn(number: u64) -> Death {
+    match number {
+        0..=2 => Death::Machine,
+        3 => Death::Stop,
+        4 | 5 => Death::Link,
+        _ => Death::Engine,
+    }
+}
+
+async fn all_slots_are_given_back(fleet: &Fleet) {
+    eventually("the gateway to be idle", async || {
+        (fleet.in_flight().await == [0; 4]).then_some(())
+    })
+    .await;
 }
 
 /// "1, 2, ..."
@@ -114,12 +151,9 @@ async fn again(client: &Client) -> [u64; 2] {
 
 #[tokio::test]
 async fn nodes_that_die_again_and_again_are_not_noticed() {
-    let kills = std::env::var("FLOTILLA_KILLS").map_or(KILLS, |n| n.parse().unwrap());
+    let kills = wanted(KILLS);
     let fleet = Fleet::start("retries_max: 5\n").await;
-    let mut nodes = Vec::new();
-    for number in 0..NODES {
-        nodes.push(Node::start(&fleet, &format!("n{number}")).await);
-    }
+    let mut nodes = nodes(&fleet).await;
     let mut rng = Pcg64::seed_from_u64(1);
     let mut pick = move |n: u64| rng.next_u64() % n;
     let (begun, mut hits, mut deaths) = (Instant::now(), 0, 0);
@@ -133,12 +167,7 @@ async fn nodes_that_die_again_and_again_are_not_noticed() {
             watched.next_chunk().await;
         }
         let victim = &mut nodes[pick(NODES as u64) as usize];
-        let death = match pick(8) {
-            0..=2 => Death::Machine,
-            3 => Death::Stop,
-            4 | 5 => Death::Link,
-            _ => Death::Engine,
-        };
+        let death = drawn(pick(8));
         victim.dies(death);
         let said = watched.finish().await;
         assert_eq!((said.text, said.done), (counted(40), true));
@@ -156,8 +185,46 @@ async fn nodes_that_die_again_and_again_are_not_noticed() {
         "{deaths} deaths, {hits} of them at work: {retries} retries, {resumes} resumes, {seconds} s"
     );
     assert!(retries > 0 && resumes > 0);
-    eventually("the gateway to be idle", async || {
-        (fleet.in_flight().await == [0; 4]).then_some(())
-    })
-    .await;
+    all_slots_are_given_back(&fleet).await;
+}
+
+#[tokio::test]
+async fn nodes_that_die_before_the_first_token_are_not_noticed() {
+    let kills = wanted(EARLY_KILLS);
+    let fleet = Fleet::start("retries_max: 5\n").await;
+    let mut nodes = nodes(&fleet).await;
+    let mut rng = Pcg64::seed_from_u64(2);
+    let mut pick = move |n: u64| rng.next_u64() % n;
+    let (begun, mut answers) = (Instant::now(), 0);
+    for kill in 1..=kills {
+        let [before, _] = again(&fleet.admin).await;
+        let victim = &mut nodes[pick(NODES as u64) as usize];
+        victim.holds_its_breath();
+        let engine = victim.agent.engine();
+        let mut clients = JoinSet::new();
+        (0..CLIENTS).for_each(|_| drop(clients.spawn(ask(fleet.client.clone(), pick(1000)))));
+        let busy = format!("gateway_node_slots_busy{{node=\"{}\"}}", victim.name);
+        eventually("the node to be asked", async || {
+            (metric(&fleet.admin, &busy).await >= 1.0).then_some(())
+        })
+        .await;
+        let death = drawn(pick(8));
+        victim.dies(death);
+        while let Some(done) = clients.join_next().await {
+            done.unwrap();
+            answers += 1;
+        }
+        if matches!(death, Death::Link) {
+            kill_process(engine, Signal::CONT).unwrap();
+        }
+        victim.lives_again(&fleet, death).await;
+        let [after, _] = again(&fleet.admin).await;
+        assert!(after > before, "death {kill}, {death:?}, hit nothing");
+    }
+    let ([retries, resumes], seconds) = (again(&fleet.admin).await, begun.elapsed().as_secs());
+    eprintln!(
+        "{kills} deaths: {answers} answers, {retries} retries, {resumes} resumes, {seconds} s"
+    );
+    assert_eq!(resumes, 0, "none had begun");
+    all_slots_are_given_back(&fleet).await;
 }

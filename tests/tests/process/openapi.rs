@@ -227,10 +227,20 @@ async fn refusals(description: &mut Description, client: &Client) {
     description.refusal("a wrong class", 400, &class.chat(&request).await);
 }
 
+/// A stream whose node dies while there is no other.
+async fn broken_off(description: &mut Description, client: &Client, agent: &Agent) {
+    let mut stream = client.stream(&streamed(chat("Count from 1 to 40."))).await;
+    assert!(stream.next_chunk().await);
+    agent.kill();
+    let said = stream.finish().await;
+    assert_eq!(said.errors.len(), 1, "{said:?}");
+    description.compare("ErrorResponse", "a stream that breaks off", &said.error_events[0]);
+}
+
 #[tokio::test]
 async fn every_answer_is_what_we_describe_and_what_openai_does() {
     let mut description = Description::read();
-    let fleet = Fleet::start("").await;
+    let fleet = Fleet::start("timeouts: {resume_ms: 300}\n").await;
     description.refusal("no node", 503, &fleet.client.chat(&chat("Hi")).await);
     let agent: Agent = fleet.join("a", &[]).await;
     let client = &fleet.client;
@@ -238,7 +248,7 @@ async fn every_answer_is_what_we_describe_and_what_openai_does() {
     description.whole("Model", "a model", &client.get("/v1/models/flotilla-demo").await);
     answers(&mut description, client).await;
     refusals(&mut description, client).await;
-    drop(agent);
+    broken_off(&mut description, client, &agent).await;
     let Description { wrong, compared, .. } = description;
     eprintln!("{compared} answers compared");
     assert!(compared > 100, "only {compared} answers");
