@@ -14,6 +14,7 @@ use governor::middleware::StateInformationMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 use hyper::header::{HeaderMap, HeaderName};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -55,7 +56,7 @@ impl Limit {
 }
 
 /// What is used of a key's limits, as operators see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Standing {
     /// Requests that run.
     pub running: u32,
@@ -68,7 +69,7 @@ pub struct Standing {
 }
 
 /// A limit of a minute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Allowance {
     /// All of it.
     pub limit: u32,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub mod recorder;
@@ -60,7 +61,7 @@ pub struct Ended<'a> {
 }
 
 /// What a tenant has used since the gateway started.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantTotals {
     /// Requests that have ended.
     pub requests: u64,
@@ -75,7 +76,7 @@ pub struct TenantTotals {
 }
 
 /// A step, or several together, as rates.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rates {
     /// Requests that ended in a second, however they did.
     pub requests: f64,
@@ -94,7 +95,7 @@ pub struct Rates {
 }
 
 /// A whole step.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
     /// How long ago it ended, in seconds.
     pub seconds_ago: f64,

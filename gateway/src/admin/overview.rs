@@ -1,5 +1,6 @@
 //! Everything that the fleet page and `flotilla-gateway top` show, as JSON.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::NodeView;
@@ -14,7 +15,7 @@ pub const OVERVIEW_PATH: &str = "/admin/v1/overview";
 pub const RECENT_PATH: &str = "/admin/v1/recent";
 
 /// The gateway and its fleet at one moment.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Overview {
     /// The gateway's version.
     pub version: String,
@@ -39,7 +40,7 @@ pub struct Overview {
 }
 
 /// An external endpoint, as operators see it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExternalView {
     /// What it has in common with nodes; its slots are what it may do side by side.
     #[serde(flatten)]
@@ -51,7 +52,7 @@ pub struct ExternalView {
 }
 
 /// A class of the queue.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueView {
     /// Its name.
     pub class: String,
@@ -62,7 +63,7 @@ pub struct QueueView {
 }
 
 /// A tenant, as operators see it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantView {
     /// Its name.
     pub name: String,
@@ -77,7 +78,7 @@ pub struct TenantView {
 }
 
 /// The last minutes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct History {
     /// The length of a step.
     pub step_seconds: u64,

@@ -1,6 +1,7 @@
 //! docs/openapi.json, made of the types that requests are read into and answers are written from.
 
 use flotilla_gateway::admin::NodeList;
+use flotilla_gateway::admin::overview::{History, OVERVIEW_PATH, Overview, RECENT_PATH};
 use inference_protocol::openai;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
@@ -284,12 +285,17 @@ fn operators(types: &mut Types, paths: &mut Map<String, Value>) {
         looks("operators", "The fleet page", json!({"text/html": {"schema": {"type": "string"}}}));
     page["security"] = json!([]);
     paths.insert("/".into(), json!({"get": page}));
-    let object = || json!({"application/json": {"schema": {"type": "object"}}});
-    for (path, said) in [
-        ("/admin/v1/overview", "What the fleet page shows of nodes, queue, tenants and endpoints"),
-        ("/admin/v1/recent", "The last ten minutes in steps of five seconds"),
+    let overview = as_json(types.answer::<Overview>());
+    let history = as_json(types.answer::<History>());
+    for (path, said, content) in [
+        (
+            OVERVIEW_PATH,
+            "What the fleet page shows of nodes, queue, tenants and endpoints",
+            overview,
+        ),
+        (RECENT_PATH, "The last ten minutes in steps of five seconds", history),
     ] {
-        let mut operation = looks("operators", said, object());
+        let mut operation = looks("operators", said, content);
         operation["security"] = json!([{"operators": []}]);
         paths.insert(path.into(), json!({"get": operation}));
     }

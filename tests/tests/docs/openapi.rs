@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fleet_tests::process::{Agent, Fleet, run_command};
-use fleet_tests::{chat, root};
+use fleet_tests::{chat, eventually, root};
 use inference_protocol::openai;
 use jsonschema::Validator;
 use serde_json::{Value, json};
@@ -206,13 +206,27 @@ async fn compare(agent: &Agent, path: &str, kind: &str, request: &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_gateway_serves_the_description_and_lists_nodes_as_described() {
-    let fleet = Fleet::start("").await;
+async fn the_gateway_serves_the_description_and_tells_operators_what_it_describes() {
+    let outside = "external: [{name: gpu, url: 'http://127.0.0.1:9/v1', models: [large], \
+                   concurrent_max: 2}]\n";
+    let fleet = Fleet::start(outside).await;
     let served = fleet.client.with_key(None).get("/openapi.json").await;
     assert_eq!((served.status, served.json()), (200, shipped()));
     let _agent = fleet.join("a", &[]).await;
+    assert_eq!(fleet.client.chat(&chat("Hi")).await.status, 200);
+    // A step is told when it is over.
+    let steps = eventually("a step", async || {
+        let steps = fleet.admin.get("/admin/v1/recent").await.json();
+        steps["steps"].as_array().is_some_and(|steps| !steps.is_empty()).then_some(steps)
+    });
+    let history = steps.await;
     let nodes = fleet.admin.get("/admin/v1/nodes").await.json();
-    let validator = validator("NodeList");
-    assert!(validator.is_valid(&nodes), "{:?} in {nodes}", validator.validate(&nodes));
-    assert!(root().join("docs/openapi.json").exists());
+    let overview = fleet.admin.get("/admin/v1/overview").await.json();
+    for list in ["nodes", "external", "queue", "tenants"] {
+        assert_ne!(overview[list], json!([]), "{list} in {overview}");
+    }
+    for (kind, told) in [("NodeList", nodes), ("Overview", overview), ("History", history)] {
+        let validator = validator(kind);
+        assert!(validator.is_valid(&told), "{kind}: {:?} in {told}", validator.validate(&told));
+    }
 }
