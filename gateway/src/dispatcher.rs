@@ -19,7 +19,8 @@ use crate::broker::{Binding, Broker, Refused};
 use crate::error::Error;
 use crate::fleet::{Endpoint, EndpointId, Outcome, STATUS_DEADLINE, Terms, Totals};
 use crate::routing::Policy;
-use crate::spend::{Budget, Date, Ledger, Prices};
+use crate::spend::{Budget, Date, Prices};
+use crate::state::Kept;
 use crate::tally::{Ejections, Tally};
 use crate::upstream::Upstream;
 
@@ -238,15 +239,18 @@ impl Dispatcher {
         }
     }
 
-    /// What was used and spent.
-    pub fn ledger(&self) -> Ledger {
-        self.lock().broker.ledger.clone()
+    /// What outlives the gateway.
+    pub fn kept(&self) -> Kept {
+        let core = self.lock();
+        Kept { ledger: core.broker.ledger.clone(), cordoned: core.broker.fleet.cordoned().clone() }
     }
 
-    /// What was used and spent before the gateway was started, and what day it is.
-    pub fn restore(&self, mut ledger: Ledger, date: Date) {
-        ledger.turn(date);
-        self.lock().broker.ledger = ledger;
+    /// What was so before the gateway was started, and what day it is.
+    pub fn restore(&self, kept: Kept, date: Date) {
+        let mut core = self.lock();
+        core.broker.ledger = kept.ledger;
+        core.broker.ledger.turn(date);
+        core.broker.fleet.expect_cordoned(kept.cordoned);
     }
 
     /// What tokens of a model would cost outside, where that is known.

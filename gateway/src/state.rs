@@ -1,8 +1,10 @@
-//! What was used and spent, in a file (`state_file`): budgets of months and days outlive a gateway.
+//! What outlives a gateway, in a file (`state_file`): what was used and spent, for budgets of months and
+//! days, and which nodes are cordoned.
 //!
 //! Written every few seconds, when something has changed, and at the end. A gateway that is killed
 //! forgets the last few seconds.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,39 +21,49 @@ use crate::spend::Ledger;
 const INTERVAL: Duration = Duration::from_secs(5);
 /// A disk that takes longer is as good as none.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Some hundred bytes for each tenant and endpoint.
+/// Some hundred bytes for each tenant, endpoint and cordoned node.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
 const VERSION: u32 = 1;
 /// What tenants have used is nobody else's business.
 const MODE: u32 = 0o600;
 
-/// The file.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct State {
-    version: u32,
-    ledger: Ledger,
+/// What is kept.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    /// What was used and spent.
+    pub ledger: Ledger,
+    /// Names of nodes that operators want nothing new sent to.
+    #[serde(default)]
+    pub cordoned: BTreeSet<String>,
 }
 
-/// What was used and spent before. One that cannot be read is put aside, and counted anew.
-pub fn load(path: &Path) -> Ledger {
+/// The file.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    version: u32,
+    #[serde(flatten)]
+    kept: Kept,
+}
+
+/// What was kept. What cannot be read is put aside, and all begins anew.
+pub fn load(path: &Path) -> Kept {
     if !path.exists() {
-        return Ledger::default();
+        return Kept::default();
     }
     let why = match files::read(path, BYTES_MAX).and_then(|text| read(&text)) {
-        Ok(ledger) => return ledger,
+        Ok(kept) => return kept,
         Err(why) => why,
     };
     let aside = path.with_extension("unreadable");
     let moved = std::fs::rename(path, &aside).err();
-    tracing::error!(path = %path.display(), why, ?moved, "state put aside: budgets begin anew");
-    Ledger::default()
+    tracing::error!(path = %path.display(), why, ?moved, "state put aside: budgets and cordons begin anew");
+    Kept::default()
 }
 
-fn read(text: &str) -> Result<Ledger, String> {
+fn read(text: &str) -> Result<Kept, String> {
     let state: State = serde_json::from_str(text).map_err(|e| e.to_string())?;
     match state.version {
-        VERSION => Ok(state.ledger),
+        VERSION => Ok(state.kept),
         version => Err(format!("it is of version {version}, this gateway knows {VERSION}")),
     }
 }
@@ -61,18 +73,18 @@ pub async fn keep(gateway: Gateway) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut writer = Writer::default();
-    let mut saved: Option<(PathBuf, Ledger)> = None;
+    let mut saved: Option<(PathBuf, Kept)> = None;
     loop {
         let stops = tokio::select! {
             _ = ticks.tick() => false,
             () = gateway.links.cancelled() => true,
         };
         let path = gateway.settings.now().config.state_file.clone();
-        let state = path.map(|path| (path, gateway.dispatcher.ledger()));
-        if let Some((path, ledger)) = state.clone()
+        let state = path.map(|path| (path, gateway.dispatcher.kept()));
+        if let Some((path, kept)) = state.clone()
             && state != saved
         {
-            let is_saved = writer.save(path, ledger).await;
+            let is_saved = writer.save(path, kept).await;
             gateway.metrics.state_saved(is_saved);
             saved = state.filter(|_| is_saved);
         }
@@ -87,13 +99,16 @@ pub async fn keep(gateway: Gateway) {
 struct Writer(Option<JoinHandle<Result<(), String>>>);
 
 impl Writer {
-    async fn save(&mut self, path: PathBuf, ledger: Ledger) -> bool {
-        let why = match timeout(WRITE_TIMEOUT, self.run(move || write(&path, ledger))).await {
+    async fn save(&mut self, path: PathBuf, kept: Kept) -> bool {
+        let why = match timeout(WRITE_TIMEOUT, self.run(move || write(&path, kept))).await {
             Ok(Ok(())) => return true,
             Ok(Err(why)) => why,
             Err(_) => "the disk takes too long".into(),
         };
-        tracing::warn!(why, "state not saved: a restart would forget what was used and spent");
+        tracing::warn!(
+            why,
+            "state not saved: a restart would forget what was used and spent, and cordons"
+        );
         false
     }
 
@@ -111,17 +126,17 @@ impl Writer {
     }
 }
 
-fn write(path: &Path, ledger: Ledger) -> Result<(), String> {
-    let state = State { version: VERSION, ledger };
+fn write(path: &Path, kept: Kept) -> Result<(), String> {
+    let state = State { version: VERSION, kept };
     let text = serde_json::to_string_pretty(&state).map_err(|e| e.to_string())?;
     replace(path, &(text + "\n"), MODE).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Takes over what was used and spent before.
+/// Takes over what was kept.
 pub fn restore(gateway: &Gateway) {
     let settings = gateway.settings.now();
-    let ledger = settings.config.state_file.as_deref().map(load).unwrap_or_default();
-    gateway.dispatcher.restore(ledger, today());
+    let kept = settings.config.state_file.as_deref().map(load).unwrap_or_default();
+    gateway.dispatcher.restore(kept, today());
 }
 
 #[cfg(test)]
@@ -144,9 +159,11 @@ mod tests {
 
     #[test]
     fn what_is_no_state_says_why() {
-        let right = State { version: VERSION, ledger: Ledger::default() };
+        let right = State { version: VERSION, kept: Kept::default() };
         let right = serde_json::to_string(&right).unwrap();
-        assert_eq!(read(&right), Ok(Ledger::default()));
+        assert_eq!(read(&right), Ok(Kept::default()));
+        let older = right.replace(",\"cordoned\":[]", "");
+        assert!(older != right && read(&older).is_ok(), "of before there were cordons in it");
         assert!(read(&right.replace(":1", ":2")).unwrap_err().contains("version 2"));
         assert!(read("{}").unwrap_err().contains("version"));
     }

@@ -19,6 +19,16 @@ impl Cordon {
 }
 
 impl<L> Fleet<L> {
+    /// Names of nodes that are cordoned, linked or not.
+    pub fn cordoned(&self) -> &BTreeSet<String> {
+        &self.cordon.0
+    }
+
+    /// Nodes that were cordoned before there was a fleet.
+    pub fn expect_cordoned(&mut self, names: BTreeSet<String>) {
+        self.cordon.0.extend(names.into_iter().take(NAMES_MAX));
+    }
+
     /// Sends a node nothing new, until [`Fleet::uncordon`]. `None`: there is none of that name.
     pub fn cordon(&mut self, node: &str) -> Option<EndpointId> {
         let id = *self.names.get(node)?;

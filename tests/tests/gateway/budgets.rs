@@ -1,4 +1,4 @@
-//! What a key may use in a month, across restarts.
+//! What a key may use in a month, and what else outlives a gateway.
 
 use std::path::Path;
 
@@ -73,6 +73,26 @@ async fn a_gateway_that_stops_saves_what_was_used_until_then() {
     gateway.stop.cancel();
     (&mut gateway.running).await.unwrap();
     assert_eq!(saved(&state), Some(400.into()));
+}
+
+#[tokio::test]
+async fn a_cordoned_node_is_cordoned_after_a_restart_too() {
+    let folder = Folder::new();
+    let state = folder.path().join("state.json");
+    let first = gateway("tokens_per_month: 1000", &state).await;
+    let _a = first.node("a", 1).await;
+    assert_eq!(first.admin.post("/admin/v1/nodes/a/cordon", "").await.status, 200);
+    let cordoned = async || {
+        let saved: Value = serde_json::from_slice(&std::fs::read(&state).ok()?).ok()?;
+        (saved["cordoned"] == json!(["a"])).then_some(())
+    };
+    eventually("it to be saved", cordoned).await;
+    drop(first);
+    let second = gateway("tokens_per_month: 1000", &state).await;
+    let mut a = second.node("a", 1).await;
+    assert_eq!(metric(&second.admin, "gateway_node_cordoned{node=\"a\"}").await, 1.0);
+    assert_eq!(second.admin.post("/admin/v1/nodes/a/uncordon", "").await.status, 200);
+    uses(&second, &mut a, 1).await;
 }
 
 #[tokio::test]
