@@ -33,8 +33,11 @@ impl http_body::Body for Tracked {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        streams::is_asked();
         let frame = Pin::new(&mut self.body).poll_frame(context);
-        streams::gives(matches!(frame, Poll::Ready(Some(_))));
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            streams::gives(frame.data_ref().map_or(0, Bytes::len));
+        }
         frame
     }
 

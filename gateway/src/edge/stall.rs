@@ -1,5 +1,5 @@
 //! A connection's bytes: what is read is told to its [`Watch`], and a client that takes nothing
-//! of what we write for a while is cut. The error that it gets ends its requests, and with them
+//! of what we write for a while, or hardly anything, is cut. The error that it gets ends its requests, and with them
 //! the slots that they hold.
 
 use std::io;
@@ -9,9 +9,10 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep, sleep_until};
+use tokio::time::{Sleep, sleep_until};
 
 use super::Closed;
+use super::debt::Debt;
 use super::pulse::{Patience, Pulse};
 use crate::metrics::Metrics;
 
@@ -89,6 +90,7 @@ pub struct Watched<S> {
     inner: S,
     watch: Arc<Watch>,
     write: Duration,
+    debt: Debt,
     /// Runs while the client takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
     is_cut: bool,
@@ -97,20 +99,29 @@ pub struct Watched<S> {
 impl<S> Watched<S> {
     /// Writes to it may stand still for so long.
     pub fn new(inner: S, watch: Arc<Watch>, write: Duration) -> Self {
-        Self { inner, watch, write, stalled: None, is_cut: false }
+        Self { inner, watch, write, debt: Debt::default(), stalled: None, is_cut: false }
     }
 
-    /// What a write has come to; one that waits is given up in time.
+    /// What a write has come to, and the bytes that were taken; one that waits is given up in time.
     fn within<T>(
         &mut self,
         written: Poll<io::Result<T>>,
+        bytes: impl Fn(&T) -> usize,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+        if let Poll::Ready(done) = &written {
             self.stalled = None;
+            if !self.debt.is_clear() {
+                self.debt.takes(done.as_ref().map_or(0, bytes), Instant::now());
+            }
             return written;
         }
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(self.write)));
+        let Self { stalled, debt, write, .. } = self;
+        let stalled = stalled.get_or_insert_with(|| {
+            let now = Instant::now();
+            debt.begins(now);
+            Box::pin(sleep_until(debt.due(*write).unwrap_or(now).into()))
+        });
         if stalled.as_mut().poll(context).is_pending() {
             return Poll::Pending;
         }
@@ -143,7 +154,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(context, bytes);
-        self.within(written, context)
+        self.within(written, |bytes| *bytes, context)
     }
 
     fn poll_write_vectored(
@@ -152,7 +163,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(context, parts);
-        self.within(written, context)
+        self.within(written, |bytes| *bytes, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -161,11 +172,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(context);
-        self.within(flushed, context)
+        self.within(flushed, |()| 0, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.inner).poll_shutdown(context);
-        self.within(shut, context)
+        self.within(shut, |()| 0, context)
     }
 }

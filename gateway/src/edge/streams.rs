@@ -1,37 +1,59 @@
 //! Requests of HTTP/2, each a task of its own. A client that opens no window for an answer
 //! stalls one stream only, and nothing of that is seen at its connection's bytes: the body is
 //! simply not asked for more. So each task has a timer that runs from the moment when the body gave
-//! something until it is asked again, and the task ends with it; hyper then resets the stream.
+//! something until it is asked again, with what was owed before, and the task ends with it; hyper then
+//! resets the stream.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::rt::Executor;
 use tokio::time::sleep_until;
 
 use super::Closed;
+use super::debt::Debt;
 use crate::metrics::Metrics;
 
 tokio::task_local! {
     static GIVEN: Arc<Given>;
 }
 
-/// When the body of a request's answer gave what the client has not taken yet.
+/// What the client owes of a request's answer.
 #[derive(Debug, Default)]
-struct Given(Mutex<Option<Instant>>);
+struct Given(Mutex<Open>);
+
+#[derive(Debug, Default)]
+struct Open {
+    debt: Debt,
+    /// What the body gave last.
+    bytes: usize,
+}
 
 impl Given {
-    fn set(&self, at: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn asked(&self) {
+        let mut open = self.open();
+        if !open.debt.is_clear() {
+            let bytes = std::mem::take(&mut open.bytes);
+            open.debt.takes(bytes, Instant::now());
+        }
+    }
+
+    fn gave(&self, bytes: usize) {
+        let mut open = self.open();
+        open.bytes = bytes;
+        open.debt.begins(Instant::now());
     }
 
     /// Waits until something was given and not taken for this long.
     async fn is_left(&self, write: Duration) {
         loop {
             let now = Instant::now();
-            let given = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let next = given.unwrap_or(now) + write;
+            let next = self.open().debt.due(write).unwrap_or(now + write);
             if next <= now {
                 return;
             }
@@ -40,10 +62,15 @@ impl Given {
     }
 }
 
-/// The body of the current task's answer gave something, or has nothing to give. Of HTTP/1, where
-/// the connection's bytes tell as much, nothing is noted.
-pub fn gives(something: bool) {
-    let _ = GIVEN.try_with(|given| given.set(something.then(Instant::now)));
+/// The body of the current task's answer is asked for more: what it gave before was taken. Of HTTP/1,
+/// where the connection's bytes tell as much, nothing is noted.
+pub fn is_asked() {
+    let _ = GIVEN.try_with(|given| given.asked());
+}
+
+/// It gave so many bytes.
+pub fn gives(bytes: usize) {
+    let _ = GIVEN.try_with(|given| given.gave(bytes));
 }
 
 /// Runs the requests of HTTP/2 connections.

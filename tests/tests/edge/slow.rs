@@ -158,6 +158,37 @@ async fn a_reader_of_http_2_that_opens_no_window_loses_that_stream_only() {
     assert!(told.collect::<Vec<_>>().contains(&(frames::kind::RST_STREAM, 1)));
 }
 
+#[tokio::test]
+async fn a_reader_of_http_2_that_takes_a_little_now_and_then_is_cut_too() {
+    let fleet = Fleet::start(HASTY).await;
+    let mut node = join(&fleet, 1).await;
+    let mut raw = Raw::connect(fleet.client.address()).await;
+    let body = streamed(chat("Hi")).to_string();
+    let ask = frames::request("POST", "/v1/chat/completions", &fleet.key);
+    raw.send(&frames::hello(&[(frames::INITIAL_WINDOW_SIZE, 20)])).await;
+    raw.send(&frames::frame(frames::kind::HEADERS, frames::END_HEADERS, 1, &ask)).await;
+    raw.send(&frames::frame(frames::kind::DATA, frames::END_STREAM, 1, body.as_bytes())).await;
+    let stream = node.asked().await.stream();
+    // Each time the window for one thing that was said, soon enough for the limit, while others wait:
+    // too little on the whole.
+    let event = format!("data: {}\n\n", json!({"choices": [], "x": "x".repeat(40)}));
+    assert!(stream.offer(event.clone()).await && stream.offer(event.clone()).await);
+    let mut rounds = 0;
+    while stream.offer(event.clone()).await {
+        let pause = Duration::from_millis(700);
+        if tokio::time::timeout(pause, stream.is_given_up()).await.is_ok() {
+            break;
+        }
+        raw.send(&frames::window(1, event.len() as u32)).await;
+        rounds += 1;
+        assert!(rounds < 20, "it may hold its slot for ever");
+    }
+    assert!(rounds > 0);
+    eventually("the slot to be free", async || (fleet.in_flight().await == [0; 4]).then_some(()))
+        .await;
+    assert_eq!(closed(&fleet, "stalled").await, 1.0);
+}
+
 /// A reader that takes little at a time, but takes it, is nobody to be cut.
 #[tokio::test]
 async fn a_reader_that_is_only_slow_gets_everything() {

@@ -196,8 +196,12 @@ async fn nodes_are_cordoned_drained_and_let_back_in_by_keyboard() {
     let focused = "return page.evaluate(() => document.activeElement.ariaLabel)";
     assert_eq!(browser.run(focused, Value::Null), "cordon alpha", "the focus comes back");
     assert!(!cordoned().await);
+    // As when a question follows another at once: that the first was closed is told late.
+    let late = "await page.keyboard.press('Enter');
+        await page.evaluate(() => document.getElementById('confirm').dispatchEvent(new Event('close')));
+        await page.keyboard.press('Tab'); await page.keyboard.press('Enter');";
     let confirm = "await page.keyboard.press('Enter'); await page.keyboard.press('Tab'); await page.keyboard.press('Enter');";
-    browser.run(confirm, Value::Null);
+    browser.run(late, Value::Null);
     row_shows(&mut browser, "alpha", "cordoned");
     browser.shows("alpha gets nothing new.");
     assert!(cordoned().await);

@@ -197,6 +197,8 @@ async fn nodes_that_die_before_the_first_token_are_not_noticed() {
     let mut pick = move |n: u64| rng.next_u64() % n;
     let (begun, mut answers) = (Instant::now(), 0);
     for kill in 1..=kills {
+        // A node whose link was cut may still be letting go of what came over it.
+        all_slots_are_given_back(&fleet).await;
         let [before, _] = again(&fleet.admin).await;
         let victim = &mut nodes[pick(NODES as u64) as usize];
         victim.holds_its_breath();

@@ -153,11 +153,15 @@ function confirmed(title, text, word) {
   say(find('confirm-title'), title);
   say(find('confirm-text'), text);
   say(yes, word);
-  dialog.returnValue = '';
   dialog.showModal();
-  yes.onclick = () => dialog.close('yes');
-  no.onclick = () => dialog.close('');
   return new Promise((resolve) => {
-    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true });
+    const end = (answer) => {
+      dialog.close();
+      resolve(answer);
+    };
+    yes.onclick = () => end(true);
+    no.onclick = () => end(false);
+    // Not when it is closed: browsers tell that late, when the next question may be open.
+    dialog.oncancel = () => resolve(false);
   });
 }

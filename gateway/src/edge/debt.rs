@@ -1,0 +1,83 @@
+//! PURE. What a client owes that takes what there is for it slowly: time in which it took nothing, less
+//! what the bytes that it did take are worth. One that takes a little now and then, to hold a slot,
+//! comes to the same end as one that takes nothing.
+
+use std::time::{Duration, Instant};
+
+/// Bytes in a second that a client must take on the whole; less than any line of today.
+const BYTES_PER_SECOND_MIN: f64 = 256.0;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Debt {
+    owed: Duration,
+    /// Since when it has taken nothing of what there is.
+    since: Option<Instant>,
+}
+
+impl Debt {
+    /// There is something that it does not take yet.
+    pub fn begins(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
+    }
+
+    /// It has taken so many bytes of it.
+    pub fn takes(&mut self, bytes: usize, now: Instant) {
+        let since = self.since.take();
+        let waited = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let worth = Duration::from_secs_f64(bytes as f64 / BYTES_PER_SECOND_MIN);
+        self.owed = (self.owed + waited).saturating_sub(worth);
+    }
+
+    /// Whether it owes nothing, and nothing waits for it.
+    pub fn is_clear(&self) -> bool {
+        self.since.is_none() && self.owed.is_zero()
+    }
+
+    /// When it will have owed too much, if it takes nothing until then.
+    pub fn due(&self, patience: Duration) -> Option<Instant> {
+        Some(self.since? + patience.saturating_sub(self.owed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Seconds after which it is cut, if it takes so many bytes every so many seconds.
+    fn cut_after(bytes: usize, every: u64) -> Option<u64> {
+        let begun = Instant::now();
+        let mut debt = Debt::default();
+        (0..1000).find_map(|round| {
+            let now = begun + Duration::from_secs(round * every);
+            debt.begins(now);
+            let due = debt.due(PATIENCE).filter(|due| *due <= now + Duration::from_secs(every));
+            debt.takes(bytes, now + Duration::from_secs(every));
+            due.map(|due| due.duration_since(begun).as_secs())
+        })
+    }
+
+    #[test]
+    fn who_takes_nothing_is_cut_when_patience_ends() {
+        assert_eq!(cut_after(0, 1000), Some(30));
+        assert_eq!(cut_after(0, 7), Some(30));
+    }
+
+    #[test]
+    fn who_takes_a_byte_now_and_then_is_cut_too() {
+        assert_eq!(cut_after(1, 29), Some(30));
+        assert!(cut_after(200, 1).unwrap() < 300);
+    }
+
+    #[test]
+    fn a_slow_line_is_none_that_owes() {
+        assert_eq!(cut_after(1000, 1), None);
+        assert_eq!(cut_after(16_384, 25), None, "now and then, and much");
+        let mut debt = Debt::default();
+        assert!(debt.is_clear() && debt.due(PATIENCE).is_none());
+        debt.takes(9, Instant::now());
+        assert!(debt.is_clear(), "nothing is saved up");
+    }
+}
