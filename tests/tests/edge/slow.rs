@@ -139,16 +139,22 @@ async fn a_reader_that_stops_is_cut_and_its_slot_is_free() {
     drop(raw);
 }
 
-#[tokio::test]
-async fn a_reader_of_http_2_that_opens_no_window_loses_that_stream_only() {
-    let fleet = Fleet::start(HASTY).await;
-    let mut node = join(&fleet, 1).await;
+/// Asks for a stream over HTTP/2, with room for 20 bytes of it.
+async fn asks_without_a_window(fleet: &Fleet) -> Raw {
     let mut raw = Raw::connect(fleet.client.address()).await;
     let body = streamed(chat("Hi")).to_string();
     let ask = frames::request("POST", "/v1/chat/completions", &fleet.key);
     raw.send(&frames::hello(&[(frames::INITIAL_WINDOW_SIZE, 20)])).await;
     raw.send(&frames::frame(frames::kind::HEADERS, frames::END_HEADERS, 1, &ask)).await;
     raw.send(&frames::frame(frames::kind::DATA, frames::END_STREAM, 1, body.as_bytes())).await;
+    raw
+}
+
+#[tokio::test]
+async fn a_reader_of_http_2_that_opens_no_window_loses_that_stream_only() {
+    let fleet = Fleet::start(HASTY).await;
+    let mut node = join(&fleet, 1).await;
+    let mut raw = asks_without_a_window(&fleet).await;
     is_cut(&fleet, &mut node).await;
     let ask = frames::request("GET", "/livez", "-");
     let flags = frames::END_STREAM | frames::END_HEADERS;
@@ -162,12 +168,7 @@ async fn a_reader_of_http_2_that_opens_no_window_loses_that_stream_only() {
 async fn a_reader_of_http_2_that_takes_a_little_now_and_then_is_cut_too() {
     let fleet = Fleet::start(HASTY).await;
     let mut node = join(&fleet, 1).await;
-    let mut raw = Raw::connect(fleet.client.address()).await;
-    let body = streamed(chat("Hi")).to_string();
-    let ask = frames::request("POST", "/v1/chat/completions", &fleet.key);
-    raw.send(&frames::hello(&[(frames::INITIAL_WINDOW_SIZE, 20)])).await;
-    raw.send(&frames::frame(frames::kind::HEADERS, frames::END_HEADERS, 1, &ask)).await;
-    raw.send(&frames::frame(frames::kind::DATA, frames::END_STREAM, 1, body.as_bytes())).await;
+    let mut raw = asks_without_a_window(&fleet).await;
     let stream = node.asked().await.stream();
     // Each time the window for one thing that was said, soon enough for the limit, while others wait:
     // too little on the whole.
