@@ -1,5 +1,6 @@
 //! What operators look at and change, on a listener of its own: metrics, health, the nodes, and a
-//! page that shows it all. What changes something, or tells of single nodes, wants the operators' key.
+//! page that shows it all. What changes something, or tells of single nodes, wants the operators'
+//! key.
 
 use std::net::IpAddr;
 

@@ -222,7 +222,8 @@ pub struct Timeouts {
     pub first_token: Duration,
     /// Between two events of a stream.
     pub idle: Duration,
-    /// From a request to the head of its stream with a comment, while there is nothing of the answer.
+    /// From a request to the head of its stream with a comment, while there is nothing of the
+    /// answer.
     pub comment: Duration,
     /// From the loss of a node to a slot of another one that goes on.
     pub resume: Duration,

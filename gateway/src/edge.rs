@@ -3,8 +3,9 @@
 //!
 //! [`door`] says how many connections one address may have, [`address`] whose address a request
 //! really has. [`pulse`] (pure) says how long a connection may keep us waiting, [`stall`] and
-//! [`streams`] cut clients that do not read what we have for them, by what they owe ([`debt`], pure). [`cors`] (pure) answers
-//! browsers, [`files`] lets as many connections be as are configured. [`connection`] puts all of it around one connection.
+//! [`streams`] cut clients that do not read what we have for them, by what they owe ([`debt`],
+//! pure). [`cors`] (pure) answers browsers, [`files`] lets as many connections be as are
+//! configured. [`connection`] puts all of it around one connection.
 
 pub mod address;
 pub mod body;

@@ -1,5 +1,5 @@
-//! External endpoints: anything that speaks OpenAI's API (vLLM, llama-server, Ollama, a hosted API),
-//! reached by an HTTP client with a key of its own.
+//! External endpoints: anything that speaks OpenAI's API (vLLM, llama-server, Ollama, a hosted
+//! API), reached by an HTTP client with a key of its own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

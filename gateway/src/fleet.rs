@@ -389,8 +389,8 @@ impl<L> Fleet<L> {
         }
     }
 
-    /// Slots of the ready nodes that serve `model`, or of what else does where no node does, and how
-    /// fast they are, as far as they have shown it.
+    /// Slots of the ready nodes that serve `model`, or of what else does where no node does, and
+    /// how fast they are, as far as they have shown it.
     pub fn paces(&self, model: &str) -> impl Iterator<Item = (u32, Option<&Pace>)> {
         let index = if self.is_external_only(model) { &self.externals } else { &self.index };
         let ids = index.of(model).into_iter().flat_map(Serving::all);

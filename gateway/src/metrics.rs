@@ -1,8 +1,8 @@
-//! All metrics of the gateway, on the operators' listener. Labels come from closed sets or from names
-//! of the configuration and the fleet.
+//! All metrics of the gateway, on the operators' listener. Labels come from closed sets or from
+//! names of the configuration and the fleet.
 //!
-//! [`families`] counts while things happen, [`series`] keeps the handles that requests need, [`fleet`]
-//! tells at each scrape how the fleet is. `docs/metrics.md` lists all of them.
+//! [`families`] counts while things happen, [`series`] keeps the handles that requests need,
+//! [`fleet`] tells at each scrape how the fleet is. `docs/metrics.md` lists all of them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -51,9 +51,9 @@ pub const EXAMPLES: &[Example] = &[
 
 /// One OpenAI-compatible endpoint in front of many CPU inference nodes
 ///
-/// Clients ask it as they would ask OpenAI; it sends each request to a node with a free slot, and lets
-/// another node go on where one is lost. The configuration file says everything else: 'flotilla-gateway
-/// config reference' explains its keys.
+/// Clients ask it as they would ask OpenAI; it sends each request to a node with a free slot, and
+/// lets another node go on where one is lost. The configuration file says everything else:
+/// 'flotilla-gateway config reference' explains its keys.
 #[derive(Debug, Parser)]
 #[command(name = "flotilla-gateway", version, about)]
 pub struct Cli {
@@ -220,8 +220,8 @@ pub struct Limits {
     /// The most urgent class that it may ask for
     #[arg(long, value_enum, default_value = "interactive")]
     pub class_max: ClassName,
-    /// When its requests may go to external endpoints: never, when no node can begin them in time, or
-    /// rather than to nodes if they are interactive
+    /// When its requests may go to external endpoints: never, when no node can begin them in time,
+    /// or rather than to nodes if they are interactive
     #[arg(long, value_enum, default_value = "overflow")]
     pub external: ExternalName,
     /// How many milliseconds its requests may wait for a slot, where they do not say
@@ -240,8 +240,8 @@ pub struct Limits {
     /// Tokens of prompts and answers a month (UTC) [default: unlimited]
     #[arg(long, value_name = "TOKENS")]
     pub tokens_per_month: Option<NonZeroU64>,
-    /// What external endpoints may be paid for its tokens in a month (UTC), in the currency of their
-    /// prices [default: unlimited]
+    /// What external endpoints may be paid for its tokens in a month (UTC), in the currency of
+    /// their prices [default: unlimited]
     #[arg(long, value_name = "AMOUNT")]
     pub spend_per_month: Option<f64>,
     /// Requests side by side [default: unlimited]

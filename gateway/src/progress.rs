@@ -47,7 +47,8 @@ pub struct Block {
 pub struct Excess;
 
 impl Progress {
-    /// An answer of which nothing is known but its id, its seed, and what else a node is told first.
+    /// An answer of which nothing is known but its id, its seed, and what else a node is told
+    /// first.
     pub fn new(resume: Resume) -> Self {
         Self { resume, ..Self::default() }
     }
@@ -132,8 +133,8 @@ impl Progress {
         }
     }
 
-    /// Another node goes on. `hides_usage`: it tells the usage in an event that the client did not ask
-    /// for.
+    /// Another node goes on. `hides_usage`: it tells the usage in an event that the client did not
+    /// ask for.
     pub fn moves(&mut self, hides_usage: bool) {
         self.choice = None;
         self.hides_usage = hides_usage;

@@ -1,5 +1,5 @@
-//! What outlives a gateway, in a file (`state_file`): what was used and spent, for budgets of months and
-//! days, and which nodes are cordoned.
+//! What outlives a gateway, in a file (`state_file`): what was used and spent, for budgets of
+//! months and days, and which nodes are cordoned.
 //!
 //! Written every few seconds, when something has changed, and at the end. A gateway that is killed
 //! forgets the last few seconds.

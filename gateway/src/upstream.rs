@@ -1,8 +1,8 @@
 //! Sending to a node: one HTTP/2 connection, whoever dialled it. Or to an external endpoint, which
 //! is an HTTP client ([`crate::external`]).
 //!
-//! For nodes h2 itself, and not hyper's client on top of it: that sends the head and the body of a request from
-//! different tasks, so that each costs a system call and two wake-ups. Here both are
+//! For nodes h2 itself, and not hyper's client on top of it: that sends the head and the body of a
+//! request from different tasks, so that each costs a system call and two wake-ups. Here both are
 //! queued at once, and what several requests have queued leaves together ([`driver`]).
 
 use std::sync::Arc;

@@ -58,8 +58,8 @@ fn with_examples(command: Command, path: &str, examples: &[Example]) -> Command 
     })
 }
 
-/// Reads the command line. The error is the exit code: help was asked for and printed, or what is wrong
-/// was.
+/// Reads the command line. The error is the exit code: help was asked for and printed, or what is
+/// wrong was.
 pub fn parse<T: FromArgMatches>(
     command: Command,
     words: impl Iterator<Item = OsString>,
@@ -79,8 +79,8 @@ pub fn parse<T: FromArgMatches>(
     })
 }
 
-/// What the help of a program leaves unsaid: flags without a word, values without a default, commands
-/// without an example. For tests.
+/// What the help of a program leaves unsaid: flags without a word, values without a default,
+/// commands without an example. For tests.
 pub fn unsaid(program: &Command) -> Vec<String> {
     let mut missing = Vec::new();
     for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
@@ -107,8 +107,8 @@ pub fn unsaid(program: &Command) -> Vec<String> {
     missing
 }
 
-/// Why examples are no command lines of a program: variables before it, and what its output goes to,
-/// are the shell's. For tests.
+/// Why examples are no command lines of a program: variables before it, and what its output goes
+/// to, are the shell's. For tests.
 pub fn not_understood<T: Parser>(examples: &[Example]) -> Vec<String> {
     let read = |(_, example): &Example| {
         let line = example.split(['>', '|']).next().unwrap_or_default().replace("\\\n", " ");

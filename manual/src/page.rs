@@ -11,8 +11,8 @@ use crate::exit;
 /// When what pages say last changed much. Without a date some readers complain.
 const DATE: &str = "2026-11-22";
 
-/// Writes a page for a program and for each of its commands into a folder, or the program's alone to
-/// `out`.
+/// Writes a page for a program and for each of its commands into a folder, or the program's alone
+/// to `out`.
 pub fn pages(program: Command, to: Option<&Path>, out: &mut dyn Write) -> Result<(), Error> {
     let mut program = program.disable_help_subcommand(true);
     program.build();

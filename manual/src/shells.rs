@@ -9,9 +9,9 @@ pub fn completions(program: &Command, shell: Shell) -> Vec<u8> {
     if shell != Shell::Bash {
         return script(program, shell, &name);
     }
-    // The generator for bash takes the dash of a program's name for a space in half of its places, and
-    // then completes nothing below a command. So it sees a name without one; only the last lines, which
-    // bind the function to the program, need the real one.
+    // The generator for bash takes the dash of a program's name for a space in half of its places,
+    // and then completes nothing below a command. So it sees a name without one; only the last
+    // lines, which bind the function to the program, need the real one.
     let plain = name.replace('-', "_");
     let script = String::from_utf8_lossy(&script(program, shell, &plain)).into_owned();
     let lines = script.lines().map(|line| match line.trim_start().starts_with("complete -F") {

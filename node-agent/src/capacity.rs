@@ -1,7 +1,8 @@
 //! PURE. How many nodes some requests take, and what a token costs then.
 //!
-//! A request keeps a node busy for the time that its prompt takes to read plus its share of generating:
-//! both are measured while the node does nothing else, so that their sum is what it costs a node.
+//! A request keeps a node busy for the time that its prompt takes to read plus its share of
+//! generating: both are measured while the node does nothing else, so that their sum is what it
+//! costs a node.
 
 use serde::Serialize;
 
@@ -21,7 +22,8 @@ pub struct Load {
     pub answer_tokens: f64,
     /// How much more the busiest hour brings than an average one.
     pub peak_factor: f64,
-    /// The share of the busiest hour that a node may be busy: the rest is what queues need to stay short.
+    /// The share of the busiest hour that a node may be busy: the rest is what queues need to stay
+    /// short.
     pub utilisation_max: f64,
 }
 
@@ -85,7 +87,8 @@ impl Load {
         self.cost(self.requests_per_day * request / MILLION)
     }
 
-    /// Requests that one machine has to answer in a second, in the busiest hour, to cost what `cost` does.
+    /// Requests that one machine has to answer in a second, in the busiest hour, to cost what
+    /// `cost` does.
     pub fn break_even(&self, cost: Cost, price_per_hour: f64) -> f64 {
         let machines = cost.per_day / (price_per_hour * 24.0);
         self.requests_per_day * self.peak_factor / DAY_SECONDS / machines

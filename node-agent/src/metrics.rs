@@ -1,6 +1,6 @@
 //! All metrics of the agent. [`families`] counts while requests are answered, [`record`] is one
-//! request, [`engine`] tells at each scrape how engine and machine are, [`compat`] tells the same under
-//! the names of other servers. `docs/metrics.md` lists all of them.
+//! request, [`engine`] tells at each scrape how engine and machine are, [`compat`] tells the same
+//! under the names of other servers. `docs/metrics.md` lists all of them.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! What systemd is told (`sd_notify`): that the model is loaded, what the engine does, that the agent
-//! stops, and that it still lives. Where nobody listens (no `NOTIFY_SOCKET`), nothing is said.
+//! What systemd is told (`sd_notify`): that the model is loaded, what the engine does, that the
+//! agent stops, and that it still lives. Where nobody listens (no `NOTIFY_SOCKET`), nothing is
+//! said.
 
 use std::convert::Infallible;
 use std::time::Duration;

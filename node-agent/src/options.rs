@@ -149,7 +149,8 @@ pub struct ServeArgs {
         help_heading = "The agent's own port"
     )]
     pub listen: Option<SocketAddr>,
-    /// File with the key that clients of the agent's own port must send [default: none is asked for]
+    /// File with the key that clients of the agent's own port must send [default: none is asked
+    /// for]
     #[arg(
         long,
         env = "FLOTILLA_KEY_FILE",

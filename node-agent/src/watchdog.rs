@@ -1,6 +1,7 @@
 //! Notices an engine that stands still: requests are in flight, nothing is reported, and its
 //! process uses no CPU and fetches no page. It is stopped, waits for itself, or is stuck in the
-//! kernel; one that is merely slow computes, or reads its model from a slow disk. Its requests go on elsewhere once it is ended.
+//! kernel; one that is merely slow computes, or reads its model from a slow disk. Its requests go
+//! on elsewhere once it is ended.
 
 use std::time::Duration;
 

@@ -10,6 +10,8 @@ use flotilla_gateway::config::raw::KEYS;
 
 /// Lines of the largest file; most have fewer than 300.
 const FILE_LINES_MAX: usize = 500;
+/// As in rustfmt.toml.
+const COLUMNS_MAX: usize = 100;
 
 /// Every member of the workspace.
 const MEMBERS: [&str; 7] = [
@@ -152,6 +154,15 @@ fn every_file_says_what_it_is_and_stays_small() {
         assert!(text.starts_with("//! "), "{name} has no module doc");
         let lines = text.lines().count();
         assert!(lines <= FILE_LINES_MAX, "{name} has {lines} lines");
+    }
+}
+
+#[test]
+fn comments_are_no_wider_than_code() {
+    for (name, text) in sources() {
+        let comments = text.lines().filter(|line| line.trim_start().starts_with("//"));
+        let mut wide = comments.filter(|line| line.chars().count() > COLUMNS_MAX);
+        assert_eq!(wide.next(), None, "{name}: rustfmt leaves comments alone");
     }
 }
 

@@ -1,5 +1,5 @@
-//! `flotilla-gateway health`: asks a running gateway how it is, for whoever restarts it (a container's
-//! HEALTHCHECK has no other program than ours).
+//! `flotilla-gateway health`: asks a running gateway how it is, for whoever restarts it (a
+//! container's HEALTHCHECK has no other program than ours).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! PURE. The reference of the configuration: what `configs/gateway.yaml` says about each key, beside what
-//! the code that reads it takes.
+//! PURE. The reference of the configuration: what `configs/gateway.yaml` says about each key,
+//! beside what the code that reads it takes.
 
 use serde_json::Value;
 

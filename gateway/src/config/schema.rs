@@ -1,5 +1,5 @@
-//! PURE. The JSON Schema of a configuration, for editors, made of what the code that reads one asks for
-//! and of what the reference configuration says about it.
+//! PURE. The JSON Schema of a configuration, for editors, made of what the code that reads one asks
+//! for and of what the reference configuration says about it.
 
 use serde_json::{Value, json};
 

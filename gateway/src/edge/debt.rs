@@ -1,6 +1,6 @@
-//! PURE. What a client owes that takes what there is for it slowly: time in which it took nothing, less
-//! what the bytes that it did take are worth. One that takes a little now and then, to hold a slot,
-//! comes to the same end as one that takes nothing.
+//! PURE. What a client owes that takes what there is for it slowly: time in which it took nothing,
+//! less what the bytes that it did take are worth. One that takes a little now and then, to hold a
+//! slot, comes to the same end as one that takes nothing.
 
 use std::time::{Duration, Instant};
 

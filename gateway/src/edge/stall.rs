@@ -1,6 +1,6 @@
 //! A connection's bytes: what is read is told to its [`Watch`], and a client that takes nothing
-//! of what we write for a while, or hardly anything, is cut. The error that it gets ends its requests, and with them
-//! the slots that they hold.
+//! of what we write for a while, or hardly anything, is cut. The error that it gets ends its
+//! requests, and with them the slots that they hold.
 
 use std::io;
 use std::pin::Pin;

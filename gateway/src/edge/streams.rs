@@ -1,8 +1,8 @@
 //! Requests of HTTP/2, each a task of its own. A client that opens no window for an answer
 //! stalls one stream only, and nothing of that is seen at its connection's bytes: the body is
 //! simply not asked for more. So each task has a timer that runs from the moment when the body gave
-//! something until it is asked again, with what was owed before, and the task ends with it; hyper then
-//! resets the stream.
+//! something until it is asked again, with what was owed before, and the task ends with it; hyper
+//! then resets the stream.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,8 +62,8 @@ impl Given {
     }
 }
 
-/// The body of the current task's answer is asked for more: what it gave before was taken. Of HTTP/1,
-/// where the connection's bytes tell as much, nothing is noted.
+/// The body of the current task's answer is asked for more: what it gave before was taken. Of
+/// HTTP/1, where the connection's bytes tell as much, nothing is noted.
 pub fn is_asked() {
     let _ = GIVEN.try_with(|given| given.asked());
 }

@@ -1,5 +1,5 @@
-//! Keeps the external endpoints of the configuration in the fleet, as it changes, and looks how they
-//! are.
+//! Keeps the external endpoints of the configuration in the fleet, as it changes, and looks how
+//! they are.
 
 use std::time::Duration;
 

@@ -13,8 +13,8 @@ use super::labels::{Ended, EndpointKind, Key, fault};
 use crate::admission::Class;
 use crate::api::Api;
 
-/// Pairs of a tenant and a model that are told apart. Both are names that operators gave; this is for
-/// fleets whose models change names for years.
+/// Pairs of a tenant and a model that are told apart. Both are names that operators gave; this is
+/// for fleets whose models change names for years.
 const PAIRS_MAX: usize = 4096;
 /// What is beyond that.
 const OTHER: &str = "other";
@@ -96,7 +96,8 @@ impl Series {
         }
     }
 
-    /// Counts gaps between pieces of one answer without a lock; they are all told when it is dropped.
+    /// Counts gaps between pieces of one answer without a lock; they are all told when it is
+    /// dropped.
     pub fn gaps(&self) -> Option<LocalHistogram> {
         self.answers.as_ref().map(|answers| answers.gap.local())
     }

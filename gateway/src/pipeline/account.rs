@@ -270,8 +270,8 @@ impl Record {
         }
     }
 
-    /// What was reserved and not used is given back, and what was used is counted and paid: that, and
-    /// how much. Where nothing tells the prompt's tokens, the estimate stands.
+    /// What was reserved and not used is given back, and what was used is counted and paid: that,
+    /// and how much. Where nothing tells the prompt's tokens, the estimate stands.
     fn settle(&mut self) -> (Usage, f64) {
         let Tokens { told, generated } = self.used;
         let refused = matches!(self.outcome, Outcome::Answered(status) if status >= 300);

@@ -29,8 +29,8 @@ const ENDPOINT: HeaderName = HeaderName::from_static("x-flotilla-endpoint");
 /// connected.
 const COMMENT: &str = ": waiting\n\n";
 
-/// The response, once it begins; of an answer that is not streamed, once it is complete. A stream that
-/// does not begin for long gets its head all the same, and comments.
+/// The response, once it begins; of an answer that is not streamed, once it is complete. A stream
+/// that does not begin for long gets its head all the same, and comments.
 pub async fn stream(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
     let class = HeaderValue::from_static(answer.record().class_name());
     let mut response = match answer.is_streamed() {

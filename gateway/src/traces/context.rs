@@ -20,8 +20,8 @@ pub struct Context {
     pub parent: Option<SpanId>,
 }
 
-/// Where the span of a request with these headers stands; nothing: it has none. Takes random numbers
-/// for a trace and a span.
+/// Where the span of a request with these headers stands; nothing: it has none. Takes random
+/// numbers for a trace and a span.
 pub fn of(headers: &HeaderMap, ratio: f64, trace: u128, span: u128) -> Option<Context> {
     // 0 is no id.
     let span = SpanId::from((span as u64).max(1));

@@ -1,5 +1,5 @@
-//! Takes spans to the collector, in batches, in the background. A batch that it does not take is lost
-//! and counted: there will be others.
+//! Takes spans to the collector, in batches, in the background. A batch that it does not take is
+//! lost and counted: there will be others.
 
 use std::time::Duration;
 

@@ -88,8 +88,8 @@ impl Process {
     }
 }
 
-/// Open files of a process. Newer kernels (6.2) tell their number as the folder's size; with tens of
-/// thousands of connections counting them takes a while.
+/// Open files of a process. Newer kernels (6.2) tell their number as the folder's size; with tens
+/// of thousands of connections counting them takes a while.
 fn open_files(folder: &Path) -> u64 {
     match std::fs::metadata(folder).map_or(0, |folder| folder.len()) {
         0 => {

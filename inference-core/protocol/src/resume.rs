@@ -1,10 +1,10 @@
 //! Answers that outlive their node.
 //!
-//! A gateway that sends a request with [`RESUME_HEADER`] puts a [`Resume`] before its body: id, time
-//! and seed of the answer, and what is known of it already. The node then answers with a stream
-//! of events, also where the client wants no stream: the whole answer is its only event then.
-//! Into each event it writes [`Mark`]s, comment lines with the tokens that led to it. Text is a
-//! function of the tokens, so that another node with the same model file, given the tokens,
+//! A gateway that sends a request with [`RESUME_HEADER`] puts a [`Resume`] before its body: id,
+//! time and seed of the answer, and what is known of it already. The node then answers with a
+//! stream of events, also where the client wants no stream: the whole answer is its only event
+//! then. Into each event it writes [`Mark`]s, comment lines with the tokens that led to it. Text is
+//! a function of the tokens, so that another node with the same model file, given the tokens,
 //! writes the same events: it leaves out those that the client has, and goes on.
 
 use std::fmt::Write;

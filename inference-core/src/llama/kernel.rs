@@ -62,8 +62,8 @@ const COLUMNS: i64 = 512;
 const TRIAL_THREADS: i32 = 2;
 
 /// Runs `kernel` on small matrices of the common types, one column and eight, in every
-/// layout that it offers, and on small attentions, and checks the sums. Dies of SIGILL where the machine does not
-/// have what the kernel uses: run it in a process of its own.
+/// layout that it offers, and on small attentions, and checks the sums. Dies of SIGILL where the
+/// machine does not have what the kernel uses: run it in a process of its own.
 pub fn trial(kernel: Kernel) -> Result<(), String> {
     register(kernel);
     let device = Device::open(kernel)?;

@@ -1,5 +1,5 @@
-//! Asks gateways whether they would let this node in, without becoming a node: the request lacks the
-//! upgrade that makes a link, which is found out only after certificate, key and version.
+//! Asks gateways whether they would let this node in, without becoming a node: the request lacks
+//! the upgrade that makes a link, which is found out only after certificate, key and version.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! The agent's metrics under the names of llama-server and vLLM, for dashboards and autoscalers that
-//! know those. Only where `serve --metrics-compat` asks for it, and on paths of their own: Prometheus
-//! keeps names with colons for recording rules, and its linter refuses them.
+//! The agent's metrics under the names of llama-server and vLLM, for dashboards and autoscalers
+//! that know those. Only where `serve --metrics-compat` asks for it, and on paths of their own:
+//! Prometheus keeps names with colons for recording rules, and its linter refuses them.
 
 use clap::ValueEnum;
 use inference_metrics::Maker;

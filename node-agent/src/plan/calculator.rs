@@ -42,7 +42,8 @@ pub struct CapacityArgs {
     #[arg(long, value_name = "TOKENS", value_parser = positive,
         requires = "decode_tokens_per_second", conflicts_with = "speeds")]
     pub prefill_tokens_per_second: Option<f64>,
-    /// Tokens that a node generates in a second, all requests together [default: as measured by tune]
+    /// Tokens that a node generates in a second, all requests together [default: as measured by
+    /// tune]
     #[arg(long, value_name = "TOKENS", value_parser = positive,
         requires = "prefill_tokens_per_second", conflicts_with = "speeds")]
     pub decode_tokens_per_second: Option<f64>,

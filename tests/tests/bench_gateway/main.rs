@@ -1,6 +1,6 @@
 //! What the gateway costs, beside nginx and HAProxy in the same run: one line of JSON for each
-//! figure (`make bench-gateway`). Upstream and clients are in this process, each proxy is one of its
-//! own with one thread for traffic. Nothing is asserted about time.
+//! figure (`make bench-gateway`). Upstream and clients are in this process, each proxy is one of
+//! its own with one thread for traffic. Nothing is asserted about time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures are for people")]

@@ -1,8 +1,9 @@
 //! Blocks of a page, and what is to be done with them.
 //!
-//! A comment on the line before a block tells: `<!-- file: NAME -->` writes it into a file, `<!-- serves -->`
-//! leaves it running until the page ends, `<!-- prints: TEXT -->` wants that in its output, and
-//! `<!-- not run: needs SOMETHING -->` (or only the end of that) leaves it out. Blocks of shell without a comment are run, and must succeed.
+//! A comment on the line before a block tells: `<!-- file: NAME -->` writes it into a file, `<!--
+//! serves -->` leaves it running until the page ends, `<!-- prints: TEXT -->` wants that in its
+//! output, and `<!-- not run: needs SOMETHING -->` (or only the end of that) leaves it out. Blocks
+//! of shell without a comment are run, and must succeed.
 
 /// What is done with a block.
 #[derive(Debug, Clone, PartialEq, Eq)]

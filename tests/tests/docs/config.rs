@@ -1,5 +1,5 @@
-//! The schema of the configuration and its reference: made of the code, and right about files that are
-//! used and about files that are wrong.
+//! The schema of the configuration and its reference: made of the code, and right about files that
+//! are used and about files that are wrong.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::current;
 
-/// Wrong in ways that no schema sees: text that is not YAML, a key that stands there twice, files that are
-/// missing.
+/// Wrong in ways that no schema sees: text that is not YAML, a key that stands there twice, files
+/// that are missing.
 const BEYOND: [&str; 3] = ["duplicate-key.yaml", "not-yaml.yaml", "files-missing.yaml"];
 
 fn yaml(text: &str) -> Option<Value> {

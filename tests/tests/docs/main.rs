@@ -1,5 +1,5 @@
-//! The documentation is true: what is made of the code is current, every command is run by a real shell
-//! with real programs, every link leads somewhere, and every claim names a test that exists.
+//! The documentation is true: what is made of the code is current, every command is run by a real
+//! shell with real programs, every link leads somewhere, and every claim names a test that exists.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]

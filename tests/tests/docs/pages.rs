@@ -1,5 +1,5 @@
-//! Every command of the documentation, run by bash in a folder of its own, with our programs in its path, the
-//! demo model as `model.gguf`, and every address on loopback.
+//! Every command of the documentation, run by bash in a folder of its own, with our programs in its
+//! path, the demo model as `model.gguf`, and every address on loopback.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;

@@ -1,5 +1,5 @@
-//! What the programs say about themselves in a terminal: completions in a real bash, man pages as man
-//! reads them, help, and exit codes.
+//! What the programs say about themselves in a terminal: completions in a real bash, man pages as
+//! man reads them, help, and exit codes.
 
 use std::process::{Command, Stdio};
 

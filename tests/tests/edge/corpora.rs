@@ -1,5 +1,5 @@
-//! Public collections of what breaks parsers, on their way through the gateway. What an agent makes of
-//! them is tried in `tests/process/hostile`.
+//! Public collections of what breaks parsers, on their way through the gateway. What an agent makes
+//! of them is tried in `tests/process/hostile`.
 
 use std::path::PathBuf;
 

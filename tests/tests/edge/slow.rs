@@ -170,8 +170,8 @@ async fn a_reader_of_http_2_that_takes_a_little_now_and_then_is_cut_too() {
     let mut node = join(&fleet, 1).await;
     let mut raw = asks_without_a_window(&fleet).await;
     let stream = node.asked().await.stream();
-    // Each time the window for one thing that was said, soon enough for the limit, while others wait:
-    // too little on the whole.
+    // Each time the window for one thing that was said, soon enough for the limit, while others
+    // wait: too little on the whole.
     let event = format!("data: {}\n\n", json!({"choices": [], "x": "x".repeat(40)}));
     assert!(stream.offer(event.clone()).await && stream.offer(event.clone()).await);
     let mut rounds = 0;

@@ -27,8 +27,8 @@ async fn a_join_that_is_not_one_is_refused() {
     assert_eq!(gateway.linked().await, 0);
 }
 
-/// Several addresses may lead to one gateway: a node that has a link to it gets no second one, which
-/// would put the first out.
+/// Several addresses may lead to one gateway: a node that has a link to it gets no second one,
+/// which would put the first out.
 #[tokio::test]
 async fn a_node_that_is_linked_already_is_told_so() {
     let gateway = Gateway::start("").await;

@@ -1,5 +1,5 @@
-//! What is watched: metrics, rules, alerts and dashboards, tried with a real Prometheus that scrapes a
-//! real gateway with two agents, with promtool, and with Grafana's own types.
+//! What is watched: metrics, rules, alerts and dashboards, tried with a real Prometheus that
+//! scrapes a real gateway with two agents, with promtool, and with Grafana's own types.
 //!
 //! Prometheus and promtool are those of the path, or those that `make setup-test` unpacked.
 

@@ -18,8 +18,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it with the repository's configuration; only its intervals and its targets are others.
-    /// `None`: there is none here.
+    /// Starts it with the repository's configuration; only its intervals and its targets are
+    /// others. `None`: there is none here.
     pub fn start(gateway: SocketAddr, agents: &[SocketAddr]) -> Option<Self> {
         let program = tool("prometheus")?;
         let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! What is installed: services and what they tell systemd, packages, the doctor, images. With the real
-//! tools, and with a systemd of its own where this may be started.
+//! What is installed: services and what they tell systemd, packages, the doctor, images. With the
+//! real tools, and with a systemd of its own where this may be started.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]
@@ -43,7 +43,8 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Shell commands of a page of the documentation: the block with that name in the comment before it.
+/// Shell commands of a page of the documentation: the block with that name in the comment before
+/// it.
 fn block(page: &str, name: &str) -> String {
     let text = text(page);
     let start = format!("<!-- block: {name} -->\n```sh\n");

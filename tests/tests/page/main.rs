@@ -1,5 +1,5 @@
-//! What operators look at: the fleet page, in a real Chromium, and `flotilla-gateway top`, in a real
-//! terminal. The gateway is a process of its own; its nodes do what each test tells them.
+//! What operators look at: the fleet page, in a real Chromium, and `flotilla-gateway top`, in a
+//! real terminal. The gateway is a process of its own; its nodes do what each test tells them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]

@@ -1,5 +1,5 @@
-//! Everything that the gateway answers is what our description of the API says (docs/openapi.json), and what
-//! OpenAI's own says where it is beside the checkout, with answers of a real agent.
+//! Everything that the gateway answers is what our description of the API says (docs/openapi.json),
+//! and what OpenAI's own says where it is beside the checkout, with answers of a real agent.
 
 use std::collections::BTreeMap;
 
