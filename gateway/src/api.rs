@@ -12,6 +12,7 @@ use crate::app::Gateway;
 use crate::edge::Peer;
 use crate::error::Error;
 use crate::fleet::join;
+use crate::health;
 use crate::pipeline;
 use crate::pipeline::accept::{RequestId, mark};
 use crate::pipeline::authenticate::Caller;
@@ -125,9 +126,8 @@ fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>
 pub fn status<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, Error> {
     let answer = match request.uri().path() {
         "/livez" => respond::text(StatusCode::OK, "ok\n"),
-        "/readyz" if is_ready(gateway) => respond::text(StatusCode::OK, "ready\n"),
-        "/readyz" => respond::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-        "/health" => health(gateway),
+        "/readyz" => health::readiness(gateway),
+        "/health" => health::numbers(gateway),
         "/openapi.json" => respond::json(DESCRIPTION),
         _ => return Err(Error::UnknownPath),
     };
@@ -158,27 +158,4 @@ fn find_model(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Response<B
     let found = models.find(|(name, _)| name == id);
     let (id, created) = found.ok_or_else(|| Error::UnknownModel(id.chars().take(128).collect()))?;
     Ok(respond::json(to_json(&Model::new(id, created))))
-}
-
-/// Whether a request could be routed now.
-fn is_ready(gateway: &Gateway) -> bool {
-    let totals = gateway.dispatcher.totals();
-    !gateway.stop.is_cancelled() && totals.ready + totals.externals > 0
-}
-
-/// What the fleet can do now, in numbers.
-fn health(gateway: &Gateway) -> Response<Body> {
-    let overview = gateway.dispatcher.overview();
-    let totals = overview.totals;
-    let ready = is_ready(gateway);
-    let body = serde_json::json!({
-        "status": if ready { "ok" } else { "unavailable" },
-        "nodes": { "linked": totals.nodes, "ready": totals.ready, "ejected": totals.ejected },
-        "slots": { "total": totals.slots, "busy": totals.busy, "leased": totals.leases },
-        "external": { "ready": totals.externals },
-        "queue_depth": overview.queue_depth,
-        "requests_in_flight": gateway.metrics.requests_in_flight(),
-    });
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    respond::with_type(status, "application/json", body.to_string())
 }

@@ -27,6 +27,7 @@ pub mod external;
 pub mod fleet;
 pub mod follow;
 pub mod header;
+pub mod health;
 pub mod limiter;
 pub mod metrics;
 pub mod notify;

@@ -21,8 +21,8 @@ pub const NODE_HEADER: &str = "x-flotilla-node";
 pub const EPOCH_HEADER: &str = "x-flotilla-epoch";
 /// Header of the gateway's answer to a join: which gateway it is, another one after each start.
 pub const GATEWAY_HEADER: &str = "x-flotilla-gateway";
-/// Header of a join: the gateways that the node is linked to already, with commas. One of them refuses
-/// with 409: several addresses may lead to one gateway, and each has one link.
+/// Header of a join: the gateways that the node is linked to already, with commas. One of them
+/// refuses with 409: several addresses may lead to one gateway, and each has one link.
 pub const LINKED_HEADER: &str = "x-flotilla-linked";
 /// Header: version of this protocol, [`VERSION`]; any other is refused with 426.
 pub const VERSION_HEADER: &str = "x-flotilla-version";
@@ -39,7 +39,7 @@ pub const STATUS_DEADLINE_MS: u64 = 3_000;
 pub const STATUS_LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// What a node is able to do right now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
     /// The engine is loading its model.
@@ -68,7 +68,7 @@ impl NodeState {
 }
 
 /// One model that a node serves.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelStatus {
     /// The name that clients use.
     pub id: String,
@@ -80,10 +80,10 @@ pub struct ModelStatus {
     pub created: u64,
 }
 
-/// Facts about a node, never commands. One line of the status stream.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Facts about a node, never commands. One line of the status stream, and the agent's `/health`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeStatus {
-    /// Version of the node link that it speaks, [`VERSION`].
+    /// Version of the node link that it speaks.
     #[serde(default)]
     pub version: u32,
     /// The node's name.
@@ -128,8 +128,8 @@ pub struct Vitals {
     pub kv_cells_in_use: u32,
     /// Of those, kept for prompts that begin alike.
     pub kv_cells_cached: u32,
-    /// Share of the last ten seconds in which something waited for a CPU, 0 to 1; this and the next two
-    /// are the kernel's pressure (PSI), where it measures that.
+    /// Share of the last ten seconds in which something waited for a CPU, 0 to 1; this and the next
+    /// two are the kernel's pressure (PSI), where it measures that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pressure_cpu: Option<f32>,
     /// The same for memory.

@@ -2,6 +2,8 @@
 
 use flotilla_gateway::admin::NodeList;
 use flotilla_gateway::admin::overview::{History, OVERVIEW_PATH, Overview, RECENT_PATH};
+use flotilla_gateway::health::FleetHealth;
+use inference_protocol::fleet::NodeStatus;
 use inference_protocol::openai;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
@@ -260,14 +262,20 @@ fn looking(types: &mut Types, paths: &mut Map<String, Value>) {
         json!([{"name": "model", "in": "path", "required": true, "schema": {"type": "string"}}]);
     paths.insert("/v1/models/{model}".into(), json!({"get": one}));
     let text = || json!({"text/plain": {"schema": {"type": "string"}}});
-    let object = || json!({"application/json": {"schema": {"type": "object"}}});
-    for (path, said, content) in [
-        ("/livez", "Whether it runs", text()),
-        ("/readyz", "Whether a node can take a request; 503 if none can", text()),
-        ("/health", "The fleet in numbers; 503 while no node can take a request", object()),
-        ("/openapi.json", "This description", object()),
+    let object = json!({"application/json": {"schema": {"type": "object"}}});
+    let numbers = json!({"oneOf": [types.answer::<FleetHealth>(), types.answer::<NodeStatus>()]});
+    let numbers = json!({"application/json": {"schema": numbers}});
+    let unready = "No request can be taken now";
+    for (path, said, content, unready) in [
+        ("/livez", "Whether it runs", text(), None),
+        ("/readyz", "Whether a request can be taken", text(), Some(unready)),
+        ("/health", "The gateway's fleet, or the agent's node, in numbers", numbers, Some(unready)),
+        ("/openapi.json", "This description", object, None),
     ] {
-        let mut operation = looks("gateway", said, content);
+        let mut operation = looks("gateway", said, content.clone());
+        if let Some(unready) = unready {
+            operation["responses"]["503"] = json!({"description": unready, "content": content});
+        }
         operation["security"] = json!([]);
         paths.insert(path.into(), json!({"get": operation}));
     }

@@ -210,9 +210,11 @@ async fn the_gateway_serves_the_description_and_tells_operators_what_it_describe
     let outside = "external: [{name: gpu, url: 'http://127.0.0.1:9/v1', models: [large], \
                    concurrent_max: 2}]\n";
     let fleet = Fleet::start(outside).await;
+    let empty = fleet.client.get("/health").await;
+    assert_eq!(empty.status, 503);
     let served = fleet.client.with_key(None).get("/openapi.json").await;
     assert_eq!((served.status, served.json()), (200, shipped()));
-    let _agent = fleet.join("a", &[]).await;
+    let agent = fleet.join("a", &[]).await;
     assert_eq!(fleet.client.chat(&chat("Hi")).await.status, 200);
     // A step is told when it is over.
     let steps = eventually("a step", async || {
@@ -225,7 +227,10 @@ async fn the_gateway_serves_the_description_and_tells_operators_what_it_describe
     for list in ["nodes", "external", "queue", "tenants"] {
         assert_ne!(overview[list], json!([]), "{list} in {overview}");
     }
-    for (kind, told) in [("NodeList", nodes), ("Overview", overview), ("History", history)] {
+    let (full, node) = (fleet.health().await, agent.client.get("/health").await.json());
+    let admin = [("NodeList", nodes), ("Overview", overview), ("History", history)];
+    let health = [("FleetHealth", empty.json()), ("FleetHealth", full), ("NodeStatus", node)];
+    for (kind, told) in admin.into_iter().chain(health) {
         let validator = validator(kind);
         assert!(validator.is_valid(&told), "{kind}: {:?} in {told}", validator.validate(&told));
     }
