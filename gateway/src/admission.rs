@@ -18,8 +18,8 @@ use turns::Turns;
 
 use crate::prefix::Prefix;
 
-/// Who waits asks for as much again meanwhile: without this, waits of an overload were foretold a third
-/// too short in simulations, and with more, those of a peak would be too long.
+/// Who waits asks for as much again meanwhile: without this, waits of an overload were foretold a
+/// third too short in simulations, and with more, those of a peak would be too long.
 const ASK_ON: f64 = 2.0;
 
 /// A waiting request's number; they grow.
@@ -44,6 +44,8 @@ pub struct Ticket<S> {
     pub prefix: Prefix,
     /// Since when it waits.
     pub since: Duration,
+    /// How long it would wait, as far as that was known then.
+    pub foretold: Option<Duration>,
     /// What an endpoint must be for it.
     pub seek: S,
     /// Whether an endpoint failed it already.
@@ -243,8 +245,8 @@ impl<S> Queue<S> {
     }
 
     /// The work for its model that is done before a new request of a tenant, about: all that failed
-    /// elsewhere, of the more urgent classes, and its own, and of the others of its class as much as
-    /// its own, as far as they have it or will ask for it meanwhile.
+    /// elsewhere, of the more urgent classes, and its own, and of the others of its class as much
+    /// as its own, as far as they have it or will ask for it meanwhile.
     pub fn work_ahead(&self, class: Class, tenant: &str, model: &str, work: f64) -> f64 {
         let retried = self.retried().filter(|ticket| ticket.model == model);
         let retried: f64 = retried.map(|ticket| ticket.work).sum();

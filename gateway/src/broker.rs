@@ -7,7 +7,8 @@ use std::time::Duration;
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
-use crate::admission::cost::{Costs, Size, Spent};
+use crate::admission::cost::pace::Took;
+use crate::admission::cost::{Costs, Size};
 use crate::admission::{Bounds, Class, Queue, Ticket, TicketId};
 use crate::budget::RetryBudget;
 use crate::fleet::{Choice, EndpointId, External, Fleet, Outcome, Outlook, Seek};
@@ -16,8 +17,8 @@ use crate::routing::Policy;
 use crate::spend::{Ledger, Prices};
 use crate::tally::{Decision, Lookup, Reason, Tally};
 
-/// How much of what a node holds of a prompt need not be computed: a request that had to wait goes where
-/// a slot is free, and that is there about half of the time.
+/// How much of what a node holds of a prompt need not be computed: a request that had to wait goes
+/// where a slot is free, and that is there about half of the time.
 const HELD_IS_FOUND: f64 = 0.5;
 
 /// What a request asks for.
@@ -140,11 +141,12 @@ impl<L> Broker<L> {
             Outlook::UnknownModel => return Err(Refused::UnknownModel),
             Outlook::NoNode => return Err(Refused::NoNode),
         }
-        let is_retried = want.is_retried();
-        if !is_retried && self.expected_wait(want, now).is_some_and(|wait| wait > patience) {
+        let (work, is_retried) = (self.work(want), want.is_retried());
+        // One that failed elsewhere goes before all others: what is foretold is not for it.
+        let foretold = if is_retried { None } else { self.wait_for(want, work, now) };
+        if foretold.is_some_and(|wait| wait > patience) {
             return Err(Refused::DeadlineUnmet);
         }
-        let work = self.work(want);
         self.next_ticket += 1;
         let id = self.next_ticket;
         let ticket = Ticket {
@@ -156,6 +158,7 @@ impl<L> Broker<L> {
             bytes: want.bytes,
             prefix: want.prefix.clone(),
             since: now,
+            foretold,
             seek: want.seek.clone(),
             is_retried,
         };
@@ -276,13 +279,16 @@ impl<L> Broker<L> {
         let (id, (endpoint, decision)) = bound?;
         self.tally.count(self.policy, decision);
         let ticket = self.queue.take(id)?;
+        self.tally.waited(ticket.foretold, now.saturating_sub(ticket.since));
         let binding = self.claim(endpoint, &ticket.model, &ticket.prefix, now)?;
         Some(Binding { id, ..binding })
     }
 
     /// A request waits no more.
-    pub fn withdraw(&mut self, id: TicketId) {
-        self.queue.remove(id);
+    pub fn withdraw(&mut self, id: TicketId, now: Duration) {
+        if let Some(ticket) = self.queue.remove(id) {
+            self.tally.gave_up(ticket.foretold, now.saturating_sub(ticket.since));
+        }
     }
 
     /// A slot is given back.
@@ -298,23 +304,26 @@ impl<L> Broker<L> {
         if endpoint.external.is_some() && !self.fleet.is_external_only(&binding.model.id) {
             return;
         }
-        let spent = Spent {
+        let took = Took {
             usage: used.usage,
             answers: used.answers,
             first: used.first.map(since),
             held: since(now),
             busy: f64::from(binding.busy + endpoint.busy()) / 2.0,
         };
-        self.costs.observe(&binding.model.id, size, &spent);
-        self.fleet.learn(binding.endpoint, &binding.model, &spent.took());
+        self.costs.observe(&binding.model.id, size, &took);
+        self.fleet.learn(binding.endpoint, &binding.model, &took);
     }
 
     /// How long a request would wait, once that is known at all; nothing while slots are free.
     pub fn expected_wait(&mut self, want: &Want<'_>, now: Duration) -> Option<Duration> {
+        self.wait_for(want, self.work(want), now)
+    }
+
+    fn wait_for(&mut self, want: &Want<'_>, work: f64, now: Duration) -> Option<Duration> {
         if self.fleet.is_open(want.model) {
             return None;
         }
-        let work = self.work(want);
         let ahead = self.queue.work_ahead(want.class, want.tenant, want.model, work);
         let nodes = || self.fleet.paces(want.model);
         self.costs.predict(want.model, ahead, now, nodes)

@@ -428,8 +428,9 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        let now = self.dispatcher.now();
         let mut core = self.dispatcher.lock();
-        core.broker.withdraw(self.id);
+        core.broker.withdraw(self.id, now);
         let sender = core.waiting.remove(&self.id);
         drop(core);
         drop(sender);

@@ -1,13 +1,11 @@
 //! PURE. What requests cost, learned from those that are over.
 //!
 //! The unit is about one generated token; a token of a prompt costs a fraction of that, which is
-//! learned for each model, as are the bytes of its tokens and the length of its answers. What a unit
-//! takes is each node's own ([`pace`]); a node that has not shown it yet counts as the others.
+//! learned for each model, as are the bytes of its tokens and the length of its answers. What a
+//! unit takes is each node's own ([`pace`]); a node that has not shown it yet counts as the others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-use inference_protocol::resume::Usage;
 
 pub mod pace;
 
@@ -58,35 +56,6 @@ impl Size {
     }
 }
 
-/// What an answered request has used.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spent {
-    /// Tokens.
-    pub usage: Usage,
-    /// Its answers.
-    pub answers: usize,
-    /// From its slot to its first token, if that was seen.
-    pub first: Option<Duration>,
-    /// From its slot to its end.
-    pub held: Duration,
-    /// Requests that were at work beside it, itself included.
-    pub busy: f64,
-}
-
-impl Spent {
-    /// The same, as a node's pace is learned from it.
-    pub fn took(&self) -> Took {
-        let Usage { prompt, completion, cached } = self.usage;
-        Took {
-            prompt: prompt.saturating_sub(cached) as f64,
-            answer: completion as f64 / self.answers.max(1) as f64,
-            first: self.first,
-            held: self.held,
-            busy: self.busy,
-        }
-    }
-}
-
 /// What was learned of a model.
 #[derive(Debug, Clone, Copy, Default)]
 struct Learned {
@@ -121,21 +90,20 @@ impl Learned {
         self.units(mean(self.prompt), mean(self.answer))
     }
 
-    fn observe(&mut self, size: &Size, spent: &Spent) {
-        let took = spent.took();
-        self.pace.observe(&took);
-        let Usage { prompt, completion, .. } = spent.usage;
-        if prompt > 0 {
-            let bytes = size.bytes / prompt as f64;
+    fn observe(&mut self, size: &Size, took: &Took) {
+        self.pace.observe(took);
+        if took.usage.prompt > 0 {
+            let bytes = size.bytes / took.usage.prompt as f64;
             self.bytes_per_token.add(bytes.clamp(BYTES_PER_TOKENS.0, BYTES_PER_TOKENS.1));
         }
         // One that its limit cut says only that it would have been longer.
-        let is_cut = took.answer >= size.answer_max;
-        if !is_cut || self.length.get().is_some_and(|length| took.answer > length) {
-            self.length.add(took.answer);
+        let answer = took.answer();
+        let is_cut = answer >= size.answer_max;
+        if !is_cut || self.length.get().is_some_and(|length| answer > length) {
+            self.length.add(answer);
         }
-        self.prompt.add(took.prompt);
-        self.answer.add(completion as f64);
+        self.prompt.add(took.prompt());
+        self.answer.add(took.usage.completion as f64);
     }
 
     fn look<'p>(
@@ -178,7 +146,7 @@ impl Costs {
     }
 
     /// A request was answered.
-    pub fn observe(&mut self, model: &str, size: &Size, spent: &Spent) {
+    pub fn observe(&mut self, model: &str, size: &Size, took: &Took) {
         if !self.0.contains_key(model) {
             if self.0.len() >= MODELS_MAX {
                 return;
@@ -186,7 +154,7 @@ impl Costs {
             self.0.insert(model.to_string(), Learned::default());
         }
         if let Some(learned) = self.0.get_mut(model) {
-            learned.observe(size, spent);
+            learned.observe(size, took);
         }
     }
 
@@ -207,8 +175,8 @@ impl Costs {
         let known = known.filter(|known| now.saturating_sub(known.at) < CAPACITY_AGE_MAX);
         let capacity = known.unwrap_or_else(|| learned.look(nodes(), now));
         learned.capacity = Some(capacity);
-        // Of so many at work the first ends after such a part of what one takes, if they are anywhere
-        // in theirs.
+        // Of so many at work the first ends after such a part of what one takes, if they are
+        // anywhere in theirs.
         let first = learned.mean_units() * capacity.slots / (capacity.slots + 1.0);
         Duration::try_from_secs_f64((first + ahead) / capacity.rate).ok()
     }
@@ -216,20 +184,22 @@ impl Costs {
 
 #[cfg(test)]
 mod tests {
+    use inference_protocol::resume::Usage;
+
     use super::*;
 
     const NOW: Duration = Duration::from_secs(9);
 
     /// A prompt of 100 tokens computed in one second, 51 tokens in 5 more.
-    fn spent() -> Spent {
+    fn took() -> Took {
         let usage = Usage { prompt: 100, completion: 51, cached: 0 };
         let (first, held) = (Some(Duration::from_secs(1)), Duration::from_secs(6));
-        Spent { usage, answers: 1, first, held, busy: 1.0 }
+        Took { usage, answers: 1, first, held, busy: 1.0 }
     }
 
     fn learned(count: usize) -> Costs {
         let mut costs = Costs::default();
-        (0..count).for_each(|_| costs.observe("m", &Size::new(400, None, 1), &spent()));
+        (0..count).for_each(|_| costs.observe("m", &Size::new(400, None, 1), &took()));
         costs
     }
 
@@ -265,9 +235,9 @@ mod tests {
     #[test]
     fn an_answer_that_was_cut_says_only_that_it_is_longer() {
         let mut costs = learned(9);
-        let cut = Usage { completion: 5, ..spent().usage };
+        let cut = Usage { completion: 5, ..took().usage };
         let size = Size::new(400, Some(5), 1);
-        (0..99).for_each(|_| costs.observe("m", &size, &Spent { usage: cut, ..spent() }));
+        (0..99).for_each(|_| costs.observe("m", &size, &Took { usage: cut, ..took() }));
         assert!(costs.units("m", &Size::new(400, None, 1), 0.0) > 51.0);
     }
 
@@ -287,15 +257,15 @@ mod tests {
     #[test]
     fn every_node_counts_by_its_own_pace() {
         let mut costs = learned(9);
-        let slow = Spent { held: spent().held * 5, first: Some(Duration::from_secs(5)), ..spent() };
+        let slow = Took { held: took().held * 5, first: Some(Duration::from_secs(5)), ..took() };
         let mut pace = Pace::default();
         let mut wait = |pace: Option<&Pace>, at: u64| {
             let now = NOW + Duration::from_secs(at);
             costs.predict("m", 0.0, now, || std::iter::once((1, pace))).unwrap().as_secs_f64()
         };
-        (0..SEEN_AT_NODE_MIN - 1).for_each(|_| pace.observe(&slow.took()));
+        (0..SEEN_AT_NODE_MIN - 1).for_each(|_| pace.observe(&slow));
         assert!(wait(Some(&pace), 0) < 3.3, "not known yet");
-        pace.observe(&slow.took());
+        pace.observe(&slow);
         assert!((14.5..16.0).contains(&wait(Some(&pace), 1)));
     }
 
@@ -303,7 +273,7 @@ mod tests {
     fn names_are_bounded() {
         let mut costs = Costs::default();
         let size = Size::new(1, None, 1);
-        (0..5000).for_each(|i| costs.observe(&i.to_string(), &size, &spent()));
+        (0..5000).for_each(|i| costs.observe(&i.to_string(), &size, &took()));
         assert_eq!(costs.0.len(), MODELS_MAX);
     }
 }

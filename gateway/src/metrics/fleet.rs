@@ -8,7 +8,7 @@ use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Result};
 use super::families::set;
 use crate::dispatcher::{NodeOverview, Overview};
 use crate::routing::Policy;
-use crate::tally::{Lookup, Reason};
+use crate::tally::{Forecast, Lookup, Reason};
 
 /// All of it, and this process.
 pub fn sheet(overview: &Overview) -> Result<Sheet> {
@@ -43,6 +43,17 @@ fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
     let retrying = overview.queue_depth.saturating_sub(lined_up);
     let help = "Requests that wait for another node.";
     maker.gauge("gateway_retries_waiting", help)?.set(retrying as i64);
+    let forecasts = maker.counters(
+        "gateway_wait_forecasts_total",
+        "Requests that waited, by how what was foretold of that came out: right within half of it \
+         or a second, too long (others may be refused without need), or too short (others may wait \
+         in vain).",
+        &["result"],
+    )?;
+    for forecast in Forecast::ALL {
+        let count = overview.tally.forecasts(forecast);
+        forecasts.with_label_values(&[forecast.name()]).inc_by(count);
+    }
     let help = "Slots that this gateway holds, anywhere.";
     maker.gauge("gateway_leases", help)?.set(i64::from(overview.totals.leases));
     Ok(())

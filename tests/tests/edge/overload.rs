@@ -1,20 +1,22 @@
-//! Ten times more requests than the nodes can answer. Nodes take a fixed time for an answer, so that
-//! what they can do is known; requests arrive at a steady rate, whatever became of those before.
+//! Ten times more requests than the nodes can answer. Nodes take a fixed time for an answer, so
+//! that what they can do is known; requests arrive at a steady rate, whatever became of those
+//! before.
 //!
-//! `make overload` runs two minutes of it and prints what it measured; the test is shorter, and asserts
-//! what does not depend on how busy the machine is.
+//! `make overload` runs two minutes of it and prints what it measured; the test is shorter, and
+//! asserts what does not depend on how busy the machine is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fleet_tests::mock_node::{Asked, MockNode, healthy};
-use fleet_tests::process::Fleet;
+use fleet_tests::process::{Fleet, metric};
 use fleet_tests::{chat, eventually, streamed};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use inference_protocol::resume::{Mark, Usage};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
@@ -53,14 +55,23 @@ async fn passes(time: Duration) {
     ticks.tick().await;
 }
 
+/// Two tokens, with marks, as an agent writes them: the gateway learns from them what requests take.
 async fn answer(asked: Asked) {
     let stream = asked.stream();
     passes(FIRST_TOKEN).await;
-    let said = json!({"choices": [{"index": 0, "delta": {"content": "a"}}]});
-    if stream.offer(format!("data: {said}\n\n")).await {
+    if stream.offer(piece(1)).await {
         passes(ANSWER - FIRST_TOKEN).await;
-        stream.offer("data: [DONE]\n\n").await;
+        let mut end = piece(2);
+        Mark::Usage(Usage { prompt: 20, completion: 2, cached: 0 }).write(&mut end);
+        stream.offer(end + "data: [DONE]\n\n").await;
     }
+}
+
+fn piece(token: u32) -> String {
+    let mut event = String::new();
+    Mark::Tokens { choice: 0, tokens: vec![token] }.write(&mut event);
+    let said = json!({"choices": [{"index": 0, "delta": {"content": "a"}}]});
+    format!("{event}data: {said}\n\n")
 }
 
 /// What became of a request.
@@ -145,8 +156,8 @@ async fn arrive(fleet: &Fleet, rate: f64, time: Duration) -> Vec<Outcome> {
     running.join_all().await
 }
 
-/// What the nodes really do in a second behind this gateway, when there is always somebody who waits:
-/// twice as many clients as slots, each of which asks again as soon as it is answered.
+/// What the nodes really do in a second behind this gateway, when there is always somebody who
+/// waits: twice as many clients as slots, each of which asks again as soon as it is answered.
 async fn capacity(fleet: &Fleet) -> f64 {
     let key = Arc::new(format!("Bearer {}", fleet.key));
     let (mut running, begun) = (JoinSet::new(), Instant::now());
@@ -176,6 +187,16 @@ fn percentile(mut times: Vec<Duration>, share: f64) -> f64 {
 fn first_tokens(outcomes: &[Outcome]) -> Vec<Duration> {
     let interactive = outcomes.iter().filter(|o| o.class == "interactive" && o.refused.is_none());
     interactive.map(|o| o.first).collect()
+}
+
+/// The share of waits that came out as foretold.
+async fn forecasts_right(fleet: &Fleet) -> f64 {
+    let count = async |result: &str| {
+        let series = format!("gateway_wait_forecasts_total{{result=\"{result}\"}}");
+        metric(&fleet.admin, &series).await
+    };
+    let right = count("right").await;
+    right / (right + count("too_long").await + count("too_short").await)
 }
 
 fn tell(name: &str, value: f64, aim: &str) {
@@ -215,7 +236,10 @@ async fn ten_times_too_many_requests_are_answered_or_refused_and_then_it_is_over
     tell("overload_refusal_max_ms", percentile(refusals, 1.0), "< 100");
     tell("overload_interactive_ttft_p95_over_unloaded", ratio, "<= 2");
     tell("overload_memory_growth_mib", grown, "flat");
+    let unmet = outcomes.iter().filter(|o| o.refused.as_deref() == Some("deadline_unmet")).count();
+    tell("overload_deadline_unmet_share", unmet as f64 / outcomes.len() as f64, "-");
     tell("overload_timed_out_share", late as f64 / outcomes.len() as f64, "-");
+    tell("overload_forecasts_right_share", forecasts_right(&fleet).await, "-");
 
     for outcome in &outcomes {
         let refused = outcome.refused.as_deref();

@@ -3,6 +3,7 @@
 use fleet_tests::mock_node::{MockNode, healthy};
 use fleet_tests::process::{Fleet, metric};
 use fleet_tests::{chat, eventually, streamed};
+use flotilla_gateway::tally::Forecast;
 use inference_protocol::fleet::Vitals;
 
 async fn told(fleet: &Fleet) -> String {
@@ -30,6 +31,40 @@ async fn a_request_that_waits_in_vain_counts_for_its_model_and_as_our_fault() {
     tells(&fleet, "gateway_refusals_total{reason=\"queue_timeout\",tenant=\"test\"} 1").await;
     held.answer("done");
     assert_eq!(holds.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn whether_waits_were_foretold_rightly_is_told() {
+    let fleet = Fleet::start("").await;
+    let mut a = MockNode::join(fleet.client.address(), healthy("a", 1)).await;
+    fleet.wait_for_slots("a").await;
+    let ask = || {
+        let client = fleet.client.clone();
+        tokio::spawn(async move { client.chat(&chat("one")).await.status })
+    };
+    let answer = r#"{"choices": [], "usage": {"completion_tokens": 1, "total_tokens": 5}}"#;
+    for _ in 0..10 {
+        let asked = ask();
+        a.asked().await.reply(200, "application/json", answer.into());
+        assert_eq!(asked.await.unwrap(), 200);
+        fleet.wait_for_slots("a").await;
+    }
+    let runs = ask();
+    let held = a.asked().await;
+    let waits = ask();
+    tells(&fleet, "gateway_queue_depth{class=\"standard\"} 1").await;
+    held.answer("done");
+    a.asked().await.answer("done");
+    assert_eq!([runs.await.unwrap(), waits.await.unwrap()], [200, 200]);
+    let all = async || {
+        let mut counts = Vec::new();
+        for result in Forecast::ALL.map(Forecast::name) {
+            let series = format!("gateway_wait_forecasts_total{{result=\"{result}\"}}");
+            counts.push(metric(&fleet.admin, &series).await);
+        }
+        counts.into_iter().sum::<f64>()
+    };
+    eventually("the forecast", async || (all().await == 1.0).then_some(())).await;
 }
 
 #[tokio::test]

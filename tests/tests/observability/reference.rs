@@ -7,7 +7,7 @@ use flotilla_gateway::admission::Class;
 use flotilla_gateway::edge::Closed;
 use flotilla_gateway::metrics::EndpointKind;
 use flotilla_gateway::routing::Policy;
-use flotilla_gateway::tally::{Lookup, Reason};
+use flotilla_gateway::tally::{Forecast, Lookup, Reason};
 use inference_protocol::fleet::NodeState;
 
 use super::read;
@@ -71,11 +71,13 @@ fn closed_sets() -> String {
     row("`policy`", Policy::ALL.map(Policy::name).to_vec());
     row("`reason` of routing decisions", Reason::ALL.map(Reason::name).to_vec());
     row("`result` of prefix lookups", Lookup::ALL.map(Lookup::name).to_vec());
+    row("`result` of forecasts", Forecast::ALL.map(Forecast::name).to_vec());
     row("`reason` of closed connections", Closed::ALL.map(Closed::name).to_vec());
     text
 }
 
-/// The reference, with its tables as the code makes them: what stands between two marks is replaced.
+/// The reference, with its tables as the code makes them: what stands between two marks is
+/// replaced.
 fn current(text: &str) -> String {
     let mut text = text.to_string();
     let parts =

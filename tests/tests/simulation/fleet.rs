@@ -16,6 +16,7 @@ use flotilla_gateway::broker::{Binding, Broker, Used, Want};
 use flotilla_gateway::fleet::{Outcome, Seek};
 use flotilla_gateway::prefix::Prefix;
 use flotilla_gateway::routing::Policy;
+use flotilla_gateway::tally::Tally;
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 use inference_protocol::resume::Usage;
 use rand_core::{Rng, SeedableRng};
@@ -183,9 +184,11 @@ impl Scene {
         self.run(router).waits()
     }
 
-    /// How long turns waited for a slot, and should have waited by what the gateway foretold.
-    pub fn foretold(&self, policy: Policy) -> Vec<(f64, f64)> {
-        self.run(Router::Flotilla(policy)).foretold
+    /// How long turns waited for a slot, and should have waited by what the gateway foretold; and
+    /// what it says of that.
+    pub fn foretold(&self, policy: Policy) -> (Vec<(f64, f64)>, Tally) {
+        let run = self.run(Router::Flotilla(policy));
+        (run.foretold, run.broker.tally)
     }
 
     fn run(&self, router: Router) -> Run<'_> {

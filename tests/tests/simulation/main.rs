@@ -9,6 +9,7 @@ mod storm;
 
 use fleet::{Router, Scene, Waits};
 use flotilla_gateway::routing::Policy;
+use flotilla_gateway::tally::Forecast;
 use storm::{Bug, Report, storm};
 
 /// Seeds that a figure is the median of.
@@ -70,29 +71,35 @@ fn the_other_policies_are_no_worse_than_a_plain_proxy() {
 }
 
 /// How far what is foretold of waits of more than a second is from them, as a part of them: the
-/// median; and all that was foretold over all that was waited.
-fn wait_errors(load: f64, seed: u64) -> [f64; 2] {
+/// median; all that was foretold over all that was waited; and the part of all forecasts that the
+/// gateway's metrics call right.
+fn wait_errors(load: f64, seed: u64) -> [f64; 3] {
     let mut scene = Scene::new(50, load, 600.0, seed);
     scene.limits_are_told = false;
-    let mut waits = scene.foretold(Policy::default());
+    let (mut waits, tally) = scene.foretold(Policy::default());
+    let [right, long, short] = Forecast::ALL.map(|forecast| tally.forecasts(forecast));
+    assert_eq!(waits.len() as u64, right + long + short);
     waits.retain(|(waited, _)| *waited > 1.0);
     assert!(waits.len() > 1_000, "seed {seed}: only {} wait", waits.len());
     let [waited, foretold] =
         [0, 1].map(|i| waits.iter().map(|wait| [wait.0, wait.1][i]).sum::<f64>());
     let errors = waits.iter().map(|(waited, foretold)| (foretold - waited).abs() / waited);
-    [median(errors.collect()), foretold / waited]
+    [median(errors.collect()), foretold / waited, right as f64 / (right + long + short) as f64]
 }
 
 #[test]
 fn waits_are_foretold_on_mixed_nodes_whose_answers_tell_no_length() {
     for (load, percent) in [(1.3, 130), (2.0, 200)] {
-        let all: Vec<[f64; 2]> = seeds().into_iter().map(|seed| wait_errors(load, seed)).collect();
-        let [error, ratio] = [0, 1].map(|i| median(all.iter().map(|one| one[i]).collect()));
+        let all: Vec<[f64; 3]> = seeds().into_iter().map(|seed| wait_errors(load, seed)).collect();
+        let [error, ratio, right] =
+            [0, 1, 2].map(|i| median(all.iter().map(|one| one[i]).collect()));
         let how = format!(
             "waits of more than a second for a slot of 50 mixed nodes at {percent} % load, in \
              simulated time: what was foretold on arrival against what came; median of seeds"
         );
-        for (name, value) in [("error", error), ("foretold_over_waited", ratio)] {
+        for (name, value) in
+            [("error", error), ("foretold_over_waited", ratio), ("forecasts_right", right)]
+        {
             let name = format!("wait_{name}_at_{percent}");
             println!(
                 "{}",
@@ -100,6 +107,7 @@ fn waits_are_foretold_on_mixed_nodes_whose_answers_tell_no_length() {
             );
         }
         assert!(error < 0.25 && (0.7..1.4).contains(&ratio), "{percent} %: {error}, {ratio}");
+        assert!(right > 0.8, "{percent} %: {right}");
     }
 }
 

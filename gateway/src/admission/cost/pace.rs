@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use inference_protocol::resume::Usage;
+
 /// Weight of the newest request.
 const SMOOTHING: f64 = 0.1;
 /// What is assumed of a token of a prompt beside one of an answer, until both were measured.
@@ -30,11 +32,6 @@ impl Mean {
     /// The mean, once there is a value.
     pub fn get(self) -> Option<f64> {
         (self.seen > 0).then_some(self.value)
-    }
-
-    /// How many values there were.
-    pub fn seen(self) -> u32 {
-        self.seen
     }
 }
 
@@ -76,16 +73,28 @@ impl Line {
 /// What an answered request took of a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Took {
-    /// Tokens of its prompt that were computed.
-    pub prompt: f64,
-    /// Tokens of each of its answers.
-    pub answer: f64,
+    /// Tokens.
+    pub usage: Usage,
+    /// Its answers.
+    pub answers: usize,
     /// From its slot to its first token, if that was seen.
     pub first: Option<Duration>,
     /// From its slot to its end.
     pub held: Duration,
     /// Requests that were at work there, itself included.
     pub busy: f64,
+}
+
+impl Took {
+    /// Tokens of its prompt that were computed.
+    pub fn prompt(&self) -> f64 {
+        self.usage.prompt.saturating_sub(self.usage.cached) as f64
+    }
+
+    /// Tokens of each of its answers.
+    pub fn answer(&self) -> f64 {
+        self.usage.completion as f64 / self.answers.max(1) as f64
+    }
 }
 
 /// How fast a node works. See the module.
@@ -102,21 +111,21 @@ impl Pace {
     /// Learns from a request. Where its first token was not seen, what is known of prompts is
     /// taken off.
     pub fn observe(&mut self, took: &Took) {
-        let held = took.held.as_secs_f64();
+        let (prompt, answer, held) = (took.prompt(), took.answer(), took.held.as_secs_f64());
         self.seen = self.seen.saturating_add(1);
-        if took.answer < 1.0 {
-            return self.prefill.add(held / took.prompt.max(1.0));
+        if answer < 1.0 {
+            return self.prefill.add(held / prompt.max(1.0));
         }
         let token = match took.first.map(|first| first.as_secs_f64()) {
             Some(first) => {
-                self.prefill.add(first / took.prompt.max(1.0));
+                self.prefill.add(first / prompt.max(1.0));
                 // The first of them ends the prefill.
-                if took.answer < 2.0 {
+                if answer < 2.0 {
                     return;
                 }
-                (held - first).max(0.0) / (took.answer - 1.0)
+                (held - first).max(0.0) / (answer - 1.0)
             }
-            None => held / (took.answer + took.prompt * self.prompt_share()),
+            None => held / (answer + prompt * self.prompt_share()),
         };
         self.decode.add(took.busy.max(1.0), token);
     }
@@ -152,11 +161,13 @@ mod tests {
 
     /// A node that computes 100 tokens of a prompt in a second, and writes 10 alone, half as many
     /// for each beside two others.
-    fn took(prompt: f64, answer: f64, busy: f64) -> Took {
-        let first = prompt / 100.0;
+    fn took(prompt: u64, completion: u64, busy: f64) -> Took {
+        let usage = Usage { prompt: prompt + 7, completion, cached: 7 };
+        let first = prompt as f64 / 100.0;
         let token = 0.1 * (1.0 + (busy - 1.0) / 2.0);
-        let held = Duration::from_secs_f64(first + token * (answer - 1.0));
-        Took { prompt, answer, first: Some(Duration::from_secs_f64(first)), held, busy }
+        let held = Duration::from_secs_f64(first + token * (completion as f64 - 1.0));
+        let first = Some(Duration::from_secs_f64(first));
+        Took { usage, answers: 1, first, held, busy }
     }
 
     #[test]
@@ -164,7 +175,7 @@ mod tests {
         let mut pace = Pace::default();
         assert_eq!(pace.seconds(1.0, 1.0, 1.0), None);
         for i in 0..40 {
-            pace.observe(&took(f64::from(50 + i), 20.0, f64::from(1 + i % 3)));
+            pace.observe(&took(50 + i, 20, (1 + i % 3) as f64));
         }
         let near = |seconds: Option<f64>, right: f64| (seconds.unwrap() / right - 1.0).abs() < 0.01;
         assert!(near(pace.seconds(200.0, 0.0, 1.0), 2.0));
@@ -177,27 +188,28 @@ mod tests {
     #[test]
     fn company_that_never_changes_tells_nothing_of_other_company() {
         let mut pace = Pace::default();
-        (0..9).for_each(|_| pace.observe(&took(10.0, 11.0, 3.0)));
+        (0..9).for_each(|_| pace.observe(&took(10, 11, 3.0)));
         assert_eq!(pace.seconds(0.0, 10.0, 3.0), pace.seconds(0.0, 10.0, 1.0));
     }
 
     #[test]
     fn answers_without_a_first_token_and_prompts_without_an_answer_count_too() {
         let mut pace = Pace::default();
-        let whole = Took { first: None, held: Duration::from_secs(3), ..took(100.0, 20.0, 1.0) };
+        let whole = Took { first: None, held: Duration::from_secs(3), ..took(100, 20, 1.0) };
         pace.observe(&whole);
         let seconds = pace.seconds(100.0, 20.0, 1.0).unwrap();
         assert!((seconds - 3.0).abs() < 1e-9, "{seconds}: by what is assumed");
         let mut pace = Pace::default();
-        pace.observe(&Took { answer: 0.0, first: None, ..whole });
+        let usage = Usage { completion: 0, ..whole.usage };
+        pace.observe(&Took { usage, ..whole });
         assert_eq!(pace.seconds(200.0, 0.0, 1.0), Some(6.0));
     }
 
     #[test]
     fn what_changes_is_learned() {
         let mut pace = Pace::default();
-        (0..50).for_each(|_| pace.observe(&took(10.0, 11.0, 1.0)));
-        let slow = took(10.0, 11.0, 1.0);
+        (0..50).for_each(|_| pace.observe(&took(10, 11, 1.0)));
+        let slow = took(10, 11, 1.0);
         let slow = Took { held: slow.held * 3, first: slow.first.map(|first| first * 3), ..slow };
         (0..50).for_each(|_| pace.observe(&slow));
         assert!((2.9..3.1).contains(&(pace.seconds(0.0, 10.0, 1.0).unwrap())));

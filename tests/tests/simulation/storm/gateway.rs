@@ -177,7 +177,7 @@ impl Gateway {
         }
         match self.line_up(number, &seek, deadline, now) {
             Ok(id) => self.requests[number].state = State::Waiting(id),
-            Err(_) => self.end(number, Ended::Refused),
+            Err(_) => self.end(number, Ended::Refused, now),
         }
     }
 
@@ -196,22 +196,22 @@ impl Gateway {
         Ok(id)
     }
 
-    fn end(&mut self, number: usize, how: Ended) {
+    fn end(&mut self, number: usize, how: Ended, now: f64) {
         if self.requests[number].is_done() {
             self.violated(format!("request {number} ends twice: {how:?}"));
         }
         self.requests[number].state = State::Done(how);
-        self.stay(number);
+        self.stay(number, now);
         if let Some(what) = self.requests[number].complaint() {
             self.violated(format!("request {number} has {what}"));
         }
     }
 
     /// It lines up for no other node any more.
-    fn stay(&mut self, number: usize) {
+    fn stay(&mut self, number: usize, now: f64) {
         if let Some((id, _)) = self.requests[number].moving.take() {
             self.tickets.remove(&id);
-            self.broker.withdraw(id);
+            self.broker.withdraw(id, at(now));
         }
     }
 
@@ -219,7 +219,7 @@ impl Gateway {
     pub fn expire(&mut self, number: usize, now: f64) {
         let request = &self.requests[number];
         if request.moving.is_some_and(|(_, deadline)| now + 1e-6 >= deadline) {
-            self.stay(number);
+            self.stay(number, now);
         }
         let request = &self.requests[number];
         let State::Waiting(id) = request.state else { return };
@@ -227,10 +227,10 @@ impl Gateway {
             return;
         }
         self.tickets.remove(&id);
-        self.broker.withdraw(id);
+        self.broker.withdraw(id, at(now));
         let error = Error::QueueTimeout { retry_after_seconds: 1 };
         let error = self.requests[number].pursuit.gives_up(error);
-        self.end(number, Ended::Failed(error));
+        self.end(number, Ended::Failed(error), now);
     }
 
     /// Its client is gone.
@@ -241,7 +241,7 @@ impl Gateway {
                 let id = *id;
                 self.tickets.remove(&id);
                 if self.bug != Bug::LeakWhenGrantIsLate {
-                    self.broker.withdraw(id);
+                    self.broker.withdraw(id, at(now));
                 }
             }
             State::Running(Running { binding, node, job, .. }) => {
@@ -252,7 +252,7 @@ impl Gateway {
                 }
             }
         }
-        self.end(number, Ended::ClientLeft);
+        self.end(number, Ended::ClientLeft, now);
     }
 
     fn release(&mut self, binding: &Binding, outcome: Outcome, now: f64) {
@@ -376,7 +376,7 @@ impl Gateway {
             if bug == Bug::ReleaseTwice {
                 self.release(&binding, Outcome::Answered, now);
             }
-            self.end(number, Ended::Complete);
+            self.end(number, Ended::Complete, now);
         }
     }
 
@@ -401,13 +401,13 @@ impl Gateway {
         if bug != Bug::LeakWhenAttemptFails {
             self.release(&binding, outcome_of(&error), now);
         }
-        self.stay(number);
+        self.stay(number, now);
         let request = &mut self.requests[number];
         request.killed += usize::from(error == Error::EngineLost);
         request.failed.push(at.attempt);
         let was_begun = request.progress.tokens() > 0;
         if bug == Bug::EndSilently && was_begun {
-            return self.end(number, Ended::Complete);
+            return self.end(number, Ended::Complete, now);
         }
         let mut failed = request.pursuit.failed(&at, is_resumable, error.clone());
         if error.costs_a_retry() && !self.broker.retries.take(Duration::from_secs_f64(now)) {
@@ -421,7 +421,7 @@ impl Gateway {
             _ => {}
         }
         match failed {
-            Err(error) => self.end(number, Ended::Failed(error)),
+            Err(error) => self.end(number, Ended::Failed(error), now),
             Ok(()) => {
                 request.deadline = request.deadline.max(now + RESUME);
                 request.state = State::New;
