@@ -9,7 +9,7 @@ use fleet_tests::wire::Wire;
 use fleet_tests::{chat, eventually, streamed};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -42,6 +42,7 @@ enum Death {
 struct Node {
     name: String,
     agent: Agent,
+    engine: Pid,
     wire: Wire,
 }
 
@@ -49,7 +50,7 @@ impl Node {
     async fn start(fleet: &Fleet, name: &str) -> Self {
         let wire = Wire::to(fleet.client.address()).await;
         let agent = join(fleet, name, &wire).await;
-        Self { name: name.into(), agent, wire }
+        Self { name: name.into(), engine: agent.engine(), agent, wire }
     }
 
     /// Dies; what has to be awaited until it has lived again is the caller's.
@@ -57,18 +58,21 @@ impl Node {
         match death {
             Death::Machine => self.agent.kill(),
             Death::Link => self.wire.cut(),
-            Death::Engine => drop(kill_process(self.agent.engine(), Signal::KILL)),
+            Death::Engine => drop(kill_process(self.engine, Signal::KILL)),
             Death::Stop => {
-                let engine = self.agent.engine();
                 self.agent.server.signal(Signal::STOP);
-                let _ = kill_process(engine, Signal::STOP);
+                let _ = kill_process(self.engine, Signal::STOP);
             }
         }
     }
 
     /// Its engine stands still: what is asked of it gets no first token.
     fn holds_its_breath(&self) {
-        kill_process(self.agent.engine(), Signal::STOP).unwrap();
+        kill_process(self.engine, Signal::STOP).unwrap();
+    }
+
+    fn breathes(&self) {
+        kill_process(self.engine, Signal::CONT).unwrap();
     }
 
     async fn lives_again(&mut self, fleet: &Fleet, death: Death) {
@@ -76,6 +80,12 @@ impl Node {
             self.agent.kill();
             self.agent = join(fleet, &self.name, &self.wire).await;
         }
+        let dead = matches!(death, Death::Engine).then_some(self.engine);
+        self.engine = eventually("a living engine", async || {
+            let engines = self.agent.server.children();
+            engines.into_iter().find(|engine| Some(*engine) != dead)
+        })
+        .await;
         fleet.wait_for_slots(&self.name).await;
     }
 }
@@ -152,6 +162,13 @@ async fn again(client: &Client) -> [u64; 2] {
     })
 }
 
+/// A long run that fails is known to have come so far.
+fn tell_now_and_then(deaths: u64, hits: u64) {
+    if deaths.is_multiple_of(100) {
+        eprintln!("{deaths} deaths, {hits} of them counted");
+    }
+}
+
 #[tokio::test]
 async fn nodes_that_die_again_and_again_are_not_noticed() {
     let kills = wanted(KILLS);
@@ -181,6 +198,7 @@ async fn nodes_that_die_again_and_again_are_not_noticed() {
         let after = again(&fleet.admin).await;
         deaths += 1;
         hits += u64::from(after.iter().sum::<u64>() > before.iter().sum());
+        tell_now_and_then(deaths, hits);
     }
     let [retries, resumes] = again(&fleet.admin).await;
     let seconds = begun.elapsed().as_secs();
@@ -198,14 +216,13 @@ async fn nodes_that_die_before_the_first_token_are_not_noticed() {
     let mut nodes = nodes(&fleet).await;
     let mut rng = Pcg64::seed_from_u64(2);
     let mut pick = move |n: u64| rng.next_u64() % n;
-    let (begun, mut answers, mut hits) = (Instant::now(), 0, 0);
+    let (begun, mut answers, mut hits, mut deaths) = (Instant::now(), 0, 0, 0);
     while hits < kills {
         // A node whose link was cut may still be letting go of what came over it.
         all_slots_are_given_back(&fleet).await;
         let [before, _] = again(&fleet.admin).await;
         let victim = &mut nodes[pick(NODES as u64) as usize];
         victim.holds_its_breath();
-        let engine = victim.agent.engine();
         let mut clients = JoinSet::new();
         (0..CLIENTS).for_each(|_| drop(clients.spawn(ask(fleet.client.clone(), pick(1000)))));
         let busy = format!("gateway_node_slots_busy{{node=\"{}\"}}", victim.name);
@@ -219,15 +236,18 @@ async fn nodes_that_die_before_the_first_token_are_not_noticed() {
             answers += 1;
         }
         if matches!(death, Death::Link) {
-            kill_process(engine, Signal::CONT).unwrap();
+            victim.breathes();
         }
         victim.lives_again(&fleet, death).await;
         let [after, _] = again(&fleet.admin).await;
+        deaths += 1;
         hits += u64::from(after > before);
+        tell_now_and_then(deaths, hits);
     }
     let ([retries, resumes], seconds) = (again(&fleet.admin).await, begun.elapsed().as_secs());
     eprintln!(
-        "{hits} deaths: {answers} answers, {retries} retries, {resumes} resumes, {seconds} s"
+        "{deaths} deaths, {hits} of them before a first token: {answers} answers, {retries} retries, \
+         {resumes} resumes, {seconds} s"
     );
     assert_eq!(resumes, 0, "none had begun");
     all_slots_are_given_back(&fleet).await;
