@@ -8,6 +8,7 @@ CHOICE := --release --locked --workspace
 SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node grafana page)
 # What binaries that are installed tell in their metrics.
 REVISION := FLOTILLA_REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+TRAINED = $(if $(PGO),CARGO="$(CARGO)" $(REVISION) scripts/pgo.sh $(TARGET))
 BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
@@ -19,9 +20,11 @@ CHART := target/chart/done target/chart/node/done
 .NOTPARALLEL:
 
 ## The binaries as they are installed, in target/dist: optimised across crates. llama.cpp is compiled
-## once more for this.
+## once more for this. PGO=1 compiles the gateway twice more, to optimise it by what it does under
+## load; so for all that is made of it (PGO=1 deb, bench-gateway, overload).
 dist: setup
 	$(REVISION) $(CARGO) build --profile dist --locked --workspace --bins
+	$(TRAINED)
 
 ## Debian packages of both, in target/deb.
 deb: dist
@@ -29,6 +32,7 @@ deb: dist
 
 dist-gateway: setup
 	$(REVISION) $(CARGO) build --profile dist --locked --package flotilla-gateway
+	$(TRAINED)
 
 ## A gateway, two nodes and one streamed chat. ONCE=1 stops after the answer, PORT= is the
 ## gateway's.
@@ -162,7 +166,7 @@ bench-engine: build
 ## its routing is worth, in simulated time: one line of JSON for each figure. Two minutes.
 bench-gateway: dist-gateway
 	@FLOTILLA_BINARIES=$(abspath $(TARGET))/dist \
-	    $(CARGO) test $(CHOICE) --test bench_gateway -- --ignored --nocapture 2>/dev/null | grep '^{'
+	    $(CARGO) test $(CHOICE) --test bench_gateway -- --ignored --nocapture figures 2>/dev/null | grep '^{'
 	@$(CARGO) test $(CHOICE) --test simulation -- --nocapture 2>/dev/null | grep '^{'
 
 ## Mixed traffic for MINUTES against one agent: fails if memory grows or anything stays in flight.

@@ -69,6 +69,20 @@ fn figures() {
     choice::figures();
 }
 
+#[test]
+#[ignore = "a compiler learns from it: make dist PGO=1"]
+fn training() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let gateway = proxies::gateway(stub::start()).await;
+        assert!(load::requests(&gateway, CONNECTIONS, 2 * TURN).await > 0);
+        assert!(load::streams(&gateway, STREAMS).await > 0);
+        load::latencies(&gateway, TURN).await;
+        // A process that is killed leaves nothing of what it learned.
+        gateway.stops().await;
+    });
+}
+
 fn line(proxies: &[Proxy], values: &[f64], name: &str, unit: &str, what: &str) {
     for (proxy, value) in proxies.iter().zip(values).filter(|(proxy, _)| proxy.is_proxy()) {
         let how = format!("{what}, median of {ROUNDS} turns");

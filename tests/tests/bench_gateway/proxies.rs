@@ -43,6 +43,14 @@ impl Proxy {
         self.process.is_some()
     }
 
+    /// Ends by itself, if it is the gateway.
+    pub async fn stops(mut self) {
+        if let Some(Process::Gateway(server)) = &mut self.process {
+            server.signal(Signal::TERM);
+            assert_eq!(server.ended().await, Some(0), "{}", server.log());
+        }
+    }
+
     /// CPU time of its process and its workers.
     pub fn cpu_seconds(&self) -> f64 {
         let pid = match &self.process {
@@ -128,7 +136,8 @@ async fn haproxy(upstream: SocketAddr) -> Proxy {
     spawned("haproxy", Command::new("haproxy").arg("-f").arg(config), address, folder).await
 }
 
-async fn gateway(upstream: SocketAddr) -> Proxy {
+/// The gateway before an upstream, with limits on and one thread for traffic.
+pub async fn gateway(upstream: SocketAddr) -> Proxy {
     let folder = Folder::new();
     let limits = ["--requests-per-minute", "100000000", "--tokens-per-minute", "4000000000"];
     let made = run("flotilla-gateway", &[&["key", "new", "--name", "bench"][..], &limits].concat());

@@ -1,6 +1,7 @@
 //! The demo, and every command of the README, as a newcomer would run them.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use fleet_tests::process::{Agent, Folder, Server, binary, run};
@@ -241,4 +242,18 @@ fn both_programs_explain_themselves() {
         assert_eq!(run(program, &["--version"]).code, Some(0));
         assert_eq!(run(program, &["--no-such-flag"]).code, Some(64));
     }
+}
+
+#[test]
+fn a_build_that_is_to_be_trained_says_what_it_lacks() {
+    let folder = Folder::new();
+    let text = "#!/bin/sh\necho 'host: x86_64-unknown-linux-gnu'\necho 'LLVM version: 999.1.2'\n";
+    let rustc = folder.write("rustc", text);
+    std::fs::set_permissions(rustc, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let mut script = Command::new(root().join("scripts/pgo.sh"));
+    let ran = script.arg(folder.path()).env("PATH", path).env("CARGO", "false").output().unwrap();
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    assert!(said.contains("llvm-profdata 999 is missing") && said.contains("llvm-999"), "{said}");
 }
