@@ -222,6 +222,11 @@ impl<S> Queue<S> {
         first.map(|(.., head)| head)
     }
 
+    /// A request that waits.
+    pub fn get(&self, id: TicketId) -> Option<&Ticket<S>> {
+        self.tickets.get(&id)
+    }
+
     /// Requests that failed on a node and wait for another, the newest first.
     pub fn retried(&self) -> impl Iterator<Item = &Ticket<S>> {
         self.retried.iter().filter_map(|id| self.tickets.get(id))

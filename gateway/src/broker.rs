@@ -339,6 +339,11 @@ impl<L> Broker<L> {
         self.queue.bounds().depth_max
     }
 
+    /// A request that waits.
+    pub fn waiting(&self, id: TicketId) -> Option<&Ticket<Seek>> {
+        self.queue.get(id)
+    }
+
     /// Requests that wait.
     pub fn depth(&self) -> usize {
         self.queue.depth()

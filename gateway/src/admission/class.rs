@@ -50,7 +50,7 @@ impl Class {
 
     /// Shares of the slots while all classes wait. The lesser ones are slowed down and never
     /// starved.
-    pub(super) fn weight(self) -> f64 {
+    pub fn weight(self) -> f64 {
         match self {
             Self::Interactive => 16.0,
             Self::Standard => 4.0,

@@ -55,7 +55,8 @@ async fn passes(time: Duration) {
     ticks.tick().await;
 }
 
-/// Two tokens, with marks, as an agent writes them: the gateway learns from them what requests take.
+/// Two tokens, with marks, as an agent writes them: the gateway learns from them what requests
+/// take.
 async fn answer(asked: Asked) {
     let stream = asked.stream();
     passes(FIRST_TOKEN).await;

@@ -5,6 +5,7 @@
 //! of the seed.
 
 mod bugs;
+mod fairness;
 mod gateway;
 mod node;
 mod operator;

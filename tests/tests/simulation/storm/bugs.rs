@@ -42,11 +42,15 @@ pub enum Bug {
     FreeSlotsOverstated,
     /// A cordoned node that comes back is not cordoned any more.
     ForgetCordon,
+    /// Requests are served as they come, whoever sends them.
+    ForgetTenants,
+    /// Requests are served as they come, however urgent they are.
+    ForgetClasses,
 }
 
 impl Bug {
     /// All that are bugs.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::LeakWhenClientLeaves,
         Self::LeakWhenAttemptFails,
         Self::LeakWhenGrantIsLate,
@@ -65,5 +69,7 @@ impl Bug {
         Self::ForgetTheLost,
         Self::FreeSlotsOverstated,
         Self::ForgetCordon,
+        Self::ForgetTenants,
+        Self::ForgetClasses,
     ];
 }

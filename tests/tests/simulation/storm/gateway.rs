@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_gateway::admission::{Bounds, TicketId};
+use flotilla_gateway::admission::{Bounds, Class, TicketId};
 use flotilla_gateway::broker::{Binding, Broker, Refused, Used, Want};
 use flotilla_gateway::error::Error;
 use flotilla_gateway::fleet::{Attempt, EndpointId, External, Outcome, Seek};
@@ -17,6 +17,7 @@ use inference_protocol::resume::Resume;
 use inference_protocol::sse::payloads;
 
 use super::bugs::Bug;
+use super::fairness::Fairness;
 use super::requests::{Ended, Request, Running, State};
 
 /// How long an answer waits for another node, in seconds.
@@ -35,6 +36,9 @@ pub struct Gateway {
     pub broker: Broker<usize>,
     pub requests: Vec<Request>,
     tickets: HashMap<TicketId, usize>,
+    /// What those cost that wait for their first slot.
+    works: HashMap<TicketId, f64>,
+    fairness: Fairness,
     jobs: u64,
     pub bug: Bug,
     /// What each node last said, by its endpoint.
@@ -63,6 +67,8 @@ impl Gateway {
             broker: Broker::new(bounds, policy),
             requests: Vec::new(),
             tickets: HashMap::new(),
+            works: HashMap::new(),
+            fairness: Fairness::default(),
             jobs: 0,
             bug,
             told: HashMap::new(),
@@ -170,7 +176,9 @@ impl Gateway {
         let request = &self.requests[number];
         let (seek, deadline) = (request.pursuit.seek().clone(), request.deadline);
         let prefix = Prefix::new(&request.tenant, request.prompt.as_bytes());
-        if let Some(binding) = self.broker.bind_at_once(&want(request, &prefix, &seek), at(now)) {
+        if let Some(binding) =
+            self.broker.bind_at_once(&want(request, &prefix, &seek, self.bug), at(now))
+        {
             self.check(number, &binding, now);
             let sent = self.send(number, binding, now);
             return self.ready.extend(sent);
@@ -190,10 +198,32 @@ impl Gateway {
     ) -> Result<TicketId, Refused> {
         let request = &self.requests[number];
         let prefix = Prefix::new(&request.tenant, request.prompt.as_bytes());
-        let want = want(request, &prefix, seek);
+        let want = want(request, &prefix, seek, self.bug);
         let id = self.broker.ask(&want, at((deadline - now).max(0.0)), at(now))?;
         self.tickets.insert(id, number);
+        let ticket = self.broker.waiting(id).filter(|ticket| !ticket.is_retried);
+        if let Some(work) = ticket.map(|ticket| ticket.work) {
+            self.works.insert(id, work);
+            self.fairness.waits(request.class, &request.tenant, work);
+        }
         Ok(id)
+    }
+
+    /// It waits no more.
+    fn withdraw(&mut self, number: usize, id: TicketId, now: f64) {
+        self.broker.withdraw(id, at(now));
+        if self.works.remove(&id).is_some() {
+            let request = &self.requests[number];
+            self.fairness.leaves(request.class, &request.tenant);
+        }
+    }
+
+    /// It has its slot: was it its turn?
+    fn is_served(&mut self, number: usize, id: TicketId) {
+        let Some(work) = self.works.remove(&id) else { return };
+        let request = &self.requests[number];
+        let wrong = self.fairness.is_served(request.class, &request.tenant, work);
+        self.violations.extend(wrong);
     }
 
     fn end(&mut self, number: usize, how: Ended, now: f64) {
@@ -211,7 +241,7 @@ impl Gateway {
     fn stay(&mut self, number: usize, now: f64) {
         if let Some((id, _)) = self.requests[number].moving.take() {
             self.tickets.remove(&id);
-            self.broker.withdraw(id, at(now));
+            self.withdraw(number, id, now);
         }
     }
 
@@ -227,7 +257,7 @@ impl Gateway {
             return;
         }
         self.tickets.remove(&id);
-        self.broker.withdraw(id, at(now));
+        self.withdraw(number, id, now);
         let error = Error::QueueTimeout { retry_after_seconds: 1 };
         let error = self.requests[number].pursuit.gives_up(error);
         self.end(number, Ended::Failed(error), now);
@@ -241,7 +271,7 @@ impl Gateway {
                 let id = *id;
                 self.tickets.remove(&id);
                 if self.bug != Bug::LeakWhenGrantIsLate {
-                    self.broker.withdraw(id, at(now));
+                    self.withdraw(number, id, now);
                 }
             }
             State::Running(Running { binding, node, job, .. }) => {
@@ -274,6 +304,7 @@ impl Gateway {
                 }
                 continue;
             };
+            self.is_served(number, binding.id);
             self.check(number, &binding, now);
             self.moves(number, now);
             sent.extend(self.send(number, binding, now));
@@ -446,9 +477,11 @@ impl Gateway {
     }
 }
 
-fn want<'a>(request: &'a Request, prefix: &'a Prefix, seek: &'a Seek) -> Want<'a> {
+fn want<'a>(request: &'a Request, prefix: &'a Prefix, seek: &'a Seek, bug: Bug) -> Want<'a> {
     let Request { tenant, class, prompt, size, .. } = request;
-    Want { model: "m", tenant, class: *class, size, bytes: prompt.len(), prefix, seek }
+    let tenant = if bug == Bug::ForgetTenants { "everybody" } else { tenant };
+    let class = if bug == Bug::ForgetClasses { Class::Standard } else { *class };
+    Want { model: "m", tenant, class, size, bytes: prompt.len(), prefix, seek }
 }
 
 fn texts(events: &[u8]) -> String {
