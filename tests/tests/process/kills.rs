@@ -205,7 +205,7 @@ async fn nodes_that_die_again_and_again_are_not_noticed() {
     eprintln!(
         "{deaths} deaths, {hits} of them at work: {retries} retries, {resumes} resumes, {seconds} s"
     );
-    assert!(retries > 0 && resumes > 0);
+    assert!(resumes > 0);
     all_slots_are_given_back(&fleet).await;
 }
 
