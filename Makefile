@@ -8,6 +8,7 @@ CHOICE := --release --locked --workspace
 SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node grafana page)
 # What binaries that are installed tell in their metrics.
 REVISION := FLOTILLA_REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+DIST = $(REVISION) $(CARGO) build --profile dist --locked
 TRAINED = $(if $(PGO),CARGO="$(CARGO)" $(REVISION) scripts/pgo.sh $(TARGET))
 BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Without what the emulator warns that it lacks.
@@ -20,19 +21,18 @@ CHART := target/chart/done target/chart/node/done
 .NOTPARALLEL:
 
 ## The binaries as they are installed, in target/dist: optimised across crates. llama.cpp is compiled
-## once more for this. PGO=1 compiles the gateway twice more, to optimise it by what it does under
-## load; so for all that is made of it (PGO=1 deb, bench-gateway, overload).
+## once more for this. PGO=1 compiles the gateway twice, to optimise it by what it does under load; so
+## for all that is made of it (PGO=1 deb, bench-gateway, overload).
 dist: setup
-	$(REVISION) $(CARGO) build --profile dist --locked --workspace --bins
 	$(TRAINED)
+	$(DIST) $(if $(PGO),--package flotilla-agent,--workspace --bins)
 
 ## Debian packages of both, in target/deb.
 deb: dist
 	@packaging/deb/build.sh $(TARGET)/dist $(TARGET)/deb
 
 dist-gateway: setup
-	$(REVISION) $(CARGO) build --profile dist --locked --package flotilla-gateway
-	$(TRAINED)
+	$(or $(TRAINED),$(DIST) --package flotilla-gateway)
 
 ## A gateway, two nodes and one streamed chat. ONCE=1 stops after the answer, PORT= is the
 ## gateway's.
