@@ -22,11 +22,13 @@ pub(super) const STACK_BYTES: usize = 256 * 1024 * 1024;
 /// Tokens that are checked one by one before a whole mask is computed, which gives the lexer
 /// new fuel.
 pub(super) const CHECKS_MAX: u32 = 32;
+/// Most ways at once in which an answer may go on: 16 KB of memory for each part of it.
+pub(super) const ROW_ITEMS_MAX: usize = 2000;
 
 /// What llguidance may spend.
 pub(super) fn of_parser() -> ParserLimits {
     ParserLimits {
-        max_items_in_row: 2000,
+        max_items_in_row: ROW_ITEMS_MAX,
         // About 10 ms.
         initial_lexer_fuel: 500_000,
         // About 10 ms for one mask.

@@ -101,6 +101,21 @@ fn schema(text: &str) -> Constraint {
 }
 
 #[test]
+fn the_largest_object_that_is_let_through_can_be_said_from_every_start() {
+    let names: Vec<String> =
+        (0..450).map(|i| format!(r#""p{i}": {{"type": "integer"}}"#)).collect();
+    let object = format!(r#"{{"type": "object", "properties": {{{}}}}}"#, names.join(", "));
+    let nested =
+        format!(r#"{{"type": "array", "items": {{"anyOf": [{{"type": "string"}}, {object}]}}}}"#);
+    let object = compiled(schema(&object));
+    for said in ["{}", r#"{"p0":1}"#, r#"{"p0":1,"p9":2,"p449":3}"#, r#"{"p449":3,"q":[]}"#] {
+        assert!(accepts(&object, said.as_bytes()), "{said}");
+    }
+    let nested = compiled(schema(&nested));
+    assert!(accepts(&nested, br#"["a",{"p0":1},{"p448":1,"p449":2}]"#));
+}
+
+#[test]
 fn the_end_is_allowed_exactly_where_the_answer_is_complete() {
     let mut grammar = compiled(Constraint::Choice(vec!["a".into(), "ab".into()]));
     assert!(!grammar.may_end().unwrap());

@@ -1,5 +1,6 @@
 //! Any request that can be formed over HTTP leaves the engine process alive: each is answered
-//! with 200 and a whole body, or with 4xx and an error in OpenAI's form, within a minute.
+//! with 200 and a whole body, or with 4xx and an error in OpenAI's form, within a minute. A stream
+//! that has begun may instead end with the event of an error that is the client's.
 //!
 //! Two variables of the environment choose what is tried: `FLOTILLA_FUZZ_SEED` repeats a run (each
 //! prints its seed), `FLOTILLA_FUZZ_REQUESTS` says how many random requests there are.
@@ -128,7 +129,7 @@ fn judge(path: &str, answer: &Answer) -> Result<u16, String> {
     let wrong = |what: &str| Err(format!("{} with {what}: {text:.2000}", answer.status));
     let streams = answer.header("content-type").is_some_and(|t| t.starts_with("text/event-stream"));
     match answer.status {
-        200 if streams => judge_stream(answer).map(|()| 200),
+        200 if streams => judge_stream(answer),
         200 => match serde_json::from_slice::<Value>(&answer.body) {
             Ok(json) if is_whole(path, &json) => Ok(200),
             Ok(_) => wrong("half an answer"),
@@ -165,13 +166,19 @@ fn is_whole(path: &str, json: &Value) -> bool {
     }
 }
 
-/// Every event is JSON without an error, each choice ends once, and `[DONE]` is the last.
-fn judge_stream(answer: &Answer) -> Result<(), String> {
+/// Every event is JSON without an error, and `[DONE]` is the last; or the last is an error of
+/// the client's, which then is what the stream comes to: what a constraint costs may be known
+/// only when the answer gets there.
+fn judge_stream(answer: &Answer) -> Result<u16, String> {
     let text = || String::from_utf8_lossy(&answer.body);
     let events: Vec<&[u8]> = payloads(&answer.body).collect();
-    let Some((b"[DONE]", events)) = events.split_last().map(|(last, rest)| (*last, rest)) else {
-        return Err(format!("a stream without an end: {:.2000}", text()));
+    let Some((last, events)) = events.split_last() else {
+        return Err(format!("a stream of nothing: {:.2000}", text()));
     };
+    let refused = *last != b"[DONE]";
+    if refused && !is_clients_error(last) {
+        return Err(format!("a stream without an end: {:.2000}", text()));
+    }
     for event in events {
         let event: Value =
             serde_json::from_slice(event).map_err(|e| format!("{e}: {:.2000}", text()))?;
@@ -179,7 +186,17 @@ fn judge_stream(answer: &Answer) -> Result<(), String> {
             return Err(format!("a stream with {event}"));
         }
     }
-    if events.is_empty() { Err("a stream of nothing".into()) } else { Ok(()) }
+    match (refused, events.is_empty()) {
+        (true, _) => Ok(400),
+        (false, true) => Err("a stream of nothing".into()),
+        (false, false) => Ok(200),
+    }
+}
+
+fn is_clients_error(event: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(event).is_ok_and(|event| {
+        is_error(&event["error"]) && event["error"]["type"] == "invalid_request_error"
+    })
 }
 
 /// The engine that began is still there, answers as ever, and has nothing left to do.

@@ -6,10 +6,13 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::grammar::GrammarError;
+use crate::grammar::{GrammarError, limits};
 
 /// Most properties of all objects together: llguidance takes time by their square.
 const PROPERTIES_MAX: usize = 1500;
+/// Most properties of one object that need not be there: any of them may come next, and
+/// llguidance takes four items of its row for each, where [`limits::ROW_ITEMS_MAX`] are left.
+const OPTIONAL_MAX: usize = limits::ROW_ITEMS_MAX / 4 - 50;
 /// Most different patterns of `patternProperties`: 50 make 1225 pairs, about 0.1 ms each.
 const PATTERNS_MAX: usize = 50;
 /// Most alternatives and references beside two patterns or more, where parts are joined: as
@@ -63,7 +66,10 @@ impl Cost {
                 _ => 0,
             };
             match (key.as_str(), value) {
-                ("properties", Value::Object(properties)) => self.properties += properties.len(),
+                ("properties", Value::Object(properties)) => {
+                    self.properties += properties.len();
+                    check_optional(properties, schema.get("required"))?;
+                }
                 ("patternProperties", Value::Object(patterns)) => {
                     self.patterns.extend(patterns.keys().cloned());
                 }
@@ -117,6 +123,25 @@ impl Cost {
     }
 }
 
+/// Refuses at once what could only fail once the answer has begun with its first object.
+fn check_optional(
+    properties: &Map<String, Value>,
+    required: Option<&Value>,
+) -> Result<(), GrammarError> {
+    let required = required.and_then(Value::as_array);
+    let required: BTreeSet<&str> =
+        required.into_iter().flatten().filter_map(Value::as_str).collect();
+    let optional = properties.keys().filter(|name| !required.contains(name.as_str())).count();
+    if optional > OPTIONAL_MAX {
+        let why = format!(
+            "an object of the JSON schema has {optional} `properties` that are not `required`, \
+             at most {OPTIONAL_MAX} can be"
+        );
+        return Err(GrammarError::TooComplex(why));
+    }
+    Ok(())
+}
+
 /// As a whole number and how often it was multiplied by 10.
 fn decimal(number: f64) -> Option<(u64, u32)> {
     let mut number = number.abs();
@@ -168,6 +193,21 @@ mod tests {
         assert_eq!(check(&primes), Ok(()));
         let joined = serde_json::json!({ "allOf": [] });
         assert!(check(&[&primes[..], &[joined]].concat()).is_err());
+    }
+
+    #[test]
+    fn an_object_has_few_properties_that_need_not_be_there() {
+        let object = |optional: usize| {
+            let names: Vec<String> = (0..optional + 900).map(|i| format!("p{i}")).collect();
+            let properties: Map<String, Value> =
+                names.iter().map(|name| (name.clone(), Value::Bool(true))).collect();
+            serde_json::json!({ "properties": properties, "required": names[optional..] })
+        };
+        assert_eq!(check(&[object(OPTIONAL_MAX)]), Ok(()));
+        let Err(GrammarError::TooComplex(why)) = check(&[object(OPTIONAL_MAX + 1)]) else {
+            panic!("it was let through");
+        };
+        assert!(why.contains("not `required`") && why.contains("450"), "{why}");
     }
 
     #[test]

@@ -31,6 +31,7 @@ fn schemas() -> Vec<String> {
     let chain = |i: usize| format!("\"{i}\":{{\"items\":{{\"$ref\":\"#/$defs/{}\"}}}}", i + 1);
     let digits = "9".repeat(5000);
     let mut all = vec![
+        format!("{{\"type\":\"object\",\"properties\":{{{}}}}}", list(440, ",", property)),
         format!("{{\"properties\":{{{}}}}}", list(1000, ",", property)),
         format!("{{\"properties\":{{{}}}}}", list(50_000, ",", property)),
         format!("{{\"enum\":[{}]}}", list(5000, ",", |i| format!("\"value {i}\""))),
