@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use hyper::header::HeaderName;
-use inference_protocol::openai::ParseError;
+use inference_protocol::openai::{ErrorDetail, INVALID_REQUEST, ParseError};
 use inference_protocol::resume;
 
 use crate::limiter::Limit;
@@ -83,13 +83,19 @@ pub enum Error {
     EngineLost,
     /// Two engines have died while they worked on this request.
     Quarantined,
-    /// The node failed in the middle of its answer, as it says, for a reason of the request's.
+    /// The node failed in the middle of its answer, as it says.
     NodeFailed(String),
+    /// What the request asks for turned out in the middle of its answer to be impossible, as the
+    /// node says. The client reads its words.
+    Unanswerable(Box<ErrorDetail>),
     /// The node did not answer in time.
     NodeTimeout,
     /// The node's answer is larger than we hold, or not what it should be.
     NodeAnswer(&'static str),
 }
+
+/// The label of requests that a node refused, in whatever words.
+pub const REFUSED_BY_NODE: &str = "refused_by_node";
 
 /// Whose fault an error is; decides how loudly it is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +119,7 @@ impl Error {
             Self::KeyMissing | Self::KeyWrong | Self::AdminKeyWrong => 401,
             Self::JoinKeyWrong | Self::JoinCertificate => 401,
             Self::JoinInvalid(_) | Self::Malformed(_) | Self::Header(..) => 400,
+            Self::Unanswerable(_) => 400,
             Self::JoinVersion => 426,
             Self::JoinedAlready => 409,
             Self::TooLarge(_) => 413,
@@ -158,6 +165,7 @@ impl Error {
             Self::EngineLost => resume::ENGINE_LOST,
             Self::Quarantined => "request_quarantined",
             Self::NodeFailed(_) => "node_failed",
+            Self::Unanswerable(_) => REFUSED_BY_NODE,
             Self::NodeTimeout => "node_timeout",
             Self::NodeAnswer(_) => "node_answer",
         }
@@ -195,6 +203,7 @@ impl Error {
             | Self::ModelForbidden(_)
             | Self::RateLimited { .. }
             | Self::Quota(_)
+            | Self::Unanswerable(_)
             | Self::UnknownModel(_) => Origin::Client,
             Self::NoNode
             | Self::QueueFull { .. }
@@ -241,6 +250,7 @@ impl Error {
             | Self::QueueTimeout { .. }
             | Self::Quarantined
             | Self::NodeFailed(_)
+            | Self::Unanswerable(_)
             | Self::NodeTimeout
             | Self::NodeAnswer(_) => false,
         }
@@ -267,7 +277,7 @@ impl Error {
             (403, _) => "permission_error",
             (429, _) if matches!(self, Self::Quota(_)) => "insufficient_quota",
             (429, _) => "rate_limit_error",
-            (_, Origin::Client) => "invalid_request_error",
+            (_, Origin::Client) => INVALID_REQUEST,
             (_, Origin::Gateway) => "server_error",
             (_, Origin::Node) => "upstream_error",
         }
@@ -279,6 +289,7 @@ impl Error {
             Self::Malformed(e) => e.param.clone(),
             Self::UnknownModel(_) | Self::ModelForbidden(_) => Some("model".into()),
             Self::Header(name, _) => Some(name.as_str().into()),
+            Self::Unanswerable(told) => told.param.clone(),
             _ => None,
         }
     }
@@ -384,6 +395,7 @@ impl std::fmt::Display for Error {
                  minute"
             ),
             Self::NodeFailed(why) => write!(f, "the node could not go on: {why}"),
+            Self::Unanswerable(told) => write!(f, "{}", told.message),
             Self::NodeRefused(status) => {
                 write!(f, "the node could not take this request (status {status})")
             }
@@ -409,6 +421,8 @@ mod tests {
     #[test]
     fn every_error_has_its_four_answers() {
         let parse = ParseError { message: "m".into(), param: None };
+        let [message, kind] = ["m", INVALID_REQUEST].map(String::from);
+        let told = Box::new(ErrorDetail { message, kind, param: None, code: None });
         let table = [
             (Error::UnknownPath, 404, "unknown_url", Client, false),
             (Error::Method("GET"), 405, "method_not_allowed", Client, false),
@@ -456,6 +470,7 @@ mod tests {
             (Error::EngineLost, 502, "engine_lost", Node, true),
             (Error::Quarantined, 422, "request_quarantined", Node, false),
             (Error::NodeFailed("x".into()), 502, "node_failed", Node, false),
+            (Error::Unanswerable(told), 400, "refused_by_node", Client, false),
             (Error::NodeTimeout, 504, "node_timeout", Node, false),
             (Error::NodeAnswer("x"), 502, "node_answer", Node, false),
         ];

@@ -107,7 +107,7 @@ pub fn outcome_of(error: &Error) -> Outcome {
     match error {
         // It is full, or about to leave: it says so.
         Error::NodeRefused(429 | 503) => Outcome::Unknown,
-        Error::NodeFailed(_) => Outcome::Alive,
+        Error::NodeFailed(_) | Error::Unanswerable(_) => Outcome::Alive,
         _ => Outcome::Failed,
     }
 }

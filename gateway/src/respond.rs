@@ -101,6 +101,9 @@ pub fn error_event(error: &Error) -> Bytes {
 }
 
 fn error_body(error: &Error) -> ErrorBody {
+    if let Error::Unanswerable(told) = error {
+        return ErrorBody { error: (**told).clone() };
+    }
     ErrorBody {
         error: ErrorDetail {
             message: error.to_string(),

@@ -1,7 +1,7 @@
 //! Everything that can go wrong with a request at a node, and the answer to each.
 
 use inference_core::request::Failure;
-use inference_protocol::openai::ParseError;
+use inference_protocol::openai::{INVALID_REQUEST, ParseError};
 use inference_protocol::resume;
 
 use crate::engine_client::NotTaken;
@@ -120,7 +120,7 @@ impl Error {
             401 => "authentication_error",
             429 => "rate_limit_error",
             500.. => "server_error",
-            _ => "invalid_request_error",
+            _ => INVALID_REQUEST,
         }
     }
 

@@ -17,6 +17,7 @@ use inference_protocol::fleet::{
     EPOCH_HEADER, GATEWAY_HEADER, JOIN_PATH, JOIN_UPGRADE, ModelStatus, NODE_HEADER, NodeState,
     NodeStatus, STATUS_PATH, TENANT_HEADER, VERSION, VERSION_HEADER,
 };
+use inference_protocol::openai::INVALID_REQUEST;
 use inference_protocol::resume::{Mark, RESUME_HEADER, Resume, Usage};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -357,7 +358,16 @@ impl Streaming {
 
     /// An error of the node in the middle.
     pub async fn fails(self, code: &str) {
-        let error = json!({"message": "no", "type": "server_error", "param": null, "code": code});
+        self.ends_with("server_error", None, code).await;
+    }
+
+    /// The request is found to be at fault in the middle.
+    pub async fn objects(self, param: &str, code: &str) {
+        self.ends_with(INVALID_REQUEST, Some(param), code).await;
+    }
+
+    async fn ends_with(self, kind: &str, param: Option<&str>, code: &str) {
+        let error = json!({"message": "no", "type": kind, "param": param, "code": code});
         self.send(format!("data: {}\n\n", json!({ "error": error }))).await;
     }
 

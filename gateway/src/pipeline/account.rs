@@ -14,7 +14,7 @@ use crate::admission::Class;
 use crate::api::Api;
 use crate::app::Gateway;
 use crate::dispatcher::Lease;
-use crate::error::{Error, Origin};
+use crate::error::{Error, Origin, REFUSED_BY_NODE};
 use crate::fleet::Terms;
 use crate::limiter::Permit;
 use crate::metrics::{Again, Ended, EndpointKind, Key, NODE_LEAVES, Paid};
@@ -237,7 +237,7 @@ impl Record {
         match self.outcome {
             Outcome::ClientGone => "client_gone",
             Outcome::Answered(200..=299) => "ok",
-            Outcome::Answered(_) => "refused_by_node",
+            Outcome::Answered(_) => REFUSED_BY_NODE,
             Outcome::Failed { code, .. } => code,
         }
     }
@@ -264,7 +264,7 @@ impl Record {
             Outcome::ClientGone => (Some(Origin::Client), None),
             Outcome::Answered(200..=299) => (None, None),
             Outcome::Answered(500..) => (Some(Origin::Node), None),
-            Outcome::Answered(_) => (Some(Origin::Client), Some("refused_by_node")),
+            Outcome::Answered(_) => (Some(Origin::Client), Some(REFUSED_BY_NODE)),
             Outcome::Failed { origin: Origin::Node, .. } => (Some(Origin::Node), None),
             Outcome::Failed { origin, reason, .. } => (Some(origin), Some(reason)),
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
-use inference_protocol::openai::ErrorBody;
+use inference_protocol::openai::{ErrorBody, ErrorDetail, INVALID_REQUEST};
 use inference_protocol::resume::{ENGINE_LOST, MISMATCH, Resume};
 use tokio::time::Instant;
 
@@ -266,14 +266,7 @@ impl Answer {
     /// A node says in its stream that it failed.
     fn reported(&mut self, current: Current, payload: &[u8]) -> Result<(), Error> {
         let told: Option<ErrorBody> = serde_json::from_slice(payload).ok();
-        let (code, message) =
-            told.map_or_else(Default::default, |t| (t.error.code, t.error.message));
-        let error = match code.as_deref() {
-            Some(ENGINE_LOST) => Error::EngineLost,
-            Some(MISMATCH | "engine_error" | "node_draining") | None => Error::NodeLost,
-            Some(_) => Error::NodeFailed(message),
-        };
-        self.interrupted(current, error)
+        self.interrupted(current, told.map_or(Error::NodeLost, |told| error_of(told.error)))
     }
 
     /// Where the answer comes from has failed; an error is final.
@@ -296,6 +289,16 @@ impl Answer {
         self.deadline = self.deadline.max(Instant::now() + self.settings.config.timeouts.resume);
         self.record.retried(&error, self.progress.tokens());
         Ok(())
+    }
+}
+
+/// What a node's error in its stream says.
+fn error_of(told: ErrorDetail) -> Error {
+    match told.code.as_deref() {
+        _ if told.kind == INVALID_REQUEST => Error::Unanswerable(Box::new(told)),
+        Some(ENGINE_LOST) => Error::EngineLost,
+        Some(MISMATCH | "engine_error" | "node_draining") | None => Error::NodeLost,
+        Some(_) => Error::NodeFailed(told.message),
     }
 }
 

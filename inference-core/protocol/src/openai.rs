@@ -74,6 +74,9 @@ pub struct ErrorBody {
     pub error: ErrorDetail,
 }
 
+/// The `type` of errors that are the client's.
+pub const INVALID_REQUEST: &str = "invalid_request_error";
+
 /// What went wrong, as OpenAI's clients read it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDetail {

@@ -1,9 +1,18 @@
 //! What a client sees of an answer that has begun, and what a node sees of its client.
 
+use fleet_tests::client::Answer;
 use fleet_tests::{chat, eventually, streamed};
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use super::Gateway;
+
+/// Asks in the background, and reads the answer as one, stream or not.
+fn asks(gateway: &Gateway, streams: bool) -> JoinHandle<Answer> {
+    let (client, mut request) = (gateway.client.clone(), chat("Hi"));
+    request["stream"] = json!(streams);
+    tokio::spawn(async move { client.chat(&request).await })
+}
 
 #[tokio::test]
 async fn a_stream_that_breaks_off_ends_with_one_error_after_its_last_whole_event() {
@@ -21,6 +30,40 @@ async fn a_stream_that_breaks_off_ends_with_one_error_after_its_last_whole_event
     assert_eq!((said.text.as_str(), said.done, said.finish), ("Hel", false, None));
     assert_eq!(said.errors, ["node_lost"]);
     assert!(b.is_asked().is_none(), "what was said cannot be said again");
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn what_a_node_finds_wrong_with_a_request_in_the_middle_is_said_in_its_words() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    for streams in [false, true] {
+        let asking = asks(&gateway, streams);
+        let stream = a.asked().await.stream();
+        if !streams {
+            stream.note(&[1]).await;
+        }
+        stream.objects("grammar", "too_odd").await;
+        let answer = asking.await.unwrap();
+        assert_eq!((answer.status, answer.error_code().as_str()), (400, "too_odd"));
+        let error = &answer.json()["error"];
+        assert_eq!((&error["message"], &error["param"]), (&json!("no"), &json!("grammar")));
+        assert_eq!(error["type"], "invalid_request_error");
+    }
+    let asking = gateway.streams("Hi");
+    let stream = a.asked().await.stream();
+    stream.say_marked(&[1], "Hel").await;
+    stream.objects("grammar", "too_odd").await;
+    let said = asking.await.unwrap();
+    assert_eq!((said.text.as_str(), said.done), ("Hel", false));
+    assert_eq!(said.errors, ["too_odd"]);
+    assert!(a.is_asked().is_none(), "it would be wrong elsewhere, too");
+    let metrics = String::from_utf8(gateway.admin.get("/metrics").await.body.to_vec()).unwrap();
+    let ours = |line: &&str| line.starts_with("gateway_requests_total{");
+    let lines: Vec<&str> =
+        metrics.lines().filter(ours).filter(|line| line.contains("refused_by_node")).collect();
+    let is_clients = |line: &&str| line.contains("fault=\"client\"");
+    assert!(!lines.is_empty() && lines.iter().all(is_clients), "{lines:?}");
     gateway.is_idle().await;
 }
 
@@ -62,10 +105,7 @@ async fn answers_and_events_have_a_limit() {
     let gateway = Gateway::start(limits).await;
     let mut a = gateway.node("a", 1).await;
     for streams in [false, true] {
-        let client = gateway.client.clone();
-        let mut request = chat("Hi");
-        request["stream"] = json!(streams);
-        let asking = tokio::spawn(async move { client.chat(&request).await });
+        let asking = asks(&gateway, streams);
         let long = "x".repeat(2000);
         match streams {
             // An event that does not end is held, and that has a limit.

@@ -1,7 +1,7 @@
 //! Answers with a form: JSON schemas, grammars, and calls of tools. Left alone, the demo model
 //! would answer these questions with a sentence, so whatever fits was enforced.
 
-use fleet_tests::process::Agent;
+use fleet_tests::process::{Agent, Fleet};
 use fleet_tests::{chat, questions, streamed};
 use serde_json::{Value, json};
 
@@ -92,6 +92,36 @@ async fn forms_that_cannot_be_enforced_are_refused_before_anything_is_generated(
         }
     }
     assert_eq!(agent.metric("node_generated_tokens_total").await, 0.0);
+}
+
+/// One of two objects, each within what is taken; both together go on in too many ways.
+fn too_wide() -> Value {
+    let object = |first: usize| {
+        let property = |i| (format!("p{i}"), json!({"type": "integer"}));
+        let all: serde_json::Map<_, _> = (first..first + 400).map(property).collect();
+        json!({"type": "object", "properties": all})
+    };
+    json!({"anyOf": [object(0), object(1000)]})
+}
+
+#[tokio::test]
+async fn a_form_that_only_the_answer_shows_to_cost_too_much_is_the_clients_error() {
+    let fleet = Fleet::start("").await;
+    let node = fleet.join("a", &[]).await;
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": too_wide()}});
+    let request = asking(json!({"response_format": format}));
+    for client in [&fleet.client, &node.client] {
+        let whole = client.chat(&request).await;
+        let said = String::from_utf8_lossy(&whole.body).into_owned();
+        assert_eq!((whole.status, whole.error_code().as_str()), (400, "invalid_grammar"), "{said}");
+        assert_eq!(whole.json()["error"]["param"], "grammar");
+        assert!(said.contains("too complex"), "{said}");
+    }
+    // A node's own stream has begun by then; the gateway's has not.
+    let answer = fleet.client.chat(&streamed(request.clone())).await;
+    assert_eq!((answer.status, answer.error_code().as_str()), (400, "invalid_grammar"));
+    let said = node.client.stream(&streamed(request)).await.finish().await;
+    assert!(said.errors == ["invalid_grammar"] && !said.done, "{said:?}");
 }
 
 #[tokio::test]
