@@ -123,7 +123,7 @@ impl<M: Model> Bench<M> {
             said: 0,
             options: Options { sampling, max_tokens: Some(max_tokens), ..Options::GREEDY },
             visible: Vec::new(),
-            grammar: None,
+            form: None,
             thinking: false,
             cancel: CancelFlag::default(),
         };

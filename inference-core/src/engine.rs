@@ -152,7 +152,7 @@ mod tests {
                 said: 0,
                 options: Options::GREEDY,
                 visible: Vec::new(),
-                grammar: None,
+                form: None,
                 thinking: false,
                 cancel: CancelFlag::default(),
             };

@@ -7,9 +7,10 @@ use chrono::{DateTime, NaiveDateTime};
 
 use crate::answer::{CallFormat, Format};
 use crate::chat_template::{ChatTemplate, Conversation, segments};
-use crate::grammar::{Grammar, GrammarError, Grammars};
+use crate::grammar::{GrammarError, Grammars};
 use crate::model::Tokenizer;
 use crate::request::{Chat, EmbedInput, Failure, GenerateRequest, Prompt, Question, Token, Told};
+use crate::sequence::Form;
 
 /// Most tokens that are told at once, and most with their pieces, which are far larger.
 const TOLD_TOKENS_MAX: usize = 1 << 20;
@@ -52,7 +53,7 @@ pub struct Prepared {
     /// Control tokens whose text is part of the answer's text.
     pub visible: Vec<Token>,
     /// What the answer must look like.
-    pub grammar: Option<Grammar>,
+    pub form: Option<Form>,
 }
 
 /// A prompt's tokens, and whether it ends inside of the assistant's thoughts.
@@ -81,12 +82,12 @@ impl Preparer {
         // An answer has a token at least.
         self.check_length(tokens.len(), request.said.len().max(1), chat)?;
         tokens.extend(self.check_tokens(&request.said)?);
-        let grammar = self.grammar(request, thinking)?;
+        let form = self.form(request, thinking)?;
         let visible = match request.shows_marks {
             true => self.control_tokens(&self.format.visible_tokens()),
             false => Vec::new(),
         };
-        Ok(Prepared { tokens, said: request.said.len(), thinking, visible, grammar })
+        Ok(Prepared { tokens, said: request.said.len(), thinking, visible, form })
     }
 
     /// Answers a question about text and tokens.

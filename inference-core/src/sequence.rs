@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::grammar::{Grammar, GrammarError};
 use crate::pool::TrackId;
 use crate::request::{
-    Event, FinishReason, LikelyToken, Options, RequestId, Shown, Tenant, Token, TokenLogprob,
+    Event, Failure, FinishReason, LikelyToken, Options, RequestId, Shown, Tenant, Token,
+    TokenLogprob,
 };
 use crate::sampler::{Context, Sampler, Scratch};
 use crate::stop::StopMatcher;
@@ -51,9 +52,18 @@ pub struct Job {
     /// Whether the prompt ends inside of the assistant's thoughts.
     pub thinking: bool,
     /// What the answer must look like.
-    pub grammar: Option<Grammar>,
+    pub form: Option<Form>,
     /// Whether it is still wanted.
     pub cancel: CancelFlag,
+}
+
+/// What an answer must look like.
+#[derive(Debug)]
+pub struct Form {
+    /// The tokens that may come next.
+    pub grammar: Grammar,
+    /// What it is called where it cannot be gone on with: by what the request asked for.
+    pub refusal: fn(String) -> Failure,
 }
 
 /// A token that was sampled.
@@ -128,7 +138,7 @@ pub struct Sequence {
     /// How many of the likeliest tokens are to be told.
     logprobs: Option<u32>,
     visible: Vec<Token>,
-    grammar: Option<Grammar>,
+    form: Option<Form>,
     sampler: Sampler,
     utf8: Utf8,
     stop: StopMatcher,
@@ -160,7 +170,7 @@ impl Sequence {
             tokens_max: prompt_tokens + max_tokens.unwrap_or(u32::MAX).min(room),
             logprobs,
             visible: job.visible,
-            grammar: job.grammar,
+            form: job.form,
             sampler: Sampler::new(sampling),
             utf8: Utf8::default(),
             stop: StopMatcher::new(stop),
@@ -239,17 +249,16 @@ impl Sequence {
         logits: &[f32],
         ends: &[Token],
         scratch: &mut Scratch,
-    ) -> Result<Token, GrammarError> {
+    ) -> Result<Token, Failure> {
         let context = Context { tokens: &self.tokens, ends };
-        let Some(grammar) = &mut self.grammar else {
+        let Some(Form { grammar, refusal }) = &mut self.form else {
             return Ok(self.sampler.sample(logits, context, None, scratch));
         };
         let mut masked = Ok(());
         let mut forbid = |logits: &mut [f32]| masked = grammar.mask(logits);
         let token = self.sampler.sample(logits, context, Some(&mut forbid), scratch);
-        masked?;
-        grammar.accept(token)?;
-        Ok(token)
+        let accepted = masked.and_then(|()| grammar.accept(token));
+        accepted.map(|()| token).map_err(|error| refusal(error.to_string()))
     }
 
     /// Repeats what its tokens did to grammar, sampler and text when they were sampled elsewhere;
@@ -266,8 +275,8 @@ impl Sequence {
         let said = self.tokens.split_off(self.prompt_tokens as usize);
         let (mut replay, mut piece) = (Replay::default(), Vec::new());
         for token in said {
-            if let Some(grammar) = &mut self.grammar {
-                grammar.accept(token)?;
+            if let Some(form) = &mut self.form {
+                form.grammar.accept(token)?;
             }
             self.sampler.skip();
             piece.clear();
@@ -348,7 +357,7 @@ mod tests {
                 ..Options::GREEDY
             },
             visible: Vec::new(),
-            grammar: None,
+            form: None,
             thinking: false,
             cancel: CancelFlag::default(),
         };

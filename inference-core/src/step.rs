@@ -142,8 +142,8 @@ impl<M: Model> Engine<M> {
         let logits = self.model.logits(row);
         let token = match sequence.sample(logits, self.model.ends(), &mut self.scratch) {
             Ok(token) => token,
-            Err(error) => {
-                emit(sequence.id, Event::Failed(Failure::Grammar(error.to_string())));
+            Err(failure) => {
+                emit(sequence.id, Event::Failed(failure));
                 return self.free(slot);
             }
         };

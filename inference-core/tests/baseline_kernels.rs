@@ -51,7 +51,7 @@ fn ask(preparer: &Preparer, id: RequestId, question: &str) -> Job {
         said: 0,
         options: Options::GREEDY,
         visible: Vec::new(),
-        grammar: None,
+        form: None,
         thinking: false,
         cancel: inference_core::sequence::CancelFlag::default(),
     }

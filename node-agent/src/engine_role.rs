@@ -320,7 +320,7 @@ impl Running {
             options: request.options,
             visible: prepared.visible,
             thinking: prepared.thinking,
-            grammar: prepared.grammar,
+            form: prepared.form,
             cancel,
         })
     }

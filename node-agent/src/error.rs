@@ -41,8 +41,6 @@ pub enum Error {
     NotTaken(NotTaken),
     /// The engine died while it worked on the request.
     EngineLost,
-    /// This node does not write the answer that another one has begun.
-    ResumeMismatch,
 }
 
 impl Error {
@@ -72,8 +70,9 @@ impl Error {
                 Failure::TooLarge => 413,
                 Failure::QueueFull => 429,
                 Failure::Decode(_) => 500,
+                Failure::ResumeMismatch => 503,
             },
-            Self::NotTaken(_) | Self::EngineLost | Self::ResumeMismatch => 503,
+            Self::NotTaken(_) | Self::EngineLost => 503,
         }
     }
 
@@ -105,12 +104,12 @@ impl Error {
                 Failure::TooLarge => "request_too_large",
                 Failure::QueueFull => "queue_full",
                 Failure::Decode(_) => "engine_error",
+                Failure::ResumeMismatch => resume::MISMATCH,
             },
             Self::NotTaken(NotTaken::Loading) => "model_loading",
             Self::NotTaken(NotTaken::Restarting) => "engine_restarting",
             Self::NotTaken(NotTaken::Draining) => "node_draining",
             Self::EngineLost => resume::ENGINE_LOST,
-            Self::ResumeMismatch => resume::MISMATCH,
         }
     }
 
@@ -180,9 +179,6 @@ impl std::fmt::Display for Error {
             }
             Self::NotTaken(NotTaken::Draining) => write!(f, "this node is about to stop"),
             Self::EngineLost => write!(f, "the engine died while it worked on this request"),
-            Self::ResumeMismatch => {
-                write!(f, "another version of this node began this answer; it cannot go on here")
-            }
         }
     }
 }
@@ -240,7 +236,7 @@ mod tests {
             (NotTaken::Restarting.into(), 503, "engine_restarting", "server_error", Some(1)),
             (NotTaken::Draining.into(), 503, "node_draining", "server_error", Some(5)),
             (Error::EngineLost, 503, "engine_lost", "server_error", Some(1)),
-            (Error::ResumeMismatch, 503, "resume_mismatch", "server_error", None),
+            (Failure::ResumeMismatch.into(), 503, "resume_mismatch", "server_error", None),
         ];
         for (error, status, code, kind, retry) in table {
             assert_eq!(error.status(), status, "{error}");

@@ -3,16 +3,17 @@
 use super::Preparer;
 use crate::answer::ToolSet;
 use crate::answer::choice::{self, behind_thoughts};
-use crate::grammar::{Constraint, Grammar, GrammarError, Grammars, Piece};
+use crate::grammar::{Constraint, GrammarError, Grammars, Piece};
 use crate::request::{CallRules, Chat, Failure, GenerateRequest, Prompt};
+use crate::sequence::Form;
 
 impl Preparer {
-    /// The grammar of an answer, if there is any; `thinking`: it begins inside of thoughts.
-    pub(super) fn grammar(
+    /// The form of an answer, if it has one; `thinking`: it begins inside of thoughts.
+    pub(super) fn form(
         &self,
         request: &GenerateRequest,
         thinking: bool,
-    ) -> Result<Option<Grammar>, Failure> {
+    ) -> Result<Option<Form>, Failure> {
         match (&request.constraint, &request.calls, &request.prompt) {
             (Some(constraint), _, prompt) => {
                 let thinks = request.shows_marks && matches!(prompt, Prompt::Chat(_));
@@ -28,7 +29,7 @@ impl Preparer {
         constraint: &Constraint,
         thinks: bool,
         thinking: bool,
-    ) -> Result<Grammar, Failure> {
+    ) -> Result<Form, Failure> {
         let control = |text: &str| self.control_token(text);
         let behind = thinks.then(|| behind_thoughts(&self.format, thinking, &control)).flatten();
         let grammars = self.grammars().map_err(|e| Failure::Grammar(e.to_string()))?;
@@ -36,12 +37,14 @@ impl Preparer {
             Some(lark) => grammars.compile_within(&lark, constraint),
             None => grammars.compile(constraint),
         };
-        compiled.map_err(|error| match constraint {
+        let refusal = match constraint {
             Constraint::JsonObject
             | Constraint::JsonSchema(_)
-            | Constraint::LenientJsonSchema(_) => Failure::Schema(error.to_string()),
-            _ => Failure::Grammar(error.to_string()),
-        })
+            | Constraint::LenientJsonSchema(_) => Failure::Schema,
+            _ => Failure::Grammar,
+        };
+        let grammar = compiled.map_err(|error| refusal(error.to_string()))?;
+        Ok(Form { grammar, refusal })
     }
 
     fn calls(
@@ -49,7 +52,7 @@ impl Preparer {
         rules: &CallRules,
         chat: &Chat,
         starts_thinking: bool,
-    ) -> Result<Option<Grammar>, Failure> {
+    ) -> Result<Option<Form>, Failure> {
         let tools = match chat.tools.as_deref().map(serde_json::from_str::<Vec<_>>) {
             None => return Ok(None),
             Some(read) => read.map_err(|e| Failure::Tools(e.to_string()))?,
@@ -67,7 +70,9 @@ impl Preparer {
         };
         let failed = |error: &GrammarError| Failure::Tools(error.to_string());
         let grammars = self.grammars().map_err(failed)?;
-        grammars.compile(&Constraint::Lark(wanted.lark)).map(Some).map_err(|e| failed(&e))
+        let compiled = grammars.compile(&Constraint::Lark(wanted.lark));
+        let grammar = compiled.map_err(|e| failed(&e))?;
+        Ok(Some(Form { grammar, refusal: Failure::Tools }))
     }
 
     fn grammars(&self) -> Result<&Grammars, &GrammarError> {

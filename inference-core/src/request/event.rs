@@ -48,7 +48,7 @@ pub enum Failure {
     },
     /// The JSON schema cannot be enforced.
     Schema(String),
-    /// The grammar cannot be enforced, or could not be gone on with.
+    /// The grammar cannot be enforced.
     Grammar(String),
     /// The tools cannot be offered.
     Tools(String),
@@ -62,6 +62,8 @@ pub enum Failure {
     Decode(String),
     /// The request, or its answer, is larger than agent and engine pass on.
     TooLarge,
+    /// What the answer began with elsewhere is not what it begins with here.
+    ResumeMismatch,
 }
 
 impl std::fmt::Display for Failure {
@@ -109,6 +111,9 @@ impl std::fmt::Display for Failure {
             Self::Decode(why) => write!(f, "the model could not be run: {why}"),
             Self::TooLarge => {
                 write!(f, "the request or its answer is too large for this node; send less at once")
+            }
+            Self::ResumeMismatch => {
+                write!(f, "another version of this node began this answer; it cannot go on here")
             }
         }
     }

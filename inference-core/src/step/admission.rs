@@ -87,8 +87,8 @@ impl<M: Model> Engine<M> {
         let replayed = sequence.replay(self.model.ends(), write);
         let Replay { shown, finished } = match replayed {
             Ok(replay) => replay,
-            Err(error) => {
-                emit(sequence.id, Event::Failed(Failure::Grammar(error.to_string())));
+            Err(_) => {
+                emit(sequence.id, Event::Failed(Failure::ResumeMismatch));
                 return None;
             }
         };

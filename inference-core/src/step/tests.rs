@@ -40,7 +40,7 @@ impl Bench {
             said: 0,
             options: Options::GREEDY,
             visible: Vec::new(),
-            grammar: None,
+            form: None,
             thinking: false,
             cancel: cancel.clone(),
         };

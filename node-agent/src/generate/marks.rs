@@ -1,7 +1,7 @@
 //! The marks that let an answer go on at another node, and what an answer that goes on leaves
 //! out: the events that its client has.
 
-use inference_core::request::Token;
+use inference_core::request::{Failure, Token};
 use inference_protocol::openai;
 use inference_protocol::resume::{Mark, Resume, Usage};
 use inference_protocol::sse;
@@ -96,10 +96,10 @@ impl Marked {
     fn leave_out(&mut self, bytes: u64) -> Result<(), Error> {
         self.events_left -= 1;
         let Some(left) = self.bytes_left else { return Ok(()) };
-        let left = left.checked_sub(bytes).ok_or(Error::ResumeMismatch)?;
+        let left = left.checked_sub(bytes).ok_or(Failure::ResumeMismatch)?;
         self.bytes_left = Some(left);
         match self.events_left == 0 && left > 0 {
-            true => Err(Error::ResumeMismatch),
+            true => Err(Failure::ResumeMismatch.into()),
             false => Ok(()),
         }
     }
@@ -140,8 +140,8 @@ mod tests {
 
     #[test]
     fn other_events_than_the_client_has_are_noticed() {
-        assert_eq!(write(&mut marks(1, 8, false), "x"), Err(Error::ResumeMismatch));
-        assert_eq!(write(&mut marks(1, 10, false), "x"), Err(Error::ResumeMismatch));
+        assert_eq!(write(&mut marks(1, 8, false), "x"), Err(Failure::ResumeMismatch.into()));
+        assert_eq!(write(&mut marks(1, 10, false), "x"), Err(Failure::ResumeMismatch.into()));
         assert_eq!(write(&mut marks(1, 10, true), "x"), Ok(String::new()));
     }
 

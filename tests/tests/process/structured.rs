@@ -113,15 +113,19 @@ async fn a_form_that_only_the_answer_shows_to_cost_too_much_is_the_clients_error
     for client in [&fleet.client, &node.client] {
         let whole = client.chat(&request).await;
         let said = String::from_utf8_lossy(&whole.body).into_owned();
-        assert_eq!((whole.status, whole.error_code().as_str()), (400, "invalid_grammar"), "{said}");
-        assert_eq!(whole.json()["error"]["param"], "grammar");
+        assert_eq!(
+            (whole.status, whole.error_code().as_str()),
+            (400, "invalid_json_schema"),
+            "{said}"
+        );
+        assert_eq!(whole.json()["error"]["param"], "response_format");
         assert!(said.contains("too complex"), "{said}");
     }
     // A node's own stream has begun by then; the gateway's has not.
     let answer = fleet.client.chat(&streamed(request.clone())).await;
-    assert_eq!((answer.status, answer.error_code().as_str()), (400, "invalid_grammar"));
+    assert_eq!((answer.status, answer.error_code().as_str()), (400, "invalid_json_schema"));
     let said = node.client.stream(&streamed(request)).await.finish().await;
-    assert!(said.errors == ["invalid_grammar"] && !said.done, "{said:?}");
+    assert!(said.errors == ["invalid_json_schema"] && !said.done, "{said:?}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use super::*;
 use crate::grammar::{Constraint, Grammars, Piece};
 use crate::request::{Sampling, Shown};
+use crate::sequence::Form;
 
 /// What the engine said of one request.
 #[derive(Debug, Default, PartialEq)]
@@ -62,7 +63,7 @@ fn answer(prompt: &str, options: &Options, grammar: bool, said: &[u32]) -> Said 
         said: said.len(),
         options: options.clone(),
         visible: Vec::new(),
-        grammar: grammar.then(|| grammars().compile(&constraint).unwrap()),
+        form: grammar.then(|| form(&constraint)),
         thinking: false,
         cancel: CancelFlag::default(),
     };
@@ -70,6 +71,10 @@ fn answer(prompt: &str, options: &Options, grammar: bool, said: &[u32]) -> Said 
     bench.engine.submit(job, &mut |id, e| events.entry(id).or_default().push(e));
     bench.run();
     Said::read(&bench.events[&1])
+}
+
+fn form(constraint: &Constraint) -> Form {
+    Form { grammar: grammars().compile(constraint).unwrap(), refusal: Failure::Grammar }
 }
 
 fn grammars() -> Grammars {
@@ -137,13 +142,13 @@ fn tokens_of_another_model_are_refused_by_the_grammar() {
         said: 1,
         options: Options::GREEDY,
         visible: Vec::new(),
-        grammar: Some(grammars().compile(&constraint).unwrap()),
+        form: Some(form(&constraint)),
         thinking: false,
         cancel: CancelFlag::default(),
     };
     let events = &mut bench.events;
     bench.engine.submit(job, &mut |id, e| events.entry(id).or_default().push(e));
     bench.run();
-    assert!(matches!(bench.last(1), Event::Failed(Failure::Grammar(_))));
+    assert!(matches!(bench.last(1), Event::Failed(Failure::ResumeMismatch)));
     assert!(bench.engine.is_idle());
 }

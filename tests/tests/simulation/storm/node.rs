@@ -98,7 +98,7 @@ impl Node {
             options: Options::GREEDY,
             visible: Vec::new(),
             thinking: false,
-            grammar: None,
+            form: None,
             cancel,
         };
         // The gateway binds to free slots, and the queue has room for all of them.
