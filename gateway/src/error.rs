@@ -134,7 +134,8 @@ impl Error {
         }
     }
 
-    /// A closed set: OpenAI's `code`, and the label of metrics.
+    /// A closed set: OpenAI's `code`, and the label of metrics. Of [`Self::Unanswerable`] the label
+    /// only: its `code` is the node's.
     pub fn code(&self) -> &'static str {
         match self {
             Self::UnknownPath => "unknown_url",
@@ -289,7 +290,6 @@ impl Error {
             Self::Malformed(e) => e.param.clone(),
             Self::UnknownModel(_) | Self::ModelForbidden(_) => Some("model".into()),
             Self::Header(name, _) => Some(name.as_str().into()),
-            Self::Unanswerable(told) => told.param.clone(),
             _ => None,
         }
     }

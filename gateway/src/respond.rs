@@ -101,6 +101,7 @@ pub fn error_event(error: &Error) -> Bytes {
 }
 
 fn error_body(error: &Error) -> ErrorBody {
+    // The node knows which parameter is at fault, and why.
     if let Error::Unanswerable(told) = error {
         return ErrorBody { error: (**told).clone() };
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::grammar::{Grammar, GrammarError};
+use crate::grammar::Grammar;
 use crate::pool::TrackId;
 use crate::request::{
     Event, Failure, FinishReason, LikelyToken, Options, RequestId, Shown, Tenant, Token,
@@ -271,12 +271,12 @@ impl Sequence {
         &mut self,
         ends: &[Token],
         write: impl Fn(Token, bool, &mut Vec<u8>),
-    ) -> Result<Replay, GrammarError> {
+    ) -> Result<Replay, Failure> {
         let said = self.tokens.split_off(self.prompt_tokens as usize);
         let (mut replay, mut piece) = (Replay::default(), Vec::new());
         for token in said {
             if let Some(form) = &mut self.form {
-                form.grammar.accept(token)?;
+                form.grammar.accept(token).map_err(|_| Failure::ResumeMismatch)?;
             }
             self.sampler.skip();
             piece.clear();

@@ -294,8 +294,10 @@ impl Answer {
 
 /// What a node's error in its stream says.
 fn error_of(told: ErrorDetail) -> Error {
+    if told.kind == INVALID_REQUEST {
+        return Error::Unanswerable(Box::new(told));
+    }
     match told.code.as_deref() {
-        _ if told.kind == INVALID_REQUEST => Error::Unanswerable(Box::new(told)),
         Some(ENGINE_LOST) => Error::EngineLost,
         Some(MISMATCH | "engine_error" | "node_draining") | None => Error::NodeLost,
         Some(_) => Error::NodeFailed(told.message),

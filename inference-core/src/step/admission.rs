@@ -4,7 +4,7 @@
 use super::{Emit, Engine};
 use crate::model::Model;
 use crate::pool::common;
-use crate::request::{Event, Failure, Tenant, Token};
+use crate::request::{Event, Tenant, Token};
 use crate::sequence::{Job, Leader, Replay, Sequence};
 
 /// Cells that a sequence should find for its answer when it gets a slot: a part of the
@@ -87,8 +87,8 @@ impl<M: Model> Engine<M> {
         let replayed = sequence.replay(self.model.ends(), write);
         let Replay { shown, finished } = match replayed {
             Ok(replay) => replay,
-            Err(_) => {
-                emit(sequence.id, Event::Failed(Failure::ResumeMismatch));
+            Err(failure) => {
+                emit(sequence.id, Event::Failed(failure));
                 return None;
             }
         };

@@ -175,10 +175,6 @@ fn judge_stream(answer: &Answer) -> Result<u16, String> {
     let Some((last, events)) = events.split_last() else {
         return Err(format!("a stream of nothing: {:.2000}", text()));
     };
-    let refused = *last != b"[DONE]";
-    if refused && !is_clients_error(last) {
-        return Err(format!("a stream without an end: {:.2000}", text()));
-    }
     for event in events {
         let event: Value =
             serde_json::from_slice(event).map_err(|e| format!("{e}: {:.2000}", text()))?;
@@ -186,10 +182,11 @@ fn judge_stream(answer: &Answer) -> Result<u16, String> {
             return Err(format!("a stream with {event}"));
         }
     }
-    match (refused, events.is_empty()) {
-        (true, _) => Ok(400),
-        (false, true) => Err("a stream of nothing".into()),
-        (false, false) => Ok(200),
+    match *last {
+        b"[DONE]" if events.is_empty() => Err("a stream of nothing".into()),
+        b"[DONE]" => Ok(200),
+        last if is_clients_error(last) => Ok(400),
+        _ => Err(format!("a stream without an end: {:.2000}", text())),
     }
 }
 
