@@ -64,6 +64,9 @@ struct Wanted<'a> {
     skipped: Option<u64>,
 }
 
+/// A request, and the endpoint that was picked for it.
+type Picked = (TicketId, (EndpointId, Decision));
+
 /// Why a request may not even wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
@@ -321,48 +324,12 @@ impl<L> Broker<L> {
 
     /// Takes the next request that a slot is free for, and the slot.
     pub fn bind(&mut self, now: Duration) -> Option<Binding> {
-        let is_open = |model: &str| self.fleet.is_open(model) || self.fleet.is_external_only(model);
         if self.queue.depth() == 0 || !(self.fleet.is_any_open() || self.fleet.has_externals()) {
             return None;
         }
         self.seed = self.seed.wrapping_add(1);
-        let pick = |ticket: &Ticket<Seek>, skipped| {
-            let Ticket { id, model, seek, prefix, .. } = ticket;
-            Some((*id, self.pick(Wanted { model, seek, prefix, skipped }, now)?))
-        };
-        let last_change = self.fleet.last_change();
-        // What no open endpoint suited is looked at again for those that have changed since.
-        let mut skipped: Vec<TicketId> = Vec::new();
-        let (mut bound, mut all_skipped) = (None, Some(last_change));
-        let retried = (self.all_skipped != all_skipped).then(|| self.queue.retried());
-        for ticket in retried.into_iter().flatten().filter(|t| is_open(&t.model)) {
-            let known = self.skipped.get(&ticket.id).copied();
-            if known == Some(last_change) {
-                continue;
-            }
-            bound = pick(ticket, known);
-            if bound.is_some() {
-                break;
-            }
-            // Whether an external endpoint may be used depends on more than the fleet.
-            match self.fleet.is_external_only(&ticket.model) {
-                true => all_skipped = None,
-                false => skipped.push(ticket.id),
-            }
-        }
-        all_skipped = all_skipped.filter(|_| bound.is_none());
-        // Models whose next request suits none of their open endpoints.
-        let mut passed: Vec<&str> = Vec::new();
-        while bound.is_none()
-            && let Some(ticket) =
-                self.queue.next(|model| is_open(model) && !passed.contains(&model))
-        {
-            bound = pick(ticket, None);
-            passed.push(&ticket.model);
-        }
-        self.skipped.extend(skipped.into_iter().map(|id| (id, last_change)));
-        self.all_skipped = all_skipped;
-        let (id, (endpoint, decision)) = bound?;
+        let picked = self.pick_retried(now).or_else(|| self.pick_waiting(now));
+        let (id, (endpoint, decision)) = picked?;
         self.skipped.remove(&id);
         self.tally.count(self.policy, decision);
         let ticket = self.queue.take(id)?;
@@ -371,6 +338,65 @@ impl<L> Broker<L> {
         let Ticket { class, tenant, work, is_retried, .. } = ticket;
         let charge = (!is_retried).then_some(Charge { class, tenant, work });
         Some(Binding { id, charge, ..binding })
+    }
+
+    /// The first retried request that an endpoint suits. One that no open endpoint suited is
+    /// compared only with those that have changed since.
+    fn pick_retried(&mut self, now: Duration) -> Option<Picked> {
+        let last_change = self.fleet.last_change();
+        if self.all_skipped == Some(last_change) {
+            return None;
+        }
+        let (mut picked, mut all_skipped) = (None, Some(last_change));
+        let mut skipped: Vec<TicketId> = Vec::new();
+        for ticket in self.queue.retried().filter(|ticket| self.is_open(&ticket.model)) {
+            let known = self.skipped.get(&ticket.id).copied();
+            if known == Some(last_change) {
+                continue;
+            }
+            picked = self.pick_for(ticket, known, now);
+            if picked.is_some() {
+                break;
+            }
+            // Whether an external endpoint may be used depends on more than the fleet.
+            match self.fleet.is_external_only(&ticket.model) {
+                true => all_skipped = None,
+                false => skipped.push(ticket.id),
+            }
+        }
+        self.skipped.extend(skipped.into_iter().map(|id| (id, last_change)));
+        self.all_skipped = all_skipped.filter(|_| picked.is_none());
+        picked
+    }
+
+    /// The request whose turn it is, of those whose models have an endpoint that suits.
+    fn pick_waiting(&self, now: Duration) -> Option<Picked> {
+        // Models whose next request suits none of their open endpoints.
+        let mut passed: Vec<&str> = Vec::new();
+        loop {
+            let may = |model: &str| self.is_open(model) && !passed.contains(&model);
+            let ticket = self.queue.next(may)?;
+            let picked = self.pick_for(ticket, None, now);
+            if picked.is_some() {
+                return picked;
+            }
+            passed.push(&ticket.model);
+        }
+    }
+
+    fn pick_for(
+        &self,
+        ticket: &Ticket<Seek>,
+        skipped: Option<u64>,
+        now: Duration,
+    ) -> Option<Picked> {
+        let Ticket { id, model, seek, prefix, .. } = ticket;
+        Some((*id, self.pick(Wanted { model, seek, prefix, skipped }, now)?))
+    }
+
+    /// Whether a request for a model may find a slot.
+    fn is_open(&self, model: &str) -> bool {
+        self.fleet.is_open(model) || self.fleet.is_external_only(model)
     }
 
     /// A request waits no more.

@@ -7,6 +7,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use inference_core::hardware::Kernel;
+use inference_core::llama::{Weights, register};
+use inference_core::plan::LoadMode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -106,11 +109,18 @@ pub fn prepare_child() -> Result<(), String> {
     Ok(())
 }
 
-/// The child's side, before it starts any thread: opens a model, and leaves itself nothing else.
-pub fn open_confined(model: &Path, sandbox: Choice) -> Result<ModelFiles, String> {
+/// The child's side, before it starts any thread: opens a model, leaves itself nothing else, and
+/// loads it.
+pub fn load_confined(
+    model: &Path,
+    sandbox: Choice,
+    kernel: Kernel,
+    mode: LoadMode,
+) -> Result<Weights, String> {
     let files = ModelFiles::open(model)?;
     sandbox::confine(sandbox, files.parts())?;
-    Ok(files)
+    register(kernel);
+    Weights::load(&files.open_paths(), mode).map_err(|e| e.to_string())
 }
 
 /// The child's side: writes an answer.

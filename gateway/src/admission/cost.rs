@@ -9,17 +9,18 @@ use std::time::Duration;
 
 pub mod pace;
 
+use inference_protocol::openai::CHOICES_MAX;
 use inference_protocol::resume::Usage;
 use pace::{Mean, Pace, Took};
 
-/// Bytes of a request for a token of its prompt until that is learned: JSON and English.
-const BYTES_PER_TOKEN: f64 = 5.0;
+use crate::usage::REQUEST_BYTES_PER_TOKEN;
+
+/// Bytes of a request for a token of its prompt until that is learned.
+const BYTES_PER_TOKEN: f64 = REQUEST_BYTES_PER_TOKEN as f64;
 /// Bounds of what is learned of that.
 const BYTES_PER_TOKENS: (f64, f64) = (1.0, 64.0);
 /// Tokens of an answer whose request sets no limit, until that is learned.
 const ANSWER_TOKENS: f64 = 256.0;
-/// Answers that a request may ask for.
-const ANSWERS_MAX: u64 = 16;
 /// Requests that must be over before anything is predicted.
 const SEEN_MIN: u32 = 8;
 /// Requests that must be over at a node before it counts by its own pace.
@@ -39,19 +40,14 @@ pub struct Size {
 }
 
 impl Size {
-    /// Of a request with such a body. No node takes more answers than [`ANSWERS_MAX`]: a larger
+    /// Of a request with such a body. No node takes more answers than [`CHOICES_MAX`]: a larger
     /// number is refused there, and must not weigh anything here until then.
     pub fn new(body_bytes: usize, tokens_max: Option<u64>, answers: u64) -> Self {
         Self {
             bytes: body_bytes as f64,
             answer_max: tokens_max.map_or(f64::INFINITY, |max| max as f64),
-            answers: answers.clamp(1, ANSWERS_MAX) as f64,
+            answers: answers.clamp(1, CHOICES_MAX) as f64,
         }
-    }
-
-    /// Tokens of its prompt, by what is assumed of any.
-    pub fn prompt_tokens(&self) -> u64 {
-        (1.0 + self.bytes / BYTES_PER_TOKEN) as u64
     }
 
     /// Tokens of its prompt and its answers, by what is assumed of any.
@@ -156,7 +152,7 @@ impl Costs {
     pub fn units_used(&self, model: &str, usage: Usage, tokens_max: u32) -> f64 {
         let known = self.0.get(model).copied().unwrap_or_default();
         let prompt = usage.prompt.saturating_sub(usage.cached).min(tokens_max.into());
-        let answers = usage.completion.min(u64::from(tokens_max) * ANSWERS_MAX);
+        let answers = usage.completion.min(u64::from(tokens_max) * CHOICES_MAX);
         known.units(prompt as f64, answers as f64)
     }
 

@@ -255,11 +255,9 @@ impl Answer {
     /// and about those of its prompt.
     fn used(&mut self, told: Option<Usage>) {
         let Self { turn, progress, admitted, .. } = self;
-        let (Some(turn), completion) = (turn, progress.tokens()) else { return };
-        let prompt = admitted.size.prompt_tokens();
-        let estimated = (completion > 0).then_some(Usage { prompt, completion, cached: 0 });
-        let used = told.or(estimated);
-        used.into_iter().for_each(|usage| turn.used(usage));
+        let (Some(turn), seen) = (turn, progress.tokens()) else { return };
+        let estimated = (seen > 0).then(|| admitted.usage.estimate(seen));
+        told.or(estimated).into_iter().for_each(|usage| turn.used(usage));
     }
 
     /// A slot on a node that begins, or goes on.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use hyper::Response;
 use inference_core::request::{Prompt, Question, Token, Told};
-use inference_protocol::openai::{self, CompletionRequest, Endpoint};
+use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint};
 use inference_protocol::resume::Resume;
 
 use super::answer::{self, Ask, Origin, Wanted};
-use super::sampling::{self, CHOICES_MAX, invalid};
+use super::sampling::{self, invalid};
 use super::tools::Offer;
 use super::{Caller, Node, check_model, constraint};
 use crate::error::Error;

@@ -6,13 +6,12 @@ use inference_core::request::{
     BIASES_MAX, LOGPROBS_MAX, Options, RECENT_TOKENS_MAX, STOP_BYTES_MAX, STOPS_MAX, Sampling,
     Token,
 };
-use inference_protocol::openai::{BiasFields, Endpoint, SamplingFields, first_unsupported};
+use inference_protocol::openai::{
+    BiasFields, CHOICES_MAX, Endpoint, SamplingFields, first_unsupported,
+};
 use serde_json::Value;
 
 use crate::error::Error;
-
-/// Most answers to one request.
-pub const CHOICES_MAX: u32 = 16;
 
 /// Checked parameters.
 #[derive(Debug, PartialEq)]
@@ -26,7 +25,7 @@ pub struct Checked {
 /// Checks the fields that both endpoints share. `random_seed` is used where none is given.
 pub fn check(fields: SamplingFields, random_seed: u64) -> Result<Checked, Error> {
     let n = fields.n.unwrap_or(1);
-    if !(1..=CHOICES_MAX).contains(&n) {
+    if !(1..=CHOICES_MAX).contains(&n.into()) {
         return Err(invalid("n", &format!("n must be 1 to {CHOICES_MAX}")));
     }
     if fields.max_tokens == Some(0) {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use inference_core::bench::median;
 use inference_core::bench::raw::{DEEP_CELLS, DEEP_TOKENS, Deep, deep};
-use inference_core::llama::{ContextOptions, LlamaModel, Weights, register};
+use inference_core::llama::{ContextOptions, LlamaModel};
 use inference_core::plan::LoadMode;
 
 use super::report::Figure;
 use super::{Setup, Show};
-use crate::measuring::{Measuring, command, open_confined, prepare_child, tell};
+use crate::measuring::{Measuring, command, load_confined, prepare_child, tell};
 use crate::options::ChildArgs;
 
 /// Makes the kernels leave all attention to llama.cpp's own (inference-core/kernels).
@@ -25,9 +25,7 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
-    let files = open_confined(&args.model, setup.sandbox)?;
-    register(setup.kernel);
-    let weights = Weights::load(&files.open_paths(), LoadMode::Mmap).map_err(|e| e.to_string())?;
+    let weights = load_confined(&args.model, setup.sandbox, setup.kernel, LoadMode::Mmap)?;
     let options = ContextOptions {
         slots: SLOTS,
         context_tokens: DEEP_CELLS,

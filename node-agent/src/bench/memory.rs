@@ -13,14 +13,14 @@ use inference_core::bench::{Bench, prompt};
 use inference_core::gguf::Header;
 use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
-use inference_core::llama::{ContextOptions, LlamaModel, Weights, register};
+use inference_core::llama::{ContextOptions, LlamaModel};
 use inference_core::plan::{Facts, LoadMode, NoPlan, Plan, Wanted, plan};
 use inference_core::request::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::Setup;
 use super::report::Figure;
-use crate::measuring::{Measuring, command, open_confined, prepare_child, tell};
+use crate::measuring::{Measuring, command, load_confined, prepare_child, tell};
 use crate::options::ChildArgs;
 use crate::plan::facts;
 
@@ -61,9 +61,7 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     let path = args.model.canonicalize().map_err(|e| e.to_string())?;
     let mut sources = Sources::open()?;
     let start = sources.resident(&path)?;
-    let files = open_confined(&args.model, setup.sandbox)?;
-    register(setup.kernel);
-    let weights = Weights::load(&files.open_paths(), LoadMode::Mmap).map_err(|e| e.to_string())?;
+    let weights = load_confined(&args.model, setup.sandbox, setup.kernel, LoadMode::Mmap)?;
     let options = ContextOptions {
         slots: SLOTS,
         context_tokens: CONTEXT_TOKENS,

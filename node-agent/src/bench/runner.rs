@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use inference_core::bench::raw::{raw_decode, raw_prefill};
 use inference_core::bench::{Bench, median, percentile, prompt};
-use inference_core::llama::{ContextOptions, LlamaModel, Weights, register};
+use inference_core::llama::{ContextOptions, LlamaModel, Weights};
 use inference_core::model::Model;
 use inference_core::plan::LoadMode;
 use inference_core::request::{RequestId, Sampling};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::report::Figure;
 use super::{Setup, Show};
-use crate::measuring::{Measuring, command, open_confined, prepare_child, tell};
+use crate::measuring::{Measuring, command, load_confined, prepare_child, tell};
 use crate::options::ChildArgs;
 
 const BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
@@ -50,9 +50,7 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
-    let files = open_confined(&args.model, setup.sandbox)?;
-    register(setup.kernel);
-    let weights = Weights::load(&files.open_paths(), LoadMode::Mmap).map_err(|e| e.to_string())?;
+    let weights = load_confined(&args.model, setup.sandbox, setup.kernel, LoadMode::Mmap)?;
     Runner { weights, threads: setup.threads, rounds: setup.rounds }.run()?;
     tell(&Line::Done)
 }

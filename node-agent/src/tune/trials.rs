@@ -7,15 +7,14 @@ use std::time::{Duration, Instant};
 
 use inference_core::bench::raw::{Effort, TRIAL_SLOTS, curve, fill, measure};
 use inference_core::hardware::Kernel;
-use inference_core::llama::{ContextOptions, KvType, LlamaModel, Weights, register};
+use inference_core::llama::{ContextOptions, KvType, LlamaModel, Weights};
 use inference_core::model::Model;
 use inference_core::plan::LoadMode;
 use inference_core::tune::{CURVE, Candidate, Measured, Trials};
 use serde::{Deserialize, Serialize};
 
 use crate::engine_role::stay_on;
-use crate::measuring::{Measuring, open_confined, prepare_child, tell};
-use crate::model_files::ModelFiles;
+use crate::measuring::{Measuring, load_confined, prepare_child, tell};
 use crate::options::ChildArgs;
 use crate::sandbox::Choice;
 
@@ -71,11 +70,8 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     if let Some(cpus) = &setup.cpus {
         stay_on(cpus).map_err(|e| e.to_string())?;
     }
-    let load = |files: ModelFiles| {
-        register(setup.kernel);
-        Weights::load(&files.open_paths(), setup.load).map_err(|e| e.to_string())
-    };
-    let weights = match open_confined(&args.model, setup.sandbox).and_then(load) {
+    let loaded = load_confined(&args.model, setup.sandbox, setup.kernel, setup.load);
+    let weights = match loaded {
         Ok(weights) => weights,
         Err(why) => return tell(&Answer::Refused(why)),
     };

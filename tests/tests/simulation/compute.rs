@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
+use fleet_tests::mock_node::healthy;
 use flotilla_gateway::admission::cost::Size;
 use flotilla_gateway::admission::{Bounds, Class, Share, TicketId};
 use flotilla_gateway::broker::charge::{ActualWork, Charge};
@@ -13,7 +14,7 @@ use flotilla_gateway::broker::{Binding, Broker, Used, Want};
 use flotilla_gateway::fleet::{Attempt, Outcome, Seek};
 use flotilla_gateway::prefix::Prefix;
 use flotilla_gateway::routing::Policy;
-use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, VERSION};
+use inference_protocol::fleet::{ModelStatus, NodeStatus};
 use inference_protocol::resume::Usage;
 
 const NODES: usize = 4;
@@ -171,18 +172,5 @@ impl Run<'_> {
 fn status(number: usize) -> NodeStatus {
     let model =
         ModelStatus { id: "m".into(), digest: "d".into(), context_tokens: 8192, created: 0 };
-    NodeStatus {
-        version: VERSION,
-        node: format!("node-{number}"),
-        epoch: 1,
-        state: NodeState::Ready,
-        models: vec![model],
-        slots: SLOTS,
-        slots_busy_elsewhere: 0,
-        queued: 0,
-        engine_restarts: 0,
-        prefill_tokens_per_second: None,
-        decode_tokens_per_second: None,
-        vitals: None,
-    }
+    NodeStatus { models: vec![model], ..healthy(&format!("node-{number}"), SLOTS) }
 }

@@ -10,8 +10,9 @@ use flotilla_gateway::error::Error;
 use flotilla_gateway::fleet::{Attempt, External};
 use flotilla_gateway::progress::Progress;
 use flotilla_gateway::pursuit::{At, Pursuit};
+use flotilla_gateway::usage::{Task, UsageLimits};
 use inference_protocol::fleet::ModelStatus;
-use inference_protocol::resume::{Resume, Usage};
+use inference_protocol::resume::Resume;
 
 /// A prompt with this in it kills every engine that works on it.
 pub const POISON: char = '!';
@@ -109,8 +110,9 @@ impl Request {
     /// What was done for it, about; nothing where that is not known.
     pub fn done(&self) -> Option<ActualWork> {
         let completion = self.progress.tokens();
-        let prompt = self.size.prompt_tokens();
-        let about = (completion > 0).then_some(Usage { prompt, completion, cached: 0 });
+        let task = Task::Generate { tokens_max: None, choices: 1, has_logprobs: false };
+        let limits = UsageLimits::new(self.prompt.len(), task);
+        let about = (completion > 0).then(|| limits.estimate(completion));
         self.progress.used().or(about).map(ActualWork::Tokens)
     }
 
