@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flotilla_gateway::app::Gateway;
 use flotilla_gateway::config::files::Files;
 use flotilla_gateway::config::{load, raw};
+use flotilla_gateway::context::Gateway;
 use flotilla_gateway::edge::Edge;
 use flotilla_gateway::edge::connection::Connection;
 use flotilla_gateway::metrics::Metrics;

@@ -7,18 +7,19 @@ use std::net::IpAddr;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode};
-use inference_protocol::fleet::Vitals;
 use inference_protocol::openai::to_json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Api, only, status};
-use crate::app::Gateway;
+use crate::access::keys::bearer;
+use crate::api::{only, status};
+use crate::context::Gateway;
+use crate::dispatcher::views::{Action, NodeView};
 use crate::error::Error;
 use crate::pipeline;
-use crate::pipeline::accept::{RequestId, mark};
-use crate::pipeline::authenticate::bearer;
 use crate::respond::{self, Body};
+use crate::types::api::Api;
+use crate::types::request_id::{RequestId, mark};
 
 pub mod overview;
 mod page;
@@ -32,70 +33,11 @@ pub const NODES_PATH: &str = "/admin/v1/nodes";
 /// `/v1/chat/completions` on the public listener, with the operators' key.
 pub const CHAT_PATH: &str = "/admin/v1/chat";
 
-/// One node, as operators see it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct NodeView {
-    /// Its name.
-    pub name: String,
-    /// What it says: `loading`, `ready`, `restarting` or `draining`.
-    pub state: String,
-    /// Whether it gets nothing new, because an operator said so.
-    pub cordoned: bool,
-    /// Whether it gets nothing new, because it failed.
-    pub ejected: bool,
-    /// Requests that it answers side by side.
-    pub slots: u32,
-    /// Slots that are taken.
-    pub busy: u32,
-    /// Of those, by requests of this gateway.
-    pub leased: u32,
-    /// Models that it serves.
-    pub models: Vec<String>,
-    /// Times that its engine was started again.
-    pub engine_restarts: u64,
-    /// Tokens of prompts that it reads in a second, as measured.
-    pub prefill_tokens_per_second: Option<f32>,
-    /// Tokens that it generates in a second, as measured.
-    pub decode_tokens_per_second: Option<f32>,
-    /// How long its link has held, in seconds.
-    pub linked_seconds: u64,
-    /// Where its address comes from: it `joined`, is `configured`, or is `external`.
-    pub address: String,
-    /// How its engine and machine are, where it says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vitals: Option<Vitals>,
-}
-
 /// All nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeList {
     /// By name.
     pub nodes: Vec<NodeView>,
-}
-
-/// What is done with a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// It gets nothing new.
-    Cordon,
-    /// The same, and what it has goes on elsewhere.
-    Drain,
-    /// It gets requests again.
-    Uncordon,
-}
-
-impl Action {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Cordon, Self::Drain, Self::Uncordon];
-
-    /// Its name in paths.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cordon => "cordon",
-            Self::Drain => "drain",
-            Self::Uncordon => "uncordon",
-        }
-    }
 }
 
 /// Answers a request on the operators' listener.

@@ -14,8 +14,9 @@ pub mod cost;
 mod room;
 mod turns;
 
+use crate::types::limits::{Bounds, Full};
 pub use class::Class;
-pub use room::{Bounds, Claim, Full, Occupancy, Room, Share};
+pub use room::{Claim, Occupancy, Room};
 use turns::Turns;
 
 use crate::prefix::Prefix;

@@ -1,86 +1,26 @@
 //! Paths and methods -> what is done about them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode};
 use inference_protocol::fleet::JOIN_PATH;
 use inference_protocol::openai::{Model, ModelList, to_json};
 
-use crate::app::Gateway;
-use crate::edge::Peer;
+use crate::access::keys::Caller;
+use crate::context::Gateway;
+use crate::context::peer::Peer;
 use crate::error::Error;
 use crate::fleet::join;
 use crate::health;
 use crate::pipeline;
-use crate::pipeline::accept::{RequestId, mark};
-use crate::pipeline::authenticate::Caller;
 use crate::respond::{self, Body};
+use crate::types::api::Api;
+use crate::types::request_id::{RequestId, mark};
 
 /// What there is to ask, as OpenAPI.
 const DESCRIPTION: &str = include_str!("../../docs/openapi.json");
-
-/// An endpoint that nodes answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Api {
-    /// `/v1/chat/completions`
-    ChatCompletions,
-    /// `/v1/completions`
-    Completions,
-    /// `/v1/embeddings`
-    Embeddings,
-    /// `/v1/rerank`
-    Rerank,
-}
-
-impl Api {
-    /// All of them, in order.
-    pub const ALL: [Self; 4] =
-        [Self::ChatCompletions, Self::Completions, Self::Embeddings, Self::Rerank];
-
-    /// Where it is at a node.
-    pub fn uri(self) -> Uri {
-        static CHAT: LazyLock<Uri> =
-            LazyLock::new(|| Uri::from_static("http://node/v1/chat/completions"));
-        static TEXT: LazyLock<Uri> =
-            LazyLock::new(|| Uri::from_static("http://node/v1/completions"));
-        static VECTORS: LazyLock<Uri> =
-            LazyLock::new(|| Uri::from_static("http://node/v1/embeddings"));
-        static RANKS: LazyLock<Uri> = LazyLock::new(|| Uri::from_static("http://node/v1/rerank"));
-        match self {
-            Self::ChatCompletions => CHAT.clone(),
-            Self::Completions => TEXT.clone(),
-            Self::Embeddings => VECTORS.clone(),
-            Self::Rerank => RANKS.clone(),
-        }
-    }
-
-    /// Its label in metrics and logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ChatCompletions => "chat_completions",
-            Self::Completions => "completions",
-            Self::Embeddings => "embeddings",
-            Self::Rerank => "rerank",
-        }
-    }
-
-    /// Whether its answers are generated, token by token.
-    pub fn generates(self) -> bool {
-        matches!(self, Self::ChatCompletions | Self::Completions)
-    }
-
-    fn at(path: &str) -> Option<Self> {
-        match path {
-            "/v1/chat/completions" => Some(Self::ChatCompletions),
-            "/v1/completions" => Some(Self::Completions),
-            "/v1/embeddings" => Some(Self::Embeddings),
-            "/v1/rerank" | "/rerank" => Some(Self::Rerank),
-            _ => None,
-        }
-    }
-}
 
 /// Answers one request of a client; errors are rendered here and in the pipeline.
 pub async fn serve(gateway: Gateway, peer: Peer<'_>, request: Request<Incoming>) -> Response<Body> {

@@ -10,13 +10,15 @@ use inference_protocol::resume::Usage;
 
 use crate::admission::cost::pace::Took;
 use crate::admission::cost::{Costs, Size};
-use crate::admission::{Bounds, Claim, Class, Full, Queue, Room, Share, Ticket, TicketId};
+use crate::admission::{Claim, Class, Queue, Room, Ticket, TicketId};
 use crate::budget::RetryBudget;
-use crate::fleet::{Choice, EndpointId, External, Fleet, Outcome, Outlook, Seek};
+use crate::fleet::{Choice, EndpointId, Fleet, Outcome, Outlook, Seek};
 use crate::prefix::{Prefix, PrefixIndex};
 use crate::routing::Policy;
 use crate::spend::{Ledger, Prices};
 use crate::tally::{Decision, Lookup, Reason, Tally};
+use crate::types::external::External;
+use crate::types::limits::{Bounds, Full, Share};
 
 pub mod charge;
 

@@ -4,25 +4,25 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
 
-use crate::admission::{Bounds, Class};
+use crate::access::keys::ApiKey;
+use crate::admission::Class;
+use crate::config::cors::Cors;
+use crate::config::traces::Traces;
 use crate::edge::address::Proxies;
-use crate::edge::cors::Cors;
 use crate::external::Client;
-use crate::fleet::{External, Terms};
-use crate::limiter::KeyLimits;
+use crate::fleet::Terms;
 use crate::routing::Policy;
 use crate::secret::KeyDigest;
-use crate::spend::Budget;
 use crate::tls::{Acceptor, Authority, Dialler};
-use crate::traces::Traces;
+use crate::types::limits::Bounds;
 
+pub mod cors;
 mod edge;
 pub mod effective;
 mod external;
@@ -35,7 +35,14 @@ pub mod reference;
 pub mod schema;
 mod section;
 mod trace;
-mod traces;
+pub mod traces;
+
+/// Connections of operators: Prometheus, a page or two, a command.
+pub const ADMIN_CONNECTIONS_MAX: usize = 256;
+
+/// Of those, of one address, unless the configuration says otherwise: few enough that one address
+/// cannot keep the others out.
+pub const ADMIN_CONNECTIONS_PER_IP: usize = 64;
 
 /// Everything that the gateway is told.
 #[derive(Debug)]
@@ -105,32 +112,6 @@ pub struct Admin {
     pub cert_file: Option<PathBuf>,
     /// Connections of one address at one time.
     pub connections_per_ip_max: usize,
-}
-
-/// A key of the public API.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ApiKey {
-    /// The tenant's name.
-    pub name: String,
-    /// The key's digest.
-    pub digest: KeyDigest,
-    /// The most urgent class that it may ask for.
-    pub class_max: Class,
-    /// When its requests may go to external endpoints.
-    pub external: External,
-    /// Longest time that its requests may wait for a slot, and how long they do where they do not
-    /// say.
-    pub deadline: Option<Duration>,
-    /// Most tokens of an answer.
-    pub tokens_max: Option<NonZeroU32>,
-    /// Other names of models, for it alone.
-    pub aliases: BTreeMap<String, String>,
-    /// What it may use.
-    pub limits: KeyLimits,
-    /// What it may use in a month.
-    pub budget: Budget,
-    /// Whether its requests are traced whenever their `traceparent` says so.
-    pub force_trace: bool,
 }
 
 /// A node with a port that we dial.

@@ -12,23 +12,26 @@ use inference_protocol::resume::Usage;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-use crate::admin::{Action, NodeView};
-use crate::admission::{Bounds, TicketId};
+use crate::admission::TicketId;
 pub use crate::broker::Want;
 use crate::broker::charge::ActualWork;
 use crate::broker::{Binding, Broker, Refused};
+use crate::dispatcher::kept::Kept;
+use crate::dispatcher::views::{Action, NodeView};
 use crate::error::Error;
 use crate::fleet::{Endpoint, EndpointId, Origin, Outcome, STATUS_DEADLINE, Terms, Totals};
 use crate::routing::Policy;
 use crate::spend::{Budget, Date, Prices};
-use crate::state::Kept;
+use crate::types::limits::Bounds;
 use crate::upstream::Upstream;
 
+pub mod kept;
 mod lease;
 mod look;
 mod overview;
 mod reading;
 mod turn;
+pub mod views;
 
 pub use lease::Lease;
 pub use look::Look;
@@ -401,7 +404,7 @@ impl Core {
 
 /// Whole seconds of about that length.
 fn spread(wait: Duration) -> u32 {
-    let spread = 1.0 + (crate::random() as u32 % 256) as f64 / 1024.0;
+    let spread = 1.0 + (crate::types::random::random() as u32 % 256) as f64 / 1024.0;
     (wait.as_secs_f64() * spread).ceil().clamp(1.0, 120.0) as u32
 }
 

@@ -16,17 +16,15 @@ pub mod guard;
 
 pub use flotilla_listeners::{Closed, Closings, debt, door, hangup, pulse, stall, streams};
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::config::cors::Cors;
 use crate::metrics::Metrics;
-use crate::tls::Authority;
 use address::Proxies;
-use cors::Cors;
 use flotilla_listeners::connection::{Http, http};
 use pulse::Patience;
 
@@ -63,13 +61,4 @@ impl Edge {
             stop,
         }
     }
-}
-
-/// Who sends a request, as far as its connection tells.
-#[derive(Debug, Clone, Copy)]
-pub struct Peer<'a> {
-    /// Its address, which a trusted proxy may have told.
-    pub address: IpAddr,
-    /// Who vouches for it: its certificate was verified.
-    pub authority: Option<&'a Authority>,
 }

@@ -7,9 +7,9 @@ use hyper::header::HeaderName;
 use inference_protocol::openai::{ErrorDetail, INVALID_REQUEST, Invalid, ParseError};
 use inference_protocol::resume;
 
-use crate::admission::Full;
-use crate::limiter::Limit;
-use crate::spend::Exhausted;
+use crate::types::limits::Exhausted;
+use crate::types::limits::Full;
+use crate::types::limits::Limit;
 
 mod message;
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_listeners::socket::DEAD_AFTER;
 use hyper::Response;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
@@ -20,8 +21,6 @@ use request::{Dialect, LengthField, Translated, Wanted};
 
 /// Who cannot be reached within this fails a request: another may take it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that acknowledges nothing for so long is dead.
-const DEAD_AFTER: Duration = Duration::from_secs(20);
 /// An idle connection is kept for so long.
 const IDLE: Duration = Duration::from_secs(60);
 /// A check answers within this.

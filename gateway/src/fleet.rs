@@ -27,11 +27,13 @@ mod names;
 pub mod static_nodes;
 mod status;
 
+use crate::types::external::External;
 use changes::Changes;
+
 pub use choice::Choice;
 use cordon::Cordon;
 pub use endpoint::{Attempt, Endpoint, EndpointId, Seek};
-pub use external::{External, Terms};
+pub use external::Terms;
 pub use figures::Totals;
 use figures::{Figures, Part};
 use index::{Index, Serving};

@@ -2,8 +2,8 @@
 
 use tokio_util::sync::CancellationToken;
 
-use crate::app::Gateway;
 use crate::config::Config;
+use crate::context::Gateway;
 
 /// Starts a task for each item that is new in the list, and tells the tasks of those that are not
 /// there any more, until the gateway stops. A changed item is another one.

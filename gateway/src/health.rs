@@ -5,7 +5,7 @@ use inference_protocol::openai::to_json;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::app::Gateway;
+use crate::context::Gateway;
 use crate::fleet::Totals;
 use crate::respond::{self, Body};
 

@@ -7,11 +7,7 @@
 //! what was wanted, [`edge`] how much a client may take of the public listener ([`server`]),
 //! [`app`] puts it all together.
 
-use std::cell::RefCell;
-
-use rand_core::{Rng, SeedableRng};
-use rand_pcg::Pcg64;
-
+pub mod access;
 pub mod admin;
 pub mod admission;
 pub mod api;
@@ -20,6 +16,7 @@ pub mod broker;
 pub mod budget;
 pub mod cli;
 pub mod config;
+pub mod context;
 pub mod dispatcher;
 pub mod edge;
 pub mod error;
@@ -51,23 +48,6 @@ pub mod state;
 pub mod tally;
 pub mod tls;
 pub mod traces;
+pub mod types;
 pub mod upstream;
 pub mod usage;
-
-/// Random bits for ids, seeds and jitter; nothing that must not be guessed. Asking the system
-/// for each would be a tenth of a request.
-pub(crate) fn random() -> u128 {
-    thread_local! {
-        static RANDOM: RefCell<Pcg64> = RefCell::new(Pcg64::from_seed(system_random()));
-    }
-    RANDOM.with_borrow_mut(|random| {
-        u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())
-    })
-}
-
-fn system_random() -> [u8; 32] {
-    let mut bytes = [0; 32];
-    // Fails only before the machine has booted; an id that repeats confuses logs only.
-    let _ = getrandom::fill(&mut bytes);
-    bytes
-}

@@ -18,9 +18,10 @@ use hyper::header::{HeaderMap, HeaderName};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::admission::Share;
 use crate::error::Error;
 use crate::header::Values;
+use crate::types::limits::Limit;
+use crate::types::limits::Share;
 
 /// Limits of a key, as configured. Absent is unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,28 +36,6 @@ pub struct KeyLimits {
     pub queue: Share,
     /// The models that may be asked for; empty is all.
     pub models: Vec<String>,
-}
-
-/// What a limit counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// Requests a minute.
-    Requests,
-    /// Tokens a minute.
-    Tokens,
-    /// Requests side by side.
-    Concurrent,
-}
-
-impl Limit {
-    /// Its name in errors and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Requests => "requests",
-            Self::Tokens => "tokens",
-            Self::Concurrent => "concurrent",
-        }
-    }
 }
 
 /// What is used of a key's limits, as operators see it.

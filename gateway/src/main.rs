@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::CommandFactory;
-use flotilla_gateway::admin::{Action, NodeList};
+use flotilla_gateway::admin::NodeList;
 use flotilla_gateway::cli::keys::{KeysFile, NewKey};
 use flotilla_gateway::cli::nodes::Remote;
 use flotilla_gateway::config::raw::Problem;
 use flotilla_gateway::config::reference::Reference;
 use flotilla_gateway::config::{Admin, Config, effective, files, load, schema};
+use flotilla_gateway::dispatcher::views::Action;
 use flotilla_gateway::reload::Source;
 use flotilla_gateway::settings::Live;
 use flotilla_gateway::{app, cli, notify};

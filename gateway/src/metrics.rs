@@ -10,11 +10,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use inference_metrics::{Made, Sheet};
 use prometheus::IntGauge;
 
-use crate::admission::{Bounds, Class};
+use crate::admission::Class;
 use crate::dispatcher::{Dispatcher, Overview};
-use crate::edge::Closed;
 use crate::error::Error;
 use crate::routing::Policy;
+use crate::types::limits::Bounds;
+use flotilla_listeners::Closed;
 use flotilla_listeners::CountClosed;
 
 mod families;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::app::Gateway;
+use crate::context::Gateway;
 use crate::fleet::Totals;
 
 /// How often the status is looked at, and how often a sign of life is given at least.

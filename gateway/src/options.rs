@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use flotilla_gateway::access::keys::ApiKey;
 use flotilla_gateway::admission::Class;
-use flotilla_gateway::config::ApiKey;
-use flotilla_gateway::fleet::External;
 use flotilla_gateway::limiter::KeyLimits;
 use flotilla_gateway::secret::KeyDigest;
 use flotilla_gateway::spend::Budget;
+use flotilla_gateway::types::external::External;
 use flotilla_manual::{CompletionsArgs, Example, ManArgs};
 
 /// Shown after the help of each command, and in its man page.

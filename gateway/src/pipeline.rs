@@ -12,13 +12,13 @@ use hyper::body::Incoming;
 use hyper::header::HeaderName;
 use hyper::{Request, Response};
 
-use crate::api::Api;
-use crate::app::Gateway;
+use crate::context::Gateway;
 use crate::error::Error;
 use crate::header::Values;
 use crate::respond::{self, Body};
 use crate::settings::Settings;
-use crate::traces::Arrival;
+use crate::traces::{self, Arrival};
+use crate::types::api::Api;
 
 pub mod accept;
 pub mod account;
@@ -29,10 +29,11 @@ pub mod forward;
 pub mod route;
 pub mod stream;
 
+use crate::access::keys::Caller;
 use account::Record;
 use admit::Admitted;
 use answer::Answer;
-use authenticate::{Authenticated, Caller};
+use authenticate::Authenticated;
 
 /// How long it took until the answer began, in milliseconds, as OpenAI tells it.
 const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
@@ -54,7 +55,7 @@ pub async fn serve(
     let mut record = Record::open(&gateway, client, &received);
     let caller = authenticate::authenticate(&settings.keys, known, received);
     let may_force = caller.as_ref().is_ok_and(|known| known.caller.key.force_trace);
-    let trace = traces.and_then(|(to, arrival)| to.begin(arrival, may_force));
+    let trace = traces.and_then(|(to, arrival)| traces::begin(to, arrival, may_force));
     record.trace(trace.map(|trace| (trace, gateway.spans.clone())));
     let limits = caller.as_ref().ok().map(|known| known.caller.limiter.clone());
     let admitted = match caller {
@@ -72,7 +73,7 @@ pub async fn serve(
         }
     };
     let mut response = answered.unwrap_or_else(|error| respond::error(&error));
-    accept::mark(&mut response, &request_id);
+    crate::types::request_id::mark(&mut response, &request_id);
     let (headers, mut values) = (response.headers_mut(), Values::default());
     headers.insert(PROCESSING, values.write(arrived.elapsed().as_millis()));
     if let Some(limiter) = limits {

@@ -10,7 +10,7 @@ use hyper::{Request, Uri};
 use inference_protocol::fleet::TENANT_HEADER;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::app::Gateway;
+use crate::context::Gateway;
 use crate::dispatcher::Lease;
 use crate::error::Error;
 use crate::fleet::Outcome;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use inference_protocol::fleet::ModelStatus;
 
 use crate::error::Error;
-use crate::fleet::{Attempt, External, Outcome, Seek};
+use crate::fleet::{Attempt, Outcome, Seek};
+use crate::types::external::External;
 
 /// A request that was at work when so many engines died is not tried again.
 const ENGINE_DEATHS_MAX: usize = 2;

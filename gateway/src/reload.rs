@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, interval, timeout};
 
-use crate::app::Gateway;
 use crate::config::files::Named;
 use crate::config::{Config, load};
+use crate::context::Gateway;
 use crate::notify;
 
 /// How often files are looked at. One that is still being written looks different the next time.

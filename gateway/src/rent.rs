@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use chrono::{DateTime, Datelike};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::app::Gateway;
-use crate::external::keep::PREFIX;
+use crate::context::Gateway;
 use crate::metrics::Paid;
 use crate::spend::Date;
+use crate::types::external::PREFIX;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const HOUR: f64 = 3600.0;

@@ -5,29 +5,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use flotilla_listeners::socket::{DEAD_AFTER, tune};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::app::Gateway;
+use crate::config::ADMIN_CONNECTIONS_MAX;
+use crate::context::Gateway;
 use crate::edge::connection::Connection;
 use crate::edge::door::{Door, Guest};
 use crate::edge::{Closed, Edge, files};
 use crate::settings::{Live, Settings, Socket};
 use crate::tls::Acceptor;
 
-/// Connections of operators: Prometheus, a page or two, a command.
-pub const ADMIN_CONNECTIONS_MAX: usize = 256;
-/// Of those, of one address, unless the configuration says otherwise: few enough that one address
-/// cannot keep the others out.
-pub const ADMIN_CONNECTIONS_PER_IP: usize = 64;
 /// After a failed accept (out of file descriptors), before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// A peer that acknowledges nothing for so long is dead.
-const DEAD_AFTER: Duration = Duration::from_secs(20);
 /// How much later than we ourselves the kernel may give up a client that does not read.
 const KERNEL_GRACE: Duration = Duration::from_secs(5);
 /// Bytes that the kernel holds and has not sent: enough to keep a line busy, and little
@@ -178,19 +173,6 @@ fn enter(
         edge.closings.connection_closed(Closed::AddressLimit);
     }
     guest.map(Some)
-}
-
-/// Small packets at once, and dead peers noticed.
-pub fn tune(stream: &TcpStream) {
-    let socket = SockRef::from(stream);
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(5))
-        .with_retries(3);
-    // Missing support is no reason to refuse a connection.
-    let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_tcp_keepalive(&keepalive);
-    let _ = socket.set_tcp_user_timeout(Some(DEAD_AFTER));
 }
 
 /// The same for a client. One that does not read is dead to the kernel, which must not cut it

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::access::keys::Keys;
 use crate::config::Config;
-use crate::pipeline::authenticate::Keys;
 
 /// A checked configuration, and what is kept beside it.
 #[derive(Debug)]

@@ -6,6 +6,8 @@ use std::num::NonZeroU64;
 use inference_protocol::resume::Usage;
 use serde::{Deserialize, Serialize};
 
+use crate::types::limits::Exhausted;
+
 const MILLION: f64 = 1e6;
 
 /// What an external endpoint costs, in whatever currency the operator thinks in.
@@ -47,15 +49,6 @@ impl Budget {
     pub fn is_set(&self) -> bool {
         *self != Self::default()
     }
-}
-
-/// What of its budget a tenant has used up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exhausted {
-    /// Tokens.
-    Tokens,
-    /// Spend.
-    Spend,
 }
 
 /// What a tenant has used.

@@ -4,7 +4,6 @@
 //! Written every few seconds, when something has changed, and at the end. A gateway that is killed
 //! forgets the last few seconds.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::app::Gateway;
 use crate::config::files;
+use crate::context::Gateway;
+use crate::dispatcher::kept::Kept;
 use crate::rent::today;
 use crate::replace::replace;
-use crate::spend::Ledger;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 /// A disk that takes longer is as good as none.
@@ -26,16 +25,6 @@ const BYTES_MAX: u64 = 16 * 1024 * 1024;
 const VERSION: u32 = 1;
 /// What tenants have used is nobody else's business.
 const MODE: u32 = 0o600;
-
-/// What is kept.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
-    /// What was used and spent.
-    pub ledger: Ledger,
-    /// Names of nodes that operators want nothing new sent to.
-    #[serde(default)]
-    pub cordoned: BTreeSet<String>,
-}
 
 /// The file.
 #[derive(Debug, Serialize, Deserialize)]

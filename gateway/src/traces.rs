@@ -3,15 +3,13 @@
 //! takes them to a collector in the background. Prompts and answers are never part of it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use hyper::header::HeaderMap;
-use opentelemetry::KeyValue;
-use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
-use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
+use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
+use crate::config::traces::{Traces, host};
 use crate::metrics::{Lost, Metrics};
 
 pub mod context;
@@ -22,53 +20,6 @@ use context::{Context, Parent};
 
 /// Spans that wait for the collector; more are dropped and counted.
 const QUEUE: usize = 4096;
-/// A collector has taken a batch after this.
-const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Where OTLP over HTTP takes spans, below its endpoint.
-const PATH: &str = "/v1/traces";
-
-/// What a configuration says about traces.
-#[derive(Debug, Clone)]
-pub struct Traces {
-    /// Where spans go.
-    pub collector: Arc<SpanExporter>,
-    /// The share of requests that are traced, of those whose client cannot force it.
-    pub sample_ratio: f64,
-}
-
-impl Traces {
-    /// Spans go to the collector at this URL.
-    ///
-    /// # Errors
-    /// They cannot.
-    pub fn new(endpoint: &str, sample_ratio: f64) -> Result<Self, String> {
-        let http = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(EXPORT_TIMEOUT)
-            .tcp_nodelay(true)
-            .no_proxy()
-            .build();
-        let mut collector = SpanExporter::builder()
-            .with_http()
-            .with_http_client(http.map_err(|e| e.to_string())?)
-            .with_endpoint(format!("{}{PATH}", endpoint.trim_end_matches('/')))
-            .with_protocol(Protocol::HttpBinary)
-            .with_timeout(EXPORT_TIMEOUT)
-            .build()
-            .map_err(|e| e.to_string())?;
-        collector.set_resource(&resource());
-        Ok(Self { collector: Arc::new(collector), sample_ratio })
-    }
-
-    /// The trace of a request that arrived, if it has one.
-    pub fn begin(&self, arrival: Arrival, may_force: bool) -> Option<Trace> {
-        let Arrival { parent, begun } = arrival;
-        let (trace, span) = (crate::random(), crate::random());
-        let context = context::of(parent, may_force, self.sample_ratio, trace, span)?;
-        Some(Trace { context, begun })
-    }
-}
-
 /// What a request says of its trace, before anything is known of its sender.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
@@ -83,17 +34,12 @@ impl Arrival {
     }
 }
 
-/// Who makes the spans.
-fn resource() -> Resource {
-    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
-    let attributes = [version, KeyValue::new("host.name", host())];
-    let resource = Resource::builder_empty().with_service_name("flotilla-gateway");
-    resource.with_attributes(attributes).build()
-}
-
-/// This machine's name.
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+/// The trace of a request that arrived, if it has one.
+pub fn begin(traces: &Traces, arrival: Arrival, may_force: bool) -> Option<Trace> {
+    let Arrival { parent, begun } = arrival;
+    let (trace, span) = (crate::types::random::random(), crate::types::random::random());
+    let context = context::of(parent, may_force, traces.sample_ratio, trace, span)?;
+    Some(Trace { context, begun })
 }
 
 /// A request that is traced.
@@ -136,9 +82,9 @@ impl Spans {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::Bounds;
     use crate::dispatcher::Dispatcher;
     use crate::routing::Policy;
+    use crate::types::limits::Bounds;
 
     #[test]
     fn spans_that_find_no_room_are_dropped_and_counted() {

@@ -12,6 +12,7 @@ pub mod debt;
 pub mod door;
 pub mod hangup;
 pub mod pulse;
+pub mod socket;
 pub mod stall;
 pub mod streams;
 

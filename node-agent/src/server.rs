@@ -13,6 +13,7 @@ use flotilla_listeners::connection::{self, Http, Terms, speak};
 use flotilla_listeners::door::{Door, Guest};
 use flotilla_listeners::hangup::Socket;
 use flotilla_listeners::pulse::Patience;
+use flotilla_listeners::socket::tune;
 use flotilla_listeners::stall::Watch;
 use flotilla_listeners::{Closed, Closings};
 use futures_util::FutureExt;
@@ -21,7 +22,7 @@ use hyper::service::{Service, service_fn};
 use hyper::{Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -192,19 +193,6 @@ pub fn service(
             }))
         }
     })
-}
-
-/// Small packets at once, and dead peers noticed.
-pub fn tune(stream: &TcpStream) {
-    let socket = SockRef::from(stream);
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(5))
-        .with_retries(3);
-    // Missing support is no reason to refuse a connection.
-    let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_tcp_keepalive(&keepalive);
-    let _ = socket.set_tcp_user_timeout(Some(Duration::from_secs(20)));
 }
 
 /// Binds a port; the error names the address and what to do.

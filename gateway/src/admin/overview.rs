@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::NodeView;
-use crate::app::Gateway;
+use crate::access::keys::Caller;
+use crate::context::Gateway;
+use crate::dispatcher::views::{ExternalView, NodeView, QueueView};
 use crate::limiter::Standing;
-use crate::pipeline::authenticate::Caller;
 use crate::recent::{Point, Rates, STEP, TenantTotals};
 
 /// Where it is now.
@@ -37,29 +37,6 @@ pub struct Overview {
     pub tenants: Vec<TenantView>,
     /// Models that are served now.
     pub models: Vec<String>,
-}
-
-/// An external endpoint, as operators see it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ExternalView {
-    /// What it has in common with nodes; its slots are what it may do side by side.
-    #[serde(flatten)]
-    pub node: NodeView,
-    /// What it was paid for tokens today (UTC).
-    pub spent_today: f64,
-    /// Most that it may be paid in a day, where there is a limit.
-    pub spend_day_max: Option<f64>,
-}
-
-/// A class of the queue.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct QueueView {
-    /// Its name.
-    pub class: String,
-    /// Requests that wait for their first slot.
-    pub waiting: usize,
-    /// How long the first of them has waited.
-    pub longest_wait_seconds: Option<f64>,
 }
 
 /// A tenant, as operators see it.

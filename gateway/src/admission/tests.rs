@@ -1,6 +1,7 @@
 //! The queue as its users see it: who is next, who is turned away, and nobody twice.
 
 use super::*;
+use crate::types::limits::Share;
 use proptest::prelude::*;
 
 use Class::{Batch, Interactive, Standard};

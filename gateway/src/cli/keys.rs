@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use inference_protocol::ids::is_plain_id;
 use serde::Serialize;
 
+use crate::access::keys::ApiKey;
 use crate::admission::Class;
-use crate::config::ApiKey;
 use crate::config::keys::{NAME, Seen, read_file};
 use crate::config::load;
-use crate::fleet::External;
 use crate::replace::replace;
 use crate::secret::KeyDigest;
+use crate::types::external::External;
 
 const HEADER: &str = "# API keys, as digests. Written by 'flotilla-gateway key new' and 'key revoke'; limits may be \
                       changed by hand.\n";

@@ -9,9 +9,10 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
 use crate::admin::overview::{OVERVIEW_PATH, Overview};
-use crate::admin::{Action, NODES_PATH, NodeList, NodeView};
+use crate::admin::{NODES_PATH, NodeList};
+use crate::dispatcher::views::{Action, NodeView};
 use crate::external::innermost;
-use crate::external::keep::PREFIX;
+use crate::types::external::PREFIX;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);

@@ -2,8 +2,8 @@
 
 use super::raw::Problem;
 use super::section::{Problems, Section};
+use crate::config::cors::{Cors, origin};
 use crate::edge::address::{Proxies, network};
-use crate::edge::cors::{Cors, origin};
 
 /// Longest list of networks or origins: each request walks them.
 const LIST_MAX: usize = 256;
@@ -57,10 +57,10 @@ fn parse_all<T>(
 
 #[cfg(test)]
 mod tests {
+    use crate::config::cors::Cors;
     use crate::config::files::Files;
     use crate::config::load::parse;
     use crate::config::raw::check;
-    use crate::edge::cors::Cors;
 
     const MINIMAL: &str =
         "allow_anonymous: true\nnodes: {static: [{url: 'http://10.0.0.1:8080'}]}\n";

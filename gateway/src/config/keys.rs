@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use inference_protocol::ids::is_plain_id;
 
-use super::ApiKey;
 use super::files::{self, Files};
 use super::load;
 use super::raw::{Node, Problem};
 use super::section::{Problems, Section};
 use super::trace::Trace;
+use crate::access::keys::ApiKey;
 use crate::admission::Class;
-use crate::fleet::External;
 use crate::limiter::KeyLimits;
 use crate::secret::KeyDigest;
 use crate::spend::Budget;
+use crate::types::external::External;
 
 /// Some hundred bytes for each key.
 pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::raw::{Node, Problem};
 use super::trace::Trace;
-use crate::admission::Share;
+use crate::types::limits::Share;
 
 /// An address and a port.
 const ADDRESS: &str = r"^(\d{1,3}(\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\]):\d{1,5}$";

@@ -1,10 +1,69 @@
 //! What a configuration says about traces.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use hyper::Uri;
+use opentelemetry::KeyValue;
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SpanExporter as _;
 
 use super::raw::report;
 use super::section::{Problems, Section};
-use crate::traces::Traces;
+
+/// What a configuration says about traces.
+#[derive(Debug, Clone)]
+pub struct Traces {
+    /// Where spans go.
+    pub collector: Arc<SpanExporter>,
+    /// The share of requests that are traced, of those whose client cannot force it.
+    pub sample_ratio: f64,
+}
+
+impl Traces {
+    /// Spans go to the collector at this URL.
+    ///
+    /// # Errors
+    /// They cannot.
+    pub fn new(endpoint: &str, sample_ratio: f64) -> Result<Self, String> {
+        let http = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(EXPORT_TIMEOUT)
+            .tcp_nodelay(true)
+            .no_proxy()
+            .build();
+        let mut collector = SpanExporter::builder()
+            .with_http()
+            .with_http_client(http.map_err(|e| e.to_string())?)
+            .with_endpoint(format!("{}{PATH}", endpoint.trim_end_matches('/')))
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout(EXPORT_TIMEOUT)
+            .build()
+            .map_err(|e| e.to_string())?;
+        collector.set_resource(&resource());
+        Ok(Self { collector: Arc::new(collector), sample_ratio })
+    }
+}
+
+/// Who makes the spans.
+fn resource() -> Resource {
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    let attributes = [version, KeyValue::new("host.name", host())];
+    let resource = Resource::builder_empty().with_service_name("flotilla-gateway");
+    resource.with_attributes(attributes).build()
+}
+
+/// This machine's name.
+pub fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Where OTLP over HTTP takes spans, below its endpoint.
+const PATH: &str = "/v1/traces";
+
+/// A collector has taken a batch after this.
+pub const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where traces go, and how many.
 pub(super) fn read(section: Option<Section>, problems: &mut Problems) -> Option<Traces> {

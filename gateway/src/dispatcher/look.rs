@@ -1,8 +1,8 @@
 //! What operators see of nodes, external endpoints and queue: all of one moment.
 
 use super::{Dispatcher, view};
-use crate::admin::NodeView;
-use crate::admin::overview::{ExternalView, QueueView};
+use crate::dispatcher::views::NodeView;
+use crate::dispatcher::views::{ExternalView, QueueView};
 
 /// One moment.
 #[derive(Debug)]

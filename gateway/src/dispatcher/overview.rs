@@ -6,10 +6,11 @@ use std::time::Instant;
 use inference_protocol::fleet::NodeStatus;
 
 use super::Dispatcher;
-use crate::admission::{Bounds, Class, Occupancy};
+use crate::admission::{Class, Occupancy};
 use crate::fleet::{Endpoint, Totals};
 use crate::routing::Policy;
 use crate::tally::{Ejections, Tally};
+use crate::types::limits::Bounds;
 use crate::upstream::Upstream;
 
 /// What is known about the nodes and the queue at one moment.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{Dispatcher, RETRY_UNKNOWN, spread};
-use crate::admission::{Class, Share};
+use crate::admission::Class;
 use crate::error::Error;
+use crate::types::limits::Share;
 
 /// Room of a body without a length is taken in such steps.
 const STEP_BYTES: usize = 64 * 1024;

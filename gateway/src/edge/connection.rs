@@ -17,12 +17,13 @@ use super::body::Tracked;
 use super::guard::guarded;
 use super::hangup::Socket;
 use super::stall::Watch;
-use super::{Closed, Edge, Peer};
-use crate::app::Gateway;
-use crate::pipeline::accept::{REQUEST_ID, RequestId};
+use super::{Closed, Edge};
+use crate::context::Gateway;
+use crate::context::peer::Peer;
 use crate::respond::Body;
 use crate::server::Service;
 use crate::tls::{Acceptor, Authority};
+use crate::types::request_id::{REQUEST_ID, RequestId};
 use crate::{admin, api};
 
 /// A TLS handshake must be done after this.

@@ -6,8 +6,8 @@ use futures_util::FutureExt;
 use hyper::Response;
 
 use crate::error::Error;
-use crate::pipeline::accept::{RequestId, mark};
 use crate::respond::{self, Body};
+use crate::types::request_id::{RequestId, mark};
 
 /// What a handler answers; after a panic, 500 `internal_error` with the request's id.
 pub async fn guarded(

@@ -1,9 +1,9 @@
 //! What each error tells its client: what happened, why, and what to do.
 
 use super::Error;
-use crate::admission::Full;
-use crate::limiter::Limit;
-use crate::spend::Exhausted;
+use crate::types::limits::Exhausted;
+use crate::types::limits::Full;
+use crate::types::limits::Limit;
 
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

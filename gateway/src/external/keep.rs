@@ -7,16 +7,14 @@ use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, VERSION};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::Gateway;
 use crate::config::ExternalEndpoint;
+use crate::context::Gateway;
 use crate::fleet::EndpointId;
+use crate::types::external::PREFIX;
 use crate::upstream::Upstream;
 
 /// Between two looks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Before the names of external endpoints: no node can have such a name.
-pub const PREFIX: &str = "external:";
 
 /// Keeps one until it is wanted no more, or the gateway stops.
 pub async fn keep(gateway: Gateway, endpoint: ExternalEndpoint, retired: CancellationToken) {

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::request::known_field;
-use crate::api::Api;
 use crate::error::Error;
+use crate::types::api::Api;
 
 /// Longest identifier that is kept.
 const WORD_BYTES_MAX: usize = 64;

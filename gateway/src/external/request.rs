@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use inference_protocol::openai::{self, Endpoint, Invalid, ParseError, Unsupported};
 use serde_json::{Map, Value, json};
 
-use crate::api::Api;
+use crate::types::api::Api;
 
 /// Sampling, constraints and length are shared by both kinds of generation. Constraints that other
 /// servers know are passed on although our nodes refuse some of them: an endpoint must honor or

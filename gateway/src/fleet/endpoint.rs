@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 
-use super::external::{External, Terms};
+use super::external::Terms;
 use super::figures::Part;
 use super::health::Health;
 use crate::admission::cost::pace::{Pace, Took};
 use crate::routing::Candidate;
+use crate::types::external::External;
 
 /// A link's number; never used twice.
 pub type EndpointId = u64;

@@ -13,10 +13,10 @@ use inference_protocol::ids::is_plain_id;
 use tokio::time::timeout;
 
 use super::link::{self, Expect};
-use crate::app::Gateway;
-use crate::edge::Peer;
+use crate::access::keys::bearer;
+use crate::context::Gateway;
+use crate::context::peer::Peer;
 use crate::error::Error;
-use crate::pipeline::authenticate::bearer;
 use crate::respond::{self, Body};
 
 /// After our 101, the node must speak within this.

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{EndpointId, STATUS_DEADLINE, status};
-use crate::app::Gateway;
+use crate::context::Gateway;
 use crate::dispatcher::Dispatcher;
 use crate::error::Error;
 use crate::upstream::{self, NodeBody, Upstream};

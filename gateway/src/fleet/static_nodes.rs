@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use flotilla_listeners::socket::tune;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::link::{self, Expect};
-use crate::app::Gateway;
 use crate::config::StaticNode;
-use crate::server;
+use crate::context::Gateway;
 
 const REDIAL_MIN: Duration = Duration::from_millis(200);
 const REDIAL_MAX: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ async fn overdue(gateway: &Gateway, retired: &CancellationToken) {
 
 /// Half of it and a random share of the rest.
 fn jittered(wait: Duration) -> Duration {
-    let share = (crate::random() as u32) as f64 / f64::from(u32::MAX);
+    let share = (crate::types::random::random() as u32) as f64 / f64::from(u32::MAX);
     wait.mul_f64(0.5 + 0.5 * share)
 }
 
@@ -64,7 +64,7 @@ async fn link_once(gateway: &Gateway, node: &StaticNode, retired: &CancellationT
         Ok(Err(e)) => return format!("cannot connect: {e}"),
         Err(_) => return "cannot connect in time".into(),
     };
-    server::tune(&stream);
+    tune(&stream);
     let expect = Expect {
         identity: None,
         authorization: node.authorization.clone(),

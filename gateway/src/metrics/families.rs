@@ -8,8 +8,8 @@ use prometheus::{
 
 use super::labels::{Lost, NODE_LEAVES};
 use crate::admission::Class;
-use crate::edge::Closed;
 use crate::error::Error;
+use flotilla_listeners::Closed;
 
 /// Seconds of whole requests and of waits; CPU machines are slow, so the buckets reach ten minutes.
 const SECONDS: &[f64] = &[

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::admission::Class;
-use crate::api::Api;
 use crate::error::Origin;
+use crate::types::api::Api;
 
 /// What gave an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

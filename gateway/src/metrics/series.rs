@@ -11,7 +11,7 @@ use prometheus::{Counter, Histogram, IntCounter};
 use super::families::Families;
 use super::labels::{Ended, EndpointKind, Key, fault};
 use crate::admission::Class;
-use crate::api::Api;
+use crate::types::api::Api;
 
 /// Pairs of a tenant and a model that are told apart. Both are names that operators gave; this is
 /// for fleets whose models change names for years.

@@ -2,50 +2,12 @@
 
 use std::time::Instant;
 
+use hyper::Request;
 use hyper::body::Incoming;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use hyper::{Request, Response};
-use inference_protocol::ids::{self, is_plain_id};
+use hyper::header::HeaderMap;
 
-use crate::api::Api;
-use crate::respond::Body;
-
-/// The header of the request's id, in and out.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// A request's id; a plain one. Cloning shares it.
-#[derive(Debug, Clone)]
-pub struct RequestId(HeaderValue);
-
-impl RequestId {
-    /// A request's own id, where it is a plain one, or a new one.
-    pub fn of(headers: &HeaderMap) -> Self {
-        let sent = headers.get(REQUEST_ID).and_then(|v| v.to_str().ok());
-        match sent.filter(|id| is_plain_id(id)) {
-            Some(id) => Self::new(id.into()),
-            None => Self::new(ids::request_id(crate::random())),
-        }
-    }
-
-    /// A copy: what was received holds on to all that was received with it.
-    fn new(id: String) -> Self {
-        let unknown = HeaderValue::from_static("unknown");
-        let mut value = HeaderValue::try_from(id).unwrap_or(unknown);
-        // HTTP/2 would remember it for the connection, where it is never seen again.
-        value.set_sensitive(true);
-        Self(value)
-    }
-
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        self.0.to_str().unwrap_or_default()
-    }
-
-    /// As a header's value.
-    pub fn value(&self) -> HeaderValue {
-        self.0.clone()
-    }
-}
+use crate::types::api::Api;
+use crate::types::request_id::RequestId;
 
 /// A request as it arrived.
 #[derive(Debug)]
@@ -67,9 +29,4 @@ pub fn accept(api: Api, request: Request<Incoming>) -> Received {
     let (head, body) = request.into_parts();
     let request_id = RequestId::of(&head.headers);
     Received { request_id, api, arrived: Instant::now(), headers: head.headers, body }
-}
-
-/// Puts the request's id on its response.
-pub fn mark(response: &mut Response<Body>, request_id: &RequestId) {
-    response.headers_mut().insert(REQUEST_ID, request_id.value());
 }

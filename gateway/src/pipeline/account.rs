@@ -11,11 +11,10 @@ use prometheus::local::LocalHistogram;
 
 pub mod bill;
 
-use super::accept::{Received, RequestId};
+use super::accept::Received;
 use super::admit::Admitted;
 use crate::admission::Class;
-use crate::api::Api;
-use crate::app::Gateway;
+use crate::context::Gateway;
 use crate::dispatcher::Lease;
 use crate::error::{Error, Origin, REFUSED_BY_NODE};
 use crate::fleet::Terms;
@@ -23,6 +22,8 @@ use crate::limiter::Permit;
 use crate::metrics::{Again, Ended, EndpointKind, Key, NODE_LEAVES};
 use crate::recent::{self, End};
 use crate::traces::{Spans, Trace, span};
+use crate::types::api::Api;
+use crate::types::request_id::RequestId;
 use crate::usage::UsageLimits;
 use bill::{Booked, Payer, Sum, plus};
 

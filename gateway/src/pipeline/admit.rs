@@ -11,18 +11,21 @@ use hyper::header::{self, HeaderMap, HeaderName};
 use inference_protocol::openai::{self, Invalid, Lengths, ParseError, Routed};
 use tokio::time::{Instant, timeout};
 
-use super::accept::RequestId;
-use super::authenticate::{Authenticated, Caller};
+use super::authenticate::Authenticated;
+use crate::access::keys::Caller;
+use crate::admission::Class;
 use crate::admission::cost::Size;
-use crate::admission::{Class, Share};
-use crate::api::Api;
 use crate::config::Config;
 use crate::dispatcher::{Dispatcher, Reading, Want};
-use crate::edge::pulse::NOISE_BYTES_MAX;
 use crate::error::Error;
-use crate::fleet::{External, Seek};
+use crate::fleet::Seek;
 use crate::prefix::Prefix;
+use crate::types::api::Api;
+use crate::types::external::External;
+use crate::types::limits::Share;
+use crate::types::request_id::RequestId;
 use crate::usage::{Task, UsageLimits};
+use flotilla_listeners::pulse::NOISE_BYTES_MAX;
 
 /// A request that may wait for a slot.
 #[derive(Debug)]

@@ -22,8 +22,8 @@ use super::account::bill::Metered;
 use super::admit::Admitted;
 use super::forward::{self, Forwarded};
 use super::route;
-use crate::app::Gateway;
 use crate::config::Config;
+use crate::context::Gateway;
 use crate::dispatcher::{Lease, Turn};
 use crate::error::Error;
 use crate::external::refusal::Refusal;
@@ -392,7 +392,7 @@ fn first(admitted: &Admitted) -> Resume {
         model: admitted.is_alias.then(|| admitted.model.clone()),
         tokens_max: admitted.tokens_max,
         service_tier: admitted.tells_tier.then(|| admitted.class.service_tier().into()),
-        ..Resume::new(crate::random(), unix_seconds())
+        ..Resume::new(crate::types::random::random(), unix_seconds())
     }
 }
 

@@ -16,7 +16,6 @@ use inference_protocol::resume::{ENGINE_LOST, RESUME_HEADER, Resume};
 use inference_protocol::sse::Splitter;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::accept::REQUEST_ID;
 use super::account::bill::Metered;
 use super::admit::Admitted;
 use crate::config::{Limits, Timeouts};
@@ -25,6 +24,7 @@ use crate::external::refusal::Refusal;
 use crate::external::request::{Translated, Wanted};
 use crate::external::{Client, SendFailure};
 use crate::progress::event::Event;
+use crate::types::request_id::REQUEST_ID;
 use crate::upstream::NodeBody;
 
 const TENANT: HeaderName = HeaderName::from_static(TENANT_HEADER);

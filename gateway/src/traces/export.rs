@@ -8,8 +8,8 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::EXPORT_TIMEOUT;
-use crate::app::Gateway;
+use crate::config::traces::EXPORT_TIMEOUT;
+use crate::context::Gateway;
 use crate::metrics::Lost;
 
 /// Spans of one batch.

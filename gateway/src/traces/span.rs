@@ -9,7 +9,7 @@ use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::SpanData;
 
 use super::Trace;
-use crate::api::Api;
+use crate::types::api::Api;
 
 /// What is told of a request that is over.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_listeners::socket::tune;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -71,7 +72,7 @@ pub async fn dial(
     held: &Held,
 ) -> Result<Dialled, JoinError> {
     let stream = within("connecting", TcpStream::connect(address)).await?;
-    server::tune(&stream);
+    tune(&stream);
     let asked = Asked { gateway, node, held };
     match &gateway.tls {
         None => asked.upgrade(stream).await,

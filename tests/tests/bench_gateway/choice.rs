@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flotilla_gateway::admission::Class;
 use flotilla_gateway::admission::cost::Size;
-use flotilla_gateway::admission::{Bounds, Class, Share};
 use flotilla_gateway::broker::{Binding, Broker, Want};
 use flotilla_gateway::fleet::{Attempt, Choice, EndpointId, Fleet, Outcome, Seek};
 use flotilla_gateway::prefix::Prefix;
 use flotilla_gateway::routing::Policy;
+use flotilla_gateway::types::limits::{Bounds, Share};
 use inference_protocol::fleet::{ModelStatus, NodeStatus};
 
 use crate::{median, print};

@@ -3,11 +3,12 @@
 use std::fmt::Write;
 
 use fleet_tests::root;
-use flotilla_gateway::admission::{Class, Full};
+use flotilla_gateway::admission::Class;
 use flotilla_gateway::edge::Closed;
 use flotilla_gateway::metrics::EndpointKind;
 use flotilla_gateway::routing::Policy;
 use flotilla_gateway::tally::{Forecast, Lookup, Reason};
+use flotilla_gateway::types::limits::Full;
 use inference_protocol::fleet::NodeState;
 
 use super::read;

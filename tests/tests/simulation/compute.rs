@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use fleet_tests::mock_node::healthy;
 use flotilla_gateway::admission::cost::Size;
-use flotilla_gateway::admission::{Bounds, Class, Share, TicketId};
+use flotilla_gateway::admission::{Class, TicketId};
 use flotilla_gateway::broker::charge::{ActualWork, Charge};
 use flotilla_gateway::broker::{Binding, Broker, Used, Want};
 use flotilla_gateway::fleet::{Attempt, Outcome, Seek};
 use flotilla_gateway::prefix::Prefix;
 use flotilla_gateway::routing::Policy;
+use flotilla_gateway::types::limits::{Bounds, Share};
 use inference_protocol::fleet::{ModelStatus, NodeStatus};
 use inference_protocol::resume::Usage;
 

@@ -11,12 +11,13 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
 use flotilla_gateway::admission::cost::Size;
-use flotilla_gateway::admission::{Bounds, Class, Share, TicketId};
+use flotilla_gateway::admission::{Class, TicketId};
 use flotilla_gateway::broker::{Binding, Broker, Used, Want};
 use flotilla_gateway::fleet::{Outcome, Seek};
 use flotilla_gateway::prefix::Prefix;
 use flotilla_gateway::routing::Policy;
 use flotilla_gateway::tally::Tally;
+use flotilla_gateway::types::limits::{Bounds, Share};
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 use inference_protocol::resume::Usage;
 use rand_core::{Rng, SeedableRng};

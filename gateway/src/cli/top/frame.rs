@@ -1,9 +1,10 @@
 //! PURE. What is drawn: lines of text, and how each is shown.
 
 use super::keys::Key;
-use crate::admin::NodeView;
-use crate::admin::overview::{ExternalView, Overview, TenantView};
+use crate::admin::overview::{Overview, TenantView};
 use crate::cli::nodes::{rate, span, state};
+use crate::dispatcher::views::ExternalView;
+use crate::dispatcher::views::NodeView;
 
 /// How a line is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
 use crate::admission::Class;
-use crate::api::Api;
-use crate::app::Gateway;
+use crate::context::Gateway;
 use crate::dispatcher::Lease;
 use crate::metrics::{EndpointKind, Key, Paid};
 use crate::spend::Prices;
+use crate::types::api::Api;
 use crate::usage::{Measured, UsageLimits};
 
 /// What the external attempts of a request have cost together.

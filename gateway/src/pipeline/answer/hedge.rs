@@ -17,10 +17,11 @@ use super::super::forward::{Forwarded, forward};
 use super::Answer;
 use super::current::at;
 use crate::error::Error;
+use crate::fleet::Outcome;
 use crate::fleet::health::is_hung;
-use crate::fleet::{External, Outcome};
 use crate::pursuit::At;
 use crate::settings::Settings;
+use crate::types::external::External;
 
 /// A node that was asked, and what it has begun to say.
 pub type Begun = (Metered, Result<Forwarded, Error>);

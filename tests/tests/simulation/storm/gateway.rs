@@ -4,14 +4,16 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_gateway::admission::{Bounds, Class, Share, TicketId};
+use flotilla_gateway::admission::{Class, TicketId};
 use flotilla_gateway::broker::{Binding, Broker, Refused, Used, Want};
 use flotilla_gateway::error::Error;
-use flotilla_gateway::fleet::{Attempt, EndpointId, External, Outcome, Seek};
+use flotilla_gateway::fleet::{Attempt, EndpointId, Outcome, Seek};
 use flotilla_gateway::prefix::Prefix;
 use flotilla_gateway::progress::Progress;
 use flotilla_gateway::pursuit::{At, Pursuit, outcome_of};
 use flotilla_gateway::routing::Policy;
+use flotilla_gateway::types::external::External;
+use flotilla_gateway::types::limits::{Bounds, Share};
 use inference_protocol::fleet::{NodeState, NodeStatus};
 use inference_protocol::resume::Resume;
 use inference_protocol::sse::payloads;

@@ -1,8 +1,8 @@
 //! What operators do in a storm: nodes are cordoned, drained and let back in, and the gateway is
 //! configured anew.
 
-use flotilla_gateway::admission::Bounds;
 use flotilla_gateway::routing::Policy;
+use flotilla_gateway::types::limits::Bounds;
 
 use super::world::{Happening, World};
 

@@ -1,7 +1,7 @@
 //! What operators see of fleets that were made up.
 
 use super::*;
-use crate::admin::overview::QueueView;
+use crate::dispatcher::views::QueueView;
 use crate::limiter::Limiter;
 use crate::recent::{Rates, TenantTotals};
 

@@ -1,0 +1,287 @@
+//! API keys: who owns them, and what they allow.
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::header::{self, HeaderMap};
+
+use crate::admission::Class;
+use crate::error::Error;
+use crate::limiter::{KeyLimits, Limiter};
+use crate::secret::KeyDigest;
+use crate::spend::Budget;
+use crate::types::external::External;
+
+/// The tenant of requests without a key, where those are allowed.
+const ANONYMOUS: &str = "anonymous";
+
+/// The tenant of what operators ask on the fleet page. No key can have this name.
+const OPERATORS: &str = "operators:chat";
+
+/// The owner of a key, and what the key allows.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The owner's name.
+    pub tenant: Arc<str>,
+    /// The key, as configured.
+    pub key: Arc<ApiKey>,
+    /// Other names of models, for everybody.
+    aliases: Arc<BTreeMap<String, String>>,
+    /// What the key may use.
+    pub limiter: Arc<Limiter>,
+    /// The models that it may ask for, as they were listed last.
+    pub models: Arc<Listed>,
+}
+
+impl Caller {
+    /// The model that the owner means by a name.
+    pub fn model<'a>(&'a self, name: &'a str) -> &'a str {
+        self.key.aliases.get(name).or_else(|| self.aliases.get(name)).map_or(name, String::as_str)
+    }
+
+    /// Whether a model may be asked for, by that name.
+    pub fn allows(&self, name: &str) -> bool {
+        self.limiter.allows(name) || self.limiter.allows(self.model(name))
+    }
+
+    /// Other names of models that may be asked for.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
+        let own = self.key.aliases.iter();
+        let others = self.aliases.iter().filter(|(name, _)| !self.key.aliases.contains_key(*name));
+        let all = own.chain(others).map(|(name, model)| (name.as_str(), model.as_str()));
+        all.filter(|(name, _)| self.allows(name))
+    }
+}
+
+/// Models by name, and when they were loaded.
+type Models = Arc<BTreeMap<String, u64>>;
+
+/// Models that a key may ask for, as they were made of the list with this number.
+#[derive(Debug, Default)]
+pub struct Listed(Mutex<Option<(u64, Models)>>);
+
+impl Listed {
+    /// The models of a version; made anew where there are those of another one.
+    pub fn at(&self, version: u64, make: impl FnOnce() -> (u64, BTreeMap<String, u64>)) -> Models {
+        let mut listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, models)) = &*listed
+            && *known == version
+        {
+            return models.clone();
+        }
+        let (version, models) = make();
+        let models = Arc::new(models);
+        *listed = Some((version, models.clone()));
+        models
+    }
+}
+
+/// The keys of the public API, and what is used of their limits.
+#[derive(Debug)]
+pub struct Keys {
+    callers: HashMap<KeyDigest, Caller>,
+    /// Where anybody may ask: who that is.
+    anonymous: Option<Caller>,
+    /// Whoever has the operators' key, on their listener.
+    operators: Caller,
+}
+
+impl Keys {
+    /// The keys of a configuration. What is used of limits that stay as they were stays used.
+    pub fn new(keys: &[ApiKey], aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
+        let aliases = Arc::new(aliases.clone());
+        let operators = operators(&aliases, old);
+        let old: HashMap<&str, _> = old.into_iter().flat_map(Self::limiters).collect();
+        let caller = |key: &ApiKey| {
+            let used = old.get(key.name.as_str()).filter(|(limits, _)| **limits == key.limits);
+            let limiter = used.map_or_else(|| Arc::new(Limiter::new(&key.limits)), |u| u.1.clone());
+            let caller = Caller {
+                tenant: key.name.as_str().into(),
+                key: Arc::new(key.clone()),
+                aliases: aliases.clone(),
+                limiter,
+                models: Arc::default(),
+            };
+            (key.digest.clone(), caller)
+        };
+        Self { callers: keys.iter().map(caller).collect(), anonymous: None, operators }
+    }
+
+    /// No key is needed.
+    pub fn open(aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
+        let (key, aliases) = (Arc::new(anonymous()), Arc::new(aliases.clone()));
+        let operators = operators(&aliases, old);
+        let tenant = ANONYMOUS.into();
+        let anonymous =
+            Some(Caller { tenant, key, aliases, limiter: Arc::default(), models: Arc::default() });
+        Self { callers: HashMap::new(), anonymous, operators }
+    }
+
+    /// Who asks on the fleet page. Whoever calls this has seen the operators' key.
+    pub fn operators(&self) -> &Caller {
+        &self.operators
+    }
+
+    /// Everybody who may ask.
+    pub fn tenants(&self) -> impl Iterator<Item = &Caller> {
+        self.callers.values().chain(&self.anonymous).chain([&self.operators])
+    }
+
+    fn limiters(&self) -> impl Iterator<Item = (&str, (&KeyLimits, &Arc<Limiter>))> {
+        self.callers.values().map(|c| (&*c.tenant, (&c.key.limits, &c.limiter)))
+    }
+
+    /// The owner of the key in `headers`. A key is found by the first bytes of its digest, which
+    /// are no secret; whole digests are compared in constant time.
+    pub fn caller(&self, headers: &HeaderMap) -> Result<Caller, Error> {
+        if let Some(anonymous) = &self.anonymous {
+            return Ok(anonymous.clone());
+        }
+        let sent = KeyDigest::of(bearer(headers).ok_or(Error::KeyMissing)?);
+        self.callers.get(&sent).cloned().ok_or(Error::KeyWrong)
+    }
+}
+
+fn operators(aliases: &Arc<BTreeMap<String, String>>, old: Option<&Keys>) -> Caller {
+    let key = Arc::new(ApiKey { name: OPERATORS.into(), force_trace: true, ..anonymous() });
+    let limiter = old.map_or_else(Arc::default, |old| old.operators.limiter.clone());
+    let (tenant, aliases) = (OPERATORS.into(), aliases.clone());
+    Caller { tenant, key, aliases, limiter, models: Arc::default() }
+}
+
+/// Whoever has no key, where none is needed.
+fn anonymous() -> ApiKey {
+    ApiKey {
+        name: ANONYMOUS.into(),
+        digest: KeyDigest::of(""),
+        class_max: Class::Interactive,
+        external: External::Overflow,
+        deadline: None,
+        tokens_max: None,
+        aliases: BTreeMap::new(),
+        limits: KeyLimits::default(),
+        budget: Budget::default(),
+        force_trace: false,
+    }
+}
+
+/// The key of `Authorization: Bearer <key>`.
+pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, key) = value.split_at_checked(7)?;
+    let key = key.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"bearer ") && !key.is_empty()).then_some(key)
+}
+
+/// A key of the public API.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiKey {
+    /// The tenant's name.
+    pub name: String,
+    /// The key's digest.
+    pub digest: KeyDigest,
+    /// The most urgent class that it may ask for.
+    pub class_max: Class,
+    /// When its requests may go to external endpoints.
+    pub external: External,
+    /// Longest time that its requests may wait for a slot, and how long they do where they do not
+    /// say.
+    pub deadline: Option<Duration>,
+    /// Most tokens of an answer.
+    pub tokens_max: Option<NonZeroU32>,
+    /// Other names of models, for it alone.
+    pub aliases: BTreeMap<String, String>,
+    /// What it may use.
+    pub limits: KeyLimits,
+    /// What it may use in a month.
+    pub budget: Budget,
+    /// Whether its requests are traced whenever their `traceparent` says so.
+    pub force_trace: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn key(name: &str, limits: KeyLimits) -> ApiKey {
+        ApiKey { name: name.into(), digest: KeyDigest::of(name), limits, ..anonymous() }
+    }
+
+    fn caller(keys: &Keys, authorization: &str) -> Result<Caller, Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_str(authorization).unwrap());
+        keys.caller(&headers)
+    }
+
+    fn ask(authorization: &str) -> Result<String, Error> {
+        let keys = ["ada", "bob"].map(|name| key(name, KeyLimits::default()));
+        caller(&Keys::new(&keys, &BTreeMap::new(), None), authorization)
+            .map(|caller| caller.tenant.to_string())
+    }
+
+    #[test]
+    fn a_key_finds_its_tenant() {
+        assert_eq!(ask("Bearer bob"), Ok("bob".into()));
+        assert_eq!(ask("bearer  ada "), Ok("ada".into()));
+    }
+
+    #[test]
+    fn a_missing_key_and_a_wrong_one_are_told_apart() {
+        let none = Keys::new(&[], &BTreeMap::new(), None);
+        assert_eq!(none.caller(&HeaderMap::new()).unwrap_err(), Error::KeyMissing);
+        assert_eq!(caller(&none, "Bearer bob").unwrap_err(), Error::KeyWrong, "no keys, no door");
+        assert_eq!(ask("Basic bob"), Err(Error::KeyMissing));
+        assert_eq!(ask("Bearer "), Err(Error::KeyMissing));
+        assert_eq!(ask("Bearer eve"), Err(Error::KeyWrong));
+    }
+
+    #[test]
+    fn what_is_used_of_limits_outlives_a_reload_that_leaves_them_alone() {
+        let limits = |n| KeyLimits { concurrent_max: NonZeroU32::new(n), ..KeyLimits::default() };
+        let before =
+            Keys::new(&[key("ada", limits(1)), key("bob", limits(1))], &BTreeMap::new(), None);
+        let limiter = |keys: &Keys, name: &str| caller(keys, name).unwrap().limiter;
+        let _running = ["Bearer ada", "Bearer bob"].map(|n| limiter(&before, n).enter().unwrap());
+        let after = [key("ada", limits(1)), key("bob", limits(2))];
+        let after = Keys::new(&after, &BTreeMap::new(), Some(&before));
+        assert!(limiter(&after, "Bearer ada").enter().is_err());
+        assert!(limiter(&after, "Bearer bob").enter().is_ok());
+    }
+
+    #[test]
+    fn the_models_of_a_key_are_listed_anew_only_when_they_are_others() {
+        let (listed, made) = (Listed::default(), std::cell::Cell::new(0));
+        let at = |version| {
+            listed.at(version, || {
+                made.set(made.get() + 1);
+                (version, BTreeMap::from([(version.to_string(), 1)]))
+            })
+        };
+        assert!(Arc::ptr_eq(&at(0), &at(0)));
+        assert_eq!((at(1).keys().next().map(String::as_str), made.get()), (Some("1"), 2));
+    }
+
+    #[test]
+    fn a_keys_own_names_of_models_win_over_everybodys() {
+        let pair = |name: &str, model: &str| (name.to_string(), model.to_string());
+        let own = BTreeMap::from([pair("fast", "small"), pair("best", "secret")]);
+        let limits = KeyLimits {
+            models: ["small", "big", "best"].map(String::from).to_vec(),
+            ..KeyLimits::default()
+        };
+        let ada = ApiKey { aliases: own, ..key("ada", limits) };
+        let all = BTreeMap::from([pair("fast", "big"), pair("gpt", "big"), pair("o", "other")]);
+        let ada = caller(&Keys::new(&[ada], &all, None), "Bearer ada").unwrap();
+        assert_eq!(["fast", "gpt", "big"].map(|name| ada.model(name)), ["small", "big", "big"]);
+        assert!(["fast", "gpt", "big", "best"].iter().all(|name| ada.allows(name)));
+        assert!(!ada.allows("o") && !ada.allows("secret"), "neither the name nor what it means");
+        let names: Vec<&str> = ada.aliases().map(|(name, _)| name).collect();
+        assert_eq!(names, ["best", "fast", "gpt"]);
+    }
+}
