@@ -1,7 +1,7 @@
 //! Resume marks in the streams of nodes, and what a gateway remembers of them.
 
 use bytes::Bytes;
-use flotilla_gateway::progress::{Block, Excess, Progress};
+use flotilla_gateway::scheduler::progress::{Block, Excess, Progress};
 use inference_protocol::resume::{Mark, Resume, Usage};
 use inference_protocol::sse::{Splitter, events};
 

@@ -1,3 +1,6 @@
 //! Who may use how much: API keys, their rate limits and budgets.
 
 pub mod keys;
+pub mod limiter;
+pub mod quarantine;
+pub mod spend;

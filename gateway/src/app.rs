@@ -6,14 +6,15 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Gateway;
-use crate::external::keep;
-use crate::fleet::static_nodes;
-use crate::follow::follow;
-use crate::metrics::Metrics;
-use crate::server::{self, Service};
-use crate::settings::Live;
-use crate::traces::{self, Spans};
-use crate::{notify, prober, reload, rent, state};
+use crate::context::settings::Live;
+use crate::nodes::static_nodes;
+use crate::observability::metrics::Metrics;
+use crate::observability::traces::Spans;
+use crate::server::listener::{self, Service};
+use crate::tasks::reconcile::follow;
+use crate::tasks::{
+    external_endpoints, hourly_cost, probes, reload, state_file, systemd, trace_export,
+};
 
 /// After requests are done or cut, tasks have this long to end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -31,20 +32,20 @@ pub async fn run(
     let metrics = Metrics::new()?;
     let (spans, queue) = Spans::new(metrics.clone());
     let gateway = Gateway::new(settings, metrics, spans, stop);
-    state::restore(&gateway);
-    gateway.tasks.spawn(state::keep(gateway.clone()));
+    state_file::restore(&gateway);
+    gateway.tasks.spawn(state_file::keep(gateway.clone()));
     let nodes = follow(gateway.clone(), |c| &c.static_nodes, static_nodes::keep_linked);
     gateway.tasks.spawn(nodes);
-    gateway.tasks.spawn(follow(gateway.clone(), |c| &c.externals, keep::keep));
-    gateway.tasks.spawn(rent::run(gateway.clone()));
-    gateway.tasks.spawn(prober::run(gateway.clone()));
-    gateway.tasks.spawn(traces::export::run(gateway.clone(), queue));
-    gateway.tasks.spawn(server::serve(Service::Admin, gateway.clone(), gateway.links.clone()));
+    gateway.tasks.spawn(follow(gateway.clone(), |c| &c.externals, external_endpoints::keep));
+    gateway.tasks.spawn(hourly_cost::run(gateway.clone()));
+    gateway.tasks.spawn(probes::run(gateway.clone()));
+    gateway.tasks.spawn(trace_export::run(gateway.clone(), queue));
+    gateway.tasks.spawn(listener::serve(Service::Admin, gateway.clone(), gateway.links.clone()));
     gateway.tasks.spawn(reload::run(gateway.clone(), source));
-    gateway.tasks.spawn(notify::run(gateway.clone()));
+    gateway.tasks.spawn(systemd::run(gateway.clone()));
     // The listeners are bound already: who comes from here on is served.
-    notify::ready("serving");
-    server::serve(Service::Public, gateway.clone(), gateway.stop.clone()).await;
+    systemd::ready("serving");
+    listener::serve(Service::Public, gateway.clone(), gateway.stop.clone()).await;
     gateway.links.cancel();
     gateway.tasks.close();
     // What is left are connections that were cut off; they end with the runtime.

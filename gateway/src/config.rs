@@ -11,16 +11,16 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 
 use crate::access::keys::ApiKey;
-use crate::admission::Class;
 use crate::config::cors::Cors;
+use crate::config::proxies::Proxies;
+use crate::config::tls::{Acceptor, Authority, Dialler};
 use crate::config::traces::Traces;
-use crate::edge::address::Proxies;
-use crate::external::Client;
-use crate::fleet::Terms;
-use crate::routing::Policy;
-use crate::secret::KeyDigest;
-use crate::tls::{Acceptor, Authority, Dialler};
+use crate::scheduler::fleet::Terms;
+use crate::scheduler::routing::Policy;
+use crate::types::class::Class;
 use crate::types::limits::Bounds;
+use crate::types::secret::KeyDigest;
+use crate::upstream::external::Client;
 
 pub mod cors;
 mod edge;
@@ -30,10 +30,12 @@ pub mod files;
 pub mod keys;
 pub mod load;
 mod nodes;
+pub mod proxies;
 pub mod raw;
 pub mod reference;
 pub mod schema;
 mod section;
+pub mod tls;
 mod trace;
 pub mod traces;
 

@@ -8,15 +8,16 @@ use hyper::header::HeaderValue;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::quarantine::Quarantine;
 use crate::config::Config;
+use crate::context::settings::Live;
 use crate::dispatcher::Dispatcher;
-use crate::metrics::Metrics;
-use crate::quarantine::Quarantine;
-use crate::recent::Recorder;
-use crate::settings::Live;
-use crate::traces::Spans;
+use crate::observability::history::Recorder;
+use crate::observability::metrics::Metrics;
+use crate::observability::traces::Spans;
 
 pub mod peer;
+pub mod settings;
 
 /// What all requests share. Cloning shares it.
 #[derive(Debug, Clone)]

@@ -12,16 +12,18 @@ use inference_protocol::resume::Usage;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-use crate::admission::TicketId;
-pub use crate::broker::Want;
-use crate::broker::charge::ActualWork;
-use crate::broker::{Binding, Broker, Refused};
+use crate::access::spend::{Budget, Date, Prices};
 use crate::dispatcher::kept::Kept;
 use crate::dispatcher::views::{Action, NodeView};
-use crate::error::Error;
-use crate::fleet::{Endpoint, EndpointId, Origin, Outcome, STATUS_DEADLINE, Terms, Totals};
-use crate::routing::Policy;
-use crate::spend::{Budget, Date, Prices};
+pub use crate::scheduler::Want;
+use crate::scheduler::charge::ActualWork;
+use crate::scheduler::fleet::{
+    Endpoint, EndpointId, Origin, Outcome, STATUS_DEADLINE, Terms, Totals,
+};
+use crate::scheduler::queue::TicketId;
+use crate::scheduler::routing::Policy;
+use crate::scheduler::{Binding, Broker, Refused};
+use crate::types::error::Error;
 use crate::types::limits::Bounds;
 use crate::upstream::Upstream;
 
@@ -185,7 +187,7 @@ impl Dispatcher {
         })
     }
 
-    /// Whether one more request may be tried again; see [`crate::budget`].
+    /// Whether one more request may be tried again; see [`crate::scheduler::retry_budget`].
     pub fn may_retry(&self) -> bool {
         let now = self.now();
         self.lock().broker.retries.take(now)

@@ -1,53 +1,36 @@
 //! The gateway: one OpenAI-compatible endpoint in front of many small CPU machines.
 //!
-//! A request's way is [`pipeline`]. What it needs: [`dispatcher`] binds waiting requests
-//! ([`admission`], pure) to free slots of nodes ([`fleet`], pure) by [`routing`] (pure);
-//! [`upstream`] is how a node is spoken to, whoever dialled ([`fleet::join`],
-//! [`fleet::static_nodes`]). [`error`] and [`respond`] say what went wrong, [`config`]
-//! what was wanted, [`edge`] how much a client may take of the public listener ([`server`]),
-//! [`app`] puts it all together.
+//! Modules are layers, and a layer imports only the layers below it (the `tidy` test holds the
+//! order). From the top:
+//!
+//! - [`commands`]: the subcommands beside `run`.
+//! - [`app`]: builds the parts and starts the tasks.
+//! - [`tasks`]: what runs in the background: reload, state file, health checks, probes.
+//! - [`server`]: the listeners, their guards, and the routes.
+//! - [`control`]: the admin API, the fleet page, health endpoints, nodes that join.
+//! - [`proxy`]: the path of a request, one file for each stage.
+//! - [`nodes`]: the links to nodes.
+//! - [`context`]: the handle that stages and tasks receive, and the settings in force.
+//! - [`observability`]: metrics, traces, and the history of the last minutes.
+//! - [`dispatcher`]: the shell around the scheduler: one mutex, leases, snapshots.
+//! - [`config`]: the checked configuration.
+//! - [`upstream`]: HTTP/2 to nodes, and the client for external endpoints.
+//! - [`scheduler`]: the pure core: queue, costs, routing, prefix index, fleet state, attempts.
+//! - [`access`]: API keys, rate limits, budgets, quarantine.
+//! - [`types`]: what every layer shares: errors, request ids, classes, responses.
 
 pub mod access;
-pub mod admin;
-pub mod admission;
-pub mod api;
 pub mod app;
-pub mod broker;
-pub mod budget;
-pub mod cli;
+pub mod commands;
 pub mod config;
 pub mod context;
+pub mod control;
 pub mod dispatcher;
-pub mod edge;
-pub mod error;
-pub mod external;
-pub mod fleet;
-pub mod follow;
-pub mod header;
-pub mod health;
-pub mod limiter;
-pub mod metrics;
-pub mod notify;
-pub mod pipeline;
-pub mod prefix;
-pub mod prober;
-pub mod progress;
-pub mod pursuit;
-pub mod quarantine;
-pub mod recent;
-pub mod reload;
-pub mod rent;
-pub mod replace;
-pub mod respond;
-pub mod routing;
-pub mod secret;
+pub mod nodes;
+pub mod observability;
+pub mod proxy;
+pub mod scheduler;
 pub mod server;
-pub mod settings;
-pub mod spend;
-pub mod state;
-pub mod tally;
-pub mod tls;
-pub mod traces;
+pub mod tasks;
 pub mod types;
 pub mod upstream;
-pub mod usage;

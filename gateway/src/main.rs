@@ -6,16 +6,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::CommandFactory;
-use flotilla_gateway::admin::NodeList;
-use flotilla_gateway::cli::keys::{KeysFile, NewKey};
-use flotilla_gateway::cli::nodes::Remote;
+use flotilla_gateway::commands::keys::{KeysFile, NewKey};
+use flotilla_gateway::commands::nodes::Remote;
 use flotilla_gateway::config::raw::Problem;
 use flotilla_gateway::config::reference::Reference;
 use flotilla_gateway::config::{Admin, Config, effective, files, load, schema};
+use flotilla_gateway::context::settings::Live;
+use flotilla_gateway::control::admin::NodeList;
 use flotilla_gateway::dispatcher::views::Action;
-use flotilla_gateway::reload::Source;
-use flotilla_gateway::settings::Live;
-use flotilla_gateway::{app, cli, notify};
+use flotilla_gateway::tasks::reload::Source;
+use flotilla_gateway::tasks::systemd;
+use flotilla_gateway::{app, commands};
 use flotilla_manual::{ManArgs, exit};
 use options::{
     Cli, Command, ConfigCommand, EXAMPLES, HealthOf, KeyCommand, KeysIn, NodeOf, RemoteGateway,
@@ -153,7 +154,7 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
         };
         next().await;
         tracing::info!("stopping");
-        notify::stopping();
+        systemd::stopping();
         stop.cancel();
         next().await;
         #[expect(clippy::disallowed_methods, reason = "the operator insists")]
@@ -176,7 +177,7 @@ fn key(command: KeyCommand) -> Result<(), Failed> {
                 (None, Some(path)) => KeysFile::open(&path).map_err(usage)?.keys,
                 (None, None) => return Err(usage(WHICH_KEYS.into())),
             };
-            say(&cli::keys::table(&keys))
+            say(&commands::keys::table(&keys))
         }
         KeyCommand::Revoke { name, file } => {
             let path = keys_file(&file)?.ok_or_else(|| usage(WHICH_KEYS.into()))?;
@@ -234,14 +235,16 @@ fn operate(command: Command) -> Result<(), Failed> {
             let nodes = runtime.block_on(remote(&gateway)?.nodes()).map_err(unavailable)?;
             match json {
                 true => say(&inference_protocol::openai::to_json(&NodeList { nodes })),
-                false => say(&cli::nodes::table(&nodes)),
+                false => say(&commands::nodes::table(&nodes)),
             }
         }
         Command::Top { once, gateway } => {
             let remote = remote(&gateway)?;
             match once {
-                true => say(&runtime.block_on(cli::top::once(&remote)).map_err(unavailable)?),
-                false => runtime.block_on(cli::top::run(&remote)).map_err(unavailable),
+                true => {
+                    say(&runtime.block_on(commands::top::once(&remote)).map_err(unavailable)?)
+                }
+                false => runtime.block_on(commands::top::run(&remote)).map_err(unavailable),
             }
         }
         Command::Cordon(of) => act(of, Action::Cordon),
@@ -265,14 +268,15 @@ fn health(of: &HealthOf) -> Result<(), Failed> {
         (Some(url), _) => url.clone(),
         (None, Some(config)) => {
             let config = load_config(config).map_err(|failed| unhealthy(failed.message))?;
-            cli::health::url(&config)
+            commands::health::url(&config)
         }
         (None, None) => return Err(unhealthy(WHICH_GATEWAY.into())),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| unhealthy(e.to_string()))?;
     let within = Duration::from_millis(of.timeout_ms);
-    let answer = runtime.block_on(cli::health::ask(&url, of.live, within)).map_err(unhealthy)?;
+    let answer =
+        runtime.block_on(commands::health::ask(&url, of.live, within)).map_err(unhealthy)?;
     say(&answer)
 }
 
@@ -283,7 +287,7 @@ fn remote(gateway: &RemoteGateway) -> Result<Remote, Failed> {
     let admin = config.as_deref().map(load_config).transpose()?;
     let admin = admin.map(|config| config.admin.ok_or_else(|| usage(NO_ADMIN.into())));
     let admin = admin.transpose()?;
-    let named = |admin: &Admin| cli::nodes::url(admin.listen, admin.tls.is_some());
+    let named = |admin: &Admin| commands::nodes::url(admin.listen, admin.tls.is_some());
     let url = url.clone().or_else(|| admin.as_ref().map(named));
     let key_file = key_file.clone().or_else(|| admin.as_ref()?.key_file.clone());
     let ca_file = ca_file.clone().or_else(|| admin?.cert_file);

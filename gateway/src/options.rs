@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flotilla_gateway::access::keys::ApiKey;
-use flotilla_gateway::admission::Class;
-use flotilla_gateway::limiter::KeyLimits;
-use flotilla_gateway::secret::KeyDigest;
-use flotilla_gateway::spend::Budget;
+use flotilla_gateway::access::limiter::KeyLimits;
+use flotilla_gateway::access::spend::Budget;
+use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::external::External;
+use flotilla_gateway::types::secret::KeyDigest;
 use flotilla_manual::{CompletionsArgs, Example, ManArgs};
 
 /// Shown after the help of each command, and in its man page.

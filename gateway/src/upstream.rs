@@ -1,5 +1,5 @@
 //! Sending to a node: one HTTP/2 connection, whoever dialled it. Or to an external endpoint, which
-//! is an HTTP client ([`crate::external`]).
+//! is an HTTP client ([`crate::upstream::external`]).
 //!
 //! For nodes h2 itself, and not hyper's client on top of it: that sends the head and the body of a
 //! request from different tasks, so that each costs a system call and two wake-ups. Here both are
@@ -15,11 +15,12 @@ use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::error::Error;
-use crate::external::Client;
-use crate::fleet::Origin;
+use crate::scheduler::fleet::Origin;
+use crate::types::error::Error;
+use crate::upstream::external::Client;
 
 mod driver;
+pub mod external;
 mod gather;
 
 pub use driver::Driver;

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use hyper::header::{self, HeaderMap};
 
-use crate::admission::Class;
-use crate::error::Error;
-use crate::limiter::{KeyLimits, Limiter};
-use crate::secret::KeyDigest;
-use crate::spend::Budget;
+use crate::access::limiter::{KeyLimits, Limiter};
+use crate::access::spend::Budget;
+use crate::types::class::Class;
+use crate::types::error::Error;
 use crate::types::external::External;
+use crate::types::secret::KeyDigest;
 
 /// The tenant of requests without a key, where those are allowed.
 const ANONYMOUS: &str = "anonymous";

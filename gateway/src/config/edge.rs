@@ -3,7 +3,7 @@
 use super::raw::Problem;
 use super::section::{Problems, Section};
 use crate::config::cors::{Cors, origin};
-use crate::edge::address::{Proxies, network};
+use crate::config::proxies::{Proxies, network};
 
 /// Longest list of networks or origins: each request walks them.
 const LIST_MAX: usize = 256;

@@ -10,11 +10,11 @@ use super::files::{self, Files};
 use super::keys::{NAME, NAME_PATTERN};
 use super::raw::{header, report};
 use super::section::{Problems, Section};
-use crate::external::request::{LengthField, RESERVED};
-use crate::external::{Client, ClientSettings};
-use crate::fleet::Terms;
-use crate::secret::KeyDigest;
-use crate::spend::Prices;
+use crate::access::spend::Prices;
+use crate::scheduler::fleet::Terms;
+use crate::types::secret::KeyDigest;
+use crate::upstream::external::request::{LengthField, RESERVED};
+use crate::upstream::external::{Client, ClientSettings};
 
 const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
 

@@ -13,11 +13,11 @@ use super::raw::{Node, Problem};
 use super::section::{Problems, Section};
 use super::trace::Trace;
 use crate::access::keys::ApiKey;
-use crate::admission::Class;
-use crate::limiter::KeyLimits;
-use crate::secret::KeyDigest;
-use crate::spend::Budget;
+use crate::access::limiter::KeyLimits;
+use crate::access::spend::Budget;
+use crate::types::class::Class;
 use crate::types::external::External;
+use crate::types::secret::KeyDigest;
 
 /// Some hundred bytes for each key.
 pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;

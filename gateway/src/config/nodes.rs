@@ -9,8 +9,8 @@ use super::StaticNode;
 use super::files::Files;
 use super::raw::{Problem, header, long_key, report};
 use super::section::{Problems, Section};
-use crate::secret::KeyDigest;
-use crate::tls::{Authority, Dialler};
+use crate::config::tls::{Authority, Dialler};
+use crate::types::secret::KeyDigest;
 
 /// Where nodes come from.
 #[derive(Debug, Default)]

@@ -11,11 +11,11 @@ use super::files::Files;
 use super::section::{Problems, QUEUE_BYTES_MAX, QUEUE_DEPTH_MAX, Section};
 use super::trace::{Key, Trace};
 use super::{Admin, Config, Limits, QueueTimeouts, Timeouts, external, keys, nodes, traces};
+use crate::config::tls::{Acceptor, Authority};
 use crate::config::{ADMIN_CONNECTIONS_MAX, ADMIN_CONNECTIONS_PER_IP};
-use crate::routing::Policy;
-use crate::secret::KeyDigest;
-use crate::tls::{Acceptor, Authority};
+use crate::scheduler::routing::Policy;
 use crate::types::limits::Bounds;
+use crate::types::secret::KeyDigest;
 
 /// Every key, with `[]` for the items of a list: the reference configuration, the chart and
 /// the documentation are compared with this.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::tls::Authority;
+use crate::config::tls::Authority;
 
 /// Who sends a request, as far as its connection tells.
 #[derive(Debug, Clone, Copy)]

@@ -7,9 +7,9 @@ use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
 use super::{Dispatcher, Turn};
-use crate::admission::cost::Size;
-use crate::broker::{Binding, Used};
-use crate::fleet::{Attempt, Outcome, Terms};
+use crate::scheduler::cost::Size;
+use crate::scheduler::fleet::{Attempt, Outcome, Terms};
+use crate::scheduler::{Binding, Used};
 use crate::upstream::Upstream;
 
 /// A claimed slot of a node. Dropping it gives the slot back.

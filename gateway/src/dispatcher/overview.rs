@@ -6,10 +6,11 @@ use std::time::Instant;
 use inference_protocol::fleet::NodeStatus;
 
 use super::Dispatcher;
-use crate::admission::{Class, Occupancy};
-use crate::fleet::{Endpoint, Totals};
-use crate::routing::Policy;
-use crate::tally::{Ejections, Tally};
+use crate::scheduler::fleet::{Endpoint, Totals};
+use crate::scheduler::queue::Occupancy;
+use crate::scheduler::routing::Policy;
+use crate::scheduler::routing_stats::{Ejections, Tally};
+use crate::types::class::Class;
 use crate::types::limits::Bounds;
 use crate::upstream::Upstream;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{Dispatcher, RETRY_UNKNOWN, spread};
-use crate::admission::Class;
-use crate::error::Error;
+use crate::types::class::Class;
+use crate::types::error::Error;
 use crate::types::limits::Share;
 
 /// Room of a body without a length is taken in such steps.

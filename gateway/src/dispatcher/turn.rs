@@ -6,7 +6,7 @@ use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
 use super::Dispatcher;
-use crate::broker::charge::{ActualWork, Charge};
+use crate::scheduler::charge::{ActualWork, Charge};
 
 /// What a request was charged for its turn. Dropping it corrects that by what was done for the
 /// request: nothing, until it has begun; from then on the estimate stands until more is known.

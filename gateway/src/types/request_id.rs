@@ -5,7 +5,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use inference_protocol::ids::{self, is_plain_id};
 
 use super::random::random;
-use crate::respond::Body;
+use crate::types::response::Body;
 
 /// The header of the request's id, in and out.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flotilla_gateway::admission::Class;
-use flotilla_gateway::admission::cost::Size;
-use flotilla_gateway::broker::{Binding, Broker, Want};
-use flotilla_gateway::fleet::{Attempt, Choice, EndpointId, Fleet, Outcome, Seek};
-use flotilla_gateway::prefix::Prefix;
-use flotilla_gateway::routing::Policy;
+use flotilla_gateway::scheduler::cost::Size;
+use flotilla_gateway::scheduler::fleet::{Attempt, Choice, EndpointId, Fleet, Outcome, Seek};
+use flotilla_gateway::scheduler::prefix_index::Prefix;
+use flotilla_gateway::scheduler::routing::Policy;
+use flotilla_gateway::scheduler::{Binding, Broker, Want};
+use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::limits::{Bounds, Share};
 use inference_protocol::fleet::{ModelStatus, NodeStatus};
 

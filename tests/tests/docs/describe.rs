@@ -1,8 +1,8 @@
 //! docs/openapi.json, made of the types that requests are read into and answers are written from.
 
-use flotilla_gateway::admin::NodeList;
-use flotilla_gateway::admin::overview::{History, OVERVIEW_PATH, Overview, RECENT_PATH};
-use flotilla_gateway::health::FleetHealth;
+use flotilla_gateway::control::admin::NodeList;
+use flotilla_gateway::control::health::FleetHealth;
+use flotilla_gateway::control::overview::{History, OVERVIEW_PATH, Overview, RECENT_PATH};
 use inference_protocol::fleet::NodeStatus;
 use inference_protocol::openai::{self, Endpoint};
 use schemars::generate::{SchemaGenerator, SchemaSettings};

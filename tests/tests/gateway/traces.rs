@@ -6,7 +6,7 @@ use fleet_tests::collector::{Collector, text};
 use fleet_tests::mock_node::{Asked, MockNode, healthy};
 use fleet_tests::process::{Fleet, metric};
 use fleet_tests::{chat, eventually, streamed};
-use flotilla_gateway::secret::KeyDigest;
+use flotilla_gateway::types::secret::KeyDigest;
 use inference_protocol::resume::Usage;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;

@@ -3,7 +3,7 @@
 use fleet_tests::mock_node::{MockNode, healthy};
 use fleet_tests::process::{Fleet, metric};
 use fleet_tests::{chat, eventually, streamed};
-use flotilla_gateway::tally::Forecast;
+use flotilla_gateway::scheduler::routing_stats::Forecast;
 use inference_protocol::fleet::Vitals;
 
 async fn told(fleet: &Fleet) -> String {

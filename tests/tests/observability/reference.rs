@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use fleet_tests::root;
-use flotilla_gateway::admission::Class;
-use flotilla_gateway::edge::Closed;
-use flotilla_gateway::metrics::EndpointKind;
-use flotilla_gateway::routing::Policy;
-use flotilla_gateway::tally::{Forecast, Lookup, Reason};
+use flotilla_gateway::observability::metrics::EndpointKind;
+use flotilla_gateway::scheduler::routing::Policy;
+use flotilla_gateway::scheduler::routing_stats::{Forecast, Lookup, Reason};
+use flotilla_gateway::server::guards::Closed;
+use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::limits::Full;
 use inference_protocol::fleet::NodeState;
 
@@ -39,7 +39,7 @@ macro_rules! listed {
 
 /// Those of the gateway.
 pub fn gateway() -> Vec<Listed> {
-    listed!(flotilla_gateway::metrics::Metrics::new())
+    listed!(flotilla_gateway::observability::metrics::Metrics::new())
 }
 
 /// Those of the agent.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use fleet_tests::eventually;
 use fleet_tests::mock_node::{MockNode, healthy};
 use fleet_tests::process::{Fleet, program, run};
-use flotilla_gateway::cli::top::screen::Screen;
+use flotilla_gateway::commands::top::screen::Screen;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};

@@ -4,7 +4,7 @@
 use fleet_tests::chat;
 use fleet_tests::client::Client;
 use fleet_tests::process::Agent;
-use flotilla_gateway::progress::Progress;
+use flotilla_gateway::scheduler::progress::Progress;
 use inference_protocol::resume::{RESUME_HEADER, Resume};
 use inference_protocol::sse::{events, payloads};
 use serde_json::{Value, json};

@@ -10,8 +10,8 @@ mod storm;
 
 use compute::{Ends, Tenant};
 use fleet::{Router, Scene, Waits};
-use flotilla_gateway::routing::Policy;
-use flotilla_gateway::tally::Forecast;
+use flotilla_gateway::scheduler::routing::Policy;
+use flotilla_gateway::scheduler::routing_stats::Forecast;
 use storm::{Bug, Report, storm};
 
 /// Seeds that a figure is the median of.

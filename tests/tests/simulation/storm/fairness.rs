@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use flotilla_gateway::admission::Class;
+use flotilla_gateway::types::class::Class;
 
 /// Sums of fractions.
 const SLACK: f64 = 1e-6;

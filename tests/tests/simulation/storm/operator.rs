@@ -1,7 +1,7 @@
 //! What operators do in a storm: nodes are cordoned, drained and let back in, and the gateway is
 //! configured anew.
 
-use flotilla_gateway::routing::Policy;
+use flotilla_gateway::scheduler::routing::Policy;
 use flotilla_gateway::types::limits::Bounds;
 
 use super::world::{Happening, World};

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use flotilla_gateway::admission::cost::Size;
-use flotilla_gateway::admission::{Class, TicketId};
-use flotilla_gateway::broker::Binding;
-use flotilla_gateway::broker::charge::{ActualWork, Charge};
-use flotilla_gateway::error::Error;
-use flotilla_gateway::fleet::Attempt;
-use flotilla_gateway::progress::Progress;
-use flotilla_gateway::pursuit::{At, Pursuit};
+use flotilla_gateway::scheduler::Binding;
+use flotilla_gateway::scheduler::attempt::{At, Pursuit};
+use flotilla_gateway::scheduler::charge::{ActualWork, Charge};
+use flotilla_gateway::scheduler::cost::Size;
+use flotilla_gateway::scheduler::fleet::Attempt;
+use flotilla_gateway::scheduler::progress::Progress;
+use flotilla_gateway::scheduler::queue::TicketId;
+use flotilla_gateway::scheduler::usage::{Task, UsageLimits};
+use flotilla_gateway::types::class::Class;
+use flotilla_gateway::types::error::Error;
 use flotilla_gateway::types::external::External;
-use flotilla_gateway::usage::{Task, UsageLimits};
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Resume;
 

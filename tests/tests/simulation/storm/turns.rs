@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use flotilla_gateway::admission::TicketId;
-use flotilla_gateway::fleet::Choice;
-use flotilla_gateway::routing::Policy;
+use flotilla_gateway::scheduler::fleet::Choice;
+use flotilla_gateway::scheduler::queue::TicketId;
+use flotilla_gateway::scheduler::routing::Policy;
 
 use super::gateway::Gateway;
 

@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
-use flotilla_gateway::admission::Class;
-use flotilla_gateway::error::Error;
-use flotilla_gateway::fleet::EndpointId;
-use flotilla_gateway::routing::Policy;
+use flotilla_gateway::scheduler::fleet::EndpointId;
+use flotilla_gateway::scheduler::routing::Policy;
+use flotilla_gateway::types::class::Class;
+use flotilla_gateway::types::error::Error;
 use inference_protocol::fleet::NodeState;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;

@@ -1,0 +1,404 @@
+//! What a key may use: requests and tokens a minute, requests side by side.
+//!
+//! governor's buckets hold the rates (the generic cell rate algorithm). A bucket only ever
+//! gives; what a request used beyond its estimate, or left of it, is settled with the next one.
+//! What is refunded and what the bucket holds are never more than the bucket's limit together.
+
+use std::fmt::{self, Display, Formatter};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use governor::clock::{Clock, DefaultClock};
+use governor::middleware::StateInformationMiddleware;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+use hyper::header::{HeaderMap, HeaderName};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::types::error::Error;
+use crate::types::header::Values;
+use crate::types::limits::Limit;
+use crate::types::limits::Share;
+
+/// Limits of a key, as configured. Absent is unlimited.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// Requests a minute.
+    pub requests_per_minute: Option<NonZeroU32>,
+    /// Tokens of prompts and answers a minute.
+    pub tokens_per_minute: Option<NonZeroU32>,
+    /// Requests side by side.
+    pub concurrent_max: Option<NonZeroU32>,
+    /// Its share of the queue.
+    pub queue: Share,
+    /// The models that may be asked for; empty is all.
+    pub models: Vec<String>,
+}
+
+/// What is used of a key's limits, as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Standing {
+    /// Requests that run.
+    pub running: u32,
+    /// Most that may run, where there is a limit.
+    pub concurrent_max: Option<u32>,
+    /// Requests a minute, where there is a limit.
+    pub requests_per_minute: Option<Allowance>,
+    /// Tokens a minute, where there is a limit.
+    pub tokens_per_minute: Option<Allowance>,
+}
+
+/// A limit of a minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Allowance {
+    /// All of it.
+    pub limit: u32,
+    /// What is left now.
+    pub left: u32,
+}
+
+/// A key's limits and what is used of them.
+#[derive(Debug, Default)]
+pub struct Limiter {
+    requests: Option<Bucket>,
+    tokens: Option<Bucket>,
+    /// Tokens that were used and not paid for; negative: paid for and not used.
+    owed: AtomicI64,
+    concurrent_max: Option<u32>,
+    running: AtomicU32,
+    models: Vec<String>,
+}
+
+impl Limiter {
+    /// Full buckets.
+    pub fn new(limits: &KeyLimits) -> Self {
+        Self {
+            requests: limits.requests_per_minute.map(Bucket::per_minute),
+            tokens: limits.tokens_per_minute.map(Bucket::per_minute),
+            owed: AtomicI64::new(0),
+            concurrent_max: limits.concurrent_max.map(NonZeroU32::get),
+            running: AtomicU32::new(0),
+            models: limits.models.clone(),
+        }
+    }
+
+    /// Whether the key may ask for this model.
+    pub fn allows(&self, model: &str) -> bool {
+        self.models.is_empty() || self.models.iter().any(|allowed| allowed == model)
+    }
+
+    /// Claims what a request needs before its body is read: its place among those side by side, and
+    /// one of the requests a minute.
+    ///
+    /// # Errors
+    /// A limit is used up.
+    pub fn enter(self: &Arc<Self>) -> Result<Permit, Error> {
+        let before = self.running.fetch_add(1, Ordering::Relaxed);
+        let permit = Permit { limiter: self.clone(), reserved: 0 };
+        if self.concurrent_max.is_some_and(|max| before >= max) {
+            return Err(limited(Limit::Concurrent, Duration::from_secs(1)));
+        }
+        if let Some(bucket) = &self.requests {
+            bucket.take(1).map_err(|wait| limited(Limit::Requests, wait))?;
+        }
+        Ok(permit)
+    }
+
+    /// Pays for a request and what is owed, as far as one bucket reaches.
+    fn pay(&self, bucket: &Bucket, tokens: u32) -> Result<(), Error> {
+        let owed = self.owed.swap(0, Ordering::Relaxed).max(bucket.refund_max());
+        let price = i64::from(tokens).saturating_add(owed);
+        let now = price.clamp(0, i64::from(bucket.limit));
+        match bucket.take(now as u32) {
+            Ok(()) => {
+                self.owe(bucket, price.saturating_sub(now));
+                Ok(())
+            }
+            Err(wait) => {
+                self.owe(bucket, owed);
+                Err(limited(Limit::Tokens, wait))
+            }
+        }
+    }
+
+    /// So many tokens more are owed, or are refunded as far as there is room for them.
+    fn owe(&self, bucket: &Bucket, tokens: i64) {
+        let least = bucket.refund_max();
+        let sum = |owed: i64| Some(owed.saturating_add(tokens).max(least));
+        let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+    }
+
+    /// What is used of the limits now, and left.
+    pub fn standing(&self) -> Standing {
+        let bucket = |bucket: &Option<Bucket>| {
+            let bucket = bucket.as_ref()?;
+            Some(Allowance { limit: bucket.limit, left: bucket.state().0 })
+        };
+        Standing {
+            running: self.running.load(Ordering::Relaxed),
+            concurrent_max: self.concurrent_max,
+            requests_per_minute: bucket(&self.requests),
+            tokens_per_minute: bucket(&self.tokens),
+        }
+    }
+
+    /// OpenAI's headers about limits.
+    pub fn mark(&self, headers: &mut HeaderMap, values: &mut Values) {
+        for (names, bucket) in [(REQUESTS, &self.requests), (TOKENS, &self.tokens)] {
+            let Some(bucket) = bucket else { continue };
+            let (remaining, reset) = bucket.state();
+            let [limit_name, remaining_name, reset_name] = names;
+            headers.insert(limit_name, values.write(bucket.limit));
+            headers.insert(remaining_name, values.write(remaining));
+            headers.insert(reset_name, values.write(OpenAiDuration(reset)));
+        }
+    }
+}
+
+/// Names of headers: the limit, what is left of it, and when all of it is there again.
+const REQUESTS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+];
+const TOKENS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+];
+
+fn limited(limit: Limit, wait: Duration) -> Error {
+    Error::RateLimited { limit, wait }
+}
+
+/// A running request of a key. Dropping it ends that.
+#[derive(Debug)]
+pub struct Permit {
+    limiter: Arc<Limiter>,
+    reserved: u32,
+}
+
+impl Permit {
+    /// Takes about so many tokens, once the request's size is known.
+    ///
+    /// # Errors
+    /// Fewer are left.
+    pub fn reserve(&mut self, tokens: u32) -> Result<(), Error> {
+        if let Some(bucket) = &self.limiter.tokens {
+            self.limiter.pay(bucket, tokens)?;
+            self.reserved = tokens;
+        }
+        Ok(())
+    }
+
+    /// The request is over and has used that many tokens.
+    pub fn settle(&self, tokens: u64) {
+        if let Some(bucket) = &self.limiter.tokens {
+            let used = i64::try_from(tokens).unwrap_or(i64::MAX);
+            self.limiter.owe(bucket, used.saturating_sub(i64::from(self.reserved)));
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.limiter.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What is left of a minute's allowance.
+#[derive(Debug)]
+struct Bucket {
+    limit: u32,
+    state: RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>,
+    clock: DefaultClock,
+    /// What was left when it was last asked, and until when that fills up.
+    left: Mutex<(u32, Option<<DefaultClock as Clock>::Instant>)>,
+}
+
+impl Bucket {
+    fn per_minute(limit: NonZeroU32) -> Self {
+        let clock = DefaultClock::default();
+        let state = RateLimiter::direct_with_clock(Quota::per_minute(limit), clock.clone());
+        let left = Mutex::new((limit.get(), None));
+        Self { limit: limit.get(), state: state.with_middleware(), clock, left }
+    }
+
+    /// Takes so many at once, or says how long until there are.
+    fn take(&self, count: u32) -> Result<(), Duration> {
+        let Some(count) = NonZeroU32::new(count) else { return Ok(()) };
+        let now = self.clock.now();
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.state.check_n(count) {
+            Ok(Ok(snapshot)) => {
+                *left = (snapshot.remaining_burst_capacity(), Some(now));
+                Ok(())
+            }
+            Ok(Err(not_until)) => Err(not_until.wait_time_from(now)),
+            // More than the bucket ever holds: the caller sees to it that this is not asked.
+            Err(_) => Err(Duration::from_secs(60)),
+        }
+    }
+
+    /// The most that can be refunded, as a debt (0 or less): what is missing in the bucket now.
+    fn refund_max(&self) -> i64 {
+        i64::from(self.state().0) - i64::from(self.limit)
+    }
+
+    /// What is left now, and how long until it is full.
+    fn state(&self) -> (u32, Duration) {
+        let (left, since) = *self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = since.map_or(0.0, |at| self.clock.now().duration_since(at).as_secs_f64());
+        let per_second = f64::from(self.limit) / 60.0;
+        let left = (f64::from(left) + passed * per_second).min(f64::from(self.limit));
+        (left as u32, Duration::from_secs_f64((f64::from(self.limit) - left) / per_second))
+    }
+}
+
+/// As OpenAI writes durations: `1m30s`, `2.5s`, `120ms`.
+struct OpenAiDuration(Duration);
+
+impl Display for OpenAiDuration {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let ms = self.0.as_millis();
+        match ms {
+            0..1000 => write!(f, "{ms}ms"),
+            1000..60_000 => write!(f, "{}s", (ms as f64 / 100.0).ceil() / 10.0),
+            _ => write!(f, "{}m{}s", ms / 60_000, ms % 60_000 / 1000),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limiter(requests: u32, tokens: u32, concurrent: u32) -> Arc<Limiter> {
+        Arc::new(Limiter::new(&KeyLimits {
+            requests_per_minute: NonZeroU32::new(requests),
+            tokens_per_minute: NonZeroU32::new(tokens),
+            concurrent_max: NonZeroU32::new(concurrent),
+            ..KeyLimits::default()
+        }))
+    }
+
+    fn admit(limiter: &Arc<Limiter>, tokens: u32) -> Result<Permit, Error> {
+        let mut permit = limiter.enter()?;
+        permit.reserve(tokens).map(|()| permit)
+    }
+
+    fn refused(outcome: Result<Permit, Error>) -> (Limit, Duration) {
+        match outcome {
+            Err(Error::RateLimited { limit, wait }) => (limit, wait),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn requests_a_minute_are_counted_and_the_wait_is_told() {
+        let limiter = limiter(3, 0, 0);
+        let permits: Vec<Permit> = (0..3).map(|_| admit(&limiter, 1).unwrap()).collect();
+        drop(permits);
+        let (limit, wait) = refused(admit(&limiter, 1));
+        assert_eq!(limit, Limit::Requests);
+        assert!((15..=20).contains(&wait.as_secs()), "{wait:?}: the third of a minute");
+    }
+
+    #[test]
+    fn requests_side_by_side_are_counted_and_given_back() {
+        let limiter = limiter(0, 0, 2);
+        let first = admit(&limiter, 1).unwrap();
+        let _second = admit(&limiter, 1).unwrap();
+        assert_eq!(refused(admit(&limiter, 1)).0, Limit::Concurrent);
+        drop(first);
+        assert!(admit(&limiter, 1).is_ok());
+        assert_eq!(limiter.running.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn tokens_are_reserved_and_settled() {
+        let limiter = limiter(0, 600, 0);
+        let permit = admit(&limiter, 100).unwrap();
+        permit.settle(500);
+        // 500 are left, and 400 of them are owed.
+        assert_eq!(refused(admit(&limiter, 150)).0, Limit::Tokens);
+        let permit = admit(&limiter, 90).unwrap();
+        permit.settle(0);
+        // What was reserved and not used is there for the next one.
+        assert!(admit(&limiter, 80).is_ok());
+        assert!(admit(&limiter, 300).is_err());
+    }
+
+    #[test]
+    fn a_request_larger_than_the_bucket_empties_it_and_owes_the_rest() {
+        let limiter = limiter(0, 600, 0);
+        assert!(admit(&limiter, 1000).is_ok());
+        assert_eq!(limiter.owed.load(Ordering::Relaxed), 400);
+        assert!(admit(&limiter, 1).is_err());
+        assert_eq!(limiter.owed.load(Ordering::Relaxed), 400, "a refusal costs nothing");
+    }
+
+    #[test]
+    fn refunds_never_add_up_to_more_than_what_a_minute_allows() {
+        let limiter = limiter(0, 600, 0);
+        let bucket = limiter.tokens.as_ref().unwrap();
+        for _ in 0..1000 {
+            // Each takes nothing from the bucket, because of the refund of the one before.
+            if let Ok(permit) = admit(&limiter, 500) {
+                permit.settle(0);
+            }
+            let refunded = -limiter.owed.load(Ordering::Relaxed);
+            let left = i64::from(bucket.state().0);
+            assert!(left + refunded <= 601, "{left} are left and {refunded} refunded");
+        }
+        // A refund that the bucket has made up for meanwhile is gone.
+        limiter.owed.store(-1_000_000, Ordering::Relaxed);
+        admit(&limiter, 1).unwrap();
+        assert!(limiter.owed.load(Ordering::Relaxed) >= -600);
+    }
+
+    #[test]
+    fn a_debt_has_a_ceiling_and_does_not_become_a_refund() {
+        let limiter = limiter(0, 600, 0);
+        for _ in 0..3 {
+            let permit = Permit { limiter: limiter.clone(), reserved: 0 };
+            limiter.running.fetch_add(1, Ordering::Relaxed);
+            permit.settle(u64::MAX);
+        }
+        assert_eq!(limiter.owed.load(Ordering::Relaxed), i64::MAX);
+        assert!(admit(&limiter, 1).is_ok(), "the bucket is full");
+        assert!(limiter.owed.load(Ordering::Relaxed) > 1_000_000);
+        assert!(admit(&limiter, 1).is_err());
+    }
+
+    #[test]
+    fn headers_tell_what_is_left() {
+        let limiter = limiter(60, 6000, 0);
+        admit(&limiter, 600).unwrap();
+        let mut headers = HeaderMap::new();
+        limiter.mark(&mut headers, &mut Values::default());
+        let value = |name: &str| headers[name].to_str().unwrap();
+        assert_eq!(value("x-ratelimit-limit-requests"), "60");
+        assert_eq!(value("x-ratelimit-remaining-requests"), "59");
+        assert_eq!(value("x-ratelimit-limit-tokens"), "6000");
+        assert_eq!(value("x-ratelimit-remaining-tokens"), "5400");
+        assert!(value("x-ratelimit-reset-tokens").ends_with('s'));
+        let mut none = HeaderMap::new();
+        Limiter::default().mark(&mut none, &mut Values::default());
+        assert!(none.is_empty());
+        let standing = limiter.standing();
+        assert_eq!(standing.requests_per_minute, Some(Allowance { limit: 60, left: 59 }));
+        assert_eq!(standing.tokens_per_minute, Some(Allowance { limit: 6000, left: 5400 }));
+        assert_eq!((standing.running, standing.concurrent_max), (0, None));
+    }
+
+    #[test]
+    fn durations_are_written_as_the_public_api_does() {
+        let written = [0, 120, 1000, 2450, 60_000, 95_000];
+        let written = written.map(|ms| OpenAiDuration(Duration::from_millis(ms)).to_string());
+        assert_eq!(written, ["0ms", "120ms", "1s", "2.5s", "1m0s", "1m35s"]);
+    }
+}

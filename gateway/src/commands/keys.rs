@@ -1,0 +1,197 @@
+//! `flotilla-gateway key`: makes, lists and revokes API keys. They stand in a file of their own
+//! (`keys_file`), as digests; the gateway takes over what changes there.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use inference_protocol::ids::is_plain_id;
+use serde::Serialize;
+
+use crate::access::keys::ApiKey;
+use crate::config::keys::{NAME, Seen, read_file};
+use crate::config::load;
+use crate::types::atomic_file::replace;
+use crate::types::class::Class;
+use crate::types::external::External;
+use crate::types::secret::KeyDigest;
+
+const HEADER: &str = "# API keys, as digests. Written by 'flotilla-gateway key new' and 'key revoke'; limits may be \
+                      changed by hand.\n";
+
+/// Anybody may read digests: the keys have 256 random bits.
+const MODE: u32 = 0o644;
+
+/// A new key, shown once, and its entry.
+#[derive(Debug)]
+pub struct NewKey {
+    /// The key itself.
+    pub secret: String,
+    /// What is kept of it.
+    pub entry: ApiKey,
+}
+
+impl NewKey {
+    /// A random key; `allows` makes its entry.
+    ///
+    /// # Errors
+    /// The name is none that a tenant can have; the system has no randomness.
+    pub fn generate(name: &str, allows: impl FnOnce(KeyDigest) -> ApiKey) -> Result<Self, String> {
+        if !is_plain_id(name) {
+            return Err(format!("--name: {NAME}"));
+        }
+        let mut random = [0u8; 32];
+        getrandom::fill(&mut random).map_err(|e| format!("no randomness: {e}"))?;
+        let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
+        let secret = format!("sk-flotilla-{hex}");
+        let entry = allows(KeyDigest::of(&secret));
+        Ok(Self { secret, entry })
+    }
+
+    /// Its entry for a configuration.
+    ///
+    /// # Errors
+    /// It cannot be written as YAML.
+    pub fn yaml(&self) -> Result<String, String> {
+        yaml(std::slice::from_ref(&self.entry))
+    }
+}
+
+/// A keys file, held against others that would write it.
+#[derive(Debug)]
+pub struct KeysFile {
+    path: PathBuf,
+    /// Its keys.
+    pub keys: Vec<ApiKey>,
+    /// Its folder, locked.
+    _lock: File,
+}
+
+impl KeysFile {
+    /// Opens a keys file; it need not exist yet.
+    ///
+    /// # Errors
+    /// It cannot be read, or something in it is wrong.
+    pub fn open(path: &Path) -> Result<Self, String> {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let fail = |e: std::io::Error| format!("{}: {e}", folder.display());
+        let lock = File::open(folder).map_err(fail)?;
+        lock.lock().map_err(fail)?;
+        let mut problems = Vec::new();
+        let keys = read_file(path, &mut Seen::default(), &mut problems).unwrap_or_default();
+        match problems.is_empty() {
+            true => Ok(Self { path: path.to_path_buf(), keys, _lock: lock }),
+            false => {
+                let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
+                Err(format!("{} is not usable:\n{}", path.display(), lines.join("\n")))
+            }
+        }
+    }
+
+    /// Writes it, whole or not at all.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save(&self) -> Result<(), String> {
+        let text = HEADER.to_string() + &yaml(&self.keys)?;
+        replace(&self.path, &text, MODE).map_err(|e| format!("{}: {e}", self.path.display()))
+    }
+}
+
+/// A key as it is written.
+#[derive(Debug, Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    sha256: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class_max: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    external: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    aliases: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests_per_minute: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_per_minute: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_per_month: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spend_per_month: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrent_max: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_depth_max: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_bytes_max: Option<usize>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    models: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    force_trace: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+struct Entries<'a> {
+    keys: Vec<Entry<'a>>,
+}
+
+fn yaml(keys: &[ApiKey]) -> Result<String, String> {
+    load::to_yaml(&Entries { keys: keys.iter().map(Entry::from).collect() })
+}
+
+impl<'a> From<&'a ApiKey> for Entry<'a> {
+    fn from(key: &'a ApiKey) -> Self {
+        let ApiKey { name, digest, class_max, external, deadline, tokens_max, .. } = key;
+        let ApiKey { aliases, limits, budget, force_trace, .. } = key;
+        Self {
+            name,
+            sha256: digest.to_hex(),
+            class_max: (*class_max != Class::Interactive).then(|| class_max.name()),
+            external: (*external != External::Overflow).then(|| external.name()),
+            deadline_ms: deadline.map(|d| d.as_millis() as u64),
+            max_tokens: tokens_max.map(u32::from),
+            aliases,
+            requests_per_minute: limits.requests_per_minute.map(u32::from),
+            tokens_per_minute: limits.tokens_per_minute.map(u32::from),
+            tokens_per_month: budget.tokens.map(u64::from),
+            spend_per_month: budget.spend,
+            concurrent_max: limits.concurrent_max.map(u32::from),
+            queue_depth_max: limits.queue.depth_max,
+            queue_bytes_max: limits.queue.bytes_max,
+            models: &limits.models,
+            force_trace: force_trace.then_some(true),
+        }
+    }
+}
+
+/// The keys as a table.
+pub fn table(keys: &[ApiKey]) -> String {
+    let limit = |n: Option<std::num::NonZeroU32>| n.map_or("-".into(), |n| n.to_string());
+    let rows = keys.iter().map(|ApiKey { name, digest, class_max, external, limits, .. }| {
+        vec![
+            name.clone(),
+            digest.to_hex().chars().take(8).collect(),
+            class_max.name().into(),
+            external.name().into(),
+            limit(limits.requests_per_minute),
+            limit(limits.tokens_per_minute),
+            limit(limits.concurrent_max),
+            if limits.models.is_empty() { "all".into() } else { limits.models.join(",") },
+        ]
+    });
+    let head = [
+        "NAME",
+        "SHA256",
+        "CLASS MAX",
+        "EXTERNAL",
+        "REQUESTS/MIN",
+        "TOKENS/MIN",
+        "CONCURRENT",
+        "MODELS",
+    ];
+    super::nodes::columns(&head, rows.collect())
+}

@@ -1,0 +1,227 @@
+//! `flotilla-gateway nodes`, `cordon`, `drain` and `uncordon`: asks a running gateway on its
+//! operators' listener.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use inference_protocol::ids::is_plain_id;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep};
+
+use crate::control::admin::{NODES_PATH, NodeList};
+use crate::control::overview::{OVERVIEW_PATH, Overview};
+use crate::dispatcher::views::{Action, NodeView};
+use crate::types::external::PREFIX;
+use crate::upstream::external::innermost;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Between two looks at a node that drains.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A gateway to ask.
+#[derive(Debug)]
+pub struct Remote {
+    client: reqwest::Client,
+    base: String,
+    key: String,
+}
+
+impl Remote {
+    /// The gateway at `base`, such as `http://127.0.0.1:8081`. `roots` are certificates (PEM) to
+    /// trust beside the operating system's.
+    ///
+    /// # Errors
+    /// The certificates cannot be read.
+    pub fn new(base: &str, key: String, roots: Option<&[u8]>) -> Result<Self, String> {
+        let mut builder = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(REQUEST_TIMEOUT)
+            .no_proxy();
+        if let Some(pem) = roots {
+            let roots = reqwest::Certificate::from_pem_bundle(pem).map_err(|e| e.to_string())?;
+            builder = roots.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
+        }
+        let client = builder.build().map_err(|e| e.to_string())?;
+        Ok(Self { client, base: base.trim_end_matches('/').into(), key })
+    }
+
+    /// All nodes.
+    ///
+    /// # Errors
+    /// The gateway does not answer, or refuses.
+    pub async fn nodes(&self) -> Result<Vec<NodeView>, String> {
+        self.list(self.client.get(format!("{}{NODES_PATH}", self.base))).await
+    }
+
+    /// The gateway and its fleet.
+    ///
+    /// # Errors
+    /// The gateway does not answer, or refuses.
+    pub async fn overview(&self) -> Result<Overview, String> {
+        self.ask(self.client.get(format!("{}{OVERVIEW_PATH}", self.base))).await
+    }
+
+    /// Does something with a node; all nodes after that.
+    ///
+    /// # Errors
+    /// The gateway does not answer, or refuses.
+    pub async fn act(&self, node: &str, action: Action) -> Result<Vec<NodeView>, String> {
+        // A name with other characters would be another path.
+        if !is_plain_id(node.strip_prefix(PREFIX).unwrap_or(node)) {
+            return Err(format!("'{node}' is no name of a node"));
+        }
+        let path = format!("{}{NODES_PATH}/{node}/{}", self.base, action.name());
+        self.list(self.client.post(path)).await
+    }
+
+    /// Drains a node and waits until nothing of this gateway runs there, or for so long.
+    ///
+    /// # Errors
+    /// The gateway does not answer, or refuses; requests are left.
+    pub async fn drain(&self, node: &str, within: Duration) -> Result<(), String> {
+        let begun = Instant::now();
+        let mut nodes = self.act(node, Action::Drain).await?;
+        loop {
+            // A node that is gone has nothing left.
+            let left = nodes.iter().find(|n| n.name == node).map_or(0, |n| n.leased);
+            if left == 0 {
+                return Ok(());
+            }
+            if begun.elapsed() >= within {
+                return Err(format!("{left} requests still run on '{node}'; it stays cordoned"));
+            }
+            sleep(LOOK).await;
+            nodes = self.nodes().await?;
+        }
+    }
+
+    async fn list(&self, request: reqwest::RequestBuilder) -> Result<Vec<NodeView>, String> {
+        self.ask(request).await.map(|list: NodeList| list.nodes)
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<T, String> {
+        let response = request.bearer_auth(&self.key).send().await;
+        let response =
+            response.map_err(|e| format!("no gateway at {}: {}", self.base, innermost(&e)))?;
+        let status = response.status();
+        let body = response.bytes().await.map_err(|e| innermost(&e))?;
+        if status.is_success() {
+            return serde_json::from_slice(&body)
+                .map_err(|e| format!("not what was asked for: {e}"));
+        }
+        let told: Option<inference_protocol::openai::ErrorBody> =
+            serde_json::from_slice(&body).ok();
+        Err(told.map_or_else(|| format!("the gateway answers {status}"), |told| told.error.message))
+    }
+}
+
+/// Where a listener is reached from this machine.
+pub fn url(listen: SocketAddr, is_tls: bool) -> String {
+    let ip = match listen.ip() {
+        ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        ip => ip,
+    };
+    let scheme = if is_tls { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, listen.port()))
+}
+
+/// The nodes as a table.
+pub fn table(nodes: &[NodeView]) -> String {
+    let rows = nodes.iter().map(|node| {
+        vec![
+            node.name.clone(),
+            state(node),
+            format!("{}/{}", node.busy, node.slots),
+            node.models.join(","),
+            rate(node.prefill_tokens_per_second),
+            rate(node.decode_tokens_per_second),
+            node.engine_restarts.to_string(),
+            span(node.linked_seconds),
+        ]
+    });
+    let head = [
+        "NAME",
+        "STATE",
+        "BUSY/SLOTS",
+        "MODELS",
+        "PREFILL T/S",
+        "DECODE T/S",
+        "RESTARTS",
+        "LINKED",
+    ];
+    columns(&head, rows.collect())
+}
+
+pub(super) fn state(node: &NodeView) -> String {
+    let mut state = node.state.clone();
+    state += if node.cordoned { ",cordoned" } else { "" };
+    state += if node.ejected { ",ejected" } else { "" };
+    state
+}
+
+pub(super) fn rate(rate: Option<f32>) -> String {
+    rate.map_or("-".into(), |rate| format!("{rate:.1}"))
+}
+
+pub(super) fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Rows under a head, each column as wide as it must be.
+pub fn columns(head: &[&str], rows: Vec<Vec<String>>) -> String {
+    let head: Vec<String> = head.iter().map(ToString::to_string).collect();
+    let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+    let width = |i: usize| all.iter().filter_map(|row| row.get(i)).map(String::len).max();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().enumerate();
+        let cells = cells.map(|(i, cell)| format!("{cell:w$}", w = width(i).unwrap_or(0)));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    all.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_listed_in_columns() {
+        let node = NodeView {
+            name: "a-long-name".into(),
+            state: "ready".into(),
+            cordoned: true,
+            ejected: false,
+            slots: 4,
+            busy: 1,
+            leased: 1,
+            models: vec!["m".into()],
+            engine_restarts: 0,
+            prefill_tokens_per_second: Some(120.04),
+            decode_tokens_per_second: None,
+            linked_seconds: 7300,
+            address: "joined".into(),
+            vitals: None,
+        };
+        let table = table(&[node]);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].starts_with("NAME         STATE           BUSY/SLOTS"), "{table}");
+        assert!(lines[1].starts_with("a-long-name  ready,cordoned  1/4"), "{table}");
+        assert!(lines[1].ends_with("120.0        -           0         2h"), "{table}");
+    }
+
+    #[test]
+    fn a_listener_on_all_addresses_is_reached_on_this_one() {
+        let urls = ["0.0.0.0:1", "[::]:2", "10.0.0.1:3"];
+        let urls = urls.map(|address| url(address.parse().unwrap(), false));
+        assert_eq!(urls, ["http://127.0.0.1:1", "http://127.0.0.1:2", "http://10.0.0.1:3"]);
+    }
+}

@@ -1,0 +1,99 @@
+//! Asks, draws, listens to keys, until it is told to end.
+
+use std::io::Read;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{self, Receiver};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::frame::{View, frame, page};
+use super::keys::{Key, keys};
+use super::screen::Screen;
+use crate::commands::nodes::Remote;
+use crate::control::overview::Overview;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The table, once.
+///
+/// # Errors
+/// The gateway does not answer, or refuses.
+pub async fn once(remote: &Remote) -> Result<String, String> {
+    remote.overview().await.map(|overview| page(&overview))
+}
+
+/// The table, until somebody wants no more of it.
+///
+/// # Errors
+/// There is no terminal, or the gateway refuses at the first time.
+pub async fn run(remote: &Remote) -> Result<(), String> {
+    let mut known = Known { overview: Some(remote.overview().await?), problem: None };
+    let screen = Screen::take()?;
+    let mut pressed = listen();
+    let stops = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+    let [mut terminate, mut interrupt, mut hangup] = stops.map(signal).map(Result::ok);
+    let mut resized = signal(SignalKind::window_change()).ok();
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut view = View::default();
+    loop {
+        let (overview, problem) = (known.overview.as_ref(), known.problem.as_deref());
+        let lines = frame(overview, problem, &mut view, screen.size());
+        if screen.draw(&lines).is_err() {
+            // The terminal is gone, and with it whoever could be told.
+            return Ok(());
+        }
+        tokio::select! {
+            // Keys are heard while a gateway does not answer.
+            () = async { ticks.tick().await; known.ask(remote).await } => {}
+            key = pressed.recv() => match key {
+                Some(key) if view.press(key) => {}
+                _ => return Ok(()),
+            },
+            () = next(&mut resized) => {}
+            () = next(&mut terminate) => return Ok(()),
+            () = next(&mut interrupt) => return Ok(()),
+            () = next(&mut hangup) => return Ok(()),
+        }
+    }
+}
+
+/// What the gateway said last.
+struct Known {
+    overview: Option<Overview>,
+    problem: Option<String>,
+}
+
+impl Known {
+    async fn ask(&mut self, remote: &Remote) {
+        match remote.overview().await {
+            Ok(overview) => *self = Self { overview: Some(overview), problem: None },
+            Err(why) => self.problem = Some(format!("{why} (trying again; the rest is old)")),
+        }
+    }
+}
+
+async fn next(signals: &mut Option<tokio::signal::unix::Signal>) {
+    match signals {
+        Some(signals) => drop(signals.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Keys, from a thread that ends with the process: nothing else reads a terminal without changing
+/// it for whoever shares it.
+fn listen() -> Receiver<Key> {
+    let (sender, receiver) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while let Ok(read @ 1..) = std::io::stdin().lock().read(&mut bytes) {
+            for key in keys(bytes.get(..read).unwrap_or_default()) {
+                if sender.blocking_send(key).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    receiver
+}

@@ -1,0 +1,136 @@
+//! What operators look at and change, on a listener of its own: metrics, health, the nodes, and a
+//! page that shows it all. What changes something, or tells of single nodes, wants the operators'
+//! key.
+
+use std::net::IpAddr;
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use inference_protocol::openai::to_json;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::access::keys::bearer;
+use crate::context::Gateway;
+use crate::control::health::status;
+use crate::control::only;
+use crate::dispatcher::views::{Action, NodeView};
+use crate::proxy;
+use crate::types::api::Api;
+use crate::types::error::Error;
+use crate::types::request_id::{RequestId, mark};
+use crate::types::response::{self, Body};
+
+use crate::control::overview::{OVERVIEW_PATH, RECENT_PATH, history, overview};
+
+/// Where the nodes are listed; below it each has its actions.
+pub const NODES_PATH: &str = "/admin/v1/nodes";
+
+/// Where operators ask a model something, to see who answers and how fast: as
+/// `/v1/chat/completions` on the public listener, with the operators' key.
+pub const CHAT_PATH: &str = "/admin/v1/chat";
+
+/// All nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeList {
+    /// By name.
+    pub nodes: Vec<NodeView>,
+}
+
+/// Answers a request on the operators' listener.
+pub async fn serve(
+    gateway: &Gateway,
+    client: IpAddr,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let request_id = RequestId::of(request.headers());
+    let answered = match request.uri().path() {
+        CHAT_PATH => match may_chat(gateway, &request) {
+            Ok(()) => {
+                let operators = gateway.settings.now().keys.operators().clone();
+                let (gateway, api) = (gateway.clone(), Api::ChatCompletions);
+                return proxy::serve(gateway, client, api, request, Some(operators)).await;
+            }
+            Err(error) => Err(error),
+        },
+        _ => answer(gateway, &request),
+    };
+    let mut response = answered.unwrap_or_else(|error| response::error(&error));
+    mark(&mut response, &request_id);
+    response
+}
+
+fn may_chat<B>(gateway: &Gateway, request: &Request<B>) -> Result<(), Error> {
+    authorize(gateway, request.headers())?;
+    only(request, "POST")
+}
+
+fn answer<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, Error> {
+    let path = request.uri().path();
+    if path == "/metrics" {
+        only(request, "GET, HEAD")?;
+        let text = gateway.metrics.render(&gateway.dispatcher.snapshot())?;
+        let kind = "text/plain; version=0.0.4; charset=utf-8";
+        return Ok(response::with_type(StatusCode::OK, kind, text));
+    }
+    if let Some(file) = crate::control::page::file(path) {
+        return only(request, "GET, HEAD").map(|()| file);
+    }
+    if [OVERVIEW_PATH, RECENT_PATH].contains(&path) {
+        authorize(gateway, request.headers())?;
+        only(request, "GET, HEAD")?;
+        return Ok(private(response::json(match path == OVERVIEW_PATH {
+            true => to_json(&overview(gateway)),
+            false => to_json(&history(gateway)),
+        })));
+    }
+    if let Some(below) = path.strip_prefix(NODES_PATH) {
+        authorize(gateway, request.headers())?;
+        return nodes(gateway, request, below);
+    }
+    status(gateway, request)
+}
+
+/// No browser keeps it.
+fn private(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn authorize(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Error> {
+    let settings = gateway.settings.now();
+    let key = settings.config.admin.as_ref().and_then(|admin| admin.key.as_ref());
+    let key = key.ok_or(Error::AdminOff)?;
+    match bearer(headers).is_some_and(|sent| key.matches(sent)) {
+        true => Ok(()),
+        false => Err(Error::AdminKeyWrong),
+    }
+}
+
+/// `""`: the list; `/NODE/ACTION`.
+fn nodes<B>(gateway: &Gateway, request: &Request<B>, below: &str) -> Result<Response<Body>, Error> {
+    if below.is_empty() {
+        only(request, "GET, HEAD")?;
+        return Ok(list(gateway));
+    }
+    let (node, action) = below
+        .strip_prefix('/')
+        .and_then(|below| below.split_once('/'))
+        .and_then(|(node, action)| {
+            Some((node, Action::ALL.into_iter().find(|a| a.name() == action)?))
+        })
+        .ok_or(Error::UnknownPath)?;
+    only(request, "POST")?;
+    if !gateway.dispatcher.act(node, action) {
+        return Err(Error::UnknownNode(node.chars().take(64).collect()));
+    }
+    tracing::info!(node, action = action.name(), "by an operator");
+    Ok(list(gateway))
+}
+
+fn list(gateway: &Gateway) -> Response<Body> {
+    let mut nodes = gateway.dispatcher.nodes();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    response::json(to_json(&NodeList { nodes }))
+}

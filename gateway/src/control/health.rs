@@ -1,0 +1,114 @@
+//! How the gateway is, for whoever watches over it; on both listeners, without a key.
+
+use hyper::{Request, Response, StatusCode};
+use inference_protocol::openai::to_json;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::only;
+use crate::context::Gateway;
+use crate::scheduler::fleet::Totals;
+use crate::types::error::Error;
+use crate::types::response::{self, Body};
+
+/// The fleet in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct FleetHealth {
+    /// Whether a request could be routed now.
+    pub status: HealthStatus,
+    /// Nodes.
+    pub nodes: NodeCounts,
+    /// What they do side by side.
+    pub slots: SlotCounts,
+    /// External endpoints.
+    pub external: ExternalCounts,
+    /// Requests that wait for a slot.
+    pub queue_depth: usize,
+    /// Requests whose response is not finished, waiting ones included.
+    pub requests_in_flight: i64,
+}
+
+/// In one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HealthStatus {
+    /// A node or an endpoint can take a request.
+    Ok,
+    /// None can, or the gateway stops.
+    Unavailable,
+}
+
+/// Nodes, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct NodeCounts {
+    /// Those with a link.
+    pub linked: usize,
+    /// Of those, ready.
+    pub ready: usize,
+    /// Of those, without requests for a while, because they failed.
+    pub ejected: usize,
+}
+
+/// Slots, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SlotCounts {
+    /// Those of ready nodes.
+    pub total: u32,
+    /// Busy ones of those, whoever asked.
+    pub busy: u32,
+    /// Those that this gateway holds, anywhere.
+    pub leased: u32,
+}
+
+/// External endpoints, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ExternalCounts {
+    /// Those that are ready.
+    pub ready: usize,
+}
+
+/// Whether a request could be routed now.
+fn is_ready(gateway: &Gateway, totals: &Totals) -> bool {
+    !gateway.stop.is_cancelled() && totals.ready + totals.externals > 0
+}
+
+/// `/readyz`: whether a request could be routed now.
+pub fn readiness(gateway: &Gateway) -> Response<Body> {
+    match is_ready(gateway, &gateway.dispatcher.totals()) {
+        true => response::text(StatusCode::OK, "ready\n"),
+        false => response::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+    }
+}
+
+/// `/health`: what the fleet can do now, in numbers.
+pub fn numbers(gateway: &Gateway) -> Response<Body> {
+    let (totals, queue_depth) = gateway.dispatcher.summary();
+    let (code, status) = match is_ready(gateway, &totals) {
+        true => (StatusCode::OK, HealthStatus::Ok),
+        false => (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Unavailable),
+    };
+    let health = FleetHealth {
+        status,
+        nodes: NodeCounts { linked: totals.nodes, ready: totals.ready, ejected: totals.ejected },
+        slots: SlotCounts { total: totals.slots, busy: totals.busy, leased: totals.leases },
+        external: ExternalCounts { ready: totals.externals },
+        queue_depth,
+        requests_in_flight: gateway.metrics.requests_in_flight(),
+    };
+    response::with_type(code, "application/json", to_json(&health))
+}
+
+/// How the gateway is, for whoever watches over it; on both listeners.
+pub fn status<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, Error> {
+    let answer = match request.uri().path() {
+        "/livez" => response::text(StatusCode::OK, "ok\n"),
+        "/readyz" => readiness(gateway),
+        "/health" => numbers(gateway),
+        "/openapi.json" => response::json(DESCRIPTION),
+        _ => return Err(Error::UnknownPath),
+    };
+    only(request, "GET, HEAD").map(|()| answer)
+}
+
+/// What there is to ask, as OpenAPI.
+const DESCRIPTION: &str = include_str!("../../../docs/openapi.json");

@@ -1,0 +1,106 @@
+//! Nodes that dial: `POST /fleet/v1/join` becomes a link.
+
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Request, Response, StatusCode, Version};
+use hyper_util::rt::TokioIo;
+use inference_protocol::fleet::{
+    EPOCH_HEADER, GATEWAY_HEADER, JOIN_UPGRADE, LINKED_HEADER, NODE_HEADER, VERSION, VERSION_HEADER,
+};
+use inference_protocol::ids::is_plain_id;
+use tokio::time::timeout;
+
+use crate::access::keys::bearer;
+use crate::context::Gateway;
+use crate::context::peer::Peer;
+use crate::nodes::link::{self, Expect};
+use crate::types::error::Error;
+use crate::types::response::{self, Body};
+
+/// After our 101, the node must speak within this.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Lets a node in, or counts why not. The link runs as a task of its own until it ends.
+pub fn join(
+    gateway: &Gateway,
+    peer: &Peer<'_>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Error> {
+    let joined = let_in(gateway, peer, request);
+    joined.inspect_err(|error| gateway.metrics.join_refused(error))
+}
+
+fn let_in(
+    gateway: &Gateway,
+    peer: &Peer<'_>,
+    mut request: Request<Incoming>,
+) -> Result<Response<Body>, Error> {
+    let settings = gateway.settings.now();
+    let key = settings.config.join_key.as_ref().ok_or(Error::UnknownPath)?;
+    // Who vouched when the connection was opened may not be asked any more.
+    let authority = settings.config.node_authority.as_ref();
+    if authority.is_some() && peer.authority != authority {
+        return Err(Error::JoinCertificate);
+    }
+    if !bearer(request.headers()).is_some_and(|sent| key.matches(sent)) {
+        return Err(Error::JoinKeyWrong);
+    }
+    let identity = identity(&request)?;
+    if is_linked(request.headers(), &gateway.id) {
+        return Err(Error::JoinedAlready);
+    }
+    let (name, epoch) = &identity;
+    if gateway.dispatcher.is_name_taken(name, *epoch) {
+        tracing::warn!(node = name, "join refused: another node of this name is linked");
+        return Err(Error::NodeNameTaken(name.clone()));
+    }
+    let upgrade = hyper::upgrade::on(&mut request);
+    let expect = Expect { identity: Some(identity.clone()), ..Expect::default() };
+    let (linked, stop) = (gateway.clone(), gateway.links.clone());
+    gateway.tasks.spawn(async move {
+        let node = identity.0;
+        let upgraded = match timeout(UPGRADE_TIMEOUT, upgrade).await {
+            Ok(Ok(upgraded)) => upgraded,
+            _ => return tracing::warn!(node, "join was not completed"),
+        };
+        tokio::select! {
+            why = link::run(TokioIo::new(upgraded), expect, linked) => tracing::warn!(node, why, "node lost"),
+            () = stop.cancelled() => {}
+        }
+    });
+    let mut response = response::text(StatusCode::SWITCHING_PROTOCOLS, "");
+    let headers = response.headers_mut();
+    headers.clear();
+    headers.insert(GATEWAY_HEADER, gateway.id.clone());
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static(JOIN_UPGRADE));
+    Ok(response)
+}
+
+fn identity(request: &Request<Incoming>) -> Result<(String, u64), Error> {
+    let headers = request.headers();
+    if text(headers, VERSION_HEADER) != Some(&VERSION.to_string()) {
+        return Err(Error::JoinVersion);
+    }
+    let invalid = |why: &str| Error::JoinInvalid(why.into());
+    let asks = text(headers, header::UPGRADE.as_str());
+    if request.version() != Version::HTTP_11 || asks != Some(JOIN_UPGRADE) {
+        return Err(invalid("it must be HTTP/1.1 with 'Upgrade: flotilla-node'"));
+    }
+    let name = text(headers, NODE_HEADER).filter(|n| is_plain_id(n));
+    let name = name.ok_or_else(|| invalid("the node's name is missing or not a plain name"))?;
+    let epoch = text(headers, EPOCH_HEADER).and_then(|e| e.parse().ok());
+    Ok((name.to_string(), epoch.ok_or_else(|| invalid("the node's epoch is missing"))?))
+}
+
+/// Whether the node says that it has a link to us.
+fn is_linked(headers: &HeaderMap, id: &HeaderValue) -> bool {
+    let linked = text(headers, LINKED_HEADER).unwrap_or_default();
+    linked.split(',').any(|other| other.as_bytes() == id.as_bytes())
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}

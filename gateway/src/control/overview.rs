@@ -1,0 +1,101 @@
+//! Everything that the fleet page and `flotilla-gateway top` show, as JSON.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::access::keys::Caller;
+use crate::access::limiter::Standing;
+use crate::context::Gateway;
+use crate::dispatcher::views::{ExternalView, NodeView, QueueView};
+use crate::observability::history::{Point, Rates, STEP, TenantTotals};
+
+/// Where it is now.
+pub const OVERVIEW_PATH: &str = "/admin/v1/overview";
+/// Where the last minutes are.
+pub const RECENT_PATH: &str = "/admin/v1/recent";
+
+/// The gateway and its fleet at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Overview {
+    /// The gateway's version.
+    pub version: String,
+    /// How long it has been running.
+    pub uptime_seconds: u64,
+    /// Nodes with a link, by name.
+    pub nodes: Vec<NodeView>,
+    /// External endpoints, by name.
+    pub external: Vec<ExternalView>,
+    /// Waiting requests, the most urgent class first.
+    pub queue: Vec<QueueView>,
+    /// Requests that failed on a node and wait for another.
+    pub retrying: usize,
+    /// Requests whose response is not finished, waiting ones included.
+    pub requests_in_flight: i64,
+    /// The last minute.
+    pub minute: Rates,
+    /// Everybody who may ask, by name.
+    pub tenants: Vec<TenantView>,
+    /// Models that are served now.
+    pub models: Vec<String>,
+}
+
+/// A tenant, as operators see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TenantView {
+    /// Its name.
+    pub name: String,
+    /// The most urgent class that it may ask for.
+    pub class_max: String,
+    /// What it has used since the gateway started.
+    #[serde(flatten)]
+    pub used: TenantTotals,
+    /// What is used of its limits now.
+    #[serde(flatten)]
+    pub standing: Standing,
+}
+
+/// The last minutes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct History {
+    /// The length of a step.
+    pub step_seconds: u64,
+    /// Whole steps, the oldest first.
+    pub steps: Vec<Point>,
+}
+
+/// What there is now.
+pub fn overview(gateway: &Gateway) -> Overview {
+    let look = gateway.dispatcher.look();
+    let models = gateway.dispatcher.models().1.into_keys().collect();
+    Overview {
+        version: env!("CARGO_PKG_VERSION").into(),
+        uptime_seconds: gateway.recent.uptime().as_secs(),
+        nodes: look.nodes,
+        external: look.external,
+        queue: look.queue,
+        retrying: look.retrying,
+        requests_in_flight: gateway.metrics.requests_in_flight(),
+        minute: gateway.recent.minute(),
+        tenants: tenants(gateway),
+        models,
+    }
+}
+
+fn tenants(gateway: &Gateway) -> Vec<TenantView> {
+    let settings = gateway.settings.now();
+    let mut callers: Vec<&Caller> = settings.keys.tenants().collect();
+    callers.sort_by(|a, b| a.tenant.cmp(&b.tenant));
+    let used = gateway.recent.used(callers.iter().map(|caller| &*caller.tenant));
+    let view = |(caller, used): (&Caller, TenantTotals)| TenantView {
+        name: caller.tenant.to_string(),
+        class_max: caller.key.class_max.name().into(),
+        used,
+        standing: caller.limiter.standing(),
+    };
+    callers.into_iter().zip(used).map(view).collect()
+}
+
+/// The last minutes.
+pub fn history(gateway: &Gateway) -> History {
+    History { step_seconds: STEP.as_secs(), steps: gateway.recent.points() }
+}

@@ -1,4 +1,0 @@
-//! A response's body as its connection sees it.
-
-/// See [`flotilla_listeners::body`].
-pub type Tracked = flotilla_listeners::body::Tracked<crate::respond::Body>;

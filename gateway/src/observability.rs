@@ -1,0 +1,6 @@
+//! What the gateway reports of itself: Prometheus metrics, OpenTelemetry traces, and the history of
+//! the last minutes.
+
+pub mod history;
+pub mod metrics;
+pub mod traces;

@@ -1,0 +1,255 @@
+//! The families that are counted while things happen.
+
+use inference_metrics::{Maker, Sheet, build_info};
+use prometheus::{
+    CounterVec, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Result,
+};
+
+use super::labels::{Lost, NODE_LEAVES};
+use crate::types::class::Class;
+use crate::types::error::Error;
+use flotilla_listeners::Closed;
+
+/// Seconds of whole requests and of waits; CPU machines are slow, so the buckets reach ten minutes.
+const SECONDS: &[f64] = &[
+    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0,
+];
+/// Seconds until an answer begins, closer together where objectives lie.
+const FIRST: &[f64] = &[
+    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0,
+    60.0, 120.0, 300.0,
+];
+/// Seconds between two pieces: from a small model's pace to a reader's patience.
+const GAPS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// See the module.
+#[derive(Debug)]
+pub struct Families {
+    pub sheet: Sheet,
+    pub requests: IntCounterVec,
+    pub in_flight: IntGauge,
+    pub duration: HistogramVec,
+    pub first_token: HistogramVec,
+    pub gap: HistogramVec,
+    /// By class, in its order.
+    pub queue_wait: [Histogram; 3],
+    pub retries: IntCounterVec,
+    pub retries_refused: IntCounter,
+    pub resumes: IntCounterVec,
+    pub refusals: IntCounterVec,
+    pub tokens: IntCounterVec,
+    pub spent: CounterVec,
+    pub saved: CounterVec,
+    pub connections: IntGauge,
+    pub closed: IntCounterVec,
+    pub joins_refused: IntCounterVec,
+    pub reloads: IntCounterVec,
+    pub reload_is_ok: IntGauge,
+    pub reloaded_at: Gauge,
+    pub spans_lost: IntCounterVec,
+    pub state_saves: IntCounterVec,
+    pub hedges: IntCounterVec,
+}
+
+impl Families {
+    /// All of them; those of closed sets begin with 0. Fails only if two share a name.
+    pub fn new() -> Result<Self> {
+        let mut maker = Maker::default();
+        let requests = requests(&mut maker)?;
+        let histograms = histograms(&mut maker)?;
+        let [duration, first_token, gap, queue_wait] = histograms;
+        let [retries, resumes, refusals] = failures(&mut maker)?;
+        let [spent, saved] = money(&mut maker)?;
+        let families = Self {
+            requests,
+            in_flight: maker.gauge(
+                "gateway_requests_in_flight",
+                "Requests whose response is not finished, waiting ones included.",
+            )?,
+            duration,
+            first_token,
+            gap,
+            queue_wait: Class::ALL.map(|class| queue_wait.with_label_values(&[class.name()])),
+            retries,
+            retries_refused: maker.counter(
+                "gateway_retries_refused_total",
+                "Requests that a node refused and that were not tried elsewhere, because too many were.",
+            )?,
+            resumes,
+            refusals,
+            tokens: maker.counters(
+                "gateway_tokens_total",
+                "Tokens by what gave the answer: prompt (computed), cached (of prompts, not \
+                 computed again) and completion.",
+                &["model", "tenant", "endpoint_kind", "kind"],
+            )?,
+            spent,
+            saved,
+            connections: maker.gauge("gateway_connections_open", "Client connections.")?,
+            closed: maker.counters(
+                "gateway_connections_closed_total",
+                "Client connections that were refused or cut; of HTTP/2, streams that stalled too.",
+                &["reason"],
+            )?,
+            joins_refused: maker.counters(
+                "gateway_joins_refused_total",
+                "Times that a node was not let in; node_name_taken: another node of its name has a \
+                 link.",
+                &["reason"],
+            )?,
+            reloads: maker.counters(
+                "gateway_config_reloads_total",
+                "Times that the configuration was read again.",
+                &["outcome"],
+            )?,
+            reload_is_ok: maker.gauge(
+                "gateway_config_last_reload_successful",
+                "0 while the configuration in force is older than its file, which was refused.",
+            )?,
+            reloaded_at: maker.level(
+                "gateway_config_last_reload_success_timestamp_seconds",
+                "When the configuration in force was taken over, in seconds since 1970.",
+            )?,
+            spans_lost: maker.counters(
+                "gateway_traces_dropped_total",
+                "Spans that no collector got.",
+                &["reason"],
+            )?,
+            state_saves: maker.counters(
+                "gateway_state_saves_total",
+                "Times that what was used and spent was written to the state file.",
+                &["outcome"],
+            )?,
+            hedges: maker.counters(
+                "gateway_hedges_total",
+                "Requests whose first token was late and that a second node was asked, by who was \
+                 first.",
+                &["first"],
+            )?,
+            sheet: {
+                build_info(&mut maker, "gateway_build_info")?;
+                maker.done()
+            },
+        };
+        families.begin();
+        Ok(families)
+    }
+
+    /// What is counted by closed sets is there before anything happens, so that rates see its first
+    /// step.
+    fn begin(&self) {
+        let again = [Error::NodeLost, Error::EngineLost, Error::NodeRefused(503)];
+        let again = again.iter().map(Error::code).chain([NODE_LEAVES]);
+        for reason in again {
+            self.retries.with_label_values(&[reason]);
+            self.resumes.with_label_values(&[reason]);
+        }
+        for closed in Closed::ALL {
+            self.closed.with_label_values(&[closed.name()]);
+        }
+        for refused in
+            [Error::JoinKeyWrong, Error::JoinVersion, Error::NodeNameTaken(String::new())]
+        {
+            self.joins_refused.with_label_values(&[refused.code()]);
+        }
+        for lost in Lost::ALL {
+            self.spans_lost.with_label_values(&[lost.name()]);
+        }
+        for first in ["first", "second"] {
+            self.hedges.with_label_values(&[first]);
+        }
+        for outcome in ["ok", "failed"] {
+            self.state_saves.with_label_values(&[outcome]);
+        }
+        for outcome in ["ok", "refused"] {
+            self.reloads.with_label_values(&[outcome]);
+        }
+        self.spent.with_label_values(&["nodes", "hours", ""]);
+    }
+}
+
+fn requests(maker: &mut Maker) -> Result<IntCounterVec> {
+    maker.counters(
+        "gateway_requests_total",
+        "Requests for models, by how they ended and whose fault that was (none, client, gateway, \
+         node). Tenants and models that are not known count as 'unknown'.",
+        &["api", "class", "endpoint_kind", "fault", "model", "outcome", "tenant"],
+    )
+}
+
+fn histograms(maker: &mut Maker) -> Result<[HistogramVec; 4]> {
+    let labels = ["model", "class", "endpoint_kind"];
+    Ok([
+        maker.histograms(
+            "gateway_request_duration_seconds",
+            "Time from a request's arrival to the end of its response.",
+            &labels,
+            SECONDS,
+        )?,
+        maker.histograms(
+            "gateway_time_to_first_token_seconds",
+            "Time from a request's arrival to the first of its answer.",
+            &labels,
+            FIRST,
+        )?,
+        maker.histograms(
+            "gateway_inter_token_gap_seconds",
+            "Time between two pieces of an answer, which are tokens mostly; a node that was lost \
+             in between is part of it.",
+            &labels,
+            GAPS,
+        )?,
+        maker.histograms(
+            "gateway_queue_wait_seconds",
+            "Time from a request's arrival until a slot was bound.",
+            &["class"],
+            SECONDS,
+        )?,
+    ])
+}
+
+fn failures(maker: &mut Maker) -> Result<[IntCounterVec; 3]> {
+    Ok([
+        maker.counters(
+            "gateway_retries_total",
+            "Attempts on another node for a request without any of its answer.",
+            &["reason"],
+        )?,
+        maker.counters(
+            "gateway_resumes_total",
+            "Attempts of another node to go on with an answer that had begun; node_leaves: it was \
+             moved before its node left.",
+            &["reason"],
+        )?,
+        maker.counters(
+            "gateway_refusals_total",
+            "Requests that were refused: for their own sake, by a limit of their key (limit_...), \
+             or because there was no room.",
+            &["reason", "tenant"],
+        )?,
+    ])
+}
+
+fn money(maker: &mut Maker) -> Result<[CounterVec; 2]> {
+    Ok([
+        maker.amounts(
+            "gateway_spent_total",
+            "What endpoints cost, by their configured prices: external ones for tokens (and whose \
+             they were) and hours, nodes (together) for hours.",
+            &["endpoint", "for", "tenant"],
+        )?,
+        maker.amounts(
+            "gateway_saved_total",
+            "What the tokens that nodes answered would have cost at the cheapest external endpoint \
+             for their model.",
+            &["model", "tenant"],
+        )?,
+    ])
+}
+
+/// A gauge for each of these.
+pub fn set(family: &IntGaugeVec, label: &str, value: impl TryInto<i64>) {
+    family.with_label_values(&[label]).set(value.try_into().unwrap_or(i64::MAX));
+}

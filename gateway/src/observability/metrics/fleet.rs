@@ -1,0 +1,291 @@
+//! What the fleet looks like now. Made anew for each scrape, so that a node that has gone leaves no
+//! series behind.
+
+use inference_metrics::{Maker, Process, Sheet};
+use inference_protocol::fleet::NodeState;
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Result};
+
+use super::families::set;
+use crate::dispatcher::{NodeOverview, Overview, QueueOverview};
+use crate::scheduler::routing::Policy;
+use crate::scheduler::routing_stats::{Forecast, Lookup, Reason};
+
+/// All of it, and this process.
+pub fn sheet(overview: &Overview) -> Result<Sheet> {
+    let mut maker = Maker::default();
+    queue(&mut maker, overview)?;
+    decisions(&mut maker, overview)?;
+    let nodes = Nodes::new(&mut maker)?;
+    let external = External::new(&mut maker)?;
+    for state in NodeState::ALL {
+        nodes.states.with_label_values(&[state.name()]).set(0);
+    }
+    for endpoint in &overview.nodes {
+        match endpoint.is_external {
+            true => external.tell(endpoint),
+            false => nodes.tell(endpoint),
+        }
+    }
+    Process::this().tell(&mut maker)?;
+    Ok(maker.done())
+}
+
+fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
+    let help = "Requests that wait for their first slot.";
+    let depth = maker.gauges("gateway_queue_depth", help, &["class"])?;
+    let mut lined_up = 0;
+    let queue = &overview.queue;
+    for (class, waiting) in queue.depths {
+        set(&depth, class.name(), waiting);
+        lined_up += waiting;
+    }
+    let help = "Most requests that may wait (limits.queue_depth_max).";
+    maker.gauge("gateway_queue_depth_max", help)?.set(queue.bounds.depth_max as i64);
+    let retrying = queue.taken.depth.saturating_sub(lined_up);
+    let help = "Requests that wait for another node.";
+    maker.gauge("gateway_retries_waiting", help)?.set(retrying as i64);
+    room(maker, queue)?;
+    let forecasts = maker.counters(
+        "gateway_wait_forecasts_total",
+        "Requests that waited, by how what was foretold of that came out: right within half of it \
+         or a second, too long (others may be refused without need), or too short (others may wait \
+         in vain).",
+        &["result"],
+    )?;
+    for forecast in Forecast::ALL {
+        let count = overview.tally.forecasts(forecast);
+        forecasts.with_label_values(&[forecast.name()]).inc_by(count);
+    }
+    let help = "Slots that this gateway holds, anywhere.";
+    maker.gauge("gateway_leases", help)?.set(i64::from(overview.totals.leases));
+    Ok(())
+}
+
+/// What is taken of the queue, and by whom: models that are served, and names of keys.
+fn room(maker: &mut Maker, queue: &QueueOverview) -> Result<()> {
+    let help = "Bytes of request bodies: of requests that wait, and of those that are being read.";
+    let bytes = maker.gauges("gateway_queue_bytes", help, &["state"])?;
+    set(&bytes, "reading", queue.reading_bytes as i64);
+    set(&bytes, "waiting", queue.taken.bytes.saturating_sub(queue.reading_bytes) as i64);
+    let help = "Most bytes of request bodies that wait or are being read (limits.queue_bytes_max).";
+    let bytes_max = i64::try_from(queue.bounds.bytes_max).unwrap_or(i64::MAX);
+    maker.gauge("gateway_queue_bytes_max", help)?.set(bytes_max);
+    let help = "Requests that wait, by model, where some do.";
+    let models = maker.gauges("gateway_queue_model_depth", help, &["model"])?;
+    queue.models.iter().for_each(|(model, taken)| set(&models, model, taken.depth));
+    let help = "Requests that wait, by tenant, where some do.";
+    let tenants = maker.gauges("gateway_queue_tenant_depth", help, &["tenant"])?;
+    let help = "Bytes of a tenant's request bodies that wait or are being read, where some do.";
+    let tenant_bytes = maker.gauges("gateway_queue_tenant_bytes", help, &["tenant"])?;
+    for (tenant, taken) in &queue.tenants {
+        set(&tenants, tenant, taken.depth);
+        set(&tenant_bytes, tenant, taken.bytes as i64);
+    }
+    Ok(())
+}
+
+fn decisions(maker: &mut Maker, overview: &Overview) -> Result<()> {
+    let made = maker.counters(
+        "gateway_routing_decisions_total",
+        "Endpoints that were chosen, by the policy in force and why: the node holds some of the \
+         prompt (prefix), comes first by the policy, or is external.",
+        &["policy", "reason"],
+    )?;
+    for policy in Policy::ALL {
+        for reason in Reason::ALL {
+            let count = overview.tally.decisions(policy, reason);
+            if count > 0 || policy == overview.policy {
+                made.with_label_values(&[policy.name(), reason.name()]).inc_by(count);
+            }
+        }
+    }
+    let lookups = maker.counters(
+        "gateway_prefix_lookups_total",
+        "Requests by whether their chosen node was sent how they begin before (hit), another one \
+         was (elsewhere), or nobody (miss).",
+        &["result"],
+    )?;
+    for lookup in Lookup::ALL {
+        lookups.with_label_values(&[lookup.name()]).inc_by(overview.tally.lookups(lookup));
+    }
+    let ejections = maker.counters(
+        "gateway_ejections_total",
+        "Times that an endpoint was sent nothing for a while, because it failed or had become very \
+         slow.",
+        &["reason"],
+    )?;
+    ejections.with_label_values(&["failures"]).inc_by(overview.ejections.failures);
+    ejections.with_label_values(&["slow"]).inc_by(overview.ejections.slow);
+    Ok(())
+}
+
+struct Nodes {
+    states: IntGaugeVec,
+    models: IntGaugeVec,
+    slots: IntGaugeVec,
+    busy: IntGaugeVec,
+    queued: IntGaugeVec,
+    ejected: IntGaugeVec,
+    cordoned: IntGaugeVec,
+    restarts: IntCounterVec,
+    misreports: IntCounterVec,
+    prefill: GaugeVec,
+    decode: GaugeVec,
+    resident: IntGaugeVec,
+    available: IntGaugeVec,
+    cells: IntGaugeVec,
+    cells_used: IntGaugeVec,
+    pressure: GaugeVec,
+}
+
+impl Nodes {
+    fn new(maker: &mut Maker) -> Result<Self> {
+        let node = &["node"];
+        Ok(Self {
+            states: maker.gauges("gateway_nodes", "Nodes with a link, by state.", &["state"])?,
+            models: maker.gauges(
+                "gateway_node_model_info",
+                "Always 1: the model that a node serves.",
+                &["node", "model"],
+            )?,
+            slots: maker.gauges("gateway_node_slots", "Slots of a node.", node)?,
+            busy: maker.gauges("gateway_node_slots_busy", "Slots that are taken.", node)?,
+            queued: maker.gauges(
+                "gateway_node_queue_depth",
+                "Requests that wait inside the node, whoever sent them.",
+                node,
+            )?,
+            ejected: maker.gauges(
+                "gateway_node_ejected",
+                "1 while a node that failed is sent nothing.",
+                node,
+            )?,
+            cordoned: maker.gauges(
+                "gateway_node_cordoned",
+                "1 while an operator lets a node get nothing new.",
+                node,
+            )?,
+            restarts: maker.counters(
+                "gateway_node_engine_restarts_total",
+                "Times that a node's engine was started again since its agent started.",
+                node,
+            )?,
+            misreports: maker.counters(
+                "gateway_node_usage_corrected_total",
+                "Responses whose node reported more tokens than the request can have used; what is \
+                 possible was counted.",
+                node,
+            )?,
+            prefill: maker.levels(
+                "gateway_node_prefill_tokens_per_second",
+                "Prompt tokens per second while prefilling, as the node measures it.",
+                node,
+            )?,
+            decode: maker.levels(
+                "gateway_node_decode_tokens_per_second",
+                "Generated tokens per second over all slots, as the node measures it.",
+                node,
+            )?,
+            resident: maker.gauges(
+                "gateway_node_memory_resident_bytes",
+                "Memory that agent and engine hold, the mapped model included.",
+                node,
+            )?,
+            available: maker.gauges(
+                "gateway_node_memory_available_bytes",
+                "Memory that the node's machine, or its control group, could still give.",
+                node,
+            )?,
+            cells: maker.gauges("gateway_node_kv_cells", "Cells of a node's KV pool.", node)?,
+            cells_used: maker.gauges(
+                "gateway_node_kv_cells_used",
+                "KV cells that are taken: by requests in slots (busy), and kept for prompts that \
+                 begin alike (cached).",
+                &["node", "use"],
+            )?,
+            pressure: maker.levels(
+                "gateway_node_pressure_ratio",
+                "Share of the last ten seconds in which something at the node waited for a resource \
+                 (PSI), where its kernel tells.",
+                &["node", "resource"],
+            )?,
+        })
+    }
+
+    fn tell(&self, overview: &NodeOverview) {
+        let NodeOverview { status, busy, is_ejected, is_cordoned, misreports, .. } = overview;
+        let node = status.node.as_str();
+        self.misreports.with_label_values(&[node]).inc_by(*misreports);
+        self.states.with_label_values(&[status.state.name()]).inc();
+        for model in &status.models {
+            self.models.with_label_values(&[node, &model.id]).set(1);
+        }
+        set(&self.slots, node, status.slots);
+        set(&self.busy, node, *busy);
+        set(&self.queued, node, status.queued);
+        set(&self.ejected, node, *is_ejected);
+        set(&self.cordoned, node, *is_cordoned);
+        self.restarts.with_label_values(&[node]).inc_by(status.engine_restarts);
+        let speeds = [
+            (&self.prefill, status.prefill_tokens_per_second),
+            (&self.decode, status.decode_tokens_per_second),
+        ];
+        for (family, speed) in speeds {
+            speed.into_iter().for_each(|s| family.with_label_values(&[node]).set(s.into()));
+        }
+        let Some(vitals) = &status.vitals else { return };
+        set(&self.resident, node, vitals.memory_resident_bytes);
+        set(&self.available, node, vitals.memory_available_bytes);
+        set(&self.cells, node, vitals.kv_cells);
+        for (what, cells) in [("busy", vitals.kv_cells_in_use), ("cached", vitals.kv_cells_cached)]
+        {
+            self.cells_used.with_label_values(&[node, what]).set(cells.into());
+        }
+        let pressures = [
+            ("cpu", vitals.pressure_cpu),
+            ("memory", vitals.pressure_memory),
+            ("io", vitals.pressure_io),
+        ];
+        for (resource, share) in pressures {
+            let Some(share) = share else { continue };
+            self.pressure.with_label_values(&[node, resource]).set(share.into());
+        }
+    }
+}
+
+struct External {
+    ready: IntGaugeVec,
+    slots: IntGaugeVec,
+    busy: IntGaugeVec,
+}
+
+impl External {
+    fn new(maker: &mut Maker) -> Result<Self> {
+        let endpoint = &["endpoint"];
+        Ok(Self {
+            ready: maker.gauges(
+                "gateway_external_ready",
+                "Whether an external endpoint takes requests.",
+                endpoint,
+            )?,
+            slots: maker.gauges(
+                "gateway_external_slots",
+                "Requests that an external endpoint may have side by side.",
+                endpoint,
+            )?,
+            busy: maker.gauges(
+                "gateway_external_slots_busy",
+                "Requests that an external endpoint has.",
+                endpoint,
+            )?,
+        })
+    }
+
+    fn tell(&self, endpoint: &NodeOverview) {
+        let name = endpoint.status.node.as_str();
+        let is_ready = endpoint.status.state == NodeState::Ready && !endpoint.is_ejected;
+        set(&self.ready, name, is_ready);
+        set(&self.slots, name, endpoint.status.slots);
+        set(&self.busy, name, endpoint.busy);
+    }
+}

@@ -1,0 +1,101 @@
+//! OpenTelemetry traces: one span for each request that nodes answer, made when the request is
+//! over. [`context`] (pure) says which requests, [`span`] (pure) what is told of them, [`export`]
+//! takes them to a collector in the background. Prompts and answers are never part of it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use hyper::header::HeaderMap;
+use opentelemetry_sdk::trace::SpanData;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+
+use crate::config::traces::{Traces, host};
+use crate::observability::metrics::{Lost, Metrics};
+
+pub mod context;
+pub mod span;
+
+use context::{Context, Parent};
+
+/// Spans that wait for the collector; more are dropped and counted.
+const QUEUE: usize = 4096;
+/// What a request says of its trace, before anything is known of its sender.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    parent: Option<Parent>,
+    begun: SystemTime,
+}
+
+impl Arrival {
+    /// Of a request with these headers that arrives now.
+    pub fn now(headers: &HeaderMap) -> Self {
+        Self { parent: context::parent(headers), begun: SystemTime::now() }
+    }
+}
+
+/// The trace of a request that arrived, if it has one.
+pub fn begin(traces: &Traces, arrival: Arrival, may_force: bool) -> Option<Trace> {
+    let Arrival { parent, begun } = arrival;
+    let (trace, span) = (crate::types::random::random(), crate::types::random::random());
+    let context = context::of(parent, may_force, traces.sample_ratio, trace, span)?;
+    Some(Trace { context, begun })
+}
+
+/// A request that is traced.
+#[derive(Debug, Clone, Copy)]
+pub struct Trace {
+    /// Its place in its trace.
+    pub context: Context,
+    /// When it arrived.
+    pub begun: SystemTime,
+}
+
+/// Takes spans, at once. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Spans {
+    queue: Sender<SpanData>,
+    host: Arc<str>,
+    metrics: Metrics,
+}
+
+impl Spans {
+    /// Where spans are put, and where they come out.
+    pub fn new(metrics: Metrics) -> (Self, Receiver<SpanData>) {
+        let (queue, spans) = mpsc::channel(QUEUE);
+        (Self { queue, host: host().into(), metrics }, spans)
+    }
+
+    /// The name of this machine.
+    pub fn host(&self) -> Arc<str> {
+        self.host.clone()
+    }
+
+    /// Puts a span in, or counts it where there is no room: nobody waits for a collector.
+    pub fn put(&self, span: SpanData) {
+        if self.queue.try_send(span).is_err() {
+            self.metrics.spans_lost(Lost::QueueFull, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatcher::Dispatcher;
+    use crate::scheduler::routing::Policy;
+    use crate::types::limits::Bounds;
+
+    #[test]
+    fn spans_that_find_no_room_are_dropped_and_counted() {
+        let metrics = Metrics::new().unwrap();
+        let (spans, mut queue) = Spans::new(metrics.clone());
+        for _ in 0..QUEUE + 3 {
+            spans.put(span::any());
+        }
+        assert_eq!(queue.len(), QUEUE);
+        assert!(queue.try_recv().is_ok());
+        let none = Dispatcher::new(Bounds::new(1, 1), Policy::default());
+        let told = metrics.render(&none.overview()).unwrap();
+        assert!(told.contains("gateway_traces_dropped_total{reason=\"queue_full\"} 3"), "{told}");
+    }
+}

@@ -1,0 +1,130 @@
+//! A request's way, on one screen:
+//! accept -> authenticate -> admit -> route -> forward -> stream -> account.
+//!
+//! Each stage is one file and one verb. The record of the request is opened first and
+//! completed by its Drop, at the end of the response's body, so that every request is
+//! accounted for exactly once, however it ends. What becomes of an answer whose nodes fail is in
+//! [`answer`].
+
+use std::net::IpAddr;
+
+use hyper::body::Incoming;
+use hyper::header::HeaderName;
+use hyper::{Request, Response};
+
+use crate::context::Gateway;
+use crate::context::settings::Settings;
+use crate::observability::traces::{self, Arrival};
+use crate::types::api::Api;
+use crate::types::error::Error;
+use crate::types::header::Values;
+use crate::types::response::{self, Body};
+
+pub mod accept;
+pub mod account;
+pub mod admit;
+pub mod answer;
+pub mod authenticate;
+pub mod forward;
+pub mod route;
+pub mod stream;
+
+use crate::access::keys::Caller;
+use account::Record;
+use admit::Admitted;
+use answer::Answer;
+use authenticate::Authenticated;
+
+/// How long it took until the answer began, in milliseconds, as OpenAI tells it.
+const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
+
+/// Answers a client's request that nodes answer. Whoever is `known` need show no key of the public
+/// API: an operator has shown another.
+pub async fn serve(
+    gateway: Gateway,
+    client: IpAddr,
+    api: Api,
+    request: Request<Incoming>,
+    known: Option<Caller>,
+) -> Response<Body> {
+    let settings = gateway.settings.now();
+    let traces = settings.config.traces.as_ref();
+    let traces = traces.map(|to| (to, Arrival::now(request.headers())));
+    let received = accept::accept(api, request);
+    let (request_id, arrived) = (received.request_id.clone(), received.arrived);
+    let mut record = Record::open(&gateway, client, &received);
+    let caller = authenticate::authenticate(&settings.keys, known, received);
+    let may_force = caller.as_ref().is_ok_and(|known| known.caller.key.force_trace);
+    let trace = traces.and_then(|(to, arrival)| traces::begin(to, arrival, may_force));
+    record.trace(trace.map(|trace| (trace, gateway.spans.clone())));
+    let limits = caller.as_ref().ok().map(|known| known.caller.limiter.clone());
+    let admitted = match caller {
+        Ok(authenticated) => admit(&gateway, &settings, authenticated, &mut record).await,
+        Err(error) => Err(error),
+    };
+    let answered = match admitted {
+        Ok(admitted) => {
+            let answer = Answer::new(gateway, settings, admitted, record);
+            stream::stream(Box::new(answer)).await
+        }
+        Err(error) => {
+            record.fail(&error);
+            Err(error)
+        }
+    };
+    let mut response = answered.unwrap_or_else(|error| response::error(&error));
+    crate::types::request_id::mark(&mut response, &request_id);
+    let (headers, mut values) = (response.headers_mut(), Values::default());
+    headers.insert(PROCESSING, values.write(arrived.elapsed().as_millis()));
+    if let Some(limiter) = limits {
+        limiter.mark(headers, &mut values);
+    }
+    response
+}
+
+/// Lets a request in by its key's limits. Those that its head tells are claimed before anything of
+/// its body is read.
+async fn admit(
+    gateway: &Gateway,
+    settings: &Settings,
+    mut authenticated: Authenticated,
+    record: &mut Record,
+) -> Result<Admitted, Error> {
+    record.tenant(&authenticated.caller.tenant);
+    let entered = enter(gateway, &authenticated.caller, record);
+    let admitted = match entered {
+        Ok(()) => admit::admit(&mut authenticated, &settings.config, &gateway.dispatcher).await,
+        Err(error) => Err(error),
+    };
+    let admitted = match admitted {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            discard(gateway, settings, authenticated, &error).await;
+            return Err(error);
+        }
+    };
+    record.class(admitted.class);
+    if gateway.quarantine.holds(&admitted.tenant, &admitted.body) {
+        return Err(Error::Quarantined);
+    }
+    record.reserve(&admitted)?;
+    Ok(admitted)
+}
+
+/// Reads what is left of the body of a request that was refused: beside the answer, or before it.
+async fn discard(gateway: &Gateway, settings: &Settings, refused: Authenticated, error: &Error) {
+    let Authenticated { headers, body, .. } = refused;
+    if admit::is_read_first(error, &body) {
+        return admit::discard(headers, body, admit::DISCARD_FIRST_MAX).await;
+    }
+    let (stop, time) = (gateway.stop.clone(), settings.config.timeouts.body);
+    gateway.tasks.spawn(async move {
+        stop.run_until_cancelled(admit::discard(headers, body, time)).await;
+    });
+}
+
+fn enter(gateway: &Gateway, caller: &Caller, record: &mut Record) -> Result<(), Error> {
+    gateway.dispatcher.check_budget(&caller.tenant, &caller.key.budget)?;
+    record.permit(caller.limiter.enter()?);
+    Ok(())
+}

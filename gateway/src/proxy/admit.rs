@@ -1,0 +1,273 @@
+//! Stage 3: the body is read, within its limits, and its model is known.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::Body;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderName};
+use inference_protocol::openai::{self, Invalid, Lengths, ParseError, Routed};
+use tokio::time::{Instant, timeout};
+
+use super::authenticate::Authenticated;
+use crate::access::keys::Caller;
+use crate::config::Config;
+use crate::dispatcher::{Dispatcher, Reading, Want};
+use crate::scheduler::cost::Size;
+use crate::scheduler::fleet::Seek;
+use crate::scheduler::prefix_index::Prefix;
+use crate::scheduler::usage::{Task, UsageLimits};
+use crate::types::api::Api;
+use crate::types::class::Class;
+use crate::types::error::Error;
+use crate::types::external::External;
+use crate::types::limits::Share;
+use crate::types::request_id::RequestId;
+use flotilla_listeners::pulse::NOISE_BYTES_MAX;
+
+/// A request that may wait for a slot.
+#[derive(Debug)]
+pub struct Admitted {
+    /// Its id.
+    pub request_id: RequestId,
+    /// Which endpoint.
+    pub api: Api,
+    /// Whose it is.
+    pub tenant: Arc<str>,
+    /// What its key says of the tenant's share of the queue.
+    pub share: Share,
+    /// The model that it asks for.
+    pub model: String,
+    /// Whether its body names that model otherwise.
+    pub is_alias: bool,
+    /// Most tokens of each choice, where its key says so: its part of what the key allows for all.
+    pub tokens_max: Option<u32>,
+    /// Most tokens of each choice, where its key or the request says so.
+    pub choice_max: Option<u64>,
+    /// What it can use.
+    pub usage: UsageLimits,
+    /// How urgent it is.
+    pub class: Class,
+    /// Whether its answer says so.
+    pub tells_tier: bool,
+    /// When it may go to an external endpoint.
+    pub external: External,
+    /// When it must have a slot.
+    pub deadline: Instant,
+    /// Whether the answer is wanted in pieces.
+    pub is_streamed: bool,
+    /// What is known of what it will cost.
+    pub size: Size,
+    /// How it begins.
+    pub prefix: Prefix,
+    /// Its body, which nodes get byte for byte.
+    pub body: Bytes,
+}
+
+impl Admitted {
+    /// What it asks for, of an endpoint that suits.
+    pub fn want<'a>(&'a self, seek: &'a Seek) -> Want<'a> {
+        let Self { model, tenant, share, class, size, prefix, body, .. } = self;
+        let (share, class, bytes) = (*share, *class, body.len());
+        Want { model, tenant, share, class, size, bytes, prefix, seek }
+    }
+}
+
+/// How much of the body of a refused request is read all the same.
+const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How long it is read before its client hears of that, where it has to.
+pub const DISCARD_FIRST_MAX: Duration = Duration::from_secs(2);
+
+/// The header of a request's class, in and out; it goes before `service_tier`.
+pub const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
+/// The header that says within how many milliseconds a request must have a slot.
+const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
+const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+
+/// Longest name of a model that can be right.
+const MODEL_BYTES_MAX: usize = 128;
+
+/// Reads a request. What is left of its body where it fails is for [`discard`].
+pub async fn admit(
+    authenticated: &mut Authenticated,
+    config: &Config,
+    dispatcher: &Dispatcher,
+) -> Result<Admitted, Error> {
+    let (limits, timeouts) = (&config.limits, &config.timeouts);
+    let Authenticated { request_id, api, caller, arrived, headers, body } = authenticated;
+    let wanted = wanted_class(headers)?;
+    let patience = deadline(headers)?;
+    // The body may ask for any class that the key allows, unless the header has decided.
+    let class = wanted.unwrap_or(Class::Interactive).max(caller.key.class_max);
+    let mut reading = dispatcher.reading(&caller.tenant, caller.key.limits.queue, class);
+    let read = read_body(body, limits.body_bytes_max, &mut reading);
+    let body = timeout(timeouts.body, read).await.map_err(|_| Error::SlowBody)??;
+    let routed: Routed = openai::parse(&body)?;
+    let wanted = match (wanted, routed.service_tier.as_deref()) {
+        (Some(class), _) => class,
+        (None, Some(tier)) => tier_class(tier)?,
+        (None, None) => Class::Standard,
+    };
+    // What is more urgent than the key allows is less urgent, and not refused.
+    let class = wanted.max(caller.key.class_max);
+    let patience = patience_of(patience, caller.key.deadline, timeouts.queue.of(class));
+    let lengths = lengths(*api, &routed)?;
+    let tokens_max = lengths.map_or(Ok(None), |lengths| check_tokens(caller, lengths))?;
+    let choice_max = lengths.and_then(|lengths| lengths.tokens_max.or(tokens_max));
+    let answer_max = if api.generates() { choice_max } else { Some(0) };
+    let size = Size::new(body.len(), answer_max, lengths.map_or(1, |lengths| lengths.choices));
+    let usage = UsageLimits::new(body.len(), task(*api, &routed, lengths, choice_max));
+    let is_streamed = api.generates() && routed.stream.unwrap_or(false);
+    let named = routed.model;
+    let model = model(caller, &named)?;
+    // What is not generated begins nowhere: nodes keep nothing of it.
+    let prefix =
+        if api.generates() { Prefix::new(&caller.tenant, &body) } else { Prefix::default() };
+    Ok(Admitted {
+        request_id: request_id.clone(),
+        api: *api,
+        is_alias: model.is_some(),
+        model: model.unwrap_or(named),
+        share: caller.key.limits.queue,
+        tenant: caller.tenant.clone(),
+        tokens_max: tokens_max.and_then(|max| u32::try_from(max).ok()),
+        choice_max,
+        usage,
+        class,
+        tells_tier: routed.service_tier.is_some(),
+        external: caller.key.external,
+        deadline: (*arrived + patience).into(),
+        is_streamed,
+        size,
+        prefix,
+        body,
+    })
+}
+
+/// The model that is meant by a name, if it may be asked for; `None`: the one of that name.
+fn model(caller: &Caller, name: &str) -> Result<Option<String>, Error> {
+    if name.len() > MODEL_BYTES_MAX {
+        return Err(Error::UnknownModel(name.chars().take(MODEL_BYTES_MAX).collect()));
+    }
+    match caller.allows(name) {
+        true => Ok(Some(caller.model(name)).filter(|model| *model != name).map(String::from)),
+        false => Err(Error::ModelForbidden(name.into())),
+    }
+}
+
+/// How much a request asks to generate; `None`: nothing, whatever its fields say.
+fn lengths(api: Api, routed: &Routed) -> Result<Option<Lengths>, Invalid> {
+    match api {
+        Api::ChatCompletions => routed.of_chat().map(Some),
+        Api::Completions => routed.of_text().map(Some),
+        Api::Embeddings | Api::Rerank => Ok(None),
+    }
+}
+
+fn task(api: Api, routed: &Routed, lengths: Option<Lengths>, tokens_max: Option<u64>) -> Task {
+    match (api, lengths) {
+        (Api::Embeddings, _) => Task::Embed(routed.inputs()),
+        (Api::Rerank, _) => Task::Rerank(routed.documents()),
+        (_, lengths) => Task::Generate {
+            tokens_max,
+            choices: lengths.map_or(1, |lengths| lengths.choices),
+            has_logprobs: routed.has_logprobs(),
+        },
+    }
+}
+
+/// What the key allows for each choice, where the request does not ask for more than it allows for
+/// all of them together.
+fn check_tokens(caller: &Caller, lengths: Lengths) -> Result<Option<u64>, Error> {
+    let Some(max) = caller.key.tokens_max.map(|max| u64::from(max.get())) else { return Ok(None) };
+    let choices = lengths.choices.max(1);
+    let (asked, param) = lengths.highest.unwrap_or((1, "n"));
+    match asked.saturating_mul(choices) > max {
+        false => Ok(Some(max / choices)),
+        true => Err(Error::Invalid(ParseError {
+            message: format!(
+                "{param}: this API key may ask for at most {max} tokens, all choices together"
+            ),
+            param: Some(param.into()),
+        })),
+    }
+}
+
+fn wanted_class(headers: &HeaderMap) -> Result<Option<Class>, Error> {
+    let Some(value) = headers.get(&CLASS) else { return Ok(None) };
+    let class = value.to_str().ok().and_then(Class::named);
+    let wrong = || Error::Header(CLASS, "interactive, standard or batch".into());
+    class.map(Some).ok_or_else(wrong)
+}
+
+fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Error> {
+    let Some(value) = headers.get(&DEADLINE) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    let allowed = number.filter(|ms| (1..=DEADLINE_MS_MAX).contains(ms));
+    let wrong = || Error::Header(DEADLINE, format!("whole milliseconds, 1 to {DEADLINE_MS_MAX}"));
+    allowed.map(|ms| Some(Duration::from_millis(ms))).ok_or_else(wrong)
+}
+
+/// How long a request may wait for a slot: what it asks for, or the timeout of its class, and no
+/// longer than its key says.
+fn patience_of(asked: Option<Duration>, key_max: Option<Duration>, timeout: Duration) -> Duration {
+    match (asked, key_max) {
+        (Some(asked), Some(max)) => asked.min(max),
+        (asked, max) => asked.or(max).unwrap_or(timeout),
+    }
+}
+
+fn tier_class(tier: &str) -> Result<Class, Error> {
+    Class::of_service_tier(tier).ok_or_else(|| {
+        Error::Malformed(ParseError {
+            message: "service_tier: expected auto, default, flex or priority".into(),
+            param: Some("service_tier".into()),
+        })
+    })
+}
+
+/// Reads a body into room that is reserved for it: by its announced length, or as it comes. One
+/// that is too large by its announced length is not kept at all.
+async fn read_body(
+    body: &mut Incoming,
+    bytes_max: usize,
+    room: &mut Reading,
+) -> Result<Bytes, Error> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > bytes_max {
+        return Err(Error::TooLarge(bytes_max));
+    }
+    room.reserve(announced)?;
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Error::SlowBody)?;
+        let data = frame.data_ref().map_or(&b""[..], |d| d);
+        let bytes = read.len() + data.len();
+        if bytes > bytes_max {
+            return Err(Error::TooLarge(bytes_max));
+        }
+        room.cover(bytes, bytes_max)?;
+        read.extend_from_slice(data);
+    }
+    Ok(read.freeze())
+}
+
+/// Whether what is left of a refused body is read before its client hears of that: so much after an
+/// answer would be noise to the connection.
+pub fn is_read_first(error: &Error, body: &Incoming) -> bool {
+    matches!(error, Error::TooLarge(_)) || body.size_hint().lower() > NOISE_BYTES_MAX
+}
+
+/// Reads on for a while without keeping anything: a client that is still sending would find its
+/// connection reset instead of our answer, and one that is done can go on with its connection. A
+/// client that waits for `100 Continue` sends nothing after a refusal.
+pub async fn discard(headers: HeaderMap, body: Incoming, time_max: Duration) {
+    if headers.contains_key(header::EXPECT) {
+        return;
+    }
+    let mut limited = Limited::new(body, DISCARD_BYTES_MAX);
+    let all = async { while let Some(Ok(_)) = limited.frame().await {} };
+    let _ = timeout(time_max, all).await;
+}

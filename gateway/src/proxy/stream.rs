@@ -1,0 +1,156 @@
+//! Stage 6: the answer goes to the client.
+//!
+//! Nothing is sent before there is something of the answer. A stream is passed on in whole
+//! events only, so that the client reads either a complete stream or one explicit error. The
+//! body owns the answer: whoever drops it, for whatever reason, releases everything.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::Response;
+use hyper::header::{HeaderName, HeaderValue};
+use inference_protocol::sse::{self, payloads};
+use tokio::time::timeout;
+
+use super::admit::CLASS;
+use super::answer::{Answer, Next};
+use crate::types::error::Error;
+use crate::types::response::{self, Body};
+
+/// The header that names the node.
+const ENDPOINT: HeaderName = HeaderName::from_static("x-flotilla-endpoint");
+
+/// What a client reads while there is nothing of its answer, so that it and what is between us stay
+/// connected.
+const COMMENT: &str = ": waiting\n\n";
+
+/// The response, once it begins; of an answer that is not streamed, once it is complete. A stream
+/// that does not begin for long gets its head all the same, and comments.
+pub async fn stream(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
+    let class = HeaderValue::from_static(answer.record().class_name());
+    let mut response = match answer.is_streamed() {
+        true => begin_within(answer).await?,
+        false => {
+            let begun = begin(&mut answer).await;
+            respond(answer, begun)?
+        }
+    };
+    response.headers_mut().insert(CLASS, class);
+    Ok(response)
+}
+
+/// A stream; with a comment first, where nothing of it comes for long.
+async fn begin_within(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
+    let patience = answer.comment_interval();
+    let mut beginning: Beginning = Box::pin(async move {
+        let begun = begin(&mut answer).await;
+        (answer, begun)
+    });
+    match timeout(patience, &mut beginning).await {
+        Ok((answer, begun)) => respond(answer, begun),
+        Err(_) => Ok(response::event_stream(relay(Rest::Comment(beginning, patience)))),
+    }
+}
+
+/// An answer that has not begun.
+type Beginning = Pin<Box<dyn Future<Output = (Box<Answer>, Result<Next, Error>)> + Send>>;
+
+fn respond(answer: Box<Answer>, begun: Result<Next, Error>) -> Result<Response<Body>, Error> {
+    let node = answer.node().and_then(|node| HeaderValue::from_str(node).ok());
+    let mut response = match begun? {
+        Next::Whole { status, headers, body } => {
+            let mut response = response::response(response::whole(body));
+            *response.status_mut() = status;
+            response.headers_mut().extend(headers);
+            response
+        }
+        Next::Events(events) if answer.is_streamed() => {
+            response::event_stream(relay(Rest::More(answer, events)))
+        }
+        Next::Events(events) => response::json(whole(&events)?),
+        Next::End => return Err(Error::NodeAnswer("it is empty")),
+    };
+    if let Some(node) = node {
+        response.headers_mut().insert(ENDPOINT, node);
+    }
+    Ok(response)
+}
+
+/// The first of a stream, or all of an answer that is none.
+async fn begin(answer: &mut Answer) -> Result<Next, Error> {
+    loop {
+        let next = answer.next().await?;
+        let is_enough = answer.is_streamed() || answer.is_complete();
+        if is_enough || !matches!(next, Next::Events(_)) {
+            return Ok(next);
+        }
+    }
+}
+
+/// A whole answer out of its only event.
+fn whole(events: &Bytes) -> Result<Bytes, Error> {
+    let payload = payloads(events).next().filter(|payload| std::str::from_utf8(payload).is_ok());
+    payload.map(|payload| events.slice_ref(payload)).ok_or(Error::NodeAnswer("it is not text"))
+}
+
+/// What is left to be sent.
+enum Rest {
+    /// A comment now, and after each interval, until the answer begins.
+    Comment(Beginning, Duration),
+    /// The answer, when it begins within an interval.
+    Begin(Beginning, Duration),
+    /// The answer, after these events.
+    More(Box<Answer>, Bytes),
+    /// The answer.
+    Answer(Box<Answer>),
+    /// Nothing.
+    Nothing,
+}
+
+fn relay(rest: Rest) -> Body {
+    StreamBody::new(unfold(rest, advance)).boxed_unsync()
+}
+
+type Piece = Result<Frame<Bytes>, Infallible>;
+
+async fn advance(rest: Rest) -> Option<(Piece, Rest)> {
+    let mut answer = match rest {
+        Rest::Comment(beginning, interval) => {
+            return Some((frame(COMMENT), Rest::Begin(beginning, interval)));
+        }
+        Rest::Begin(mut beginning, interval) => match timeout(interval, &mut beginning).await {
+            Ok((answer, begun)) => return late(answer, begun),
+            Err(_) => return Some((frame(COMMENT), Rest::Begin(beginning, interval))),
+        },
+        Rest::More(answer, events) => return Some((frame(events), Rest::Answer(answer))),
+        Rest::Answer(answer) => answer,
+        Rest::Nothing => return None,
+    };
+    match answer.next().await {
+        Ok(Next::Events(events)) => Some((frame(events), Rest::Answer(answer))),
+        Ok(Next::End | Next::Whole { .. }) => None,
+        Err(error) => Some((frame(response::error_event(&error)), Rest::Nothing)),
+    }
+}
+
+/// The beginning of an answer whose head was sent: a refusal is an event like any error.
+fn late(answer: Box<Answer>, begun: Result<Next, Error>) -> Option<(Piece, Rest)> {
+    match begun {
+        Ok(Next::Events(events)) => Some((frame(events), Rest::Answer(answer))),
+        Ok(Next::Whole { body, .. }) => {
+            let event = sse::data(&String::from_utf8_lossy(&body));
+            Some((frame(event), Rest::Nothing))
+        }
+        Ok(Next::End) => None,
+        Err(error) => Some((frame(response::error_event(&error)), Rest::Nothing)),
+    }
+}
+
+fn frame(events: impl Into<Bytes>) -> Piece {
+    Ok(Frame::data(events.into()))
+}

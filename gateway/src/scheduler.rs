@@ -1,0 +1,506 @@
+//! PURE. Brings requests and slots together: the fleet, the queue before it, and what is
+//! learned from both. [`crate::dispatcher`] is its shell; the simulation plays it as it is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use inference_protocol::fleet::ModelStatus;
+use inference_protocol::resume::Usage;
+
+use crate::access::spend::{Ledger, Prices};
+use crate::scheduler::cost::pace::Took;
+use crate::scheduler::cost::{Costs, Size};
+use crate::scheduler::fleet::{Choice, EndpointId, Fleet, Outcome, Outlook, Seek};
+use crate::scheduler::prefix_index::{Prefix, PrefixIndex};
+use crate::scheduler::queue::{Claim, Queue, Room, Ticket, TicketId};
+use crate::scheduler::retry_budget::RetryBudget;
+use crate::scheduler::routing::Policy;
+use crate::scheduler::routing_stats::{Decision, Lookup, Reason, Tally};
+use crate::types::class::Class;
+use crate::types::external::External;
+use crate::types::limits::{Bounds, Full, Share};
+
+pub mod attempt;
+pub mod charge;
+pub mod cost;
+pub mod fleet;
+pub mod prefix_index;
+pub mod progress;
+pub mod queue;
+pub mod retry_budget;
+pub mod routing;
+pub mod routing_stats;
+pub mod usage;
+
+use charge::Charge;
+
+/// How much of what a node holds of a prompt need not be computed: a request that had to wait goes
+/// where a slot is free, and that is there about half of the time.
+const HELD_IS_FOUND: f64 = 0.5;
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Want<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// Whose it is.
+    pub tenant: &'a str,
+    /// What the tenant's key says of its share of the queue.
+    pub share: Share,
+    /// How urgent it is.
+    pub class: Class,
+    /// What is known of what it will cost.
+    pub size: &'a Size,
+    /// Bytes that the request holds.
+    pub bytes: usize,
+    /// How it begins.
+    pub prefix: &'a Prefix,
+    /// What an endpoint must be for it.
+    pub seek: &'a Seek,
+}
+
+impl Want<'_> {
+    /// Whether an endpoint failed it already.
+    pub fn is_retried(&self) -> bool {
+        !self.seek.tried.is_empty()
+    }
+}
+
+/// What an endpoint is picked for.
+#[derive(Debug, Clone, Copy)]
+struct Wanted<'a> {
+    model: &'a str,
+    seek: &'a Seek,
+    prefix: &'a Prefix,
+    /// No open endpoint suited the request after that change of the fleet.
+    skipped: Option<u64>,
+}
+
+/// A request, and the endpoint that was picked for it.
+type Picked = (TicketId, (EndpointId, Decision));
+
+/// Why a request may not even wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// No node serves the model.
+    UnknownModel,
+    /// There is no node.
+    NoNode,
+    /// It would wait longer than it can.
+    DeadlineUnmet,
+    /// Too many wait, by this limit.
+    QueueFull(Full),
+}
+
+/// A request and the slot that it has.
+#[derive(Debug, Clone)]
+pub struct Binding {
+    /// Which request.
+    pub id: TicketId,
+    /// Where its slot is.
+    pub endpoint: EndpointId,
+    /// What is served there.
+    pub model: Arc<ModelStatus>,
+    /// Since when.
+    pub since: Duration,
+    /// Requests that its endpoint was at work on then, with this one.
+    pub busy: u32,
+    /// What was charged for it, if it is the request's first.
+    pub charge: Option<Charge>,
+}
+
+/// What a request used that was answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Used {
+    /// Tokens.
+    pub usage: Usage,
+    /// Its answers.
+    pub answers: usize,
+    /// When its first token came, if that was seen.
+    pub first: Option<Duration>,
+}
+
+/// See the module. `L` is how to send to an endpoint.
+#[derive(Debug)]
+pub struct Broker<L> {
+    /// The nodes.
+    pub fleet: Fleet<L>,
+    queue: Queue<Seek>,
+    costs: Costs,
+    prefixes: PrefixIndex<EndpointId>,
+    /// What external endpoints were paid.
+    pub ledger: Ledger,
+    /// What may be tried again.
+    pub retries: RetryBudget,
+    /// Why endpoints were chosen.
+    pub tally: Tally,
+    policy: Policy,
+    /// Requests to be retried that no open endpoint suited after so many changes of the fleet.
+    skipped: HashMap<TicketId, u64>,
+    /// The change of the fleet after which that holds for all of them.
+    all_skipped: Option<u64>,
+    next_ticket: TicketId,
+    /// Draws among equals; counted up.
+    seed: u64,
+}
+
+impl<L> Broker<L> {
+    /// Without nodes and requests.
+    pub fn new(bounds: Bounds, policy: Policy) -> Self {
+        Self {
+            fleet: Fleet::default(),
+            queue: Queue::new(bounds),
+            costs: Costs::default(),
+            prefixes: PrefixIndex::default(),
+            ledger: Ledger::default(),
+            retries: RetryBudget::default(),
+            tally: Tally::default(),
+            policy,
+            skipped: HashMap::new(),
+            all_skipped: None,
+            next_ticket: 0,
+            seed: 0,
+        }
+    }
+
+    /// Other bounds and another policy, from now on. Who waits already stays.
+    pub fn configure(&mut self, bounds: Bounds, policy: Policy) {
+        self.queue.bound(bounds);
+        self.policy = policy;
+    }
+
+    /// Lets a request wait, that can wait so long. To be followed by [`Broker::bind`].
+    pub fn ask(
+        &mut self,
+        want: &Want<'_>,
+        patience: Duration,
+        now: Duration,
+    ) -> Result<TicketId, Refused> {
+        match self.fleet.outlook(want.model, want.seek.external, now) {
+            Outlook::Served => {}
+            Outlook::UnknownModel => return Err(Refused::UnknownModel),
+            Outlook::NoNode => return Err(Refused::NoNode),
+        }
+        let (work, is_retried) = (self.work(want), want.is_retried());
+        self.all_skipped = self.all_skipped.filter(|_| !is_retried);
+        // One that failed elsewhere goes before all others: what is foretold is not for it.
+        let foretold = if is_retried { None } else { self.wait_for(want, work, now) };
+        if foretold.is_some_and(|wait| wait > patience) {
+            return Err(Refused::DeadlineUnmet);
+        }
+        if !is_retried {
+            self.has_room(want)?;
+        }
+        self.next_ticket += 1;
+        let id = self.next_ticket;
+        let ticket = Ticket {
+            id,
+            model: want.model.to_string(),
+            tenant: want.tenant.to_string(),
+            class: want.class,
+            work,
+            bytes: want.bytes,
+            prefix: want.prefix.clone(),
+            since: now,
+            foretold,
+            seek: want.seek.clone(),
+            is_retried,
+        };
+        self.queue.offer(ticket);
+        Ok(id)
+    }
+
+    fn has_room(&self, want: &Want<'_>) -> Result<(), Refused> {
+        let has_room = self.queue.has_room(&Claim {
+            class: want.class,
+            tenant: (want.tenant, want.share),
+            model: Some(want.model),
+            has_models: self.fleet.has_others(want.model),
+            depth: 1,
+            bytes: want.bytes,
+        });
+        has_room.map_err(Refused::QueueFull)
+    }
+
+    /// Counts so many more bytes of a body that is being read.
+    ///
+    /// # Errors
+    /// Which limit of the queue leaves no room for them.
+    pub fn read(
+        &mut self,
+        tenant: &str,
+        share: Share,
+        class: Class,
+        bytes: usize,
+    ) -> Result<(), Full> {
+        let tenant = (tenant, share);
+        let claim = Claim { class, tenant, model: None, has_models: false, depth: 0, bytes };
+        self.queue.has_room(&claim)?;
+        self.queue.room_mut().read(tenant.0, bytes);
+        Ok(())
+    }
+
+    /// So many bytes of a body are not being read any more.
+    pub fn forget(&mut self, tenant: &str, bytes: usize) {
+        self.queue.room_mut().forget(tenant, bytes);
+    }
+
+    /// A slot for a request at once, if one is free and nobody waits for its model.
+    pub fn bind_at_once(&mut self, want: &Want<'_>, now: Duration) -> Option<Binding> {
+        if !want.is_retried() {
+            self.retries.earn();
+        }
+        let prefers_external =
+            want.seek.external == External::Prefer && want.class == Class::Interactive;
+        if prefers_external
+            && let Some(binding) = self.bind_outside(want, Reason::ExternalPreferred, now)
+        {
+            return Some(binding);
+        }
+        if self.queue.room().has_waiting(want.model) {
+            return None;
+        }
+        self.seed = self.seed.wrapping_add(1);
+        let Want { model, seek, prefix, .. } = *want;
+        let wanted = Wanted { model, seek, prefix, skipped: None };
+        let (endpoint, decision) = self.pick(wanted, now)?;
+        self.tally.count(self.policy, decision);
+        let charge = (!want.is_retried()).then(|| {
+            let work = self.costs.units(want.model, want.size, 0.0);
+            self.queue.pass(want.class, want.tenant, work);
+            Charge { class: want.class, tenant: want.tenant.to_string(), work }
+        });
+        let binding = self.claim(endpoint, want.model, want.prefix, now)?;
+        Some(Binding { charge, ..binding })
+    }
+
+    /// A slot outside for a request at once, where it may go there.
+    pub fn bind_external(&mut self, want: &Want<'_>, now: Duration) -> Option<Binding> {
+        self.bind_outside(want, Reason::ExternalOverflow, now)
+    }
+
+    fn bind_outside(&mut self, want: &Want<'_>, reason: Reason, now: Duration) -> Option<Binding> {
+        let endpoint = self.pick_external(want.model, want.seek)?;
+        self.tally.count(self.policy, Decision::external(reason));
+        self.claim(endpoint, want.model, &Prefix::default(), now)
+    }
+
+    fn pick_external(&self, model: &str, seek: &Seek) -> Option<EndpointId> {
+        let may_pay = |name: &str, prices: &Prices| self.ledger.has_room(name, prices);
+        self.fleet.pick_external(model, seek, may_pay)
+    }
+
+    fn pick(&self, wanted: Wanted<'_>, now: Duration) -> Option<(EndpointId, Decision)> {
+        let Wanted { model, seek, prefix, skipped } = wanted;
+        if self.fleet.is_external_only(model) {
+            let endpoint = self.pick_external(model, seek)?;
+            return Some((endpoint, Decision::external(Reason::ExternalOnly)));
+        }
+        let held = self.prefixes.held(prefix);
+        let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
+        let endpoint = match skipped {
+            None => self.fleet.pick(model, seek, choice)?,
+            Some(change) => self.fleet.pick_since(model, seek, choice, change)?,
+        };
+        let lookup = match held.iter().any(|(holder, _)| *holder == endpoint) {
+            true => Lookup::Hit,
+            false if held.is_empty() => Lookup::Miss,
+            false => Lookup::Elsewhere,
+        };
+        let counts = self.policy.counts_prefixes() && lookup == Lookup::Hit;
+        let reason = if counts { Reason::Prefix } else { Reason::Policy };
+        let lookup = (!prefix.is_empty()).then_some(lookup);
+        Some((endpoint, Decision { reason, lookup }))
+    }
+
+    /// Takes a slot of an endpoint that was picked.
+    fn claim(
+        &mut self,
+        endpoint: EndpointId,
+        model: &str,
+        prefix: &Prefix,
+        now: Duration,
+    ) -> Option<Binding> {
+        let picked = self.fleet.endpoint(endpoint)?;
+        let (model, busy) = (picked.model(model)?.clone(), picked.busy() + 1);
+        self.fleet.claim(endpoint);
+        self.prefixes.insert(prefix, endpoint, now);
+        Some(Binding { id: 0, endpoint, model, since: now, busy, charge: None })
+    }
+
+    /// What a request that waits will cost, in units of [`crate::scheduler::cost`].
+    fn work(&self, want: &Want<'_>) -> f64 {
+        let held = self.prefixes.held(want.prefix).into_iter().map(|(_, part)| part);
+        self.costs.units(want.model, want.size, HELD_IS_FOUND * held.fold(0.0, f64::max))
+    }
+
+    /// Takes the next request that a slot is free for, and the slot.
+    pub fn bind(&mut self, now: Duration) -> Option<Binding> {
+        if self.queue.depth() == 0 || !(self.fleet.is_any_open() || self.fleet.has_externals()) {
+            return None;
+        }
+        self.seed = self.seed.wrapping_add(1);
+        let picked = self.pick_retried(now).or_else(|| self.pick_waiting(now));
+        let (id, (endpoint, decision)) = picked?;
+        self.skipped.remove(&id);
+        self.tally.count(self.policy, decision);
+        let ticket = self.queue.take(id)?;
+        self.tally.waited(ticket.foretold, now.saturating_sub(ticket.since));
+        let binding = self.claim(endpoint, &ticket.model, &ticket.prefix, now)?;
+        let Ticket { class, tenant, work, is_retried, .. } = ticket;
+        let charge = (!is_retried).then_some(Charge { class, tenant, work });
+        Some(Binding { id, charge, ..binding })
+    }
+
+    /// The first retried request that an endpoint suits. One that no open endpoint suited is
+    /// compared only with those that have changed since.
+    fn pick_retried(&mut self, now: Duration) -> Option<Picked> {
+        let last_change = self.fleet.last_change();
+        if self.all_skipped == Some(last_change) {
+            return None;
+        }
+        let (mut picked, mut all_skipped) = (None, Some(last_change));
+        let mut skipped: Vec<TicketId> = Vec::new();
+        for ticket in self.queue.retried().filter(|ticket| self.is_open(&ticket.model)) {
+            let known = self.skipped.get(&ticket.id).copied();
+            if known == Some(last_change) {
+                continue;
+            }
+            picked = self.pick_for(ticket, known, now);
+            if picked.is_some() {
+                break;
+            }
+            // Whether an external endpoint may be used depends on more than the fleet.
+            match self.fleet.is_external_only(&ticket.model) {
+                true => all_skipped = None,
+                false => skipped.push(ticket.id),
+            }
+        }
+        self.skipped.extend(skipped.into_iter().map(|id| (id, last_change)));
+        self.all_skipped = all_skipped.filter(|_| picked.is_none());
+        picked
+    }
+
+    /// The request whose turn it is, of those whose models have an endpoint that suits.
+    fn pick_waiting(&self, now: Duration) -> Option<Picked> {
+        // Models whose next request suits none of their open endpoints.
+        let mut passed: Vec<&str> = Vec::new();
+        loop {
+            let may = |model: &str| self.is_open(model) && !passed.contains(&model);
+            let ticket = self.queue.next(may)?;
+            let picked = self.pick_for(ticket, None, now);
+            if picked.is_some() {
+                return picked;
+            }
+            passed.push(&ticket.model);
+        }
+    }
+
+    fn pick_for(
+        &self,
+        ticket: &Ticket<Seek>,
+        skipped: Option<u64>,
+        now: Duration,
+    ) -> Option<Picked> {
+        let Ticket { id, model, seek, prefix, .. } = ticket;
+        Some((*id, self.pick(Wanted { model, seek, prefix, skipped }, now)?))
+    }
+
+    /// Whether a request for a model may find a slot.
+    fn is_open(&self, model: &str) -> bool {
+        self.fleet.is_open(model) || self.fleet.is_external_only(model)
+    }
+
+    /// A request waits no more.
+    pub fn withdraw(&mut self, id: TicketId, now: Duration) {
+        self.skipped.remove(&id);
+        if let Some(ticket) = self.queue.remove(id) {
+            self.tally.gave_up(ticket.foretold, now.saturating_sub(ticket.since));
+        }
+    }
+
+    /// A slot is given back.
+    pub fn release(&mut self, binding: &Binding, outcome: Outcome, now: Duration) {
+        self.fleet.release(binding.endpoint, outcome, now);
+    }
+
+    /// A request was answered in full at one endpoint, whose slot it still has: what it used tells
+    /// what others will.
+    pub fn learn(&mut self, binding: &Binding, size: &Size, used: &Used, now: Duration) {
+        let since = |at: Duration| at.saturating_sub(binding.since);
+        let Some(endpoint) = self.fleet.endpoint(binding.endpoint) else { return };
+        if endpoint.external.is_some() && !self.fleet.is_external_only(&binding.model.id) {
+            return;
+        }
+        let took = Took {
+            usage: used.usage,
+            answers: used.answers,
+            first: used.first.map(since),
+            held: since(now),
+            busy: f64::from(binding.busy + endpoint.busy()) / 2.0,
+        };
+        self.costs.observe(&binding.model.id, size, &took);
+        self.fleet.learn(binding.endpoint, &binding.model, &took);
+    }
+
+    /// How long an endpoint takes for the prompt of a request, as far as that was measured.
+    pub fn predicted_prefill(&self, binding: &Binding, size: &Size) -> Option<Duration> {
+        let model = &binding.model.id;
+        let pace = self.fleet.endpoint(binding.endpoint).and_then(|e| e.pace(model));
+        self.costs.prefill(model, size, pace)
+    }
+
+    /// How long a request would wait, once that is known at all; nothing while slots are free.
+    pub fn expected_wait(&mut self, want: &Want<'_>, now: Duration) -> Option<Duration> {
+        self.wait_for(want, self.work(want), now)
+    }
+
+    fn wait_for(&mut self, want: &Want<'_>, work: f64, now: Duration) -> Option<Duration> {
+        if self.fleet.is_open(want.model) {
+            return None;
+        }
+        let ahead = self.queue.work_ahead(want.class, want.tenant, want.model, work);
+        let nodes = || self.fleet.paces(want.model);
+        self.costs.predict(want.model, ahead, now, nodes)
+    }
+
+    /// How nodes are chosen.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// The queue's bounds.
+    pub fn bounds(&self) -> Bounds {
+        self.queue.bounds()
+    }
+
+    /// What is taken of the queue, and by whom.
+    pub fn room(&self) -> &Room {
+        self.queue.room()
+    }
+
+    /// A request that waits.
+    pub fn waiting(&self, id: TicketId) -> Option<&Ticket<Seek>> {
+        self.queue.get(id)
+    }
+
+    /// Requests that wait.
+    pub fn depth(&self) -> usize {
+        self.queue.depth()
+    }
+
+    /// How long the first of each class has waited by now.
+    pub fn longest_waits(&self, now: Duration) -> [(Class, Option<Duration>); 3] {
+        let wait = |class| self.queue.oldest_of(class).map(|since| now.saturating_sub(since));
+        Class::ALL.map(|class| (class, wait(class)))
+    }
+
+    /// Of those, by class, without those that failed on a node.
+    pub fn depths(&self) -> [(Class, usize); 3] {
+        Class::ALL.map(|class| (class, self.queue.depth_of(class)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

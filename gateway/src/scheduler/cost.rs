@@ -1,0 +1,318 @@
+//! PURE. What requests cost, learned from those that are over.
+//!
+//! The unit is about one generated token; a token of a prompt costs a fraction of that, which is
+//! learned for each model, as are the bytes of its tokens and the length of its answers. What a
+//! unit takes is each node's own ([`pace`]); a node that has not shown it yet counts as the others.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub mod pace;
+
+use inference_protocol::openai::CHOICES_MAX;
+use inference_protocol::resume::Usage;
+use pace::{Mean, Pace, Took};
+
+use crate::scheduler::usage::REQUEST_BYTES_PER_TOKEN;
+
+/// Bytes of a request for a token of its prompt until that is learned.
+const BYTES_PER_TOKEN: f64 = REQUEST_BYTES_PER_TOKEN as f64;
+/// Bounds of what is learned of that.
+const BYTES_PER_TOKENS: (f64, f64) = (1.0, 64.0);
+/// Tokens of an answer whose request sets no limit, until that is learned.
+const ANSWER_TOKENS: f64 = 256.0;
+/// Requests that must be over before anything is predicted.
+const SEEN_MIN: u32 = 8;
+/// Requests that must be over at a node before it counts by its own pace.
+const SEEN_AT_NODE_MIN: u32 = 3;
+/// Models that are known; the names are those that nodes gave.
+const MODELS_MAX: usize = 1024;
+/// What a fleet can do is looked at no more often than this.
+const CAPACITY_AGE_MAX: Duration = Duration::from_millis(200);
+
+/// What is known of a request before it runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Size {
+    bytes: f64,
+    /// Most tokens of each answer.
+    answer_max: f64,
+    answers: f64,
+}
+
+impl Size {
+    /// Of a request with such a body. No node takes more answers than [`CHOICES_MAX`]: a larger
+    /// number is refused there, and must not weigh anything here until then.
+    pub fn new(body_bytes: usize, tokens_max: Option<u64>, answers: u64) -> Self {
+        Self {
+            bytes: body_bytes as f64,
+            answer_max: tokens_max.map_or(f64::INFINITY, |max| max as f64),
+            answers: answers.clamp(1, CHOICES_MAX) as f64,
+        }
+    }
+
+    /// Tokens of its prompt and its answers, by what is assumed of any.
+    pub fn tokens(&self) -> u32 {
+        let answer = self.answer_max.min(ANSWER_TOKENS);
+        // Bodies and answers are bounded: this fits.
+        (1.0 + self.bytes / BYTES_PER_TOKEN + answer * self.answers) as u32
+    }
+}
+
+/// What was learned of a model.
+#[derive(Debug, Clone, Copy, Default)]
+struct Learned {
+    /// Of all its nodes together.
+    pace: Pace,
+    bytes_per_token: Mean,
+    /// Tokens of an answer that its limit did not cut.
+    length: Mean,
+    /// Tokens that a request takes: computed ones of its prompt, and of its answers.
+    prompt: Mean,
+    answer: Mean,
+    capacity: Option<Capacity>,
+}
+
+/// What the nodes of a model can do.
+#[derive(Debug, Clone, Copy)]
+struct Capacity {
+    /// When that was looked at.
+    at: Duration,
+    slots: f64,
+    /// Units in a second.
+    rate: f64,
+}
+
+impl Learned {
+    fn units(&self, prompt: f64, answer: f64) -> f64 {
+        1.0 + prompt * self.pace.prompt_share() + answer
+    }
+
+    fn mean_units(&self) -> f64 {
+        let mean = |mean: Mean| mean.get().unwrap_or_default();
+        self.units(mean(self.prompt), mean(self.answer))
+    }
+
+    fn observe(&mut self, size: &Size, took: &Took) {
+        self.pace.observe(took);
+        if took.usage.prompt > 0 {
+            let bytes = size.bytes / took.usage.prompt as f64;
+            self.bytes_per_token.add(bytes.clamp(BYTES_PER_TOKENS.0, BYTES_PER_TOKENS.1));
+        }
+        // One that its limit cut says only that it would have been longer.
+        let answer = took.answer();
+        let is_cut = answer >= size.answer_max;
+        if !is_cut || self.length.get().is_some_and(|length| answer > length) {
+            self.length.add(answer);
+        }
+        self.prompt.add(took.prompt());
+        self.answer.add(took.usage.completion as f64);
+    }
+
+    fn look<'p>(
+        &self,
+        nodes: impl Iterator<Item = (u32, Option<&'p Pace>)>,
+        at: Duration,
+    ) -> Capacity {
+        nodes.fold(Capacity { at, slots: 0.0, rate: 0.0 }, |sum, (slots, pace)| Capacity {
+            at,
+            slots: sum.slots + f64::from(slots),
+            rate: sum.rate + self.rate(slots, pace),
+        })
+    }
+
+    /// Units that a node with so many slots does in a second while all are taken.
+    fn rate(&self, slots: u32, pace: Option<&Pace>) -> f64 {
+        let own = pace.filter(|pace| pace.seen() >= SEEN_AT_NODE_MIN);
+        let (prompt, answer) = (self.prompt.get(), self.answer.get());
+        let (prompt, answer) = (prompt.unwrap_or_default(), answer.unwrap_or_default());
+        let seconds = |pace: &Pace| pace.seconds(prompt, answer, f64::from(slots));
+        match own.and_then(seconds).or_else(|| seconds(&self.pace)) {
+            Some(seconds) if seconds > 0.0 => f64::from(slots) * self.mean_units() / seconds,
+            _ => 0.0,
+        }
+    }
+}
+
+/// What was learned. See the module.
+#[derive(Debug, Default)]
+pub struct Costs(BTreeMap<String, Learned>);
+
+impl Costs {
+    /// What a request costs, in units, if so much of its prompt (0 to 1) need not be computed.
+    pub fn units(&self, model: &str, size: &Size, held: f64) -> f64 {
+        let known = self.0.get(model).copied().unwrap_or_default();
+        let bytes = known.bytes_per_token.get().unwrap_or(BYTES_PER_TOKEN);
+        let length = known.length.get().unwrap_or(ANSWER_TOKENS);
+        let prompt = size.bytes / bytes * (1.0 - held.clamp(0.0, 1.0));
+        known.units(prompt, size.answer_max.min(length) * size.answers)
+    }
+
+    /// What a request has cost that used so many tokens, in units. At most `tokens_max` of the
+    /// prompt, and of each answer, count.
+    pub fn units_used(&self, model: &str, usage: Usage, tokens_max: u32) -> f64 {
+        let known = self.0.get(model).copied().unwrap_or_default();
+        let prompt = usage.prompt.saturating_sub(usage.cached).min(tokens_max.into());
+        let answers = usage.completion.min(u64::from(tokens_max) * CHOICES_MAX);
+        known.units(prompt as f64, answers as f64)
+    }
+
+    /// How long the prompt of a request takes, at a node of that pace or, until it has shown one,
+    /// as elsewhere; `None` until enough was measured.
+    pub fn prefill(&self, model: &str, size: &Size, own: Option<&Pace>) -> Option<Duration> {
+        let known = self.0.get(model).filter(|learned| learned.pace.seen() >= SEEN_MIN)?;
+        let own = own.filter(|pace| pace.seen() >= SEEN_AT_NODE_MIN);
+        let bytes = known.bytes_per_token.get().unwrap_or(BYTES_PER_TOKEN);
+        let seconds = own.unwrap_or(&known.pace).seconds(size.bytes / bytes, 0.0, 1.0)?;
+        Duration::try_from_secs_f64(seconds).ok()
+    }
+
+    /// A request was answered.
+    pub fn observe(&mut self, model: &str, size: &Size, took: &Took) {
+        if !self.0.contains_key(model) {
+            if self.0.len() >= MODELS_MAX {
+                return;
+            }
+            self.0.insert(model.to_string(), Learned::default());
+        }
+        if let Some(learned) = self.0.get_mut(model) {
+            learned.observe(size, took);
+        }
+    }
+
+    /// When a slot is free for a request that so many units go before, with all slots taken; `None`
+    /// until enough is known. `nodes`: slots and pace of each that is ready.
+    pub fn predict<'p, N>(
+        &mut self,
+        model: &str,
+        ahead: f64,
+        now: Duration,
+        nodes: impl FnOnce() -> N,
+    ) -> Option<Duration>
+    where
+        N: Iterator<Item = (u32, Option<&'p Pace>)>,
+    {
+        let learned = self.0.get_mut(model).filter(|learned| learned.pace.seen() >= SEEN_MIN)?;
+        let known = learned.capacity;
+        let known = known.filter(|known| now.saturating_sub(known.at) < CAPACITY_AGE_MAX);
+        let capacity = known.unwrap_or_else(|| learned.look(nodes(), now));
+        learned.capacity = Some(capacity);
+        // Of so many at work the first ends after such a part of what one takes, if they are
+        // anywhere in theirs.
+        let first = learned.mean_units() * capacity.slots / (capacity.slots + 1.0);
+        Duration::try_from_secs_f64((first + ahead) / capacity.rate).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(9);
+
+    /// A prompt of 100 tokens computed in one second, 51 tokens in 5 more.
+    fn took() -> Took {
+        let usage = Usage { prompt: 100, completion: 51, cached: 0 };
+        let (first, held) = (Some(Duration::from_secs(1)), Duration::from_secs(6));
+        Took { usage, answers: 1, first, held, busy: 1.0 }
+    }
+
+    fn learned(count: usize) -> Costs {
+        let mut costs = Costs::default();
+        (0..count).for_each(|_| costs.observe("m", &Size::new(400, None, 1), &took()));
+        costs
+    }
+
+    #[test]
+    fn a_number_that_nobody_serves_weighs_no_more_than_one_that_is() {
+        let units = |answers| Costs::default().units("m", &Size::new(500, None, answers), 0.0);
+        assert_eq!(units(u64::MAX), units(16));
+        assert!(Size::new(500, Some(u64::MAX), u64::MAX).tokens() < 5_000);
+    }
+
+    #[test]
+    fn long_prompts_and_long_answers_cost_more_and_what_a_node_holds_less() {
+        let costs = Costs::default();
+        let units = |bytes, max, answers| costs.units("m", &Size::new(bytes, max, answers), 0.0);
+        assert!(units(5_000, Some(10), 1) > units(500, Some(10), 1));
+        assert!(units(500, Some(100), 1) > units(500, Some(10), 1));
+        assert!(units(500, Some(10), 4) > 3.0 * units(500, Some(10), 1) / 2.0);
+        assert_eq!(units(500, None, 1), units(500, Some(100_000), 1));
+        assert!(costs.units("m", &Size::new(500, None, 1), 0.9) < units(500, None, 1));
+    }
+
+    #[test]
+    fn what_requests_are_like_is_learned() {
+        let costs = learned(30);
+        // 4 bytes of a token; a token of a prompt costs a tenth; answers have 51 tokens.
+        let near =
+            |size: Size, right: f64| (costs.units("m", &size, 0.0) / right - 1.0).abs() < 0.01;
+        assert!(near(Size::new(400, None, 1), 1.0 + 10.0 + 51.0));
+        assert!(near(Size::new(400, Some(20), 1), 1.0 + 10.0 + 20.0));
+        assert!(near(Size::new(400, Some(9_000), 2), 1.0 + 10.0 + 102.0));
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_says_only_that_it_is_longer() {
+        let mut costs = learned(9);
+        let cut = Usage { completion: 5, ..took().usage };
+        let size = Size::new(400, Some(5), 1);
+        (0..99).for_each(|_| costs.observe("m", &size, &Took { usage: cut, ..took() }));
+        assert!(costs.units("m", &Size::new(400, None, 1), 0.0) > 51.0);
+    }
+
+    #[test]
+    fn what_was_used_is_counted_as_what_is_estimated_and_has_a_bound() {
+        let costs = learned(30);
+        let used = |prompt, completion, cached| {
+            costs.units_used("m", Usage { prompt, completion, cached }, 1_000)
+        };
+        assert!((used(100, 51, 0) / (1.0 + 10.0 + 51.0) - 1.0).abs() < 0.01);
+        assert!(used(100, 51, 90) < used(100, 51, 0));
+        assert_eq!(used(0, 0, 0), 1.0);
+        assert_eq!(used(u64::MAX, u64::MAX, 0), used(1_000, 16_000, 0), "a node may lie");
+    }
+
+    #[test]
+    fn nothing_is_predicted_before_something_was_seen() {
+        let one = || std::iter::once((1, None));
+        assert_eq!(learned(SEEN_MIN as usize - 1).predict("m", 0.0, NOW, one), None);
+        let mut costs = learned(SEEN_MIN as usize);
+        assert_eq!(costs.predict("other", 0.0, NOW, one), None);
+        assert_eq!(costs.predict("m", 0.0, NOW, std::iter::empty), None, "nobody is there");
+        // Half of the request that runs, and one before us: six seconds each.
+        let later = NOW + CAPACITY_AGE_MAX;
+        let wait = costs.predict("m", 62.0, later, one).unwrap().as_secs_f64();
+        assert!((8.8..9.3).contains(&wait), "{wait}");
+    }
+
+    #[test]
+    fn every_node_counts_by_its_own_pace() {
+        let mut costs = learned(9);
+        let slow = Took { held: took().held * 5, first: Some(Duration::from_secs(5)), ..took() };
+        let mut pace = Pace::default();
+        let mut wait = |pace: Option<&Pace>, at: u64| {
+            let now = NOW + Duration::from_secs(at);
+            costs.predict("m", 0.0, now, || std::iter::once((1, pace))).unwrap().as_secs_f64()
+        };
+        (0..SEEN_AT_NODE_MIN - 1).for_each(|_| pace.observe(&slow));
+        assert!(wait(Some(&pace), 0) < 3.3, "not known yet");
+        pace.observe(&slow);
+        assert!((14.5..16.0).contains(&wait(Some(&pace), 1)));
+    }
+
+    #[test]
+    fn the_time_for_a_prompt_is_known_once_it_was_measured() {
+        let size = Size::new(4000, None, 1);
+        assert_eq!(learned(SEEN_MIN as usize - 1).prefill("m", &size, None), None);
+        let seconds = learned(9).prefill("m", &size, None).unwrap().as_secs_f64();
+        assert!((9.9..10.1).contains(&seconds), "{seconds}: 1000 tokens, 100 in a second");
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let mut costs = Costs::default();
+        let size = Size::new(1, None, 1);
+        (0..5000).for_each(|i| costs.observe(&i.to_string(), &size, &took()));
+        assert_eq!(costs.0.len(), MODELS_MAX);
+    }
+}

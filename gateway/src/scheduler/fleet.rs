@@ -1,0 +1,436 @@
+//! PURE. What is known of the nodes, and how many slots we hold on each.
+//!
+//! An [`Endpoint`] is one link to one node: a node that comes back is a new endpoint whose
+//! counters start at zero, and nothing is ever reset. Load is what the node says about
+//! requests that are not ours, plus the leases that we hold.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use inference_protocol::fleet::{ModelStatus, NodeStatus, STATUS_DEADLINE_MS};
+
+use crate::scheduler::cost::pace::{Pace, Took};
+use crate::scheduler::routing_stats::Ejections;
+
+mod changes;
+mod choice;
+mod cordon;
+mod endpoint;
+pub mod external;
+mod figures;
+pub mod health;
+mod index;
+mod names;
+
+use crate::types::external::External;
+use changes::Changes;
+
+pub use choice::Choice;
+use cordon::Cordon;
+pub use endpoint::{Attempt, Endpoint, EndpointId, Seek};
+pub use external::Terms;
+pub use figures::Totals;
+use figures::{Figures, Part};
+use index::{Index, Serving};
+pub use names::Origin;
+
+/// A node that says nothing for this long is out: no status is older.
+pub const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
+
+/// A model is still expected back for this long after its last node was lost: requests
+/// wait for it rather than hear that it does not exist.
+const MODEL_REMEMBERED: Duration = Duration::from_secs(30);
+/// Models that are remembered; names come from nodes that have shown a key.
+const MODELS_MAX: usize = 1024;
+
+/// How a request ended at an endpoint, as far as that says something about the endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was answered.
+    Answered,
+    /// The endpoint answered, and that says nothing of what requests cost: it refused the request
+    /// for its own sake, or the request was ours.
+    Alive,
+    /// It failed there.
+    Failed,
+    /// Its client left, or it went elsewhere.
+    Unknown,
+}
+
+/// All nodes.
+#[derive(Debug)]
+pub struct Fleet<L> {
+    endpoints: BTreeMap<EndpointId, Endpoint<L>>,
+    names: HashMap<String, EndpointId>,
+    /// Of nodes.
+    index: Index,
+    /// Of external endpoints.
+    externals: Index,
+    cordon: Cordon,
+    next_id: EndpointId,
+    claims: u64,
+    /// Endpoints that were ejected.
+    pub ejections: Ejections,
+    /// Models and when a node last served them.
+    remembered: BTreeMap<String, Duration>,
+    figures: Figures,
+    changes: Changes,
+    /// How often an endpoint was looked at for a request.
+    #[cfg(test)]
+    pub looks: std::cell::Cell<usize>,
+}
+
+/// Whether a request for a model can hope for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outlook {
+    /// Some node serves it, served it a moment ago, or will again.
+    Served,
+    /// There are nodes, and none knows it.
+    UnknownModel,
+    /// There is no node.
+    NoNode,
+}
+
+impl<L> Default for Fleet<L> {
+    fn default() -> Self {
+        Self {
+            endpoints: BTreeMap::new(),
+            names: HashMap::new(),
+            index: Index::default(),
+            externals: Index::default(),
+            cordon: Cordon::default(),
+            next_id: 0,
+            claims: 0,
+            ejections: Ejections::default(),
+            remembered: BTreeMap::new(),
+            figures: Figures::default(),
+            changes: Changes::default(),
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
+        }
+    }
+}
+
+/// Requests of our own that begin at one time: a fleet that came at once is not asked at once.
+const PROBES_MAX: usize = 256;
+
+impl<L> Fleet<L> {
+    /// A node's first status over a new link. Another link of that name is over, and is returned;
+    /// whether it may be, [`Fleet::is_name_taken`] tells.
+    pub fn add(&mut self, link: L, status: NodeStatus, now: Duration) -> (EndpointId, Option<L>) {
+        let endpoint = Endpoint::new(link, status, now, self.claims);
+        self.insert(endpoint, now)
+    }
+
+    fn insert(&mut self, mut endpoint: Endpoint<L>, now: Duration) -> (EndpointId, Option<L>) {
+        let name = endpoint.status.node.clone();
+        let old = self.names.get(&name).copied();
+        let old = old.and_then(|id| self.remove(id, now));
+        self.next_id += 1;
+        let id = self.next_id;
+        endpoint.is_cordoned = self.cordon.holds(&name);
+        self.names.insert(name, id);
+        self.endpoints.insert(id, endpoint);
+        self.settle(id, now);
+        (id, old)
+    }
+
+    /// A node's next status. `None`: that link is over. Says whether its state flipped.
+    pub fn observe(&mut self, id: EndpointId, status: NodeStatus, now: Duration) -> Option<bool> {
+        // A node keeps the name that it came with: its place among the names depends on it.
+        let endpoint = self.endpoints.get_mut(&id).filter(|e| *e.name == *status.node)?;
+        let flipped = endpoint.status.state != status.state;
+        let is_new_engine = endpoint.status.engine_restarts != status.engine_restarts;
+        endpoint.status = status;
+        self.settle(id, now);
+        if is_new_engine {
+            self.note_change(id);
+        }
+        Some(flipped)
+    }
+
+    /// A link is over; its leases die with it.
+    pub fn remove(&mut self, id: EndpointId, now: Duration) -> Option<L> {
+        let endpoint = self.endpoints.remove(&id)?;
+        endpoint.counted.into_iter().for_each(|part| self.figures.subtract(part));
+        if endpoint.is_listed {
+            self.figures.unlist(&endpoint.models);
+        }
+        self.changes.forget(endpoint.changed);
+        match endpoint.external {
+            None => {
+                self.index.remove(id, &endpoint.models, endpoint.indexed);
+                self.remember(&endpoint.models, now);
+            }
+            Some(_) => self.externals.remove(id, &endpoint.models, endpoint.indexed),
+        }
+        self.names.remove(&endpoint.status.node);
+        Some(endpoint.link)
+    }
+
+    /// Takes over what a status says of models.
+    fn settle(&mut self, id: EndpointId, now: Duration) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        let told = &endpoint.status.models;
+        let is_news = !told.is_empty() && !told.iter().eq(endpoint.models.iter().map(|m| &**m));
+        let index = match endpoint.external {
+            None => &mut self.index,
+            Some(_) => &mut self.externals,
+        };
+        if is_news {
+            if std::mem::take(&mut endpoint.is_listed) {
+                self.figures.unlist(&endpoint.models);
+            }
+            index.remove(id, &endpoint.models, endpoint.indexed);
+            endpoint.models = told.iter().cloned().map(Arc::new).collect();
+            index.insert(id, &endpoint.models, endpoint.indexed);
+        }
+        let is_node = endpoint.external.is_none();
+        let models = endpoint.models.clone();
+        self.reindex(id);
+        if is_news {
+            self.note_change(id);
+        }
+        if is_node {
+            self.remember(&models, now);
+        }
+    }
+
+    /// An endpoint may suit requests now that it did not suit before.
+    fn note_change(&mut self, id: EndpointId) {
+        if let Some(endpoint) = self.endpoints.get_mut(&id).filter(|e| e.indexed.is_some()) {
+            endpoint.changed = self.changes.note(id, endpoint.changed);
+        }
+    }
+
+    /// To be called whenever something that index, figures or changes depend on has changed.
+    fn reindex(&mut self, id: EndpointId) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        let index = match endpoint.external {
+            None => &mut self.index,
+            Some(_) => &mut self.externals,
+        };
+        let (from, to) = (endpoint.indexed, endpoint.rank());
+        if to != from {
+            index.shift(id, &endpoint.models, from, to);
+            endpoint.indexed = to;
+        }
+        let part = Part::of(endpoint);
+        if endpoint.counted != Some(part) {
+            self.figures.add(part);
+            let before = endpoint.counted.replace(part);
+            before.into_iter().for_each(|part| self.figures.subtract(part));
+        }
+        match (endpoint.is_listed, endpoint.is_ready()) {
+            (false, true) => self.figures.list(&endpoint.models),
+            (true, false) => self.figures.unlist(&endpoint.models),
+            _ => {}
+        }
+        endpoint.is_listed = endpoint.is_ready();
+        if from.is_none() && to.is_some() {
+            self.note_change(id);
+        }
+    }
+
+    fn remember(&mut self, models: &[Arc<ModelStatus>], now: Duration) {
+        for model in models {
+            match self.remembered.get_mut(&model.id) {
+                Some(seen) => *seen = now,
+                None => {
+                    let since = |seen: &Duration| now.saturating_sub(*seen);
+                    self.remembered.retain(|_, seen| since(seen) < MODEL_REMEMBERED);
+                    if self.remembered.len() < MODELS_MAX {
+                        self.remembered.insert(model.id.clone(), now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether somebody who asks for `model`, and may go so far, should wait.
+    pub fn outlook(&self, model: &str, external: External, now: Duration) -> Outlook {
+        let remembered = self.remembered.get(model);
+        let is_outside = external != External::Never && self.externals.of(model).is_some();
+        if is_outside
+            || self.index.of(model).is_some()
+            || remembered.is_some_and(|seen| now.saturating_sub(*seen) < MODEL_REMEMBERED)
+        {
+            return Outlook::Served;
+        }
+        let Totals { ready, externals, .. } = self.totals();
+        match ready > 0 || (externals > 0 && external != External::Never) {
+            true => Outlook::UnknownModel,
+            false => Outlook::NoNode,
+        }
+    }
+
+    fn serving(&self, model: &str) -> impl Iterator<Item = (EndpointId, &Endpoint<L>)> {
+        let ids = [&self.index, &self.externals].into_iter().filter_map(|index| index.of(model));
+        ids.flat_map(Serving::all).filter_map(|id| Some((id, self.endpoints.get(&id)?)))
+    }
+
+    /// Whether all nodes that suit are ready and have failed the request: none is left to hope
+    /// for. Nobody hopes for what is cordoned.
+    pub fn all_have_failed(&self, model: &str, seek: &Seek) -> bool {
+        // Where there are nodes, others are asked when there is no hope for these.
+        let others = self.is_external_only(model);
+        let counts = |e: &Endpoint<L>| others || e.external.is_none();
+        let suits = |e: &Endpoint<L>| counts(e) && e.suits(model, seek) && !e.is_cordoned;
+        let mut suiting = self.serving(model).filter(|(_, e)| suits(e)).peekable();
+        let has_failed = |id, e: &Endpoint<L>| e.is_ready() && e.has_failed(id, &seek.tried);
+        suiting.peek().is_some() && suiting.all(|(id, e)| has_failed(id, e))
+    }
+
+    /// Takes a slot.
+    pub fn claim(&mut self, id: EndpointId) {
+        self.claims += 1;
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.leases += 1;
+            endpoint.last_claim = self.claims;
+        }
+        self.reindex(id);
+    }
+
+    /// Gives a slot back, and says how the request ended. False: that link is over, and the
+    /// slot with it.
+    pub fn release(&mut self, id: EndpointId, outcome: Outcome, now: Duration) -> bool {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
+        debug_assert!(endpoint.leases > 0, "a lease is released once");
+        endpoint.leases = endpoint.leases.saturating_sub(1);
+        let fails = match outcome {
+            Outcome::Answered | Outcome::Alive => {
+                endpoint.health.answered(now);
+                false
+            }
+            Outcome::Failed => endpoint.health.failed(),
+            Outcome::Unknown => {
+                endpoint.health.unprobed(now);
+                false
+            }
+        };
+        if fails && self.eject(id, now) {
+            self.ejections.failures += 1;
+        }
+        self.reindex(id);
+        true
+    }
+
+    /// An endpoint has generated tokens, each in so many seconds. True: it was ejected.
+    pub fn paced(&mut self, id: EndpointId, seconds: f64, now: Duration) -> bool {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
+        let busy = endpoint.busy();
+        let ejected = endpoint.health.paced(busy, seconds) && self.eject(id, now);
+        self.ejections.slow += u64::from(ejected);
+        self.reindex(id);
+        ejected
+    }
+
+    /// Sends an endpoint nothing for a while, unless too few would be left: of the endpoints of
+    /// each model, at most half are out.
+    fn eject(&mut self, id: EndpointId, now: Duration) -> bool {
+        let Some(endpoint) = self.endpoints.get(&id) else { return false };
+        let is_out = endpoint.health.is_out();
+        let spared = endpoint.models.iter().any(|model| {
+            let out = self.serving(&model.id).filter(|(_, e)| e.health.is_out()).count();
+            let all = self.serving(&model.id).count();
+            (out + 1) * 2 > all
+        });
+        if spared && !is_out {
+            return false;
+        }
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.health.eject(now);
+        }
+        true
+    }
+
+    /// Endpoints that a request of our own should be sent to: they were out for long enough, or
+    /// nobody has asked them anything for a while. Their slots are taken.
+    pub fn claim_probes(&mut self, now: Duration, interval: Option<Duration>) -> Vec<EndpointId> {
+        let wants = |e: &Endpoint<L>| {
+            let is_up = e.is_ready() && e.status.slots > 0;
+            // One that is out is asked however busy others keep it, or it would be out for ever. It
+            // has a queue of its own for what finds no free slot.
+            let may_be_asked = is_up && (e.busy() == 0 || e.health.is_out());
+            // Others have a check of their own, and may cost money.
+            let interval = interval.filter(|_| e.external.is_none());
+            may_be_asked && e.any_model().is_some() && e.health.wants_probe(now, interval)
+        };
+        let due = self.endpoints.iter().filter(|(_, e)| wants(e)).map(|(id, _)| *id);
+        let due: Vec<_> = due.take(PROBES_MAX).collect();
+        for id in &due {
+            if let Some(endpoint) = self.endpoints.get_mut(id) {
+                endpoint.health.probe(now);
+            }
+            self.claim(*id);
+        }
+        due
+    }
+
+    /// Whether another model is served, ready or not.
+    pub fn has_others(&self, model: &str) -> bool {
+        self.index.has_others(model) || self.externals.has_others(model)
+    }
+
+    /// Whether a model has a free slot.
+    pub fn is_open(&self, model: &str) -> bool {
+        self.index.is_open(model)
+    }
+
+    /// Whether any has: most of the time under load, none does.
+    pub fn is_any_open(&self) -> bool {
+        self.index.is_any_open()
+    }
+
+    /// A node has reported tokens that it cannot have used. True: for the first time.
+    pub fn record_misreport(&mut self, id: EndpointId) -> bool {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
+        endpoint.misreports = endpoint.misreports.saturating_add(1);
+        endpoint.misreports == 1
+    }
+
+    /// An endpoint took that for a request.
+    pub fn learn(&mut self, id: EndpointId, model: &Arc<ModelStatus>, took: &Took) {
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.learn(model, took);
+        }
+    }
+
+    /// Slots of the ready nodes that serve `model`, or of what else does where no node does, and
+    /// how fast they are, as far as they have shown it.
+    pub fn paces(&self, model: &str) -> impl Iterator<Item = (u32, Option<&Pace>)> {
+        let index = if self.is_external_only(model) { &self.externals } else { &self.index };
+        let ids = index.of(model).into_iter().flat_map(Serving::all);
+        let ready = ids.filter_map(|id| self.endpoints.get(&id)).filter(|e| e.is_ready());
+        ready.map(move |e| (e.status.slots, e.pace(model)))
+    }
+
+    /// One link's endpoint.
+    pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint<L>> {
+        self.endpoints.get(&id)
+    }
+
+    /// All endpoints.
+    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint<L>> {
+        self.endpoints.values()
+    }
+
+    /// Models of the ready endpoints and when they were loaded first, by name.
+    pub fn models(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.figures.models()
+    }
+
+    /// Another number whenever those are others.
+    pub fn models_version(&self) -> u64 {
+        self.figures.version()
+    }
+
+    /// Sums over all nodes.
+    pub fn totals(&self) -> Totals {
+        self.figures.totals()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! PURE. Who fills how much of the queue, and who may fill more.
+//!
+//! Beside the limits of the whole queue, each model and each tenant has a share. Without a
+//! configured limit the share is dynamic: three times of what is still free (Choudhury and Hahne,
+//! 1998). One that floods fills three quarters of the queue, and any number of them together never
+//! fills it, so another model or tenant always finds room. Where there is no other one, the whole
+//! queue is there for it.
+
+use std::collections::BTreeMap;
+
+use crate::types::class::Class;
+use crate::types::limits::{Bounds, Full, Share};
+
+/// A share is so many times what is free.
+const SHARE_OF_FREE: usize = 3;
+
+/// What a request would take of the queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim<'a> {
+    /// Its class.
+    pub class: Class,
+    /// Its tenant, and what the tenant's key says of its share.
+    pub tenant: (&'a str, Share),
+    /// Its model, where that is known.
+    pub model: Option<&'a str>,
+    /// Whether other models are served as well.
+    pub has_models: bool,
+    /// 1, or 0 of a body that is being read.
+    pub depth: usize,
+    /// Bytes of its body.
+    pub bytes: usize,
+}
+
+/// What is taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Requests that wait.
+    pub depth: usize,
+    /// Bytes of their bodies, and of those that are being read.
+    pub bytes: usize,
+}
+
+impl Occupancy {
+    fn is_nothing(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Whether more fits into a share of what is free.
+    fn fits(self, share: Share, free: Self, more: Self) -> bool {
+        let fits = |taken: usize, more: usize, limit: Option<usize>, free: usize| {
+            let limit = limit.unwrap_or(free.saturating_mul(SHARE_OF_FREE));
+            more == 0 || taken.saturating_add(more) <= limit
+        };
+        fits(self.depth, more.depth, share.depth_max, free.depth)
+            && fits(self.bytes, more.bytes, share.bytes_max, free.bytes)
+    }
+}
+
+/// What is taken of the queue, by whom. Only those who have something are listed.
+#[derive(Debug, Default)]
+pub struct Room {
+    all: Occupancy,
+    /// Bytes of bodies that are being read.
+    reading: usize,
+    models: BTreeMap<String, Occupancy>,
+    tenants: BTreeMap<String, Occupancy>,
+}
+
+impl Room {
+    /// Everything.
+    pub fn all(&self) -> Occupancy {
+        self.all
+    }
+
+    /// Bytes of bodies that are being read.
+    pub fn reading(&self) -> usize {
+        self.reading
+    }
+
+    /// By model.
+    pub fn models(&self) -> &BTreeMap<String, Occupancy> {
+        &self.models
+    }
+
+    /// By tenant.
+    pub fn tenants(&self) -> &BTreeMap<String, Occupancy> {
+        &self.tenants
+    }
+
+    /// Whether a request waits for a model.
+    pub fn has_waiting(&self, model: &str) -> bool {
+        self.models.contains_key(model)
+    }
+
+    /// Whether there is room for a claim.
+    ///
+    /// # Errors
+    /// Which limit leaves none.
+    pub fn fits(&self, bounds: &Bounds, claim: &Claim<'_>) -> Result<(), Full> {
+        let more = Occupancy { depth: claim.depth, bytes: claim.bytes };
+        let [depth_max, bytes_max] =
+            [bounds.depth_max, bounds.bytes_max].map(|bound| claim.class.room(bound));
+        let whole = Share { depth_max: Some(depth_max), bytes_max: Some(bytes_max) };
+        if !self.all.fits(whole, Occupancy::default(), more) {
+            return Err(Full::Queue);
+        }
+        let free = Occupancy {
+            depth: bounds.depth_max.saturating_sub(self.all.depth),
+            bytes: bounds.bytes_max.saturating_sub(self.all.bytes),
+        };
+        let fits = |taken: Option<&Occupancy>, share: Share, has_others: bool| {
+            let whole = Share { depth_max: Some(usize::MAX), bytes_max: Some(usize::MAX) };
+            let share = if has_others { share } else { share.or(whole) };
+            taken.copied().unwrap_or_default().fits(share, free, more)
+        };
+        let (tenant, share) = claim.tenant;
+        let share = share.or(bounds.per_tenant);
+        if !fits(self.tenants.get(tenant), share, bounds.has_tenants) {
+            return Err(Full::Tenant);
+        }
+        let Some(model) = claim.model else { return Ok(()) };
+        match fits(self.models.get(model), bounds.per_model, claim.has_models) {
+            true => Ok(()),
+            false => Err(Full::Model),
+        }
+    }
+
+    /// A request waits.
+    pub fn wait(&mut self, model: &str, tenant: &str, bytes: usize) {
+        let more = Occupancy { depth: 1, bytes };
+        add(&mut self.all, more);
+        change(&mut self.models, model, |taken| add(taken, more));
+        change(&mut self.tenants, tenant, |taken| add(taken, more));
+    }
+
+    /// It waits no more.
+    pub fn leave(&mut self, model: &str, tenant: &str, bytes: usize) {
+        let less = Occupancy { depth: 1, bytes };
+        subtract(&mut self.all, less);
+        change(&mut self.models, model, |taken| subtract(taken, less));
+        change(&mut self.tenants, tenant, |taken| subtract(taken, less));
+    }
+
+    /// So many more bytes of a tenant's body are being read.
+    pub fn read(&mut self, tenant: &str, bytes: usize) {
+        let more = Occupancy { depth: 0, bytes };
+        self.reading += bytes;
+        add(&mut self.all, more);
+        change(&mut self.tenants, tenant, |taken| add(taken, more));
+    }
+
+    /// So many are not any more.
+    pub fn forget(&mut self, tenant: &str, bytes: usize) {
+        let less = Occupancy { depth: 0, bytes };
+        self.reading = self.reading.saturating_sub(bytes);
+        subtract(&mut self.all, less);
+        change(&mut self.tenants, tenant, |taken| subtract(taken, less));
+    }
+}
+
+fn add(taken: &mut Occupancy, more: Occupancy) {
+    taken.depth += more.depth;
+    taken.bytes = taken.bytes.saturating_add(more.bytes);
+}
+
+fn subtract(taken: &mut Occupancy, less: Occupancy) {
+    taken.depth = taken.depth.saturating_sub(less.depth);
+    taken.bytes = taken.bytes.saturating_sub(less.bytes);
+}
+
+/// Changes what one has taken; who has nothing is not listed.
+fn change(map: &mut BTreeMap<String, Occupancy>, name: &str, change: impl FnOnce(&mut Occupancy)) {
+    let taken = match map.get_mut(name) {
+        Some(taken) => taken,
+        None => map.entry(name.to_string()).or_default(),
+    };
+    change(taken);
+    if taken.is_nothing() {
+        map.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds(has_tenants: bool) -> Bounds {
+        Bounds { has_tenants, ..Bounds::new(1000, 1_000_000) }
+    }
+
+    fn claim<'a>(tenant: &'a str, model: Option<&'a str>) -> Claim<'a> {
+        let tenant = (tenant, Share::default());
+        let has_models = model.is_some();
+        Claim { class: Class::Interactive, tenant, model, has_models, depth: 1, bytes: 1 }
+    }
+
+    /// Lets requests wait until there is no room; how many did, and why no more.
+    fn fill(room: &mut Room, bounds: &Bounds, claim: &Claim<'_>) -> (usize, Full) {
+        for count in 0.. {
+            match room.fits(bounds, claim) {
+                Ok(()) => room.wait(claim.model.unwrap_or("m"), claim.tenant.0, claim.bytes),
+                Err(full) => return (count, full),
+            }
+        }
+        unreachable!("there are bounds")
+    }
+
+    #[test]
+    fn the_only_tenant_of_the_only_model_may_fill_the_whole_queue() {
+        let filled = fill(&mut Room::default(), &bounds(false), &claim("t", None));
+        assert_eq!(filled, (1000, Full::Queue));
+    }
+
+    #[test]
+    fn tenants_that_flood_never_fill_the_queue_for_another_one() {
+        let (mut room, bounds) = (Room::default(), bounds(true));
+        assert_eq!(fill(&mut room, &bounds, &claim("0", None)), (750, Full::Tenant));
+        for tenant in 1..50 {
+            let (count, full) = fill(&mut room, &bounds, &claim(&tenant.to_string(), None));
+            assert!(count > 0 && full == Full::Tenant, "{tenant}: {count}");
+            // Each leaves a quarter of what it found.
+            assert!(room.all().depth < 1000);
+            if room.all().depth > 990 {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn models_have_shares_where_there_is_more_than_one() {
+        let (mut room, bounds) = (Room::default(), bounds(false));
+        assert_eq!(fill(&mut room, &bounds, &claim("t", Some("a"))), (750, Full::Model));
+        assert_eq!(room.fits(&bounds, &claim("t", Some("b"))), Ok(()));
+        assert!(room.has_waiting("a") && !room.has_waiting("b"));
+    }
+
+    #[test]
+    fn configured_shares_hold_also_for_the_only_one_and_a_keys_own_wins() {
+        let per_tenant = Share { depth_max: Some(10), bytes_max: None };
+        let bounds = Bounds { per_tenant, ..bounds(false) };
+        assert_eq!(fill(&mut Room::default(), &bounds, &claim("t", None)), (10, Full::Tenant));
+        let own = Share { depth_max: Some(20), bytes_max: Some(15) };
+        let mut own = Claim { tenant: ("t", own), ..claim("t", None) };
+        assert_eq!(fill(&mut Room::default(), &bounds, &own), (15, Full::Tenant), "by bytes");
+        own.bytes = 0;
+        assert_eq!(fill(&mut Room::default(), &bounds, &own), (20, Full::Tenant));
+    }
+
+    #[test]
+    fn bodies_that_are_being_read_take_room_and_give_it_back() {
+        let (mut room, bounds) = (Room::default(), bounds(true));
+        let body = Claim { depth: 0, bytes: 700_000, ..claim("t", None) };
+        assert_eq!(room.fits(&bounds, &body), Ok(()));
+        room.read("t", body.bytes);
+        assert_eq!(room.fits(&bounds, &Claim { bytes: 250_000, ..body }), Err(Full::Tenant));
+        let other = Claim { tenant: ("u", Share::default()), bytes: 250_000, ..body };
+        assert_eq!(room.fits(&bounds, &other), Ok(()));
+        assert_eq!(room.fits(&bounds, &Claim { bytes: 300_001, ..other }), Err(Full::Queue));
+        room.forget("t", body.bytes);
+        assert_eq!((room.all(), room.reading()), (Occupancy::default(), 0));
+        assert!(room.tenants().is_empty(), "nobody is listed who has nothing");
+    }
+}

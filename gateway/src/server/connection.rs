@@ -1,0 +1,129 @@
+//! One connection of a client, from its first byte to its end.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use flotilla_listeners::connection::{Terms, speak};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response, Version};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::config::tls::{Acceptor, Authority};
+use crate::context::Gateway;
+use crate::context::peer::Peer;
+use crate::control::admin;
+use crate::server::guards::body::Tracked;
+use crate::server::guards::hangup::Socket;
+use crate::server::guards::panics::guarded;
+use crate::server::guards::stall::Watch;
+use crate::server::guards::{Closed, Edge};
+use crate::server::listener::Service;
+use crate::server::routes;
+use crate::types::request_id::{REQUEST_ID, RequestId};
+use crate::types::response::Body;
+
+/// A TLS handshake must be done after this.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A client's connection.
+pub struct Connection {
+    service: Service,
+    gateway: Gateway,
+    edge: Arc<Edge>,
+    peer: IpAddr,
+    /// Who vouches for the peer, where its handshake told.
+    authority: OnceLock<Authority>,
+    watch: Arc<Watch>,
+}
+
+impl Connection {
+    /// A connection that was accepted.
+    pub fn new(service: Service, gateway: Gateway, edge: Arc<Edge>, peer: IpAddr) -> Arc<Self> {
+        let watch = Arc::new(Watch::new(edge.closings.clone()));
+        Arc::new(Self { service, gateway, edge, peer, authority: OnceLock::new(), watch })
+    }
+
+    /// Serves it until its end, with TLS where that is configured, or until its client hangs up.
+    pub async fn serve(self: Arc<Self>, stream: TcpStream, tls: Option<Acceptor>) {
+        let stream = Socket::new(stream);
+        let watched = stream.clone();
+        tokio::select! {
+            biased;
+            () = self.clone().converse(stream, tls) => {}
+            () = watched.hung_up() => self.ended(None),
+        }
+    }
+
+    /// Boxed, so that a connection takes the memory of what it does, and not of all that it might.
+    async fn converse(self: Arc<Self>, stream: Socket, tls: Option<Acceptor>) {
+        match tls {
+            None => Box::pin(self.speak(stream)).await,
+            Some(tls) => match Box::pin(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await {
+                Ok(Ok((stream, authority))) => {
+                    authority.into_iter().for_each(|authority| drop(self.authority.set(authority)));
+                    Box::pin(self.speak(stream)).await;
+                }
+                failed => {
+                    self.watch.closed(Closed::Handshake);
+                    let error = failed.map(Result::err);
+                    tracing::debug!(?error, "TLS handshake failed");
+                }
+            },
+        }
+    }
+
+    /// Serves HTTP over `stream`, behind TLS or without, until its end.
+    pub async fn speak<S>(self: Arc<Self>, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let answering = self.clone();
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            let connection = answering.clone();
+            let in_flight = connection.watch.begins(request.version() == Version::HTTP_2);
+            // From here on the request has its id, whatever becomes of it.
+            let id = RequestId::of(request.headers());
+            request.headers_mut().insert(REQUEST_ID, id.value());
+            // hyper keeps room for this in every connection, idle or not.
+            let answer = Box::pin(connection.answer(request));
+            async move {
+                let response = guarded(&id, answer).await;
+                Ok::<_, Infallible>(response.map(|body| Tracked::new(body, in_flight)))
+            }
+        });
+        let Edge { http, patience, write, stop, .. } = &*self.edge;
+        let terms = Terms { http, patience: *patience, write: *write, stop };
+        let ended = speak(stream, service, &self.watch, terms).await;
+        self.ended(ended.err());
+    }
+
+    /// A broken connection concerns its client only.
+    fn ended(&self, error: Option<Box<dyn std::error::Error + Send + Sync>>) {
+        self.watch.retires();
+        if let Some(error) = error {
+            tracing::debug!(%error, "connection ended");
+        }
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+        if self.service == Service::Admin {
+            return admin::serve(&self.gateway, self.peer, request).await;
+        }
+        let client = self.edge.proxies.client(self.peer, request.headers());
+        let allowed = self.edge.cors.allows(&request);
+        let mut response = match allowed.preflight(&request) {
+            Some(response) => response,
+            None => {
+                let peer = Peer { address: client, authority: self.authority.get() };
+                routes::serve(self.gateway.clone(), peer, request).await
+            }
+        };
+        allowed.mark(response.headers_mut());
+        response
+    }
+}

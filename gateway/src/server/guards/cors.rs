@@ -1,0 +1,137 @@
+//! PURE. What browsers are told (CORS): which pages may ask us, and which of our headers they
+//! may read. Off unless origins are configured; keys are asked for as ever.
+
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+
+use crate::config::cors::Cors;
+use crate::types::response::{self, Body};
+
+/// The paths that pages may use.
+const PATHS: &str = "/v1/";
+/// A page may keep what it was told for so many seconds.
+const MAX_AGE: &str = "600";
+/// Our headers that a page may read, besides those that it always may.
+const EXPOSED: &str = "x-request-id, retry-after, x-flotilla-endpoint, x-flotilla-class, \
+    x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
+    x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";
+
+/// What one answer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Allowed {
+    /// Nothing: browsers do not ask here.
+    Nothing,
+    /// That it would be another one for other origins.
+    Varies,
+    /// That this origin may read it.
+    Origin(HeaderValue),
+    /// That anybody may.
+    Any,
+}
+
+impl Cors {
+    /// What the answer to a request says.
+    pub fn allows<B>(&self, request: &Request<B>) -> Allowed {
+        let origin = request.headers().get(header::ORIGIN);
+        match self {
+            _ if !request.uri().path().starts_with(PATHS) => Allowed::Nothing,
+            Self::Off => Allowed::Nothing,
+            Self::Any if origin.is_some() => Allowed::Any,
+            Self::Any => Allowed::Nothing,
+            Self::Origins(listed) => match origin.filter(|origin| listed.contains(origin)) {
+                Some(origin) => Allowed::Origin(origin.clone()),
+                None => Allowed::Varies,
+            },
+        }
+    }
+}
+
+impl Allowed {
+    fn origin(&self) -> Option<HeaderValue> {
+        match self {
+            Self::Nothing | Self::Varies => None,
+            Self::Origin(origin) => Some(origin.clone()),
+            Self::Any => Some(HeaderValue::from_static("*")),
+        }
+    }
+
+    /// The answer to a browser that asks whether it may ask. A page that may not gets what any
+    /// OPTIONS gets.
+    pub fn preflight<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        let headers = request.headers();
+        let asks = request.method() == Method::OPTIONS
+            && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+        if !asks || self.origin().is_none() {
+            return None;
+        }
+        let mut response = Response::new(response::whole(""));
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        let answer = response.headers_mut();
+        let mut say = |name, text| answer.insert(name, HeaderValue::from_static(text));
+        say(header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST");
+        say(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE);
+        // Whatever a page sends: what we do not know we do not read.
+        if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+            answer.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+        }
+        Some(response)
+    }
+
+    /// Puts it on an answer.
+    pub fn mark(&self, headers: &mut HeaderMap) {
+        if matches!(self, Self::Varies | Self::Origin(_)) {
+            headers.append(header::VARY, HeaderValue::from_static("origin"));
+        }
+        let Some(origin) = self.origin() else { return };
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        let exposed = HeaderValue::from_static(EXPOSED);
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const APP: &str = "https://app.example.com";
+
+    fn request(method: &str, path: &str, origin: Option<&str>) -> Request<()> {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        request.header("access-control-request-method", "POST").body(()).unwrap()
+    }
+
+    fn app() -> Cors {
+        Cors::Origins(vec![HeaderValue::from_static(APP)])
+    }
+
+    #[test]
+    fn only_listed_origins_are_allowed_and_only_where_pages_ask() {
+        let said = |cors: &Cors, path, origin| cors.allows(&request("GET", path, origin));
+        let listed = Allowed::Origin(HeaderValue::from_static(APP));
+        assert_eq!(said(&app(), "/v1/models", Some(APP)), listed);
+        for other in [None, Some("null"), Some("https://app.example.com.evil.net")] {
+            assert_eq!(said(&app(), "/v1/models", other), Allowed::Varies);
+        }
+        assert_eq!(said(&app(), "/metrics", Some(APP)), Allowed::Nothing);
+        assert_eq!(said(&Cors::Off, "/v1/models", Some(APP)), Allowed::Nothing);
+        assert_eq!(said(&Cors::Any, "/v1/models", Some("null")), Allowed::Any);
+        assert_eq!(said(&Cors::Any, "/v1/models", None), Allowed::Nothing);
+    }
+
+    #[test]
+    fn a_preflight_is_answered_for_pages_that_may_ask() {
+        let ask = |cors: Cors, origin| {
+            let request = request("OPTIONS", "/v1/models", Some(origin));
+            cors.allows(&request).preflight(&request)
+        };
+        assert_eq!(ask(app(), APP).unwrap().status(), 204);
+        assert_eq!(ask(Cors::Any, "https://x.y").unwrap().status(), 204);
+        assert!(ask(app(), "https://x.y").is_none());
+        assert!(ask(Cors::Off, APP).is_none());
+        let post = request("POST", "/v1/models", Some(APP));
+        assert!(app().allows(&post).preflight(&post).is_none());
+    }
+}

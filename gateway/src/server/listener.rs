@@ -1,0 +1,186 @@
+//! The listeners: accept loop, and caps on connections. What becomes of a connection is in
+//! [`crate::server::guards`].
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_listeners::socket::{DEAD_AFTER, tune};
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::ADMIN_CONNECTIONS_MAX;
+use crate::config::tls::Acceptor;
+use crate::context::Gateway;
+use crate::context::settings::{Live, Settings, Socket};
+use crate::server::connection::Connection;
+use crate::server::file_limit;
+use crate::server::guards::door::{Door, Guest};
+use crate::server::guards::{Closed, Edge};
+
+/// After a failed accept (out of file descriptors), before the next.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How much later than we ourselves the kernel may give up a client that does not read.
+const KERNEL_GRACE: Duration = Duration::from_secs(5);
+/// Bytes that the kernel holds and has not sent: enough to keep a line busy, and little
+/// enough to notice soon that a client does not read.
+const UNSENT_BYTES_MAX: u32 = 256 * 1024;
+
+/// What is served on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// The public API.
+    Public,
+    /// What operators look at and change.
+    Admin,
+}
+
+impl Service {
+    fn socket(self, settings: &Live) -> &Socket {
+        match self {
+            Self::Public => settings.public(),
+            Self::Admin => settings.admin(),
+        }
+    }
+
+    fn tls(self, settings: &Settings) -> Option<Acceptor> {
+        match self {
+            Self::Public => settings.config.tls.clone(),
+            Self::Admin => settings.config.admin.as_ref()?.tls.clone(),
+        }
+    }
+
+    fn connections_max(self, settings: &Settings) -> usize {
+        match self {
+            Self::Public => settings.config.limits.connections_max,
+            Self::Admin => ADMIN_CONNECTIONS_MAX,
+        }
+    }
+
+    /// Connections that one address may have; of a proxy of ours, which has many clients, any
+    /// number. Operators' addresses are always counted: a proxy that clients come through is none
+    /// of theirs.
+    fn connections_per_ip_max(self, settings: &Settings, peer: IpAddr) -> Option<usize> {
+        let config = &settings.config;
+        match self {
+            Self::Public if config.trusted_proxies.trusts(peer) => None,
+            Self::Public => Some(config.limits.connections_per_ip_max),
+            Self::Admin => config.admin.as_ref().map(|admin| admin.connections_per_ip_max),
+        }
+    }
+}
+
+/// Serves until `stop`, then lets what is in flight finish, up to the configured time. In-flight
+/// requests of connections that are done count no more.
+pub async fn serve(service: Service, gateway: Gateway, stop: CancellationToken) {
+    let socket = service.socket(&gateway.settings);
+    let (mut listeners, mut settings) = (socket.changes(), gateway.settings.changes());
+    let (mut room, door, open) = (Room::default(), Arc::new(Door::default()), TaskTracker::new());
+    let mut now = settings.borrow_and_update().clone();
+    file_limit::allow(service.connections_max(&now));
+    let mut edge = Arc::new(Edge::new(&now.config, &gateway.metrics, stop.clone()));
+    loop {
+        room.resize(service.connections_max(&now));
+        let listener = listeners.borrow_and_update().clone();
+        let (permit, accepted) = tokio::select! {
+            accepted = accept(&room, listener.as_deref()) => accepted,
+            _ = settings.changed() => {
+                now = settings.borrow_and_update().clone();
+                edge = Arc::new(Edge::new(&now.config, &gateway.metrics, stop.clone()));
+                continue;
+            }
+            _ = listeners.changed() => continue,
+            () = stop.cancelled() => break,
+        };
+        let Some((stream, peer)) = accepted else { continue };
+        let per_ip_max = service.connections_per_ip_max(&now, peer.ip());
+        let Some(guest) = enter(&door, per_ip_max, &edge, peer) else { continue };
+        tune_client(&stream, edge.write);
+        let connection = Connection::new(service, gateway.clone(), edge.clone(), peer.ip());
+        let (tls, counted) = (service.tls(&now), gateway.metrics.open_connection());
+        gateway.tasks.spawn(open.track_future(async move {
+            connection.serve(stream, tls).await;
+            drop((permit, guest, counted));
+        }));
+    }
+    // New connections are refused from here on.
+    socket.close();
+    open.close();
+    let shutdown = gateway.settings.now().config.timeouts.shutdown;
+    if timeout(shutdown, open.wait()).await.is_err() {
+        tracing::warn!("requests were cut off");
+    }
+}
+
+/// The next connection. One over the limit waits in the kernel's queue. May be cancelled.
+async fn accept(
+    room: &Room,
+    listener: Option<&TcpListener>,
+) -> (Option<OwnedSemaphorePermit>, Option<(TcpStream, SocketAddr)>) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let permit = room.permits.clone().acquire_owned().await.ok();
+    match listener.accept().await {
+        Ok(accepted) => (permit, Some(accepted)),
+        Err(error) => {
+            tracing::warn!(%error, "accept failed");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            (permit, None)
+        }
+    }
+}
+
+/// Room for connections.
+#[derive(Debug)]
+struct Room {
+    permits: Arc<Semaphore>,
+    size: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { permits: Arc::new(Semaphore::new(0)), size: 0 }
+    }
+}
+
+impl Room {
+    /// Makes room for so many. Where there are more connections now, it gets smaller as they end:
+    /// with the next calls.
+    fn resize(&mut self, size: usize) {
+        match size.checked_sub(self.size) {
+            Some(more) => {
+                self.permits.add_permits(more);
+                self.size = size;
+            }
+            None => self.size -= self.permits.forget_permits(self.size - size),
+        }
+    }
+}
+
+/// Nothing: the connection is refused. Each listener has a door of its own, so that a crowd at one
+/// keeps nobody out of the other.
+fn enter(
+    door: &Arc<Door>,
+    per_ip_max: Option<usize>,
+    edge: &Edge,
+    peer: SocketAddr,
+) -> Option<Option<Guest>> {
+    let Some(max) = per_ip_max else { return Some(None) };
+    let guest = door.enter(peer.ip(), max);
+    if guest.is_none() {
+        edge.closings.connection_closed(Closed::AddressLimit);
+    }
+    guest.map(Some)
+}
+
+/// The same for a client. One that does not read is dead to the kernel, which must not cut it
+/// before `write` is over.
+fn tune_client(stream: &TcpStream, write: Duration) {
+    tune(stream);
+    let socket = SockRef::from(stream);
+    let _ = socket.set_tcp_user_timeout(Some(DEAD_AFTER.max(write + KERNEL_GRACE)));
+    let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
+}

@@ -1,0 +1,85 @@
+//! Paths and methods -> what is done about them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response};
+use inference_protocol::fleet::JOIN_PATH;
+use inference_protocol::openai::{Model, ModelList, to_json};
+
+use crate::access::keys::Caller;
+use crate::context::Gateway;
+use crate::context::peer::Peer;
+use crate::control::health::status;
+use crate::control::{join, only};
+use crate::proxy;
+use crate::types::api::Api;
+use crate::types::error::Error;
+use crate::types::request_id::{RequestId, mark};
+use crate::types::response::{self, Body};
+
+/// Answers one request of a client; errors are rendered here and in the pipeline.
+pub async fn serve(gateway: Gateway, peer: Peer<'_>, request: Request<Incoming>) -> Response<Body> {
+    let path = request.uri().path();
+    let api = Api::at(path).filter(|_| request.method() == Method::POST);
+    if let Some(api) = api {
+        return proxy::serve(gateway, peer.address, api, request, None).await;
+    }
+    let request_id = RequestId::of(request.headers());
+    let answered = match path {
+        path if Api::at(path).is_some() => Err(Error::Method("POST")),
+        path if path == JOIN_PATH => {
+            only(&request, "POST").and_then(|()| join::join(&gateway, &peer, request))
+        }
+        _ => look(&gateway, &request),
+    };
+    let mut response = answered.unwrap_or_else(|error| response::error(&error));
+    mark(&mut response, &request_id);
+    response
+}
+
+/// Everything that only looks.
+fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>, Error> {
+    let path = request.uri().path();
+    let model = path.strip_prefix("/v1/models/");
+    if path != "/v1/models" && model.is_none() {
+        return status(gateway, request);
+    }
+    only(request, "GET, HEAD")?;
+    let settings = gateway.settings.now();
+    let caller = settings.keys.caller(request.headers())?;
+    match model {
+        Some(id) => find_model(gateway, &caller, id),
+        None => {
+            let models = models(gateway, &caller);
+            let model = |(id, created): (&String, &u64)| Model::new(id.clone(), *created);
+            let data = models.iter().map(model).collect();
+            Ok(response::json(to_json(&ModelList::new(data))))
+        }
+    }
+}
+
+/// Models that are served and may be asked for, by their names and by others. Each key's list is
+/// made anew only when other models are served, or the configuration has changed.
+fn models(gateway: &Gateway, caller: &Caller) -> Arc<BTreeMap<String, u64>> {
+    let version = gateway.dispatcher.models_version();
+    caller.models.at(version, || {
+        let (version, served) = gateway.dispatcher.models();
+        (version, listed(caller, served))
+    })
+}
+
+fn listed(caller: &Caller, served: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let others = caller.aliases();
+    let others = others.filter_map(|(name, model)| Some((name.to_string(), *served.get(model)?)));
+    let mut all: BTreeMap<String, u64> = others.collect();
+    all.extend(served.into_iter().filter(|(name, _)| caller.limiter.allows(name)));
+    all
+}
+
+fn find_model(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Response<Body>, Error> {
+    let created = models(gateway, caller).get(id).copied();
+    let created = created.ok_or_else(|| Error::UnknownModel(id.chars().take(128).collect()))?;
+    Ok(response::json(to_json(&Model::new(id.to_string(), created))))
+}

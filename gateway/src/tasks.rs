@@ -1,0 +1,10 @@
+//! What runs in the background for as long as the gateway does. [`crate::app`] starts these tasks.
+
+pub mod external_endpoints;
+pub mod hourly_cost;
+pub mod probes;
+pub mod reconcile;
+pub mod reload;
+pub mod state_file;
+pub mod systemd;
+pub mod trace_export;

@@ -1,0 +1,90 @@
+//! Keeps the external endpoints of the configuration in the fleet, as it changes, and looks how
+//! they are.
+
+use std::time::Duration;
+
+use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, VERSION};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::ExternalEndpoint;
+use crate::context::Gateway;
+use crate::scheduler::fleet::EndpointId;
+use crate::types::external::PREFIX;
+use crate::upstream::Upstream;
+
+/// Between two looks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Keeps one until it is wanted no more, or the gateway stops.
+pub async fn keep(gateway: Gateway, endpoint: ExternalEndpoint, retired: CancellationToken) {
+    let upstream = Upstream::external(endpoint.client.clone());
+    let mut status = status(&endpoint);
+    let id = gateway.dispatcher.add_external(upstream, status.clone(), endpoint.terms);
+    let mut looks = interval(CHECK_INTERVAL);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_why = None;
+    loop {
+        let look = async {
+            looks.tick().await;
+            endpoint.client.check().await
+        };
+        let checked = tokio::select! {
+            checked = look => checked,
+            () = retired.cancelled() => break,
+            () = gateway.links.cancelled() => break,
+        };
+        status.state = if checked.is_ok() { NodeState::Ready } else { NodeState::Restarting };
+        let why = checked.err();
+        if why != last_why {
+            match &why {
+                Some(why) => tracing::warn!(endpoint = endpoint.name, why, "endpoint not ready"),
+                None => tracing::info!(endpoint = endpoint.name, "endpoint ready"),
+            }
+            last_why = why;
+        }
+        if gateway.dispatcher.observe(id, status.clone()).is_none() {
+            return;
+        }
+    }
+    finish(&gateway, id).await;
+}
+
+/// Lets what runs there end, for as long as a stop would.
+async fn finish(gateway: &Gateway, id: EndpointId) {
+    gateway.dispatcher.retire(id);
+    let until = Instant::now() + gateway.settings.now().config.timeouts.shutdown;
+    let mut looks = interval(Duration::from_millis(200));
+    while !gateway.dispatcher.is_idle(id) && Instant::now() < until {
+        tokio::select! {
+            _ = looks.tick() => {}
+            () = gateway.links.cancelled() => break,
+        }
+    }
+    gateway.dispatcher.remove(id);
+}
+
+fn status(endpoint: &ExternalEndpoint) -> NodeStatus {
+    let name = format!("{PREFIX}{}", endpoint.name);
+    let model = |id: &String| ModelStatus {
+        id: id.clone(),
+        // Nothing that began elsewhere goes on here.
+        digest: name.clone(),
+        context_tokens: u32::MAX,
+        created: 0,
+    };
+    NodeStatus {
+        version: VERSION,
+        models: endpoint.models.iter().map(model).collect(),
+        node: name,
+        epoch: 0,
+        state: NodeState::Loading,
+        slots: endpoint.concurrent_max,
+        slots_busy_elsewhere: 0,
+        queued: 0,
+        engine_restarts: 0,
+        prefill_tokens_per_second: None,
+        decode_tokens_per_second: None,
+        vitals: None,
+    }
+}

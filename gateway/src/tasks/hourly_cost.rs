@@ -1,0 +1,52 @@
+//! Counts what is paid by the hour, used or not: nodes, and external endpoints that are rented. And
+//! tells the ledger what day it is.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chrono::{DateTime, Datelike};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::access::spend::Date;
+use crate::context::Gateway;
+use crate::observability::metrics::Paid;
+use crate::types::external::PREFIX;
+
+const INTERVAL: Duration = Duration::from_secs(5);
+const HOUR: f64 = 3600.0;
+const DAY_SECONDS: u64 = 24 * 60 * 60;
+
+/// The day now (UTC), counted from 1970, and the month, counted from year 0.
+pub fn today() -> Date {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let date = i64::try_from(now).ok().and_then(|now| DateTime::from_timestamp(now, 0));
+    let month = date
+        .map_or(0, |date| u64::from(date.year().unsigned_abs()) * 12 + u64::from(date.month0()));
+    Date { day: now / DAY_SECONDS, month }
+}
+
+/// Counts until the gateway stops.
+pub async fn run(gateway: Gateway) {
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut until = Instant::now();
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = gateway.links.cancelled() => return,
+        }
+        pay(&gateway, until.elapsed().as_secs_f64() / HOUR);
+        until = Instant::now();
+        gateway.dispatcher.turn(today());
+    }
+}
+
+fn pay(gateway: &Gateway, hours: f64) {
+    let settings = gateway.settings.now();
+    let nodes = gateway.dispatcher.totals().nodes as f64;
+    let amount = settings.config.node_price_per_hour * nodes * hours;
+    gateway.metrics.spent("nodes", Paid::Hours, amount);
+    for endpoint in &settings.config.externals {
+        let name = format!("{PREFIX}{}", endpoint.name);
+        gateway.metrics.spent(&name, Paid::Hours, endpoint.terms.prices.hour * hours);
+    }
+}

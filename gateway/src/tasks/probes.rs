@@ -1,0 +1,107 @@
+//! Asks nodes something of our own: those that were ejected, whether they may come back, and
+//! those that nobody has asked for a while, whether they still answer. One token, through the
+//! same slot, link and engine as everything else: a heartbeat proves none of these.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header;
+use hyper::{Request, Uri};
+use inference_protocol::fleet::TENANT_HEADER;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::context::Gateway;
+use crate::dispatcher::Lease;
+use crate::scheduler::fleet::Outcome;
+use crate::types::error::Error;
+
+/// How often nodes are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// A node without other requests answers with one token within this.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Whose requests these are, to nodes.
+const TENANT: &str = "flotilla-probe";
+
+/// Probes nodes until the gateway stops.
+pub async fn run(gateway: Gateway) {
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = looks.tick() => {}
+            () = gateway.links.cancelled() => return,
+        }
+        for lease in gateway.dispatcher.probes(gateway.settings.now().config.probe_interval) {
+            let stop = gateway.links.clone();
+            gateway.tasks.spawn(async move {
+                tokio::select! {
+                    () = probe(lease) => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        }
+    }
+}
+
+async fn probe(mut lease: Lease) {
+    let lost = lease.upstream().lost();
+    let outcome = tokio::select! {
+        answered = timeout(ANSWER_TIMEOUT, ask(&lease)) => {
+            verdict(answered.ok(), lease.is_beyond_slots())
+        }
+        () = lost => Outcome::Unknown,
+    };
+    if outcome == Outcome::Failed {
+        tracing::warn!(node = lease.node(), "node does not answer a request of ours");
+    }
+    lease.ends(outcome);
+}
+
+/// What became of a request of ours says of the node; nothing: it had no answer in time. While
+/// others have all of its slots it may wait behind them, or be turned away, and that is nobody's
+/// failure: another one follows soon.
+fn verdict(answered: Option<Result<(), Error>>, is_crowded: bool) -> Outcome {
+    match answered {
+        Some(Ok(())) => Outcome::Alive,
+        Some(Err(Error::NodeRefused(429) | Error::Internal)) => Outcome::Unknown,
+        None if is_crowded => Outcome::Unknown,
+        Some(Err(_)) | None => Outcome::Failed,
+    }
+}
+
+/// Whether it answers; a refusal for the request's sake, as by a model without text, is one too.
+async fn ask(lease: &Lease) -> Result<(), Error> {
+    if let Some(client) = lease.upstream().client() {
+        return client.check().await.map_err(|_| Error::NodeLost);
+    }
+    let body = serde_json::json!({"model": lease.model().id, "prompt": "a", "max_tokens": 1});
+    let uri = Uri::from_static("http://node/v1/completions");
+    let request = Request::post(uri)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(TENANT_HEADER, TENANT)
+        .body(Bytes::from(body.to_string()))
+        .map_err(Error::internal)?;
+    let response = lease.upstream().send(request).await?;
+    match response.status().as_u16() {
+        status if status >= 500 || [401, 403, 429].contains(&status) => {
+            Err(Error::NodeRefused(status))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_others_keep_busy_is_not_blamed_for_a_late_answer() {
+        for is_crowded in [false, true] {
+            assert_eq!(verdict(Some(Ok(())), is_crowded), Outcome::Alive);
+            assert_eq!(verdict(Some(Err(Error::NodeRefused(500))), is_crowded), Outcome::Failed);
+            assert_eq!(verdict(Some(Err(Error::NodeRefused(429))), is_crowded), Outcome::Unknown);
+        }
+        assert_eq!(verdict(None, true), Outcome::Unknown);
+        assert_eq!(verdict(None, false), Outcome::Failed);
+    }
+}

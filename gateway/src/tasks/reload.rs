@@ -1,0 +1,158 @@
+//! Takes over the configuration when it changes: at once on SIGHUP, and within two seconds when
+//! one of its files does. It is read and checked as a whole; where anything is wrong with it, the
+//! old one stays and the log says why.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, interval, timeout};
+
+use crate::config::files::Named;
+use crate::config::{Config, load};
+use crate::context::Gateway;
+use crate::tasks::systemd;
+
+/// How often files are looked at. One that is still being written looks different the next time.
+const LOOK: Duration = Duration::from_secs(1);
+/// A configuration that was refused is tried again after this: a file that it names may have come.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Reading some small files.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Where the configuration comes from. SIGHUP is heard from here on: without that it ends the
+/// process.
+#[derive(Debug)]
+pub struct Source {
+    file: PathBuf,
+    hangups: Signal,
+}
+
+impl Source {
+    /// The configuration in `file`.
+    ///
+    /// # Errors
+    /// Signals cannot be heard.
+    pub fn new(file: PathBuf) -> std::io::Result<Self> {
+        Ok(Self { file, hangups: signal(SignalKind::hangup())? })
+    }
+}
+
+/// Follows the configuration until the gateway stops.
+pub async fn run(gateway: Gateway, source: Source) {
+    let Source { file, mut hangups } = source;
+    let loaded = gateway.settings.now().config.files.clone();
+    let mut reload = Reload { gateway, file, loaded, refused: None };
+    loop {
+        let asked = tokio::select! {
+            asked = reload.is_due(&mut hangups) => asked,
+            () = reload.gateway.links.cancelled() => return,
+        };
+        reload.load(asked).await;
+    }
+}
+
+/// Why the configuration is read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    BySignal,
+    ByFiles,
+    /// The last try was refused.
+    Again,
+}
+
+struct Reload {
+    gateway: Gateway,
+    file: PathBuf,
+    /// The files as they were when they were read last.
+    loaded: Vec<Named>,
+    /// What was wrong with them, and when.
+    refused: Option<(String, Instant)>,
+}
+
+impl Reload {
+    async fn is_due(&self, hangups: &mut Signal) -> Asked {
+        let mut looks = interval(LOOK);
+        let mut last = None;
+        loop {
+            tokio::select! {
+                _ = hangups.recv() => return Asked::BySignal,
+                _ = looks.tick() => {}
+            }
+            let seen = Some(self.files());
+            if seen == last && seen.as_ref() != Some(&self.loaded) {
+                return Asked::ByFiles;
+            }
+            if self.refused.as_ref().is_some_and(|(_, when)| when.elapsed() >= AGAIN) {
+                return Asked::Again;
+            }
+            last = seen;
+        }
+    }
+
+    /// The files of the configuration in force, as they are now.
+    fn files(&self) -> Vec<Named> {
+        self.loaded.iter().map(|file| Named::now(file.path.clone())).collect()
+    }
+
+    async fn load(&mut self, asked: Asked) {
+        let seen = self.files();
+        // The same trouble again is no news.
+        let is_news = asked != Asked::Again;
+        if is_news {
+            systemd::reloading();
+        }
+        let read = read(self.file.clone()).await;
+        let old = self.gateway.settings.now();
+        let applied = match read.and_then(|config| keeps_keys(&old.config, config)) {
+            Ok(config) => self.gateway.apply(config).await,
+            Err(why) => Err(why),
+        };
+        let (is_ok, before) = (applied.is_ok(), self.refused.take());
+        if is_news {
+            systemd::ready(&told(&applied));
+        }
+        self.loaded = seen;
+        match applied {
+            Ok(()) => {
+                // It may name other files now.
+                self.loaded = self.gateway.settings.now().config.files.clone();
+                tracing::info!("configuration loaded");
+            }
+            Err(why) => {
+                if is_news || before.is_none_or(|(told, _)| told != why) {
+                    tracing::error!(why, "configuration refused; the old one stays");
+                }
+                self.refused = Some((why, Instant::now()));
+            }
+        }
+        self.gateway.metrics.reloaded(is_ok);
+    }
+}
+
+fn told(applied: &Result<(), String>) -> String {
+    match applied {
+        Ok(()) => "configuration loaded".into(),
+        Err(why) => format!("configuration refused; the old one stays: {why}"),
+    }
+}
+
+/// Refuses a configuration whose keys file is not there: it has vanished, or is named wrongly, and
+/// turning everybody away would be the worse mistake. One that never existed may still come.
+fn keeps_keys(old: &Config, new: Config) -> Result<Config, String> {
+    let never_existed = !old.has_keys_file && new.keys_file == old.keys_file;
+    match &new.keys_file {
+        Some(path) if !new.has_keys_file && !never_existed => Err(format!(
+            "keys_file: {} does not exist; for no keys write 'keys: []' into it",
+            path.display()
+        )),
+        _ => Ok(new),
+    }
+}
+
+async fn read(file: PathBuf) -> Result<Config, String> {
+    let reading = tokio::task::spawn_blocking(move || load::load(&file));
+    let read = timeout(READ_TIMEOUT, reading).await.map_err(|_| "it cannot be read in time")?;
+    read.map_err(|e| e.to_string())?
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+}

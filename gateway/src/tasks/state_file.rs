@@ -1,0 +1,159 @@
+//! What outlives a gateway, in a file (`state_file`): what was used and spent, for budgets of
+//! months and days, and which nodes are cordoned.
+//!
+//! Written every few seconds, when something has changed, and at the end. A gateway that is killed
+//! forgets the last few seconds.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::config::files;
+use crate::context::Gateway;
+use crate::dispatcher::kept::Kept;
+use crate::tasks::hourly_cost::today;
+use crate::types::atomic_file::replace;
+
+const INTERVAL: Duration = Duration::from_secs(5);
+/// A disk that takes longer is as good as none.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Some hundred bytes for each tenant, endpoint and cordoned node.
+const BYTES_MAX: u64 = 16 * 1024 * 1024;
+const VERSION: u32 = 1;
+/// What tenants have used is nobody else's business.
+const MODE: u32 = 0o600;
+
+/// The file.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    version: u32,
+    #[serde(flatten)]
+    kept: Kept,
+}
+
+/// What was kept. What cannot be read is put aside, and all begins anew.
+pub fn load(path: &Path) -> Kept {
+    if !path.exists() {
+        return Kept::default();
+    }
+    let why = match files::read(path, BYTES_MAX).and_then(|text| read(&text)) {
+        Ok(kept) => return kept,
+        Err(why) => why,
+    };
+    let aside = path.with_extension("unreadable");
+    let moved = std::fs::rename(path, &aside).err();
+    tracing::error!(path = %path.display(), why, ?moved, "state put aside: budgets and cordons begin anew");
+    Kept::default()
+}
+
+fn read(text: &str) -> Result<Kept, String> {
+    let state: State = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    match state.version {
+        VERSION => Ok(state.kept),
+        version => Err(format!("it is of version {version}, this gateway knows {VERSION}")),
+    }
+}
+
+/// Keeps the file up to date until the gateway stops, and once more then.
+pub async fn keep(gateway: Gateway) {
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut writer = Writer::default();
+    let mut saved: Option<(PathBuf, Kept)> = None;
+    loop {
+        let stops = tokio::select! {
+            _ = ticks.tick() => false,
+            () = gateway.links.cancelled() => true,
+        };
+        let path = gateway.settings.now().config.state_file.clone();
+        let state = path.map(|path| (path, gateway.dispatcher.kept()));
+        if let Some((path, kept)) = state.clone()
+            && state != saved
+        {
+            let is_saved = writer.save(path, kept).await;
+            gateway.metrics.state_saved(is_saved);
+            saved = state.filter(|_| is_saved);
+        }
+        if stops {
+            return;
+        }
+    }
+}
+
+/// One write at a time: a disk that hangs holds one thread, not one more every few seconds.
+#[derive(Debug, Default)]
+struct Writer(Option<JoinHandle<Result<(), String>>>);
+
+impl Writer {
+    async fn save(&mut self, path: PathBuf, kept: Kept) -> bool {
+        let why = match timeout(WRITE_TIMEOUT, self.run(move || write(&path, kept))).await {
+            Ok(Ok(())) => return true,
+            Ok(Err(why)) => why,
+            Err(_) => "the disk takes too long".into(),
+        };
+        tracing::warn!(
+            why,
+            "state not saved: a restart would forget what was used and spent, and cordons"
+        );
+        false
+    }
+
+    /// Writes, after what is still being written.
+    async fn run(
+        &mut self,
+        write: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> Result<(), String> {
+        if let Some(earlier) = &mut self.0 {
+            let _ = earlier.await;
+        }
+        let written = self.0.insert(spawn_blocking(write)).await;
+        self.0 = None;
+        written.unwrap_or_else(|e| Err(e.to_string()))
+    }
+}
+
+fn write(path: &Path, kept: Kept) -> Result<(), String> {
+    let state = State { version: VERSION, kept };
+    let text = serde_json::to_string_pretty(&state).map_err(|e| e.to_string())?;
+    replace(path, &(text + "\n"), MODE).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Takes over what was kept.
+pub fn restore(gateway: &Gateway) {
+    let settings = gateway.settings.now();
+    let kept = settings.config.state_file.as_deref().map(load).unwrap_or_default();
+    gateway.dispatcher.restore(kept, today());
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_hangs_is_waited_for_and_not_started_again() {
+        let (go, hangs) = std::sync::mpsc::sync_channel(1);
+        let mut writer = Writer::default();
+        let write = move || hangs.recv().map_err(|e| e.to_string());
+        assert_eq!(writer.run(write).now_or_never(), None);
+        assert_eq!(writer.run(|| unreachable!("one at a time")).now_or_never(), None);
+        go.send(()).unwrap();
+        assert_eq!(writer.run(|| Err("full".into())).await, Err("full".into()));
+        assert_eq!(writer.run(|| Ok(())).await, Ok(()));
+    }
+
+    #[test]
+    fn what_is_no_state_says_why() {
+        let right = State { version: VERSION, kept: Kept::default() };
+        let right = serde_json::to_string(&right).unwrap();
+        assert_eq!(read(&right), Ok(Kept::default()));
+        let older = right.replace(",\"cordoned\":[]", "");
+        assert!(older != right && read(&older).is_ok(), "of before there were cordons in it");
+        assert!(read(&right.replace(":1", ":2")).unwrap_err().contains("version 2"));
+        assert!(read("{}").unwrap_err().contains("version"));
+    }
+}

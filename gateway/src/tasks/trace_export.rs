@@ -1,0 +1,100 @@
+//! Takes spans to the collector, in batches, in the background. A batch that it does not take is
+//! lost and counted: there will be others.
+
+use std::time::Duration;
+
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::traces::EXPORT_TIMEOUT;
+use crate::context::Gateway;
+use crate::observability::metrics::Lost;
+
+/// Spans of one batch.
+const BATCH: usize = 512;
+/// A batch waits so long for more.
+const GATHER: Duration = Duration::from_secs(1);
+/// What is left when the gateway stops has this long; a little less than all tasks have.
+const FLUSH: Duration = Duration::from_millis(1900);
+
+/// Exports what is put in, by the settings in force, until the gateway stops; then what is left.
+pub async fn run(gateway: Gateway, spans: Receiver<SpanData>) {
+    let stop = gateway.links.clone();
+    let mut worker = Worker { gateway, spans, is_failing: false };
+    let late = async {
+        stop.cancelled().await;
+        tokio::time::sleep(FLUSH).await;
+    };
+    tokio::select! {
+        () = worker.work(&stop) => {}
+        () = late => tracing::warn!("traces were cut off"),
+    }
+}
+
+struct Worker {
+    gateway: Gateway,
+    spans: Receiver<SpanData>,
+    /// Whether the last batch was not taken.
+    is_failing: bool,
+}
+
+impl Worker {
+    async fn work(&mut self, stop: &CancellationToken) {
+        loop {
+            let batch = self.gather(stop).await;
+            if batch.is_empty() {
+                return;
+            }
+            self.export(batch).await;
+        }
+    }
+
+    /// The next batch; an empty one after the last.
+    async fn gather(&mut self, stop: &CancellationToken) -> Vec<SpanData> {
+        let mut batch = Vec::new();
+        self.receive(&mut batch, stop).await;
+        let until = Instant::now() + GATHER;
+        while batch.len() < BATCH && !self.spans.is_closed() {
+            if timeout_at(until, self.receive(&mut batch, stop)).await.is_err() {
+                break;
+            }
+        }
+        batch
+    }
+
+    /// At least one span more, unless there will be none; may be cancelled.
+    async fn receive(&mut self, batch: &mut Vec<SpanData>, stop: &CancellationToken) {
+        let room = BATCH - batch.len();
+        tokio::select! {
+            _ = self.spans.recv_many(batch, room) => return,
+            () = stop.cancelled(), if !self.spans.is_closed() => self.spans.close(),
+        }
+        self.spans.recv_many(batch, room).await;
+    }
+
+    async fn export(&mut self, batch: Vec<SpanData>) {
+        let settings = self.gateway.settings.now();
+        // Nobody wants them any more.
+        let Some(traces) = &settings.config.traces else { return };
+        let spans = batch.len() as u64;
+        let taken = match timeout(EXPORT_TIMEOUT, traces.collector.export(batch)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("it took too long".into()),
+        };
+        // The same trouble again is no news.
+        match &taken {
+            Ok(()) if self.is_failing => tracing::info!("the collector takes traces again"),
+            Err(why) if !self.is_failing => {
+                tracing::warn!(why, "the collector does not take traces");
+            }
+            _ => {}
+        }
+        self.is_failing = taken.is_err();
+        if self.is_failing {
+            self.gateway.metrics.spans_lost(Lost::Refused, spans);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! How urgent a request is.
+
+/// Classes, the most urgent first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Somebody waits in front of it.
+    Interactive,
+    /// What nobody said anything about.
+    Standard,
+    /// It may take its time.
+    Batch,
+}
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Interactive, Self::Standard, Self::Batch];
+
+    /// Its name in headers, configuration and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interactive => "interactive",
+            Self::Standard => "standard",
+            Self::Batch => "batch",
+        }
+    }
+
+    /// The class of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.name() == name)
+    }
+
+    /// The class that OpenAI's `service_tier` asks for.
+    pub fn of_service_tier(tier: &str) -> Option<Self> {
+        match tier {
+            "priority" => Some(Self::Interactive),
+            "auto" | "default" | "scale" => Some(Self::Standard),
+            "flex" => Some(Self::Batch),
+            _ => None,
+        }
+    }
+
+    /// What OpenAI calls it in an answer.
+    pub fn service_tier(self) -> &'static str {
+        match self {
+            Self::Interactive => "priority",
+            Self::Standard => "default",
+            Self::Batch => "flex",
+        }
+    }
+
+    /// Shares of the slots while all classes wait. The lesser ones are slowed down and never
+    /// starved.
+    pub fn weight(self) -> f64 {
+        match self {
+            Self::Interactive => 16.0,
+            Self::Standard => 4.0,
+            Self::Batch => 1.0,
+        }
+    }
+
+    /// The part of the queue's room that it may fill, with those above it: there is always
+    /// room for what is more urgent.
+    pub(crate) fn room(self, bound: usize) -> usize {
+        match self {
+            Self::Interactive => bound,
+            Self::Standard => bound - bound / 8,
+            Self::Batch => bound - bound / 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_is_found_by_its_name() {
+        assert!(Class::ALL.iter().all(|class| Class::named(class.name()) == Some(*class)));
+        assert_eq!(Class::named("urgent"), None);
+    }
+
+    #[test]
+    fn service_tiers_are_those_of_the_public_api() {
+        let tiers = ["priority", "auto", "default", "scale", "flex", "best"];
+        use Class::{Batch, Interactive, Standard};
+        let classes =
+            [Some(Interactive), Some(Standard), Some(Standard), Some(Standard), Some(Batch), None];
+        assert_eq!(tiers.map(Class::of_service_tier), classes);
+        for class in Class::ALL {
+            assert_eq!(Class::of_service_tier(class.service_tier()), Some(class));
+        }
+    }
+
+    #[test]
+    fn a_small_queue_has_room_for_every_class() {
+        assert!(Class::ALL.iter().all(|class| class.room(1) == 1));
+        assert_eq!(Class::ALL.map(|class| class.room(1000)), [1000, 875, 500]);
+    }
+}

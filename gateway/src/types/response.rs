@@ -1,0 +1,116 @@
+//! Responses: the one place where an [`Error`] becomes HTTP or a last event.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use inference_protocol::openai::{ErrorBody, ErrorDetail};
+use inference_protocol::sse;
+
+use crate::types::error::Error;
+
+/// The same in milliseconds; OpenAI's packages prefer it.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Every response body of the gateway.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A body that is known whole.
+pub fn whole(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).boxed_unsync()
+}
+
+/// Room for the headers of an answer, so that it is made once.
+const HEADERS: usize = 12;
+
+/// 200, and room for headers.
+pub fn response(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().reserve(HEADERS);
+    response
+}
+
+/// 200 with a JSON text.
+pub fn json(text: impl Into<Bytes>) -> Response<Body> {
+    with_type(StatusCode::OK, "application/json", text)
+}
+
+/// Plain text with a status.
+pub fn text(status: StatusCode, text: &'static str) -> Response<Body> {
+    with_type(status, "text/plain; charset=utf-8", text)
+}
+
+/// A whole body with its type.
+pub fn with_type(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Body> {
+    let mut response = response(whole(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// The headers of a stream of events.
+pub fn event_stream(body: Body) -> Response<Body> {
+    let mut response = response(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // nginx would hold the events back otherwise.
+    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    response
+}
+
+/// An error as a response.
+pub fn error(error: &Error) -> Response<Body> {
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = with_type(status, "application/json", error_body(error).to_json());
+    let headers = response.headers_mut();
+    if let Some(after) = error.retry_after() {
+        headers.insert(header::RETRY_AFTER, (after.as_secs_f64().ceil() as u64).into());
+        headers.insert(RETRY_AFTER_MS, (after.as_millis() as u64).into());
+    }
+    match error {
+        Error::KeyMissing | Error::KeyWrong | Error::JoinKeyWrong | Error::AdminKeyWrong => {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        // OpenAI's packages try other 429s again.
+        Error::Quota(_) => {
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
+        Error::Method(allowed) => {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allowed));
+        }
+        _ => {}
+    }
+    response
+}
+
+/// An error as the last event of a stream whose head was sent. No `[DONE]` follows: a cut
+/// stream must not look like a whole one.
+pub fn error_event(error: &Error) -> Bytes {
+    Bytes::from(sse::data(&error_body(error).to_json()))
+}
+
+fn error_body(error: &Error) -> ErrorBody {
+    // The node knows which parameter is at fault, and why.
+    if let Error::Unanswerable(told) = error {
+        return ErrorBody { error: (**told).clone() };
+    }
+    ErrorBody {
+        error: ErrorDetail {
+            message: error.to_string(),
+            kind: error.kind().into(),
+            param: error.param(),
+            code: Some(error.code().into()),
+        },
+    }
+}
