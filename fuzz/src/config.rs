@@ -2,8 +2,9 @@
 
 use flotilla_gateway::config::effective::to_yaml;
 use flotilla_gateway::config::files::Files;
-use flotilla_gateway::config::load::parse;
-use flotilla_gateway::config::raw::{Node, check};
+use flotilla_gateway::config::raw::check;
+use flotilla_gateway::config::yaml::Node;
+use flotilla_gateway::config::yaml::parse;
 
 use crate::input::text;
 

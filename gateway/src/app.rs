@@ -10,7 +10,8 @@ use crate::context::settings::Live;
 use crate::nodes::static_nodes;
 use crate::observability::metrics::Metrics;
 use crate::observability::traces::Spans;
-use crate::server::listener::{self, Service};
+use crate::server::Service;
+use crate::server::listener::{self};
 use crate::tasks::reconcile::follow;
 use crate::tasks::{
     external_endpoints, hourly_cost, probes, reload, state_file, systemd, trace_export,

@@ -38,6 +38,8 @@ mod section;
 pub mod tls;
 mod trace;
 pub mod traces;
+mod values;
+pub mod yaml;
 
 /// Connections of operators: Prometheus, a page or two, a command.
 pub const ADMIN_CONNECTIONS_MAX: usize = 256;

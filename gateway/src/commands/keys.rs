@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::access::keys::ApiKey;
 use crate::config::keys::{NAME, Seen, read_file};
-use crate::config::load;
+use crate::config::yaml;
 use crate::types::atomic_file::replace;
 use crate::types::class::Class;
 use crate::types::external::External;
@@ -140,7 +140,7 @@ struct Entries<'a> {
 }
 
 fn yaml(keys: &[ApiKey]) -> Result<String, String> {
-    load::to_yaml(&Entries { keys: keys.iter().map(Entry::from).collect() })
+    yaml::to_yaml(&Entries { keys: keys.iter().map(Entry::from).collect() })
 }
 
 impl<'a> From<&'a ApiKey> for Entry<'a> {

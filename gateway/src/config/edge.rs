@@ -1,9 +1,9 @@
 //! What a configuration says about the edge of the public listener.
 
-use super::raw::Problem;
 use super::section::{Problems, Section};
 use crate::config::cors::{Cors, origin};
 use crate::config::proxies::{Proxies, network};
+use crate::config::yaml::Problem;
 
 /// Longest list of networks or origins: each request walks them.
 const LIST_MAX: usize = 256;
@@ -59,8 +59,8 @@ fn parse_all<T>(
 mod tests {
     use crate::config::cors::Cors;
     use crate::config::files::Files;
-    use crate::config::load::parse;
     use crate::config::raw::check;
+    use crate::config::yaml::parse;
 
     const MINIMAL: &str =
         "allow_anonymous: true\nnodes: {static: [{url: 'http://10.0.0.1:8080'}]}\n";

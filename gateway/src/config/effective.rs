@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::files::{self, Files};
-use super::load::{self, FILE_BYTES_MAX};
-use super::raw::{Node, Problem, effective};
+use super::raw::effective;
+use super::yaml::{self, FILE_BYTES_MAX, Node, Problem};
 
 /// What is printed instead of a secret.
 const MASK: &str = "********";
@@ -16,14 +16,14 @@ pub fn print(path: &Path) -> Result<String, Vec<Problem>> {
     let one = |message: String| vec![Problem { path: path.display().to_string(), message }];
     let files = Files::beside(path);
     let text = files::read(path, FILE_BYTES_MAX).map_err(one)?;
-    to_yaml(load::parse(&text).map_err(one)?, files)
+    to_yaml(yaml::parse(&text).map_err(one)?, files)
 }
 
 /// Every key of a configuration with its value, defaults included, as YAML with masked secrets.
 pub fn to_yaml(root: Node, files: Files) -> Result<String, Vec<Problem>> {
     let values = effective(root, files)?;
     let one = |message: String| vec![Problem { path: String::new(), message }];
-    load::to_yaml(&tree(values)).map_err(one)
+    yaml::to_yaml(&tree(values)).map_err(one)
 }
 
 fn tree(values: Vec<(String, Node)>) -> Value {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     fn printed(text: &str) -> Value {
-        tree(effective(load::parse(text).unwrap(), Files::default()).unwrap())
+        tree(effective(yaml::parse(text).unwrap(), Files::default()).unwrap())
     }
 
     #[test]

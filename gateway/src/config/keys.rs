@@ -8,13 +8,13 @@ use std::time::Duration;
 use inference_protocol::ids::is_plain_id;
 
 use super::files::{self, Files};
-use super::load;
-use super::raw::{Node, Problem};
 use super::section::{Problems, Section};
 use super::trace::Trace;
+use super::yaml::parse;
 use crate::access::keys::ApiKey;
 use crate::access::limiter::KeyLimits;
 use crate::access::spend::Budget;
+use crate::config::yaml::{Node, Problem};
 use crate::types::class::Class;
 use crate::types::external::External;
 use crate::types::secret::KeyDigest;
@@ -82,7 +82,7 @@ pub fn read_file(path: &Path, seen: &mut Seen, problems: &mut Vec<Problem>) -> O
     let at = |message| Problem { path: "keys_file".into(), message };
     let exists = path.try_exists().map_err(|e| format!("{}: {e}", path.display()));
     let read = exists.and_then(|exists| match exists {
-        true => files::read(path, FILE_BYTES_MAX).and_then(|text| load::parse(&text)).map(Some),
+        true => files::read(path, FILE_BYTES_MAX).and_then(|text| parse(&text)).map(Some),
         false => Ok(None),
     });
     let tree = match read {

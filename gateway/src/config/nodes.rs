@@ -7,9 +7,10 @@ use hyper::Uri;
 
 use super::StaticNode;
 use super::files::Files;
-use super::raw::{Problem, header, long_key, report};
 use super::section::{Problems, Section};
 use crate::config::tls::{Authority, Dialler};
+use crate::config::values::{header, long_key, report};
+use crate::config::yaml::Problem;
 use crate::types::secret::KeyDigest;
 
 /// Where nodes come from.

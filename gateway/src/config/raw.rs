@@ -4,18 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hyper::header::HeaderValue;
-
 use super::edge::{read_cors, read_proxies};
 use super::files::Files;
 use super::section::{Problems, QUEUE_BYTES_MAX, QUEUE_DEPTH_MAX, Section};
 use super::trace::{Key, Trace};
+use super::values::{long_key, report};
+use super::yaml::{Node, Problem};
 use super::{Admin, Config, Limits, QueueTimeouts, Timeouts, external, keys, nodes, traces};
 use crate::config::tls::{Acceptor, Authority};
 use crate::config::{ADMIN_CONNECTIONS_MAX, ADMIN_CONNECTIONS_PER_IP};
 use crate::scheduler::routing::Policy;
 use crate::types::limits::Bounds;
-use crate::types::secret::KeyDigest;
 
 /// Every key, with `[]` for the items of a list: the reference configuration, the chart and
 /// the documentation are compared with this.
@@ -102,45 +101,6 @@ pub const KEYS: &[&str] = &[
     "traces.otlp_endpoint",
     "traces.sample_ratio",
 ];
-
-/// A key shorter than this could be guessed.
-const KEY_BYTES_MIN: usize = 16;
-
-/// A configuration value as it was written.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Node {
-    /// Nothing, or null.
-    Absent,
-    /// true or false
-    Bool(bool),
-    /// A whole number, not negative.
-    Number(u64),
-    /// A number with a fraction.
-    Decimal(f64),
-    /// Text.
-    Text(String),
-    /// A list.
-    List(Vec<Node>),
-    /// Keys and values.
-    Map(Vec<(String, Node)>),
-    /// Something that no key takes.
-    Other(&'static str),
-}
-
-/// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Where, such as `keys[1].sha256`.
-    pub path: String,
-    /// What, and what would be right.
-    pub message: String,
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.path, self.message)
-    }
-}
 
 /// Checks a configuration.
 pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
@@ -264,22 +224,6 @@ fn read_admin(section: Option<Section>, files: &Files, problems: &mut Problems) 
     Some(Admin { listen: listen?, key, key_file, tls, cert_file, connections_per_ip_max })
 }
 
-/// The digest of a key that cannot be guessed.
-pub(super) fn long_key(files: &Files, file: &str) -> Result<KeyDigest, String> {
-    match files.key(file)? {
-        key if key.len() >= KEY_BYTES_MIN => Ok(KeyDigest::of(&key)),
-        _ => Err(format!("the key must have at least {KEY_BYTES_MIN} characters")),
-    }
-}
-
-/// A key as it is sent.
-pub(super) fn header(key: &str) -> Result<HeaderValue, String> {
-    let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
-        .map_err(|_| "the key holds characters that a header cannot".to_string())?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
 /// Where what was used and spent is kept; the folder must be there.
 fn read_state_file(root: &mut Section, files: &Files, problems: &mut Problems) -> Option<PathBuf> {
     let path = files.written_path(&root.text("state_file", problems)?);
@@ -356,19 +300,10 @@ fn read_timeouts(mut section: Section, problems: &mut Problems) -> Timeouts {
     timeouts
 }
 
-/// Notes a problem, where there is one.
-pub(super) fn report<T>(
-    path: &str,
-    result: Result<T, String>,
-    problems: &mut Problems,
-) -> Option<T> {
-    result.map_err(|message| problems.push(Problem { path: path.into(), message })).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::load::parse;
+    use crate::config::yaml::parse;
 
     fn problems(text: &str) -> Vec<String> {
         let files = Files::beside(Path::new("/nonexistent/gateway.yaml"));

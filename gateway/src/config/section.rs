@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Value, json};
 
-use super::raw::{Node, Problem};
 use super::trace::Trace;
+use crate::config::yaml::{Node, Problem};
 use crate::types::limits::Share;
 
 /// An address and a port.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::raw::Node;
+use crate::config::yaml::Node;
 
 /// A key that may be written.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,8 +9,8 @@ use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfi
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanExporter as _;
 
-use super::raw::report;
 use super::section::{Problems, Section};
+use crate::config::values::report;
 
 /// What a configuration says about traces.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! The listeners: accept loop, and caps on connections. What becomes of a connection is in
 //! [`crate::server::guards`].
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +13,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::ADMIN_CONNECTIONS_MAX;
-use crate::config::tls::Acceptor;
+use super::Service;
 use crate::context::Gateway;
-use crate::context::settings::{Live, Settings, Socket};
 use crate::server::connection::Connection;
 use crate::server::file_limit;
 use crate::server::guards::door::{Door, Guest};
@@ -29,50 +27,6 @@ const KERNEL_GRACE: Duration = Duration::from_secs(5);
 /// Bytes that the kernel holds and has not sent: enough to keep a line busy, and little
 /// enough to notice soon that a client does not read.
 const UNSENT_BYTES_MAX: u32 = 256 * 1024;
-
-/// What is served on a listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
-    /// The public API.
-    Public,
-    /// What operators look at and change.
-    Admin,
-}
-
-impl Service {
-    fn socket(self, settings: &Live) -> &Socket {
-        match self {
-            Self::Public => settings.public(),
-            Self::Admin => settings.admin(),
-        }
-    }
-
-    fn tls(self, settings: &Settings) -> Option<Acceptor> {
-        match self {
-            Self::Public => settings.config.tls.clone(),
-            Self::Admin => settings.config.admin.as_ref()?.tls.clone(),
-        }
-    }
-
-    fn connections_max(self, settings: &Settings) -> usize {
-        match self {
-            Self::Public => settings.config.limits.connections_max,
-            Self::Admin => ADMIN_CONNECTIONS_MAX,
-        }
-    }
-
-    /// Connections that one address may have; of a proxy of ours, which has many clients, any
-    /// number. Operators' addresses are always counted: a proxy that clients come through is none
-    /// of theirs.
-    fn connections_per_ip_max(self, settings: &Settings, peer: IpAddr) -> Option<usize> {
-        let config = &settings.config;
-        match self {
-            Self::Public if config.trusted_proxies.trusts(peer) => None,
-            Self::Public => Some(config.limits.connections_per_ip_max),
-            Self::Admin => config.admin.as_ref().map(|admin| admin.connections_per_ip_max),
-        }
-    }
-}
 
 /// Serves until `stop`, then lets what is in flight finish, up to the configured time. In-flight
 /// requests of connections that are done count no more.

@@ -1,0 +1,36 @@
+//! Values that several sections read the same way.
+
+use hyper::header::HeaderValue;
+
+use super::files::Files;
+use super::section::Problems;
+use super::yaml::Problem;
+use crate::types::secret::KeyDigest;
+
+/// A key shorter than this could be guessed.
+const KEY_BYTES_MIN: usize = 16;
+
+/// The digest of a key that cannot be guessed.
+pub(super) fn long_key(files: &Files, file: &str) -> Result<KeyDigest, String> {
+    match files.key(file)? {
+        key if key.len() >= KEY_BYTES_MIN => Ok(KeyDigest::of(&key)),
+        _ => Err(format!("the key must have at least {KEY_BYTES_MIN} characters")),
+    }
+}
+
+/// A key as it is sent.
+pub(super) fn header(key: &str) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
+        .map_err(|_| "the key holds characters that a header cannot".to_string())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Notes a problem, where there is one.
+pub(super) fn report<T>(
+    path: &str,
+    result: Result<T, String>,
+    problems: &mut Problems,
+) -> Option<T> {
+    result.map_err(|message| problems.push(Problem { path: path.into(), message })).ok()
+}
