@@ -1,8 +1,8 @@
 //! The gateway's configuration.
 
+use flotilla_gateway::config::document::check;
 use flotilla_gateway::config::effective::to_yaml;
 use flotilla_gateway::config::files::Files;
-use flotilla_gateway::config::raw::check;
 use flotilla_gateway::config::yaml::Node;
 use flotilla_gateway::config::yaml::parse;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flotilla_gateway::config::files::Files;
-use flotilla_gateway::config::{load, raw};
+use flotilla_gateway::config::{document, load};
 use flotilla_gateway::context::Gateway;
 use flotilla_gateway::context::settings::Live;
 use flotilla_gateway::observability::metrics::Metrics;
@@ -80,7 +80,7 @@ impl Server {
     fn start() -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let root = load::parse(CONFIG).expect("YAML");
-        let config = raw::check(root, Files::default()).expect("a good configuration");
+        let config = document::check(root, Files::default()).expect("a good configuration");
         let settings = runtime.block_on(Live::new(config)).expect("a free port");
         let metrics = Metrics::new().expect("names of metrics");
         let (spans, _) = Spans::new(metrics.clone());

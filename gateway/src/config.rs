@@ -23,6 +23,7 @@ use crate::types::secret::KeyDigest;
 use crate::upstream::external::Client;
 
 pub mod cors;
+pub mod document;
 mod edge;
 pub mod effective;
 mod external;
@@ -31,7 +32,6 @@ pub mod keys;
 pub mod load;
 mod nodes;
 pub mod proxies;
-pub mod raw;
 pub mod reference;
 pub mod schema;
 mod section;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use fleet_tests::root;
-use flotilla_gateway::config::raw::KEYS;
+use flotilla_gateway::config::document::KEYS;
 use inference_core::synth::PRE_TOKENIZERS;
 
 /// Lines of the largest file; most have fewer than 300.

@@ -58,8 +58,8 @@ fn parse_all<T>(
 #[cfg(test)]
 mod tests {
     use crate::config::cors::Cors;
+    use crate::config::document::check;
     use crate::config::files::Files;
-    use crate::config::raw::check;
     use crate::config::yaml::parse;
 
     const MINIMAL: &str =

@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::files::{self, Files};
-use super::raw::effective;
 use super::yaml::{self, FILE_BYTES_MAX, Node, Problem};
+use crate::config::document::effective;
 
 /// What is printed instead of a secret.
 const MASK: &str = "********";

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use super::Config;
 use super::files::{self, Files};
-use super::raw;
 use super::yaml::{FILE_BYTES_MAX, Problem, parse};
+use crate::config::document;
 
 /// Reads and checks a file; the error holds every problem found.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
     let one = |message: String| vec![Problem { path: path.display().to_string(), message }];
     let files = Files::beside(path);
     let text = files::read(path, FILE_BYTES_MAX).map_err(one)?;
-    raw::check(parse(&text).map_err(one)?, files)
+    document::check(parse(&text).map_err(one)?, files)
 }

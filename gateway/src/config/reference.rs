@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::raw::keys;
 use super::trace::Key;
+use crate::config::document::keys;
 
 /// The reference configuration that comes with this version.
 const SHIPPED: &str = include_str!("../../../configs/gateway.yaml");

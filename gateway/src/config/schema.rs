@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::raw::keys;
 use super::reference::Reference;
 use super::trace::Key;
+use crate::config::document::keys;
 
 /// Editors know this draft best.
 const DRAFT: &str = "http://json-schema.org/draft-07/schema#";
@@ -124,7 +124,7 @@ fn with(mut schema: Value, field: &str, value: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::raw::KEYS;
+    use crate::config::document::KEYS;
 
     #[test]
     fn every_key_that_is_read_is_known_by_name_and_no_other() {
