@@ -1,4 +1,4 @@
-//! Binds waiting requests to free slots. The shell around the pure [`Broker`]: one mutex, held
+//! Binds waiting requests to free slots. The shell around the pure [`Scheduler`]: one mutex, held
 //! for microseconds, and a channel to wake each request.
 //!
 //! A [`Lease`] is a claimed slot; its Drop gives the slot back and binds the next request.
@@ -15,14 +15,14 @@ use tokio::time::timeout_at;
 use crate::access::spend::{Budget, Date, Prices};
 use crate::dispatcher::kept::Kept;
 use crate::dispatcher::views::{Action, NodeView};
-pub use crate::scheduler::Want;
+pub use crate::scheduler::SlotRequest;
 use crate::scheduler::charge::ActualWork;
 use crate::scheduler::fleet::{
     Endpoint, EndpointId, Origin, Outcome, STATUS_DEADLINE, Terms, Totals,
 };
 use crate::scheduler::queue::TicketId;
 use crate::scheduler::routing::Policy;
-use crate::scheduler::{Binding, Broker, Refused};
+use crate::scheduler::{Binding, Refused, Scheduler};
 use crate::types::error::Error;
 use crate::types::limits::Bounds;
 use crate::upstream::Upstream;
@@ -55,14 +55,14 @@ struct Shared {
 
 #[derive(Debug)]
 struct Core {
-    broker: Broker<Upstream>,
+    scheduler: Scheduler<Upstream>,
     waiting: HashMap<TicketId, oneshot::Sender<Lease>>,
 }
 
 impl Dispatcher {
     /// An empty fleet.
     pub fn new(bounds: Bounds, policy: Policy) -> Self {
-        let core = Core { broker: Broker::new(bounds, policy), waiting: HashMap::new() };
+        let core = Core { scheduler: Scheduler::new(bounds, policy), waiting: HashMap::new() };
         let (core, snapshot) = (Mutex::new(core), Mutex::default());
         Self(Arc::new(Shared { core, epoch: Instant::now(), snapshot }))
     }
@@ -70,7 +70,7 @@ impl Dispatcher {
     /// Waits for a slot until a deadline. Dropping the future gives up the place in the line.
     pub async fn acquire(
         &self,
-        want: Want<'_>,
+        want: SlotRequest<'_>,
         deadline: tokio::time::Instant,
     ) -> Result<Lease, Error> {
         if let Some(lease) = self.at_once(&want) {
@@ -84,7 +84,11 @@ impl Dispatcher {
     }
 
     /// Waits in the line.
-    async fn wait(&self, want: &Want<'_>, deadline: tokio::time::Instant) -> Result<Lease, Error> {
+    async fn wait(
+        &self,
+        want: &SlotRequest<'_>,
+        deadline: tokio::time::Instant,
+    ) -> Result<Lease, Error> {
         let (_place, mut granted) = self.enqueue(want, deadline)?;
         if want.is_retried() {
             // What is wrong with the node that failed shows in its status by then.
@@ -92,7 +96,12 @@ impl Dispatcher {
             match timeout_at(shown.min(deadline), &mut granted).await {
                 Ok(Ok(lease)) => return Ok(lease),
                 Ok(Err(_)) => return Err(Error::internal(UNBOUND)),
-                Err(_) if !self.lock().broker.fleet.all_have_failed(want.model, want.seek) => {}
+                Err(_)
+                    if !self
+                        .lock()
+                        .scheduler
+                        .fleet
+                        .all_have_failed(want.model, want.constraints) => {}
                 Err(_) => return Err(self.queue_timeout(want)),
             }
         }
@@ -104,34 +113,34 @@ impl Dispatcher {
     }
 
     /// A slot, if one idles and nobody waits for it.
-    pub fn at_once(&self, want: &Want<'_>) -> Option<Lease> {
+    pub fn at_once(&self, want: &SlotRequest<'_>) -> Option<Lease> {
         let now = self.now();
         let mut core = self.lock();
-        let binding = core.broker.bind_at_once(want, now)?;
+        let binding = core.scheduler.bind_at_once(want, now)?;
         self.lease(&core, binding)
     }
 
-    fn outside(&self, want: &Want<'_>) -> Option<Lease> {
+    fn outside(&self, want: &SlotRequest<'_>) -> Option<Lease> {
         let now = self.now();
         let mut core = self.lock();
-        let binding = core.broker.bind_external(want, now)?;
+        let binding = core.scheduler.bind_external(want, now)?;
         self.lease(&core, binding)
     }
 
-    fn queue_timeout(&self, want: &Want<'_>) -> Error {
+    fn queue_timeout(&self, want: &SlotRequest<'_>) -> Error {
         let now = self.now();
         Error::QueueTimeout { retry_after_seconds: self.lock().retry_after_seconds(want, now) }
     }
 
     fn enqueue(
         &self,
-        want: &Want<'_>,
+        want: &SlotRequest<'_>,
         deadline: tokio::time::Instant,
     ) -> Result<(Place, oneshot::Receiver<Lease>), Error> {
         let now = self.now();
         let patience = deadline.saturating_duration_since(tokio::time::Instant::now());
         self.update(|core| {
-            let asked = core.broker.ask(want, patience, now);
+            let asked = core.scheduler.ask(want, patience, now);
             let id = asked.map_err(|refused| core.refusal(refused, want, now))?;
             let (sender, receiver) = oneshot::channel();
             core.waiting.insert(id, sender);
@@ -154,7 +163,7 @@ impl Dispatcher {
     fn dispatch(&self, core: &mut Core) -> Vec<Lease> {
         let mut undelivered = Vec::new();
         let now = self.now();
-        while let Some(binding) = core.broker.bind(now) {
+        while let Some(binding) = core.scheduler.bind(now) {
             let sender = core.waiting.remove(&binding.id);
             let lease = self.lease(core, binding);
             match (sender, lease) {
@@ -166,7 +175,7 @@ impl Dispatcher {
     }
 
     fn lease(&self, core: &Core, mut binding: Binding) -> Option<Lease> {
-        let endpoint = core.broker.fleet.endpoint(binding.endpoint)?;
+        let endpoint = core.scheduler.fleet.endpoint(binding.endpoint)?;
         let turn = binding.charge.take().map(|charge| Turn {
             dispatcher: self.clone(),
             charge,
@@ -190,7 +199,7 @@ impl Dispatcher {
     /// Whether one more request may be tried again; see [`crate::scheduler::retry_budget`].
     pub fn may_retry(&self) -> bool {
         let now = self.now();
-        self.lock().broker.retries.take(now)
+        self.lock().scheduler.retries.take(now)
     }
 
     /// A new link's first status. The node's older link is closed. Nothing: another node has its
@@ -198,7 +207,7 @@ impl Dispatcher {
     pub fn add(&self, upstream: Upstream, status: NodeStatus) -> Option<EndpointId> {
         let now = self.now();
         let (id, replaced) = self.update(|core| {
-            let fleet = &mut core.broker.fleet;
+            let fleet = &mut core.scheduler.fleet;
             let is_taken = fleet.is_name_taken(&status.node, status.epoch, upstream.origin());
             (!is_taken).then(|| fleet.add(upstream, status, now))
         })?;
@@ -208,30 +217,31 @@ impl Dispatcher {
 
     /// Whether a node that joins may not have this name, because another one has it.
     pub fn is_name_taken(&self, name: &str, epoch: u64) -> bool {
-        self.lock().broker.fleet.is_name_taken(name, epoch, Origin::Joined)
+        self.lock().scheduler.fleet.is_name_taken(name, epoch, Origin::Joined)
     }
 
     /// An external endpoint. Another of its name gets nothing more; what it has, it finishes.
     pub fn add_external(&self, upstream: Upstream, status: NodeStatus, terms: Terms) -> EndpointId {
         let now = self.now();
-        let added = |core: &mut Core| core.broker.fleet.add_external(upstream, status, terms, now);
+        let added =
+            |core: &mut Core| core.scheduler.fleet.add_external(upstream, status, terms, now);
         self.update(added).0
     }
 
     /// A tenant has used tokens, and an external endpoint was paid so much for them.
     pub fn account(&self, tenant: &str, usage: Usage, paid: Option<(&str, f64)>) {
-        self.lock().broker.ledger.account(tenant, usage, paid);
+        self.lock().scheduler.ledger.account(tenant, usage, paid);
     }
 
     /// It is that day now.
     pub fn turn(&self, date: Date) {
-        self.update(|core| core.broker.ledger.turn(date));
+        self.update(|core| core.scheduler.ledger.turn(date));
     }
 
     /// Whether a tenant may use more this month.
     pub fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), Error> {
         match budget.is_set() {
-            true => self.lock().broker.ledger.allows(tenant, budget).map_err(Error::Quota),
+            true => self.lock().scheduler.ledger.allows(tenant, budget).map_err(Error::Quota),
             false => Ok(()),
         }
     }
@@ -239,28 +249,31 @@ impl Dispatcher {
     /// What outlives the gateway.
     pub fn kept(&self) -> Kept {
         let core = self.lock();
-        Kept { ledger: core.broker.ledger.clone(), cordoned: core.broker.fleet.cordoned().clone() }
+        Kept {
+            ledger: core.scheduler.ledger.clone(),
+            cordoned: core.scheduler.fleet.cordoned().clone(),
+        }
     }
 
     /// What was so before the gateway was started, and what day it is.
     pub fn restore(&self, kept: Kept, date: Date) {
         let mut core = self.lock();
-        core.broker.ledger = kept.ledger;
-        core.broker.ledger.turn(date);
-        core.broker.fleet.expect_cordoned(kept.cordoned);
+        core.scheduler.ledger = kept.ledger;
+        core.scheduler.ledger.turn(date);
+        core.scheduler.fleet.expect_cordoned(kept.cordoned);
     }
 
     /// What tokens of a model would cost outside, where that is known.
     pub fn external_prices(&self, model: &str) -> Option<Prices> {
-        self.lock().broker.fleet.external_prices(model)
+        self.lock().scheduler.fleet.external_prices(model)
     }
 
     /// A link's next status; `None` when the link was replaced. Says whether it flipped.
     pub fn observe(&self, id: EndpointId, status: NodeStatus) -> Option<bool> {
         let (now, leaves) = (self.now(), status.state == NodeState::Draining);
         self.update(|core| {
-            let flipped = core.broker.fleet.observe(id, status, now);
-            if let Some(endpoint) = core.broker.fleet.endpoint(id).filter(|_| leaves) {
+            let flipped = core.scheduler.fleet.observe(id, status, now);
+            if let Some(endpoint) = core.scheduler.fleet.endpoint(id).filter(|_| leaves) {
                 endpoint.link.leave();
             }
             flipped
@@ -270,7 +283,7 @@ impl Dispatcher {
     /// A link is over: what runs on it fails over.
     pub fn remove(&self, id: EndpointId) {
         let now = self.now();
-        if let Some(upstream) = self.update(|core| core.broker.fleet.remove(id, now)) {
+        if let Some(upstream) = self.update(|core| core.scheduler.fleet.remove(id, now)) {
             upstream.close();
         }
     }
@@ -280,9 +293,9 @@ impl Dispatcher {
     pub fn probes(&self, interval: Option<Duration>) -> Vec<Lease> {
         let now = self.now();
         let mut core = self.lock();
-        let due = core.broker.fleet.claim_probes(now, interval);
+        let due = core.scheduler.fleet.claim_probes(now, interval);
         let lease = |endpoint| {
-            let model = core.broker.fleet.endpoint(endpoint)?.any_model()?.clone();
+            let model = core.scheduler.fleet.endpoint(endpoint)?.any_model()?.clone();
             self.lease(&core, Binding { id: 0, endpoint, model, since: now, busy: 0, charge: None })
         };
         due.into_iter().filter_map(lease).collect()
@@ -290,13 +303,13 @@ impl Dispatcher {
 
     /// Other bounds and another policy, from now on.
     pub fn configure(&self, bounds: Bounds, policy: Policy) {
-        self.update(|core| core.broker.configure(bounds, policy));
+        self.update(|core| core.scheduler.configure(bounds, policy));
     }
 
     /// What an operator does with a node. False: there is none of that name.
     pub fn act(&self, node: &str, action: Action) -> bool {
         self.update(|core| {
-            let fleet = &mut core.broker.fleet;
+            let fleet = &mut core.scheduler.fleet;
             let id = match action {
                 Action::Uncordon => return fleet.uncordon(node, Upstream::stay),
                 Action::Cordon | Action::Drain => fleet.cordon(node),
@@ -313,8 +326,8 @@ impl Dispatcher {
     /// Nothing new goes over a link, and what is there goes elsewhere.
     pub fn retire(&self, id: EndpointId) {
         self.update(|core| {
-            core.broker.fleet.retire(id);
-            if let Some(endpoint) = core.broker.fleet.endpoint(id) {
+            core.scheduler.fleet.retire(id);
+            if let Some(endpoint) = core.scheduler.fleet.endpoint(id) {
                 endpoint.link.leave();
             }
         });
@@ -322,37 +335,37 @@ impl Dispatcher {
 
     /// Whether we hold no slot of an endpoint.
     pub fn is_idle(&self, id: EndpointId) -> bool {
-        self.lock().broker.fleet.endpoint(id).is_none_or(|endpoint| endpoint.leases() == 0)
+        self.lock().scheduler.fleet.endpoint(id).is_none_or(|endpoint| endpoint.leases() == 0)
     }
 
     /// All nodes, as operators see them.
     pub fn nodes(&self) -> Vec<NodeView> {
         let now = self.now();
         let core = self.lock();
-        core.broker.fleet.endpoints().map(|endpoint| view(endpoint, now)).collect()
+        core.scheduler.fleet.endpoints().map(|endpoint| view(endpoint, now)).collect()
     }
 
     /// Names of the models that are served, and when they were loaded; and the number of this list.
     pub fn models(&self) -> (u64, BTreeMap<String, u64>) {
         let core = self.lock();
-        let fleet = &core.broker.fleet;
+        let fleet = &core.scheduler.fleet;
         (fleet.models_version(), fleet.models().map(|(id, t)| (id.to_string(), t)).collect())
     }
 
     /// The number of the list of models: another one whenever that is another.
     pub fn models_version(&self) -> u64 {
-        self.lock().broker.fleet.models_version()
+        self.lock().scheduler.fleet.models_version()
     }
 
     /// Sums over all nodes, and requests that wait.
     pub fn summary(&self) -> (Totals, usize) {
         let core = self.lock();
-        (core.broker.fleet.totals(), core.broker.depth())
+        (core.scheduler.fleet.totals(), core.scheduler.depth())
     }
 
     /// Sums over all nodes.
     pub fn totals(&self) -> Totals {
-        self.lock().broker.fleet.totals()
+        self.lock().scheduler.fleet.totals()
     }
 
     fn now(&self) -> Duration {
@@ -385,7 +398,7 @@ fn view(endpoint: &Endpoint<Upstream>, now: Duration) -> NodeView {
 }
 
 impl Core {
-    fn refusal(&mut self, refused: Refused, want: &Want<'_>, now: Duration) -> Error {
+    fn refusal(&mut self, refused: Refused, want: &SlotRequest<'_>, now: Duration) -> Error {
         let retry_after_seconds = self.retry_after_seconds(want, now);
         match refused {
             Refused::UnknownModel => Error::UnknownModel(want.model.into()),
@@ -398,8 +411,8 @@ impl Core {
     /// When another try makes sense: after the expected wait, spread a little, so that those
     /// who were turned away together do not come back together; 1 to 120 seconds, since
     /// clients give up beyond that.
-    fn retry_after_seconds(&mut self, want: &Want<'_>, now: Duration) -> u32 {
-        let expected = self.broker.expected_wait(want, now);
+    fn retry_after_seconds(&mut self, want: &SlotRequest<'_>, now: Duration) -> u32 {
+        let expected = self.scheduler.expected_wait(want, now);
         spread(expected.unwrap_or(RETRY_UNKNOWN))
     }
 }
@@ -421,7 +434,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let now = self.dispatcher.now();
         let mut core = self.dispatcher.lock();
-        core.broker.withdraw(self.id, now);
+        core.scheduler.withdraw(self.id, now);
         let sender = core.waiting.remove(&self.id);
         drop(core);
         drop(sender);

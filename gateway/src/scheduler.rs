@@ -9,14 +9,14 @@ use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
 use crate::access::spend::{Ledger, Prices};
-use crate::scheduler::cost::pace::Took;
+use crate::scheduler::cost::pace::Observation;
 use crate::scheduler::cost::{Costs, Size};
-use crate::scheduler::fleet::{Choice, EndpointId, Fleet, Outcome, Outlook, Seek};
+use crate::scheduler::fleet::{Availability, Choice, EndpointId, Fleet, Outcome, RouteConstraints};
 use crate::scheduler::prefix_index::{Prefix, PrefixIndex};
 use crate::scheduler::queue::{Claim, Queue, Room, Ticket, TicketId};
 use crate::scheduler::retry_budget::RetryBudget;
 use crate::scheduler::routing::Policy;
-use crate::scheduler::routing_stats::{Decision, Lookup, Reason, Tally};
+use crate::scheduler::routing_stats::{Decision, Lookup, Reason, RoutingStats};
 use crate::types::class::Class;
 use crate::types::external::External;
 use crate::types::limits::{Bounds, Full, Share};
@@ -41,7 +41,7 @@ const HELD_IS_FOUND: f64 = 0.5;
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy)]
-pub struct Want<'a> {
+pub struct SlotRequest<'a> {
     /// The model.
     pub model: &'a str,
     /// Whose it is.
@@ -57,13 +57,13 @@ pub struct Want<'a> {
     /// How it begins.
     pub prefix: &'a Prefix,
     /// What an endpoint must be for it.
-    pub seek: &'a Seek,
+    pub constraints: &'a RouteConstraints,
 }
 
-impl Want<'_> {
+impl SlotRequest<'_> {
     /// Whether an endpoint failed it already.
     pub fn is_retried(&self) -> bool {
-        !self.seek.tried.is_empty()
+        !self.constraints.tried.is_empty()
     }
 }
 
@@ -71,7 +71,7 @@ impl Want<'_> {
 #[derive(Debug, Clone, Copy)]
 struct Wanted<'a> {
     model: &'a str,
-    seek: &'a Seek,
+    constraints: &'a RouteConstraints,
     prefix: &'a Prefix,
     /// No open endpoint suited the request after that change of the fleet.
     skipped: Option<u64>,
@@ -123,10 +123,10 @@ pub struct Used {
 
 /// See the module. `L` is how to send to an endpoint.
 #[derive(Debug)]
-pub struct Broker<L> {
+pub struct Scheduler<L> {
     /// The nodes.
     pub fleet: Fleet<L>,
-    queue: Queue<Seek>,
+    queue: Queue<RouteConstraints>,
     costs: Costs,
     prefixes: PrefixIndex<EndpointId>,
     /// What external endpoints were paid.
@@ -134,7 +134,7 @@ pub struct Broker<L> {
     /// What may be tried again.
     pub retries: RetryBudget,
     /// Why endpoints were chosen.
-    pub tally: Tally,
+    pub stats: RoutingStats,
     policy: Policy,
     /// Requests to be retried that no open endpoint suited after so many changes of the fleet.
     skipped: HashMap<TicketId, u64>,
@@ -145,7 +145,7 @@ pub struct Broker<L> {
     seed: u64,
 }
 
-impl<L> Broker<L> {
+impl<L> Scheduler<L> {
     /// Without nodes and requests.
     pub fn new(bounds: Bounds, policy: Policy) -> Self {
         Self {
@@ -155,7 +155,7 @@ impl<L> Broker<L> {
             prefixes: PrefixIndex::default(),
             ledger: Ledger::default(),
             retries: RetryBudget::default(),
-            tally: Tally::default(),
+            stats: RoutingStats::default(),
             policy,
             skipped: HashMap::new(),
             all_skipped: None,
@@ -170,17 +170,17 @@ impl<L> Broker<L> {
         self.policy = policy;
     }
 
-    /// Lets a request wait, that can wait so long. To be followed by [`Broker::bind`].
+    /// Lets a request wait, that can wait so long. To be followed by [`Scheduler::bind`].
     pub fn ask(
         &mut self,
-        want: &Want<'_>,
+        want: &SlotRequest<'_>,
         patience: Duration,
         now: Duration,
     ) -> Result<TicketId, Refused> {
-        match self.fleet.outlook(want.model, want.seek.external, now) {
-            Outlook::Served => {}
-            Outlook::UnknownModel => return Err(Refused::UnknownModel),
-            Outlook::NoNode => return Err(Refused::NoNode),
+        match self.fleet.outlook(want.model, want.constraints.external, now) {
+            Availability::Served => {}
+            Availability::UnknownModel => return Err(Refused::UnknownModel),
+            Availability::NoNode => return Err(Refused::NoNode),
         }
         let (work, is_retried) = (self.work(want), want.is_retried());
         self.all_skipped = self.all_skipped.filter(|_| !is_retried);
@@ -204,14 +204,14 @@ impl<L> Broker<L> {
             prefix: want.prefix.clone(),
             since: now,
             foretold,
-            seek: want.seek.clone(),
+            constraints: want.constraints.clone(),
             is_retried,
         };
         self.queue.offer(ticket);
         Ok(id)
     }
 
-    fn has_room(&self, want: &Want<'_>) -> Result<(), Refused> {
+    fn has_room(&self, want: &SlotRequest<'_>) -> Result<(), Refused> {
         let has_room = self.queue.has_room(&Claim {
             class: want.class,
             tenant: (want.tenant, want.share),
@@ -247,12 +247,12 @@ impl<L> Broker<L> {
     }
 
     /// A slot for a request at once, if one is free and nobody waits for its model.
-    pub fn bind_at_once(&mut self, want: &Want<'_>, now: Duration) -> Option<Binding> {
+    pub fn bind_at_once(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
         if !want.is_retried() {
             self.retries.earn();
         }
         let prefers_external =
-            want.seek.external == External::Prefer && want.class == Class::Interactive;
+            want.constraints.external == External::Prefer && want.class == Class::Interactive;
         if prefers_external
             && let Some(binding) = self.bind_outside(want, Reason::ExternalPreferred, now)
         {
@@ -262,10 +262,10 @@ impl<L> Broker<L> {
             return None;
         }
         self.seed = self.seed.wrapping_add(1);
-        let Want { model, seek, prefix, .. } = *want;
-        let wanted = Wanted { model, seek, prefix, skipped: None };
+        let SlotRequest { model, constraints, prefix, .. } = *want;
+        let wanted = Wanted { model, constraints, prefix, skipped: None };
         let (endpoint, decision) = self.pick(wanted, now)?;
-        self.tally.count(self.policy, decision);
+        self.stats.count(self.policy, decision);
         let charge = (!want.is_retried()).then(|| {
             let work = self.costs.units(want.model, want.size, 0.0);
             self.queue.pass(want.class, want.tenant, work);
@@ -276,32 +276,37 @@ impl<L> Broker<L> {
     }
 
     /// A slot outside for a request at once, where it may go there.
-    pub fn bind_external(&mut self, want: &Want<'_>, now: Duration) -> Option<Binding> {
+    pub fn bind_external(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
         self.bind_outside(want, Reason::ExternalOverflow, now)
     }
 
-    fn bind_outside(&mut self, want: &Want<'_>, reason: Reason, now: Duration) -> Option<Binding> {
-        let endpoint = self.pick_external(want.model, want.seek)?;
-        self.tally.count(self.policy, Decision::external(reason));
+    fn bind_outside(
+        &mut self,
+        want: &SlotRequest<'_>,
+        reason: Reason,
+        now: Duration,
+    ) -> Option<Binding> {
+        let endpoint = self.pick_external(want.model, want.constraints)?;
+        self.stats.count(self.policy, Decision::external(reason));
         self.claim(endpoint, want.model, &Prefix::default(), now)
     }
 
-    fn pick_external(&self, model: &str, seek: &Seek) -> Option<EndpointId> {
+    fn pick_external(&self, model: &str, constraints: &RouteConstraints) -> Option<EndpointId> {
         let may_pay = |name: &str, prices: &Prices| self.ledger.has_room(name, prices);
-        self.fleet.pick_external(model, seek, may_pay)
+        self.fleet.pick_external(model, constraints, may_pay)
     }
 
     fn pick(&self, wanted: Wanted<'_>, now: Duration) -> Option<(EndpointId, Decision)> {
-        let Wanted { model, seek, prefix, skipped } = wanted;
+        let Wanted { model, constraints, prefix, skipped } = wanted;
         if self.fleet.is_external_only(model) {
-            let endpoint = self.pick_external(model, seek)?;
+            let endpoint = self.pick_external(model, constraints)?;
             return Some((endpoint, Decision::external(Reason::ExternalOnly)));
         }
         let held = self.prefixes.held(prefix);
         let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
         let endpoint = match skipped {
-            None => self.fleet.pick(model, seek, choice)?,
-            Some(change) => self.fleet.pick_since(model, seek, choice, change)?,
+            None => self.fleet.pick(model, constraints, choice)?,
+            Some(change) => self.fleet.pick_since(model, constraints, choice, change)?,
         };
         let lookup = match held.iter().any(|(holder, _)| *holder == endpoint) {
             true => Lookup::Hit,
@@ -330,7 +335,7 @@ impl<L> Broker<L> {
     }
 
     /// What a request that waits will cost, in units of [`crate::scheduler::cost`].
-    fn work(&self, want: &Want<'_>) -> f64 {
+    fn work(&self, want: &SlotRequest<'_>) -> f64 {
         let held = self.prefixes.held(want.prefix).into_iter().map(|(_, part)| part);
         self.costs.units(want.model, want.size, HELD_IS_FOUND * held.fold(0.0, f64::max))
     }
@@ -344,9 +349,9 @@ impl<L> Broker<L> {
         let picked = self.pick_retried(now).or_else(|| self.pick_waiting(now));
         let (id, (endpoint, decision)) = picked?;
         self.skipped.remove(&id);
-        self.tally.count(self.policy, decision);
+        self.stats.count(self.policy, decision);
         let ticket = self.queue.take(id)?;
-        self.tally.waited(ticket.foretold, now.saturating_sub(ticket.since));
+        self.stats.waited(ticket.foretold, now.saturating_sub(ticket.since));
         let binding = self.claim(endpoint, &ticket.model, &ticket.prefix, now)?;
         let Ticket { class, tenant, work, is_retried, .. } = ticket;
         let charge = (!is_retried).then_some(Charge { class, tenant, work });
@@ -399,12 +404,12 @@ impl<L> Broker<L> {
 
     fn pick_for(
         &self,
-        ticket: &Ticket<Seek>,
+        ticket: &Ticket<RouteConstraints>,
         skipped: Option<u64>,
         now: Duration,
     ) -> Option<Picked> {
-        let Ticket { id, model, seek, prefix, .. } = ticket;
-        Some((*id, self.pick(Wanted { model, seek, prefix, skipped }, now)?))
+        let Ticket { id, model, constraints, prefix, .. } = ticket;
+        Some((*id, self.pick(Wanted { model, constraints, prefix, skipped }, now)?))
     }
 
     /// Whether a request for a model may find a slot.
@@ -416,7 +421,7 @@ impl<L> Broker<L> {
     pub fn withdraw(&mut self, id: TicketId, now: Duration) {
         self.skipped.remove(&id);
         if let Some(ticket) = self.queue.remove(id) {
-            self.tally.gave_up(ticket.foretold, now.saturating_sub(ticket.since));
+            self.stats.gave_up(ticket.foretold, now.saturating_sub(ticket.since));
         }
     }
 
@@ -433,7 +438,7 @@ impl<L> Broker<L> {
         if endpoint.external.is_some() && !self.fleet.is_external_only(&binding.model.id) {
             return;
         }
-        let took = Took {
+        let took = Observation {
             usage: used.usage,
             answers: used.answers,
             first: used.first.map(since),
@@ -452,11 +457,11 @@ impl<L> Broker<L> {
     }
 
     /// How long a request would wait, once that is known at all; nothing while slots are free.
-    pub fn expected_wait(&mut self, want: &Want<'_>, now: Duration) -> Option<Duration> {
+    pub fn expected_wait(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Duration> {
         self.wait_for(want, self.work(want), now)
     }
 
-    fn wait_for(&mut self, want: &Want<'_>, work: f64, now: Duration) -> Option<Duration> {
+    fn wait_for(&mut self, want: &SlotRequest<'_>, work: f64, now: Duration) -> Option<Duration> {
         if self.fleet.is_open(want.model) {
             return None;
         }
@@ -481,7 +486,7 @@ impl<L> Broker<L> {
     }
 
     /// A request that waits.
-    pub fn waiting(&self, id: TicketId) -> Option<&Ticket<Seek>> {
+    pub fn waiting(&self, id: TicketId) -> Option<&Ticket<RouteConstraints>> {
         self.queue.get(id)
     }
 

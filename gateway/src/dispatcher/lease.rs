@@ -8,7 +8,7 @@ use inference_protocol::resume::Usage;
 
 use super::{Dispatcher, Turn};
 use crate::scheduler::cost::Size;
-use crate::scheduler::fleet::{Attempt, Outcome, Terms};
+use crate::scheduler::fleet::{EngineId, Outcome, Terms};
 use crate::scheduler::{Binding, Used};
 use crate::upstream::Upstream;
 
@@ -31,8 +31,8 @@ pub struct Lease {
 
 impl Lease {
     /// What to remember if it fails.
-    pub fn attempt(&self) -> Attempt {
-        Attempt { endpoint: self.binding.endpoint, engine_restarts: self.engine_restarts }
+    pub fn attempt(&self) -> EngineId {
+        EngineId { endpoint: self.binding.endpoint, engine_restarts: self.engine_restarts }
     }
 
     /// The node's name.
@@ -68,7 +68,7 @@ impl Lease {
     /// Whether its endpoint has more to do than slots, with this one.
     pub fn is_beyond_slots(&self) -> bool {
         let core = self.dispatcher.lock();
-        let endpoint = core.broker.fleet.endpoint(self.binding.endpoint);
+        let endpoint = core.scheduler.fleet.endpoint(self.binding.endpoint);
         endpoint.is_some_and(|endpoint| endpoint.busy() > endpoint.status.slots)
     }
 
@@ -89,7 +89,8 @@ impl Lease {
 
     /// It has reported tokens that it cannot have used.
     pub fn record_misreport(&mut self) {
-        let is_first = self.dispatcher.lock().broker.fleet.record_misreport(self.binding.endpoint);
+        let is_first =
+            self.dispatcher.lock().scheduler.fleet.record_misreport(self.binding.endpoint);
         if is_first {
             tracing::warn!(
                 node = &*self.node,
@@ -100,13 +101,13 @@ impl Lease {
 
     /// How long its node takes for the prompt of a request of that size, as far as it was measured.
     pub fn predicted_prefill(&self, size: &Size) -> Option<Duration> {
-        self.dispatcher.lock().broker.predicted_prefill(&self.binding, size)
+        self.dispatcher.lock().scheduler.predicted_prefill(&self.binding, size)
     }
 
     /// It has generated tokens, each in so many seconds.
     pub fn paced(&self, seconds: f64) {
         let (endpoint, now) = (self.binding.endpoint, self.dispatcher.now());
-        if self.dispatcher.lock().broker.fleet.paced(endpoint, seconds, now) {
+        if self.dispatcher.lock().scheduler.fleet.paced(endpoint, seconds, now) {
             tracing::warn!(node = &*self.node, "node ejected: it has become very slow");
         }
     }
@@ -118,9 +119,9 @@ impl Drop for Lease {
         let Self { dispatcher, binding, outcome, used, .. } = self;
         dispatcher.update(|core| {
             if let Some((size, used)) = used.as_ref().filter(|_| *outcome == Outcome::Answered) {
-                core.broker.learn(binding, size, used, now);
+                core.scheduler.learn(binding, size, used, now);
             }
-            core.broker.release(binding, *outcome, now);
+            core.scheduler.release(binding, *outcome, now);
         });
     }
 }

@@ -22,20 +22,20 @@ impl Dispatcher {
     pub fn look(&self) -> Look {
         let now = self.now();
         let core = self.lock();
-        let broker = &core.broker;
+        let scheduler = &core.scheduler;
         let (mut nodes, mut external) = (Vec::new(), Vec::new());
-        for endpoint in broker.fleet.endpoints() {
+        for endpoint in scheduler.fleet.endpoints() {
             let node = view(endpoint, now);
             match endpoint.external {
                 None => nodes.push(node),
                 Some(terms) => external.push(ExternalView {
-                    spent_today: broker.ledger.spent(&node.name),
+                    spent_today: scheduler.ledger.spent(&node.name),
                     spend_day_max: terms.prices.day_max,
                     node,
                 }),
             }
         }
-        let waits = broker.longest_waits(now).into_iter().zip(broker.depths());
+        let waits = scheduler.longest_waits(now).into_iter().zip(scheduler.depths());
         let queue = waits.map(|((class, wait), (_, waiting))| QueueView {
             class: class.name().into(),
             waiting,
@@ -43,7 +43,7 @@ impl Dispatcher {
         });
         let queue: Vec<_> = queue.collect();
         let lined_up: usize = queue.iter().map(|class| class.waiting).sum();
-        let retrying = broker.depth().saturating_sub(lined_up);
+        let retrying = scheduler.depth().saturating_sub(lined_up);
         drop(core);
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         external.sort_by(|a, b| a.node.name.cmp(&b.node.name));

@@ -9,7 +9,7 @@ use super::Dispatcher;
 use crate::scheduler::fleet::{Endpoint, Totals};
 use crate::scheduler::queue::Occupancy;
 use crate::scheduler::routing::Policy;
-use crate::scheduler::routing_stats::{Ejections, Tally};
+use crate::scheduler::routing_stats::{Ejections, RoutingStats};
 use crate::types::class::Class;
 use crate::types::limits::Bounds;
 use crate::upstream::Upstream;
@@ -24,7 +24,7 @@ pub struct Overview {
     /// How nodes are chosen.
     pub policy: Policy,
     /// Why they were.
-    pub tally: Tally,
+    pub stats: RoutingStats,
     /// How often they were ejected.
     pub ejections: Ejections,
     /// The nodes, and external endpoints.
@@ -93,7 +93,7 @@ impl Dispatcher {
     /// Everything that metrics tell.
     pub fn overview(&self) -> Overview {
         let core = self.lock();
-        let broker = &core.broker;
+        let scheduler = &core.scheduler;
         let node = |e: &Endpoint<Upstream>| NodeOverview {
             status: e.status.clone(),
             busy: e.busy(),
@@ -102,22 +102,22 @@ impl Dispatcher {
             is_external: e.external.is_some(),
             misreports: e.misreports,
         };
-        let room = broker.room();
+        let room = scheduler.room();
         let listed = |(name, taken): (&String, &Occupancy)| (name.clone(), *taken);
         Overview {
-            totals: broker.fleet.totals(),
+            totals: scheduler.fleet.totals(),
             queue: QueueOverview {
-                bounds: broker.bounds(),
+                bounds: scheduler.bounds(),
                 taken: room.all(),
                 reading_bytes: room.reading(),
-                depths: broker.depths(),
+                depths: scheduler.depths(),
                 models: room.models().iter().map(listed).collect(),
                 tenants: room.tenants().iter().map(listed).collect(),
             },
-            policy: broker.policy(),
-            tally: broker.tally,
-            ejections: broker.fleet.ejections,
-            nodes: broker.fleet.endpoints().map(node).collect(),
+            policy: scheduler.policy(),
+            stats: scheduler.stats,
+            ejections: scheduler.fleet.ejections,
+            nodes: scheduler.fleet.endpoints().map(node).collect(),
         }
     }
 }

@@ -37,7 +37,7 @@ impl Reading {
             return Ok(());
         };
         let Self { dispatcher, tenant, share, class, .. } = self;
-        let read = dispatcher.lock().broker.read(tenant, *share, *class, more);
+        let read = dispatcher.lock().scheduler.read(tenant, *share, *class, more);
         let refused = |full| Error::QueueFull { full, retry_after_seconds: spread(RETRY_UNKNOWN) };
         read.map_err(refused)?;
         self.bytes += more;
@@ -59,7 +59,7 @@ impl Reading {
 impl Drop for Reading {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.dispatcher.lock().broker.forget(&self.tenant, self.bytes);
+            self.dispatcher.lock().scheduler.forget(&self.tenant, self.bytes);
         }
     }
 }

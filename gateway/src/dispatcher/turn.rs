@@ -35,7 +35,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(done) = self.done {
-            self.dispatcher.lock().broker.correct(&self.charge, &self.model, done);
+            self.dispatcher.lock().scheduler.correct(&self.charge, &self.model, done);
         }
     }
 }

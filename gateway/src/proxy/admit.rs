@@ -14,9 +14,9 @@ use tokio::time::{Instant, timeout};
 use super::authenticate::Authenticated;
 use crate::access::keys::Caller;
 use crate::config::Config;
-use crate::dispatcher::{Dispatcher, Reading, Want};
+use crate::dispatcher::{Dispatcher, Reading, SlotRequest};
 use crate::scheduler::cost::Size;
-use crate::scheduler::fleet::Seek;
+use crate::scheduler::fleet::RouteConstraints;
 use crate::scheduler::prefix_index::Prefix;
 use crate::scheduler::usage::{Task, UsageLimits};
 use crate::types::api::Api;
@@ -68,10 +68,10 @@ pub struct Admitted {
 
 impl Admitted {
     /// What it asks for, of an endpoint that suits.
-    pub fn want<'a>(&'a self, seek: &'a Seek) -> Want<'a> {
+    pub fn want<'a>(&'a self, constraints: &'a RouteConstraints) -> SlotRequest<'a> {
         let Self { model, tenant, share, class, size, prefix, body, .. } = self;
         let (share, class, bytes) = (*share, *class, body.len());
-        Want { model, tenant, share, class, size, bytes, prefix, seek }
+        SlotRequest { model, tenant, share, class, size, bytes, prefix, constraints }
     }
 }
 

@@ -263,16 +263,17 @@ impl Answer {
     /// A slot on a node that begins, or goes on.
     async fn route(&mut self) -> Result<Lease, Error> {
         let Self { gateway, admitted, pursuit, deadline, .. } = self;
-        let routed = route::route(&gateway.dispatcher, admitted, pursuit.seek(), *deadline).await;
+        let routed =
+            route::route(&gateway.dispatcher, admitted, pursuit.constraints(), *deadline).await;
         routed.map_err(|error| pursuit.gives_up(error))
     }
 
     /// A slot elsewhere for an answer whose node is about to leave.
     fn elsewhere(&self, current: &Current) -> Routing {
         let (dispatcher, admitted) = (self.gateway.dispatcher.clone(), self.admitted.clone());
-        let seek = self.pursuit.seek_beyond(&current.at());
+        let constraints = self.pursuit.seek_beyond(&current.at());
         let deadline = Instant::now() + self.settings.config.timeouts.resume;
-        Box::pin(async move { route::route(&dispatcher, &admitted, &seek, deadline).await })
+        Box::pin(async move { route::route(&dispatcher, &admitted, &constraints, deadline).await })
     }
 
     /// A slot with the bill of what is done there.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use inference_protocol::fleet::ModelStatus;
 
-use crate::scheduler::fleet::{Attempt, Outcome, Seek};
+use crate::scheduler::fleet::{EngineId, Outcome, RouteConstraints};
 use crate::types::error::Error;
 use crate::types::external::External;
 
@@ -15,7 +15,7 @@ const ENGINE_DEATHS_MAX: usize = 2;
 /// A request's attempts.
 #[derive(Debug, Default)]
 pub struct Pursuit {
-    seek: Seek,
+    constraints: RouteConstraints,
     retries_max: usize,
     /// What the last attempt failed of.
     failure: Option<Error>,
@@ -28,7 +28,7 @@ pub struct Pursuit {
 #[derive(Debug, Clone)]
 pub struct At {
     /// The endpoint, with the engine that it has.
-    pub attempt: Attempt,
+    pub attempt: EngineId,
     /// What is served there.
     pub model: Arc<ModelStatus>,
     /// Whether it has said anything of the answer.
@@ -38,28 +38,28 @@ pub struct At {
 impl Pursuit {
     /// Of a request that may fail `retries_max` times in a row and still go on, and may go outside.
     pub fn new(retries_max: usize, external: External) -> Self {
-        let seek = Seek { external, ..Seek::default() };
-        Self { retries_max, seek, ..Self::default() }
+        let constraints = RouteConstraints { external, ..RouteConstraints::default() };
+        Self { retries_max, constraints, ..Self::default() }
     }
 
     /// What the next endpoint must be.
-    pub fn seek(&self) -> &Seek {
-        &self.seek
+    pub fn constraints(&self) -> &RouteConstraints {
+        &self.constraints
     }
 
     /// What an endpoint must be to take over from another.
-    pub fn seek_beyond(&self, at: &At) -> Seek {
-        let mut seek = self.seek.clone();
-        seek.tried.push(at.attempt);
+    pub fn seek_beyond(&self, at: &At) -> RouteConstraints {
+        let mut constraints = self.constraints.clone();
+        constraints.tried.push(at.attempt);
         if at.has_spoken {
-            seek.origin = Some(at.model.clone());
+            constraints.origin = Some(at.model.clone());
         }
-        seek
+        constraints
     }
 
     /// Another endpoint takes over.
     pub fn moves(&mut self, at: &At) {
-        self.seek = self.seek_beyond(at);
+        self.constraints = self.seek_beyond(at);
     }
 
     /// The answer gets on.
@@ -87,7 +87,7 @@ impl Pursuit {
             return Err(error);
         }
         self.failed += 1;
-        self.seek = self.seek_beyond(at);
+        self.constraints = self.seek_beyond(at);
         self.failure = Some(error);
         Ok(())
     }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn at(endpoint: u64, has_spoken: bool) -> At {
-        let attempt = Attempt { endpoint, engine_restarts: 0 };
+        let attempt = EngineId { endpoint, engine_restarts: 0 };
         let (id, digest) = ("m".to_string(), "d".to_string());
         let model = Arc::new(ModelStatus { id, digest, context_tokens: 8, created: 0 });
         At { attempt, model, has_spoken }
@@ -163,10 +163,10 @@ mod tests {
     fn an_answer_that_has_begun_seeks_the_same_model_file() {
         let mut pursuit = Pursuit::new(2, External::Never);
         assert_eq!(pursuit.failed(&at(1, false), true, Error::NodeLost), Ok(()));
-        assert_eq!(pursuit.seek().origin, None);
+        assert_eq!(pursuit.constraints().origin, None);
         assert_eq!(pursuit.failed(&at(2, true), true, Error::NodeLost), Ok(()));
-        assert!(pursuit.seek().origin.is_some());
-        let tried: Vec<u64> = pursuit.seek().tried.iter().map(|a| a.endpoint).collect();
+        assert!(pursuit.constraints().origin.is_some());
+        let tried: Vec<u64> = pursuit.constraints().tried.iter().map(|a| a.endpoint).collect();
         assert_eq!(tried, [1, 2]);
         assert_eq!(pursuit.gives_up(Error::NoNode), Error::NodeLost);
     }
@@ -206,7 +206,7 @@ mod tests {
     fn one_that_fails_beside_another_is_remembered_and_costs_no_retry() {
         let mut pursuit = Pursuit::new(0, External::Never);
         pursuit.failed_beside(&at(1, false), &Error::EngineLost);
-        assert_eq!(pursuit.seek().tried.len(), 1);
+        assert_eq!(pursuit.constraints().tried.len(), 1);
         let last = pursuit.failed(&at(2, false), true, Error::EngineLost);
         assert_eq!(last, Err(Error::Quarantined));
     }

@@ -3,7 +3,7 @@
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
-use super::Broker;
+use super::Scheduler;
 use crate::types::class::Class;
 
 /// Most tokens of a context that is believed.
@@ -30,7 +30,7 @@ pub enum ActualWork {
     Tokens(Usage),
 }
 
-impl<L> Broker<L> {
+impl<L> Scheduler<L> {
     /// A charged request is over, and what was done for it is known: the estimate is corrected.
     /// Returns by how much the times of its class and its tenant have moved.
     pub fn correct(&mut self, charge: &Charge, model: &ModelStatus, done: ActualWork) -> [f64; 2] {

@@ -11,7 +11,7 @@ pub mod pace;
 
 use inference_protocol::openai::CHOICES_MAX;
 use inference_protocol::resume::Usage;
-use pace::{Mean, Pace, Took};
+use pace::{Mean, Observation, Pace};
 
 use crate::scheduler::usage::REQUEST_BYTES_PER_TOKEN;
 
@@ -92,7 +92,7 @@ impl Learned {
         self.units(mean(self.prompt), mean(self.answer))
     }
 
-    fn observe(&mut self, size: &Size, took: &Took) {
+    fn observe(&mut self, size: &Size, took: &Observation) {
         self.pace.observe(took);
         if took.usage.prompt > 0 {
             let bytes = size.bytes / took.usage.prompt as f64;
@@ -167,7 +167,7 @@ impl Costs {
     }
 
     /// A request was answered.
-    pub fn observe(&mut self, model: &str, size: &Size, took: &Took) {
+    pub fn observe(&mut self, model: &str, size: &Size, took: &Observation) {
         if !self.0.contains_key(model) {
             if self.0.len() >= MODELS_MAX {
                 return;
@@ -210,10 +210,10 @@ mod tests {
     const NOW: Duration = Duration::from_secs(9);
 
     /// A prompt of 100 tokens computed in one second, 51 tokens in 5 more.
-    fn took() -> Took {
+    fn took() -> Observation {
         let usage = Usage { prompt: 100, completion: 51, cached: 0 };
         let (first, held) = (Some(Duration::from_secs(1)), Duration::from_secs(6));
-        Took { usage, answers: 1, first, held, busy: 1.0 }
+        Observation { usage, answers: 1, first, held, busy: 1.0 }
     }
 
     fn learned(count: usize) -> Costs {
@@ -256,7 +256,7 @@ mod tests {
         let mut costs = learned(9);
         let cut = Usage { completion: 5, ..took().usage };
         let size = Size::new(400, Some(5), 1);
-        (0..99).for_each(|_| costs.observe("m", &size, &Took { usage: cut, ..took() }));
+        (0..99).for_each(|_| costs.observe("m", &size, &Observation { usage: cut, ..took() }));
         assert!(costs.units("m", &Size::new(400, None, 1), 0.0) > 51.0);
     }
 
@@ -288,7 +288,8 @@ mod tests {
     #[test]
     fn every_node_counts_by_its_own_pace() {
         let mut costs = learned(9);
-        let slow = Took { held: took().held * 5, first: Some(Duration::from_secs(5)), ..took() };
+        let slow =
+            Observation { held: took().held * 5, first: Some(Duration::from_secs(5)), ..took() };
         let mut pace = Pace::default();
         let mut wait = |pace: Option<&Pace>, at: u64| {
             let now = NOW + Duration::from_secs(at);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use inference_protocol::fleet::{ModelStatus, NodeStatus, STATUS_DEADLINE_MS};
 
-use crate::scheduler::cost::pace::{Pace, Took};
+use crate::scheduler::cost::pace::{Observation, Pace};
 use crate::scheduler::routing_stats::Ejections;
 
 mod changes;
@@ -28,7 +28,7 @@ use changes::Changes;
 
 pub use choice::Choice;
 use cordon::Cordon;
-pub use endpoint::{Attempt, Endpoint, EndpointId, Seek};
+pub use endpoint::{Endpoint, EndpointId, EngineId, RouteConstraints};
 pub use external::Terms;
 pub use figures::Totals;
 use figures::{Figures, Part};
@@ -83,7 +83,7 @@ pub struct Fleet<L> {
 
 /// Whether a request for a model can hope for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outlook {
+pub enum Availability {
     /// Some node serves it, served it a moment ago, or will again.
     Served,
     /// There are nodes, and none knows it.
@@ -249,19 +249,19 @@ impl<L> Fleet<L> {
     }
 
     /// Whether somebody who asks for `model`, and may go so far, should wait.
-    pub fn outlook(&self, model: &str, external: External, now: Duration) -> Outlook {
+    pub fn outlook(&self, model: &str, external: External, now: Duration) -> Availability {
         let remembered = self.remembered.get(model);
         let is_outside = external != External::Never && self.externals.of(model).is_some();
         if is_outside
             || self.index.of(model).is_some()
             || remembered.is_some_and(|seen| now.saturating_sub(*seen) < MODEL_REMEMBERED)
         {
-            return Outlook::Served;
+            return Availability::Served;
         }
         let Totals { ready, externals, .. } = self.totals();
         match ready > 0 || (externals > 0 && external != External::Never) {
-            true => Outlook::UnknownModel,
-            false => Outlook::NoNode,
+            true => Availability::UnknownModel,
+            false => Availability::NoNode,
         }
     }
 
@@ -272,13 +272,13 @@ impl<L> Fleet<L> {
 
     /// Whether all nodes that suit are ready and have failed the request: none is left to hope
     /// for. Nobody hopes for what is cordoned.
-    pub fn all_have_failed(&self, model: &str, seek: &Seek) -> bool {
+    pub fn all_have_failed(&self, model: &str, constraints: &RouteConstraints) -> bool {
         // Where there are nodes, others are asked when there is no hope for these.
         let others = self.is_external_only(model);
         let counts = |e: &Endpoint<L>| others || e.external.is_none();
-        let suits = |e: &Endpoint<L>| counts(e) && e.suits(model, seek) && !e.is_cordoned;
+        let suits = |e: &Endpoint<L>| counts(e) && e.suits(model, constraints) && !e.is_cordoned;
         let mut suiting = self.serving(model).filter(|(_, e)| suits(e)).peekable();
-        let has_failed = |id, e: &Endpoint<L>| e.is_ready() && e.has_failed(id, &seek.tried);
+        let has_failed = |id, e: &Endpoint<L>| e.is_ready() && e.has_failed(id, &constraints.tried);
         suiting.peek().is_some() && suiting.all(|(id, e)| has_failed(id, e))
     }
 
@@ -391,7 +391,7 @@ impl<L> Fleet<L> {
     }
 
     /// An endpoint took that for a request.
-    pub fn learn(&mut self, id: EndpointId, model: &Arc<ModelStatus>, took: &Took) {
+    pub fn learn(&mut self, id: EndpointId, model: &Arc<ModelStatus>, took: &Observation) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.learn(model, took);
         }

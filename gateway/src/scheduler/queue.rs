@@ -48,7 +48,7 @@ pub struct Ticket<S> {
     /// How long it would wait, as far as that was known then.
     pub foretold: Option<Duration>,
     /// What an endpoint must be for it.
-    pub seek: S,
+    pub constraints: S,
     /// Whether an endpoint failed it already.
     pub is_retried: bool,
 }

@@ -119,13 +119,13 @@ impl Forecast {
 
 /// Counts of decisions and forecasts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct RoutingStats {
     decisions: [[u64; Reason::ALL.len()]; Policy::ALL.len()],
     lookups: [u64; Lookup::ALL.len()],
     forecasts: [u64; Forecast::ALL.len()],
 }
 
-impl Tally {
+impl RoutingStats {
     /// Counts one.
     pub fn count(&mut self, policy: Policy, decision: Decision) {
         self.decisions[policy as usize][decision.reason as usize] += 1;
@@ -179,14 +179,14 @@ mod tests {
 
     #[test]
     fn every_decision_is_counted_under_its_policy() {
-        let mut tally = Tally::default();
+        let mut stats = RoutingStats::default();
         let hit = Decision { reason: Reason::Prefix, lookup: Some(Lookup::Hit) };
-        tally.count(Policy::LeastConnections, hit);
-        tally.count(Policy::RoundRobin, Decision::external(Reason::ExternalOnly));
-        assert_eq!(tally.decisions(Policy::LeastConnections, Reason::Prefix), 1);
-        assert_eq!(tally.decisions(Policy::RoundRobin, Reason::Prefix), 0);
-        assert_eq!(tally.decisions(Policy::RoundRobin, Reason::ExternalOnly), 1);
-        assert_eq!(Lookup::ALL.map(|lookup| tally.lookups(lookup)), [1, 0, 0]);
+        stats.count(Policy::LeastConnections, hit);
+        stats.count(Policy::RoundRobin, Decision::external(Reason::ExternalOnly));
+        assert_eq!(stats.decisions(Policy::LeastConnections, Reason::Prefix), 1);
+        assert_eq!(stats.decisions(Policy::RoundRobin, Reason::Prefix), 0);
+        assert_eq!(stats.decisions(Policy::RoundRobin, Reason::ExternalOnly), 1);
+        assert_eq!(Lookup::ALL.map(|lookup| stats.lookups(lookup)), [1, 0, 0]);
         let order = Forecast::ALL.iter().enumerate().all(|(i, forecast)| *forecast as usize == i);
         assert!(order && Lookup::ALL.iter().enumerate().all(|(i, lookup)| *lookup as usize == i));
         let order = Reason::ALL.iter().enumerate().all(|(i, reason)| *reason as usize == i);
@@ -195,18 +195,18 @@ mod tests {
 
     #[test]
     fn waits_are_compared_with_what_was_foretold() {
-        let mut tally = Tally::default();
+        let mut stats = RoutingStats::default();
         let seconds = |seconds: f64| Duration::from_secs_f64(seconds);
         let right = [(10.0, 5.0), (10.0, 15.0), (0.1, 1.0), (1.0, 0.1)];
         let wrong = [(10.0, 4.9), (10.0, 15.1), (0.1, 1.2)];
         for (foretold, waited) in right.into_iter().chain(wrong) {
-            tally.waited(Some(seconds(foretold)), seconds(waited));
+            stats.waited(Some(seconds(foretold)), seconds(waited));
         }
-        tally.waited(None, seconds(9.0));
+        stats.waited(None, seconds(9.0));
         // Who gives up early tells nothing.
-        tally.gave_up(Some(seconds(10.0)), seconds(4.0));
-        tally.gave_up(Some(seconds(10.0)), seconds(11.0));
-        tally.gave_up(Some(seconds(10.0)), seconds(16.0));
-        assert_eq!(Forecast::ALL.map(|forecast| tally.forecasts(forecast)), [4, 1, 3]);
+        stats.gave_up(Some(seconds(10.0)), seconds(4.0));
+        stats.gave_up(Some(seconds(10.0)), seconds(11.0));
+        stats.gave_up(Some(seconds(10.0)), seconds(16.0));
+        assert_eq!(Forecast::ALL.map(|forecast| stats.forecasts(forecast)), [4, 1, 3]);
     }
 }

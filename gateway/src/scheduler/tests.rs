@@ -4,11 +4,11 @@ use inference_protocol::fleet::{NodeState, NodeStatus, VERSION};
 
 use super::charge::ActualWork;
 use super::*;
-use crate::scheduler::fleet::Attempt;
+use crate::scheduler::fleet::EngineId;
 
 const NOW: Duration = Duration::from_secs(100);
 
-fn one_node() -> Broker<()> {
+fn one_node() -> Scheduler<()> {
     let (id, digest) = ("m".to_string(), "d".to_string());
     let status = NodeStatus {
         version: VERSION,
@@ -24,109 +24,116 @@ fn one_node() -> Broker<()> {
         decode_tokens_per_second: None,
         vitals: None,
     };
-    let mut broker = Broker::new(Bounds::new(9, 9), Policy::default());
-    broker.fleet.add((), status, NOW);
-    broker
+    let mut scheduler = Scheduler::new(Bounds::new(9, 9), Policy::default());
+    scheduler.fleet.add((), status, NOW);
+    scheduler
 }
 
 #[test]
 fn a_request_that_was_answered_says_how_long_others_wait() {
-    let (mut broker, seek, prefix) = (one_node(), Seek::default(), Prefix::default());
+    let (mut scheduler, constraints, prefix) =
+        (one_node(), RouteConstraints::default(), Prefix::default());
     let (model, tenant, class) = ("m", "t", Class::Standard);
     let size = &Size::new(1, None, 1);
-    let (prefix, seek, share) = (&prefix, &seek, Share::default());
-    let want = Want { model, tenant, share, class, size, bytes: 1, prefix, seek };
+    let (prefix, constraints, share) = (&prefix, &constraints, Share::default());
+    let want = SlotRequest { model, tenant, share, class, size, bytes: 1, prefix, constraints };
     let usage = Usage { prompt: 10, completion: 50, cached: 0 };
     for _ in 0..9 {
-        let binding = broker.bind_at_once(&want, NOW).unwrap();
+        let binding = scheduler.bind_at_once(&want, NOW).unwrap();
         let (first, end) = (NOW + Duration::from_secs(1), NOW + Duration::from_secs(20));
-        broker.learn(&binding, size, &Used { usage, answers: 1, first: Some(first) }, end);
-        broker.release(&binding, Outcome::Answered, end);
+        scheduler.learn(&binding, size, &Used { usage, answers: 1, first: Some(first) }, end);
+        scheduler.release(&binding, Outcome::Answered, end);
     }
-    let _running = broker.bind_at_once(&want, NOW).unwrap();
-    let wait = |broker: &mut Broker<()>| broker.expected_wait(&want, NOW).unwrap().as_secs_f64();
-    assert!((9.5..10.5).contains(&wait(&mut broker)), "half of the one that runs");
-    broker.ask(&want, Duration::MAX, NOW).unwrap();
-    assert!((28.0..31.0).contains(&wait(&mut broker)), "and all of the one that waits");
-    let refused = broker.ask(&want, Duration::from_secs(20), NOW);
+    let _running = scheduler.bind_at_once(&want, NOW).unwrap();
+    let wait =
+        |scheduler: &mut Scheduler<()>| scheduler.expected_wait(&want, NOW).unwrap().as_secs_f64();
+    assert!((9.5..10.5).contains(&wait(&mut scheduler)), "half of the one that runs");
+    scheduler.ask(&want, Duration::MAX, NOW).unwrap();
+    assert!((28.0..31.0).contains(&wait(&mut scheduler)), "and all of the one that waits");
+    let refused = scheduler.ask(&want, Duration::from_secs(20), NOW);
     assert_eq!(refused, Err(Refused::DeadlineUnmet));
 }
 
 /// A fleet of nodes with a slot each, and requests that failed at one and can go on at none.
-fn unservable(nodes: usize, requests: usize) -> (Broker<usize>, Vec<TicketId>) {
-    let mut broker = Broker::new(Bounds::new(99, 99), Policy::default());
+fn unservable(nodes: usize, requests: usize) -> (Scheduler<usize>, Vec<TicketId>) {
+    let mut scheduler = Scheduler::new(Bounds::new(99, 99), Policy::default());
     let status = one_node().fleet.endpoints().next().map(|e| e.status.clone());
     let status = status.unwrap();
     for node in 0..nodes {
-        broker.fleet.add(node, NodeStatus { node: format!("n{node}"), ..status.clone() }, NOW);
+        scheduler.fleet.add(node, NodeStatus { node: format!("n{node}"), ..status.clone() }, NOW);
     }
     let origin = ModelStatus { digest: "gone".into(), ..status.models[0].clone() };
-    let tried = vec![Attempt { endpoint: 1, engine_restarts: 0 }];
-    let seek = Seek { tried, origin: Some(Arc::new(origin)), ..Seek::default() };
-    let tickets = (0..requests).map(|_| ask(&mut broker, &seek)).collect();
-    (broker, tickets)
+    let tried = vec![EngineId { endpoint: 1, engine_restarts: 0 }];
+    let constraints =
+        RouteConstraints { tried, origin: Some(Arc::new(origin)), ..RouteConstraints::default() };
+    let tickets = (0..requests).map(|_| ask(&mut scheduler, &constraints)).collect();
+    (scheduler, tickets)
 }
 
-fn ask(broker: &mut Broker<usize>, seek: &Seek) -> TicketId {
+fn ask(scheduler: &mut Scheduler<usize>, constraints: &RouteConstraints) -> TicketId {
     let (size, prefix) = (&Size::new(1, None, 1), &Prefix::default());
     let (model, tenant, class, share) = ("m", "t", Class::Standard, Share::default());
-    let want = Want { model, tenant, share, class, size, bytes: 1, prefix, seek };
-    broker.ask(&want, Duration::MAX, NOW).unwrap()
+    let want = SlotRequest { model, tenant, share, class, size, bytes: 1, prefix, constraints };
+    scheduler.ask(&want, Duration::MAX, NOW).unwrap()
 }
 
 #[test]
 fn requests_that_no_node_can_serve_do_not_have_all_nodes_looked_at_again_and_again() {
-    let (mut broker, _) = unservable(200, 50);
-    assert!(broker.bind(NOW).is_none());
-    assert_eq!(broker.fleet.looks.get(), 50 * 200, "each once");
+    let (mut scheduler, _) = unservable(200, 50);
+    assert!(scheduler.bind(NOW).is_none());
+    assert_eq!(scheduler.fleet.looks.get(), 50 * 200, "each once");
     for _ in 0..100 {
-        broker.fleet.looks.set(0);
-        ask(&mut broker, &Seek::default());
-        let binding = broker.bind(NOW).unwrap();
-        broker.release(&binding, Outcome::Answered, NOW);
-        assert!(broker.bind(NOW).is_none());
-        assert!(broker.fleet.looks.get() <= 2 * 50, "{}", broker.fleet.looks.get());
+        scheduler.fleet.looks.set(0);
+        ask(&mut scheduler, &RouteConstraints::default());
+        let binding = scheduler.bind(NOW).unwrap();
+        scheduler.release(&binding, Outcome::Answered, NOW);
+        assert!(scheduler.bind(NOW).is_none());
+        assert!(scheduler.fleet.looks.get() <= 2 * 50, "{}", scheduler.fleet.looks.get());
     }
 }
 
 #[test]
 fn a_request_that_was_skipped_is_served_by_the_first_node_that_can() {
-    let (mut broker, tickets) = unservable(5, 2);
-    assert!(broker.bind(NOW).is_none());
-    let status = broker.fleet.endpoints().next().map(|e| e.status.clone());
+    let (mut scheduler, tickets) = unservable(5, 2);
+    assert!(scheduler.bind(NOW).is_none());
+    let status = scheduler.fleet.endpoints().next().map(|e| e.status.clone());
     let mut status = NodeStatus { node: "new".into(), ..status.unwrap() };
     status.models[0].digest = "gone".into();
-    let (id, _) = broker.fleet.add(9, status, NOW);
-    let first = broker.bind(NOW).unwrap();
+    let (id, _) = scheduler.fleet.add(9, status, NOW);
+    let first = scheduler.bind(NOW).unwrap();
     assert_eq!(first.endpoint, id);
-    assert!(broker.bind(NOW).is_none(), "it has one slot");
-    broker.release(&first, Outcome::Answered, NOW);
-    let second = broker.bind(NOW).unwrap();
+    assert!(scheduler.bind(NOW).is_none(), "it has one slot");
+    scheduler.release(&first, Outcome::Answered, NOW);
+    let second = scheduler.bind(NOW).unwrap();
     assert_eq!(second.endpoint, id);
     let mut served = [first.id, second.id];
     served.sort_unstable();
     assert_eq!(served.as_slice(), tickets);
-    assert!(broker.skipped.is_empty(), "nothing is remembered of them");
+    assert!(scheduler.skipped.is_empty(), "nothing is remembered of them");
 }
 
 #[test]
 fn a_request_is_charged_once_and_corrected_by_what_it_used() {
-    let mut broker = one_node();
-    let (seek, prefix, size) = (&Seek::default(), &Prefix::default(), &Size::new(1, None, 1));
+    let mut scheduler = one_node();
+    let (constraints, prefix, size) =
+        (&RouteConstraints::default(), &Prefix::default(), &Size::new(1, None, 1));
     let (model, tenant, class, share) = ("m", "t", Class::Standard, Share::default());
-    let want = Want { model, tenant, share, class, size, bytes: 1, prefix, seek };
-    let binding = broker.bind_at_once(&want, NOW).unwrap();
+    let want = SlotRequest { model, tenant, share, class, size, bytes: 1, prefix, constraints };
+    let binding = scheduler.bind_at_once(&want, NOW).unwrap();
     let charge = binding.charge.clone().unwrap();
-    let seek = &Seek { tried: vec![Attempt { endpoint: 9, engine_restarts: 0 }], ..seek.clone() };
-    broker.release(&binding, Outcome::Failed, NOW);
-    let again = broker.bind_at_once(&Want { seek, ..want }, NOW).unwrap();
+    let constraints = &RouteConstraints {
+        tried: vec![EngineId { endpoint: 9, engine_restarts: 0 }],
+        ..constraints.clone()
+    };
+    scheduler.release(&binding, Outcome::Failed, NOW);
+    let again = scheduler.bind_at_once(&SlotRequest { constraints, ..want }, NOW).unwrap();
     assert_eq!(again.charge, None);
-    let moved = broker.correct(&charge, &binding.model, ActualWork::Nothing);
+    let moved = scheduler.correct(&charge, &binding.model, ActualWork::Nothing);
     assert_eq!(moved[1], -charge.work);
     let huge = Usage { prompt: u64::MAX, completion: u64::MAX, cached: 0 };
     let free = Charge { work: 0.0, ..charge.clone() };
-    let moved = broker.correct(&free, &binding.model, ActualWork::Tokens(huge));
+    let moved = scheduler.correct(&free, &binding.model, ActualWork::Tokens(huge));
     assert!(moved[1] > 0.0 && moved[1] < 1_000.0, "its context has 8 tokens: {moved:?}");
     let wrong = Charge { work: f64::NAN, ..charge };
-    assert_eq!(broker.correct(&wrong, &binding.model, ActualWork::Nothing), [0.0; 2]);
+    assert_eq!(scheduler.correct(&wrong, &binding.model, ActualWork::Nothing), [0.0; 2]);
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flotilla_gateway::scheduler::cost::Size;
-use flotilla_gateway::scheduler::fleet::{Attempt, Choice, EndpointId, Fleet, Outcome, Seek};
+use flotilla_gateway::scheduler::fleet::{
+    Choice, EndpointId, EngineId, Fleet, Outcome, RouteConstraints,
+};
 use flotilla_gateway::scheduler::prefix_index::Prefix;
 use flotilla_gateway::scheduler::routing::Policy;
-use flotilla_gateway::scheduler::{Binding, Broker, Want};
+use flotilla_gateway::scheduler::{Binding, Scheduler, SlotRequest};
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::limits::{Bounds, Share};
 use inference_protocol::fleet::{ModelStatus, NodeStatus};
@@ -32,7 +34,7 @@ pub fn figures() {
         fleet.add(number, status(number), Duration::ZERO);
     }
     let now = Duration::from_secs(60);
-    let (models, seek) = (["m0", "m1", "m2", "m3"], Seek::default());
+    let (models, seek) = (["m0", "m1", "m2", "m3"], RouteConstraints::default());
     let (mut taken, mut times): (Vec<EndpointId>, Vec<f64>) = (Vec::new(), Vec::new());
     for turn in 0..DECISIONS {
         let held = [((turn * 7 % NODES) as EndpointId, 0.7)];
@@ -60,17 +62,19 @@ const UNSERVABLE: usize = 50;
 /// What the dispatcher does for a request that comes, and for one that ends, while others wait that
 /// every node has room for and none suits.
 fn beside_unservable() {
-    let mut broker: Broker<usize> = Broker::new(Bounds::new(1 << 10, 1 << 20), Policy::default());
+    let mut broker: Scheduler<usize> =
+        Scheduler::new(Bounds::new(1 << 10, 1 << 20), Policy::default());
     for number in 0..NODES {
         broker.fleet.add(number, status(number), Duration::ZERO);
     }
     let now = Duration::from_secs(60);
     let origin = ModelStatus { digest: "gone".into(), ..status(0).models[0].clone() };
-    let tried = vec![Attempt { endpoint: 1, engine_restarts: 0 }];
-    let unservable = Seek { tried, origin: Some(Arc::new(origin)), ..Seek::default() };
+    let tried = vec![EngineId { endpoint: 1, engine_restarts: 0 }];
+    let unservable =
+        RouteConstraints { tried, origin: Some(Arc::new(origin)), ..RouteConstraints::default() };
     (0..UNSERVABLE).for_each(|_| ask(&mut broker, &unservable, now));
     let (mut taken, mut times): (Vec<Binding>, Vec<f64>) = (Vec::new(), Vec::new());
-    let seek = Seek::default();
+    let seek = RouteConstraints::default();
     for turn in 0..DECISIONS {
         let begun = Instant::now();
         ask(&mut broker, &seek, now);
@@ -92,8 +96,8 @@ fn beside_unservable() {
     print("routing_decision_beside_unservable_us", median(times), "<= 20", how);
 }
 
-fn ask(broker: &mut Broker<usize>, seek: &Seek, now: Duration) {
-    let want = Want {
+fn ask(broker: &mut Scheduler<usize>, seek: &RouteConstraints, now: Duration) {
+    let want = SlotRequest {
         model: "m0",
         tenant: "t",
         share: Share::default(),

@@ -56,7 +56,7 @@ impl Hostile {
 
 /// What became of many requests.
 #[derive(Debug, Default)]
-struct Tally {
+struct RoutingStats {
     served: usize,
     refused: usize,
     slowest: Duration,
@@ -66,7 +66,7 @@ struct Tally {
     wrong: Vec<String>,
 }
 
-impl Tally {
+impl RoutingStats {
     fn add(&mut self, request: &Hostile, judged: Result<u16, String>, took: Duration) {
         if took > self.slowest {
             self.slowest = took;
@@ -82,9 +82,13 @@ impl Tally {
 
 /// Sends requests, some side by side, asks in between what is known, and panics if anything is
 /// answered wrongly or the engine died.
-async fn survive(what: &str, agent: &Agent, requests: impl Iterator<Item = Hostile>) -> Tally {
+async fn survive(
+    what: &str,
+    agent: &Agent,
+    requests: impl Iterator<Item = Hostile>,
+) -> RoutingStats {
     let begun = Instant::now();
-    let mut tally = Tally::default();
+    let mut tally = RoutingStats::default();
     let mut requests = requests.peekable();
     while requests.peek().is_some() {
         let some: Vec<Hostile> = requests.by_ref().take(CANARY_EVERY).collect();
@@ -104,7 +108,7 @@ async fn survive(what: &str, agent: &Agent, requests: impl Iterator<Item = Hosti
         );
         unharmed(agent).await;
     }
-    let Tally { served, refused, slowest, slow, .. } = &tally;
+    let RoutingStats { served, refused, slowest, slow, .. } = &tally;
     let took = begun.elapsed();
     eprintln!("{what}: {served} served, {refused} refused in {took:.1?}");
     eprintln!("  the slowest took {slowest:.1?}: {slow}");

@@ -9,11 +9,11 @@ use std::time::Duration;
 use fleet_tests::mock_node::healthy;
 use flotilla_gateway::scheduler::charge::{ActualWork, Charge};
 use flotilla_gateway::scheduler::cost::Size;
-use flotilla_gateway::scheduler::fleet::{Attempt, Outcome, Seek};
+use flotilla_gateway::scheduler::fleet::{EngineId, Outcome, RouteConstraints};
 use flotilla_gateway::scheduler::prefix_index::Prefix;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::routing::Policy;
-use flotilla_gateway::scheduler::{Binding, Broker, Used, Want};
+use flotilla_gateway::scheduler::{Binding, Scheduler, SlotRequest, Used};
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::limits::{Bounds, Share};
 use inference_protocol::fleet::{ModelStatus, NodeStatus};
@@ -52,7 +52,7 @@ pub struct Tenant {
 struct Request {
     tenant: usize,
     number: usize,
-    seek: Seek,
+    constraints: RouteConstraints,
     charge: Option<Charge>,
 }
 
@@ -68,7 +68,7 @@ struct Running {
 struct Run<'a> {
     tenants: &'a [Tenant],
     corrects: bool,
-    broker: Broker<usize>,
+    scheduler: Scheduler<usize>,
     waiting: HashMap<TicketId, Request>,
     running: HashMap<u64, Running>,
     ends: BinaryHeap<Reverse<(u64, u64)>>,
@@ -81,14 +81,14 @@ struct Run<'a> {
 /// Seconds of slots that each tenant gets, with or without corrections of the estimates.
 pub fn play(tenants: &[Tenant], corrects: bool, until: f64) -> Vec<f64> {
     let bounds = Bounds::new(usize::MAX, usize::MAX);
-    let mut broker = Broker::new(bounds, Policy::default());
+    let mut scheduler = Scheduler::new(bounds, Policy::default());
     for node in 0..NODES {
-        broker.fleet.add(node, status(node), Duration::ZERO);
+        scheduler.fleet.add(node, status(node), Duration::ZERO);
     }
     let (waiting, running, ends) = (HashMap::new(), HashMap::new(), BinaryHeap::new());
     let seconds = vec![0.0; tenants.len()];
     let mut run =
-        Run { tenants, corrects, broker, waiting, running, ends, made: 0, jobs: 0, seconds };
+        Run { tenants, corrects, scheduler, waiting, running, ends, made: 0, jobs: 0, seconds };
     for tenant in (0..tenants.len()).flat_map(|tenant| [tenant; BACKLOG]) {
         run.ask(tenant, 0.0);
     }
@@ -107,12 +107,17 @@ pub fn play(tenants: &[Tenant], corrects: bool, until: f64) -> Vec<f64> {
 impl Run<'_> {
     fn ask(&mut self, tenant: usize, now: f64) {
         self.made += 1;
-        let request = Request { tenant, number: self.made, seek: Seek::default(), charge: None };
+        let request = Request {
+            tenant,
+            number: self.made,
+            constraints: RouteConstraints::default(),
+            charge: None,
+        };
         self.line_up(request, now);
     }
 
     fn line_up(&mut self, request: Request, now: f64) {
-        let want = Want {
+        let want = SlotRequest {
             model: "m",
             tenant: self.tenants[request.tenant].name,
             share: Share::default(),
@@ -120,16 +125,16 @@ impl Run<'_> {
             size: &Size::new(500, None, 1),
             bytes: 500,
             prefix: &Prefix::default(),
-            seek: &request.seek,
+            constraints: &request.constraints,
         };
-        let id = self.broker.ask(&want, Duration::MAX, Duration::from_secs_f64(now));
+        let id = self.scheduler.ask(&want, Duration::MAX, Duration::from_secs_f64(now));
         self.waiting.insert(id.expect("the queue has no bounds here"), request);
     }
 
     fn bind(&mut self, now: f64) {
-        while let Some(mut binding) = self.broker.bind(Duration::from_secs_f64(now)) {
+        while let Some(mut binding) = self.scheduler.bind(Duration::from_secs_f64(now)) {
             let mut request = self.waiting.remove(&binding.id).unwrap();
-            let is_first = request.seek.tried.is_empty();
+            let is_first = request.constraints.tried.is_empty();
             assert_eq!(binding.charge.is_some(), is_first, "a request is charged once");
             request.charge = request.charge.or(binding.charge.take());
             let Tenant { answer, ends, .. } = self.tenants[request.tenant];
@@ -152,8 +157,11 @@ impl Run<'_> {
         let completion = if is_half { answer / 2 } else { answer };
         let usage = Usage { prompt: PROMPT, completion, cached: 0 };
         if is_half && ends == Ends::HalfRetried {
-            self.broker.release(&binding, Outcome::Unknown, now);
-            request.seek.tried.push(Attempt { endpoint: binding.endpoint, engine_restarts: 0 });
+            self.scheduler.release(&binding, Outcome::Unknown, now);
+            request
+                .constraints
+                .tried
+                .push(EngineId { endpoint: binding.endpoint, engine_restarts: 0 });
             return self.line_up(request, ended);
         }
         // What nodes lose is nobody's.
@@ -161,12 +169,12 @@ impl Run<'_> {
         if !is_half {
             let first = Duration::from_secs_f64(since + PROMPT as f64 * PREFILL);
             let used = Used { usage, answers: 1, first: Some(first) };
-            self.broker.learn(&binding, &Size::new(500, None, 1), &used, now);
+            self.scheduler.learn(&binding, &Size::new(500, None, 1), &used, now);
         }
         let outcome = if is_half { Outcome::Unknown } else { Outcome::Answered };
-        self.broker.release(&binding, outcome, now);
+        self.scheduler.release(&binding, outcome, now);
         if let Some(charge) = request.charge.filter(|_| self.corrects) {
-            self.broker.correct(&charge, &binding.model, ActualWork::Tokens(usage));
+            self.scheduler.correct(&charge, &binding.model, ActualWork::Tokens(usage));
         }
     }
 }

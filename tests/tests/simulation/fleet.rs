@@ -11,12 +11,12 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
 use flotilla_gateway::scheduler::cost::Size;
-use flotilla_gateway::scheduler::fleet::{Outcome, Seek};
+use flotilla_gateway::scheduler::fleet::{Outcome, RouteConstraints};
 use flotilla_gateway::scheduler::prefix_index::Prefix;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::routing::Policy;
-use flotilla_gateway::scheduler::routing_stats::Tally;
-use flotilla_gateway::scheduler::{Binding, Broker, Used, Want};
+use flotilla_gateway::scheduler::routing_stats::RoutingStats;
+use flotilla_gateway::scheduler::{Binding, Scheduler, SlotRequest, Used};
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::limits::{Bounds, Share};
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
@@ -188,9 +188,9 @@ impl Scene {
 
     /// How long turns waited for a slot, and should have waited by what the gateway foretold; and
     /// what it says of that.
-    pub fn foretold(&self, policy: Policy) -> (Vec<(f64, f64)>, Tally) {
+    pub fn foretold(&self, policy: Policy) -> (Vec<(f64, f64)>, RoutingStats) {
         let run = self.run(Router::Flotilla(policy));
-        (run.foretold, run.broker.tally)
+        (run.foretold, run.scheduler.stats)
     }
 
     fn run(&self, router: Router) -> Run<'_> {
@@ -235,7 +235,7 @@ struct Run<'a> {
     ends: BinaryHeap<Reverse<End>>,
     waits: Vec<f64>,
     turn_of_node: usize,
-    broker: Broker<usize>,
+    scheduler: Scheduler<usize>,
     /// Turns that wait, and how long they should.
     waiting: HashMap<TicketId, (usize, Option<f64>)>,
     /// Turns that have a slot, and what the gateway learns of them in the end.
@@ -251,9 +251,9 @@ impl<'a> Run<'a> {
             Router::PlainRoundRobin | Router::PlainLeastConnections => Policy::default(),
         };
         let bounds = Bounds::new(usize::MAX, usize::MAX);
-        let mut broker = Broker::new(bounds, policy);
+        let mut scheduler = Scheduler::new(bounds, policy);
         for (number, node) in scene.nodes.iter().enumerate() {
-            broker.fleet.add(number, status(number, node), Duration::ZERO);
+            scheduler.fleet.add(number, status(number, node), Duration::ZERO);
         }
         Self {
             scene,
@@ -262,7 +262,7 @@ impl<'a> Run<'a> {
             ends: BinaryHeap::new(),
             waits: Vec::new(),
             turn_of_node: 0,
-            broker,
+            scheduler,
             waiting: HashMap::new(),
             bound: HashMap::new(),
             foretold: Vec::new(),
@@ -314,8 +314,8 @@ impl<'a> Run<'a> {
         if let Router::Flotilla(_) = self.router {
             let (binding, used) = self.bound.remove(&end.turn).unwrap();
             let (size, now) = (self.size(end.turn), Duration::from_secs_f64(end.at()));
-            self.broker.learn(&binding, &size, &used, now);
-            self.broker.release(&binding, Outcome::Answered, now);
+            self.scheduler.learn(&binding, &size, &used, now);
+            self.scheduler.release(&binding, Outcome::Answered, now);
             return self.bind(end.at());
         }
         if let Some(next) = self.nodes[end.node].waiting.pop_front() {
@@ -336,7 +336,7 @@ impl<'a> Run<'a> {
         let mut body = vec![b's'; SYSTEM_TOKENS as usize * TOKEN_BYTES];
         let said = (turn.prompt - SYSTEM_TOKENS) as usize * TOKEN_BYTES;
         body.extend(turn.conversation.to_le_bytes().into_iter().cycle().take(said));
-        let want = Want {
+        let want = SlotRequest {
             model: "m",
             tenant: &tenant,
             share: Share::default(),
@@ -344,21 +344,22 @@ impl<'a> Run<'a> {
             size: &self.size(number),
             bytes: body.len(),
             prefix: &Prefix::new(&tenant, &body),
-            seek: &Seek::default(),
+            constraints: &RouteConstraints::default(),
         };
         let now = Duration::from_secs_f64(turn.at);
-        let wait = self.broker.expected_wait(&want, now).map(|wait| wait.as_secs_f64());
-        let id = self.broker.ask(&want, Duration::MAX, now).expect("the queue has no bounds here");
+        let wait = self.scheduler.expected_wait(&want, now).map(|wait| wait.as_secs_f64());
+        let id =
+            self.scheduler.ask(&want, Duration::MAX, now).expect("the queue has no bounds here");
         self.waiting.insert(id, (number, wait));
     }
 
     /// What the gateway's dispatcher does.
     fn bind(&mut self, now: f64) {
-        while let Some(binding) = self.broker.bind(Duration::from_secs_f64(now)) {
+        while let Some(binding) = self.scheduler.bind(Duration::from_secs_f64(now)) {
             let (number, wait) = self.waiting.remove(&binding.id).unwrap();
             let waited = now - self.scene.turns[number].at;
             self.foretold.extend(wait.map(|wait| (waited, wait)));
-            let node = self.broker.fleet.endpoint(binding.endpoint).unwrap().link;
+            let node = self.scheduler.fleet.endpoint(binding.endpoint).unwrap().link;
             let used = self.start(number, node, now);
             self.bound.insert(number, (binding, used));
         }
@@ -367,7 +368,7 @@ impl<'a> Run<'a> {
     fn waits(mut self) -> Waits {
         assert_eq!(self.waits.len(), self.scene.turns.len(), "everybody is answered once");
         assert!(self.nodes.iter().all(|node| node.running == 0 && node.waiting.is_empty()));
-        assert_eq!((self.broker.depth(), self.broker.fleet.totals().leases), (0, 0));
+        assert_eq!((self.scheduler.depth(), self.scheduler.fleet.totals().leases), (0, 0));
         self.waits.sort_by(f64::total_cmp);
         let mean = self.waits.iter().sum::<f64>() / self.waits.len() as f64;
         Waits { mean, p95: self.waits[self.waits.len() * 95 / 100] }

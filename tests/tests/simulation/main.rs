@@ -78,8 +78,8 @@ fn the_other_policies_are_no_worse_than_a_plain_proxy() {
 fn wait_errors(load: f64, seed: u64) -> [f64; 3] {
     let mut scene = Scene::new(50, load, 600.0, seed);
     scene.limits_are_told = false;
-    let (mut waits, tally) = scene.foretold(Policy::default());
-    let [right, long, short] = Forecast::ALL.map(|forecast| tally.forecasts(forecast));
+    let (mut waits, stats) = scene.foretold(Policy::default());
+    let [right, long, short] = Forecast::ALL.map(|forecast| stats.forecasts(forecast));
     assert_eq!(waits.len() as u64, right + long + short);
     waits.retain(|(waited, _)| *waited > 1.0);
     assert!(waits.len() > 1_000, "seed {seed}: only {} wait", waits.len());

@@ -1,4 +1,4 @@
-//! Storms in simulated time: the gateway's real cores (broker, pursuit, progress) and real engine
+//! Storms in simulated time: the gateway's real cores (scheduler, pursuit, progress) and real engine
 //! schedulers on the fake model, with nodes that crash, freeze, drain, lie and lose their link,
 //! operators who cordon them and configure the gateway anew, clients that leave, requests that kill
 //! engines, and clocks that jump. What must hold is checked all the time. Everything is a function

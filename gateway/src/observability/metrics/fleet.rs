@@ -53,7 +53,7 @@ fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
         &["result"],
     )?;
     for forecast in Forecast::ALL {
-        let count = overview.tally.forecasts(forecast);
+        let count = overview.stats.forecasts(forecast);
         forecasts.with_label_values(&[forecast.name()]).inc_by(count);
     }
     let help = "Slots that this gateway holds, anywhere.";
@@ -93,7 +93,7 @@ fn decisions(maker: &mut Maker, overview: &Overview) -> Result<()> {
     )?;
     for policy in Policy::ALL {
         for reason in Reason::ALL {
-            let count = overview.tally.decisions(policy, reason);
+            let count = overview.stats.decisions(policy, reason);
             if count > 0 || policy == overview.policy {
                 made.with_label_values(&[policy.name(), reason.name()]).inc_by(count);
             }
@@ -106,7 +106,7 @@ fn decisions(maker: &mut Maker, overview: &Overview) -> Result<()> {
         &["result"],
     )?;
     for lookup in Lookup::ALL {
-        lookups.with_label_values(&[lookup.name()]).inc_by(overview.tally.lookups(lookup));
+        lookups.with_label_values(&[lookup.name()]).inc_by(overview.stats.lookups(lookup));
     }
     let ejections = maker.counters(
         "gateway_ejections_total",

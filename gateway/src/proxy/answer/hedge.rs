@@ -90,10 +90,10 @@ impl Answer {
 
     /// A slot of another node that idles, if one more attempt is affordable.
     fn rival(&self, tried: &At) -> Option<Metered> {
-        let mut seek = self.pursuit.seek_beyond(tried);
-        seek.external = External::Never;
+        let mut constraints = self.pursuit.seek_beyond(tried);
+        constraints.external = External::Never;
         let dispatcher = &self.gateway.dispatcher;
-        let rival = dispatcher.at_once(&self.admitted.want(&seek))?;
+        let rival = dispatcher.at_once(&self.admitted.want(&constraints))?;
         dispatcher.may_retry().then(|| self.metered(rival))
     }
 }

@@ -72,7 +72,7 @@ impl Line {
 
 /// What an answered request took of a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Took {
+pub struct Observation {
     /// Tokens.
     pub usage: Usage,
     /// Its answers.
@@ -85,7 +85,7 @@ pub struct Took {
     pub busy: f64,
 }
 
-impl Took {
+impl Observation {
     /// Tokens of its prompt that were computed.
     pub fn prompt(&self) -> f64 {
         self.usage.prompt.saturating_sub(self.usage.cached) as f64
@@ -110,7 +110,7 @@ pub struct Pace {
 impl Pace {
     /// Learns from a request. Where its first token was not seen, what is known of prompts is
     /// taken off.
-    pub fn observe(&mut self, took: &Took) {
+    pub fn observe(&mut self, took: &Observation) {
         let (prompt, answer, held) = (took.prompt(), took.answer(), took.held.as_secs_f64());
         self.seen = self.seen.saturating_add(1);
         if answer < 1.0 {
@@ -161,13 +161,13 @@ mod tests {
 
     /// A node that computes 100 tokens of a prompt in a second, and writes 10 alone, half as many
     /// for each beside two others.
-    fn took(prompt: u64, completion: u64, busy: f64) -> Took {
+    fn took(prompt: u64, completion: u64, busy: f64) -> Observation {
         let usage = Usage { prompt: prompt + 7, completion, cached: 7 };
         let first = prompt as f64 / 100.0;
         let token = 0.1 * (1.0 + (busy - 1.0) / 2.0);
         let held = Duration::from_secs_f64(first + token * (completion as f64 - 1.0));
         let first = Some(Duration::from_secs_f64(first));
-        Took { usage, answers: 1, first, held, busy }
+        Observation { usage, answers: 1, first, held, busy }
     }
 
     #[test]
@@ -195,13 +195,13 @@ mod tests {
     #[test]
     fn answers_without_a_first_token_and_prompts_without_an_answer_count_too() {
         let mut pace = Pace::default();
-        let whole = Took { first: None, held: Duration::from_secs(3), ..took(100, 20, 1.0) };
+        let whole = Observation { first: None, held: Duration::from_secs(3), ..took(100, 20, 1.0) };
         pace.observe(&whole);
         let seconds = pace.seconds(100.0, 20.0, 1.0).unwrap();
         assert!((seconds - 3.0).abs() < 1e-9, "{seconds}: by what is assumed");
         let mut pace = Pace::default();
         let usage = Usage { completion: 0, ..whole.usage };
-        pace.observe(&Took { usage, ..whole });
+        pace.observe(&Observation { usage, ..whole });
         assert_eq!(pace.seconds(200.0, 0.0, 1.0), Some(6.0));
     }
 
@@ -210,7 +210,8 @@ mod tests {
         let mut pace = Pace::default();
         (0..50).for_each(|_| pace.observe(&took(10, 11, 1.0)));
         let slow = took(10, 11, 1.0);
-        let slow = Took { held: slow.held * 3, first: slow.first.map(|first| first * 3), ..slow };
+        let slow =
+            Observation { held: slow.held * 3, first: slow.first.map(|first| first * 3), ..slow };
         (0..50).for_each(|_| pace.observe(&slow));
         assert!((2.9..3.1).contains(&(pace.seconds(0.0, 10.0, 1.0).unwrap())));
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{EndpointId, Fleet, Seek};
+use super::{EndpointId, Fleet, RouteConstraints};
 use crate::scheduler::routing::{Candidate, Policy, choose};
 
 /// What an endpoint is chosen by, beside what is known of the endpoints.
@@ -30,9 +30,14 @@ pub(super) const CONTENDERS_MAX: usize = 32;
 
 impl<L> Fleet<L> {
     /// The node for a request for `model`, of those that have a free slot and suit it.
-    pub fn pick(&self, model: &str, seek: &Seek, choice: Choice<'_>) -> Option<EndpointId> {
+    pub fn pick(
+        &self,
+        model: &str,
+        constraints: &RouteConstraints,
+        choice: Choice<'_>,
+    ) -> Option<EndpointId> {
         let open = self.index.of(model)?.open();
-        let suits = |id: EndpointId| self.candidate(id, model, seek, &choice);
+        let suits = |id: EndpointId| self.candidate(id, model, constraints, &choice);
         let candidates = match choice.policy {
             Policy::LeastConnections => {
                 let held = choice.held.iter().filter_map(|(id, _)| suits(*id)).collect();
@@ -47,12 +52,12 @@ impl<L> Fleet<L> {
     pub fn pick_since(
         &self,
         model: &str,
-        seek: &Seek,
+        constraints: &RouteConstraints,
         choice: Choice<'_>,
         change: u64,
     ) -> Option<EndpointId> {
         let changed = self.changes.since(change);
-        let candidates = changed.filter_map(|id| self.candidate(id, model, seek, &choice));
+        let candidates = changed.filter_map(|id| self.candidate(id, model, constraints, &choice));
         choose(choice.policy, &candidates.collect::<Vec<_>>(), choice.seed)
     }
 
@@ -67,15 +72,15 @@ impl<L> Fleet<L> {
         &self,
         id: EndpointId,
         model: &str,
-        seek: &Seek,
+        constraints: &RouteConstraints,
         choice: &Choice<'_>,
     ) -> Option<Candidate<EndpointId>> {
         #[cfg(test)]
         self.looks.set(self.looks.get() + 1);
         let endpoint = self.endpoints.get(&id).filter(|e| e.has_free_slot())?;
         let suits = endpoint.external.is_none()
-            && endpoint.suits(model, seek)
-            && !endpoint.has_failed(id, &seek.tried);
+            && endpoint.suits(model, constraints)
+            && !endpoint.has_failed(id, &constraints.tried);
         suits.then(|| endpoint.candidate(id, choice.held_by(id), choice.now))
     }
 }

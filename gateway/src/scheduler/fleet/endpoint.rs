@@ -8,7 +8,7 @@ use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 use super::external::Terms;
 use super::figures::Part;
 use super::health::Health;
-use crate::scheduler::cost::pace::{Pace, Took};
+use crate::scheduler::cost::pace::{Observation, Pace};
 use crate::scheduler::routing::Candidate;
 use crate::types::external::External;
 
@@ -18,7 +18,7 @@ pub type EndpointId = u64;
 /// An endpoint that failed a request, with the engine that it had then: one that has started
 /// its engine again may be asked again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
+pub struct EngineId {
     /// Which endpoint.
     pub endpoint: EndpointId,
     /// Its engine's restarts at the time.
@@ -27,9 +27,9 @@ pub struct Attempt {
 
 /// What an endpoint must be for a request, beside serving its model.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Seek {
+pub struct RouteConstraints {
     /// Attempts that failed: it is none of these.
-    pub tried: Vec<Attempt>,
+    pub tried: Vec<EngineId>,
     /// For an answer that goes on: it serves the model file that the answer began with, with as
     /// large a context.
     pub origin: Option<Arc<ModelStatus>>,
@@ -37,7 +37,7 @@ pub struct Seek {
     pub external: External,
 }
 
-impl Seek {
+impl RouteConstraints {
     fn takes(&self, model: &ModelStatus) -> bool {
         self.origin.as_ref().is_none_or(|origin| {
             origin.digest == model.digest && origin.context_tokens <= model.context_tokens
@@ -129,7 +129,7 @@ impl<L> Endpoint<L> {
     }
 
     /// It took that for a request.
-    pub(super) fn learn(&mut self, model: &Arc<ModelStatus>, took: &Took) {
+    pub(super) fn learn(&mut self, model: &Arc<ModelStatus>, took: &Observation) {
         // A model that has changed is another one.
         let Self { paces, models, .. } = self;
         paces.retain(|(of, _)| models.contains(of));
@@ -169,9 +169,9 @@ impl<L> Endpoint<L> {
         self.leases
     }
 
-    pub(super) fn suits(&self, model: &str, seek: &Seek) -> bool {
-        let may = self.external.is_none() || seek.external != External::Never;
-        may && self.model(model).is_some_and(|model| seek.takes(model))
+    pub(super) fn suits(&self, model: &str, constraints: &RouteConstraints) -> bool {
+        let may = self.external.is_none() || constraints.external != External::Never;
+        may && self.model(model).is_some_and(|model| constraints.takes(model))
     }
 
     /// Busy slots as far as we know.
@@ -179,8 +179,8 @@ impl<L> Endpoint<L> {
         self.status.slots_busy_elsewhere.saturating_add(self.leases)
     }
 
-    pub(super) fn has_failed(&self, id: EndpointId, tried: &[Attempt]) -> bool {
-        tried.contains(&Attempt { endpoint: id, engine_restarts: self.status.engine_restarts })
+    pub(super) fn has_failed(&self, id: EndpointId, tried: &[EngineId]) -> bool {
+        tried.contains(&EngineId { endpoint: id, engine_restarts: self.status.engine_restarts })
     }
 
     pub(super) fn has_free_slot(&self) -> bool {

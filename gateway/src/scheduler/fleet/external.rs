@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use inference_protocol::fleet::NodeStatus;
 
-use super::{Endpoint, EndpointId, Fleet, Seek};
+use super::{Endpoint, EndpointId, Fleet, RouteConstraints};
 use crate::access::spend::Prices;
 
 /// On which terms an external endpoint serves.
@@ -46,7 +46,7 @@ impl<L> Fleet<L> {
     pub fn pick_external(
         &self,
         model: &str,
-        seek: &Seek,
+        constraints: &RouteConstraints,
         may_pay: impl Fn(&str, &Prices) -> bool,
     ) -> Option<EndpointId> {
         let all = self.externals.of(model)?.all();
@@ -54,8 +54,8 @@ impl<L> Fleet<L> {
             let endpoint = self.endpoints.get(&id)?;
             let terms = endpoint.external?;
             let suits = endpoint.has_free_slot()
-                && endpoint.suits(model, seek)
-                && !endpoint.has_failed(id, &seek.tried)
+                && endpoint.suits(model, constraints)
+                && !endpoint.has_failed(id, &constraints.tried)
                 && may_pay(&endpoint.status.node, &terms.prices);
             let room = f64::from(endpoint.status.slots) * f64::from(terms.weight);
             suits.then(|| (f64::from(endpoint.busy() + 1) / room, endpoint.last_claim, id))

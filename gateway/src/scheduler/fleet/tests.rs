@@ -26,9 +26,9 @@ fn status(node: &str, state: NodeState, elsewhere: u32) -> NodeStatus {
     }
 }
 
-fn claim<L>(fleet: &mut Fleet<L>, seek: &Seek, seed: u64) -> Option<EndpointId> {
+fn claim<L>(fleet: &mut Fleet<L>, constraints: &RouteConstraints, seed: u64) -> Option<EndpointId> {
     let choice = Choice { policy: Policy::default(), held: &[], now: NOW, seed };
-    let id = fleet.pick("m", seek, choice)?;
+    let id = fleet.pick("m", constraints, choice)?;
     fleet.claim(id);
     Some(id)
 }
@@ -47,19 +47,22 @@ fn slots_are_claimed_up_to_the_capacity_and_spread() {
     let (a, _) = fleet.add("a", ready("a"), NOW);
     let (b, _) = fleet.add("b", ready("b"), NOW);
     let mut claims: Vec<_> =
-        (0..4).map(|i| claim(&mut fleet, &Seek::default(), i).unwrap()).collect();
+        (0..4).map(|i| claim(&mut fleet, &RouteConstraints::default(), i).unwrap()).collect();
     claims.sort_unstable();
     assert_eq!(claims, [a, a, b, b]);
-    assert_eq!(claim(&mut fleet, &Seek::default(), 0), None);
+    assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), None);
     assert!(!fleet.is_any_open());
     assert_eq!(slots_of(&fleet, "m"), 4);
     assert!(fleet.release(b, Outcome::Unknown, NOW));
     assert!(fleet.is_open("m") && fleet.is_any_open());
-    assert_eq!(claim(&mut fleet, &Seek::default(), 0), Some(b));
+    assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), Some(b));
 }
 
-fn has_tried(endpoint: EndpointId) -> Seek {
-    Seek { tried: vec![Attempt { endpoint, engine_restarts: 0 }], ..Seek::default() }
+fn has_tried(endpoint: EndpointId) -> RouteConstraints {
+    RouteConstraints {
+        tried: vec![EngineId { endpoint, engine_restarts: 0 }],
+        ..RouteConstraints::default()
+    }
 }
 
 #[test]
@@ -67,25 +70,25 @@ fn an_answer_goes_on_with_the_same_model_file_only() {
     let mut fleet = Fleet::default();
     let (a, _) = fleet.add("a", ready("a"), NOW);
     let origin = fleet.endpoint(a).unwrap().model("m").cloned();
-    let seek = Seek { origin, ..has_tried(a) };
+    let constraints = RouteConstraints { origin, ..has_tried(a) };
     let mut other = ready("b");
     other.models[0].digest = "other".into();
     fleet.add("b", other, NOW);
     let mut smaller = ready("c");
     smaller.models[0].context_tokens = 7;
     fleet.add("c", smaller, NOW);
-    assert_eq!(claim(&mut fleet, &seek, 0), None);
-    assert!(fleet.all_have_failed("m", &seek));
+    assert_eq!(claim(&mut fleet, &constraints, 0), None);
+    assert!(fleet.all_have_failed("m", &constraints));
     let (d, _) = fleet.add("d", ready("d"), NOW);
-    assert_eq!(claim(&mut fleet, &seek, 0), Some(d));
+    assert_eq!(claim(&mut fleet, &constraints, 0), Some(d));
 }
 
 #[test]
 fn requests_of_others_count_as_load() {
     let mut fleet = Fleet::default();
     let (a, _) = fleet.add("a", status("a", NodeState::Ready, 1), NOW);
-    assert_eq!(claim(&mut fleet, &Seek::default(), 0), Some(a));
-    assert_eq!(claim(&mut fleet, &Seek::default(), 0), None);
+    assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), Some(a));
+    assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), None);
 }
 
 #[test]
@@ -118,7 +121,7 @@ fn a_tried_endpoint_with_a_new_engine_may_be_chosen() {
 fn a_node_that_comes_back_starts_at_zero_and_old_leases_do_not_touch_it() {
     let mut fleet = Fleet::default();
     let (old, _) = fleet.add("old link", ready("a"), NOW);
-    claim(&mut fleet, &Seek::default(), 0);
+    claim(&mut fleet, &RouteConstraints::default(), 0);
     let (new, replaced) = fleet.add("new link", ready("a"), NOW);
     assert_eq!(replaced, Some("old link"));
     assert_eq!(fleet.totals().leases, 0);
@@ -129,21 +132,27 @@ fn a_node_that_comes_back_starts_at_zero_and_old_leases_do_not_touch_it() {
 #[test]
 fn only_ready_nodes_are_routable_and_their_models_are_remembered() {
     let mut fleet = Fleet::default();
-    assert_eq!(fleet.outlook("m", External::Never, NOW), Outlook::NoNode);
+    assert_eq!(fleet.outlook("m", External::Never, NOW), Availability::NoNode);
     let (a, _) = fleet.add("a", ready("a"), NOW);
-    assert_eq!(fleet.outlook("m", External::Never, NOW), Outlook::Served);
-    assert_eq!(fleet.outlook("x", External::Never, NOW), Outlook::UnknownModel);
+    assert_eq!(fleet.outlook("m", External::Never, NOW), Availability::Served);
+    assert_eq!(fleet.outlook("x", External::Never, NOW), Availability::UnknownModel);
     assert_eq!(fleet.observe(a, status("a", NodeState::Restarting, 0), NOW), Some(true));
-    assert_eq!(claim(&mut fleet, &Seek::default(), 0), None);
+    assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), None);
     assert_eq!(
         fleet.outlook("m", External::Never, NOW),
-        Outlook::Served,
+        Availability::Served,
         "its engine will be back"
     );
     assert_eq!(fleet.models().next(), None);
     fleet.remove(a, NOW);
-    assert_eq!(fleet.outlook("m", External::Never, NOW + Duration::from_secs(29)), Outlook::Served);
-    assert_eq!(fleet.outlook("m", External::Never, NOW + Duration::from_secs(31)), Outlook::NoNode);
+    assert_eq!(
+        fleet.outlook("m", External::Never, NOW + Duration::from_secs(29)),
+        Availability::Served
+    );
+    assert_eq!(
+        fleet.outlook("m", External::Never, NOW + Duration::from_secs(31)),
+        Availability::NoNode
+    );
 }
 
 /// Failures in a row that eject an endpoint.
@@ -160,7 +169,10 @@ fn who_fails_again_and_again_is_sent_nothing_until_a_request_of_ours_is_answered
     let (a, _) = fleet.add("a", ready("a"), NOW);
     let (b, _) = fleet.add("b", ready("b"), NOW);
     fail(&mut fleet, a);
-    assert_eq!((0..2).filter_map(|i| claim(&mut fleet, &Seek::default(), i)).next(), Some(b));
+    assert_eq!(
+        (0..2).filter_map(|i| claim(&mut fleet, &RouteConstraints::default(), i)).next(),
+        Some(b)
+    );
     assert_eq!(fleet.totals().ejected, 1);
     assert!(fleet.claim_probes(NOW + Duration::from_secs(4), None).is_empty());
     let later = NOW + Duration::from_secs(5);
@@ -168,7 +180,7 @@ fn who_fails_again_and_again_is_sent_nothing_until_a_request_of_ours_is_answered
     assert!(fleet.claim_probes(later, None).is_empty(), "one at a time");
     assert!(fleet.release(a, Outcome::Answered, later));
     assert_eq!(fleet.totals().ejected, 0);
-    assert_eq!(claim(&mut fleet, &Seek::default(), 0), Some(a));
+    assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), Some(a));
 }
 
 #[test]
@@ -229,7 +241,11 @@ fn at_most_half_of_a_models_endpoints_are_out() {
     let mut alone = Fleet::default();
     let (only, _) = alone.add("a", ready("a"), NOW);
     fail(&mut alone, only);
-    assert_eq!(claim(&mut alone, &Seek::default(), 0), Some(only), "the last one stays");
+    assert_eq!(
+        claim(&mut alone, &RouteConstraints::default(), 0),
+        Some(only),
+        "the last one stays"
+    );
 }
 
 #[test]
@@ -240,9 +256,10 @@ fn a_slow_node_counts_as_busier() {
     (0..20).for_each(|_| assert!(!fleet.paced(a, 0.1, NOW)));
     (0..20).for_each(|_| assert!(!fleet.paced(a, 0.5, NOW)));
     // With equal shares, and even with one more, the other one is chosen.
-    assert_eq!(claim(&mut fleet, &Seek::default(), 0), Some(b));
+    assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), Some(b));
     assert_eq!(fleet.endpoint(a).unwrap().health.penalty(), 0.5);
-    let mut order: Vec<_> = (0..3).filter_map(|i| claim(&mut fleet, &Seek::default(), i)).collect();
+    let mut order: Vec<_> =
+        (0..3).filter_map(|i| claim(&mut fleet, &RouteConstraints::default(), i)).collect();
     order.sort_unstable();
     assert_eq!(order, [a, a, b], "it is not kept idle");
 }
@@ -320,7 +337,7 @@ proptest::proptest! {
         }
         let held: Vec<_> = held.into_iter().map(|(i, part)| (i as u64 + 1, part)).collect();
         let choice = Choice { policy: Policy::LeastConnections, held: &held, now: NOW, seed: 3 };
-        let chosen = fleet.pick("m", &Seek::default(), choice).unwrap();
+        let chosen = fleet.pick("m", &RouteConstraints::default(), choice).unwrap();
         let load = |id: EndpointId| {
             fleet.endpoint(id).unwrap().candidate(id, choice.held_by(id), NOW).load()
         };
@@ -341,17 +358,18 @@ fn external_endpoints_share_requests_by_slots_and_weight_and_nodes_do_not_count_
     let mut fleet = Fleet::default();
     external(&mut fleet, "small", 2, 1);
     external(&mut fleet, "large", 2, 3);
-    let seek = Seek { external: External::Overflow, ..Seek::default() };
+    let constraints =
+        RouteConstraints { external: External::Overflow, ..RouteConstraints::default() };
     let mut names = Vec::new();
-    while let Some(id) = fleet.pick_external("m", &seek, |_, _| true) {
+    while let Some(id) = fleet.pick_external("m", &constraints, |_, _| true) {
         fleet.claim(id);
         names.push(fleet.endpoint(id).unwrap().link);
     }
     assert_eq!(names, ["large", "large", "small", "small"], "3 to 1, as long as there are slots");
-    assert_eq!(fleet.pick_external("m", &Seek::default(), |_, _| true), None);
+    assert_eq!(fleet.pick_external("m", &RouteConstraints::default(), |_, _| true), None);
     assert!(fleet.is_external_only("m") && !fleet.is_open("m"));
-    assert_eq!(fleet.outlook("m", External::Overflow, NOW), Outlook::Served);
-    assert_eq!(fleet.outlook("m", External::Never, NOW), Outlook::NoNode);
+    assert_eq!(fleet.outlook("m", External::Overflow, NOW), Availability::Served);
+    assert_eq!(fleet.outlook("m", External::Never, NOW), Availability::NoNode);
     assert_eq!((fleet.totals().nodes, fleet.totals().externals), (0, 2));
     fleet.add("a", ready("a"), NOW);
     assert!(!fleet.is_external_only("m") && slots_of(&fleet, "m") == 2);
@@ -363,10 +381,11 @@ fn what_cannot_be_paid_is_not_picked() {
     let mut fleet = Fleet::default();
     external(&mut fleet, "dear", 1, 9);
     external(&mut fleet, "cheap", 1, 1);
-    let seek = Seek { external: External::Prefer, ..Seek::default() };
-    let id = fleet.pick_external("m", &seek, |name, _| name != "dear").unwrap();
+    let constraints =
+        RouteConstraints { external: External::Prefer, ..RouteConstraints::default() };
+    let id = fleet.pick_external("m", &constraints, |name, _| name != "dear").unwrap();
     assert_eq!(fleet.endpoint(id).unwrap().link, "cheap");
-    assert_eq!(fleet.pick_external("m", &seek, |_, _| false), None);
+    assert_eq!(fleet.pick_external("m", &constraints, |_, _| false), None);
 }
 
 /// The sums as they are found by counting.
@@ -448,8 +467,8 @@ proptest::proptest! {
         let choice = Choice { policy: Policy::default(), held: &[], now: NOW, seed: 0 };
         let digest = "d".to_string();
         let origin = ModelStatus { id: "m1".into(), digest, context_tokens: 8, created: 0 };
-        let tried = vec![Attempt { endpoint: 1, engine_restarts: 0 }];
-        let seek = Seek { tried, origin: Some(Arc::new(origin)), ..Seek::default() };
+        let tried = vec![EngineId { endpoint: 1, engine_restarts: 0 }];
+        let constraints = RouteConstraints { tried, origin: Some(Arc::new(origin)), ..RouteConstraints::default() };
         let mut skipped = None;
         for (what, which, more) in what {
             let (listed, version) = (counted(&fleet).1, fleet.models_version());
@@ -459,9 +478,9 @@ proptest::proptest! {
             let kept: Vec<_> = fleet.models().map(|(id, t)| (id.to_string(), t)).collect();
             proptest::prop_assert!(models == listed || fleet.models_version() != version);
             proptest::prop_assert_eq!(kept, models);
-            let found = fleet.pick("m1", &seek, choice);
+            let found = fleet.pick("m1", &constraints, choice);
             if let Some(change) = skipped {
-                let since = fleet.pick_since("m1", &seek, choice, change);
+                let since = fleet.pick_since("m1", &constraints, choice, change);
                 proptest::prop_assert_eq!(since.is_some(), found.is_some());
             }
             skipped = found.is_none().then(|| fleet.last_change());

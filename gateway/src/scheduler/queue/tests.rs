@@ -9,8 +9,20 @@ use Class::{Batch, Interactive, Standard};
 fn ticket(id: TicketId, class: Class, tenant: &str, work: f64) -> Ticket<u32> {
     let (model, tenant) = ("m".into(), tenant.into());
     let (prefix, since) = (Prefix::default(), Duration::from_secs(id));
-    let (bytes, foretold, seek, is_retried) = (1, None, 0, false);
-    Ticket { id, model, tenant, class, work, bytes, prefix, since, foretold, seek, is_retried }
+    let (bytes, foretold, constraints, is_retried) = (1, None, 0, false);
+    Ticket {
+        id,
+        model,
+        tenant,
+        class,
+        work,
+        bytes,
+        prefix,
+        since,
+        foretold,
+        constraints,
+        is_retried,
+    }
 }
 
 fn queue(depth_max: usize) -> Queue<u32> {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_gateway::scheduler::attempt::{At, Pursuit, outcome_of};
-use flotilla_gateway::scheduler::fleet::{Attempt, EndpointId, Outcome, Seek};
+use flotilla_gateway::scheduler::fleet::{EndpointId, EngineId, Outcome, RouteConstraints};
 use flotilla_gateway::scheduler::prefix_index::Prefix;
 use flotilla_gateway::scheduler::progress::Progress;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::routing::Policy;
-use flotilla_gateway::scheduler::{Binding, Broker, Refused, Used, Want};
+use flotilla_gateway::scheduler::{Binding, Refused, Scheduler, SlotRequest, Used};
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::error::Error;
 use flotilla_gateway::types::external::External;
@@ -36,7 +36,7 @@ pub struct Sent {
 
 /// See the module.
 pub struct Gateway {
-    pub broker: Broker<usize>,
+    pub scheduler: Scheduler<usize>,
     pub requests: Vec<Request>,
     pub(super) tickets: HashMap<TicketId, usize>,
     /// What those cost that wait for their first slot.
@@ -67,7 +67,7 @@ impl Gateway {
     pub fn new(policy: Policy, bug: Bug) -> Self {
         let bounds = Bounds { has_tenants: true, ..Bounds::new(64, 1 << 20) };
         Self {
-            broker: Broker::new(bounds, policy),
+            scheduler: Scheduler::new(bounds, policy),
             requests: Vec::new(),
             tickets: HashMap::new(),
             works: HashMap::new(),
@@ -91,17 +91,17 @@ impl Gateway {
 
     pub fn join(&mut self, node: usize, status: NodeStatus, now: f64) -> EndpointId {
         let (state, name) = (status.state, status.node.clone());
-        let (id, _) = self.broker.fleet.add(node, status, at(now));
+        let (id, _) = self.scheduler.fleet.add(node, status, at(now));
         self.told.insert(id, state);
         if self.bug == Bug::ForgetCordon {
-            self.broker.fleet.uncordon(&name, |_| {});
+            self.scheduler.fleet.uncordon(&name, |_| {});
         }
         id
     }
 
     /// An operator lets a node get nothing new; if it is drained, what it has goes elsewhere.
     pub fn cordon(&mut self, node: usize, name: &str, is_drained: bool, now: f64) {
-        let Some(id) = self.broker.fleet.cordon(name) else { return };
+        let Some(id) = self.scheduler.fleet.cordon(name) else { return };
         self.cordoned.insert(node);
         let here: Vec<usize> = self.running_at(id).map(|(number, _)| number).collect();
         here.into_iter().filter(|_| is_drained).for_each(|number| self.look_elsewhere(number, now));
@@ -110,29 +110,29 @@ impl Gateway {
     /// An operator lets a node get requests again.
     pub fn uncordon(&mut self, node: usize, name: &str) {
         self.cordoned.remove(&node);
-        self.broker.fleet.uncordon(name, |_| {});
+        self.scheduler.fleet.uncordon(name, |_| {});
     }
 
     pub fn observe(&mut self, id: EndpointId, mut status: NodeStatus, now: f64) {
         self.told.insert(id, status.state);
         if self.bug == Bug::RouteToDraining && status.state == NodeState::Draining {
-            let was = self.broker.fleet.endpoint(id).map(|e| e.status.clone());
+            let was = self.scheduler.fleet.endpoint(id).map(|e| e.status.clone());
             status = was.unwrap_or(status);
         }
         if self.bug == Bug::FreeSlotsOverstated {
             status.slots += 1;
         }
         if self.bug == Bug::HeartbeatResetsCounters {
-            let leases = self.broker.fleet.endpoint(id).map_or(0, |e| e.leases());
+            let leases = self.scheduler.fleet.endpoint(id).map_or(0, |e| e.leases());
             let binding = self.running_at(id).next().map(|(_, r)| r.binding.clone());
             for _ in 0..leases {
                 if let Some(binding) = &binding {
-                    self.broker.release(binding, Outcome::Unknown, at(now));
+                    self.scheduler.release(binding, Outcome::Unknown, at(now));
                 }
             }
         }
         let leaves = status.state == NodeState::Draining;
-        self.broker.fleet.observe(id, status, at(now));
+        self.scheduler.fleet.observe(id, status, at(now));
         let here: Vec<usize> = self.running_at(id).map(|(number, _)| number).collect();
         here.into_iter().filter(|_| leaves).for_each(|number| self.look_elsewhere(number, now));
     }
@@ -144,8 +144,8 @@ impl Gateway {
             return;
         }
         let Some(here) = request.running().map(|running| running.at.clone()) else { return };
-        let seek = request.pursuit.seek_beyond(&here);
-        if let Ok(id) = self.line_up(number, &seek, now + RESUME, now) {
+        let constraints = request.pursuit.seek_beyond(&here);
+        if let Ok(id) = self.line_up(number, &constraints, now + RESUME, now) {
             self.requests[number].moving = Some((id, now + RESUME));
         }
     }
@@ -161,7 +161,7 @@ impl Gateway {
     pub fn lose(&mut self, id: EndpointId, now: f64) {
         self.told.remove(&id);
         if self.bug != Bug::RouteToLost {
-            self.broker.fleet.remove(id, at(now));
+            self.scheduler.fleet.remove(id, at(now));
         }
         let lost: Vec<usize> = self.running_at(id).map(|(number, _)| number).collect();
         if self.bug != Bug::ForgetTheLost {
@@ -177,16 +177,16 @@ impl Gateway {
 
     fn ask(&mut self, number: usize, now: f64) {
         let request = &self.requests[number];
-        let (seek, deadline) = (request.pursuit.seek().clone(), request.deadline);
+        let (constraints, deadline) = (request.pursuit.constraints().clone(), request.deadline);
         let prefix = Prefix::new(&request.tenant, request.prompt.as_bytes());
         if let Some(binding) =
-            self.broker.bind_at_once(&want(request, &prefix, &seek, self.bug), at(now))
+            self.scheduler.bind_at_once(&want(request, &prefix, &constraints, self.bug), at(now))
         {
             self.check(number, &binding, now);
             let sent = self.send(number, binding, now);
             return self.ready.extend(sent);
         }
-        match self.line_up(number, &seek, deadline, now) {
+        match self.line_up(number, &constraints, deadline, now) {
             Ok(id) => self.requests[number].state = State::Waiting(id),
             Err(_) => self.end(number, Ended::Refused, now),
         }
@@ -195,16 +195,16 @@ impl Gateway {
     fn line_up(
         &mut self,
         number: usize,
-        seek: &Seek,
+        constraints: &RouteConstraints,
         deadline: f64,
         now: f64,
     ) -> Result<TicketId, Refused> {
         let request = &self.requests[number];
         let prefix = Prefix::new(&request.tenant, request.prompt.as_bytes());
-        let want = want(request, &prefix, seek, self.bug);
-        let id = self.broker.ask(&want, at((deadline - now).max(0.0)), at(now))?;
+        let want = want(request, &prefix, constraints, self.bug);
+        let id = self.scheduler.ask(&want, at((deadline - now).max(0.0)), at(now))?;
         self.tickets.insert(id, number);
-        let ticket = self.broker.waiting(id).filter(|ticket| !ticket.is_retried);
+        let ticket = self.scheduler.waiting(id).filter(|ticket| !ticket.is_retried);
         if let Some(work) = ticket.map(|ticket| ticket.work) {
             self.works.insert(id, work);
             self.fairness.waits(request.class, &request.tenant, work);
@@ -214,7 +214,7 @@ impl Gateway {
 
     /// It waits no more.
     fn withdraw(&mut self, number: usize, id: TicketId, now: f64) {
-        self.broker.withdraw(id, at(now));
+        self.scheduler.withdraw(id, at(now));
         if self.works.remove(&id).is_some() {
             let request = &self.requests[number];
             self.fairness.leaves(request.class, &request.tenant);
@@ -290,17 +290,17 @@ impl Gateway {
     }
 
     fn release(&mut self, binding: &Binding, outcome: Outcome, now: f64) {
-        let there = self.broker.fleet.endpoint(binding.endpoint);
+        let there = self.scheduler.fleet.endpoint(binding.endpoint);
         if there.is_some_and(|endpoint| endpoint.leases() == 0) {
             return self.violated("a slot is given back that was free".into());
         }
-        self.broker.release(binding, outcome, at(now));
+        self.scheduler.release(binding, outcome, at(now));
     }
 
     /// Binds what can be bound; what is to be sent.
     pub fn bind(&mut self, now: f64) -> Vec<Sent> {
         let mut sent = std::mem::take(&mut self.ready);
-        while let Some(binding) = self.broker.bind(at(now)) {
+        while let Some(binding) = self.scheduler.bind(at(now)) {
             let Some(number) = self.tickets.remove(&binding.id) else {
                 // Nobody is there to take it.
                 if self.bug != Bug::LeakWhenGrantIsLate {
@@ -331,10 +331,10 @@ impl Gateway {
 
     fn check(&mut self, number: usize, binding: &Binding, now: f64) {
         let id = binding.endpoint;
-        let Some(endpoint) = self.broker.fleet.endpoint(id) else {
+        let Some(endpoint) = self.scheduler.fleet.endpoint(id) else {
             return self.violated(format!("request {number} is bound to nothing"));
         };
-        let attempt = Attempt { endpoint: id, engine_restarts: endpoint.status.engine_restarts };
+        let attempt = EngineId { endpoint: id, engine_restarts: endpoint.status.engine_restarts };
         let held = self.running_at(id).count() as u32 + 1;
         let request = &self.requests[number];
         let deadline = request.moving.map_or(request.deadline, |(_, deadline)| deadline);
@@ -356,10 +356,10 @@ impl Gateway {
     }
 
     fn send(&mut self, number: usize, binding: Binding, now: f64) -> Option<Sent> {
-        let endpoint = self.broker.fleet.endpoint(binding.endpoint)?;
+        let endpoint = self.scheduler.fleet.endpoint(binding.endpoint)?;
         let engine_restarts = endpoint.status.engine_restarts;
         let (node, attempt) =
-            (endpoint.link, Attempt { endpoint: binding.endpoint, engine_restarts });
+            (endpoint.link, EngineId { endpoint: binding.endpoint, engine_restarts });
         self.jobs += 1;
         let request = &mut self.requests[number];
         let charge = binding.charge.clone().map(|charge| (charge, binding.model.clone()));
@@ -408,7 +408,7 @@ impl Gateway {
         if request.progress.is_complete() {
             if let Some((usage, first)) = request.progress.used().zip(first) {
                 let used = Used { usage, answers: 1, first: Some(first) };
-                self.broker.learn(&binding, &request.size, &used, at(now));
+                self.scheduler.learn(&binding, &request.size, &used, at(now));
             }
             self.release(&binding, Outcome::Answered, now);
             if bug == Bug::ReleaseTwice {
@@ -448,7 +448,7 @@ impl Gateway {
             return self.end(number, Ended::Complete, now);
         }
         let mut failed = request.pursuit.failed(&at, is_resumable, error.clone());
-        if error.costs_a_retry() && !self.broker.retries.take(Duration::from_secs_f64(now)) {
+        if error.costs_a_retry() && !self.scheduler.retries.take(Duration::from_secs_f64(now)) {
             failed = failed.and(Err(error));
         }
         match bug {
@@ -484,12 +484,17 @@ impl Gateway {
     }
 }
 
-fn want<'a>(request: &'a Request, prefix: &'a Prefix, seek: &'a Seek, bug: Bug) -> Want<'a> {
+fn want<'a>(
+    request: &'a Request,
+    prefix: &'a Prefix,
+    constraints: &'a RouteConstraints,
+    bug: Bug,
+) -> SlotRequest<'a> {
     let Request { tenant, class, prompt, size, .. } = request;
     let tenant = if bug == Bug::ForgetTenants { "everybody" } else { tenant };
     let class = if bug == Bug::ForgetClasses { Class::Standard } else { *class };
     let share = Share::default();
-    Want { model: "m", tenant, share, class, size, bytes: prompt.len(), prefix, seek }
+    SlotRequest { model: "m", tenant, share, class, size, bytes: prompt.len(), prefix, constraints }
 }
 
 fn texts(events: &[u8]) -> String {

@@ -17,7 +17,7 @@ impl World {
     fn configures(&mut self) {
         let policy = Policy::ALL[self.pick(4) as usize];
         let bounds = Bounds::new(8 + self.pick(100) as usize, 1 << 20);
-        self.gateway.broker.configure(bounds, policy);
+        self.gateway.scheduler.configure(bounds, policy);
     }
 
     fn cordons(&mut self, node: usize, is_drained: bool) {

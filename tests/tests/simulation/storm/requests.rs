@@ -6,7 +6,7 @@ use flotilla_gateway::scheduler::Binding;
 use flotilla_gateway::scheduler::attempt::{At, Pursuit};
 use flotilla_gateway::scheduler::charge::{ActualWork, Charge};
 use flotilla_gateway::scheduler::cost::Size;
-use flotilla_gateway::scheduler::fleet::Attempt;
+use flotilla_gateway::scheduler::fleet::EngineId;
 use flotilla_gateway::scheduler::progress::Progress;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::usage::{Task, UsageLimits};
@@ -74,7 +74,7 @@ pub struct Request {
     /// Its place in the line for another node, while its own is about to leave, and until when.
     pub moving: Option<(TicketId, f64)>,
     /// Attempts that failed.
-    pub failed: Vec<Attempt>,
+    pub failed: Vec<EngineId>,
     /// Engines that died while they worked on it.
     pub killed: usize,
     /// What it was charged for its turn, and where.

@@ -11,7 +11,7 @@ use super::gateway::Gateway;
 impl Gateway {
     /// Nobody who is to be retried waits beside a node that would take it.
     pub(super) fn check_retried(&mut self, now: f64) {
-        let fleet = &self.broker.fleet;
+        let fleet = &self.scheduler.fleet;
         let choice = Choice {
             policy: Policy::default(),
             held: &[],
@@ -19,8 +19,8 @@ impl Gateway {
             seed: 0,
         };
         let suits = |id: &&TicketId| {
-            let waiting = self.broker.waiting(**id).filter(|ticket| ticket.is_retried);
-            waiting.is_some_and(|t| fleet.pick(&t.model, &t.seek, choice).is_some())
+            let waiting = self.scheduler.waiting(**id).filter(|ticket| ticket.is_retried);
+            waiting.is_some_and(|t| fleet.pick(&t.model, &t.constraints, choice).is_some())
         };
         let missed = self.tickets.keys().find(suits).map(|id| self.tickets[id]);
         if let Some(number) = missed {
@@ -34,7 +34,7 @@ impl Gateway {
         let Some(((charge, model), done)) = request.charge.take().zip(request.done()) else {
             return;
         };
-        let moved = self.broker.correct(&charge, &model, done);
+        let moved = self.scheduler.correct(&charge, &model, done);
         let request = &self.requests[number];
         self.fairness.corrected(request.class, &request.tenant, moved);
     }

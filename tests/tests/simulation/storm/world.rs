@@ -473,11 +473,11 @@ impl World {
         }
         let broken = !self.gateway.violations.is_empty();
         let undone = self.gateway.requests.iter().filter(|r| !r.is_done()).count();
-        let totals = self.gateway.broker.fleet.totals();
+        let totals = self.gateway.scheduler.fleet.totals();
         let left = BTreeMap::from([
             ("requests without an outcome", undone),
             ("leases", totals.leases as usize),
-            ("waiting tickets", self.gateway.broker.depth()),
+            ("waiting tickets", self.gateway.scheduler.depth()),
             ("busy nodes", self.nodes.iter().filter(|n| !n.is_frozen && !n.is_idle()).count()),
         ]);
         for (what, count) in left.into_iter().filter(|(_, count)| *count > 0 && !broken) {
