@@ -10,19 +10,16 @@ use std::time::{Duration, Instant};
 use inference_protocol::fleet::{NodeState, NodeStatus};
 use inference_protocol::resume::Usage;
 use tokio::sync::oneshot;
-use tokio::time::timeout_at;
+use tokio::time::timeout;
 
 use crate::access::spend::{Budget, Date, Prices};
 use crate::dispatcher::kept::Kept;
 use crate::dispatcher::views::{Action, NodeView};
-pub use crate::scheduler::SlotRequest;
 use crate::scheduler::charge::ActualWork;
-use crate::scheduler::fleet::{
-    Endpoint, EndpointId, Origin, Outcome, STATUS_DEADLINE, Terms, Totals,
-};
+use crate::scheduler::fleet::{Endpoint, EndpointId, Origin, Outcome, Terms, Totals};
 use crate::scheduler::queue::TicketId;
 use crate::scheduler::routing::Policy;
-use crate::scheduler::{Binding, Refused, Scheduler};
+use crate::scheduler::{Acquired, Binding, Refused, Scheduler, SlotRequest};
 use crate::types::error::Error;
 use crate::types::limits::Bounds;
 use crate::upstream::Upstream;
@@ -67,85 +64,72 @@ impl Dispatcher {
         Self(Arc::new(Shared { core, epoch: Instant::now(), snapshot }))
     }
 
-    /// Waits for a slot until a deadline. Dropping the future gives up the place in the line.
+    /// Acquires a slot until a deadline on [`Dispatcher::now`]'s clock. Dropping the future gives up
+    /// the place in the queue.
     pub async fn acquire(
         &self,
-        want: SlotRequest<'_>,
-        deadline: tokio::time::Instant,
+        request: SlotRequest<'_>,
+        deadline: Duration,
     ) -> Result<Lease, Error> {
-        if let Some(lease) = self.at_once(&want) {
-            return Ok(lease);
-        }
-        match self.wait(&want, deadline).await {
-            // What no node can do in time somebody else may.
-            Err(error) if error.is_overload() => self.outside(&want).ok_or(error),
-            waited => waited,
+        let (place, mut granted, mut check_at) = match self.start(&request, deadline)? {
+            Start::Leased(lease) => return Ok(*lease),
+            Start::Waiting(place, granted, check_at) => (place, granted, check_at),
+        };
+        loop {
+            match timeout(check_at.saturating_sub(self.now()), &mut granted).await {
+                Ok(lease) => return lease.map_err(|_| Error::internal(UNBOUND)),
+                Err(_) => match self.check(&place, &request, deadline)? {
+                    Checked::Leased(lease) => return Ok(*lease),
+                    Checked::Waiting(next) => check_at = next,
+                },
+            }
         }
     }
 
-    /// Waits in the line.
-    async fn wait(
-        &self,
-        want: &SlotRequest<'_>,
-        deadline: tokio::time::Instant,
-    ) -> Result<Lease, Error> {
-        let (_place, mut granted) = self.enqueue(want, deadline)?;
-        if want.is_retried() {
-            // What is wrong with the node that failed shows in its status by then.
-            let shown = tokio::time::Instant::now() + STATUS_DEADLINE;
-            match timeout_at(shown.min(deadline), &mut granted).await {
-                Ok(Ok(lease)) => return Ok(lease),
-                Ok(Err(_)) => return Err(Error::internal(UNBOUND)),
-                Err(_)
-                    if !self
-                        .lock()
-                        .scheduler
-                        .fleet
-                        .all_have_failed(want.model, want.constraints) => {}
-                Err(_) => return Err(self.queue_timeout(want)),
+    fn start(&self, request: &SlotRequest<'_>, deadline: Duration) -> Result<Start, Error> {
+        let now = self.now();
+        self.update(|core| match core.scheduler.acquire(request, deadline, now) {
+            Acquired::Slot(binding) => self.leased(core, binding).map(Start::Leased),
+            Acquired::Refused(refused) => Err(core.refusal(refused, request, now)),
+            Acquired::Waiting { ticket: id, check_at } => {
+                let (sender, receiver) = oneshot::channel();
+                core.waiting.insert(id, sender);
+                Ok(Start::Waiting(Place { dispatcher: self.clone(), id }, receiver, check_at))
             }
+        })
+    }
+
+    /// A request still waits at the time of its next check.
+    fn check(
+        &self,
+        place: &Place,
+        request: &SlotRequest<'_>,
+        deadline: Duration,
+    ) -> Result<Checked, Error> {
+        let now = self.now();
+        let mut core = self.lock();
+        if !core.waiting.contains_key(&place.id) {
+            // The slot was granted in this moment.
+            return Ok(Checked::Waiting(now + GRANT_TIMEOUT));
         }
-        match timeout_at(deadline, granted).await {
-            Ok(Ok(lease)) => Ok(lease),
-            Ok(Err(_)) => Err(Error::internal(UNBOUND)),
-            Err(_) => Err(self.queue_timeout(want)),
+        match core.scheduler.check_waiting(place.id, request, deadline, now) {
+            Acquired::Slot(binding) => self.leased(&core, binding).map(Checked::Leased),
+            Acquired::Refused(refused) => Err(core.refusal(refused, request, now)),
+            Acquired::Waiting { check_at, .. } => Ok(Checked::Waiting(check_at)),
         }
+    }
+
+    fn leased(&self, core: &Core, binding: Binding) -> Result<Box<Lease>, Error> {
+        let lease = self.lease(core, binding).map(Box::new);
+        lease.ok_or_else(|| Error::internal("a slot of an endpoint that does not exist"))
     }
 
     /// A slot, if one idles and nobody waits for it.
-    pub fn at_once(&self, want: &SlotRequest<'_>) -> Option<Lease> {
+    pub fn at_once(&self, request: &SlotRequest<'_>) -> Option<Lease> {
         let now = self.now();
         let mut core = self.lock();
-        let binding = core.scheduler.bind_at_once(want, now)?;
+        let binding = core.scheduler.bind_at_once(request, now)?;
         self.lease(&core, binding)
-    }
-
-    fn outside(&self, want: &SlotRequest<'_>) -> Option<Lease> {
-        let now = self.now();
-        let mut core = self.lock();
-        let binding = core.scheduler.bind_external(want, now)?;
-        self.lease(&core, binding)
-    }
-
-    fn queue_timeout(&self, want: &SlotRequest<'_>) -> Error {
-        let now = self.now();
-        Error::QueueTimeout { retry_after_seconds: self.lock().retry_after_seconds(want, now) }
-    }
-
-    fn enqueue(
-        &self,
-        want: &SlotRequest<'_>,
-        deadline: tokio::time::Instant,
-    ) -> Result<(Place, oneshot::Receiver<Lease>), Error> {
-        let now = self.now();
-        let patience = deadline.saturating_duration_since(tokio::time::Instant::now());
-        self.update(|core| {
-            let asked = core.scheduler.ask(want, patience, now);
-            let id = asked.map_err(|refused| core.refusal(refused, want, now))?;
-            let (sender, receiver) = oneshot::channel();
-            core.waiting.insert(id, sender);
-            Ok((Place { dispatcher: self.clone(), id }, receiver))
-        })
     }
 
     /// Changes the core, then binds whatever can be bound. Leases that nobody was there to
@@ -368,8 +352,14 @@ impl Dispatcher {
         self.lock().scheduler.fleet.totals()
     }
 
-    fn now(&self) -> Duration {
+    /// The time since the dispatcher was made: the clock of the scheduler and of deadlines.
+    pub fn now(&self) -> Duration {
         self.0.epoch.elapsed()
+    }
+
+    /// A time on that clock.
+    pub fn clock_of(&self, time: tokio::time::Instant) -> Duration {
+        self.now() + time.saturating_duration_since(tokio::time::Instant::now())
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
@@ -405,6 +395,7 @@ impl Core {
             Refused::NoNode => Error::NoNode,
             Refused::DeadlineUnmet => Error::DeadlineUnmet { retry_after_seconds },
             Refused::QueueFull(full) => Error::QueueFull { full, retry_after_seconds },
+            Refused::Timeout => Error::QueueTimeout { retry_after_seconds },
         }
     }
 
@@ -440,6 +431,22 @@ impl Drop for Place {
         drop(sender);
     }
 }
+
+/// What became of a request for a slot at first.
+enum Start {
+    Leased(Box<Lease>),
+    /// It waits: when to check.
+    Waiting(Place, oneshot::Receiver<Lease>, Duration),
+}
+
+/// What became of a request that waits.
+enum Checked {
+    Leased(Box<Lease>),
+    Waiting(Duration),
+}
+
+/// A slot that was granted is in the request's channel after this.
+const GRANT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request that waits, and that nobody would wake any more.
 const UNBOUND: &str = "a request left the queue without a slot";

@@ -3,8 +3,8 @@
 //!
 //! Each stage is one file and one verb. The record of the request is opened first and
 //! completed by its Drop, at the end of the response's body, so that every request is
-//! accounted for exactly once, however it ends. What becomes of an answer whose nodes fail is in
-//! [`answer`].
+//! accounted for exactly once, however it ends. Routing, forwarding, and streaming are driven by
+//! [`drive`], as [`crate::scheduler::attempts`] decides.
 
 use std::net::IpAddr;
 
@@ -23,8 +23,8 @@ use crate::types::response::{self, Body};
 pub mod accept;
 pub mod account;
 pub mod admit;
-pub mod answer;
 pub mod authenticate;
+pub mod drive;
 pub mod forward;
 pub mod route;
 pub mod stream;
@@ -32,8 +32,8 @@ pub mod stream;
 use crate::access::keys::Caller;
 use account::Record;
 use admit::Admitted;
-use answer::Answer;
 use authenticate::Authenticated;
+use drive::Drive;
 
 /// How long it took until the answer began, in milliseconds, as OpenAI tells it.
 const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
@@ -64,8 +64,8 @@ pub async fn serve(
     };
     let answered = match admitted {
         Ok(admitted) => {
-            let answer = Answer::new(gateway, settings, admitted, record);
-            stream::stream(Box::new(answer)).await
+            let drive = Drive::new(gateway, settings, admitted, record);
+            stream::stream(Box::new(drive)).await
         }
         Err(error) => {
             record.fail(&error);

@@ -2,11 +2,7 @@
 //! learned from both. [`crate::dispatcher`] is its shell; the simulation plays it as it is.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
-
-use inference_protocol::fleet::ModelStatus;
-use inference_protocol::resume::Usage;
 
 use crate::access::spend::{Ledger, Prices};
 use crate::scheduler::cost::pace::Observation;
@@ -21,7 +17,8 @@ use crate::types::class::Class;
 use crate::types::external::External;
 use crate::types::limits::{Bounds, Full, Share};
 
-pub mod attempt;
+mod acquire;
+pub mod attempts;
 pub mod charge;
 pub mod cost;
 pub mod fleet;
@@ -31,41 +28,16 @@ pub mod queue;
 pub mod retry_budget;
 pub mod routing;
 pub mod routing_stats;
+mod slot;
 pub mod usage;
 
+pub use acquire::Acquired;
 use charge::Charge;
+pub use slot::{Binding, Refused, SlotRequest, Used};
 
 /// How much of what a node holds of a prompt need not be computed: a request that had to wait goes
 /// where a slot is free, and that is there about half of the time.
 const HELD_IS_FOUND: f64 = 0.5;
-
-/// What a request asks for.
-#[derive(Debug, Clone, Copy)]
-pub struct SlotRequest<'a> {
-    /// The model.
-    pub model: &'a str,
-    /// Whose it is.
-    pub tenant: &'a str,
-    /// What the tenant's key says of its share of the queue.
-    pub share: Share,
-    /// How urgent it is.
-    pub class: Class,
-    /// What is known of what it will cost.
-    pub size: &'a Size,
-    /// Bytes that the request holds.
-    pub bytes: usize,
-    /// How it begins.
-    pub prefix: &'a Prefix,
-    /// What an endpoint must be for it.
-    pub constraints: &'a RouteConstraints,
-}
-
-impl SlotRequest<'_> {
-    /// Whether an endpoint failed it already.
-    pub fn is_retried(&self) -> bool {
-        !self.constraints.tried.is_empty()
-    }
-}
 
 /// What an endpoint is picked for.
 #[derive(Debug, Clone, Copy)]
@@ -79,47 +51,6 @@ struct Wanted<'a> {
 
 /// A request, and the endpoint that was picked for it.
 type Picked = (TicketId, (EndpointId, Decision));
-
-/// Why a request may not even wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// No node serves the model.
-    UnknownModel,
-    /// There is no node.
-    NoNode,
-    /// It would wait longer than it can.
-    DeadlineUnmet,
-    /// Too many wait, by this limit.
-    QueueFull(Full),
-}
-
-/// A request and the slot that it has.
-#[derive(Debug, Clone)]
-pub struct Binding {
-    /// Which request.
-    pub id: TicketId,
-    /// Where its slot is.
-    pub endpoint: EndpointId,
-    /// What is served there.
-    pub model: Arc<ModelStatus>,
-    /// Since when.
-    pub since: Duration,
-    /// Requests that its endpoint was at work on then, with this one.
-    pub busy: u32,
-    /// What was charged for it, if it is the request's first.
-    pub charge: Option<Charge>,
-}
-
-/// What a request used that was answered.
-#[derive(Debug, Clone, Copy)]
-pub struct Used {
-    /// Tokens.
-    pub usage: Usage,
-    /// Its answers.
-    pub answers: usize,
-    /// When its first token came, if that was seen.
-    pub first: Option<Duration>,
-}
 
 /// See the module. `L` is how to send to an endpoint.
 #[derive(Debug)]
@@ -276,7 +207,7 @@ impl<L> Scheduler<L> {
     }
 
     /// A slot outside for a request at once, where it may go there.
-    pub fn bind_external(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
+    fn bind_external(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
         self.bind_outside(want, Reason::ExternalOverflow, now)
     }
 

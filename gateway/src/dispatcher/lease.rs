@@ -30,8 +30,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// What to remember if it fails.
-    pub fn attempt(&self) -> EngineId {
+    /// The engine behind it.
+    pub fn engine(&self) -> EngineId {
         EngineId { endpoint: self.binding.endpoint, engine_restarts: self.engine_restarts }
     }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use inference_protocol::fleet::ModelStatus;
-use inference_protocol::resume::Usage;
 
 use super::Dispatcher;
 use crate::scheduler::charge::{ActualWork, Charge};
@@ -26,9 +25,9 @@ impl Turn {
         self
     }
 
-    /// It has used so much by now.
-    pub fn used(&mut self, usage: Usage) {
-        self.done = Some(ActualWork::Tokens(usage));
+    /// Notes what was done for the request.
+    pub fn settle(&mut self, done: ActualWork) {
+        self.done = Some(done);
     }
 }
 

@@ -2,14 +2,12 @@
 //! access log, and a span where it is traced. Prompts and answers are never part of it.
 
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 use prometheus::local::LocalHistogram;
-
-pub mod bill;
 
 use super::accept::Received;
 use super::admit::Admitted;
@@ -17,7 +15,7 @@ use crate::access::limiter::Permit;
 use crate::context::Gateway;
 use crate::dispatcher::Lease;
 use crate::observability::history::{self, End};
-use crate::observability::metrics::{Again, Ended, EndpointKind, Key, NODE_LEAVES};
+use crate::observability::metrics::{Again, Ended, EndpointKind, Key, NODE_LEAVES, Paid};
 use crate::observability::traces::{Spans, Trace, span};
 use crate::scheduler::fleet::Terms;
 use crate::scheduler::usage::UsageLimits;
@@ -25,7 +23,6 @@ use crate::types::api::Api;
 use crate::types::class::Class;
 use crate::types::error::{Error, Origin, REFUSED_BY_NODE};
 use crate::types::request_id::RequestId;
-use bill::{Booked, Payer, Sum, plus};
 
 /// What is known of a request. Dropped at the end of its response.
 #[derive(Debug)]
@@ -48,7 +45,7 @@ pub struct Record {
     /// Whether a node of ours is at work on it.
     is_at_node: bool,
     /// What attempts at external endpoints have cost.
-    external: Sum,
+    external: Booked,
     queue_wait: Option<Duration>,
     first_token: Option<Duration>,
     /// When the last piece of the answer came.
@@ -73,6 +70,15 @@ struct Tokens {
     told: Option<Usage>,
     /// Of the answer so far.
     generated: u64,
+}
+
+/// What the attempts of a request at external endpoints have cost together.
+#[derive(Debug, Clone, Copy, Default)]
+struct Booked {
+    /// Tokens.
+    usage: Usage,
+    /// What was paid for them.
+    amount: f64,
 }
 
 /// How a request ended.
@@ -111,7 +117,7 @@ impl Record {
             terms: None,
             limits: None,
             is_at_node: false,
-            external: Sum::default(),
+            external: Booked::default(),
             queue_wait: None,
             first_token: None,
             last_piece: None,
@@ -156,16 +162,23 @@ impl Record {
         Ok(())
     }
 
-    /// Who pays for its attempts at external endpoints.
-    pub fn payer(&self, admitted: &Admitted) -> Payer {
-        Payer {
-            gateway: self.gateway.clone(),
+    /// Pays an external endpoint for what an attempt there used, whatever became of it.
+    pub fn pay(&mut self, lease: &Lease, admitted: &Admitted, usage: Usage) {
+        let Some(terms) = lease.terms() else { return };
+        let amount = terms.prices.of(usage);
+        let tenant = &*admitted.tenant;
+        let key = Key {
             api: self.api,
             class: admitted.class,
-            tenant: admitted.tenant.clone(),
-            limits: admitted.usage,
-            sum: self.external.clone(),
-        }
+            tenant: Some(tenant),
+            model: Some(&lease.model().id),
+            endpoint: EndpointKind::External,
+        };
+        self.gateway.metrics.series(key).used(usage);
+        self.gateway.metrics.spent(lease.node(), Paid::Tokens(tenant), amount);
+        self.gateway.dispatcher.account(tenant, usage, Some((lease.node(), amount)));
+        self.external.usage = plus(self.external.usage, usage);
+        self.external.amount += amount;
     }
 
     /// Tokens of prompt and answer, once they are told, and of the answer so far.
@@ -313,8 +326,7 @@ impl Record {
         if let (Some(usage), Some(model)) = (own, &self.model) {
             self.count(&model.id, usage);
         }
-        let Booked { usage: external, amount } =
-            *self.external.lock().unwrap_or_else(PoisonError::into_inner);
+        let Booked { usage: external, amount } = self.external;
         let usage = plus(own.unwrap_or_default(), external);
         if let Some(permit) = self.permit.take() {
             permit.settle(usage.prompt.saturating_add(usage.completion));
@@ -459,5 +471,13 @@ impl Drop for Record {
         self.show(duration, usage, spent);
         self.log(outcome, duration);
         self.tell(outcome, duration);
+    }
+}
+
+fn plus(a: Usage, b: Usage) -> Usage {
+    Usage {
+        prompt: a.prompt.saturating_add(b.prompt),
+        completion: a.completion.saturating_add(b.completion),
+        cached: a.cached.saturating_add(b.cached),
     }
 }

@@ -14,7 +14,8 @@ use tokio::time::{Instant, timeout};
 use super::authenticate::Authenticated;
 use crate::access::keys::Caller;
 use crate::config::Config;
-use crate::dispatcher::{Dispatcher, Reading, SlotRequest};
+use crate::dispatcher::{Dispatcher, Reading};
+use crate::scheduler::SlotRequest;
 use crate::scheduler::cost::Size;
 use crate::scheduler::fleet::RouteConstraints;
 use crate::scheduler::prefix_index::Prefix;
@@ -68,7 +69,7 @@ pub struct Admitted {
 
 impl Admitted {
     /// What it asks for, of an endpoint that suits.
-    pub fn want<'a>(&'a self, constraints: &'a RouteConstraints) -> SlotRequest<'a> {
+    pub fn slot_request<'a>(&'a self, constraints: &'a RouteConstraints) -> SlotRequest<'a> {
         let Self { model, tenant, share, class, size, prefix, body, .. } = self;
         let (share, class, bytes) = (*share, *class, body.len());
         SlotRequest { model, tenant, share, class, size, bytes, prefix, constraints }

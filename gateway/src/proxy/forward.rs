@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,16 +17,19 @@ use inference_protocol::resume::{ENGINE_LOST, RESUME_HEADER, Resume};
 use inference_protocol::sse::Splitter;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::account::bill::Metered;
 use super::admit::Admitted;
-use crate::config::{Limits, Timeouts};
+use crate::config::{Config, Limits};
+use crate::context::settings::Settings;
+use crate::dispatcher::Lease;
+use crate::scheduler::attempts::TOO_LARGE;
 use crate::scheduler::progress::event::Event;
+use crate::scheduler::usage::Measured;
 use crate::types::error::Error;
 use crate::types::request_id::REQUEST_ID;
-use crate::upstream::NodeBody;
 use crate::upstream::external::refusal::Refusal;
 use crate::upstream::external::request::{Translated, Wanted};
 use crate::upstream::external::{Client, SendFailure};
+use crate::upstream::{NodeBody, Upstream};
 
 const TENANT: HeaderName = HeaderName::from_static(TENANT_HEADER);
 const DIGEST: HeaderName = HeaderName::from_static(DIGEST_HEADER);
@@ -47,35 +51,106 @@ pub enum Forwarded {
     Events(Source, bool),
 }
 
-/// An event beyond its limit, or more of them than can be right.
-pub const TOO_LARGE: Error = Error::NodeAnswer(
-    "an event is larger than limits.event_bytes_max, or all of it than limits.response_bytes_max",
-);
 /// A whole response beyond its limit that its request did not ask for.
 const WHOLE_TOO_LARGE: Error = Error::NodeAnswer("it is larger than limits.response_bytes_max");
 
+/// A request on its way to an endpoint, until that answers.
+pub type Forwarding = Pin<Box<dyn Future<Output = Result<Forwarded, Error>> + Send>>;
+
+/// What is seen of an attempt at an external endpoint, which is paid for it. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Meter(Option<Arc<Mutex<Measured>>>);
+
+impl Meter {
+    /// Of an attempt of which nothing was seen. Nothing is measured of nodes.
+    pub fn new(is_external: bool) -> Self {
+        Self(is_external.then(Arc::default))
+    }
+
+    /// What was seen so far.
+    pub fn read(&self) -> Measured {
+        let measured = self.0.as_ref().map(|shared| *lock(shared));
+        measured.unwrap_or_default()
+    }
+
+    fn measure(&self, change: impl FnOnce(&mut Measured)) {
+        if let Some(shared) = &self.0 {
+            change(&mut lock(shared));
+        }
+    }
+}
+
+fn lock(shared: &Mutex<Measured>) -> MutexGuard<'_, Measured> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An attempt whose request is sent.
+struct Sending {
+    upstream: Upstream,
+    endpoint: Arc<str>,
+    admitted: Arc<Admitted>,
+    settings: Arc<Settings>,
+    /// The error of a whole response beyond its limit.
+    too_large: Error,
+    meter: Meter,
+}
+
 /// Sends a request to the endpoint of `lease`.
-pub async fn forward(
-    lease: &mut Metered,
-    admitted: &Admitted,
+pub fn forward(
+    lease: &Lease,
+    admitted: &Arc<Admitted>,
+    settings: &Arc<Settings>,
     resume: &Resume,
-    limits: &Limits,
-    timeouts: &Timeouts,
-) -> Result<Forwarded, Error> {
-    let client = lease.upstream().client().cloned();
-    let (request, hides_usage) = match &client {
-        None => (upstream_request(admitted, resume, &lease.model().digest)?, false),
-        Some(client) => external_request(admitted, client)?,
+    meter: Meter,
+) -> Forwarding {
+    let upstream = lease.upstream().clone();
+    let request = match upstream.client() {
+        None => upstream_request(admitted, resume, &lease.model().digest).map(|r| (r, false)),
+        Some(client) => external_request(admitted, client),
     };
-    let too_large = too_large(lease, admitted, limits);
-    let mut silence = Box::pin(sleep(timeouts.first_token));
-    let attempt = async {
-        let response = match &client {
-            None => lease.upstream().send(request).await?,
-            Some(client) => send_outside(client, request, lease).await?,
+    let sending = Sending {
+        endpoint: lease.name(),
+        too_large: too_large(lease, admitted, &settings.config.limits),
+        admitted: admitted.clone(),
+        settings: settings.clone(),
+        upstream,
+        meter,
+    };
+    Box::pin(async move {
+        let (request, hides_usage) = request?;
+        sending.open(request, hides_usage).await
+    })
+}
+
+impl Sending {
+    async fn open(self, request: Request<Bytes>, hides_usage: bool) -> Result<Forwarded, Error> {
+        let Config { limits, timeouts, .. } = &self.settings.config;
+        let mut silence = Box::pin(sleep(timeouts.first_token));
+        let sent = tokio::select! {
+            biased;
+            sent = self.send(request) => sent?,
+            () = &mut silence => return Err(Error::NodeTimeout),
         };
-        if client.is_some() && !response.status().is_success() {
-            return Err(refusal_outside(response, admitted, lease).await);
+        let rest = match sent {
+            Sent::Whole(whole) => return Ok(whole),
+            Sent::Events(rest) => rest,
+        };
+        let (bytes_max, too_large) = match self.admitted.is_streamed {
+            true => (limits.event_bytes_max, TOO_LARGE),
+            // All of it is one event.
+            false => (limits.response_bytes_max, self.too_large),
+        };
+        let splitter = Splitter::new(bytes_max);
+        Ok(Forwarded::Events(Source { rest, splitter, silence, too_large }, hides_usage))
+    }
+
+    async fn send(&self, request: Request<Bytes>) -> Result<Sent, Error> {
+        let response = match self.upstream.client() {
+            None => self.upstream.send(request).await?,
+            Some(client) => self.send_outside(client, request).await?,
+        };
+        if self.upstream.client().is_some() && !response.status().is_success() {
+            return Err(self.refusal_outside(response).await);
         }
         if is_about_the_node(response.status()) {
             return Err(refusal(response).await);
@@ -83,67 +158,76 @@ pub async fn forward(
         if is_event_stream(&response) {
             return Ok(Sent::Events(response.into_body()));
         }
-        read_whole(response, (limits.response_bytes_max, &too_large), lease).await.map(Sent::Whole)
-    };
-    let sent = tokio::select! {
-        biased;
-        sent = attempt => sent?,
-        () = &mut silence => return Err(Error::NodeTimeout),
-    };
-    Ok(match sent {
-        Sent::Whole(whole) => whole,
-        Sent::Events(rest) => {
-            let (bytes_max, too_large) = match admitted.is_streamed {
-                true => (limits.event_bytes_max, TOO_LARGE),
-                // All of it is one event.
-                false => (limits.response_bytes_max, too_large),
-            };
-            let splitter = Splitter::new(bytes_max);
-            Forwarded::Events(
-                Source { rest, splitter, silence, too_large, heard: None },
-                hides_usage,
-            )
+        self.read_whole(response).await.map(Sent::Whole)
+    }
+
+    /// Sends a request to an external endpoint, which is paid for it from here on.
+    async fn send_outside(
+        &self,
+        client: &Client,
+        request: Request<Bytes>,
+    ) -> Result<Response<NodeBody>, Error> {
+        self.meter.measure(|measured| measured.is_sent = true);
+        let (head, body) = request.into_parts();
+        client.send(head, body).await.map_err(|failure| {
+            self.meter.measure(|measured| measured.is_sent = failure == SendFailure::Lost);
+            Error::NodeLost
+        })
+    }
+
+    /// An external endpoint refuses: that costs nothing, and its words stay here.
+    async fn refusal_outside(&self, response: Response<NodeBody>) -> Error {
+        let status = response.status().as_u16();
+        self.meter.measure(|measured| measured.is_sent = false);
+        let read = response.into_body().whole(REFUSAL_BYTES_MAX).await;
+        let refusal = Refusal::read(&read.ok().and_then(Result::ok).unwrap_or_default());
+        let request_id = self.admitted.request_id.as_str();
+        let endpoint = &*self.endpoint;
+        tracing::warn!(request_id, endpoint, status, %refusal, "external refusal");
+        refusal.error(self.admitted.api, status)
+    }
+
+    async fn read_whole(&self, response: Response<NodeBody>) -> Result<Forwarded, Error> {
+        let bytes_max = self.settings.config.limits.response_bytes_max;
+        let (head, mut rest) = response.into_parts();
+        let mut body = BytesMut::new();
+        while let Some(bytes) = rest.data().await {
+            let bytes = bytes?;
+            if body.len() + bytes.len() > bytes_max {
+                return Err(self.too_large.clone());
+            }
+            body.extend_from_slice(&bytes);
+            self.meter.measure(|measured| measured.partial_bytes = body.len() as u64);
         }
-    })
+        let body = body.freeze();
+        if self.upstream.client().is_some() {
+            let told = Event::read(&body);
+            self.meter.measure(|measured| {
+                (measured.reported, measured.generated) = (told.usage, told.tokens);
+                measured.partial_bytes = 0;
+            });
+            if told.is_error {
+                return Err(Error::ExternalFailed);
+            }
+        }
+        let mut headers = HeaderMap::new();
+        for name in [header::CONTENT_TYPE, header::RETRY_AFTER] {
+            if let Some(value) = head.headers.get(&name) {
+                headers.insert(name, value.clone());
+            }
+        }
+        Ok(Forwarded::Whole { status: head.status, headers, body })
+    }
 }
 
 /// The error of a whole response beyond its limit: whether the request asked for as much, or the
 /// node says more than it can have been asked for.
-fn too_large(lease: &Metered, admitted: &Admitted, limits: &Limits) -> Error {
+fn too_large(lease: &Lease, admitted: &Admitted, limits: &Limits) -> Error {
     let bytes_max = limits.response_bytes_max;
     match admitted.usage.may_fill(bytes_max, lease.model().context_tokens) {
         true => Error::ResponseTooLarge(bytes_max),
         false => WHOLE_TOO_LARGE,
     }
-}
-
-/// Sends a request to an external endpoint, which is paid for it from here on.
-async fn send_outside(
-    client: &Client,
-    request: Request<Bytes>,
-    lease: &mut Metered,
-) -> Result<Response<NodeBody>, Error> {
-    lease.measure(|measured| measured.is_sent = true);
-    let (head, body) = request.into_parts();
-    client.send(head, body).await.map_err(|failure| {
-        lease.measure(|measured| measured.is_sent = failure == SendFailure::Lost);
-        Error::NodeLost
-    })
-}
-
-/// An external endpoint does not answer: that costs nothing, and its words stay here.
-async fn refusal_outside(
-    response: Response<NodeBody>,
-    admitted: &Admitted,
-    lease: &mut Metered,
-) -> Error {
-    let status = response.status().as_u16();
-    lease.measure(|measured| measured.is_sent = false);
-    let read = response.into_body().whole(REFUSAL_BYTES_MAX).await;
-    let refusal = Refusal::read(&read.ok().and_then(Result::ok).unwrap_or_default());
-    let request_id = admitted.request_id.as_str();
-    tracing::warn!(request_id, endpoint = lease.node(), status, %refusal, "external refusal");
-    refusal.error(admitted.api, status)
 }
 
 /// What a node has begun to send.
@@ -216,41 +300,6 @@ fn is_event_stream(response: &Response<NodeBody>) -> bool {
     content_type.is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"))
 }
 
-async fn read_whole(
-    response: Response<NodeBody>,
-    (bytes_max, too_large): (usize, &Error),
-    lease: &mut Metered,
-) -> Result<Forwarded, Error> {
-    let (head, mut rest) = response.into_parts();
-    let mut body = BytesMut::new();
-    while let Some(bytes) = rest.data().await {
-        let bytes = bytes?;
-        if body.len() + bytes.len() > bytes_max {
-            return Err(too_large.clone());
-        }
-        body.extend_from_slice(&bytes);
-        lease.measure(|measured| measured.partial_bytes = body.len() as u64);
-    }
-    let body = body.freeze();
-    if lease.is_external() {
-        let told = Event::read(&body);
-        lease.measure(|measured| {
-            (measured.reported, measured.generated) = (told.usage, told.tokens);
-            measured.partial_bytes = 0;
-        });
-        if told.is_error {
-            return Err(Error::ExternalFailed);
-        }
-    }
-    let mut headers = HeaderMap::new();
-    for name in [header::CONTENT_TYPE, header::RETRY_AFTER] {
-        if let Some(value) = head.headers.get(&name) {
-            headers.insert(name, value.clone());
-        }
-    }
-    Ok(Forwarded::Whole { status: head.status, headers, body })
-}
-
 /// A node's events. Dropping it resets the stream.
 #[derive(Debug)]
 pub struct Source {
@@ -259,8 +308,6 @@ pub struct Source {
     silence: Pin<Box<Sleep>>,
     /// What is wrong with an event beyond its limit.
     too_large: Error,
-    /// Events that came already.
-    heard: Option<Bytes>,
 }
 
 impl Source {
@@ -269,18 +316,9 @@ impl Source {
         self.silence.as_mut().reset(Instant::now() + within);
     }
 
-    /// Waits for its first events, which are still the next ones then.
-    pub async fn heard(mut self) -> Result<Self, Error> {
-        self.heard = Some(self.next().await?);
-        Ok(self)
-    }
-
     /// The next whole events; may be cancelled. A stream that simply ends has lost its node: the
     /// last event of a whole one says so.
     pub async fn next(&mut self) -> Result<Bytes, Error> {
-        if let Some(events) = self.heard.take() {
-            return Ok(events);
-        }
         loop {
             let data = tokio::select! {
                 biased;

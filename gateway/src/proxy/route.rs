@@ -1,18 +1,25 @@
-//! Stage 4: the request waits for a slot and is bound to a node.
+//! Stage 4: the request waits for a slot and is bound to an endpoint.
 
-use tokio::time::Instant;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::admit::Admitted;
 use crate::dispatcher::{Dispatcher, Lease};
 use crate::scheduler::fleet::RouteConstraints;
 use crate::types::error::Error;
 
-/// Claims a slot for a request on a node that suits it, until a deadline.
-pub async fn route(
+/// A request that waits for a slot. Dropping it gives up its place in the queue.
+pub type Routing = Pin<Box<dyn Future<Output = Result<Lease, Error>> + Send>>;
+
+/// Claims a slot for a request on an endpoint that meets `constraints`, until a deadline on the
+/// dispatcher's clock.
+pub fn route(
     dispatcher: &Dispatcher,
-    admitted: &Admitted,
-    constraints: &RouteConstraints,
-    deadline: Instant,
-) -> Result<Lease, Error> {
-    dispatcher.acquire(admitted.want(constraints), deadline).await
+    admitted: &Arc<Admitted>,
+    constraints: RouteConstraints,
+    deadline: Duration,
+) -> Routing {
+    let (dispatcher, admitted) = (dispatcher.clone(), admitted.clone());
+    Box::pin(async move { dispatcher.acquire(admitted.slot_request(&constraints), deadline).await })
 }

@@ -18,7 +18,7 @@ use inference_protocol::sse::{self, payloads};
 use tokio::time::timeout;
 
 use super::admit::CLASS;
-use super::answer::{Answer, Next};
+use super::drive::{Drive, Next};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
@@ -31,13 +31,13 @@ const COMMENT: &str = ": waiting\n\n";
 
 /// The response, once it begins; of an answer that is not streamed, once it is complete. A stream
 /// that does not begin for long gets its head all the same, and comments.
-pub async fn stream(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
-    let class = HeaderValue::from_static(answer.record().class_name());
-    let mut response = match answer.is_streamed() {
-        true => begin_within(answer).await?,
+pub async fn stream(mut drive: Box<Drive>) -> Result<Response<Body>, Error> {
+    let class = HeaderValue::from_static(drive.record().class_name());
+    let mut response = match drive.is_streamed() {
+        true => begin_within(drive).await?,
         false => {
-            let begun = begin(&mut answer).await;
-            respond(answer, begun)?
+            let begun = begin(&mut drive).await;
+            respond(drive, begun)?
         }
     };
     response.headers_mut().insert(CLASS, class);
@@ -45,23 +45,23 @@ pub async fn stream(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
 }
 
 /// A stream; with a comment first, where nothing of it comes for long.
-async fn begin_within(mut answer: Box<Answer>) -> Result<Response<Body>, Error> {
-    let patience = answer.comment_interval();
+async fn begin_within(mut drive: Box<Drive>) -> Result<Response<Body>, Error> {
+    let patience = drive.comment_interval();
     let mut beginning: Beginning = Box::pin(async move {
-        let begun = begin(&mut answer).await;
-        (answer, begun)
+        let begun = begin(&mut drive).await;
+        (drive, begun)
     });
     match timeout(patience, &mut beginning).await {
-        Ok((answer, begun)) => respond(answer, begun),
+        Ok((drive, begun)) => respond(drive, begun),
         Err(_) => Ok(response::event_stream(relay(Rest::Comment(beginning, patience)))),
     }
 }
 
 /// An answer that has not begun.
-type Beginning = Pin<Box<dyn Future<Output = (Box<Answer>, Result<Next, Error>)> + Send>>;
+type Beginning = Pin<Box<dyn Future<Output = (Box<Drive>, Result<Next, Error>)> + Send>>;
 
-fn respond(answer: Box<Answer>, begun: Result<Next, Error>) -> Result<Response<Body>, Error> {
-    let node = answer.node().and_then(|node| HeaderValue::from_str(node).ok());
+fn respond(drive: Box<Drive>, begun: Result<Next, Error>) -> Result<Response<Body>, Error> {
+    let node = drive.node().and_then(|node| HeaderValue::from_str(node).ok());
     let mut response = match begun? {
         Next::Whole { status, headers, body } => {
             let mut response = response::response(response::whole(body));
@@ -69,8 +69,8 @@ fn respond(answer: Box<Answer>, begun: Result<Next, Error>) -> Result<Response<B
             response.headers_mut().extend(headers);
             response
         }
-        Next::Events(events) if answer.is_streamed() => {
-            response::event_stream(relay(Rest::More(answer, events)))
+        Next::Events(events) if drive.is_streamed() => {
+            response::event_stream(relay(Rest::More(drive, events)))
         }
         Next::Events(events) => response::json(whole(&events)?),
         Next::End => return Err(Error::NodeAnswer("it is empty")),
@@ -82,10 +82,10 @@ fn respond(answer: Box<Answer>, begun: Result<Next, Error>) -> Result<Response<B
 }
 
 /// The first of a stream, or all of an answer that is none.
-async fn begin(answer: &mut Answer) -> Result<Next, Error> {
+async fn begin(drive: &mut Drive) -> Result<Next, Error> {
     loop {
-        let next = answer.next().await?;
-        let is_enough = answer.is_streamed() || answer.is_complete();
+        let next = drive.next().await?;
+        let is_enough = drive.is_streamed() || drive.is_complete();
         if is_enough || !matches!(next, Next::Events(_)) {
             return Ok(next);
         }
@@ -105,9 +105,9 @@ enum Rest {
     /// The answer, when it begins within an interval.
     Begin(Beginning, Duration),
     /// The answer, after these events.
-    More(Box<Answer>, Bytes),
+    More(Box<Drive>, Bytes),
     /// The answer.
-    Answer(Box<Answer>),
+    Drive(Box<Drive>),
     /// Nothing.
     Nothing,
 }
@@ -119,29 +119,29 @@ fn relay(rest: Rest) -> Body {
 type Piece = Result<Frame<Bytes>, Infallible>;
 
 async fn advance(rest: Rest) -> Option<(Piece, Rest)> {
-    let mut answer = match rest {
+    let mut drive = match rest {
         Rest::Comment(beginning, interval) => {
             return Some((frame(COMMENT), Rest::Begin(beginning, interval)));
         }
         Rest::Begin(mut beginning, interval) => match timeout(interval, &mut beginning).await {
-            Ok((answer, begun)) => return late(answer, begun),
+            Ok((drive, begun)) => return late(drive, begun),
             Err(_) => return Some((frame(COMMENT), Rest::Begin(beginning, interval))),
         },
-        Rest::More(answer, events) => return Some((frame(events), Rest::Answer(answer))),
-        Rest::Answer(answer) => answer,
+        Rest::More(drive, events) => return Some((frame(events), Rest::Drive(drive))),
+        Rest::Drive(drive) => drive,
         Rest::Nothing => return None,
     };
-    match answer.next().await {
-        Ok(Next::Events(events)) => Some((frame(events), Rest::Answer(answer))),
+    match drive.next().await {
+        Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),
         Ok(Next::End | Next::Whole { .. }) => None,
         Err(error) => Some((frame(response::error_event(&error)), Rest::Nothing)),
     }
 }
 
 /// The beginning of an answer whose head was sent: a refusal is an event like any error.
-fn late(answer: Box<Answer>, begun: Result<Next, Error>) -> Option<(Piece, Rest)> {
+fn late(drive: Box<Drive>, begun: Result<Next, Error>) -> Option<(Piece, Rest)> {
     match begun {
-        Ok(Next::Events(events)) => Some((frame(events), Rest::Answer(answer))),
+        Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),
         Ok(Next::Whole { body, .. }) => {
             let event = sse::data(&String::from_utf8_lossy(&body));
             Some((frame(event), Rest::Nothing))

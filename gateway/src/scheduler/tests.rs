@@ -1,5 +1,10 @@
 //! Requests and slots, brought together.
 
+use std::sync::Arc;
+
+use inference_protocol::fleet::ModelStatus;
+use inference_protocol::resume::Usage;
+
 use inference_protocol::fleet::{NodeState, NodeStatus, VERSION};
 
 use super::charge::ActualWork;

@@ -34,14 +34,14 @@ pub fn figures() {
         fleet.add(number, status(number), Duration::ZERO);
     }
     let now = Duration::from_secs(60);
-    let (models, seek) = (["m0", "m1", "m2", "m3"], RouteConstraints::default());
+    let (models, constraints) = (["m0", "m1", "m2", "m3"], RouteConstraints::default());
     let (mut taken, mut times): (Vec<EndpointId>, Vec<f64>) = (Vec::new(), Vec::new());
     for turn in 0..DECISIONS {
         let held = [((turn * 7 % NODES) as EndpointId, 0.7)];
         let policy = Policy::LeastConnections;
         let begun = Instant::now();
         let choice = Choice { policy, held: &held, now, seed: turn as u64 };
-        let chosen = fleet.pick(models[turn % 4], &seek, choice).unwrap();
+        let chosen = fleet.pick(models[turn % 4], &constraints, choice).unwrap();
         fleet.claim(chosen);
         times.push(begun.elapsed().as_secs_f64() * 1e6);
         taken.push(chosen);
@@ -62,41 +62,41 @@ const UNSERVABLE: usize = 50;
 /// What the dispatcher does for a request that comes, and for one that ends, while others wait that
 /// every node has room for and none suits.
 fn beside_unservable() {
-    let mut broker: Scheduler<usize> =
+    let mut scheduler: Scheduler<usize> =
         Scheduler::new(Bounds::new(1 << 10, 1 << 20), Policy::default());
     for number in 0..NODES {
-        broker.fleet.add(number, status(number), Duration::ZERO);
+        scheduler.fleet.add(number, status(number), Duration::ZERO);
     }
     let now = Duration::from_secs(60);
     let origin = ModelStatus { digest: "gone".into(), ..status(0).models[0].clone() };
     let tried = vec![EngineId { endpoint: 1, engine_restarts: 0 }];
     let unservable =
         RouteConstraints { tried, origin: Some(Arc::new(origin)), ..RouteConstraints::default() };
-    (0..UNSERVABLE).for_each(|_| ask(&mut broker, &unservable, now));
+    (0..UNSERVABLE).for_each(|_| ask(&mut scheduler, &unservable, now));
     let (mut taken, mut times): (Vec<Binding>, Vec<f64>) = (Vec::new(), Vec::new());
-    let seek = RouteConstraints::default();
+    let constraints = RouteConstraints::default();
     for turn in 0..DECISIONS {
         let begun = Instant::now();
-        ask(&mut broker, &seek, now);
-        let binding = broker.bind(now).unwrap();
-        assert!(broker.bind(now).is_none());
+        ask(&mut scheduler, &constraints, now);
+        let binding = scheduler.bind(now).unwrap();
+        assert!(scheduler.bind(now).is_none());
         times.push(begun.elapsed().as_secs_f64() * 1e6);
         taken.push(binding);
         if taken.len() > 40_000 / 4 {
             let ended = taken.swap_remove(turn * 31 % taken.len());
             let begun = Instant::now();
-            broker.release(&ended, Outcome::Answered, now);
-            assert!(broker.bind(now).is_none());
+            scheduler.release(&ended, Outcome::Answered, now);
+            assert!(scheduler.bind(now).is_none());
             *times.last_mut().unwrap() += begun.elapsed().as_secs_f64() * 1e6;
         }
     }
-    assert_eq!(broker.depth(), UNSERVABLE);
+    assert_eq!(scheduler.depth(), UNSERVABLE);
     let how = "a request queued, bound, and another one ended, 10,000 nodes with 4 models each, beside \
                50 requests to be retried that no node can serve";
     print("routing_decision_beside_unservable_us", median(times), "<= 20", how);
 }
 
-fn ask(broker: &mut Scheduler<usize>, seek: &RouteConstraints, now: Duration) {
+fn ask(scheduler: &mut Scheduler<usize>, constraints: &RouteConstraints, now: Duration) {
     let want = SlotRequest {
         model: "m0",
         tenant: "t",
@@ -105,7 +105,7 @@ fn ask(broker: &mut Scheduler<usize>, seek: &RouteConstraints, now: Duration) {
         size: &Size::new(500, None, 1),
         bytes: 500,
         prefix: &Prefix::default(),
-        seek,
+        constraints,
     };
-    broker.ask(&want, Duration::MAX, now).unwrap();
+    scheduler.ask(&want, Duration::MAX, now).unwrap();
 }

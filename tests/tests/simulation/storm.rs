@@ -1,19 +1,23 @@
-//! Storms in simulated time: the gateway's real cores (scheduler, pursuit, progress) and real engine
-//! schedulers on the fake model, with nodes that crash, freeze, drain, lie and lose their link,
-//! operators who cordon them and configure the gateway anew, clients that leave, requests that kill
-//! engines, and clocks that jump. What must hold is checked all the time. Everything is a function
-//! of the seed.
+//! Storms in simulated time: the gateway's production scheduler and attempts, and real engine
+//! schedulers on the fake model, with nodes that crash, freeze, drain, lie, turn requests away, and
+//! lose their link, external endpoints that refuse and break off, operators who cordon nodes and
+//! configure the gateway anew, clients that leave, requests that kill engines, and clocks that jump.
+//! Invariants are checked all the time. Everything is a function of the seed.
 
 mod bugs;
 mod fairness;
+mod faults;
 mod gateway;
 mod node;
 mod operator;
+mod outside;
+mod perform;
 mod requests;
 mod turns;
 mod world;
 
 pub use bugs::Bug;
+pub use gateway::Counts;
 pub use world::storm;
 
 /// What became of a storm.
@@ -25,7 +29,5 @@ pub struct Report {
     pub refused: usize,
     pub left: usize,
     pub quarantined: usize,
-    pub resumes: u64,
-    pub retries: u64,
-    pub moved: u64,
+    pub counts: Counts,
 }

@@ -1,5 +1,10 @@
-//! Bugs that other routers had, put back one by one: a simulation that does not notice them
-//! would not notice ours either.
+//! Bugs that routers had, put back one by one: a simulation that does not notice them would not
+//! notice ours either. They change what the production code asks for, or what it is told.
+
+use flotilla_gateway::scheduler::attempts::{Action, Ended, Purpose};
+use flotilla_gateway::scheduler::fleet::Outcome;
+use flotilla_gateway::types::error::Error;
+use flotilla_gateway::types::external::External;
 
 /// What is done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +17,7 @@ pub enum Bug {
     LeakWhenAttemptFails,
     /// A slot that was granted while its client left is nobody's.
     LeakWhenGrantIsLate,
-    /// A slot is free again when the answer begins.
+    /// A slot is free again when the response begins.
     ReleaseAtFirstToken,
     /// A slot is given back twice.
     ReleaseTwice,
@@ -26,15 +31,15 @@ pub enum Bug {
     RouteToLost,
     /// A request waits as long as it takes.
     WaitForever,
-    /// An answer begins anew elsewhere, after what the client has.
+    /// A response begins anew elsewhere, after what the client has.
     ForgetTokens,
-    /// An answer goes on elsewhere with events that the client has.
+    /// A response continues elsewhere with events that the client has.
     RepeatEvents,
     /// A request that kills engines goes from one to the next.
     SpreadPoison,
     /// A stream that breaks off is taken for a whole one.
     EndSilently,
-    /// A node that was given up still writes into the answer.
+    /// A node that was given up still writes into the response.
     HearTheDead,
     /// Requests of a node that is lost wait for it.
     ForgetTheLost,
@@ -46,11 +51,45 @@ pub enum Bug {
     ForgetTenants,
     /// Requests are served as they come, however urgent they are.
     ForgetClasses,
+    /// The attempt that loses a hedge goes on.
+    HedgeKeepsTheLoser,
+    /// The second attempt of a hedge goes to the node that is late.
+    HedgeSameNode,
+    /// The second attempt of a hedge goes to an external endpoint.
+    HedgeOutside,
+    /// A hedge takes nothing from the retry budget.
+    HedgeWithoutBudget,
+    /// Both attempts of a hedge write into the response.
+    HedgeMixes,
+    /// A retry that costs one takes nothing from the retry budget.
+    RetryWithoutBudget,
+    /// A retry that the budget refused is made all the same.
+    RetryAfterRefusal,
+    /// Requests that may not leave our nodes overflow.
+    OverflowForEverybody,
+    /// Requests overflow although a node is free.
+    OverflowFirst,
+    /// A response that a node began continues at an external endpoint.
+    ContinueOutside,
+    /// A response that moves keeps its old slot.
+    MoveKeepsTheSlot,
+    /// What killed two engines may be sent again.
+    ForgetQuarantine,
+    /// An external endpoint is not paid when the client leaves.
+    LeaveWithoutPaying,
+    /// An external endpoint is paid twice.
+    PayTwice,
+    /// An external endpoint is paid for what it refused.
+    PayForRefusals,
+    /// An external endpoint is paid for complete responses only.
+    PayForSuccessOnly,
+    /// Our own nodes are paid.
+    PayNodes,
 }
 
 impl Bug {
     /// All that are bugs.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 37] = [
         Self::LeakWhenClientLeaves,
         Self::LeakWhenAttemptFails,
         Self::LeakWhenGrantIsLate,
@@ -71,5 +110,78 @@ impl Bug {
         Self::ForgetCordon,
         Self::ForgetTenants,
         Self::ForgetClasses,
+        Self::HedgeKeepsTheLoser,
+        Self::HedgeSameNode,
+        Self::HedgeOutside,
+        Self::HedgeWithoutBudget,
+        Self::HedgeMixes,
+        Self::RetryWithoutBudget,
+        Self::RetryAfterRefusal,
+        Self::OverflowForEverybody,
+        Self::OverflowFirst,
+        Self::ContinueOutside,
+        Self::MoveKeepsTheSlot,
+        Self::ForgetQuarantine,
+        Self::LeaveWithoutPaying,
+        Self::PayTwice,
+        Self::PayForRefusals,
+        Self::PayForSuccessOnly,
+        Self::PayNodes,
     ];
+
+    /// What becomes of an action. `is_left`: the client has left. `is_rival`: of a released
+    /// attempt, whether another one runs beside it.
+    pub fn change(self, action: Action, is_left: bool, is_rival: bool) -> Option<Action> {
+        Some(match action {
+            Action::Acquire { purpose, mut constraints, deadline } => {
+                let is_hedge = purpose == Purpose::Hedge;
+                match self {
+                    Self::RetrySameEngine if !is_hedge => constraints.tried.clear(),
+                    Self::HedgeSameNode if is_hedge => constraints.tried.clear(),
+                    Self::HedgeOutside if is_hedge => constraints.external = External::Prefer,
+                    Self::OverflowForEverybody => constraints.external = External::Overflow,
+                    Self::OverflowFirst => constraints.external = External::Prefer,
+                    Self::ContinueOutside if constraints.origin.is_some() => {
+                        (constraints.origin, constraints.external) = (None, External::Prefer);
+                    }
+                    _ => {}
+                }
+                Action::Acquire { purpose, constraints, deadline }
+            }
+            Action::Release(attempt, ended) => {
+                let has_failed = !matches!(ended.outcome, Outcome::Answered | Outcome::Unknown);
+                let is_answered = ended.outcome == Outcome::Answered;
+                let is_unpaid = (is_left && self == Self::LeaveWithoutPaying)
+                    || (!is_answered && !is_left && self == Self::PayForSuccessOnly);
+                let pays = ended.pays.filter(|_| !is_unpaid);
+                match self {
+                    Self::LeakWhenClientLeaves if is_left => return None,
+                    Self::LeakWhenAttemptFails if has_failed => return None,
+                    Self::HedgeKeepsTheLoser if is_rival && !is_left => return None,
+                    _ => Action::Release(attempt, Ended { pays, ..ended }),
+                }
+            }
+            Action::Withdraw(_) if self == Self::LeakWhenGrantIsLate && is_left => return None,
+            Action::Quarantine if self == Self::ForgetQuarantine => return None,
+            action => action,
+        })
+    }
+
+    /// Whether a retry is made that takes nothing from the budget.
+    pub fn is_free(self, purpose: Option<Purpose>) -> bool {
+        match purpose {
+            Some(Purpose::Hedge) => self == Self::HedgeWithoutBudget,
+            Some(_) => false,
+            None => self == Self::RetryWithoutBudget,
+        }
+    }
+
+    /// Whether a request goes on that has failed of this.
+    pub fn goes_on(self, error: &Error, is_refused: bool) -> bool {
+        match self {
+            Self::SpreadPoison => *error == Error::Quarantined,
+            Self::RetryAfterRefusal => is_refused,
+            _ => false,
+        }
+    }
 }

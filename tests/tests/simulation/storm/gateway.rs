@@ -1,87 +1,128 @@
-//! The gateway of a storm: what dispatcher and answers do, around the same pure cores.
+//! The gateway of a storm: the production scheduler and attempts, driven without sockets.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use bytes::Bytes;
-use flotilla_gateway::scheduler::attempt::{At, Pursuit, outcome_of};
-use flotilla_gateway::scheduler::fleet::{EndpointId, EngineId, Outcome, RouteConstraints};
+use flotilla_gateway::access::quarantine::Quarantine;
+use flotilla_gateway::access::spend::Prices;
+use flotilla_gateway::scheduler::attempts::{self, AttemptId, Granted, Purpose};
+use flotilla_gateway::scheduler::fleet::{EndpointId, EngineId, Outcome, Terms};
 use flotilla_gateway::scheduler::prefix_index::Prefix;
-use flotilla_gateway::scheduler::progress::Progress;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::routing::Policy;
-use flotilla_gateway::scheduler::{Binding, Refused, Scheduler, SlotRequest, Used};
+use flotilla_gateway::scheduler::{Acquired, Binding, Refused, Scheduler, SlotRequest};
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::error::Error;
-use flotilla_gateway::types::external::External;
 use flotilla_gateway::types::limits::{Bounds, Share};
 use inference_protocol::fleet::{NodeState, NodeStatus};
 use inference_protocol::resume::Resume;
-use inference_protocol::sse::payloads;
 
 use super::bugs::Bug;
 use super::fairness::Fairness;
-use super::requests::{Ended, Request, Running, State};
+use super::requests::{Ended, Leg, Request, Waiting};
 
-/// How long an answer waits for another node, in seconds.
-const RESUME: f64 = 30.0;
+/// What an external endpoint costs.
+pub const PRICES: Prices = Prices { prompt: 1.0, completion: 2.0, hour: 0.0, day_max: Some(0.05) };
 
-/// A request that a node is to work on.
+/// A request that an endpoint is to work on.
 pub struct Sent {
     pub request: usize,
-    pub node: usize,
+    pub attempt: AttemptId,
+    pub link: usize,
     pub job: u64,
     pub resume: Resume,
+}
+
+/// Something that a request waits for.
+#[derive(Debug, Clone, Copy)]
+pub enum Timer {
+    /// A look at its place in the queue.
+    Check,
+    /// The first token of an attempt is late.
+    Late(AttemptId),
 }
 
 /// See the module.
 pub struct Gateway {
     pub scheduler: Scheduler<usize>,
     pub requests: Vec<Request>,
+    pub settings: attempts::Settings,
     pub(super) tickets: HashMap<TicketId, usize>,
     /// What those cost that wait for their first slot.
     works: HashMap<TicketId, f64>,
     pub(super) fairness: Fairness,
+    pub(super) quarantine: Quarantine,
+    /// Requests whose like may not be sent again.
+    pub(super) dangerous: HashSet<(String, String)>,
     jobs: u64,
     pub bug: Bug,
-    /// What each node last said, by its endpoint.
+    /// What each node last reported, by its endpoint.
     told: HashMap<EndpointId, NodeState>,
     /// Nodes that operators want nothing new on.
     cordoned: HashSet<usize>,
+    /// Jobs at external endpoints that were paid.
+    pub(super) paid: HashSet<u64>,
+    /// What they cost together.
+    pub(super) spent: f64,
+    /// Retries that the budget gave, and those that were made.
+    pub(super) budget: [u64; 2],
+    /// Whether the last retry was refused.
+    pub(super) is_refused: bool,
     /// What does not hold.
     pub violations: Vec<String>,
+    pub counts: Counts,
+    /// What found a slot at once.
+    pub(super) ready: Vec<Sent>,
+    /// Jobs at endpoints that are to be told to stop.
+    pub cancelled: Vec<(usize, u64)>,
+    /// When to call [`Gateway::timer`].
+    pub timers: Vec<(f64, usize, Timer)>,
+    /// Requests that were quarantined: their clients send them again.
+    pub quarantined: Vec<usize>,
+}
+
+/// What happened to requests.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Counts {
     pub resumes: u64,
     pub retries: u64,
     pub moved: u64,
-    /// What found a slot at once.
-    ready: Vec<Sent>,
-    /// Jobs at nodes that are to be told to stop.
-    pub cancelled: Vec<(usize, u64)>,
+    pub hedged: u64,
+    pub refused_retries: u64,
+    pub outside: u64,
+    pub paid: u64,
 }
 
-fn at(now: f64) -> Duration {
+pub fn at(now: f64) -> Duration {
     Duration::from_secs_f64(now)
 }
 
 impl Gateway {
-    pub fn new(policy: Policy, bug: Bug) -> Self {
+    pub fn new(policy: Policy, settings: attempts::Settings, bug: Bug) -> Self {
         let bounds = Bounds { has_tenants: true, ..Bounds::new(64, 1 << 20) };
         Self {
             scheduler: Scheduler::new(bounds, policy),
             requests: Vec::new(),
+            settings,
             tickets: HashMap::new(),
             works: HashMap::new(),
             fairness: Fairness::default(),
+            quarantine: Quarantine::default(),
+            dangerous: HashSet::new(),
             jobs: 0,
             bug,
             told: HashMap::new(),
             cordoned: HashSet::new(),
+            paid: HashSet::new(),
+            spent: 0.0,
+            budget: [0; 2],
+            is_refused: false,
             violations: Vec::new(),
-            resumes: 0,
-            retries: 0,
-            moved: 0,
+            counts: Counts::default(),
             ready: Vec::new(),
             cancelled: Vec::new(),
+            timers: Vec::new(),
+            quarantined: Vec::new(),
         }
     }
 
@@ -99,12 +140,21 @@ impl Gateway {
         id
     }
 
-    /// An operator lets a node get nothing new; if it is drained, what it has goes elsewhere.
+    /// An external endpoint is configured.
+    pub fn join_outside(&mut self, link: usize, status: NodeStatus) {
+        let terms = Terms { weight: 1, prices: PRICES };
+        let state = status.state;
+        let (id, _) = self.scheduler.fleet.add_external(link, status, terms, Duration::ZERO);
+        self.told.insert(id, state);
+    }
+
+    /// An operator lets a node get nothing new; if it is drained, its responses move.
     pub fn cordon(&mut self, node: usize, name: &str, is_drained: bool, now: f64) {
         let Some(id) = self.scheduler.fleet.cordon(name) else { return };
         self.cordoned.insert(node);
-        let here: Vec<usize> = self.running_at(id).map(|(number, _)| number).collect();
-        here.into_iter().filter(|_| is_drained).for_each(|number| self.look_elsewhere(number, now));
+        if is_drained {
+            self.leaves(id, now);
+        }
     }
 
     /// An operator lets a node get requests again.
@@ -124,7 +174,7 @@ impl Gateway {
         }
         if self.bug == Bug::HeartbeatResetsCounters {
             let leases = self.scheduler.fleet.endpoint(id).map_or(0, |e| e.leases());
-            let binding = self.running_at(id).next().map(|(_, r)| r.binding.clone());
+            let binding = self.legs_at(id).next().map(|(_, leg)| leg.binding.clone());
             for _ in 0..leases {
                 if let Some(binding) = &binding {
                     self.scheduler.release(binding, Outcome::Unknown, at(now));
@@ -133,28 +183,27 @@ impl Gateway {
         }
         let leaves = status.state == NodeState::Draining;
         self.scheduler.fleet.observe(id, status, at(now));
-        let here: Vec<usize> = self.running_at(id).map(|(number, _)| number).collect();
-        here.into_iter().filter(|_| leaves).for_each(|number| self.look_elsewhere(number, now));
-    }
-
-    /// A request's node is about to leave: it lines up for another one meanwhile.
-    fn look_elsewhere(&mut self, number: usize, now: f64) {
-        let request = &mut self.requests[number];
-        if request.moving.is_some() || !request.progress.is_resumable() {
-            return;
-        }
-        let Some(here) = request.running().map(|running| running.at.clone()) else { return };
-        let constraints = request.pursuit.seek_beyond(&here);
-        if let Ok(id) = self.line_up(number, &constraints, now + RESUME, now) {
-            self.requests[number].moving = Some((id, now + RESUME));
+        if leaves {
+            self.leaves(id, now);
         }
     }
 
-    fn running_at(&self, id: EndpointId) -> impl Iterator<Item = (usize, &Running)> {
-        self.requests.iter().enumerate().filter_map(move |(number, request)| match &request.state {
-            State::Running(running) if running.binding.endpoint == id => Some((number, running)),
-            _ => None,
-        })
+    /// A node is about to leave: responses whose events have begun look for another one.
+    fn leaves(&mut self, id: EndpointId, now: f64) {
+        let here = self.legs_at(id).filter(|(_, leg)| leg.first.is_some());
+        let here: Vec<_> = here.map(|(number, leg)| (number, leg.attempt)).collect();
+        for (number, attempt) in here {
+            if let Some(attempts) = &mut self.requests[number].attempts {
+                attempts.leaving(attempt, at(now));
+            }
+            self.perform(number, now);
+        }
+    }
+
+    pub(super) fn legs_at(&self, id: EndpointId) -> impl Iterator<Item = (usize, &Leg)> {
+        let all = self.requests.iter().enumerate();
+        let legs = all.flat_map(|(number, request)| request.legs.iter().map(move |l| (number, l)));
+        legs.filter(move |(_, leg)| leg.binding.endpoint == id && !leg.is_released)
     }
 
     /// A link is over: its requests fail over.
@@ -163,62 +212,129 @@ impl Gateway {
         if self.bug != Bug::RouteToLost {
             self.scheduler.fleet.remove(id, at(now));
         }
-        let lost: Vec<usize> = self.running_at(id).map(|(number, _)| number).collect();
+        let lost: Vec<_> = self.legs_at(id).map(|(number, leg)| (number, leg.attempt)).collect();
         if self.bug != Bug::ForgetTheLost {
-            lost.into_iter().for_each(|number| self.fails(number, Error::NodeLost, now));
+            for (number, attempt) in lost {
+                self.fails(number, attempt, Error::NodeLost, now);
+            }
         }
     }
 
     /// A request arrives.
     pub fn arrive(&mut self, number: usize, now: f64) {
-        self.requests[number].deadline = now + self.requests[number].patience;
-        self.ask(number, now);
+        let (settings, request) = (self.settings, &mut self.requests[number]);
+        if self.quarantine.holds(&request.tenant, request.prompt.as_bytes()) {
+            return self.end(number, Ended::Refused);
+        }
+        request.start(settings, now);
+        self.perform(number, now);
     }
 
-    fn ask(&mut self, number: usize, now: f64) {
-        let request = &self.requests[number];
-        let (constraints, deadline) = (request.pursuit.constraints().clone(), request.deadline);
-        let prefix = Prefix::new(&request.tenant, request.prompt.as_bytes());
-        if let Some(binding) =
-            self.scheduler.bind_at_once(&want(request, &prefix, &constraints, self.bug), at(now))
-        {
-            self.check(number, &binding, now);
-            let sent = self.send(number, binding, now);
-            return self.ready.extend(sent);
+    /// What a request waited for has come.
+    pub fn timer(&mut self, number: usize, timer: Timer, now: f64) {
+        match timer {
+            Timer::Check => self.check_waiting(number, now),
+            Timer::Late(attempt) => {
+                if let Some(attempts) = &mut self.requests[number].attempts {
+                    attempts.late(attempt, at(now));
+                }
+            }
         }
-        match self.line_up(number, &constraints, deadline, now) {
-            Ok(id) => self.requests[number].state = State::Waiting(id),
-            Err(_) => self.end(number, Ended::Refused, now),
+        self.perform(number, now);
+    }
+
+    fn check_waiting(&mut self, number: usize, now: f64) {
+        let Some(waiting) = &self.requests[number].waiting else { return };
+        if now + 1e-6 < waiting.check_at || self.bug == Bug::WaitForever {
+            return;
+        }
+        let request = &self.requests[number];
+        let prefix = Prefix::new(&request.tenant, request.prompt.as_bytes());
+        let (ticket, deadline) = (waiting.ticket, waiting.deadline);
+        let wanted = slot_request(request, &prefix, waiting, self.bug);
+        let now_at = at(now).max(at(waiting.check_at));
+        let acquired = self.scheduler.check_waiting(ticket, &wanted, at(deadline), now_at);
+        match acquired {
+            Acquired::Waiting { check_at, .. } => self.wait(number, check_at.as_secs_f64()),
+            acquired => {
+                self.leaves_queue(number, ticket);
+                let waiting = self.requests[number].waiting.take();
+                let Some(Waiting { purpose, .. }) = waiting else { return };
+                match acquired {
+                    Acquired::Slot(binding) => self.grant(number, purpose, binding, now),
+                    Acquired::Refused(refused) => self.refuse(number, purpose, refused),
+                    Acquired::Waiting { .. } => {}
+                }
+            }
         }
     }
 
-    fn line_up(
-        &mut self,
-        number: usize,
-        constraints: &RouteConstraints,
-        deadline: f64,
-        now: f64,
-    ) -> Result<TicketId, Refused> {
+    fn wait(&mut self, number: usize, check_at: f64) {
+        if let Some(waiting) = &mut self.requests[number].waiting {
+            waiting.check_at = check_at;
+            self.timers.push((check_at, number, Timer::Check));
+        }
+    }
+
+    fn refuse(&mut self, number: usize, purpose: Purpose, refused: Refused) {
+        let error = match refused {
+            Refused::UnknownModel => Error::UnknownModel("m".into()),
+            Refused::NoNode => Error::NoNode,
+            Refused::DeadlineUnmet => Error::DeadlineUnmet { retry_after_seconds: 1 },
+            Refused::QueueFull(full) => Error::QueueFull { full, retry_after_seconds: 1 },
+            Refused::Timeout => Error::QueueTimeout { retry_after_seconds: 1 },
+        };
+        if let Some(attempts) = &mut self.requests[number].attempts {
+            attempts.not_granted(purpose, error);
+        }
+    }
+
+    pub(super) fn acquire(&mut self, number: usize, waiting: Waiting, now: f64) {
         let request = &self.requests[number];
         let prefix = Prefix::new(&request.tenant, request.prompt.as_bytes());
-        let want = want(request, &prefix, constraints, self.bug);
-        let id = self.scheduler.ask(&want, at((deadline - now).max(0.0)), at(now))?;
+        let wanted = slot_request(request, &prefix, &waiting, self.bug);
+        let (purpose, deadline) = (waiting.purpose, at(waiting.deadline));
+        if purpose == Purpose::Hedge {
+            let binding = self.scheduler.bind_at_once(&wanted, at(now));
+            return binding.into_iter().for_each(|b| self.grant(number, purpose, b, now));
+        }
+        match self.scheduler.acquire(&wanted, deadline, at(now)) {
+            Acquired::Slot(binding) => {
+                self.check_overflow(number, &waiting, &binding, now);
+                self.grant(number, purpose, binding, now);
+            }
+            Acquired::Refused(refused) => self.refuse(number, purpose, refused),
+            Acquired::Waiting { ticket, check_at } => {
+                self.requests[number].waiting = Some(Waiting { ticket, ..waiting });
+                self.enters_queue(number, ticket);
+                self.wait(number, check_at.as_secs_f64());
+            }
+        }
+    }
+
+    fn enters_queue(&mut self, number: usize, id: TicketId) {
         self.tickets.insert(id, number);
         let ticket = self.scheduler.waiting(id).filter(|ticket| !ticket.is_retried);
         if let Some(work) = ticket.map(|ticket| ticket.work) {
             self.works.insert(id, work);
+            let request = &self.requests[number];
             self.fairness.waits(request.class, &request.tenant, work);
         }
-        Ok(id)
     }
 
-    /// It waits no more.
-    fn withdraw(&mut self, number: usize, id: TicketId, now: f64) {
-        self.scheduler.withdraw(id, at(now));
+    fn leaves_queue(&mut self, number: usize, id: TicketId) {
+        self.tickets.remove(&id);
         if self.works.remove(&id).is_some() {
             let request = &self.requests[number];
             self.fairness.leaves(request.class, &request.tenant);
         }
+    }
+
+    /// It waits no more.
+    pub(super) fn withdraw(&mut self, number: usize, now: f64) {
+        let Some(Waiting { ticket, .. }) = self.requests[number].waiting.take() else { return };
+        self.scheduler.withdraw(ticket, at(now));
+        self.leaves_queue(number, ticket);
     }
 
     /// It has its slot: was it its turn?
@@ -229,67 +345,79 @@ impl Gateway {
         self.violations.extend(wrong);
     }
 
-    fn end(&mut self, number: usize, how: Ended, now: f64) {
-        if self.requests[number].is_done() {
-            self.violated(format!("request {number} ends twice: {how:?}"));
-        }
-        self.requests[number].state = State::Done(how);
-        self.stay(number, now);
-        self.correct(number);
-        if let Some(what) = self.requests[number].complaint() {
-            self.violated(format!("request {number} has {what}"));
-        }
-    }
-
-    /// It lines up for no other node any more.
-    fn stay(&mut self, number: usize, now: f64) {
-        if let Some((id, _)) = self.requests[number].moving.take() {
-            self.tickets.remove(&id);
-            self.withdraw(number, id, now);
-        }
-    }
-
-    /// Its time is up, if it still waits.
-    pub fn expire(&mut self, number: usize, now: f64) {
-        let request = &self.requests[number];
-        if request.moving.is_some_and(|(_, deadline)| now + 1e-6 >= deadline) {
-            self.stay(number, now);
-        }
-        let request = &self.requests[number];
-        let State::Waiting(id) = request.state else { return };
-        if now + 1e-6 < request.deadline || self.bug == Bug::WaitForever {
-            return;
-        }
-        self.tickets.remove(&id);
-        self.withdraw(number, id, now);
-        let error = Error::QueueTimeout { retry_after_seconds: 1 };
-        let error = self.requests[number].pursuit.gives_up(error);
-        self.end(number, Ended::Failed(error), now);
-    }
-
-    /// Its client is gone.
-    pub fn leave(&mut self, number: usize, now: f64) {
-        match &self.requests[number].state {
-            State::New | State::Done(_) => return,
-            State::Waiting(id) => {
-                let id = *id;
-                self.tickets.remove(&id);
+    /// Binds what can be bound; what is to be sent.
+    pub fn bind(&mut self, now: f64) -> Vec<Sent> {
+        while let Some(binding) = self.scheduler.bind(at(now)) {
+            let number = self.tickets.remove(&binding.id);
+            let waiting = number.and_then(|number| self.requests[number].waiting.take());
+            let Some((number, waiting)) = number.zip(waiting) else {
+                // Nobody is there to take it.
                 if self.bug != Bug::LeakWhenGrantIsLate {
-                    self.withdraw(number, id, now);
-                }
-            }
-            State::Running(Running { binding, node, job, .. }) => {
-                self.cancelled.push((*node, *job));
-                if self.bug != Bug::LeakWhenClientLeaves {
-                    let binding = binding.clone();
                     self.release(&binding, Outcome::Unknown, now);
                 }
+                continue;
+            };
+            if now > waiting.deadline + 1e-6 {
+                self.violated(format!("request {number} gets a slot after its deadline"));
             }
+            self.is_served(number, binding.id);
+            self.grant(number, waiting.purpose, binding, now);
+            self.perform(number, now);
         }
-        self.end(number, Ended::ClientLeft, now);
+        self.check_retried(now);
+        std::mem::take(&mut self.ready)
     }
 
-    fn release(&mut self, binding: &Binding, outcome: Outcome, now: f64) {
+    fn grant(&mut self, number: usize, purpose: Purpose, binding: Binding, now: f64) {
+        self.check_slot(number, &binding, now);
+        let Some(endpoint) = self.scheduler.fleet.endpoint(binding.endpoint) else { return };
+        let engine_restarts = endpoint.status.engine_restarts;
+        let engine = EngineId { endpoint: binding.endpoint, engine_restarts };
+        let (link, is_external) = (endpoint.link, endpoint.external.is_some());
+        let is_paid = is_external || self.bug == Bug::PayNodes;
+        let slot = Granted { engine, model: binding.model.clone(), is_external: is_paid };
+        let Self { requests, scheduler, budget, bug, .. } = self;
+        let mut may_retry = || bug.is_free(Some(purpose)) || take(scheduler, budget, now);
+        let Some(attempts) = &mut requests[number].attempts else { return };
+        let attempt = attempts.granted(purpose, slot, at(now), &mut may_retry);
+        requests[number].legs.push(Leg {
+            attempt,
+            binding,
+            engine,
+            link,
+            is_external,
+            job: None,
+            is_taken: false,
+            first: None,
+            heard: now,
+            tokens: 0,
+            is_released: false,
+        });
+    }
+
+    pub(super) fn send(&mut self, number: usize, attempt: AttemptId, purpose: Purpose, now: f64) {
+        self.jobs += 1;
+        let (job, bug) = (self.jobs, self.bug);
+        self.check_send(number, attempt, purpose);
+        let request = &mut self.requests[number];
+        let Some(mut resume) = request.attempts.as_ref().map(|a| a.resume().clone()) else {
+            return;
+        };
+        match bug {
+            Bug::ForgetTokens => resume.choices.clear(),
+            Bug::RepeatEvents => resume.choices.iter_mut().for_each(|said| said.events = 0),
+            _ => {}
+        }
+        let Some(leg) = request.leg(attempt) else { return };
+        (leg.job, leg.heard) = (Some(job), now);
+        let (link, is_external) = (leg.link, leg.is_external);
+        let charge = leg.binding.charge.clone().map(|c| (c, leg.binding.model.clone()));
+        request.charge = charge.or(request.charge.take());
+        self.counts.outside += u64::from(is_external);
+        self.ready.push(Sent { request: number, attempt, link, job, resume });
+    }
+
+    pub(super) fn release(&mut self, binding: &Binding, outcome: Outcome, now: f64) {
         let there = self.scheduler.fleet.endpoint(binding.endpoint);
         if there.is_some_and(|endpoint| endpoint.leases() == 0) {
             return self.violated("a slot is given back that was free".into());
@@ -297,207 +425,69 @@ impl Gateway {
         self.scheduler.release(binding, outcome, at(now));
     }
 
-    /// Binds what can be bound; what is to be sent.
-    pub fn bind(&mut self, now: f64) -> Vec<Sent> {
-        let mut sent = std::mem::take(&mut self.ready);
-        while let Some(binding) = self.scheduler.bind(at(now)) {
-            let Some(number) = self.tickets.remove(&binding.id) else {
-                // Nobody is there to take it.
-                if self.bug != Bug::LeakWhenGrantIsLate {
-                    self.release(&binding, Outcome::Unknown, now);
-                }
-                continue;
-            };
-            self.is_served(number, binding.id);
-            self.check(number, &binding, now);
-            self.moves(number, now);
-            sent.extend(self.send(number, binding, now));
+    pub(super) fn end(&mut self, number: usize, how: Ended) {
+        if self.requests[number].is_done() {
+            self.violated(format!("request {number} ends twice: {how:?}"));
         }
-        self.check_retried(now);
-        sent
+        self.requests[number].ended = Some(how);
+        self.correct(number);
+        if let Some(what) = self.requests[number].complaint() {
+            self.violated(format!("request {number} has {what}"));
+        }
     }
 
-    /// If it runs already, it leaves that for its new slot.
-    fn moves(&mut self, number: usize, now: f64) {
-        let request = &mut self.requests[number];
-        let State::Running(Running { binding, node, job, at, .. }) = &request.state else { return };
-        let (binding, node, job) = (binding.clone(), *node, *job);
-        request.pursuit.moves(at);
-        request.moving = None;
-        self.cancelled.push((node, job));
-        self.release(&binding, Outcome::Unknown, now);
-        self.moved += 1;
+    /// Whether a node is linked, or an external endpoint configured.
+    pub fn is_linked(&self, leg: &Leg) -> bool {
+        self.told.contains_key(&leg.binding.endpoint)
     }
 
-    fn check(&mut self, number: usize, binding: &Binding, now: f64) {
+    /// Attempts that have heard nothing for too long.
+    pub fn idle_since(&self, before: f64) -> Vec<(usize, AttemptId)> {
+        let all = self.requests.iter().enumerate().filter(|(_, request)| !request.is_done());
+        let legs = all.flat_map(|(number, request)| request.legs.iter().map(move |l| (number, l)));
+        legs.filter(|(_, leg)| leg.heard < before).map(|(n, leg)| (n, leg.attempt)).collect()
+    }
+
+    fn check_slot(&mut self, number: usize, binding: &Binding, now: f64) {
         let id = binding.endpoint;
         let Some(endpoint) = self.scheduler.fleet.endpoint(id) else {
             return self.violated(format!("request {number} is bound to nothing"));
         };
-        let attempt = EngineId { endpoint: id, engine_restarts: endpoint.status.engine_restarts };
-        let held = self.running_at(id).count() as u32 + 1;
+        let engine = EngineId { endpoint: id, engine_restarts: endpoint.status.engine_restarts };
+        let held = self.legs_at(id).count() as u32 + 1;
         let request = &self.requests[number];
-        let deadline = request.moving.map_or(request.deadline, |(_, deadline)| deadline);
-        let slots = endpoint.status.slots - u32::from(self.bug == Bug::FreeSlotsOverstated);
+        let is_node = endpoint.external.is_none();
+        let slots =
+            endpoint.status.slots - u32::from(is_node && self.bug == Bug::FreeSlotsOverstated);
         let wrong = [
             (held > slots, "more permits than slots"),
-            (
-                self.told.get(&id) != Some(&NodeState::Ready),
-                "a node that is not there or not ready",
-            ),
+            (self.told.get(&id) != Some(&NodeState::Ready), "a node that is gone or not ready"),
             (endpoint.health.is_out(), "an ejected node"),
-            (self.cordoned.contains(&endpoint.link), "a cordoned node"),
-            (request.failed.contains(&attempt), "the engine that failed it"),
-            (now > deadline + 1e-6, "a slot after its deadline"),
+            (is_node && self.cordoned.contains(&endpoint.link), "a cordoned node"),
+            (request.failed.contains(&engine), "the engine that failed it"),
         ];
         for (_, what) in wrong.iter().filter(|(is_wrong, _)| *is_wrong) {
             self.violated(format!("request {number} gets {what} at {now:.3}"));
         }
     }
-
-    fn send(&mut self, number: usize, binding: Binding, now: f64) -> Option<Sent> {
-        let endpoint = self.scheduler.fleet.endpoint(binding.endpoint)?;
-        let engine_restarts = endpoint.status.engine_restarts;
-        let (node, attempt) =
-            (endpoint.link, EngineId { endpoint: binding.endpoint, engine_restarts });
-        self.jobs += 1;
-        let request = &mut self.requests[number];
-        let charge = binding.charge.clone().map(|charge| (charge, binding.model.clone()));
-        request.charge = charge.or(request.charge.take());
-        request.progress.moves(false);
-        let mut resume = request.progress.resume().clone();
-        match self.bug {
-            Bug::ForgetTokens => resume.choices.clear(),
-            Bug::RepeatEvents => resume.choices.iter_mut().for_each(|said| said.events = 0),
-            _ => {}
-        }
-        let at = At { attempt, model: binding.model.clone(), has_spoken: false };
-        let (job, is_first) = (self.jobs, request.progress.tokens() == 0);
-        let running = Running { binding, node, job, at, first: None, is_first, heard: now };
-        request.state = State::Running(running);
-        Some(Sent { request: number, node, job, resume })
-    }
-
-    /// A node writes into a stream.
-    pub fn hear(&mut self, number: usize, job: u64, written: &str, now: f64) {
-        let bug = self.bug;
-        let request = &mut self.requests[number];
-        if request.is_done() {
-            return;
-        }
-        let Some(running) = request.running() else {
-            return self.hear_the_dead(number, written);
-        };
-        if running.job != job {
-            return self.hear_the_dead(number, written);
-        }
-        running.heard = now;
-        let begins = !running.at.has_spoken;
-        running.at.has_spoken = true;
-        running.first.get_or_insert(now);
-        let first = running.first.filter(|_| running.is_first).map(at);
-        let binding = running.binding.clone();
-        request.pursuit.gets_on();
-        let bytes = Bytes::copy_from_slice(written.as_bytes());
-        let read = request.progress.read(&bytes, true).expect("it is little");
-        assert_eq!(read.error, None);
-        request.text.push_str(&texts(&read.events));
-        if bug == Bug::ReleaseAtFirstToken && begins {
-            return self.release(&binding, Outcome::Answered, now);
-        }
-        if request.progress.is_complete() {
-            if let Some((usage, first)) = request.progress.used().zip(first) {
-                let used = Used { usage, answers: 1, first: Some(first) };
-                self.scheduler.learn(&binding, &request.size, &used, at(now));
-            }
-            self.release(&binding, Outcome::Answered, now);
-            if bug == Bug::ReleaseTwice {
-                self.release(&binding, Outcome::Answered, now);
-            }
-            self.end(number, Ended::Complete, now);
-        }
-    }
-
-    fn hear_the_dead(&mut self, number: usize, written: &str) {
-        if self.bug == Bug::HearTheDead {
-            let mut progress = Progress::default();
-            let read = progress
-                .read(&Bytes::copy_from_slice(written.as_bytes()), true)
-                .expect("it is little");
-            self.requests[number].text.push_str(&texts(&read.events));
-        }
-    }
-
-    /// What worked on a request has failed.
-    pub fn fails(&mut self, number: usize, error: Error, now: f64) {
-        let bug = self.bug;
-        let request = &mut self.requests[number];
-        let is_resumable = request.progress.is_resumable();
-        let State::Running(Running { binding, at, node, job, .. }) = &request.state else { return };
-        let (binding, at, node, job) = (binding.clone(), at.clone(), *node, *job);
-        self.cancelled.push((node, job));
-        if bug != Bug::LeakWhenAttemptFails {
-            self.release(&binding, outcome_of(&error), now);
-        }
-        self.stay(number, now);
-        let request = &mut self.requests[number];
-        request.killed += usize::from(error == Error::EngineLost);
-        request.failed.push(at.attempt);
-        let was_begun = request.progress.tokens() > 0;
-        if bug == Bug::EndSilently && was_begun {
-            return self.end(number, Ended::Complete, now);
-        }
-        let mut failed = request.pursuit.failed(&at, is_resumable, error.clone());
-        if error.costs_a_retry() && !self.scheduler.retries.take(Duration::from_secs_f64(now)) {
-            failed = failed.and(Err(error));
-        }
-        match bug {
-            Bug::SpreadPoison if failed.is_err() => {
-                (request.pursuit, failed) = (Pursuit::new(9, External::Never), Ok(()));
-            }
-            Bug::RetrySameEngine => request.pursuit = Pursuit::new(3, External::Never),
-            _ => {}
-        }
-        match failed {
-            Err(error) => self.end(number, Ended::Failed(error), now),
-            Ok(()) => {
-                request.deadline = request.deadline.max(now + RESUME);
-                request.state = State::New;
-                *(if was_begun { &mut self.resumes } else { &mut self.retries }) += 1;
-                self.ask(number, now);
-            }
-        }
-        if self.requests[number].killed > 2 {
-            self.violated(format!("request {number} has killed a third engine"));
-        }
-    }
-
-    /// Whether the node that a request runs on is there.
-    pub fn is_linked(&self, running: &Running) -> bool {
-        self.told.contains_key(&running.binding.endpoint)
-    }
-
-    /// Requests that have heard nothing for too long.
-    pub fn idle_since(&self, before: f64) -> Vec<usize> {
-        let idle = |(_, request): &(usize, &Request)| matches!(&request.state, State::Running(running) if running.heard < before);
-        self.requests.iter().enumerate().filter(idle).map(|(number, _)| number).collect()
-    }
 }
 
-fn want<'a>(
+/// Takes a retry from the budget.
+pub(super) fn take(scheduler: &mut Scheduler<usize>, budget: &mut [u64; 2], now: f64) -> bool {
+    let is_left = scheduler.retries.take(at(now));
+    budget[0] += u64::from(is_left);
+    is_left
+}
+
+fn slot_request<'a>(
     request: &'a Request,
     prefix: &'a Prefix,
-    constraints: &'a RouteConstraints,
+    waiting: &'a Waiting,
     bug: Bug,
 ) -> SlotRequest<'a> {
     let Request { tenant, class, prompt, size, .. } = request;
     let tenant = if bug == Bug::ForgetTenants { "everybody" } else { tenant };
     let class = if bug == Bug::ForgetClasses { Class::Standard } else { *class };
-    let share = Share::default();
-    SlotRequest { model: "m", tenant, share, class, size, bytes: prompt.len(), prefix, constraints }
-}
-
-fn texts(events: &[u8]) -> String {
-    let read = |payload: &[u8]| serde_json::from_slice::<String>(payload).ok();
-    payloads(events).filter_map(read).collect()
+    let (share, bytes, constraints) = (Share::default(), prompt.len(), &waiting.constraints);
+    SlotRequest { model: "m", tenant, share, class, size, bytes, prefix, constraints }
 }

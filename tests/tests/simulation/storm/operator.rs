@@ -23,7 +23,6 @@ impl World {
     fn cordons(&mut self, node: usize, is_drained: bool) {
         let name = self.nodes[node].name.clone();
         self.gateway.cordon(node, &name, is_drained, self.now);
-        self.expect_all();
         let after = 2.0 + self.part() * 20.0;
         self.at(self.now + after, Happening::Uncordons(node));
     }

@@ -1,13 +1,13 @@
 //! Requests of a storm, and what a client sees of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use flotilla_gateway::scheduler::Binding;
-use flotilla_gateway::scheduler::attempt::{At, Pursuit};
-use flotilla_gateway::scheduler::charge::{ActualWork, Charge};
+use flotilla_gateway::scheduler::attempts::{AttemptId, Attempts, Facts, Purpose, Settings};
+use flotilla_gateway::scheduler::charge::Charge;
 use flotilla_gateway::scheduler::cost::Size;
-use flotilla_gateway::scheduler::fleet::EngineId;
-use flotilla_gateway::scheduler::progress::Progress;
+use flotilla_gateway::scheduler::fleet::{EngineId, RouteConstraints};
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::usage::{Task, UsageLimits};
 use flotilla_gateway::types::class::Class;
@@ -19,32 +19,37 @@ use inference_protocol::resume::Resume;
 /// A prompt with this in it kills every engine that works on it.
 pub const POISON: char = '!';
 
-/// Where a request is.
+/// An attempt that has a slot.
 #[derive(Debug)]
-pub enum State {
-    /// Not here yet.
-    New,
-    /// In the queue.
-    Waiting(TicketId),
-    /// It has a slot.
-    Running(Running),
-    /// Over.
-    Done(Ended),
+pub struct Leg {
+    pub attempt: AttemptId,
+    pub binding: Binding,
+    pub engine: EngineId,
+    /// The node, or the external endpoint behind all nodes.
+    pub link: usize,
+    pub is_external: bool,
+    /// Its number at the endpoint, once it is sent.
+    pub job: Option<u64>,
+    /// Whether an external endpoint took it and did not refuse it.
+    pub is_taken: bool,
+    /// When it first sent something.
+    pub first: Option<f64>,
+    /// When it last sent something, or was sent.
+    pub heard: f64,
+    /// Tokens that came over it.
+    pub tokens: u64,
+    /// Whether its slot was given back although it goes on: a bug.
+    pub is_released: bool,
 }
 
-/// A request that has a slot.
+/// A request that waits for a slot.
 #[derive(Debug)]
-pub struct Running {
-    pub binding: Binding,
-    pub node: usize,
-    /// Its number at the node.
-    pub job: u64,
-    pub at: At,
-    /// When it first said something, if it gives the answer from its beginning.
-    pub first: Option<f64>,
-    pub is_first: bool,
-    /// When it last said something.
-    pub heard: f64,
+pub struct Waiting {
+    pub purpose: Purpose,
+    pub ticket: TicketId,
+    pub constraints: RouteConstraints,
+    pub deadline: f64,
+    pub check_at: f64,
 }
 
 /// How a request ended.
@@ -63,22 +68,25 @@ pub struct Request {
     pub size: Size,
     pub tenant: String,
     pub class: Class,
+    pub external: External,
     pub patience: f64,
-    /// When it must have a slot.
-    pub deadline: f64,
-    pub state: State,
-    pub progress: Progress,
-    pub pursuit: Pursuit,
+    /// Once it has arrived.
+    pub attempts: Option<Attempts>,
+    pub legs: Vec<Leg>,
+    pub waiting: Option<Waiting>,
+    pub ended: Option<Ended>,
     /// What the client has.
     pub text: String,
-    /// Its place in the line for another node, while its own is about to leave, and until when.
-    pub moving: Option<(TicketId, f64)>,
-    /// Attempts that failed.
+    /// Engines that failed it.
     pub failed: Vec<EngineId>,
     /// Engines that died while they worked on it.
     pub killed: usize,
     /// What it was charged for its turn, and where.
     pub charge: Option<(Charge, Arc<ModelStatus>)>,
+    /// Whether its next attempt costs a retry of the budget.
+    pub owes_retry: bool,
+    /// The seed of its response.
+    pub number: usize,
 }
 
 impl Request {
@@ -88,55 +96,77 @@ impl Request {
             prompt,
             tenant: format!("t{tenant}"),
             class,
+            external: External::Never,
             patience,
-            deadline: f64::INFINITY,
-            state: State::New,
-            progress: Progress::new(Resume::new(number as u128, 0)),
-            pursuit: Pursuit::new(3, External::Never),
+            attempts: None,
+            legs: Vec::new(),
+            waiting: None,
+            ended: None,
             text: String::new(),
-            moving: None,
             failed: Vec::new(),
             killed: 0,
             charge: None,
+            owes_retry: false,
+            number,
         }
     }
 
+    /// The same request, sent again by its client.
+    pub fn again(&self, number: usize) -> Self {
+        let again = Self::new(number, self.prompt.clone(), 0, self.class, self.patience);
+        Self { tenant: self.tenant.clone(), ..again }
+    }
+
+    /// It arrives.
+    pub fn start(&mut self, settings: Settings, now: f64) {
+        let facts = Facts {
+            usage: self.limits(),
+            external: self.external,
+            is_streamed: true,
+            deadline: Duration::from_secs_f64(now + self.patience),
+        };
+        let resume = Resume::new(self.number as u128, 0);
+        self.attempts.insert(Attempts::new(settings, facts, resume)).start();
+    }
+
+    pub fn limits(&self) -> UsageLimits {
+        let task = Task::Generate { tokens_max: None, choices: 1, has_logprobs: false };
+        UsageLimits::new(self.prompt.len(), task)
+    }
+
     pub fn is_done(&self) -> bool {
-        matches!(self.state, State::Done(_))
+        self.ended.is_some()
     }
 
     pub fn is_poison(&self) -> bool {
         self.prompt.contains(POISON)
     }
 
-    /// What was done for it, about; nothing where that is not known.
-    pub fn done(&self) -> Option<ActualWork> {
-        let completion = self.progress.tokens();
-        let task = Task::Generate { tokens_max: None, choices: 1, has_logprobs: false };
-        let limits = UsageLimits::new(self.prompt.len(), task);
-        let about = (completion > 0).then(|| limits.estimate(completion));
-        self.progress.used().or(about).map(ActualWork::Tokens)
+    /// Tokens of its response so far.
+    pub fn tokens(&self) -> u64 {
+        self.attempts.as_ref().map_or(0, Attempts::tokens)
     }
 
-    pub fn running(&mut self) -> Option<&mut Running> {
-        match &mut self.state {
-            State::Running(running) => Some(running),
-            _ => None,
-        }
+    pub fn leg(&mut self, attempt: AttemptId) -> Option<&mut Leg> {
+        self.legs.iter_mut().find(|leg| leg.attempt == attempt)
     }
 
-    /// The answer of a node that lives.
-    fn expected(&self) -> &str {
+    pub fn leg_of(&self, job: u64) -> Option<AttemptId> {
+        self.legs.iter().find(|leg| leg.job == Some(job)).map(|leg| leg.attempt)
+    }
+
+    /// The whole response.
+    pub fn expected(&self) -> &str {
         self.prompt.trim_end_matches('\0')
     }
 
     /// What is wrong with what the client has.
     pub fn complaint(&self) -> Option<String> {
         let (text, expected) = (&self.text, self.expected());
-        let is_right = match self.state {
-            State::Done(Ended::Complete) => text == expected,
+        let is_right = match self.ended {
+            Some(Ended::Complete) => text == expected,
             _ => expected.starts_with(text.as_str()),
         };
-        (!is_right).then(|| format!("{text:?} for {expected:?}, {:?}", self.state))
+        (!is_right).then(|| format!("{text:?} for {expected:?}, {:?}", self.ended))
     }
 }

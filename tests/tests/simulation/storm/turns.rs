@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flotilla_gateway::scheduler::attempts::Attempts;
 use flotilla_gateway::scheduler::fleet::Choice;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::routing::Policy;
@@ -31,9 +32,8 @@ impl Gateway {
     /// A request is over: what it was charged is corrected by what was done for it.
     pub(super) fn correct(&mut self, number: usize) {
         let request = &mut self.requests[number];
-        let Some(((charge, model), done)) = request.charge.take().zip(request.done()) else {
-            return;
-        };
+        let done = request.attempts.as_ref().and_then(Attempts::work);
+        let Some(((charge, model), done)) = request.charge.take().zip(done) else { return };
         let moved = self.scheduler.correct(&charge, &model, done);
         let request = &self.requests[number];
         self.fairness.corrected(request.class, &request.tenant, moved);

@@ -2,20 +2,25 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::time::Duration;
 
+use flotilla_gateway::scheduler::attempts::Settings;
 use flotilla_gateway::scheduler::fleet::EndpointId;
 use flotilla_gateway::scheduler::routing::Policy;
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::error::Error;
+use flotilla_gateway::types::external::External;
 use inference_protocol::fleet::NodeState;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::Report;
 use super::bugs::Bug;
-use super::gateway::{Gateway, Sent};
+use super::faults::Fault;
+use super::gateway::{Gateway, Sent, Timer};
 use super::node::Node;
-use super::requests::{Ended, POISON, Request, State};
+use super::outside::{self, Outside};
+use super::requests::{Ended, Leg, POISON, Request};
 
 /// A node that says nothing for this long is out, and how often it says something.
 const SILENCE: f64 = 3.0;
@@ -24,6 +29,8 @@ const HEARTBEAT: f64 = 1.0;
 const DELAY: f64 = 0.03;
 /// A stream that says nothing for this long has failed.
 const IDLE: f64 = 20.0;
+/// How long a response waits for another node.
+const RESUME: f64 = 30.0;
 /// Faults and arrivals end here; soon after that all must be over.
 const STORM: f64 = 60.0;
 const AFTERMATH: f64 = 600.0;
@@ -33,7 +40,10 @@ const AFTERMATH: f64 = 600.0;
 pub(super) enum Happening {
     Arrives(usize),
     Leaves(usize),
-    Expires(usize),
+    /// What a request waited for has come.
+    Timer(usize, Timer),
+    /// An external endpoint goes on with a job.
+    Outside(u64),
     /// A node's step, in one of its lives.
     Steps(usize, u64),
     /// What it wrote arrives, over that link.
@@ -55,32 +65,18 @@ pub(super) enum Happening {
     Looks,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Fault {
-    Crash,
-    EngineDeath,
-    Freeze,
-    LinkCut,
-    Drain,
-    Lie,
-    /// Not its own: an operator moves it, or configures the gateway anew.
-    Operate,
-    /// Its clock, and the gateway's with it, jumps: a machine that was suspended.
-    Jump,
-}
-
 /// See the module.
 pub(super) struct World {
     pub(super) now: f64,
     /// When all must be over.
-    end: f64,
+    pub(super) end: f64,
     random: Pcg64,
     agenda: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: HashMap<u64, Happening>,
     next: u64,
     pub(super) nodes: Vec<Node>,
     /// Each node's link, and when it was last heard of.
-    links: Vec<Option<(EndpointId, f64)>>,
+    pub(super) links: Vec<Option<(EndpointId, f64)>>,
     /// Whether a node's next step is on the agenda, for its life.
     steps: Vec<Option<u64>>,
     /// What is on its way from each node, in order: a job's text, or that its engine is gone.
@@ -88,6 +84,10 @@ pub(super) struct World {
     /// Requests by their numbers at nodes.
     jobs: HashMap<u64, usize>,
     pub(super) gateway: Gateway,
+    /// What external endpoints work on.
+    pub(super) outside: HashMap<u64, Outside>,
+    /// Until when each node turns requests away.
+    pub(super) crowded: Vec<f64>,
 }
 
 /// Plays a storm.
@@ -108,6 +108,14 @@ impl World {
             .map(|i| Node::new(format!("n{i}"), 1 + pick(4), [0.02, 0.05, 0.2][pick(3) as usize]))
             .collect();
         let policy = Policy::ALL[pick(4) as usize];
+        let hedge = [None, Some(0.5), Some(2.0)][pick(3) as usize].map(Duration::from_secs_f64);
+        let first_token = Duration::from_secs_f64(IDLE);
+        let resume = Duration::from_secs_f64(RESUME);
+        let settings = Settings { retries_max: 3, hedge, first_token, resume };
+        let mut gateway = Gateway::new(policy, settings, bug);
+        for number in 0..pick(3) as usize {
+            gateway.join_outside(nodes.len() + number, outside::status(number));
+        }
         Self {
             now: 0.0,
             end: STORM + AFTERMATH,
@@ -118,9 +126,11 @@ impl World {
             links: vec![None; nodes.len()],
             steps: vec![None; nodes.len()],
             wires: vec![VecDeque::new(); nodes.len()],
+            crowded: vec![0.0; nodes.len()],
             nodes,
             jobs: HashMap::new(),
-            gateway: Gateway::new(policy, bug),
+            gateway,
+            outside: HashMap::new(),
         }
     }
 
@@ -160,7 +170,7 @@ impl World {
         }
         for _ in 0..self.pick(3 + self.nodes.len() as u32 * 3) {
             let (when, node) = (self.part() * STORM, self.pick(self.nodes.len() as u32) as usize);
-            let fault = match self.pick(18) {
+            let fault = match self.pick(20) {
                 0..=2 => Fault::Crash,
                 3..=5 => Fault::EngineDeath,
                 6 | 7 => Fault::Freeze,
@@ -168,6 +178,7 @@ impl World {
                 10 | 11 => Fault::Drain,
                 12 => Fault::Lie,
                 13..=16 => Fault::Operate,
+                17 | 18 => Fault::Crowd,
                 _ => Fault::Jump,
             };
             self.at(when, Happening::Fault(node, fault));
@@ -187,7 +198,13 @@ impl World {
         prompt.push('\0');
         let class = Class::ALL[self.pick(3) as usize];
         let patience = [0.5, 5.0, 60.0, 300.0][self.pick(4) as usize];
-        Request::new(number, prompt, self.pick(3), class, patience)
+        let external = match self.pick(6) {
+            0 => External::Prefer,
+            1 | 2 => External::Overflow,
+            _ => External::Never,
+        };
+        let request = Request::new(number, prompt, self.pick(3), class, patience);
+        Request { external, ..request }
     }
 
     fn run(&mut self) {
@@ -198,6 +215,7 @@ impl World {
             }
             let Some(what) = self.happenings.remove(&number) else { continue };
             self.happens(what);
+            self.plan();
             // After a jump of the clock, what is due comes first.
             let due = |Reverse((nanos, _)): &Reverse<(u64, u64)>| *nanos as f64 / 1e9 <= self.now;
             if self.agenda.peek().is_some_and(due) {
@@ -219,35 +237,65 @@ impl World {
     /// What follows at once from what happened.
     fn settle(&mut self) {
         let now = self.now;
-        for (node, job) in std::mem::take(&mut self.gateway.cancelled) {
-            self.nodes[node].cancel(job);
-        }
-        let waits = |r: &Request| matches!(r.state, State::Waiting(_)).then_some(r.deadline);
-        for Sent { request, node, job, resume } in self.gateway.bind(now) {
-            self.jobs.insert(job, request);
-            // What is sent to a node that is gone is lost.
-            if self.links[node].is_some() && !self.nodes[node].is_frozen {
-                let prompt = self.gateway.requests[request].prompt.clone();
-                self.nodes[node].submit(job, &prompt, &resume);
-                self.step_soon(node);
+        for (link, job) in std::mem::take(&mut self.gateway.cancelled) {
+            match self.nodes.get_mut(link) {
+                Some(node) => node.cancel(job),
+                None => drop(self.outside.remove(&job)),
             }
         }
-        let gone = |r: &&Request| match &r.state {
-            State::Running(running) => !self.gateway.is_linked(running),
-            _ => false,
-        };
-        let gone = self.gateway.requests.iter().filter(gone).count();
+        for sent in self.gateway.bind(now) {
+            self.sends(sent);
+        }
+        self.plan();
+        let gone = self.gateway.requests.iter().filter(|r| !r.is_done());
+        let is_gone = |leg: &&Leg| !self.gateway.is_linked(leg);
+        let gone = gone.flat_map(|r| r.legs.iter()).filter(is_gone).count();
         if gone > 0 {
             self.gateway.violated(format!("{gone} requests wait for a node that is gone"));
         }
-        let late = |(_, r): &(usize, &Request)| waits(r).is_some_and(|d| now > d + 1.0);
-        let late = self.gateway.requests.iter().enumerate().find(late).map(|(number, _)| number);
-        if let Some(number) = late {
-            self.gateway.violated(format!("request {number} waits beyond its deadline"));
+        let is_late = |r: &Request| r.waiting.as_ref().is_some_and(|w| now > w.deadline + 1.0);
+        if let Some(number) = self.gateway.requests.iter().position(is_late) {
+            let waiting = &self.gateway.requests[number].waiting;
+            let what =
+                format!("request {number} waits at {now:.3} beyond its deadline: {waiting:?}");
+            self.gateway.violated(what);
         }
     }
 
-    fn step_soon(&mut self, node: usize) {
+    /// A request is sent to an endpoint.
+    fn sends(&mut self, sent: Sent) {
+        let Sent { request, attempt, link, job, resume } = sent;
+        self.jobs.insert(job, request);
+        if link >= self.nodes.len() {
+            return self.asks_outside(request, attempt, job);
+        }
+        if self.crowded[link] > self.now && self.links[link].is_some() {
+            let error = Error::NodeRefused(503);
+            return self.gateway.fails(request, attempt, error, self.now);
+        }
+        // What is sent to a node that is gone is lost.
+        if self.links[link].is_some() && !self.nodes[link].is_frozen {
+            let prompt = self.gateway.requests[request].prompt.clone();
+            self.nodes[link].submit(job, &prompt, &resume);
+            self.step_soon(link);
+        }
+    }
+
+    /// Puts what the gateway waits for on the agenda.
+    fn plan(&mut self) {
+        for (when, number, timer) in std::mem::take(&mut self.gateway.timers) {
+            self.at(when, Happening::Timer(number, timer));
+        }
+        for number in std::mem::take(&mut self.gateway.quarantined) {
+            // Most clients send again what has failed.
+            let again = self.gateway.requests.len();
+            let request = self.gateway.requests[number].again(again);
+            self.gateway.requests.push(request);
+            self.at(self.now + 1.0, Happening::Arrives(again));
+        }
+    }
+
+    pub(super) fn step_soon(&mut self, node: usize) {
         let life = self.nodes[node].life;
         if self.steps[node] != Some(life) && !self.nodes[node].is_frozen {
             self.steps[node] = Some(life);
@@ -258,12 +306,10 @@ impl World {
     fn happens(&mut self, what: Happening) {
         let now = self.now;
         match what {
-            Happening::Arrives(number) => {
-                self.gateway.arrive(number, now);
-                self.expect(number);
-            }
+            Happening::Arrives(number) => self.gateway.arrive(number, now),
             Happening::Leaves(number) => self.gateway.leave(number, now),
-            Happening::Expires(number) => self.gateway.expire(number, now),
+            Happening::Timer(number, timer) => self.gateway.timer(number, timer, now),
+            Happening::Outside(job) => self.goes_on_outside(job),
             Happening::Steps(node, life) => self.steps(node, life),
             Happening::Hears(node, link) => self.hears(node, link),
             Happening::Says(node, life) => self.says(node, life),
@@ -280,22 +326,11 @@ impl World {
             Happening::Thaws(node, life) => self.thaws(node, life),
             Happening::Uncordons(node) => self.uncordons(node),
             Happening::Looks => {
-                for number in self.gateway.idle_since(now - IDLE) {
-                    self.gateway.fails(number, Error::NodeTimeout, now);
-                    self.expect(number);
+                for (number, attempt) in self.gateway.idle_since(now - IDLE) {
+                    self.gateway.fails(number, attempt, Error::NodeTimeout, now);
                 }
                 self.at(now + 1.0, Happening::Looks);
             }
-        }
-    }
-
-    /// Notes when a request's time is up.
-    fn expect(&mut self, number: usize) {
-        let request = &self.gateway.requests[number];
-        let waits = matches!(request.state, State::Waiting(_)).then_some(request.deadline);
-        let moves = request.moving.map(|(_, deadline)| deadline);
-        for deadline in waits.into_iter().chain(moves) {
-            self.at(deadline, Happening::Expires(number));
         }
     }
 
@@ -322,13 +357,10 @@ impl World {
         self.at(self.now + HEARTBEAT + late, Happening::Says(node, life));
     }
 
-    fn tell(&mut self, node: usize) {
+    pub(super) fn tell(&mut self, node: usize) {
         if let Some((link, heard)) = &mut self.links[node] {
             *heard = self.now;
             self.gateway.observe(*link, self.nodes[node].status(), self.now);
-            if self.nodes[node].state == NodeState::Draining {
-                self.expect_all();
-            }
         }
     }
 
@@ -345,18 +377,13 @@ impl World {
     }
 
     /// The gateway gives a link up; a node that lives dials again.
-    fn loses_link(&mut self, node: usize) {
+    pub(super) fn loses_link(&mut self, node: usize) {
         let Some((link, _)) = self.links[node].take() else { return };
         self.nodes[node].lose_link();
         self.wires[node].clear();
         self.gateway.lose(link, self.now);
-        self.expect_all();
         let after = 0.2 + self.part();
         self.at(self.now + after, Happening::Joins(node));
-    }
-
-    pub(super) fn expect_all(&mut self) {
-        (0..self.gateway.requests.len()).for_each(|number| self.expect(number));
     }
 
     fn steps(&mut self, node: usize, life: u64) {
@@ -366,10 +393,9 @@ impl World {
         if self.nodes[node].life != life || self.nodes[node].is_frozen {
             return;
         }
-        let poison = |(_, r): &(usize, &Request)| {
-            r.is_poison() && matches!(&r.state, State::Running(running) if running.node == node)
-        };
-        if self.gateway.requests.iter().enumerate().any(|r| poison(&r)) {
+        let is_here = |leg: &Leg| leg.link == node && leg.job.is_some();
+        let is_poisoned = |r: &Request| r.is_poison() && !r.is_done() && r.legs.iter().any(is_here);
+        if self.gateway.requests.iter().any(is_poisoned) {
             return self.engine_dies(node);
         }
         for (job, written) in self.nodes[node].step() {
@@ -381,7 +407,7 @@ impl World {
     }
 
     /// A node writes; it is read a little later, unless the link is gone by then.
-    fn write(&mut self, node: usize, job: u64, text: Option<String>) {
+    pub(super) fn write(&mut self, node: usize, job: u64, text: Option<String>) {
         if let Some((link, _)) = self.links[node] {
             self.wires[node].push_back((job, text));
             self.at(self.now + DELAY, Happening::Hears(node, link));
@@ -396,79 +422,24 @@ impl World {
         let number = self.jobs[&job];
         match written {
             Some(text) => self.gateway.hear(number, job, &text, self.now),
-            None if self.gateway.requests[number].running().is_some_and(|r| r.job == job) => {
-                self.gateway.fails(number, Error::EngineLost, self.now);
-                self.expect(number);
+            None => {
+                if let Some(attempt) = self.gateway.requests[number].leg_of(job) {
+                    self.gateway.fails(number, attempt, Error::EngineLost, self.now);
+                }
             }
-            None => {}
-        }
-    }
-
-    fn engine_dies(&mut self, node: usize) {
-        let jobs = self.nodes[node].lose_engine();
-        if self.nodes[node].state == NodeState::Ready {
-            self.nodes[node].state = NodeState::Restarting;
-        }
-        self.tell(node);
-        jobs.into_iter().for_each(|job| self.write(node, job, None));
-        let (life, after) = (self.nodes[node].life, 0.3 + self.part());
-        self.at(self.now + after, Happening::Recovers(node, life));
-    }
-
-    fn fault(&mut self, node: usize, fault: Fault) {
-        let life = self.nodes[node].life;
-        match fault {
-            Fault::Crash => {
-                self.nodes[node].live_again();
-                self.loses_link(node);
-            }
-            Fault::EngineDeath if !self.nodes[node].is_frozen => self.engine_dies(node),
-            Fault::Freeze => {
-                self.nodes[node].is_frozen = true;
-                let after = 1.0 + self.part() * 9.0;
-                self.at(self.now + after, Happening::Thaws(node, life));
-            }
-            Fault::LinkCut => self.loses_link(node),
-            Fault::Drain if !self.nodes[node].is_frozen => {
-                self.nodes[node].state = NodeState::Draining;
-                self.tell(node);
-                // It leaves, and another one comes in its place.
-                let after = 5.0 + self.part() * 20.0;
-                self.at(self.now + after, Happening::Fault(node, Fault::Crash));
-            }
-            Fault::Lie => {
-                self.nodes[node].lie = self.pick(3);
-                self.tell(node);
-            }
-            Fault::Operate => self.operates(node),
-            Fault::Jump => {
-                let jump = self.part() * 120.0;
-                self.now += jump;
-                self.end += jump;
-            }
-            Fault::EngineDeath | Fault::Drain => {}
-        }
-    }
-
-    fn thaws(&mut self, node: usize, life: u64) {
-        if self.nodes[node].life == life && self.nodes[node].is_frozen {
-            self.nodes[node].is_frozen = false;
-            self.at(self.now, Happening::Says(node, life));
-            self.at(self.now + 0.2, Happening::Joins(node));
-            self.step_soon(node);
         }
     }
 
     fn report(mut self) -> Report {
         let mut report = Report::default();
         for request in &self.gateway.requests {
-            match &request.state {
-                State::Done(Ended::Complete) => report.complete += 1,
-                State::Done(Ended::Failed(Error::Quarantined)) => report.quarantined += 1,
-                State::Done(Ended::Failed(_)) => report.failed += 1,
-                State::Done(Ended::Refused) => report.refused += 1,
-                State::Done(Ended::ClientLeft) => report.left += 1,
-                State::New | State::Waiting(_) | State::Running(_) => {}
+            match &request.ended {
+                Some(Ended::Complete) => report.complete += 1,
+                Some(Ended::Failed(Error::Quarantined)) => report.quarantined += 1,
+                Some(Ended::Failed(_)) => report.failed += 1,
+                Some(Ended::Refused) => report.refused += 1,
+                Some(Ended::ClientLeft) => report.left += 1,
+                None => {}
             }
         }
         let broken = !self.gateway.violations.is_empty();
@@ -484,8 +455,7 @@ impl World {
             self.gateway.violated(format!("{count} {what} are left"));
         }
         report.violations = self.gateway.violations;
-        (report.resumes, report.retries) = (self.gateway.resumes, self.gateway.retries);
-        report.moved = self.gateway.moved;
+        report.counts = self.gateway.counts;
         report
     }
 }

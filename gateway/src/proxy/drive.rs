@@ -1,0 +1,421 @@
+//! Stages 4 to 6 driven together: the response to one request, from whichever endpoints give it.
+//!
+//! All decisions are [`Attempts`]', which is pure. This file executes its actions with slots,
+//! sockets, and timers, and tells it what happened.
+
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use hyper::StatusCode;
+use hyper::header::HeaderMap;
+use inference_protocol::resume::Resume;
+use tokio::time::{Sleep, sleep};
+
+use super::account::Record;
+use super::admit::Admitted;
+use super::route::{self, Routing};
+use crate::context::Gateway;
+use crate::context::settings::Settings;
+use crate::dispatcher::{Lease, Turn};
+use crate::scheduler::attempts::{
+    self, Action, AttemptId, Attempts, Ended, Facts, Failure, Granted, Purpose,
+};
+use crate::types::error::Error;
+use crate::types::random::random;
+use crate::upstream::external::refusal::Refusal;
+
+mod exchange;
+
+use exchange::{Event, Exchange};
+
+/// The response to one request. Dropping it cancels what runs, gives the slots back, and completes
+/// the record.
+pub struct Drive {
+    gateway: Gateway,
+    /// Those that the request began with.
+    settings: Arc<Settings>,
+    admitted: Arc<Admitted>,
+    attempts: Attempts,
+    /// Attempts that run: one, or two while a hedge is undecided.
+    exchanges: Vec<Exchange>,
+    /// A slot that is being acquired.
+    acquiring: Option<(Purpose, Routing)>,
+    /// When the first token of an attempt is late.
+    hedge: Option<(AttemptId, Pin<Box<Sleep>>)>,
+    /// What the client gets next.
+    ready: VecDeque<Result<Next, Error>>,
+    /// What the request was charged, to be corrected by what it used.
+    turn: Option<Turn>,
+    record: Record,
+}
+
+/// What the client gets next.
+#[derive(Debug)]
+pub enum Next {
+    /// Events.
+    Events(Bytes),
+    /// A response in one piece: a refusal, or one from an endpoint without events.
+    Whole {
+        /// The endpoint's status.
+        status: StatusCode,
+        /// The endpoint's headers that concern the client.
+        headers: HeaderMap,
+        /// The body.
+        body: Bytes,
+    },
+    /// The end.
+    End,
+}
+
+/// What happened while the request waited.
+enum Happened {
+    Acquired(Purpose, Result<Box<Lease>, Error>),
+    Exchanged(usize, Event),
+    Late(AttemptId),
+}
+
+impl Drive {
+    /// Starts the attempts of an admitted request.
+    pub fn new(
+        gateway: Gateway,
+        settings: Arc<Settings>,
+        admitted: Admitted,
+        record: Record,
+    ) -> Self {
+        let config = &settings.config;
+        let limits = attempts::Settings {
+            retries_max: config.retries_max,
+            hedge: config.hedge,
+            first_token: config.timeouts.first_token,
+            resume: config.timeouts.resume,
+        };
+        let facts = Facts {
+            usage: admitted.usage,
+            external: admitted.external,
+            is_streamed: admitted.is_streamed,
+            deadline: gateway.dispatcher.clock_of(admitted.deadline),
+        };
+        let mut attempts = Attempts::new(limits, facts, first(&admitted));
+        attempts.start();
+        Self {
+            gateway,
+            settings,
+            admitted: Arc::new(admitted),
+            attempts,
+            exchanges: Vec::new(),
+            acquiring: None,
+            hedge: None,
+            ready: VecDeque::new(),
+            turn: None,
+            record,
+        }
+    }
+
+    /// The request's record.
+    pub fn record(&mut self) -> &mut Record {
+        &mut self.record
+    }
+
+    /// Whether the client wants a stream.
+    pub fn is_streamed(&self) -> bool {
+        self.admitted.is_streamed
+    }
+
+    /// How long a client waits for the first event before it gets a comment.
+    pub fn comment_interval(&self) -> Duration {
+        self.settings.config.timeouts.comment
+    }
+
+    /// Whether the response is complete.
+    pub fn is_complete(&self) -> bool {
+        self.attempts.is_complete()
+    }
+
+    /// The endpoint that the response comes from.
+    pub fn node(&self) -> Option<&str> {
+        self.record.node()
+    }
+
+    /// What the client gets next. The record learns how the request ends.
+    pub async fn next(&mut self) -> Result<Next, Error> {
+        let advanced = AssertUnwindSafe(self.advance()).catch_unwind().await;
+        let next = advanced.unwrap_or_else(|_| Err(Error::internal("a request panicked")));
+        match &next {
+            Ok(Next::Events(events)) => self.record.add_bytes(events.len()),
+            Ok(Next::Whole { status, body, .. }) => {
+                self.record.first_token();
+                self.record.succeed(status.as_u16(), body.len());
+            }
+            Ok(Next::End) => {}
+            Err(error) => {
+                self.record.asked(&self.admitted.model, error);
+                self.record.fail(error);
+            }
+        }
+        if self.attempts.is_complete() {
+            self.record.succeed(200, 0);
+        }
+        next
+    }
+
+    async fn advance(&mut self) -> Result<Next, Error> {
+        loop {
+            self.perform();
+            if let Some(next) = self.ready.pop_front() {
+                return next;
+            }
+            if self.attempts.is_over() {
+                return Ok(Next::End);
+            }
+            let happened = self.happens().await;
+            self.handle(happened);
+        }
+    }
+
+    /// Waits for the next event; may be cancelled.
+    async fn happens(&mut self) -> Happened {
+        let Self { exchanges, acquiring, hedge, .. } = self;
+        let (first, second) = match &mut exchanges[..] {
+            [] => (None, None),
+            [first] => (Some(first), None),
+            [first, second, ..] => (Some(first), Some(second)),
+        };
+        tokio::select! {
+            biased;
+            event = next_of(first) => Happened::Exchanged(0, event),
+            event = next_of(second) => Happened::Exchanged(1, event),
+            (purpose, lease) = acquired(acquiring) => Happened::Acquired(purpose, lease.map(Box::new)),
+            attempt = late(hedge) => Happened::Late(attempt),
+        }
+    }
+
+    /// Tells the attempts what happened.
+    fn handle(&mut self, happened: Happened) {
+        let now = self.gateway.dispatcher.now();
+        self.measure();
+        match happened {
+            Happened::Acquired(purpose, lease) => {
+                self.acquiring = None;
+                match lease {
+                    Ok(lease) => self.granted(purpose, *lease, now),
+                    Err(error) => self.attempts.not_granted(purpose, error),
+                }
+            }
+            Happened::Exchanged(index, event) => self.exchanged(index, event, now),
+            Happened::Late(attempt) => {
+                self.hedge = None;
+                self.attempts.late(attempt, now);
+            }
+        }
+    }
+
+    /// Tells the attempts what was seen of those whose events have not begun.
+    fn measure(&mut self) {
+        for exchange in self.exchanges.iter().filter(|exchange| exchange.is_opening()) {
+            self.attempts.measure(exchange.id, exchange.measured());
+        }
+    }
+
+    fn granted(&mut self, purpose: Purpose, lease: Lease, now: Duration) {
+        let slot = Granted {
+            engine: lease.engine(),
+            model: lease.model().clone(),
+            is_external: lease.terms().is_some(),
+        };
+        let dispatcher = &self.gateway.dispatcher;
+        let id = self.attempts.granted(purpose, slot, now, &mut || dispatcher.may_retry());
+        self.exchanges.push(Exchange::new(id, lease));
+    }
+
+    fn exchanged(&mut self, index: usize, event: Event, now: Duration) {
+        let Some(exchange) = self.exchanges.get_mut(index) else { return };
+        let (id, attempts) = (exchange.id, &mut self.attempts);
+        let dispatcher = &self.gateway.dispatcher;
+        let mut may_retry = || dispatcher.may_retry();
+        match event {
+            Event::Began { hides_usage } => {
+                attempts.measure(id, exchange.measured());
+                attempts.began(id, hides_usage);
+            }
+            Event::Block(block) => attempts.block(id, &block, now, &mut may_retry),
+            Event::Whole(whole) => {
+                attempts.measure(id, exchange.measured());
+                attempts.whole(id, whole, now, &mut may_retry);
+            }
+            Event::Failed { error, is_opening } => {
+                if is_opening {
+                    attempts.measure(id, exchange.measured());
+                }
+                let predicted_prefill = (error == Error::NodeTimeout)
+                    .then(|| exchange.lease.predicted_prefill(&self.admitted.size))
+                    .flatten();
+                attempts.failed(id, Failure { error, predicted_prefill }, now, &mut may_retry);
+            }
+            Event::Leaving => attempts.leaving(id, now),
+        }
+    }
+
+    /// Executes what the attempts ask for.
+    fn perform(&mut self) {
+        while let Some(action) = self.attempts.next_action() {
+            match action {
+                Action::Acquire { purpose: Purpose::Hedge, constraints, .. } => {
+                    let request = self.admitted.slot_request(&constraints);
+                    if let Some(lease) = self.gateway.dispatcher.at_once(&request) {
+                        let now = self.gateway.dispatcher.now();
+                        self.granted(Purpose::Hedge, lease, now);
+                    }
+                }
+                Action::Acquire { purpose, constraints, deadline } => {
+                    let (dispatcher, admitted) = (&self.gateway.dispatcher, &self.admitted);
+                    let routing = route::route(dispatcher, admitted, constraints, deadline);
+                    self.acquiring = Some((purpose, routing));
+                }
+                Action::Withdraw(_) => self.acquiring = None,
+                Action::Send { attempt, purpose, hedge_after } => {
+                    self.send(attempt, purpose, hedge_after);
+                }
+                Action::Release(attempt, ended) => self.release(attempt, &ended),
+                Action::Progressed(attempt) => self.progressed(attempt),
+                Action::Deliver(events) => self.ready.push_back(Ok(Next::Events(events))),
+                Action::DeliverWhole(attempt, _) => self.deliver_whole(attempt),
+                Action::Complete => self.ready.push_back(Ok(Next::End)),
+                Action::Fail(error) => self.ready.push_back(Err(error)),
+                other => self.note(other),
+            }
+        }
+    }
+
+    /// Executes what is counted and logged only.
+    fn note(&mut self, action: Action) {
+        let tokens = self.attempts.tokens();
+        match action {
+            Action::Quarantine => {
+                self.gateway.quarantine.add(&self.admitted.tenant, &self.admitted.body);
+            }
+            Action::Retried(error) => self.record.retried(&error, tokens),
+            Action::Moved => self.record.moved(tokens),
+            Action::Hedged { by_rival } => {
+                self.gateway.metrics.hedged(by_rival);
+                if let Some(exchange) = self.exchanges.first().filter(|_| by_rival) {
+                    self.record.routed(&exchange.lease);
+                }
+            }
+            Action::RetryRefused => self.gateway.metrics.retry_refused(),
+            Action::ExternalError(attempt, payload) => {
+                // Its words stay here: they may name addresses, keys, or the prompt.
+                let refusal = Refusal::read(&payload);
+                let endpoint = self.find(attempt).map(|exchange| exchange.lease.node());
+                tracing::warn!(endpoint, %refusal, "external endpoint failed");
+            }
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, attempt: AttemptId, purpose: Purpose, hedge_after: Option<Duration>) {
+        let Self { exchanges, settings, admitted, attempts, record, turn, .. } = self;
+        let Some(exchange) = exchanges.iter_mut().find(|known| known.id == attempt) else { return };
+        if purpose != Purpose::Hedge {
+            record.routed(&exchange.lease);
+        }
+        *turn = exchange.lease.begins().or(turn.take());
+        exchange.send(admitted, settings, attempts.resume());
+        self.hedge = hedge_after.map(|after| (attempt, Box::pin(sleep(after))));
+    }
+
+    fn release(&mut self, attempt: AttemptId, ended: &Ended) {
+        let Some(index) = self.exchanges.iter().position(|known| known.id == attempt) else {
+            return;
+        };
+        let mut exchange = self.exchanges.remove(index);
+        let lease = &mut exchange.lease;
+        lease.ends(ended.outcome);
+        if ended.has_misreported {
+            lease.record_misreport();
+        }
+        if let Some(learned) = ended.learned {
+            lease.used(self.admitted.size, learned.usage, learned.choices);
+        }
+        if let Some(usage) = ended.pays {
+            self.record.pay(lease, &self.admitted, usage);
+        }
+        self.record.used(self.attempts.reported(), self.attempts.tokens());
+        self.hedge = None;
+    }
+
+    fn progressed(&mut self, attempt: AttemptId) {
+        let (tokens, choices) = (self.attempts.tokens(), self.attempts.choices());
+        self.record.first_token();
+        self.record.used(self.attempts.reported(), tokens);
+        let idle = self.settings.config.timeouts.idle;
+        if let Some(exchange) = self.find(attempt) {
+            exchange.progressed(tokens, choices, idle);
+        }
+    }
+
+    fn deliver_whole(&mut self, attempt: AttemptId) {
+        if let Some(whole) = self.find(attempt).and_then(Exchange::take_whole) {
+            self.ready.push_back(Ok(whole));
+        }
+    }
+
+    fn find(&mut self, attempt: AttemptId) -> Option<&mut Exchange> {
+        self.exchanges.iter_mut().find(|known| known.id == attempt)
+    }
+}
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        self.measure();
+        self.attempts.client_left();
+        self.perform();
+        if let (Some(turn), Some(work)) = (&mut self.turn, self.attempts.work()) {
+            turn.settle(work);
+        }
+    }
+}
+
+/// What a node is told of a response that begins.
+fn first(admitted: &Admitted) -> Resume {
+    Resume {
+        model: admitted.is_alias.then(|| admitted.model.clone()),
+        tokens_max: admitted.tokens_max,
+        service_tier: admitted.tells_tier.then(|| admitted.class.service_tier().into()),
+        ..Resume::new(random(), unix_seconds())
+    }
+}
+
+fn unix_seconds() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |d| d.as_secs())
+}
+
+/// The next event of an exchange; without one, never.
+async fn next_of(exchange: Option<&mut Exchange>) -> Event {
+    match exchange {
+        Some(exchange) => exchange.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn acquired(acquiring: &mut Option<(Purpose, Routing)>) -> (Purpose, Result<Lease, Error>) {
+    match acquiring {
+        Some((purpose, routing)) => (*purpose, routing.await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn late(hedge: &mut Option<(AttemptId, Pin<Box<Sleep>>)>) -> AttemptId {
+    match hedge {
+        Some((attempt, timer)) => {
+            timer.as_mut().await;
+            *attempt
+        }
+        None => std::future::pending().await,
+    }
+}

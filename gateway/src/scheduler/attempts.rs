@@ -1,0 +1,469 @@
+//! PURE. Everything that can happen to a request between admission and its end: the first attempt,
+//! retries, a hedge, failover in the middle of a response, moving away from a node that leaves,
+//! overflow to external endpoints, quarantine, giving up, and what is paid.
+//!
+//! Events in, actions out, without I/O. The proxy drives this with sockets, the storm simulation
+//! with simulated nodes. Times are since an epoch that the driver chooses. What the client has is
+//! never taken back; what it does not have is never lost with a node, as long as another one
+//! continues before the deadline.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use inference_protocol::openai::{ErrorBody, ErrorDetail, INVALID_REQUEST};
+use inference_protocol::resume::{ENGINE_LOST, MISMATCH, Resume, Usage};
+
+use crate::scheduler::charge::ActualWork;
+use crate::scheduler::fleet::health::is_hung;
+use crate::scheduler::fleet::{Outcome, RouteConstraints};
+use crate::scheduler::progress::{Block, Progress};
+use crate::scheduler::usage::{Measured, UsageLimits};
+use crate::types::error::Error;
+use crate::types::external::External;
+
+mod action;
+mod ending;
+mod retry;
+#[cfg(test)]
+mod tests;
+
+pub use action::{Action, AttemptId, Ended, Failure, Granted, Learned, Purpose, Whole};
+
+use retry::{RetryState, Target, is_slow_by_size, outcome_of};
+
+/// An event beyond its limit, or more of them than can be right.
+pub const TOO_LARGE: Error = Error::NodeAnswer(
+    "an event is larger than limits.event_bytes_max, or all of it than limits.response_bytes_max",
+);
+
+/// What is configured, for all requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Attempts in a row that may fail before the request does.
+    pub retries_max: usize,
+    /// A first token that is this late is asked of a second node.
+    pub hedge: Option<Duration>,
+    /// How long a first token may take.
+    pub first_token: Duration,
+    /// How long a response waits for another node after its own failed.
+    pub resume: Duration,
+}
+
+/// What a request is, as far as its attempts depend on that.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts {
+    /// What it can use.
+    pub usage: UsageLimits,
+    /// When it may go to an external endpoint.
+    pub external: External,
+    /// Whether the client wants a stream.
+    pub is_streamed: bool,
+    /// When it must have its first slot.
+    pub deadline: Duration,
+}
+
+/// The attempts of one request. See the module.
+#[derive(Debug)]
+pub struct Attempts {
+    settings: Settings,
+    facts: Facts,
+    retry: RetryState,
+    progress: Progress,
+    /// The attempt that the response comes from, and what is waited for while there is none.
+    current: Option<Attempt>,
+    /// The second of two concurrent attempts, until one of them answers.
+    rival: Option<Attempt>,
+    /// What a slot is being acquired for.
+    waits_for: Option<Purpose>,
+    deadline: Duration,
+    /// The usage that the endpoint reported, as far as it is possible.
+    reported: Option<Usage>,
+    /// What the request used, once that is settled.
+    settled: Option<Usage>,
+    /// Whether it was sent anywhere.
+    was_sent: bool,
+    is_over: bool,
+    next_id: AttemptId,
+    actions: VecDeque<Action>,
+}
+
+/// One attempt: a slot, and what came over it.
+#[derive(Debug)]
+struct Attempt {
+    id: AttemptId,
+    target: Target,
+    is_external: bool,
+    /// When it was sent.
+    sent: Duration,
+    /// Whether it gives the response from its beginning.
+    is_first: bool,
+    /// Set once the endpoint's events begin: whether they hold a usage nobody asked for.
+    begun: Option<bool>,
+    /// What was seen of an external attempt.
+    measured: Measured,
+}
+
+impl Attempts {
+    /// The attempts of an admitted request. `resume`: what the first node is told.
+    pub fn new(settings: Settings, facts: Facts, resume: Resume) -> Self {
+        Self {
+            retry: RetryState::new(settings.retries_max, facts.external),
+            progress: Progress::new(resume),
+            deadline: facts.deadline,
+            settings,
+            facts,
+            current: None,
+            rival: None,
+            waits_for: None,
+            reported: None,
+            settled: None,
+            was_sent: false,
+            is_over: false,
+            next_id: 0,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Asks for the first slot.
+    pub fn start(&mut self) {
+        self.acquire_next();
+    }
+
+    /// The next thing to do.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// What is known of the response, for the node that continues it.
+    pub fn resume(&self) -> &Resume {
+        self.progress.resume()
+    }
+
+    /// Whether nothing can happen any more.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Whether the response is complete.
+    pub fn is_complete(&self) -> bool {
+        self.progress.is_complete()
+    }
+
+    /// Tokens that were generated, as far as is known.
+    pub fn tokens(&self) -> u64 {
+        self.progress.tokens()
+    }
+
+    /// Choices that the response has so far.
+    pub fn choices(&self) -> usize {
+        self.progress.choices()
+    }
+
+    /// The usage that endpoints reported so far, as far as it is possible.
+    pub fn reported(&self) -> Option<Usage> {
+        self.reported
+    }
+
+    /// What was done for the request by now, to correct what it was charged; `None`: the estimate
+    /// stands.
+    pub fn work(&self) -> Option<ActualWork> {
+        if !self.was_sent {
+            return Some(ActualWork::Nothing);
+        }
+        let seen = self.progress.tokens();
+        let estimated = || (seen > 0).then(|| self.facts.usage.estimate(seen));
+        self.settled.or(self.reported).or_else(estimated).map(ActualWork::Tokens)
+    }
+
+    /// A slot was granted. Returns the number of its attempt. `may_retry` takes a retry from the
+    /// budget.
+    pub fn granted(
+        &mut self,
+        purpose: Purpose,
+        slot: Granted,
+        now: Duration,
+        may_retry: &mut dyn FnMut() -> bool,
+    ) -> AttemptId {
+        let attempt = self.attempt(slot, now);
+        let id = attempt.id;
+        self.waits_for = self.waits_for.filter(|waits_for| *waits_for != purpose);
+        match (purpose, self.current.take()) {
+            _ if self.is_over => self.release(attempt, Outcome::Unknown),
+            (Purpose::Next, None) => self.begin(attempt, purpose),
+            (Purpose::Move, Some(old)) => {
+                self.retry.exclude(&old.target);
+                self.actions.push_back(Action::Moved);
+                self.release(old, Outcome::Unknown);
+                self.begin(attempt, purpose);
+            }
+            (Purpose::Hedge, Some(first)) if self.is_late(&first) && may_retry() => {
+                self.current = Some(first);
+                self.rival = Some(attempt);
+                let send = Action::Send { attempt: id, purpose, hedge_after: None };
+                self.actions.push_back(send);
+            }
+            (_, current) => {
+                self.current = current;
+                self.release(attempt, Outcome::Unknown);
+            }
+        }
+        id
+    }
+
+    /// No slot was granted in time.
+    pub fn not_granted(&mut self, purpose: Purpose, error: Error) {
+        self.waits_for = self.waits_for.filter(|waits_for| *waits_for != purpose);
+        if purpose == Purpose::Next && !self.is_over {
+            let error = self.retry.give_up(error);
+            self.fail(error);
+        }
+    }
+
+    /// Nothing of the response has arrived for as long as `hedge_after`.
+    pub fn late(&mut self, attempt: AttemptId, now: Duration) {
+        let Some(first) = self.current.as_ref().filter(|first| first.id == attempt) else { return };
+        if !self.is_late(first) {
+            return;
+        }
+        let mut constraints = self.retry.beyond(&first.target);
+        constraints.external = External::Never;
+        let purpose = Purpose::Hedge;
+        self.actions.push_back(Action::Acquire { purpose, constraints, deadline: now });
+    }
+
+    /// The endpoint's events begin. `hides_usage`: they hold a usage that the client did not ask
+    /// for.
+    pub fn began(&mut self, attempt: AttemptId, hides_usage: bool) {
+        if let Some(attempt) = self.find(attempt) {
+            attempt.begun = Some(hides_usage);
+        }
+    }
+
+    /// What was seen of an external attempt before its events began.
+    pub fn measure(&mut self, attempt: AttemptId, measured: Measured) {
+        if let Some(attempt) = self.find(attempt) {
+            attempt.measured = measured;
+        }
+    }
+
+    /// A block of whole events arrived.
+    pub fn block(
+        &mut self,
+        attempt: AttemptId,
+        block: &Bytes,
+        now: Duration,
+        may_retry: &mut dyn FnMut() -> bool,
+    ) {
+        let Some(mut current) = self.winner(attempt, now) else { return };
+        if let Some(hides_usage) = current.begun.take() {
+            self.progress.moves(hides_usage);
+        }
+        let Ok(Block { events, is_news, error }) =
+            self.progress.read(block, self.facts.is_streamed)
+        else {
+            self.release(current, Outcome::Failed);
+            return self.fail(TOO_LARGE);
+        };
+        if is_news {
+            self.record_progress(&mut current);
+        }
+        if !events.is_empty() {
+            self.actions.push_back(Action::Deliver(events));
+        }
+        match error {
+            Some(payload) => self.reported_error(current, payload, now, may_retry),
+            None if self.progress.is_complete() => self.complete(current),
+            None => self.current = Some(current),
+        }
+    }
+
+    fn record_progress(&mut self, current: &mut Attempt) {
+        self.retry.record_progress();
+        current.target.has_answered = true;
+        let (reported, seen) = (self.progress.used(), self.progress.tokens());
+        (current.measured.reported, current.measured.generated) = (reported, seen);
+        let believed = reported.map(|reported| self.believed(current, reported, seen));
+        self.reported = believed.or(self.reported);
+        self.actions.push_back(Action::Progressed(current.id));
+    }
+
+    /// An endpoint reports in its stream that it failed.
+    fn reported_error(
+        &mut self,
+        current: Attempt,
+        payload: Vec<u8>,
+        now: Duration,
+        may_retry: &mut dyn FnMut() -> bool,
+    ) {
+        let error = match current.is_external {
+            true => {
+                self.actions.push_back(Action::ExternalError(current.id, payload));
+                Error::ExternalFailed
+            }
+            false => {
+                let told: Option<ErrorBody> = serde_json::from_slice(&payload).ok();
+                told.map_or(Error::NodeLost, |told| error_of(told.error))
+            }
+        };
+        self.recover(current, error.into(), now, may_retry);
+    }
+
+    /// A response arrived in one piece.
+    pub fn whole(
+        &mut self,
+        attempt: AttemptId,
+        whole: Whole,
+        now: Duration,
+        may_retry: &mut dyn FnMut() -> bool,
+    ) {
+        let Some(current) = self.winner(attempt, now) else { return };
+        if self.progress.tokens() > 0 {
+            // A node that does not continue what another one began.
+            let error = Error::NodeRefused(whole.status);
+            return self.recover(current, error.into(), now, may_retry);
+        }
+        self.actions.push_back(Action::DeliverWhole(attempt, whole));
+        self.end_whole(current, whole);
+    }
+
+    /// An attempt failed.
+    pub fn failed(
+        &mut self,
+        attempt: AttemptId,
+        failure: Failure,
+        now: Duration,
+        may_retry: &mut dyn FnMut() -> bool,
+    ) {
+        if let Some(rival) = self.rival.take() {
+            return self.failed_beside(attempt, rival, failure);
+        }
+        if let Some(current) = self.current.take_if(|current| current.id == attempt) {
+            self.recover(current, failure, now, may_retry);
+        }
+    }
+
+    /// One of two concurrent attempts failed: the other one may still answer.
+    fn failed_beside(&mut self, attempt: AttemptId, rival: Attempt, failure: Failure) {
+        let (failed, by_rival) = match self.current.take() {
+            Some(first) if first.id == attempt => {
+                self.current = Some(rival);
+                (first, true)
+            }
+            first if rival.id == attempt => {
+                self.current = first;
+                (rival, false)
+            }
+            first => return (self.current, self.rival) = (first, Some(rival)),
+        };
+        let outcome = self.outcome(&failed, &failure);
+        self.retry.record_failure_beside(&failed.target, &failure.error);
+        self.release(failed, outcome);
+        self.actions.push_back(Action::Hedged { by_rival });
+    }
+
+    /// The node is about to leave: the response looks for another place meanwhile.
+    pub fn leaving(&mut self, attempt: AttemptId, now: Duration) {
+        let is_alone = self.rival.is_none() && self.waits_for.is_none();
+        let Some(current) = self.current.as_ref().filter(|current| current.id == attempt) else {
+            return;
+        };
+        if is_alone && self.progress.is_resumable() {
+            let constraints = self.retry.beyond(&current.target);
+            self.acquire(Purpose::Move, constraints, now + self.settings.resume);
+        }
+    }
+
+    /// The client left.
+    pub fn client_left(&mut self) {
+        if std::mem::replace(&mut self.is_over, true) {
+            return;
+        }
+        self.withdraw();
+        for attempt in [self.current.take(), self.rival.take()].into_iter().flatten() {
+            self.release(attempt, Outcome::Unknown);
+        }
+    }
+
+    /// The attempt that the response comes from from now on; the other of two is canceled. `None`:
+    /// this one is over.
+    fn winner(&mut self, attempt: AttemptId, now: Duration) -> Option<Attempt> {
+        let is_rival = self.rival.as_ref().is_some_and(|rival| rival.id == attempt);
+        if !is_rival && self.current.as_ref().is_none_or(|current| current.id != attempt) {
+            return None;
+        }
+        let Some(rival) = self.rival.take() else { return self.current.take() };
+        let first = self.current.take()?;
+        let (winner, loser, by_rival) = match is_rival {
+            true => (rival, first, true),
+            false => (first, rival, false),
+        };
+        let silent = |attempt: &Attempt| now.saturating_sub(attempt.sent);
+        // Otherwise a node that never answers would never be found out.
+        let outcome = match by_rival && is_hung(silent(&loser), silent(&winner)) {
+            true => Outcome::Failed,
+            false => Outcome::Unknown,
+        };
+        self.release(loser, outcome);
+        self.actions.push_back(Action::Hedged { by_rival });
+        Some(winner)
+    }
+
+    fn attempt(&mut self, slot: Granted, now: Duration) -> Attempt {
+        let Granted { engine, model, is_external } = slot;
+        let id = self.next_id;
+        self.next_id += 1;
+        Attempt {
+            id,
+            target: Target { engine, model, has_answered: false },
+            is_external,
+            sent: now,
+            is_first: self.progress.tokens() == 0,
+            begun: None,
+            measured: Measured::default(),
+        }
+    }
+
+    fn begin(&mut self, attempt: Attempt, purpose: Purpose) {
+        let hedge_after = self.settings.hedge.filter(|_| attempt.is_first);
+        self.was_sent = true;
+        self.actions.push_back(Action::Send { attempt: attempt.id, purpose, hedge_after });
+        self.current = Some(attempt);
+    }
+
+    fn find(&mut self, attempt: AttemptId) -> Option<&mut Attempt> {
+        let all = self.current.iter_mut().chain(self.rival.iter_mut());
+        all.into_iter().find(|known| known.id == attempt)
+    }
+
+    /// Whether a second node may be asked beside this one.
+    fn is_late(&self, first: &Attempt) -> bool {
+        self.rival.is_none() && !first.target.has_answered && self.progress.tokens() == 0
+    }
+
+    fn acquire_next(&mut self) {
+        let constraints = self.retry.constraints().clone();
+        self.acquire(Purpose::Next, constraints, self.deadline);
+    }
+
+    fn acquire(&mut self, purpose: Purpose, constraints: RouteConstraints, deadline: Duration) {
+        self.waits_for = Some(purpose);
+        self.actions.push_back(Action::Acquire { purpose, constraints, deadline });
+    }
+
+    fn withdraw(&mut self) {
+        self.actions.extend(self.waits_for.take().map(Action::Withdraw));
+    }
+}
+
+/// What a node's error in its stream means.
+fn error_of(told: ErrorDetail) -> Error {
+    if told.kind == INVALID_REQUEST {
+        return Error::Unanswerable(Box::new(told));
+    }
+    match told.code.as_deref() {
+        Some(ENGINE_LOST) => Error::EngineLost,
+        Some(MISMATCH | "engine_error" | "node_draining") | None => Error::NodeLost,
+        Some(_) => Error::NodeFailed(told.message),
+    }
+}
