@@ -22,48 +22,13 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::digest::Fingerprint;
-use crate::engine_client::{EngineClient, EngineState, LinkId, Via};
+use crate::engine_client::{EngineState, Via};
 use crate::error::Error;
+use crate::metrics::Sight;
 use crate::metrics::compat::Names;
-use crate::metrics::{Metrics, Sight};
 use crate::respond::{self, Body};
+use crate::serve::node::{Link, Node};
 use crate::status;
-use crate::vitals::Vitals;
-
-/// What all requests share.
-#[derive(Debug)]
-pub struct Node {
-    /// The node's name in the fleet.
-    pub name: String,
-    /// Chosen at random when the agent started.
-    pub epoch: u64,
-    /// The model's name.
-    pub model: String,
-    /// When the model file was opened, Unix seconds.
-    pub created: u64,
-    /// Digest of the key that clients of the agent's port must send.
-    pub key: Option<[u8; 32]>,
-    /// The engine.
-    pub engine: EngineClient,
-    /// The metrics.
-    pub metrics: Metrics,
-    /// Whose names they are told by too.
-    pub compat: Vec<Names>,
-    /// How engine and machine are.
-    pub vitals: Vitals,
-    /// Cancelled when requests are done: what never ends by itself must end now.
-    pub stop: tokio_util::sync::CancellationToken,
-}
-
-/// Where a request came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Link {
-    /// Which link.
-    pub id: LinkId,
-    /// Whether its other end has shown that it may use this node: the gateway on a link
-    /// that we dialled.
-    pub trusted: bool,
-}
 
 /// Answers one request; errors are rendered here.
 pub async fn serve(node: Arc<Node>, link: Link, request: Request<Incoming>) -> Response<Body> {

@@ -1,36 +1,24 @@
 //! Wires the parts of the agent's role together and takes them down again.
 
+pub mod options;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use inference_core::hardware::{Kernel, choose_kernel};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::Node;
+use crate::app::options::ServeOptions;
 use crate::engine_client::EngineClient;
 use crate::join::{Held, Joining};
 use crate::metrics::Metrics;
-use crate::options::ServeOptions;
+use crate::serve::node::Node;
 use crate::server::Port;
+use crate::types::exit::{EXIT_DATA, EXIT_NO_PERMISSION, EXIT_SOFTWARE, EXIT_UNAVAILABLE, Failed};
 use crate::vitals::Vitals;
 use crate::{join, notify, server, supervisor};
-
-/// Why the agent ended, with the exit code that says so.
-#[derive(Debug)]
-pub struct Failed {
-    /// `sysexits.h`
-    pub code: u8,
-    /// One line for the operator.
-    pub message: String,
-}
-
-pub use flotilla_manual::exit::{
-    DATA as EXIT_DATA, NO_PERMISSION as EXIT_NO_PERMISSION, SOFTWARE as EXIT_SOFTWARE,
-    UNAVAILABLE as EXIT_UNAVAILABLE,
-};
 
 fn failed(code: u8) -> impl Fn(String) -> Failed {
     move |message| Failed { code, message }
@@ -67,7 +55,7 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
         options.launch.clone(),
         node.engine.clone(),
         engine_stop.clone(),
-        crate::random() as u64,
+        crate::types::random::random() as u64,
     );
     parts.spawn(async move { supervised.await.map_err(|e| failed(EXIT_DATA)(e.0)) });
     tasks.spawn(notify::follow(node.engine.clone(), node.model.clone(), stop.clone()));
@@ -108,7 +96,7 @@ fn new_node(options: &ServeOptions) -> Result<Arc<Node>, String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     Ok(Arc::new(Node {
         name: options.name.clone(),
-        epoch: crate::random() as u64,
+        epoch: crate::types::random::random() as u64,
         model: options.model_name.clone(),
         created: now.map_or(0, |d| d.as_secs()),
         key: options.key,
@@ -118,33 +106,6 @@ fn new_node(options: &ServeOptions) -> Result<Arc<Node>, String> {
         vitals: Vitals::default(),
         stop: CancellationToken::new(),
     }))
-}
-
-/// Runs the kernels in child processes, the fastest first, and takes the first that works.
-pub async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
-    if let Some(kernel) = wanted {
-        let tried = supervisor::try_kernel(kernel).await;
-        return tried
-            .map(|()| kernel)
-            .map_err(|why| format!("the {} kernels do not run here: {why}", kernel.name()));
-    }
-    let mut results = Vec::new();
-    for kernel in Kernel::ALL {
-        let result = supervisor::try_kernel(*kernel).await;
-        let works = result.is_ok();
-        results.push(result);
-        if works {
-            break;
-        }
-    }
-    let mut results = results.into_iter();
-    choose_kernel(|_| results.next().unwrap_or_else(|| Err("not tried".into()))).map_err(
-        |failures| {
-            let lines = failures.iter().map(|(k, why)| format!("{}: {why}", k.name()));
-            let lines: Vec<String> = lines.collect();
-            format!("no CPU kernels of this build run on this machine ({})", lines.join("; "))
-        },
-    )
 }
 
 async fn wait_idle(engine: &EngineClient) {

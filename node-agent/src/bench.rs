@@ -17,13 +17,12 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use inference_core::hardware::Kernel;
-
-use crate::machine::say;
-use crate::model_files::ModelFiles;
-use crate::sandbox::Choice;
-use progress::Progress;
 use serde::{Deserialize, Serialize};
 
+use crate::model_files::ModelFiles;
+use crate::sandbox::Choice;
+use crate::types::print::say;
+use progress::Progress;
 use report::{Figure, Figures};
 
 /// `bench`

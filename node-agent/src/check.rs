@@ -16,8 +16,8 @@ use crate::engine_flags::EngineFlags;
 use crate::engine_ipc::EngineFacts;
 use crate::error::Error;
 use crate::launch::Launch;
-use crate::machine::say;
 use crate::supervisor::supervise;
+use crate::types::print::say;
 
 /// `check`
 #[derive(Debug, Args)]

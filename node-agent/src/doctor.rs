@@ -12,11 +12,12 @@ use clap::Args;
 use inference_core::hardware::files::Root;
 use inference_core::plan::{LoadMode, Wanted};
 
-use crate::app::{EXIT_SOFTWARE, Failed, prove_kernel};
+use crate::engine::kernel_trial::prove_kernel;
 use crate::join_flags::JoinFlags;
-use crate::machine::say;
 use crate::model_files::ModelFiles;
 use crate::sandbox;
+use crate::types::exit::{EXIT_SOFTWARE, Failed};
+use crate::types::print::say;
 use checks::diagnose;
 use facts::{Disk, Facts, Model, Reached};
 use finding::{Level, Report};

@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::digest::Fingerprint;
 use crate::engine_ipc::{Command, EngineFacts};
+use crate::error::NotTaken;
 
 /// Events that wait for a client that does not read. Beyond, its request is cancelled.
 const EVENTS_MAX: usize = 4096;
@@ -43,19 +44,6 @@ pub enum EngineState {
     Restarting,
     /// The agent finishes what it has and takes nothing new.
     Draining,
-}
-
-/// Why a request was not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotTaken {
-    /// The model is not loaded yet.
-    Loading,
-    /// The engine is being started again.
-    Restarting,
-    /// The agent is about to end.
-    Draining,
-    /// The engine has other weights by now than those that were meant.
-    OtherWeights,
 }
 
 /// The engine, as all requests share it.

@@ -4,6 +4,7 @@
 //! nobody asked for shrink until they fit, and what was asked for is refused if it does not.
 
 pub mod choice;
+pub mod tuned;
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -15,11 +16,11 @@ use inference_core::llama::{BATCH_ROWS, FlashAttention, KvType, POLL, Pooling};
 use inference_core::plan::layout::{Layout, Vectors};
 use inference_core::plan::{Facts, LoadMode, NoPlan, Wanted, plan};
 
-use crate::engine_role::EngineOptions;
+use crate::engine::options::EngineOptions;
+use crate::engine::plan_facts::facts;
+use crate::engine_flags::tuned::{Fixed, Tuned};
 use crate::model_files::ModelFiles;
-use crate::plan::facts;
 use crate::sandbox;
-use crate::tune::{Fixed, Tuned};
 use choice::{Choice, Source};
 
 /// Context of one request where the command line names none, in tokens.

@@ -10,19 +10,16 @@ use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inference_core::chat_template::{ChatTemplate, SpecialTokens};
 use inference_core::embed::{EmbedEngine, EmbedJob};
 use inference_core::engine::{self, EngineHandle, Listener};
-use inference_core::hardware::Kernel;
 use inference_core::llama::{
-    ContextOptions, EmbedOptions, FlashAttention, KvType, LlamaEmbedder, LlamaModel,
-    LlamaTokenizer, LoadError, Pooling, Weights, register,
+    ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Pooling,
+    Weights, register,
 };
-use inference_core::plan::LoadMode;
 use inference_core::prepare::{Lane, Prepared, Preparer, Refusal, RerankTemplate, Wanted};
 use inference_core::request::{
     EmbedInput, EmbedRequest, EngineStats, Event, Failure, GenerateRequest, RequestId, Work,
@@ -30,12 +27,11 @@ use inference_core::request::{
 use inference_core::sequence::{CancelFlag, Job};
 use inference_core::step::Engine;
 
-use serde::{Deserialize, Serialize};
-
-use crate::digest::Fingerprint;
+use crate::engine::affinity::stay_on;
+use crate::engine::options::EngineOptions;
 use crate::engine_ipc::{Command, EngineFacts, Report, encode, read_frame};
 use crate::model_files::ModelFiles;
-use crate::sandbox::{self, Choice, Sandbox, escape};
+use crate::sandbox::{self, Sandbox, escape};
 
 mod inbox;
 mod watch;
@@ -50,48 +46,6 @@ const QUEUE_MAX: usize = 256;
 const INPUTS_MAX: usize = 16 * 1024;
 /// Reports that wait to be written. The agent always reads.
 const REPORTS_MAX: usize = 4096;
-
-/// What the engine's process is told on its command line, as JSON.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct EngineOptions {
-    /// The model file: an argument of its own, because JSON holds no path that is not text.
-    #[serde(skip)]
-    pub model: PathBuf,
-    /// Which weights the file holds: an engine that finds others does not begin.
-    pub digest: Fingerprint,
-    /// Whether it confines itself before it parses the file.
-    pub sandbox: Choice,
-    /// The CPU kernels, proven by the agent.
-    pub kernel: Kernel,
-    /// Sequences side by side.
-    pub slots: u32,
-    /// Tokens of one sequence.
-    pub context_tokens: u32,
-    /// Tokens of all sequences together, live and kept.
-    pub kv_cells: u32,
-    /// Whether prompts that begin alike share that.
-    pub prefix_cache: bool,
-    /// For a model whose file does not say how it makes vectors.
-    pub pooling: Option<Pooling>,
-    /// How keys and values are stored.
-    pub kv_type: KvType,
-    /// Whether attention is computed in tiles.
-    pub flash_attention: FlashAttention,
-    /// How the weights come into memory.
-    pub load: LoadMode,
-    /// Whether the kernel is asked for huge pages.
-    pub huge_pages: bool,
-    /// CPUs that compute.
-    pub cpus: Option<Vec<u32>>,
-    /// Threads that compute.
-    pub threads: u32,
-    /// Most rows of one batch.
-    pub batch_rows: u32,
-    /// How long threads look for work before they sleep, 0 to 100.
-    pub poll: u32,
-    /// What the memory plan says that all this takes, in bytes; nothing without a plan.
-    pub planned_bytes: Option<u64>,
-}
 
 /// Requests in flight and how to cancel them.
 type Flags = Arc<Mutex<HashMap<RequestId, CancelFlag>>>;
@@ -137,15 +91,6 @@ fn open(options: &EngineOptions) -> Result<(ModelFiles, Sandbox), String> {
     }
     let sandbox = sandbox::confine(options.sandbox, files.parts())?;
     Ok((files, sandbox))
-}
-
-/// Keeps this thread, and all that it will start, on some CPUs.
-pub(crate) fn stay_on(cpus: &[u32]) -> io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    for cpu in cpus.iter().filter(|cpu| (**cpu as usize) < rustix::thread::CpuSet::MAX_CPU) {
-        set.set(*cpu as usize);
-    }
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
 fn read_commands(

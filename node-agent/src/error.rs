@@ -4,8 +4,6 @@ use inference_core::request::Failure;
 use inference_protocol::openai::{INVALID_REQUEST, ParseError};
 use inference_protocol::resume;
 
-use crate::engine_client::NotTaken;
-
 /// Why a request was refused or failed. Rendered in [`crate::respond`] only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
@@ -164,6 +162,19 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// Why a request was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotTaken {
+    /// The model is not loaded yet.
+    Loading,
+    /// The engine is being started again.
+    Restarting,
+    /// The agent is about to end.
+    Draining,
+    /// The engine has other weights by now than those that were meant.
+    OtherWeights,
 }
 
 impl std::fmt::Display for Error {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::app::Failed;
-use crate::machine::say;
+use crate::types::causes::with_causes;
+use crate::types::exit::Failed;
+use crate::types::print::say;
 
 /// Whoever asks understands two answers: exit code 0 and 1.
 const EXIT_UNHEALTHY: u8 = 1;
@@ -61,12 +62,6 @@ fn here(listen: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, listen.port())
-}
-
-/// An error and what led to it: reqwest's own message does not hold that.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Node;
 use crate::backoff::Backoff;
+use crate::serve::node::Node;
 use addresses::{LOOK_AGAIN, Place};
 pub use dial::Gateway;
 use dial::{Dialled, JoinError, dial};
@@ -140,7 +140,7 @@ struct Address {
 
 impl Address {
     fn new(shared: Arc<Shared>, address: SocketAddr) -> Self {
-        let backoff = Backoff::new(REDIAL_MIN, REDIAL_MAX, crate::random() as u64);
+        let backoff = Backoff::new(REDIAL_MIN, REDIAL_MAX, crate::types::random::random() as u64);
         let ends = shared.joining.held.ends();
         Self { shared, address, backoff, trouble: News::default(), ends }
     }

@@ -7,8 +7,8 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 
 use crate::join::Gateway;
-use crate::options::read_key;
 use crate::tls::Dialler;
+use crate::types::key_file::read_key;
 
 /// Which gateways are joined.
 #[derive(Debug, Clone, Args)]

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use inference_core::hardware::Kernel;
 
+use crate::engine::options::EngineOptions;
 use crate::engine_flags::EngineFlags;
-use crate::engine_role::EngineOptions;
+use crate::engine_flags::tuned::Tuned;
 use crate::model_files::ModelFiles;
-use crate::tune::{TuneJob, Tuned};
+use crate::tune::TuneJob;
 
 /// How an engine of a model is started.
 #[derive(Debug, Clone)]

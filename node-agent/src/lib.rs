@@ -11,8 +11,10 @@ pub mod backoff;
 pub mod bench;
 pub mod capacity;
 pub mod check;
+pub mod commands;
 pub mod digest;
 pub mod doctor;
+pub mod engine;
 pub mod engine_client;
 pub mod engine_flags;
 pub mod engine_ipc;
@@ -33,19 +35,13 @@ pub mod plan;
 pub mod pull;
 pub mod respond;
 pub mod sandbox;
+pub mod serve;
 pub mod server;
 pub mod status;
 pub mod supervisor;
 pub mod synth;
 pub mod tls;
 pub mod tune;
+pub mod types;
 pub mod vitals;
 pub mod watchdog;
-
-/// Random bits for ids, epochs, jitter and seeds.
-pub(crate) fn random() -> u128 {
-    let mut bytes = [0; 16];
-    // Fails only before the machine has booted; an id that repeats confuses logs only.
-    let _ = getrandom::fill(&mut bytes);
-    u128::from_le_bytes(bytes)
-}

@@ -3,7 +3,6 @@
 //! Each level of vector instructions is tried in a child process, which is this executable
 //! with the hidden command `probe`: where CPUID promises too much, the child dies of SIGILL.
 
-use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -17,16 +16,14 @@ use inference_core::llama;
 use tokio::process::Command as Process;
 use tokio::time::timeout;
 
-/// This executable, by its inode.
-const SELF: &str = "/proc/self/exe";
+use crate::types::executable::SELF;
+use crate::types::print::say;
+
 /// A probe executes some instructions; one that takes longer hangs.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Passes over the buffer; the median of them is shown.
 const PASSES: usize = 7;
 const SIGILL: i32 = 4;
-
-/// How an error begins that is about what is printed: it has an exit code of its own.
-pub const UNWRITTEN: &str = "the answer cannot be written";
 
 /// `hardware`
 #[derive(Debug, Args)]
@@ -54,13 +51,6 @@ impl HardwareArgs {
         };
         say(&text)
     }
-}
-
-/// Writes text and a newline.
-pub fn say(text: &str) -> Result<(), String> {
-    let mut out = std::io::stdout();
-    let written = writeln!(out, "{text}").and_then(|()| out.flush());
-    written.map_err(|e| format!("{UNWRITTEN}: {e}"))
 }
 
 /// The speed of this machine's memory; `None` if there is too little of it to tell.

@@ -4,16 +4,22 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use flotilla_agent::app::{self, EXIT_DATA, EXIT_SOFTWARE, EXIT_UNAVAILABLE, Failed};
+use flotilla_agent::app;
+use flotilla_agent::app::options::ServeArgs;
 use flotilla_agent::bench::{self, BenchArgs};
 use flotilla_agent::check::CheckArgs;
-use flotilla_agent::engine_role::{self, EngineOptions};
+use flotilla_agent::commands::tune::TuneArgs;
+use flotilla_agent::engine::kernel_trial::prove_kernel;
+use flotilla_agent::engine::options::EngineOptions;
+use flotilla_agent::engine_role;
 use flotilla_agent::machine::{self, HardwareArgs};
-use flotilla_agent::options::{Cli, Command, EXAMPLES, EngineArgs, ServeArgs};
+use flotilla_agent::options::{Cli, Command, EXAMPLES, EngineArgs};
 use flotilla_agent::plan::NoFit;
 use flotilla_agent::pull;
 use flotilla_agent::sandbox;
-use flotilla_agent::tune::{TuneArgs, trials};
+use flotilla_agent::tune::trials;
+use flotilla_agent::types::exit::{EXIT_DATA, EXIT_SOFTWARE, EXIT_UNAVAILABLE, Failed};
+use flotilla_agent::types::print::UNWRITTEN;
 use flotilla_manual::exit;
 use inference_core::hardware::Kernel;
 
@@ -59,7 +65,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { code, message }) => {
-            let code = if message.starts_with(machine::UNWRITTEN) { exit::WRITE } else { code };
+            let code = if message.starts_with(UNWRITTEN) { exit::WRITE } else { code };
             // One line for the operator, whatever a file calls its tensors; there is nobody to
             // tell that it cannot be written.
             let message = message.replace(char::is_control, " ");
@@ -84,7 +90,7 @@ fn serve(args: ServeArgs) -> Result<(), Failed> {
 }
 
 fn unwritten(error: std::io::Error) -> Failed {
-    Failed { code: exit::WRITE, message: format!("{}: {error}", machine::UNWRITTEN) }
+    Failed { code: exit::WRITE, message: format!("{}: {error}", UNWRITTEN) }
 }
 
 fn software(message: String) -> Failed {
@@ -95,7 +101,7 @@ fn software(message: String) -> Failed {
 fn prove(wanted: Option<Kernel>) -> Result<Kernel, Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| software(e.to_string()))?;
-    let proven = runtime.block_on(app::prove_kernel(wanted));
+    let proven = runtime.block_on(prove_kernel(wanted));
     proven.map_err(|message| Failed { code: EXIT_UNAVAILABLE, message })
 }
 
@@ -122,7 +128,7 @@ fn check(args: &CheckArgs) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| failed(EXIT_SOFTWARE)(e.to_string()))?;
     runtime.block_on(async {
-        let kernel = app::prove_kernel(args.engine.kernel).await;
+        let kernel = prove_kernel(args.engine.kernel).await;
         let kernel = kernel.map_err(failed(EXIT_UNAVAILABLE))?;
         args.run(kernel).await.map_err(failed(EXIT_DATA))
     })

@@ -2,11 +2,12 @@
 //! answers are lines of JSON, so that whatever kills the child costs one answer only.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use clap::Args;
 use inference_core::hardware::Kernel;
 use inference_core::llama::{Weights, register};
 use inference_core::plan::LoadMode;
@@ -15,13 +16,22 @@ use serde::de::DeserializeOwned;
 
 use crate::model_files::ModelFiles;
 use crate::sandbox::{self, Choice};
+use crate::types::executable::SELF;
 
-/// This executable, by its inode.
-const SELF: &str = "/proc/self/exe";
 /// Longest answer, in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// Answers that wait to be read: there is one for each question.
 const ANSWERS_MAX: usize = 4;
+
+/// Hidden commands that measure
+#[derive(Debug, Args)]
+pub struct ChildArgs {
+    /// Model file.
+    pub model: PathBuf,
+    /// Everything else, as JSON.
+    #[arg(long)]
+    pub options: String,
+}
 
 /// A running child. Killed when dropped.
 #[derive(Debug)]

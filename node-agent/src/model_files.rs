@@ -154,7 +154,8 @@ mod tests {
     fn copied(name: &str) -> PathBuf {
         let demo = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../inference-core/demo-model/flotilla-demo.gguf");
-        let folder = std::env::temp_dir().join(format!("flotilla-{:016x}", crate::random() as u64));
+        let folder = std::env::temp_dir()
+            .join(format!("flotilla-{:016x}", crate::types::random::random() as u64));
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join(name);
         std::fs::copy(demo, &path).unwrap();

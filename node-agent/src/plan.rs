@@ -4,17 +4,18 @@ pub mod calculator;
 
 use std::path::{Path, PathBuf};
 
-use calculator::{Capacity, CapacityArgs};
 use clap::Args;
 use inference_core::gguf::{self, Header};
 use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
-use inference_core::hardware::simd::Level;
 use inference_core::llama::BATCH_ROWS;
 use inference_core::plan::weights::Repacking;
-use inference_core::plan::{Facts, LoadMode, NoPlan, Plan, SLOTS_MAX, Wanted, plan};
+use inference_core::plan::{LoadMode, NoPlan, Plan, SLOTS_MAX, Wanted, plan};
 
-use crate::machine::{measure, say};
+use crate::engine::plan_facts::facts;
+use crate::machine::measure;
+use crate::types::print::say;
+use calculator::{Capacity, CapacityArgs};
 
 /// `plan`
 #[derive(Debug, Args)]
@@ -152,29 +153,4 @@ fn read(path: &Path) -> Result<Header, String> {
         return Err(fail(&"is not a file"));
     }
     gguf::read_header(std::io::BufReader::new(file), metadata.len()).map_err(|e| fail(&e))
-}
-
-/// What a plan has to know of the machine. Levels are believed as CPUID and the kernel claim
-/// them: copies of weights that do not come cost nothing.
-pub fn facts(machine: &Machine) -> Facts {
-    let claimed = |level| machine.simd.iter().any(|s| s.level == level && s.claimed);
-    let repacking = if claimed(Level::Avx512f) {
-        Repacking::Avx512
-    } else if claimed(Level::Avx2) {
-        Repacking::Avx2
-    } else if claimed(Level::I8mm) {
-        Repacking::I8mm
-    } else if claimed(Level::Dotprod) {
-        Repacking::Dotprod
-    } else {
-        Repacking::Off
-    };
-    Facts {
-        available_bytes: machine.memory.available_here,
-        lockable_bytes: machine.memory.lockable,
-        threads: machine.threads as u64,
-        repacking,
-        bandwidth: None,
-        prefill_rate: None,
-    }
 }

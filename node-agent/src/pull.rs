@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::app::{EXIT_SOFTWARE, Failed};
+use crate::types::exit::{EXIT_SOFTWARE, Failed};
 use client::Client;
 use endpoint::Endpoint;
 use progress::Progress;
@@ -92,8 +92,13 @@ pub fn run(args: PullArgs) -> Result<(), Failed> {
     let done = runtime.block_on(async {
         let stop = Stop::on_signals().map_err(|e| software(e.to_string()))?;
         let progress = Progress::new(args.no_progress);
-        let mut tools =
-            Tools { client, progress, stop, retries: args.retries, seed: crate::random() as u64 };
+        let mut tools = Tools {
+            client,
+            progress,
+            stop,
+            retries: args.retries,
+            seed: crate::types::random::random() as u64,
+        };
         fetch_all(jobs, &mut tools).await
     });
     // A name that is being looked up must not keep us.

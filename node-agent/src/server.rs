@@ -28,10 +28,11 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{self, Link, Node};
+use crate::api;
 use crate::engine_client::LinkId;
 use crate::error::Error;
 use crate::respond;
+use crate::serve::node::{Link, Node};
 
 /// Connections at one time.
 const CONNECTIONS_MAX: usize = 1024;

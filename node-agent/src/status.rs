@@ -14,9 +14,9 @@ use inference_protocol::fleet::{
 use inference_protocol::openai::to_json;
 use tokio::sync::watch;
 
-use crate::api::Node;
 use crate::engine_client::{EngineState, Figures, LinkId};
 use crate::respond::{self, Body};
+use crate::serve::node::Node;
 
 /// Changes that come closer together than this are told together.
 const COALESCE: Duration = Duration::from_millis(20);

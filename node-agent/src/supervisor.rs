@@ -7,7 +7,6 @@ use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::time::Duration;
 
-use inference_core::hardware::Kernel;
 use inference_core::request::{Event, Failure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -17,43 +16,19 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
+use crate::engine::options::EngineOptions;
 use crate::engine_client::EngineClient;
 use crate::engine_ipc::{Command, Report, decode, encode, frame_length};
-use crate::engine_role::EngineOptions;
 use crate::launch::Launch;
+use crate::types::executable::SELF;
 use crate::{notify, watchdog};
 
-/// The engine's and the trial's executable.
-const SELF: &str = "/proc/self/exe";
-/// A trial runs some small multiplications; one that takes longer hangs.
-const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 /// An engine that lived this long was healthy: its next restart is immediate.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 const RESTART_MIN: Duration = Duration::from_millis(50);
 const RESTART_MAX: Duration = Duration::from_secs(5);
 /// How long a killed engine may take to be gone.
 const REAP_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Runs one kernel's trial in a child process.
-pub async fn try_kernel(kernel: Kernel) -> Result<(), String> {
-    let child = Process::new(SELF)
-        .args(["kernel-trial", kernel.name()])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|e| format!("cannot start a trial: {e}"))?;
-    match timeout(TRIAL_TIMEOUT, child.wait_with_output()).await {
-        Err(_) => Err("its trial hangs".into()),
-        Ok(Err(e)) => Err(format!("its trial was lost: {e}")),
-        Ok(Ok(output)) if output.status.success() => Ok(()),
-        Ok(Ok(output)) => {
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            Err(format!("its trial ended with {} {}", output.status, stderr.trim()))
-        }
-    }
-}
 
 /// Why the engine will never run.
 #[derive(Debug)]

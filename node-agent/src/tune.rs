@@ -1,4 +1,4 @@
-//! `flotilla-agent tune`: finds out how a model is run best here, and keeps that for `serve`.
+//! Finds out how a model is run best on this machine, and keeps that for `serve`.
 //!
 //! The search is [`inference_core::tune`]; its trials run in a child process ([`trials`]),
 //! so that a candidate that crashes is only rejected. Flags are never changed.
@@ -12,74 +12,33 @@ pub mod trials;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::Args;
 use inference_core::hardware::Kernel;
 use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
 use inference_core::llama::FlashAttention;
 use inference_core::tune::{BUDGET, Candidate, Space, TRIALS, search, slots_worth};
 
+use crate::engine_flags::tuned::{Fixed, Tuned};
 use cache::{Entry, Kept, Key};
-pub use cache::{Fixed, Tuned};
 use store::Store;
 use trials::{Children, Setup};
 
 use crate::bench::progress::Progress;
+use crate::engine::options::EngineOptions;
 use crate::engine_flags::EngineFlags;
-use crate::engine_role::EngineOptions;
-use crate::machine::say;
 use crate::measuring;
 use crate::model_files::ModelFiles;
 
 /// Sizes of a batch that are tried beside the default.
 const OTHER_ROWS: u32 = 256;
 
-/// `tune`
-#[derive(Debug, Args)]
-pub struct TuneArgs {
-    /// Model file (GGUF)
-    pub model: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Measure again what is known already
-    #[arg(long)]
-    pub force: bool,
-    /// Seconds that the search may take
-    #[arg(long, value_name = "SECONDS", default_value_t = BUDGET.as_secs(),
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
-    /// What is given here stays as it is.
-    #[command(flatten)]
-    pub engine: EngineFlags,
-}
-
-impl TuneArgs {
-    /// Measures and prints; the error is one line for the operator.
-    pub fn run(&self, kernel: Kernel) -> Result<(), String> {
-        let files = ModelFiles::open(&self.model)?;
-        let job = TuneJob::new(&files, kernel, &self.engine)?;
-        let known = if self.force { None } else { job.known_exactly() };
-        let was_known = known.is_some();
-        let entry = match known {
-            Some(entry) => entry,
-            None => job.measure(Duration::from_secs(self.seconds))?,
-        };
-        let path = job.store.path(&job.key);
-        if self.json {
-            let mut value = serde_json::to_value(&entry).map_err(|e| e.to_string())?;
-            value["file"] = path.map(|p| p.display().to_string()).into();
-            return say(&serde_json::to_string_pretty(&value).map_err(|e| e.to_string())?);
-        }
-        say(&report::table(&entry))?;
-        match path {
-            Some(path) if was_known => {
-                say(&format!("measured before, in {}; --force measures again", path.display()))
-            }
-            Some(path) => say(&format!("kept in {}; serve uses it", path.display())),
-            None => say("not kept: there is no cache folder (FLOTILLA_CACHE_DIR)"),
-        }
-    }
+/// A candidate in one line.
+pub fn describe(c: &Candidate) -> String {
+    let attention = c.flash_attention.name();
+    format!(
+        "threads {}, flash attention {attention}, batch rows {}, poll {}",
+        c.threads, c.batch_rows, c.poll
+    )
 }
 
 /// A model on this machine, with some flags.
@@ -134,12 +93,21 @@ impl<'a> TuneJob<'a> {
         }
     }
 
-    fn known_exactly(&self) -> Option<Entry> {
+    /// The file that keeps what is known; none where there is no folder for that.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.store.path(&self.key)
+    }
+
+    /// What was measured with exactly these flags.
+    pub fn known_exactly(&self) -> Option<Entry> {
         self.store.read(&self.key)?.exact(&self.fixed).cloned()
     }
 
     /// Searches, and keeps the result where there is a folder for that.
-    fn measure(&self, budget: Duration) -> Result<Entry, String> {
+    ///
+    /// # Errors
+    /// One line for the operator.
+    pub fn measure(&self, budget: Duration) -> Result<Entry, String> {
         let base = self.flags.resolve(self.files, self.kernel, None)?.0;
         let entry = self.search(&base, budget)?;
         let mut kept = self.store.read(&self.key).unwrap_or_else(|| Kept::new(self.key.clone()));
@@ -165,7 +133,7 @@ impl<'a> TuneJob<'a> {
         let bar = Progress::new(None);
         let trial_bar = bar.clone();
         bar.begin("loading the weights");
-        let told = move |c: &Candidate| trial_bar.begin(&report::candidate(c));
+        let told = move |c: &Candidate| trial_bar.begin(&describe(c));
         let seconds = budget.as_secs_f64() / f64::from(TRIALS);
         let mut children = Children::start(command, candidate, seconds, Box::new(told))?;
         let tells_rows = children.effort().tells_rows(OTHER_ROWS);

@@ -8,13 +8,14 @@ use inference_core::request::{GenerateRequest, Prompt, Sibling};
 use inference_protocol::ids;
 use inference_protocol::resume::{RESUME_HEADER, Resume};
 
+use super::Caller;
 use super::sampling::{Checked, invalid};
 use super::tools::Offer;
-use super::{Caller, Node};
 use crate::engine_client::EngineState;
 use crate::error::Error;
 use crate::generate::{self, Choice, Envelope, Reading, Shape};
 use crate::respond::Body;
+use crate::serve::node::Node;
 
 /// What a request body asks for.
 pub struct Wanted {
@@ -56,7 +57,8 @@ impl Origin {
     /// By what a gateway told.
     pub fn new(told: Option<Resume>) -> Self {
         let is_resumable = told.is_some();
-        let resume = told.unwrap_or_else(|| Resume::new(crate::random(), unix_seconds()));
+        let resume =
+            told.unwrap_or_else(|| Resume::new(crate::types::random::random(), unix_seconds()));
         Self { resume, is_resumable }
     }
 

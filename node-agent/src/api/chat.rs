@@ -13,10 +13,11 @@ use serde_json::Value;
 use super::answer::{self, Ask, Origin, Wanted};
 use super::sampling::{self, invalid};
 use super::tools::{self, Offer};
-use super::{Caller, Node, check_model, constraint};
+use super::{Caller, check_model, constraint};
 use crate::error::Error;
 use crate::generate::Shape;
 use crate::respond::Body;
+use crate::serve::node::Node;
 
 /// Answers a chat.
 pub async fn complete(

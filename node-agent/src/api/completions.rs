@@ -10,10 +10,11 @@ use inference_protocol::resume::Resume;
 use super::answer::{self, Ask, Origin, Wanted};
 use super::sampling::{self, invalid};
 use super::tools::Offer;
-use super::{Caller, Node, check_model, constraint};
+use super::{Caller, check_model, constraint};
 use crate::error::Error;
 use crate::generate::{Shape, told};
 use crate::respond::Body;
+use crate::serve::node::Node;
 
 /// OpenAI's default for this endpoint.
 const MAX_TOKENS_DEFAULT: u32 = 16;

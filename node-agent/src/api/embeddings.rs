@@ -13,10 +13,11 @@ use inference_protocol::openai::{
 use inference_protocol::resume::Resume;
 
 use super::sampling::{invalid, refuse_unsupported};
-use super::{Caller, Node, check_model};
+use super::{Caller, check_model};
 use crate::error::Error;
 use crate::metrics::Record;
 use crate::respond::{self, Body};
+use crate::serve::node::Node;
 
 /// Most inputs of one request: OpenAI's bound.
 const INPUTS_MAX: usize = 2048;

@@ -11,11 +11,12 @@ use inference_protocol::openai::{
 use serde_json::{Value, json};
 
 use super::sampling::invalid;
-use super::{Caller, Node, chat, check_model};
+use super::{Caller, chat, check_model};
 use crate::engine_client::EngineState;
 use crate::error::Error;
 use crate::generate::told;
 use crate::respond::{self, Body};
+use crate::serve::node::Node;
 
 /// `POST /tokenize`
 pub async fn tokenize(

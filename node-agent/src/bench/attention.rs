@@ -10,8 +10,8 @@ use inference_core::plan::LoadMode;
 
 use super::report::Figure;
 use super::{Setup, Show};
+use crate::measuring::ChildArgs;
 use crate::measuring::{Measuring, command, load_confined, prepare_child, tell};
-use crate::options::ChildArgs;
 
 /// Makes the kernels leave all attention to llama.cpp's own (inference-core/kernels).
 const LLAMA_CPP: (&str, &str) = ("FLOTILLA_ATTENTION", "llama.cpp");

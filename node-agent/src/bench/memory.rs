@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Setup;
 use super::report::Figure;
+use crate::engine::plan_facts::facts;
+use crate::measuring::ChildArgs;
 use crate::measuring::{Measuring, command, load_confined, prepare_child, tell};
-use crate::options::ChildArgs;
-use crate::plan::facts;
 
 /// Requests side by side, and the slots for them.
 const SLOTS: u32 = 16;

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::report::Figure;
 use super::{Setup, Show};
+use crate::measuring::ChildArgs;
 use crate::measuring::{Measuring, command, load_confined, prepare_child, tell};
-use crate::options::ChildArgs;
 
 const BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
 const SLOTS: u32 = 16;

@@ -9,9 +9,9 @@ use reqwest::{Certificate, Client, Identity};
 use serde_json::Value;
 
 use super::facts::Reached;
-use crate::health::with_causes;
 use crate::join_flags::JoinFlags;
-use crate::options::read_key;
+use crate::types::causes::with_causes;
+use crate::types::key_file::read_key;
 
 /// All of a visit.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,8 +1,9 @@
 //! What becomes of requests whose engine works, dies, or is slow.
 
-use super::*;
 use inference_core::answer::Format;
 use inference_core::request::{FinishReason, Options, Prompt, Shown, Sibling};
+
+use super::*;
 
 fn request() -> GenerateRequest {
     GenerateRequest {

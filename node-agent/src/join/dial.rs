@@ -23,9 +23,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::held::{Claim, Held};
-use crate::api::{Link, Node};
+use crate::serve::node::{Link, Node};
 use crate::server;
 use crate::tls::Dialler;
+use crate::types::causes::with_causes;
 
 /// Connecting, the handshake and the gateway's answer, each.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -93,13 +94,6 @@ async fn within<T, E: std::error::Error + 'static>(
         Ok(Err(e)) => Err(JoinError::Unreachable(format!("{what} failed: {}", with_causes(&e)))),
         Err(_) => Err(JoinError::Unreachable(format!("{what} took too long"))),
     }
-}
-
-/// An error and what led to it: a gateway that does not believe our certificate says so below
-/// whatever failed first.
-fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Who asks whom.

@@ -12,7 +12,7 @@ use super::client::Bytewise;
 use super::stop::Stop;
 use super::transfer::Transfer;
 use super::{EXIT_IO, io_failed, text};
-use crate::app::Failed;
+use crate::types::exit::Failed;
 
 /// Bytes that are read and hashed at once.
 const STEP_BYTES: usize = 1 << 20;

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::content::HEAD_BYTES;
 use super::memo::Memo;
 use super::{EXIT_BUSY, EXIT_IO, io_failed, text};
-use crate::app::Failed;
+use crate::types::exit::Failed;
 
 /// Bytes that are read and hashed at once.
 const STEP_BYTES: usize = 1 << 20;

@@ -5,7 +5,7 @@ use hyper::header::HeaderMap;
 
 use super::answer::retry_after;
 use super::source::Source;
-use crate::app::{EXIT_NO_PERMISSION, EXIT_UNAVAILABLE, Failed};
+use crate::types::exit::{EXIT_NO_PERMISSION, EXIT_UNAVAILABLE, Failed};
 
 /// Most characters of a server's own words that are shown.
 const WORDS_MAX: usize = 300;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{EXIT_IO, io_failed, text};
-use crate::app::Failed;
+use crate::types::exit::Failed;
 
 /// Whether `needed` more bytes have room in `folder`.
 pub fn check(folder: &Path, needed: u64) -> Result<(), Failed> {

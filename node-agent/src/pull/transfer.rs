@@ -14,7 +14,7 @@ use super::refusal::{self, Asked, Refusal};
 use super::source::Source;
 use super::stop::Stop;
 use super::{here, io_failed, space, text};
-use crate::app::{EXIT_DATA, EXIT_UNAVAILABLE, Failed};
+use crate::types::exit::{EXIT_DATA, EXIT_UNAVAILABLE, Failed};
 
 /// What to fetch.
 #[derive(Debug, Clone)]

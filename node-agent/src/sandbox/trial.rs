@@ -10,9 +10,8 @@ use tokio::time::timeout;
 
 use super::{Choice, Part, Sandbox, confine};
 use crate::measuring::{prepare_child, tell};
+use crate::types::executable::SELF;
 
-/// This executable, by its inode.
-const SELF: &str = "/proc/self/exe";
 /// A trial makes a few system calls; one that takes longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -5,9 +5,10 @@ use std::path::Path;
 use inference_core::hardware::Kernel;
 use inference_core::hardware::report::Machine;
 
-use super::cache::{Entry, Fixed, Key};
+use super::cache::{Entry, Key};
 use super::store::Store;
 use crate::capacity::Speed;
+use crate::engine_flags::tuned::Fixed;
 
 /// `tune --json` prints some kilobytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;

@@ -1,17 +1,7 @@
 //! PURE. What tuning tried and chose, as a table.
 
-use inference_core::tune::Candidate;
-
 use super::cache::Entry;
-
-/// A candidate in one line.
-pub fn candidate(c: &Candidate) -> String {
-    let attention = c.flash_attention.name();
-    format!(
-        "threads {}, flash attention {attention}, batch rows {}, poll {}",
-        c.threads, c.batch_rows, c.poll
-    )
-}
+use super::describe;
 
 /// All trials, the curve and the choice.
 pub fn table(entry: &Entry) -> String {
@@ -40,7 +30,7 @@ pub fn table(entry: &Entry) -> String {
         let points: Vec<String> = points.collect();
         lines.push(format!("tokens/s of readers side by side: {}", points.join(", ")));
     }
-    let chosen = candidate(&entry.tuned.candidate);
+    let chosen = describe(&entry.tuned.candidate);
     lines.push(format!("chosen: {chosen}, slots {}", entry.tuned.slots));
     lines.join("\n")
 }
@@ -48,9 +38,9 @@ pub fn table(entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::{Fixed, Tuned};
+    use crate::engine_flags::tuned::{Fixed, Tuned};
     use inference_core::llama::FlashAttention;
-    use inference_core::tune::{Found, Measured, Trial, Verdict};
+    use inference_core::tune::{Candidate, Found, Measured, Trial, Verdict};
 
     #[test]
     fn every_trial_has_a_line_and_the_choice_is_last() {

@@ -13,9 +13,9 @@ use inference_core::plan::LoadMode;
 use inference_core::tune::{CURVE, Candidate, Measured, Trials};
 use serde::{Deserialize, Serialize};
 
-use crate::engine_role::stay_on;
+use crate::engine::affinity::stay_on;
+use crate::measuring::ChildArgs;
 use crate::measuring::{Measuring, load_confined, prepare_child, tell};
-use crate::options::ChildArgs;
 use crate::sandbox::Choice;
 
 /// Loading may have to read the whole file from a slow disk.

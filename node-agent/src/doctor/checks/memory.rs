@@ -5,7 +5,7 @@ use inference_core::units::bytes;
 
 use crate::doctor::facts::{Facts, Model};
 use crate::doctor::finding::Finding;
-use crate::plan;
+use crate::engine::plan_facts;
 
 /// Less than this leaves no room for any useful model.
 const ROOM_MIN: u64 = 1 << 30;
@@ -22,7 +22,7 @@ pub fn model(facts: &Facts) -> Option<Finding> {
             return Some(Finding::fail("model", why, fix));
         }
     };
-    Some(match plan(header, &plan::facts(&facts.machine), wanted) {
+    Some(match plan(header, &plan_facts::facts(&facts.machine), wanted) {
         Ok(plan) => {
             let (slots, tokens) = (plan.slots, plan.context_tokens);
             let (needed, available) = (bytes(plan.needed_bytes), bytes(plan.available_bytes));

@@ -1,0 +1,3 @@
+//! The command line: one file or folder for each command.
+
+pub mod tune;
