@@ -1,5 +1,7 @@
 //! `flotilla-agent tune`: finds out how a model is run best here, and keeps that for `serve`.
 
+pub mod report;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,9 +9,9 @@ use clap::Args;
 use inference_core::hardware::Kernel;
 use inference_core::tune::BUDGET;
 
-use crate::engine_flags::EngineFlags;
-use crate::model_files::ModelFiles;
-use crate::tune::{TuneJob, report};
+use crate::engine::flags::EngineFlags;
+use crate::engine::model_files::ModelFiles;
+use crate::engine::tuning::TuneJob;
 use crate::types::print::say;
 
 /// `tune`

@@ -7,8 +7,8 @@ use inference_core::llama::{FlashAttention, KvType, Pooling};
 use inference_core::plan::LoadMode;
 use serde::{Deserialize, Serialize};
 
-use crate::digest::Fingerprint;
-use crate::sandbox::Choice;
+use crate::engine::model_files::digest::Fingerprint;
+use crate::engine::sandbox::Choice;
 
 /// What the engine's process is told on its command line, as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -2,10 +2,10 @@
 
 use tokio_util::sync::CancellationToken;
 
-use crate::engine_client::{EngineClient, LinkId};
-use crate::metrics::Metrics;
-use crate::metrics::compat::Names;
-use crate::vitals::Vitals;
+use crate::engine::client::{EngineClient, LinkId};
+use crate::serve::metrics::Metrics;
+use crate::serve::metrics::compat::Names;
+use crate::serve::vitals::Vitals;
 
 /// What all requests share.
 #[derive(Debug)]
