@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::engine::Steps;
+use crate::model::TrackId;
 use crate::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
-use crate::pool::TrackId;
 use crate::request::{EngineStats, Event, Options, RequestId, Sampling, Tenant, Token};
 use crate::sequence::{CancelFlag, Job};
 use crate::step::Engine;

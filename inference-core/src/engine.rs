@@ -5,7 +5,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::request::{EngineStats, Event, Failure, RequestId};
-use crate::step::Emit;
 
 /// Jobs that may wait between two steps; the engine's own queue comes on top.
 const INBOX_MAX: usize = 256;
@@ -14,6 +13,9 @@ const STATS_INTERVAL: Duration = Duration::from_millis(250);
 /// Cancellation of a request that waits in an idle inbox is noticed by the next step; this
 /// only bounds how long an idle thread sleeps without looking at its inbox.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
+
+/// Receives what happens to requests.
+pub type Emit<'a> = &'a mut dyn FnMut(RequestId, Event);
 
 /// Work that is done step by step: [`crate::step::Engine`], [`crate::embed::EmbedEngine`].
 pub trait Steps {

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::model::TrackId;
 use crate::model::{DecodeError, Decoded, Infill, Model, Row, Shape, Stop, TextRules, Tokenizer};
-use crate::pool::TrackId;
 use crate::request::{Failure, Token};
 
 /// Bytes as tokens; `<e>` is the ending token.

@@ -34,5 +34,6 @@ pub mod step;
 pub mod stop;
 pub mod synth;
 pub mod tune;
+pub mod types;
 pub mod units;
 pub mod utf8;

@@ -1,11 +1,13 @@
 //! The narrow view of a model that the engine steps: two implementations, llama.cpp
 //! ([`crate::llama`]) and a deterministic fake ([`crate::fake`]) for tests and simulation.
 
-use crate::pool::TrackId;
 use crate::request::{Failure, Token};
 
 /// A place for one live sequence.
 pub type Slot = u32;
+
+/// A sequence of the context.
+pub type TrackId = u32;
 
 /// Sizes that never change while a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,10 +7,9 @@
 //!
 //! After every step `free + in use + cached` is the pool.
 
+use crate::model::TrackId;
 use crate::request::{Tenant, Token};
 
-/// A sequence of the context.
-pub type TrackId = u32;
 type RunId = usize;
 
 /// Cells, by use.

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::answer::choice::Choice;
-use crate::grammar::Constraint;
+use crate::types::constraint::Constraint;
+use crate::types::tool_choice::Choice;
 
 mod event;
 mod sampling;

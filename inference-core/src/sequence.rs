@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::grammar::Grammar;
-use crate::pool::TrackId;
+use crate::model::TrackId;
 use crate::request::{
     Event, Failure, FinishReason, LikelyToken, Options, RequestId, Shown, Tenant, Token,
     TokenLogprob,

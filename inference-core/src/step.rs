@@ -6,12 +6,14 @@
 
 use std::time::Duration;
 
+use crate::engine::Emit;
 use crate::engine::Steps;
+use crate::model::TrackId;
 use crate::model::{Decoded, Model, Row, Shape, Slot};
 use crate::pace::{Pace, smooth};
-use crate::pool::{KvPool, TrackId};
+use crate::pool::KvPool;
 use crate::queue::FairQueue;
-use crate::request::{EngineStats, Event, Failure, LikelyToken, RequestId, TokenLogprob};
+use crate::request::{EngineStats, Event, Failure, LikelyToken, TokenLogprob};
 use crate::sampler::Scratch;
 use crate::sampler::logprobs::{Logprob, logprobs};
 use crate::scheduler::{self, Limits, Share, Waiting};
@@ -20,9 +22,6 @@ use crate::sequence::{CancelFlag, Job, Sampled, Sequence};
 mod admission;
 #[cfg(test)]
 mod tests;
-
-/// Receives what happens to requests.
-pub type Emit<'a> = &'a mut dyn FnMut(RequestId, Event);
 
 /// Sequences on a model. See the module.
 #[derive(Debug)]

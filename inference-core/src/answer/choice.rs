@@ -10,29 +10,16 @@ mod lark;
 mod literals;
 mod shapes;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::marks::table;
 use super::{Beginning, CallFormat, Format, Tool, ToolSet};
+use crate::types::tool_choice::Choice;
 use lark::Lark;
 use shapes::{Piece, Shape};
 
 /// Most calls that a grammar counts, whatever the caller allows.
 const CALLS_MAX: usize = 128;
-
-/// What `tool_choice` asks for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Choice {
-    /// No calls: text is never read as one.
-    None,
-    /// The model decides.
-    Auto,
-    /// At least one call.
-    Required,
-    /// This function.
-    Function(String),
-}
 
 impl Choice {
     /// Reads `tool_choice`; absent or null is `auto`. The error names the parameter.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{median, prompt};
+use crate::model::TrackId;
 use crate::model::{DecodeError, Model, Row};
-use crate::pool::TrackId;
 use crate::tune::Measured;
 
 /// Tokens of the short sequences of a candidate's trial: they decode beside the long one.

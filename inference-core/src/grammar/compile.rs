@@ -4,8 +4,9 @@ use std::thread;
 
 use llguidance::api::TopLevelGrammar;
 
-use super::{CHOICES_MAX, CONSTRAINT_BYTES_MAX, Constraint, GrammarError, gbnf, limits};
+use super::{CHOICES_MAX, CONSTRAINT_BYTES_MAX, GrammarError, gbnf, limits};
 use super::{pattern, schema};
+use crate::types::constraint::Constraint;
 
 /// Runs `f` on a thread of its own: compiling recurses as deep as the constraint has parts,
 /// and a stack that overflows cannot be caught. A panic of `f` is an error.

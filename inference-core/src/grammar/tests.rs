@@ -5,6 +5,7 @@ use rand_pcg::Pcg64;
 
 use super::*;
 use crate::request::Token;
+use crate::types::constraint::Constraint;
 
 mod bombs;
 mod generated;

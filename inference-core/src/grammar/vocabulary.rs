@@ -7,8 +7,9 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, panic_utils};
 
-use super::{Constraint, Grammar, GrammarError, compile, limits};
+use super::{Grammar, GrammarError, compile, limits};
 use crate::request::Token;
+use crate::types::constraint::Constraint;
 
 /// A token's text.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use super::stop::{STOPPED, stoppable};
 use super::threads::ThreadPool;
 use super::weights::Weights;
 use super::{LoadError, log};
+use crate::model::TrackId;
 use crate::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
-use crate::pool::TrackId;
 use crate::request::Token;
 
 /// Most rows of one batch, unless told otherwise; one batch is one graph, so a step is

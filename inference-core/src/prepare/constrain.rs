@@ -3,9 +3,10 @@
 use super::Preparer;
 use crate::answer::choice::{self, around_answer};
 use crate::answer::{Beginning, ToolSet};
-use crate::grammar::{Constraint, GrammarError, Grammars, Piece};
+use crate::grammar::{GrammarError, Grammars, Piece};
 use crate::request::{CallRules, Chat, Failure, GenerateRequest, Prompt};
 use crate::sequence::Form;
+use crate::types::constraint::Constraint;
 
 impl Preparer {
     /// The form of an answer, if it has one.

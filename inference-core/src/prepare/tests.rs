@@ -8,9 +8,9 @@ use super::*;
 use crate::answer::{Parser, ToolSet, whole};
 use crate::chat_template::SpecialTokens;
 use crate::fake::FakeTokenizer;
-use crate::grammar::Constraint;
 use crate::model::{Infill, TextRules};
 use crate::request::{Ending, Options, Sibling};
+use crate::types::constraint::Constraint;
 
 fn preparer(template: Option<&str>) -> Preparer {
     let tokens = SpecialTokens { control: vec!["<e>".into()], ..SpecialTokens::default() };

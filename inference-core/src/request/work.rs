@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Chat, EmbedInput, EmbedRequest, GenerateRequest, Prompt, Question, Tenant};
-use crate::grammar::Constraint;
+use crate::types::constraint::Constraint;
 
 /// A byte of a grammar or of a tool costs about as much as so many of a text.
 const GRAMMAR_WEIGHT: usize = 16;

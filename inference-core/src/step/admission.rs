@@ -1,7 +1,8 @@
 //! Who gets a slot and cells, who waits for a prefix that another one computes, and who
 //! gives up its cells when there are too few.
 
-use super::{Emit, Engine};
+use super::Engine;
+use crate::engine::Emit;
 use crate::model::Model;
 use crate::pool::common;
 use crate::request::{Event, Tenant, Token};

@@ -8,7 +8,7 @@ use rand_pcg::Pcg64;
 use super::*;
 use crate::fake::{FakeModel, FakeTokenizer};
 use crate::model::Tokenizer;
-use crate::request::{FinishReason, Options, Tenant};
+use crate::request::{FinishReason, Options, RequestId, Tenant};
 use crate::sequence::CancelFlag;
 
 mod resume;

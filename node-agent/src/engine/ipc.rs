@@ -123,11 +123,11 @@ impl EngineFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inference_core::answer::choice::Choice;
-    use inference_core::grammar::Constraint;
     use inference_core::request::{
         CallRules, Chat, FinishReason, GenerateRequest, Options, Prompt, Sampling, Sibling, Tenant,
     };
+    use inference_core::types::constraint::Constraint;
+    use inference_core::types::tool_choice::Choice;
 
     #[test]
     fn frames_survive_the_way() {

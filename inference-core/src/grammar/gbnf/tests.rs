@@ -5,8 +5,9 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::*;
+use crate::grammar::Grammar;
 use crate::grammar::tests::{accepts, bytes};
-use crate::grammar::{Constraint, Grammar};
+use crate::types::constraint::Constraint;
 
 fn grammar(text: &str) -> Grammar {
     let compiled = bytes().grammars.compile(&Constraint::Gbnf(text.into()));

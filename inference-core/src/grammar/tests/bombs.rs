@@ -7,8 +7,9 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::{large, refused, schema};
-use crate::grammar::{CONSTRAINT_BYTES_MAX, Constraint, Grammar, GrammarError};
+use crate::grammar::{CONSTRAINT_BYTES_MAX, Grammar, GrammarError};
 use crate::request::Token;
+use crate::types::constraint::Constraint;
 
 /// What compiling may take, on a machine that has other things to do, too. Alone and
 /// optimised the slowest takes some tenths of a second.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::{Vocabulary, bytes, draw, large, schema};
-use crate::grammar::Constraint;
+use crate::types::constraint::Constraint;
 
 /// Schemas of many kinds; those that use keywords of every type that is enforced.
 const SCHEMAS: [&str; 46] = [

@@ -7,8 +7,9 @@ use rand_pcg::Pcg64;
 
 use super::vocabularies::large_pieces;
 use super::{Vocabulary, schema};
-use crate::grammar::{Constraint, Grammar, Grammars};
+use crate::grammar::{Grammar, Grammars};
 use crate::request::Token;
+use crate::types::constraint::Constraint;
 
 const MIDDLING: &str = r#"{"type": "object", "properties": {
     "id": {"type": "string", "format": "uuid"},

@@ -7,7 +7,8 @@ use serde_json::ser::Formatter;
 use serde_json::{Serializer, Value};
 
 use super::{accepts, bytes, compiled};
-use crate::grammar::{Constraint, GrammarError};
+use crate::grammar::GrammarError;
+use crate::types::constraint::Constraint;
 
 /// A folder of the suites; none, with a message, where they are not.
 fn folder(name: &str) -> Option<PathBuf> {

@@ -1,9 +1,10 @@
 //! Answers that go on elsewhere.
 
 use super::*;
-use crate::grammar::{Constraint, Grammars, Piece};
+use crate::grammar::{Grammars, Piece};
 use crate::request::{Sampling, Shown};
 use crate::sequence::Form;
+use crate::types::constraint::Constraint;
 
 /// What the engine said of one request.
 #[derive(Debug, Default, PartialEq)]

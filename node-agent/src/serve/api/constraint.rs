@@ -1,6 +1,6 @@
 //! What an answer must look like: `response_format` and its relatives.
 
-use inference_core::grammar::Constraint;
+use inference_core::types::constraint::Constraint;
 use inference_protocol::openai::{ConstraintFields, ResponseFormat};
 use serde_json::Value;
 

@@ -1,8 +1,8 @@
 //! `tools` and `tool_choice` of a chat.
 
 use inference_core::answer::ToolSet;
-use inference_core::answer::choice::Choice;
 use inference_core::request::CallRules;
+use inference_core::types::tool_choice::Choice;
 use inference_protocol::openai::{ChatRequest, ParseError};
 
 use crate::types::error::Error;
