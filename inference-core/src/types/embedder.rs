@@ -1,7 +1,7 @@
-//! The narrow view of a model for embeddings that [`crate::embed`] steps.
+//! The narrow view of a model for embeddings that [`crate::scheduler::embed`] steps.
 
-use crate::model::{DecodeError, Stop};
-use crate::request::Token;
+use crate::types::model::{DecodeError, Stop};
+use crate::types::request::Token;
 
 /// Sizes that never change while a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use inference_core::hardware::Kernel;
-use inference_core::request::{EmbedInput, EmbedRequest, Event, Failure, Tenant};
-use inference_core::units::bytes;
+use inference_core::types::request::{EmbedInput, EmbedRequest, Event, Failure, Tenant};
+use inference_core::types::units::bytes;
 use inference_metrics::Process;
 use tokio_util::sync::CancellationToken;
 

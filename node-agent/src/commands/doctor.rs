@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use inference_core::hardware::files::Root;
-use inference_core::plan::{LoadMode, Wanted};
+use inference_core::model_file::memory_plan::{LoadMode, Wanted};
 
 use crate::engine::kernel_trial::prove_kernel;
 use crate::engine::model_files::ModelFiles;

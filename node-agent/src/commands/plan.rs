@@ -7,12 +7,12 @@ pub mod measured;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use inference_core::gguf::{self, Header};
 use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
 use inference_core::llama::BATCH_ROWS;
-use inference_core::plan::weights::Repacking;
-use inference_core::plan::{LoadMode, NoPlan, Plan, SLOTS_MAX, Wanted, plan};
+use inference_core::model_file::gguf::{self, Header};
+use inference_core::model_file::memory_plan::weights::Repacking;
+use inference_core::model_file::memory_plan::{LoadMode, NoPlan, Plan, SLOTS_MAX, Wanted, plan};
 
 use crate::commands::hardware::measure;
 use crate::engine::plan_facts::facts;

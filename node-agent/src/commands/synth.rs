@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use inference_core::synth::{DEFAULT_PRE, PRE_TOKENIZERS, QUANTS, SHAPES, Synth};
+use inference_core::tools::synth::{DEFAULT_PRE, PRE_TOKENIZERS, QUANTS, SHAPES, Synth};
 
 /// `synth`
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use inference_core::hardware::Kernel;
-use inference_core::tune::BUDGET;
+use inference_core::tools::tune::BUDGET;
 
 use crate::engine::flags::EngineFlags;
 use crate::engine::model_files::ModelFiles;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use inference_core::request::{
+use inference_core::types::request::{
     EmbedRequest, EngineStats, Event, GenerateRequest, Question, RequestId, Tenant, Work,
 };
 use tokio::sync::{Notify, mpsc, watch};

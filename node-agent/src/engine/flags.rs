@@ -1,20 +1,21 @@
 //! The flags that say how the engine runs, and what they mean on this machine.
 //!
-//! Before anything is loaded, a memory plan is made ([`inference_core::plan`]): sizes that
-//! nobody asked for shrink until they fit, and what was asked for is refused if it does not.
+//! Before anything is loaded, a memory plan is made ([`inference_core::model_file::memory_plan`]):
+//! sizes that nobody asked for shrink until they fit, and what was asked for is refused if it does
+//! not.
 
 pub mod choice;
 pub mod tuned;
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
-use inference_core::gguf::Header;
 use inference_core::hardware::Kernel;
 use inference_core::hardware::files::{Root, parse_list};
 use inference_core::hardware::report::Machine;
 use inference_core::llama::{BATCH_ROWS, FlashAttention, KvType, POLL, Pooling};
-use inference_core::plan::layout::{Layout, Vectors};
-use inference_core::plan::{Facts, LoadMode, NoPlan, Wanted, plan};
+use inference_core::model_file::gguf::Header;
+use inference_core::model_file::memory_plan::layout::{Layout, Vectors};
+use inference_core::model_file::memory_plan::{Facts, LoadMode, NoPlan, Wanted, plan};
 
 use crate::engine::flags::tuned::{Fixed, Tuned};
 use crate::engine::model_files::ModelFiles;

@@ -5,8 +5,8 @@
 
 use std::io::{self, Read};
 
-use inference_core::answer::Format;
-use inference_core::request::{EngineStats, Event, RequestId, Work};
+use inference_core::text::output::Format;
+use inference_core::types::request::{EngineStats, Event, RequestId, Work};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -123,10 +123,10 @@ impl EngineFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inference_core::request::{
+    use inference_core::types::constraint::Constraint;
+    use inference_core::types::request::{
         CallRules, Chat, FinishReason, GenerateRequest, Options, Prompt, Sampling, Sibling, Tenant,
     };
-    use inference_core::types::constraint::Constraint;
     use inference_core::types::tool_choice::Choice;
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use inference_core::hardware::Kernel;
 use inference_core::llama::{Weights, register};
-use inference_core::plan::LoadMode;
+use inference_core::model_file::memory_plan::LoadMode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

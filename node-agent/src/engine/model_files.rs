@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use inference_core::gguf::{self, Header};
+use inference_core::model_file::gguf::{self, Header};
 
 use crate::engine::model_files::digest::Fingerprint;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use inference_core::hardware::Kernel;
 use inference_core::llama::{FlashAttention, KvType, Pooling};
-use inference_core::plan::LoadMode;
+use inference_core::model_file::memory_plan::LoadMode;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::model_files::digest::Fingerprint;

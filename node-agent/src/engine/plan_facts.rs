@@ -2,8 +2,8 @@
 
 use inference_core::hardware::report::Machine;
 use inference_core::hardware::simd::Level;
-use inference_core::plan::Facts;
-use inference_core::plan::weights::Repacking;
+use inference_core::model_file::memory_plan::Facts;
+use inference_core::model_file::memory_plan::weights::Repacking;
 
 /// What a plan has to know of the machine. Levels are believed as CPUID and the kernel claim
 /// them: copies of weights that do not come cost nothing.

@@ -13,19 +13,19 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use inference_core::chat_template::{ChatTemplate, SpecialTokens};
-use inference_core::embed::{EmbedEngine, EmbedJob};
-use inference_core::engine::{self, EngineHandle, Listener};
 use inference_core::llama::{
     ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Pooling,
     Weights, register,
 };
 use inference_core::prepare::{Lane, Prepared, Preparer, Refusal, RerankTemplate, Wanted};
-use inference_core::request::{
+use inference_core::scheduler::embed::{EmbedEngine, EmbedJob};
+use inference_core::scheduler::engine_thread::{self, EngineHandle, Listener};
+use inference_core::scheduler::sequence::{CancelFlag, Job};
+use inference_core::scheduler::step::Engine;
+use inference_core::text::chat_template::{ChatTemplate, SpecialTokens};
+use inference_core::types::request::{
     EmbedInput, EmbedRequest, EngineStats, Event, Failure, GenerateRequest, RequestId, Work,
 };
-use inference_core::sequence::{CancelFlag, Job};
-use inference_core::step::Engine;
 
 use crate::engine::affinity::stay_on;
 use crate::engine::ipc::{Command, EngineFacts, Report, encode, read_frame};
@@ -313,7 +313,7 @@ impl Prompts {
             poll: self.options.poll,
         };
         let model = LlamaModel::new(weights.clone(), context)?;
-        let engine = engine::start(Engine::new(model, QUEUE_MAX), self.reporter());
+        let engine = engine_thread::start(Engine::new(model, QUEUE_MAX), self.reporter());
         Ok(Running::Generates(engine.map_err(no_thread)?))
     }
 
@@ -321,7 +321,7 @@ impl Prompts {
         let EngineOptions { slots, context_tokens, threads, .. } = self.options;
         let options = EmbedOptions { slots, context_tokens, pooling, threads };
         let model = LlamaEmbedder::new(weights.clone(), options)?;
-        let engine = engine::start(EmbedEngine::new(model, INPUTS_MAX), self.reporter());
+        let engine = engine_thread::start(EmbedEngine::new(model, INPUTS_MAX), self.reporter());
         let engine = engine.map_err(no_thread)?;
         Ok(Running::Embeds { engine, ranks: pooling == Pooling::Rank })
     }

@@ -1,6 +1,6 @@
 //! Finds out how a model is run best on this machine, and keeps that for `serve`.
 //!
-//! The search is [`inference_core::tune`]; its trials run in a child process ([`trials`]),
+//! The search is [`inference_core::tools::tune`]; its trials run in a child process ([`trials`]),
 //! so that a candidate that crashes is only rejected. Flags are never changed.
 
 pub mod cache;
@@ -14,7 +14,7 @@ use inference_core::hardware::Kernel;
 use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
 use inference_core::llama::FlashAttention;
-use inference_core::tune::{BUDGET, Candidate, Space, TRIALS, search, slots_worth};
+use inference_core::tools::tune::{BUDGET, Candidate, Space, TRIALS, search, slots_worth};
 
 use crate::engine::flags::tuned::{Fixed, Tuned};
 use cache::{Entry, Kept, Key};

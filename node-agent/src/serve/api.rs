@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
-use inference_core::request::Tenant;
+use inference_core::types::request::Tenant;
 use inference_protocol::fleet::{self, DIGEST_HEADER};
 use inference_protocol::openai::{self, Model, ModelList, to_json};
 use inference_protocol::resume::{RESUME_HEADER, Resume};

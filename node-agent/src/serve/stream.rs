@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::Response;
-use inference_core::request::Event;
+use inference_core::types::request::Event;
 use inference_protocol::openai::Usage;
 use inference_protocol::resume::Resume;
 use inference_protocol::sse;
@@ -44,7 +44,9 @@ async fn begin(choices: &mut [Choice]) -> Result<(), Error> {
 }
 
 /// The answer to a question about text and tokens.
-pub async fn told(mut generation: Generation) -> Result<inference_core::request::Told, Error> {
+pub async fn told(
+    mut generation: Generation,
+) -> Result<inference_core::types::request::Told, Error> {
     match generation.next().await {
         Some(Event::Told(told)) => Ok(told),
         Some(Event::Failed(failure)) => Err(failure.into()),

@@ -1,6 +1,6 @@
 //! Everything that can go wrong with a request at a node, and the answer to each.
 
-use inference_core::request::Failure;
+use inference_core::types::request::Failure;
 use inference_protocol::openai::{INVALID_REQUEST, ParseError};
 use inference_protocol::resume;
 

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use inference_core::bench::median;
-use inference_core::bench::raw::{DEEP_CELLS, DEEP_TOKENS, Deep, deep};
 use inference_core::llama::{ContextOptions, LlamaModel};
-use inference_core::plan::LoadMode;
+use inference_core::model_file::memory_plan::LoadMode;
+use inference_core::tools::bench::median;
+use inference_core::tools::bench::raw::{DEEP_CELLS, DEEP_TOKENS, Deep, deep};
 
 use super::report::Figure;
 use super::{Setup, Show};

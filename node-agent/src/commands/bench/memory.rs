@@ -9,13 +9,13 @@ use std::io::{Read, Seek};
 use std::path::Path;
 use std::time::Duration;
 
-use inference_core::bench::{Bench, prompt};
-use inference_core::gguf::Header;
 use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
 use inference_core::llama::{ContextOptions, LlamaModel};
-use inference_core::plan::{Facts, LoadMode, NoPlan, Plan, Wanted, plan};
-use inference_core::request::Sampling;
+use inference_core::model_file::gguf::Header;
+use inference_core::model_file::memory_plan::{Facts, LoadMode, NoPlan, Plan, Wanted, plan};
+use inference_core::tools::bench::{Bench, prompt};
+use inference_core::types::request::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::Setup;

@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use inference_core::bench::raw::{raw_decode, raw_prefill};
-use inference_core::bench::{Bench, median, percentile, prompt};
 use inference_core::llama::{ContextOptions, LlamaModel, Weights};
-use inference_core::model::Model;
-use inference_core::plan::LoadMode;
-use inference_core::request::{RequestId, Sampling};
+use inference_core::model_file::memory_plan::LoadMode;
+use inference_core::tools::bench::raw::{raw_decode, raw_prefill};
+use inference_core::tools::bench::{Bench, median, percentile, prompt};
+use inference_core::types::model::Model;
+use inference_core::types::request::{RequestId, Sampling};
 use serde::{Deserialize, Serialize};
 
 use super::report::Figure;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use inference_core::gguf::Header;
 use inference_core::hardware::files::Files;
 use inference_core::hardware::report::Machine;
-use inference_core::plan::Wanted;
+use inference_core::model_file::gguf::Header;
+use inference_core::model_file::memory_plan::Wanted;
 
 use crate::engine::sandbox::Sandbox;
 

@@ -35,7 +35,8 @@ pub fn here(machine: &Machine, kernel: Kernel, digest: &str) -> Option<(Speed, S
 
 /// Of what was chosen: a long prompt, and four readers together.
 fn speed(entry: &Entry) -> Option<Speed> {
-    let chosen = |trial: &&inference_core::tune::Trial| trial.candidate == entry.tuned.candidate;
+    let chosen =
+        |trial: &&inference_core::tools::tune::Trial| trial.candidate == entry.tuned.candidate;
     let measured = entry.found.trials.iter().find(chosen)?.measured?;
     let speed = Speed { prefill: measured.prefill, decode: measured.decode_many };
     (speed.prefill > 0.0 && speed.decode > 0.0).then_some(speed)

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use crate::engine::flags::tuned::{Fixed, Tuned};
     use inference_core::llama::FlashAttention;
-    use inference_core::tune::{Candidate, Found, Measured, Trial, Verdict};
+    use inference_core::tools::tune::{Candidate, Found, Measured, Trial, Verdict};
 
     #[test]
     fn every_trial_has_a_line_and_the_choice_is_last() {

@@ -1,7 +1,7 @@
 //! What becomes of requests whose engine works, dies, or is slow.
 
-use inference_core::answer::Format;
-use inference_core::request::{FinishReason, Options, Prompt, Shown, Sibling};
+use inference_core::text::output::Format;
+use inference_core::types::request::{FinishReason, Options, Prompt, Shown, Sibling};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! PURE. What flags fix, and what tuning chose for the rest.
 
 use inference_core::llama::{FlashAttention, KvType};
-use inference_core::tune::Candidate;
+use inference_core::tools::tune::Candidate;
 use serde::{Deserialize, Serialize};
 
 /// What flags had fixed. `None`: it was free.

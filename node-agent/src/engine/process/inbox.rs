@@ -3,8 +3,8 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use inference_core::prepare::{Lane, Waiting};
-use inference_core::request::{RequestId, Work};
-use inference_core::sequence::CancelFlag;
+use inference_core::scheduler::sequence::CancelFlag;
+use inference_core::types::request::{RequestId, Work};
 
 /// Work that was submitted.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inference_core::request::{Question, Tenant};
+    use inference_core::types::request::{Question, Tenant};
 
     fn submit(id: RequestId, tenant: u64, bytes: usize) -> Submit {
         let question = Question::TokenizeText {

@@ -2,7 +2,7 @@
 
 use inference_core::hardware::Kernel;
 use inference_core::hardware::report::Machine;
-use inference_core::tune::Found;
+use inference_core::tools::tune::Found;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -121,7 +121,7 @@ impl Kept {
 mod tests {
     use super::*;
     use inference_core::llama::FlashAttention;
-    use inference_core::tune::Candidate;
+    use inference_core::tools::tune::Candidate;
 
     fn key() -> Key {
         Key {

@@ -5,12 +5,12 @@ use std::io::BufRead;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use inference_core::bench::raw::{Effort, TRIAL_SLOTS, curve, fill, measure};
 use inference_core::hardware::Kernel;
 use inference_core::llama::{ContextOptions, KvType, LlamaModel, Weights};
-use inference_core::model::Model;
-use inference_core::plan::LoadMode;
-use inference_core::tune::{CURVE, Candidate, Measured, Trials};
+use inference_core::model_file::memory_plan::LoadMode;
+use inference_core::tools::bench::raw::{Effort, TRIAL_SLOTS, curve, fill, measure};
+use inference_core::tools::tune::{CURVE, Candidate, Measured, Trials};
+use inference_core::types::model::Model;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::affinity::stay_on;
@@ -219,7 +219,7 @@ impl<F: FnMut() -> Result<Command, String>> Trials for Children<F> {
 mod tests {
     use super::*;
     use inference_core::llama::FlashAttention;
-    use inference_core::tune::{Space, search};
+    use inference_core::tools::tune::{Space, search};
 
     /// Speaks as a child does, and dies of everything with threads that do not sleep.
     const SCRIPT: &str = r#"

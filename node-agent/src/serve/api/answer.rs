@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::request::{GenerateRequest, Prompt, Sibling};
 use inference_core::types::constraint::Constraint;
+use inference_core::types::request::{GenerateRequest, Prompt, Sibling};
 use inference_protocol::ids;
 use inference_protocol::resume::{RESUME_HEADER, Resume};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::request::{Chat, Ending, Prompt};
 use inference_core::types::constraint::Constraint;
+use inference_core::types::request::{Chat, Ending, Prompt};
 use inference_core::types::tool_choice::Choice;
 use inference_protocol::openai::{self, ChatMessage, ChatRequest, Endpoint, to_json};
 use inference_protocol::resume::Resume;

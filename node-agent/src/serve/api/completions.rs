@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::request::{Prompt, Question, Token, Told};
+use inference_core::types::request::{Prompt, Question, Token, Told};
 use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint};
 use inference_protocol::resume::Resume;
 

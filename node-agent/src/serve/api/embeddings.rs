@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::Response;
-use inference_core::request::{EmbedInput, EmbedRequest, Event};
+use inference_core::types::request::{EmbedInput, EmbedRequest, Event};
 use inference_protocol::openai::{
     self, Document, Embedding, Embeddings, EmbeddingsRequest, Endpoint, Prompt, PromptUsage,
     Ranked, RerankRequest, Reranked, Usage, Vector, to_json,

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use inference_core::request::{
+use inference_core::types::request::{
     BIASES_MAX, LOGPROBS_MAX, Options, RECENT_TOKENS_MAX, STOP_BYTES_MAX, STOPS_MAX, Sampling,
     Token,
 };

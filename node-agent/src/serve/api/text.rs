@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::request::{Prompt, Question, Token, Told};
+use inference_core::types::request::{Prompt, Question, Token, Told};
 use inference_protocol::openai::{
     self, ChatRequest, Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized, to_json,
 };
@@ -95,7 +95,7 @@ pub async fn count(node: &Arc<Node>, caller: Caller, body: &[u8]) -> Result<Resp
 }
 
 /// A chat whose model may be left out: the node has only one.
-fn read_chat(node: &Node, body: &[u8]) -> Result<inference_core::request::Chat, Error> {
+fn read_chat(node: &Node, body: &[u8]) -> Result<inference_core::types::request::Chat, Error> {
     let chat: ChatRequest = openai::parse(body)?;
     check_model(node, chat.model.as_deref())?;
     chat::conversation(chat)

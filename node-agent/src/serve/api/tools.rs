@@ -1,7 +1,7 @@
 //! `tools` and `tool_choice` of a chat.
 
-use inference_core::answer::ToolSet;
-use inference_core::request::CallRules;
+use inference_core::text::output::ToolSet;
+use inference_core::types::request::CallRules;
 use inference_core::types::tool_choice::Choice;
 use inference_protocol::openai::{ChatRequest, ParseError};
 

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
 
-use inference_core::answer::{Format, Parser, Part, ToolSet};
-use inference_core::request::{Event, FinishReason, Shown, Token, TokenLogprob};
+use inference_core::text::output::{Format, Parser, Part, ToolSet};
+use inference_core::types::request::{Event, FinishReason, Shown, Token, TokenLogprob};
 
 use crate::engine::client::Generation;
 use crate::types::error::Error;

@@ -1,7 +1,7 @@
 //! What is new of an answer -> JSON of the two shapes, whole or in chunks.
 
-use inference_core::answer::{Call, Message, Part, whole};
-use inference_core::request::TokenLogprob;
+use inference_core::text::output::{Call, Message, Part, whole};
+use inference_core::types::request::TokenLogprob;
 use inference_protocol::openai::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, Completion, CompletionChoice, Delta,
     FunctionCall, FunctionDelta, ResponseMessage, ToolCall, ToolCallDelta, Usage, to_json,

@@ -1,6 +1,6 @@
 //! Logprobs in OpenAI's two shapes.
 
-use inference_core::request::{LikelyToken, TokenLogprob};
+use inference_core::types::request::{LikelyToken, TokenLogprob};
 use inference_protocol::openai::{self, ChatLogprobs, ChatToken, TextLogprobs};
 use serde_json::{Map, Value};
 

@@ -1,7 +1,7 @@
 //! The marks that let an answer go on at another node, and what an answer that goes on leaves
 //! out: the events that its client has.
 
-use inference_core::request::{Failure, Token};
+use inference_core::types::request::{Failure, Token};
 use inference_protocol::openai;
 use inference_protocol::resume::{Mark, Resume, Usage};
 use inference_protocol::sse;

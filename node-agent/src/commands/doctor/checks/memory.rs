@@ -1,7 +1,7 @@
 //! PURE. What the model needs, and how the kernel treats it.
 
-use inference_core::plan::{LoadMode, NoPlan, plan};
-use inference_core::units::bytes;
+use inference_core::model_file::memory_plan::{LoadMode, NoPlan, plan};
+use inference_core::types::units::bytes;
 
 use crate::commands::doctor::facts::{Facts, Model};
 use crate::commands::doctor::finding::Finding;

@@ -1,6 +1,6 @@
 //! PURE. What is around: limits, disk, clock, gateways.
 
-use inference_core::units::bytes;
+use inference_core::types::units::bytes;
 
 use crate::commands::doctor::facts::{Facts, Reached};
 use crate::commands::doctor::finding::Finding;

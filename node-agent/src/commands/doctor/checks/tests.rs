@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use inference_core::gguf::Header;
 use inference_core::hardware::files::Files;
-use inference_core::plan::{LoadMode, Wanted};
+use inference_core::model_file::gguf::Header;
+use inference_core::model_file::memory_plan::{LoadMode, Wanted};
 
 use super::*;
 use crate::commands::doctor::facts::{Disk, Model, Reached};
