@@ -3,7 +3,9 @@
 use std::sync::LazyLock;
 
 use chrono::{DateTime, NaiveDateTime};
-use inference_core::chat_template::{ChatTemplate, Conversation, Ending, SpecialTokens, segments};
+use inference_core::text::chat_template::{
+    ChatTemplate, Conversation, Ending, SpecialTokens, segments,
+};
 use serde_json::json;
 
 use crate::input::{split, text};

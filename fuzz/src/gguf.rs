@@ -2,9 +2,9 @@
 
 use std::hint::black_box;
 
-use inference_core::gguf::read_header;
-use inference_core::plan::weights::Repacking;
-use inference_core::plan::{Facts, NoPlan, Wanted, plan};
+use inference_core::model_file::gguf::read_header;
+use inference_core::model_file::memory_plan::weights::Repacking;
+use inference_core::model_file::memory_plan::{Facts, NoPlan, Wanted, plan};
 
 /// Most bytes that are allocated for one byte of a header, and for any header: the longest
 /// string, which is read as a whole.
@@ -38,7 +38,7 @@ pub fn gguf(data: &[u8]) {
 }
 
 /// A plan fits if it says so, and says what is missing if it does not.
-fn check_plan(header: &inference_core::gguf::Header, available_bytes: u64) {
+fn check_plan(header: &inference_core::model_file::gguf::Header, available_bytes: u64) {
     let facts = Facts {
         available_bytes,
         lockable_bytes: Some(1 << 20),

@@ -2,8 +2,9 @@
 
 use std::sync::LazyLock;
 
-use inference_core::grammar::{Constraint, Grammar, GrammarError, Grammars, Piece};
-use inference_core::request::Token;
+use inference_core::text::grammar::{Grammar, GrammarError, Grammars, Piece};
+use inference_core::types::constraint::Constraint;
+use inference_core::types::request::Token;
 use serde_json::value::RawValue;
 
 use crate::input::{Choices, split, text};

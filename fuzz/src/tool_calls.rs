@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use inference_core::answer::{CallFormat, Format, Message, Parser, Part, Thinking, ToolSet, whole};
+use inference_core::text::output::{
+    CallFormat, Format, Message, Parser, Part, Thinking, ToolSet, whole,
+};
 use serde_json::json;
 use serde_json::value::RawValue;
 

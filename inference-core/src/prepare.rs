@@ -5,12 +5,14 @@ use std::sync::OnceLock;
 
 use chrono::{DateTime, NaiveDateTime};
 
-use crate::answer::{Beginning, CallFormat, Format};
-use crate::chat_template::{ChatTemplate, Conversation, segments};
-use crate::grammar::{GrammarError, Grammars};
-use crate::model::Tokenizer;
-use crate::request::{Chat, EmbedInput, Failure, GenerateRequest, Prompt, Question, Token, Told};
-use crate::sequence::Form;
+use crate::scheduler::sequence::Form;
+use crate::text::chat_template::{ChatTemplate, Conversation, segments};
+use crate::text::grammar::{GrammarError, Grammars};
+use crate::text::output::{Beginning, CallFormat, Format};
+use crate::types::model::Tokenizer;
+use crate::types::request::{
+    Chat, EmbedInput, Failure, GenerateRequest, Prompt, Question, Token, Told,
+};
 
 mod bounds;
 mod constrain;

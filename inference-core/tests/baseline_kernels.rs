@@ -7,17 +7,17 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use inference_core::chat_template::{ChatTemplate, SpecialTokens};
-use inference_core::engine::{self, Listener};
 use inference_core::hardware::Kernel;
 use inference_core::llama::{ContextOptions, LlamaModel, LlamaTokenizer, Weights, register, trial};
-use inference_core::plan::LoadMode;
+use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::prepare::Preparer;
-use inference_core::request::{
+use inference_core::scheduler::engine_thread::{self, Listener};
+use inference_core::scheduler::sequence::Job;
+use inference_core::scheduler::step::Engine;
+use inference_core::text::chat_template::{ChatTemplate, SpecialTokens};
+use inference_core::types::request::{
     Chat, EngineStats, Event, FinishReason, GenerateRequest, Options, Prompt, RequestId, Tenant,
 };
-use inference_core::sequence::Job;
-use inference_core::step::Engine;
 
 /// Longer than an emulated CPU needs for one token.
 const EVENT_WAIT: Duration = Duration::from_secs(300);
@@ -54,7 +54,7 @@ fn ask(preparer: &Preparer, id: RequestId, question: &str) -> Job {
         visible: Vec::new(),
         form: None,
         thinking: false,
-        cancel: inference_core::sequence::CancelFlag::default(),
+        cancel: inference_core::scheduler::sequence::CancelFlag::default(),
     }
 }
 
@@ -78,7 +78,7 @@ fn two_chats_are_answered_in_one_batch_by_the_baseline_kernels() {
     let template = ChatTemplate::new(weights.chat_templates().unwrap(), tokens);
     let preparer = Preparer::new(Box::new(LlamaTokenizer(weights)), Some(template), 256);
     let (sender, events) = sync_channel(1024);
-    let engine = engine::start(Engine::new(model, 2), Events(sender)).unwrap();
+    let engine = engine_thread::start(Engine::new(model, 2), Events(sender)).unwrap();
     engine.submit(ask(&preparer, 0, "What is the capital of France?")).unwrap();
     engine.submit(ask(&preparer, 1, "What is the capital of Peru?")).unwrap();
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use chrono::NaiveDateTime;
-use inference_core::chat_template::{
+use inference_core::text::chat_template::{
     ChatTemplate, Content, Conversation, Ending, SpecialTokens, opens_thinking, segments,
 };
 use proptest::prelude::*;

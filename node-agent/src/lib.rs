@@ -1,51 +1,18 @@
 //! A node's agent. One binary, two processes: the **agent** (network, supervision) and the
-//! **engine** (llama.cpp, no network), which it starts, watches and starts again.
+//! **engine** (llama.cpp, no network), which the agent starts, watches, and starts again.
 //!
-//! A request's way: [`server`] or [`join`] -> [`api`] -> [`engine_client`] -> frames
-//! ([`engine_ipc`]) -> the engine's process ([`engine_role`]) -> [`generate`] -> client.
-//! [`supervisor`] keeps the process alive, [`status`] tells gateways about it.
+//! Modules are layers, and a layer imports only the layers below it. From the top:
+//!
+//! - [`commands`]: one file or folder for each command; `serve` builds the parts and starts them.
+//! - [`serve`]: the node: its API, the listener, links to gateways, status, and metrics.
+//! - [`engine`]: the engine's process, and how the agent starts it, confines it, and talks to it.
+//! - [`types`]: what every layer shares: errors, responses, exit codes, what is printed.
+//!
+//! A request passes [`serve::listener`] or [`serve::join`], [`serve::api`], [`engine::client`],
+//! and, as a frame ([`engine::ipc`]), the engine's process ([`engine::process`]); events come back
+//! the same way, and [`serve::stream`] turns them into a response.
 
-pub mod api;
-pub mod app;
-pub mod backoff;
-pub mod bench;
-pub mod capacity;
-pub mod check;
-pub mod digest;
-pub mod doctor;
-pub mod engine_client;
-pub mod engine_flags;
-pub mod engine_ipc;
-pub mod engine_role;
-pub mod error;
-pub mod generate;
-pub mod health;
-pub mod join;
-pub mod join_flags;
-pub mod launch;
-pub mod machine;
-pub mod measuring;
-pub mod metrics;
-pub mod model_files;
-pub mod notify;
-pub mod options;
-pub mod plan;
-pub mod pull;
-pub mod respond;
-pub mod sandbox;
-pub mod server;
-pub mod status;
-pub mod supervisor;
-pub mod synth;
-pub mod tls;
-pub mod tune;
-pub mod vitals;
-pub mod watchdog;
-
-/// Random bits for ids, epochs, jitter and seeds.
-pub(crate) fn random() -> u128 {
-    let mut bytes = [0; 16];
-    // Fails only before the machine has booted; an id that repeats confuses logs only.
-    let _ = getrandom::fill(&mut bytes);
-    u128::from_le_bytes(bytes)
-}
+pub mod commands;
+pub mod engine;
+pub mod serve;
+pub mod types;

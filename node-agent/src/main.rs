@@ -1,19 +1,25 @@
-//! `flotilla-agent`: chooses the role.
+//! `flotilla-agent`: reads the command line and runs the command.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use flotilla_agent::app::{self, EXIT_DATA, EXIT_SOFTWARE, EXIT_UNAVAILABLE, Failed};
-use flotilla_agent::bench::{self, BenchArgs};
-use flotilla_agent::check::CheckArgs;
-use flotilla_agent::engine_role::{self, EngineOptions};
-use flotilla_agent::machine::{self, HardwareArgs};
-use flotilla_agent::options::{Cli, Command, EXAMPLES, EngineArgs, ServeArgs};
-use flotilla_agent::plan::NoFit;
-use flotilla_agent::pull;
-use flotilla_agent::sandbox;
-use flotilla_agent::tune::{TuneArgs, trials};
+use flotilla_agent::commands::bench::{self, BenchArgs};
+use flotilla_agent::commands::check::CheckArgs;
+use flotilla_agent::commands::cli::{Cli, Command, EXAMPLES, EngineArgs};
+use flotilla_agent::commands::doctor::sandbox_trial;
+use flotilla_agent::commands::hardware::{self, HardwareArgs};
+use flotilla_agent::commands::plan::NoFit;
+use flotilla_agent::commands::pull;
+use flotilla_agent::commands::serve;
+use flotilla_agent::commands::serve::options::ServeArgs;
+use flotilla_agent::commands::tune::TuneArgs;
+use flotilla_agent::engine::kernel_trial::prove_kernel;
+use flotilla_agent::engine::options::EngineOptions;
+use flotilla_agent::engine::process;
+use flotilla_agent::engine::tuning::trials;
+use flotilla_agent::types::exit::{EXIT_DATA, EXIT_SOFTWARE, EXIT_UNAVAILABLE, Failed};
+use flotilla_agent::types::print::UNWRITTEN;
 use flotilla_manual::exit;
 use inference_core::hardware::Kernel;
 
@@ -35,7 +41,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => args.run(),
         Command::Health(args) => args.run(),
         Command::Probe { level } => {
-            machine::probe(level).map_err(|message| Failed { code: EXIT_SOFTWARE, message })
+            hardware::probe(level).map_err(|message| Failed { code: EXIT_SOFTWARE, message })
         }
         Command::Check(args) => check(&args),
         Command::Synth(args) => args.run().map_err(|message| Failed { code: EXIT_DATA, message }),
@@ -43,7 +49,7 @@ fn main() -> ExitCode {
         Command::MemoryTrial(args) => bench::memory::child(&args).map_err(software),
         Command::AttentionTrial(args) => bench::attention::child(&args).map_err(software),
         Command::SpeedTrials(args) => bench::runner::child(&args).map_err(software),
-        Command::SandboxTrial => sandbox::trial::child().map_err(software),
+        Command::SandboxTrial => sandbox_trial::child().map_err(software),
         Command::TuneTrials(args) => trials::child(&args).map_err(software),
         Command::Completions(of) => {
             let script = flotilla_manual::completions(&program, of.shell);
@@ -59,7 +65,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { code, message }) => {
-            let code = if message.starts_with(machine::UNWRITTEN) { exit::WRITE } else { code };
+            let code = if message.starts_with(UNWRITTEN) { exit::WRITE } else { code };
             // One line for the operator, whatever a file calls its tensors; there is nobody to
             // tell that it cannot be written.
             let message = message.replace(char::is_control, " ");
@@ -77,14 +83,14 @@ fn serve(args: ServeArgs) -> Result<(), Failed> {
         .enable_all()
         .build()
         .map_err(|e| software(e.to_string()))?;
-    let served = runtime.block_on(app::serve(options));
+    let served = runtime.block_on(serve::serve(options));
     // A name that is being looked up must not keep us.
     runtime.shutdown_background();
     served
 }
 
 fn unwritten(error: std::io::Error) -> Failed {
-    Failed { code: exit::WRITE, message: format!("{}: {error}", machine::UNWRITTEN) }
+    Failed { code: exit::WRITE, message: format!("{UNWRITTEN}: {error}") }
 }
 
 fn software(message: String) -> Failed {
@@ -95,7 +101,7 @@ fn software(message: String) -> Failed {
 fn prove(wanted: Option<Kernel>) -> Result<Kernel, Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| software(e.to_string()))?;
-    let proven = runtime.block_on(app::prove_kernel(wanted));
+    let proven = runtime.block_on(prove_kernel(wanted));
     proven.map_err(|message| Failed { code: EXIT_UNAVAILABLE, message })
 }
 
@@ -122,7 +128,7 @@ fn check(args: &CheckArgs) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| failed(EXIT_SOFTWARE)(e.to_string()))?;
     runtime.block_on(async {
-        let kernel = app::prove_kernel(args.engine.kernel).await;
+        let kernel = prove_kernel(args.engine.kernel).await;
         let kernel = kernel.map_err(failed(EXIT_UNAVAILABLE))?;
         args.run(kernel).await.map_err(failed(EXIT_DATA))
     })
@@ -132,7 +138,7 @@ fn engine(args: EngineArgs) -> Result<(), Failed> {
     let options: EngineOptions = serde_json::from_str(&args.options)
         .map_err(|e| Failed { code: EXIT_SOFTWARE, message: format!("--options: {e}") })?;
     let options = EngineOptions { model: args.model, ..options };
-    engine_role::run(options).map_err(|e| Failed { code: EXIT_SOFTWARE, message: e.to_string() })
+    process::run(options).map_err(|e| Failed { code: EXIT_SOFTWARE, message: e.to_string() })
 }
 
 fn trial(kernel: Kernel) -> Result<(), Failed> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use fleet_tests::root;
 use flotilla_gateway::config::document::KEYS;
-use inference_core::synth::PRE_TOKENIZERS;
+use inference_core::tools::synth::PRE_TOKENIZERS;
 
 /// Lines of the largest file; most have fewer than 300.
 const FILE_LINES_MAX: usize = 500;
@@ -271,5 +271,5 @@ fn every_pre_tokenizer_that_llama_cpp_knows_is_in_our_table() {
     let theirs: BTreeSet<&str> = named.map(|rest| rest.split('"').next().unwrap()).collect();
     assert!(theirs.len() > 80, "{theirs:?}");
     let ours = PRE_TOKENIZERS.iter().copied().flatten().copied().collect::<BTreeSet<_>>();
-    assert_eq!(ours, theirs, "the table is in inference-core/src/synth/vocabulary.rs");
+    assert_eq!(ours, theirs, "the table is in inference-core/src/tools/synth/vocabulary.rs");
 }

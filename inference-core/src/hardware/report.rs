@@ -10,7 +10,7 @@ use super::cpus::Cpus;
 use super::files::Files;
 use super::memory::Memory;
 use super::simd::{Level, Simd, claims};
-use crate::units::{bytes, rate};
+use crate::types::units::{bytes, rate};
 
 /// Swapping out a model costs more than dropping file pages; above this it is likely.
 const SWAPPINESS_HIGH: u64 = 10;

@@ -7,9 +7,9 @@ use super::stop::{STOPPED, stoppable};
 use super::threads::ThreadPool;
 use super::weights::Weights;
 use super::{LoadError, log};
-use crate::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
-use crate::pool::TrackId;
-use crate::request::Token;
+use crate::types::model::TrackId;
+use crate::types::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
+use crate::types::request::Token;
 
 /// Most rows of one batch, unless told otherwise; one batch is one graph, so a step is
 /// bounded by it.
@@ -272,7 +272,7 @@ fn new_context(
     // SAFETY: the weights are valid and outlive the context; null is checked.
     let context = unsafe {
         let mut params = sys::llama_context_default_params();
-        // One pool of cells for all sequences: they are booked in crate::pool.
+        // One pool of cells for all sequences: they are booked in crate::scheduler::kv_pool.
         params.kv_unified = true;
         // Cells that have left their window are used again: no sequence goes back to them, except
         // in a batch that is stopped, which began behind them.

@@ -7,10 +7,10 @@ use super::stop::{STOPPED, stoppable};
 use super::threads::ThreadPool;
 use super::weights::Pooling;
 use super::{LoadError, Weights, log};
-use crate::embed::{EmbedShape, Embedder, Vectors, normalise};
-use crate::model::{DecodeError, Row, Stop};
-use crate::plan::{EMBED_BATCH_ROWS as BATCH_ROWS, EMBED_TRACKS as TRACKS};
-use crate::request::Token;
+use crate::model_file::memory_plan::{EMBED_BATCH_ROWS as BATCH_ROWS, EMBED_TRACKS as TRACKS};
+use crate::types::embedder::{EmbedShape, Embedder, Vectors, normalise};
+use crate::types::model::{DecodeError, Row, Stop};
+use crate::types::request::Token;
 
 /// Sizes of a context for embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

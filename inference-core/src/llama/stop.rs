@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::model::Stop;
+use crate::types::model::Stop;
 
 /// What `llama_decode` and `llama_encode` return for a batch that was stopped.
 pub(super) const STOPPED: i32 = 2;

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use llama_cpp_sys_2 as sys;
 
 use super::weights::{PIECE_BYTES_MAX, Weights};
-use crate::model::TextRules;
+use crate::types::model::TextRules;
 
 /// Kinds of tokens whose pieces show all that they stand for.
 const SHOWN: sys::llama_token_attr = sys::LLAMA_TOKEN_ATTR_NORMAL
@@ -51,9 +51,9 @@ mod tests {
     use super::*;
     use crate::hardware::Kernel;
     use crate::llama::{LlamaTokenizer, register};
-    use crate::model::Tokenizer;
-    use crate::plan::LoadMode;
+    use crate::model_file::memory_plan::LoadMode;
     use crate::prepare::{Bounds, solid_bytes};
+    use crate::types::model::Tokenizer;
     use std::path::Path;
 
     fn demo() -> LlamaTokenizer {

@@ -10,11 +10,11 @@ use rand_pcg::Pcg64;
 
 use super::{LlamaTokenizer, LoadError, Weights, register};
 use crate::hardware::Kernel;
-use crate::model::Tokenizer;
-use crate::plan::LoadMode;
+use crate::model_file::memory_plan::LoadMode;
 use crate::prepare::Bounds;
-use crate::request::{Failure, Token};
-use crate::synth::{PRE_TOKENIZERS, Vocabulary, small_file};
+use crate::tools::synth::{PRE_TOKENIZERS, Vocabulary, small_file};
+use crate::types::model::Tokenizer;
+use crate::types::request::{Failure, Token};
 
 unsafe extern "C" {
     /// Whether this thread's texts are split by std::regex, as llama.cpp does it.

@@ -8,10 +8,10 @@ use llama_cpp_sys_2 as sys;
 use serde::{Deserialize, Serialize};
 
 use super::{LoadError, log, text_rules};
-use crate::chat_template::Sources;
-use crate::model::{Infill, TextRules, Tokenizer};
-use crate::plan::{LoadMode, layout};
-use crate::request::{Failure, Token};
+use crate::model_file::memory_plan::{LoadMode, layout};
+use crate::text::chat_template::Sources;
+use crate::types::model::{Infill, TextRules, Tokenizer};
+use crate::types::request::{Failure, Token};
 
 /// Longest piece of one token that is read, in bytes.
 pub(super) const PIECE_BYTES_MAX: usize = 4096;

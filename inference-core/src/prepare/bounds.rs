@@ -1,7 +1,7 @@
 //! PURE. What a vocabulary promises of every text: how few tokens it can become, and where it
 //! may be cut without changing them.
 
-use crate::model::Tokenizer;
+use crate::types::model::Tokenizer;
 
 /// Texts are cut into parts of about this many bytes, some milliseconds of work.
 const PART_BYTES: usize = 64 * 1024;
@@ -90,7 +90,7 @@ fn cut(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::FakeTokenizer;
+    use crate::scheduler::fake::FakeTokenizer;
     use proptest::prelude::*;
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
         #[test]
         fn the_fewest_tokens_are_never_more_than_there_are(text in "(<e>|[ \\n]{0,9}|\\PC){0,99}") {
             let bounds = Bounds::new(&FakeTokenizer);
-            let tokens = crate::model::Tokenizer::tokenize(&FakeTokenizer, &text, true).unwrap().len();
+            let tokens = crate::types::model::Tokenizer::tokenize(&FakeTokenizer, &text, true).unwrap().len();
             prop_assert!(bounds.tokens_min(solid_bytes(text.as_bytes())) <= tokens);
         }
     }

@@ -1,11 +1,12 @@
 //! PURE. What a request asks of its answer -> a grammar over the model's tokens.
 
 use super::Preparer;
-use crate::answer::choice::{self, around_answer};
-use crate::answer::{Beginning, ToolSet};
-use crate::grammar::{Constraint, GrammarError, Grammars, Piece};
-use crate::request::{CallRules, Chat, Failure, GenerateRequest, Prompt};
-use crate::sequence::Form;
+use crate::scheduler::sequence::Form;
+use crate::text::grammar::{GrammarError, Grammars, Piece};
+use crate::text::output::choice::{self, around_answer};
+use crate::text::output::{Beginning, ToolSet};
+use crate::types::constraint::Constraint;
+use crate::types::request::{CallRules, Chat, Failure, GenerateRequest, Prompt};
 
 impl Preparer {
     /// The form of an answer, if it has one.

@@ -2,8 +2,8 @@
 //! they are too many.
 
 use super::bounds::{Bounds, solid_bytes};
-use crate::model::Tokenizer;
-use crate::request::{Failure, Token};
+use crate::types::model::Tokenizer;
+use crate::types::request::{Failure, Token};
 
 /// Whether a request is still wanted.
 pub type Wanted<'a> = &'a dyn Fn() -> bool;

@@ -1,7 +1,7 @@
 //! PURE. The prompt that a reranker was trained with (`tokenizer.chat_template.rerank`): a text
 //! with `{query}` and `{document}`.
 
-use crate::chat_template::Control;
+use crate::text::chat_template::Control;
 
 const QUERY: &str = "{query}";
 const DOCUMENT: &str = "{document}";
@@ -43,7 +43,7 @@ impl RerankTemplate {
         Ok(Self { parts, control: Control::new(control) })
     }
 
-    /// The prompt for a pair. It may hold marks: see [`crate::chat_template::segments`].
+    /// The prompt for a pair. It may hold marks: see [`crate::text::chat_template::segments`].
     pub fn render(&self, query: &str, document: &str) -> String {
         let user = |text: &str| {
             let mut text = text.to_string();
@@ -62,7 +62,7 @@ impl RerankTemplate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat_template::segments;
+    use crate::text::chat_template::segments;
 
     #[test]
     fn query_and_document_stand_where_the_template_wants_them() {

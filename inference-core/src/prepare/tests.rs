@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::answer::{Parser, ToolSet, whole};
-use crate::chat_template::SpecialTokens;
-use crate::fake::FakeTokenizer;
-use crate::grammar::Constraint;
-use crate::model::{Infill, TextRules};
-use crate::request::{Ending, Options, Sibling};
+use crate::scheduler::fake::FakeTokenizer;
+use crate::text::chat_template::SpecialTokens;
+use crate::text::output::{Parser, ToolSet, whole};
+use crate::types::constraint::Constraint;
+use crate::types::model::{Infill, TextRules};
+use crate::types::request::{Ending, Options, Sibling};
 
 fn preparer(template: Option<&str>) -> Preparer {
     let tokens = SpecialTokens { control: vec!["<e>".into()], ..SpecialTokens::default() };

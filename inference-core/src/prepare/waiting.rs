@@ -1,8 +1,8 @@
 //! PURE. Requests that wait to be prepared: in two lanes, so that small ones never wait for the
 //! text of a large one to be read, and fairly between tenants in each.
 
-use crate::queue::FairQueue;
-use crate::request::Tenant;
+use crate::scheduler::queue::FairQueue;
+use crate::types::request::Tenant;
 
 /// From this size on a request is large, in bytes of text: reading it takes milliseconds.
 pub const LARGE_BYTES: usize = 64 * 1024;

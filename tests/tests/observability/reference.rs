@@ -44,7 +44,7 @@ pub fn gateway() -> Vec<Listed> {
 
 /// Those of the agent.
 pub fn agent() -> Vec<Listed> {
-    listed!(flotilla_agent::metrics::Metrics::new())
+    listed!(flotilla_agent::serve::metrics::Metrics::new())
 }
 
 fn table(families: &[Listed]) -> String {

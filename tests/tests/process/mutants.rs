@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use fleet_tests::demo_model;
 use fleet_tests::process::{Folder, run};
-use inference_core::gguf::{HeaderError, read_header};
-use inference_core::plan::weights::Repacking;
-use inference_core::plan::{Facts, Wanted, plan};
+use inference_core::model_file::gguf::{HeaderError, read_header};
+use inference_core::model_file::memory_plan::weights::Repacking;
+use inference_core::model_file::memory_plan::{Facts, Wanted, plan};
 
 use crate::hostile::number;
 

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::engine::Steps;
 use crate::hardware::Kernel;
 use crate::llama::register;
-use crate::plan::LoadMode;
-use crate::request::{Event, Options, Tenant};
-use crate::sequence::{CancelFlag, Job};
-use crate::step::Engine;
-use crate::synth::{QUANTS, SHAPES, Synth};
+use crate::model_file::memory_plan::LoadMode;
+use crate::scheduler::engine_thread::Steps;
+use crate::scheduler::sequence::{CancelFlag, Job};
+use crate::scheduler::step::Engine;
+use crate::tools::synth::{QUANTS, SHAPES, Synth};
+use crate::types::request::{Event, Options, Tenant};
 
 /// Tokens of a prompt: more than two windows.
 const TOKENS: u32 = 300;

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use inference_core::engine::Steps;
-use inference_core::fake::{FakeModel, FakeTokenizer};
-use inference_core::model::Tokenizer;
-use inference_core::request::{Event, Options, RequestId, Shown, Tenant};
-use inference_core::sequence::{CancelFlag, Job};
-use inference_core::step::Engine;
+use inference_core::scheduler::engine_thread::Steps;
+use inference_core::scheduler::fake::{FakeModel, FakeTokenizer};
+use inference_core::scheduler::sequence::{CancelFlag, Job};
+use inference_core::scheduler::step::Engine;
+use inference_core::types::model::Tokenizer;
+use inference_core::types::request::{Event, Options, RequestId, Shown, Tenant};
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, VERSION};
 use inference_protocol::resume::{Mark, Resume, Usage};
 

@@ -1,0 +1,370 @@
+//! PURE. What a model keeps for each token and each sequence, read from its header.
+//!
+//! The keys, and what llama.cpp makes of them, are those of llama.cpp's `llama-hparams.cpp`
+//! and of the `load_arch_hparams` of each architecture.
+
+use super::PlanError;
+use crate::model_file::gguf::Header;
+
+/// Most layers of a model; llama.cpp's own bound is 512.
+const LAYERS_MAX: u64 = 512;
+
+/// Architectures whose caches the formulas here describe.
+const KNOWN: &[&str] = &[
+    "bert",
+    "nomic-bert",
+    "jina-bert-v2",
+    "llama",
+    "mistral3",
+    "qwen2",
+    "qwen2moe",
+    "qwen3",
+    "qwen3moe",
+    "phi2",
+    "phi3",
+    "phimoe",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "gpt-oss",
+    "stablelm",
+    "starcoder",
+    "starcoder2",
+    "falcon",
+    "gptneox",
+    "gpt2",
+    "olmo",
+    "olmo2",
+    "olmoe",
+    "granite",
+    "granitemoe",
+    "granitehybrid",
+    "command-r",
+    "cohere2",
+    "internlm2",
+    "smollm3",
+    "exaone",
+    "exaone4",
+    "glm4",
+    "chatglm",
+    "deepseek",
+    "deepseek2",
+    "baichuan",
+    "mamba",
+    "mamba2",
+    "rwkv6",
+    "rwkv6qwen2",
+    "rwkv7",
+    "arwkv7",
+    "jamba",
+    "falcon-h1",
+    "lfm2",
+    "lfm2moe",
+    "nemotron",
+    "nemotron_h",
+    "qwen3next",
+    "qwen35",
+    "qwen35moe",
+    "hunyuan-dense",
+    "ernie4_5",
+    "minicpm",
+    "minicpm3",
+    "bailingmoe",
+    "seed_oss",
+    "apertus",
+    "arcee",
+    "llama4",
+    "afmoe",
+    "mpt",
+];
+/// Architectures with a state instead of cells in every layer.
+const RECURRENT: &[&str] = &["mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"];
+/// Architectures that make vectors and keep no cells, beside all kinds of BERT.
+const ENCODERS: &[&str] = &["t5encoder", "eurobert", "gemma-embedding", "wavtokenizer-dec"];
+/// `pooling_type` of a model that generates, and of one whose vector is that of the last token.
+const POOLING_NONE: u64 = 0;
+const POOLING_LAST: u64 = 3;
+/// Architectures where every fourth layer attends, unless the file says otherwise.
+const EVERY_FOURTH: &[&str] = &["qwen3next", "qwen35", "qwen35moe"];
+/// Keys of caches that no formula here describes.
+const UNKNOWN_CACHES: &[&str] =
+    &["attention.indexer.key_length", "attention.indexer.head_count", "kda.head_dim"];
+/// Sliding windows where the file names no pattern: all but every n-th layer slide.
+const WINDOW_PATTERNS: &[(&str, u64)] = &[
+    ("gemma2", 2),
+    ("gemma3", 6),
+    ("gemma3n", 5),
+    ("cohere2", 4),
+    ("gpt-oss", 2),
+    ("llama4", 4),
+    ("olmo2", 4),
+    ("exaone4", 4),
+    ("afmoe", 4),
+];
+
+/// How vectors are made of texts, as far as memory depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vectors {
+    /// A text is read at once.
+    Whole,
+    /// A long text is read part by part, because only its last token counts.
+    Parts,
+}
+
+/// Whether models of this architecture read a text at once, in both directions, and keep no cells.
+pub fn encodes(architecture: &str) -> bool {
+    architecture.contains("bert") || ENCODERS.contains(&architecture)
+}
+
+/// What one layer keeps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Layer {
+    /// Elements of one head's key; 0 where the layer has no cells.
+    pub key_width: u64,
+    /// Elements of one head's value; 0 where it is part of the key.
+    pub value_width: u64,
+    /// Heads of keys and values.
+    pub kv_heads: u64,
+    /// Whether the layer sees only a window.
+    pub windowed: bool,
+    /// Elements of the state of one sequence.
+    pub state: u64,
+}
+
+/// The sizes of a model that its memory depends on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Whether the formulas describe this architecture; if not, figures are those of a
+    /// plain transformer with these sizes.
+    pub known: bool,
+    /// Elements of the hidden state.
+    pub width: u64,
+    /// Elements inside a feed-forward block, of the widest layer; of the shared experts too.
+    pub hidden: u64,
+    /// Elements inside one expert.
+    pub expert_hidden: u64,
+    /// Experts, and those that a token uses; 0 without.
+    pub experts: u64,
+    /// See `experts`.
+    pub experts_used: u64,
+    /// Query heads of the layer with most.
+    pub heads: u64,
+    /// Elements of all queries of a layer.
+    pub query_width: u64,
+    /// Tokens of the vocabulary.
+    pub vocabulary: u64,
+    /// Merges of the vocabulary.
+    pub merges: u64,
+    /// The context that the model was trained for; 0 if it does not say.
+    pub trained_tokens: u64,
+    /// Tokens of a sliding window; 0 without.
+    pub window: u64,
+    /// Whether it reads a text at once and keeps no cells.
+    pub encodes: bool,
+    /// How it makes vectors, if the file says that it does.
+    pub vectors: Option<Vectors>,
+    /// What each layer keeps.
+    pub layers: Vec<Layer>,
+}
+
+/// One number for each layer: a list, one number for all, or what is said here.
+fn each(header: &Header, key: &str, layers: u64, otherwise: u64) -> Vec<u64> {
+    let list = header.list(key).unwrap_or_default();
+    let at = |i: u64| match list {
+        [] => otherwise,
+        [one] => *one,
+        _ => usize::try_from(i).ok().and_then(|i| list.get(i)).copied().unwrap_or(otherwise),
+    };
+    (0..layers).map(at).collect()
+}
+
+fn most(all: &[u64]) -> u64 {
+    all.iter().copied().max().unwrap_or(0)
+}
+
+impl Layout {
+    /// Reads a header; the error names the key that is missing or not understood.
+    pub fn read(header: &Header) -> Result<Self, PlanError> {
+        let architecture = header.architecture.as_str();
+        let encodes = encodes(architecture);
+        if let Some(key) = UNKNOWN_CACHES.iter().find(|k| header.list(k).is_some()) {
+            return Err(PlanError::UnknownCache(format!("{architecture}.{key}")));
+        }
+        let need = |key: &str| {
+            let missing = || PlanError::MissingKey(format!("{architecture}.{key}"));
+            header.number(key).filter(|n| *n > 0).ok_or_else(missing)
+        };
+        let count = need("block_count")?;
+        if count > LAYERS_MAX {
+            return Err(PlanError::Impossible(format!("{count} layers")));
+        }
+        let width = need("embedding_length")?;
+        let heads = each(header, "attention.head_count", count, 0);
+        let attends = most(&heads) > 0;
+        if !attends && !RECURRENT.contains(&architecture) {
+            return Err(PlanError::MissingKey(format!("{architecture}.attention.head_count")));
+        }
+        let key_width = header
+            .number("attention.key_length")
+            .unwrap_or_else(|| width.checked_div(most(&heads)).unwrap_or(0));
+        let expert_hidden = most(&each(header, "expert_feed_forward_length", count, 0));
+        let hidden = most(&each(header, "feed_forward_length", count, 0));
+        let shared = header.number("expert_shared_feed_forward_length").unwrap_or_else(|| {
+            expert_hidden.saturating_mul(header.number("expert_shared_count").unwrap_or(0))
+        });
+        let embeddings = header.tensor_list.iter().find(|t| t.name == "token_embd.weight");
+        let rows = embeddings.and_then(|t| t.dimensions.get(1)).copied().unwrap_or(0);
+        let vocabulary = header.vocabulary.max(header.number("vocab_size").unwrap_or(0)).max(rows);
+        if vocabulary == 0 {
+            return Err(PlanError::MissingKey("tokenizer.ggml.tokens".into()));
+        }
+        let vectors = match header.number("pooling_type").unwrap_or(POOLING_NONE) {
+            _ if encodes => Some(Vectors::Whole),
+            POOLING_NONE => None,
+            POOLING_LAST => Some(Vectors::Parts),
+            _ => Some(Vectors::Whole),
+        };
+        Ok(Self {
+            known: KNOWN.contains(&architecture),
+            width,
+            hidden: hidden.max(shared),
+            expert_hidden: if expert_hidden > 0 { expert_hidden } else { hidden },
+            experts: header.number("expert_count").unwrap_or(0),
+            experts_used: header.number("expert_used_count").unwrap_or(0),
+            heads: most(&heads),
+            query_width: most(&heads).saturating_mul(key_width),
+            vocabulary,
+            merges: header.merges,
+            trained_tokens: u64::from(header.context_tokens),
+            window: header.number("attention.sliding_window").unwrap_or(0),
+            encodes,
+            vectors,
+            layers: if encodes { Vec::new() } else { layers(header, &heads, key_width) },
+        })
+    }
+
+    /// Whether some layers see only a window.
+    pub fn has_windows(&self) -> bool {
+        self.layers.iter().any(|l| l.windowed)
+    }
+
+    /// Whether sequences may share the cells of a common beginning: not where old cells are
+    /// dropped, or where there is one state instead. The engine then keeps no finished ones.
+    pub fn shares_prefixes(&self) -> bool {
+        !self.has_windows() && self.state() == 0
+    }
+
+    /// Elements of the keys of a token, in the layer with most.
+    pub fn kv_width(&self) -> u64 {
+        let widths = self.layers.iter().map(|l| l.kv_heads.saturating_mul(l.key_width));
+        widths.max().unwrap_or(0)
+    }
+
+    /// Elements of the state of one sequence, all layers together.
+    pub fn state(&self) -> u64 {
+        self.layers.iter().fold(0, |sum, l| sum.saturating_add(l.state))
+    }
+}
+
+fn layers(header: &Header, heads: &[u64], key_width: u64) -> Vec<Layer> {
+    let architecture = header.architecture.as_str();
+    let count = heads.len() as u64;
+    let windowed = windows(header, count);
+    let recurrent = recurrence(header, heads);
+    let state = state(header);
+    // Compressed attention keeps one latent for keys and values.
+    let latent = header.number("attention.key_length_mla").is_some_and(|n| n > 0);
+    let value_width = header.number("attention.value_length").unwrap_or(key_width);
+    let kv_heads = each(header, "attention.head_count_kv", count, most(heads));
+    let with_cells = match architecture {
+        "gemma3n" => count.min(20),
+        _ => count.saturating_sub(header.number("attention.shared_kv_layers").unwrap_or(0)),
+    };
+    let wide = |key: &str, otherwise| header.number(key).unwrap_or(otherwise);
+    let layer = |(i, kv_heads): (usize, &u64)| {
+        let windowed = windowed.get(i).copied().unwrap_or(false);
+        let recurrent = recurrent.get(i).copied().unwrap_or(false);
+        let both = architecture == "falcon-h1";
+        let cells = (!recurrent || both) && (i as u64) < with_cells && *kv_heads > 0;
+        let (key, value) = if windowed {
+            let value = wide("attention.value_length_swa", value_width);
+            (wide("attention.key_length_swa", key_width), value)
+        } else {
+            (key_width, value_width)
+        };
+        Layer {
+            key_width: if cells { key } else { 0 },
+            value_width: if cells && !latent { value } else { 0 },
+            kv_heads: if cells { *kv_heads } else { 0 },
+            windowed: windowed && cells,
+            state: if recurrent || both { state } else { 0 },
+        }
+    };
+    kv_heads.iter().enumerate().map(layer).collect()
+}
+
+/// Which layers see only a window.
+fn windows(header: &Header, count: u64) -> Vec<bool> {
+    let all = |value| (0..count).map(move |_| value);
+    if header.number("attention.sliding_window").unwrap_or(0) == 0 {
+        return all(false).collect();
+    }
+    let key = "attention.sliding_window_pattern";
+    let known = WINDOW_PATTERNS.iter().find(|(name, _)| *name == header.architecture);
+    let pattern = header.number(key).or(known.map(|(_, n)| *n));
+    match (header.list(key), pattern) {
+        (Some(list), _) if list.len() > 1 => list.iter().map(|flag| *flag != 0).collect(),
+        (_, Some(0)) => all(true).collect(),
+        (_, Some(n)) => (0..count).map(|i| i % n < n - 1).collect(),
+        // Full cells in every layer are the upper bound.
+        _ => all(false).collect(),
+    }
+}
+
+/// Which layers keep a state.
+fn recurrence(header: &Header, heads: &[u64]) -> Vec<bool> {
+    let architecture = header.architecture.as_str();
+    let count = heads.len() as u64;
+    if RECURRENT.contains(&architecture) {
+        return heads.iter().map(|_| true).collect();
+    }
+    if state(header) == 0 {
+        return heads.iter().map(|_| false).collect();
+    }
+    if let Some(list) = header.list("attention.recurrent_layers").filter(|l| l.len() > 1) {
+        return list.iter().map(|flag| *flag != 0).collect();
+    }
+    if EVERY_FOURTH.contains(&architecture) {
+        let interval = header.number("full_attention_interval").unwrap_or(4).max(1);
+        return (1..=count).map(|i| !i.is_multiple_of(interval)).collect();
+    }
+    let hidden = each(header, "feed_forward_length", count, 0);
+    let plain = architecture.starts_with("nemotron_h");
+    let kv_heads = each(header, "attention.head_count_kv", count, most(heads));
+    kv_heads.iter().zip(hidden).map(|(kv, hidden)| *kv == 0 && (hidden == 0 || !plain)).collect()
+}
+
+/// Elements of the state of one sequence in a layer that has one.
+fn state(header: &Header) -> u64 {
+    let get = |key: &str| header.number(key).unwrap_or(0);
+    let width = get("embedding_length");
+    let head = get("wkv.head_size");
+    if head > 0 {
+        let shifts = header.number("token_shift_count").unwrap_or(2);
+        return width.saturating_mul(shifts.saturating_add(head));
+    }
+    let short = get("shortconv.l_cache");
+    if short > 0 {
+        return width.saturating_mul(short - 1);
+    }
+    let (inner, state) = (get("ssm.inner_size"), get("ssm.state_size"));
+    let groups = get("ssm.group_count").saturating_mul(state).saturating_mul(2);
+    let convolution = get("ssm.conv_kernel").saturating_sub(1);
+    let rows = inner.saturating_add(groups).saturating_mul(convolution);
+    rows.saturating_add(inner.saturating_mul(state))
+}
+
+#[cfg(test)]
+mod tests;

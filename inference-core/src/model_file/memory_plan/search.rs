@@ -1,0 +1,300 @@
+//! PURE. Chooses what is not asked for, and says what would fit if it does not.
+
+use serde::Serialize;
+
+use super::context::CELLS_MULTIPLE;
+use super::{Case, Facts, Plan, PlanError, SLOTS_DEFAULT, SLOTS_MAX, Wanted};
+use crate::model_file::gguf::Header;
+use crate::types::units;
+
+/// Fewest tokens of a request that are worth a plan; the command line has the same bound.
+const CONTEXT_MIN: u64 = 64;
+/// A context that is preferred to more slots.
+const CONTEXT_GOOD: u64 = 4096;
+/// Most slots that are chosen without being asked for.
+const SLOTS_CHOSEN_MAX: u64 = 16;
+/// A context for models that do not say theirs.
+const TRAINED_DEFAULT: u64 = 4096;
+/// Usual mixtures of quantised weights and their bits for each number.
+const QUANTISATIONS: [(&str, f64); 7] = [
+    ("Q8_0", 8.5),
+    ("Q6_K", 6.6),
+    ("Q5_K_M", 5.7),
+    ("Q4_K_M", 4.9),
+    ("Q4_0", 4.6),
+    ("Q3_K_M", 3.95),
+    ("Q2_K", 3.2),
+];
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NoPlan {
+    /// The model or what is asked for cannot be planned.
+    Error(PlanError),
+    /// It does not fit.
+    Refused(Box<Refusal>),
+}
+
+impl From<PlanError> for NoPlan {
+    fn from(error: PlanError) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// What does not fit, and what would.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Refusal {
+    /// The plan that does not fit.
+    pub plan: Plan,
+    /// Each alone makes it fit. Empty: this machine has too little memory for the weights.
+    pub advice: Vec<Advice>,
+}
+
+/// Something that makes a plan fit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Advice {
+    /// A shorter context, in tokens.
+    Context(u64),
+    /// Fewer slots.
+    Slots(u64),
+    /// Another type of keys and values.
+    KvKind(String),
+    /// Fewer slots and a shorter context.
+    SlotsAndContext(u64, u64),
+    /// The same model in fewer bits: the name of the quantisation, an estimate.
+    Quantisation(String),
+}
+
+impl std::fmt::Display for Advice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Context(tokens) => write!(f, "--context-tokens {tokens}"),
+            Self::Slots(slots) => write!(f, "--slots {slots}"),
+            Self::KvKind(kind) => write!(f, "--kv-type {kind}"),
+            Self::SlotsAndContext(slots, tokens) => {
+                write!(f, "--slots {slots} --context-tokens {tokens}")
+            }
+            Self::Quantisation(name) => {
+                write!(f, "the same model as {name} or smaller (an estimate)")
+            }
+        }
+    }
+}
+
+/// Plans a model on a machine: with what is asked for, and for the rest the most slots and
+/// the longest context that fit.
+pub fn plan(header: &Header, facts: &Facts, wanted: &Wanted) -> Result<Plan, NoPlan> {
+    let case = Case::new(header, facts, wanted)?;
+    case.check()?;
+    let (slots, context) = case.choose()?;
+    let plan = case.plan(slots, context)?;
+    if plan.fits {
+        return Ok(plan);
+    }
+    Err(NoPlan::Refused(Box::new(Refusal { advice: case.advice(slots, context)?, plan })))
+}
+
+/// To be called before a model is loaded: the plan, or one line that says why not. With
+/// `force`, a plan that does not fit is given back all the same.
+pub fn guard(outcome: Result<Plan, NoPlan>, force: bool) -> Result<Plan, String> {
+    match outcome {
+        Ok(plan) => Ok(plan),
+        Err(NoPlan::Refused(refusal)) if force => Ok(refusal.plan),
+        Err(NoPlan::Refused(refusal)) => Err(refusal.to_string()),
+        Err(NoPlan::Error(error)) => Err(error.to_string()),
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    /// One line.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plan = &self.plan;
+        write!(
+            f,
+            "{} {} of {} tokens need {}, {} more than there is ({}, of which {} are kept free)",
+            plan.slots,
+            if plan.slots == 1 { "slot" } else { "slots" },
+            plan.context_tokens,
+            units::bytes(plan.needed_bytes),
+            units::bytes(plan.missing_bytes),
+            units::bytes(plan.available_bytes),
+            units::bytes(plan.reserve_bytes),
+        )?;
+        let advice: Vec<String> = self.advice.iter().map(Advice::to_string).collect();
+        match advice.is_empty() {
+            true => write!(f, "; nothing smaller would fit"),
+            false => write!(f, "; would fit: {}", advice.join(", or ")),
+        }
+    }
+}
+
+impl Case<'_> {
+    fn trained(&self) -> u64 {
+        match self.layout.trained_tokens {
+            0 => TRAINED_DEFAULT,
+            tokens => tokens.max(CONTEXT_MIN),
+        }
+    }
+
+    fn check(&self) -> Result<(), PlanError> {
+        let wrong = |why: String| Err(PlanError::Wanted(why));
+        if self.wanted.slots.is_some_and(|n| n == 0 || n > SLOTS_MAX) {
+            return wrong(format!("slots must be 1 to {SLOTS_MAX}"));
+        }
+        let trained = self.trained();
+        let context = self.wanted.context_tokens;
+        if context.is_some_and(|n| n < CONTEXT_MIN || n > trained) {
+            return wrong(format!(
+                "context tokens must be {CONTEXT_MIN} to {trained} for this model"
+            ));
+        }
+        let least = context.unwrap_or(CONTEXT_MIN);
+        if self.wanted.kv_cells.is_some_and(|n| n < least || n > super::CELLS_MAX) {
+            let most = super::CELLS_MAX;
+            return wrong(format!("KV cells must be {least} (one request) to {most}"));
+        }
+        if !(1..=65_536).contains(&self.wanted.batch_rows) {
+            return wrong("batch rows must be 1 to 65536".into());
+        }
+        Ok(())
+    }
+
+    /// Slots and context: those asked for, or the best that fit; the smallest if none do.
+    fn choose(&self) -> Result<(u64, u64), PlanError> {
+        let (slots, context) = (self.wanted.slots, self.wanted.context_tokens);
+        match (slots, context) {
+            (Some(slots), Some(context)) => Ok((slots, context)),
+            (Some(slots), None) => Ok((slots, self.longest(slots)?.unwrap_or(CONTEXT_MIN))),
+            (None, Some(context)) => {
+                let fitting = self.most_slots(SLOTS_DEFAULT, context)?;
+                Ok((fitting.unwrap_or(1), context))
+            }
+            (None, None) => self.best(),
+        }
+    }
+
+    /// The default number of slots with a good context; fewer slots before a short context,
+    /// more slots after the longest.
+    fn best(&self) -> Result<(u64, u64), PlanError> {
+        let most = self.context_most();
+        let mut best = (1, CONTEXT_MIN);
+        for slots in (1..=SLOTS_DEFAULT).rev() {
+            if let Some(context) = self.longest(slots)? {
+                if context > best.1 {
+                    best = (slots, context);
+                }
+                if context >= most.min(CONTEXT_GOOD) {
+                    break;
+                }
+            }
+        }
+        // Vectors are made in batches, whatever the slots.
+        while !self.embeds()
+            && best.1 == most
+            && best.0 < SLOTS_CHOSEN_MAX
+            && self.fits(best.0 * 2, best.1)?
+        {
+            best.0 *= 2;
+        }
+        Ok(best)
+    }
+
+    fn context_most(&self) -> u64 {
+        self.trained().min(self.wanted.kv_cells.unwrap_or(u64::MAX))
+    }
+
+    /// The longest context that fits with so many slots.
+    fn longest(&self, slots: u64) -> Result<Option<u64>, PlanError> {
+        self.longest_up_to(slots, self.context_most())
+    }
+
+    fn longest_up_to(&self, slots: u64, most: u64) -> Result<Option<u64>, PlanError> {
+        if self.fits(slots, most)? {
+            return Ok(Some(most));
+        }
+        // Whole steps of cells; below that nothing is saved.
+        let (mut fits, mut fails) = (0, most.div_ceil(CELLS_MULTIPLE));
+        while fits + 1 < fails {
+            let middle = fits + (fails - fits) / 2;
+            match self.fits(slots, middle * CELLS_MULTIPLE)? {
+                true => fits = middle,
+                false => fails = middle,
+            }
+        }
+        if fits > 0 {
+            return Ok(Some(fits * CELLS_MULTIPLE));
+        }
+        Ok(self.fits(slots, CONTEXT_MIN)?.then_some(CONTEXT_MIN))
+    }
+
+    fn most_slots(&self, from: u64, context: u64) -> Result<Option<u64>, PlanError> {
+        for slots in (1..=from).rev() {
+            if self.fits(slots, context)? {
+                return Ok(Some(slots));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What makes it fit, the smallest change first.
+    fn advice(&self, slots: u64, context: u64) -> Result<Vec<Advice>, PlanError> {
+        let mut advice = Vec::new();
+        // A pool of an asked size does not shrink with slots and context.
+        let free = Self { wanted: Wanted { kv_cells: None, ..self.wanted.clone() }, ..self.copy() };
+        for kind in ["q8_0", "q4_0"] {
+            let smaller = Self { wanted: quantised(&self.wanted, kind), ..self.copy() };
+            let smaller_cells = kind != self.wanted.key_kind && self.wanted.flash_attention;
+            if smaller_cells && smaller.fits(slots, context) == Ok(true) {
+                advice.push(Advice::KvKind(kind.into()));
+                break;
+            }
+        }
+        if let Some(fewer) = free.most_slots(slots.saturating_sub(1), context)? {
+            advice.push(Advice::Slots(fewer));
+        }
+        let shorter = free.longest_up_to(slots, context)?;
+        if let Some(shorter) = shorter.filter(|n| *n < context) {
+            advice.push(Advice::Context(shorter));
+        }
+        if advice.is_empty()
+            && slots > 1
+            && let Some(shorter) = free.longest_up_to(1, context)?
+        {
+            advice.push(Advice::SlotsAndContext(1, shorter));
+        }
+        if let Some(name) = self.smaller_quantisation(slots, context)? {
+            advice.push(Advice::Quantisation(name));
+        }
+        Ok(advice)
+    }
+
+    fn copy(&self) -> Self {
+        Self {
+            header: self.header,
+            layout: self.layout.clone(),
+            weights: self.weights,
+            facts: self.facts,
+            wanted: self.wanted.clone(),
+        }
+    }
+
+    /// The largest usual mixture with which the same would fit.
+    fn smaller_quantisation(&self, slots: u64, context: u64) -> Result<Option<String>, PlanError> {
+        let parts = self.parts(slots, context)?;
+        let now = parts.weights_mapped.max(parts.weights_resident);
+        let now = now.saturating_add(parts.weights_repacked);
+        let rest = parts.sum().saturating_sub(now).saturating_add(self.reserve());
+        let room = self.facts.available_bytes.saturating_sub(rest) as f64;
+        let bytes = |bits: f64| self.weights.parameters as f64 * bits / 8.0;
+        let fitting = |(_, bits): &&(&str, f64)| bytes(*bits) <= room && bytes(*bits) < now as f64;
+        Ok(QUANTISATIONS.iter().find(fitting).map(|(name, _)| (*name).to_string()))
+    }
+}
+
+fn quantised(wanted: &Wanted, kind: &str) -> Wanted {
+    Wanted { key_kind: kind.into(), value_kind: kind.into(), ..wanted.clone() }
+}
+
+#[cfg(test)]
+mod tests;

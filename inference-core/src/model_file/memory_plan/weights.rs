@@ -1,0 +1,181 @@
+//! PURE. What the weights of a model take, and how much of them a token reads.
+
+use super::PlanError;
+use super::layout::Layout;
+use crate::model_file::gguf::{Header, TensorInfo, kinds};
+
+/// Weights that llama.cpp copies into a layout of its own when it loads them, by what the
+/// CPU has: `ggml_repack_get_optimal_repack_type` in ggml's `repack.cpp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Repacking {
+    /// None: switched off, or no kernels for it.
+    Off,
+    /// x86-64 with AVX2.
+    Avx2,
+    /// x86-64 with AVX-512.
+    Avx512,
+    /// ARM with dot products.
+    Dotprod,
+    /// ARM with matrix multiplication.
+    I8mm,
+}
+
+impl Repacking {
+    /// Rows must be a multiple of this for a type to be copied; `None`: it never is.
+    fn rows(self, kind: &str) -> Option<u64> {
+        let arm = matches!(self, Self::Dotprod | Self::I8mm);
+        match (self, kind) {
+            (Self::Off, _) => None,
+            (Self::Avx2 | Self::Avx512, "q4_0" | "q4_k" | "iq4_nl" | "mxfp4") => Some(8),
+            (Self::Avx512, "q2_k") => Some(8),
+            (_, "q4_0" | "iq4_nl" | "mxfp4" | "q8_0" | "q1_0") if arm => Some(4),
+            (_, "q4_k" | "q5_k" | "q6_k") if arm => Some(8),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a model's weights.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Weights {
+    /// All tensors as they are in the file.
+    pub file_bytes: u64,
+    /// Tensors that are used as they are in the file.
+    pub plain_bytes: u64,
+    /// Copies in another layout.
+    pub repacked_bytes: u64,
+    /// What computing one token reads.
+    pub read_bytes: u64,
+    /// Numbers in all tensors.
+    pub parameters: u64,
+}
+
+/// Tensors of which a token reads one row.
+const TABLES: &[&str] = &[
+    "token_embd.weight",
+    "per_layer_token_embd.weight",
+    "position_embd.weight",
+    "token_types.weight",
+];
+
+impl Weights {
+    /// Adds up the tensors; the error names the one whose size is unknown.
+    pub fn read(header: &Header, layout: &Layout, repacking: Repacking) -> Result<Self, PlanError> {
+        let tied = !header.tensor_list.iter().any(|t| t.name == "output.weight");
+        let mut sum = Self::default();
+        for tensor in &header.tensor_list {
+            let bytes = tensor.bytes().ok_or_else(|| unknown(tensor))?;
+            let table = TABLES.contains(&tensor.name.as_str());
+            let is_output = tied && tensor.name == "token_embd.weight";
+            let repacked = repacks(tensor, repacking) && (!table || is_output);
+            let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
+            add(&mut sum.file_bytes, bytes);
+            add(&mut sum.parameters, tensor.elements());
+            if repacked {
+                add(&mut sum.repacked_bytes, bytes);
+            }
+            // A table that is the output as well is held twice.
+            if !repacked || table {
+                add(&mut sum.plain_bytes, bytes);
+            }
+            if !table || is_output {
+                add(&mut sum.read_bytes, read_of(tensor, bytes, layout));
+            }
+        }
+        Ok(sum)
+    }
+}
+
+fn unknown(tensor: &TensorInfo) -> PlanError {
+    let kind = match kinds::kind(tensor.kind) {
+        Some(kind) => format!("{}, which its rows do not fit", kind.name),
+        None => format!("number {}", tensor.kind),
+    };
+    PlanError::UnknownTensor { name: tensor.name.clone(), kind }
+}
+
+fn is_experts(tensor: &TensorInfo) -> bool {
+    tensor.dimensions.len() == 3 && tensor.name.contains("_exps.")
+}
+
+/// Of the experts, a token reads those that it uses.
+fn read_of(tensor: &TensorInfo, bytes: u64, layout: &Layout) -> u64 {
+    if !is_experts(tensor) || layout.experts == 0 {
+        return bytes;
+    }
+    let used = layout.experts_used.clamp(1, layout.experts);
+    (u128::from(bytes) * u128::from(used) / u128::from(layout.experts)) as u64
+}
+
+fn repacks(tensor: &TensorInfo, repacking: Repacking) -> bool {
+    let Some(kind) = kinds::kind(tensor.kind) else { return false };
+    let matrix = tensor.dimensions.len() == 2 || is_experts(tensor);
+    let rows = tensor.dimensions.get(1).copied().unwrap_or(0);
+    let fits = |multiple: u64| rows > 0 && rows.is_multiple_of(multiple);
+    matrix && tensor.name.ends_with(".weight") && repacking.rows(kind.name).is_some_and(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(name: &str, dimensions: &[u64], kind: &str) -> TensorInfo {
+        let kind = kinds::named(kind).unwrap().code;
+        TensorInfo { name: name.into(), dimensions: dimensions.to_vec(), kind }
+    }
+
+    fn header(tensor_list: Vec<TensorInfo>) -> Header {
+        Header { architecture: "llama".into(), tensor_list, ..Header::default() }
+    }
+
+    #[test]
+    fn a_tied_table_that_is_repacked_is_held_twice_and_read_once() {
+        let list = vec![tensor("token_embd.weight", &[32, 64], "q4_0")];
+        let layout = Layout::default();
+        let weights = Weights::read(&header(list.clone()), &layout, Repacking::Avx2).unwrap();
+        assert_eq!((weights.plain_bytes, weights.repacked_bytes), (64 * 18, 64 * 18));
+        assert_eq!((weights.read_bytes, weights.parameters), (64 * 18, 2048));
+        let untied = [list, vec![tensor("output.weight", &[32, 64], "q8_0")]].concat();
+        let weights = Weights::read(&header(untied), &layout, Repacking::Avx2).unwrap();
+        assert_eq!((weights.repacked_bytes, weights.read_bytes), (0, 64 * 34));
+    }
+
+    #[test]
+    fn what_is_repacked_depends_on_the_type_the_rows_and_the_machine() {
+        let cases = [
+            ("q4_k", 8, Repacking::Avx2, true),
+            ("q4_k", 12, Repacking::Avx2, false),
+            ("q6_k", 8, Repacking::Avx512, false),
+            ("q2_k", 8, Repacking::Avx2, false),
+            ("q2_k", 8, Repacking::Avx512, true),
+            ("q8_0", 8, Repacking::Avx512, false),
+            ("q8_0", 4, Repacking::Dotprod, true),
+            ("q6_k", 8, Repacking::I8mm, true),
+            ("q4_0", 8, Repacking::Off, false),
+        ];
+        for (kind, rows, repacking, expected) in cases {
+            let tensor = tensor("blk.0.ffn_up.weight", &[256, rows], kind);
+            assert_eq!(repacks(&tensor, repacking), expected, "{kind} {rows} {repacking:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_reads_the_experts_that_it_uses() {
+        let list = vec![tensor("blk.0.ffn_up_exps.weight", &[32, 8, 64], "q8_0")];
+        let layout = Layout { experts: 64, experts_used: 8, ..Layout::default() };
+        let weights = Weights::read(&header(list), &layout, Repacking::Avx2).unwrap();
+        assert_eq!((weights.file_bytes, weights.read_bytes), (64 * 8 * 34, 8 * 8 * 34));
+    }
+
+    #[test]
+    fn a_type_that_nobody_knows_is_an_error_with_the_tensors_name() {
+        let mut odd = tensor("blk.0.odd.weight", &[32, 8], "q8_0");
+        odd.kind = 77;
+        let error = Weights::read(&header(vec![odd]), &Layout::default(), Repacking::Off);
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("blk.0.odd.weight") && text.contains("77"), "{text}");
+        let broken = tensor("w.weight", &[33, 8], "q8_0");
+        assert!(Weights::read(&header(vec![broken]), &Layout::default(), Repacking::Off).is_err());
+    }
+}

@@ -1,0 +1,168 @@
+//! The engine's thread: owns what is stepped and drives it until the last handle is gone.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::types::request::{EngineStats, Event, Failure, RequestId};
+
+/// Jobs that may wait between two steps; the engine's own queue comes on top.
+const INBOX_MAX: usize = 256;
+/// While busy, statistics are reported this often.
+const STATS_INTERVAL: Duration = Duration::from_millis(250);
+/// Cancellation of a request that waits in an idle inbox is noticed by the next step; this
+/// only bounds how long an idle thread sleeps without looking at its inbox.
+const IDLE_WAIT: Duration = Duration::from_secs(60);
+
+/// Receives what happens to requests.
+pub type Emit<'a> = &'a mut dyn FnMut(RequestId, Event);
+
+/// Work that is done step by step: [`crate::scheduler::step::Engine`] and
+/// [`crate::scheduler::embed::EmbedEngine`].
+pub trait Steps {
+    /// A request that is ready to run.
+    type Job;
+    /// Takes a job, or refuses it when too many wait.
+    fn submit(&mut self, job: Self::Job, emit: Emit<'_>);
+    /// Whether there is nothing to do.
+    fn is_idle(&self) -> bool;
+    /// One step. `clock` is read before and after computing, to learn the model's pace.
+    fn step(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>);
+    /// How it is doing.
+    fn stats(&self) -> EngineStats;
+}
+
+/// Receives what the engine says; called on its thread, must not block for long.
+pub trait Listener: Send {
+    /// Something happened to a request.
+    fn event(&mut self, id: RequestId, event: Event);
+    /// How the engine is doing: on every change of load and at intervals while busy.
+    fn stats(&mut self, stats: EngineStats);
+}
+
+/// Hands jobs to the engine. The engine stops when its handle is dropped or closed.
+#[derive(Debug)]
+pub struct EngineHandle<Job> {
+    inbox: SyncSender<Job>,
+    thread: JoinHandle<()>,
+}
+
+impl<Job> EngineHandle<Job> {
+    /// Submits a job; refused where the inbox is full.
+    pub fn submit(&self, job: Job) -> Result<(), Failure> {
+        self.inbox.try_send(job).map_err(|e| match e {
+            TrySendError::Full(_) => Failure::QueueFull,
+            TrySendError::Disconnected(_) => Failure::Decode("the engine thread has ended".into()),
+        })
+    }
+
+    /// Lets the engine finish what it has and waits for its thread.
+    pub fn close(self) {
+        drop(self.inbox);
+        // A panic of the engine's thread is reported by its own message.
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts the engine's thread.
+pub fn start<E>(
+    engine: E,
+    listener: impl Listener + 'static,
+) -> std::io::Result<EngineHandle<E::Job>>
+where
+    E: Steps<Job: Send> + Send + 'static,
+{
+    let (inbox, jobs) = std::sync::mpsc::sync_channel(INBOX_MAX);
+    let thread = std::thread::Builder::new()
+        .name("engine".into())
+        .spawn(move || run(engine, &jobs, listener))?;
+    Ok(EngineHandle { inbox, thread })
+}
+
+fn run<E: Steps>(mut engine: E, jobs: &Receiver<E::Job>, mut listener: impl Listener) {
+    let epoch = Instant::now();
+    let clock = || epoch.elapsed();
+    let mut reported = EngineStats::default();
+    let mut reported_at = Instant::now();
+    let mut events = Vec::new();
+    loop {
+        if !take_jobs(&mut engine, jobs, &mut listener) {
+            return;
+        }
+        engine.step(&clock, &mut |id, event| events.push((id, event)));
+        let stats = engine.stats();
+        let load_changed =
+            (stats.slots_busy, stats.queued) != (reported.slots_busy, reported.queued);
+        if load_changed || reported_at.elapsed() >= STATS_INTERVAL {
+            listener.stats(stats);
+            (reported, reported_at) = (stats, Instant::now());
+        }
+        // Whoever has an answer finds it in the figures.
+        events.drain(..).for_each(|(id, event)| listener.event(id, event));
+    }
+}
+
+/// Drains the inbox; waits there while there is nothing else to do. False: all handles
+/// are gone and everything is answered.
+fn take_jobs<E: Steps>(
+    engine: &mut E,
+    jobs: &Receiver<E::Job>,
+    listener: &mut impl Listener,
+) -> bool {
+    let mut emit = |id, event| listener.event(id, event);
+    loop {
+        match jobs.try_recv() {
+            Ok(job) => engine.submit(job, &mut emit),
+            Err(TryRecvError::Empty) if !engine.is_idle() => return true,
+            Err(TryRecvError::Empty) => match jobs.recv_timeout(IDLE_WAIT) {
+                Ok(job) => engine.submit(job, &mut emit),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return false,
+            },
+            Err(TryRecvError::Disconnected) => return !engine.is_idle(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::fake::{FakeModel, FakeTokenizer};
+    use crate::scheduler::sequence::{CancelFlag, Job};
+    use crate::scheduler::step::Engine;
+    use crate::types::model::Tokenizer;
+    use crate::types::request::{Options, Tenant};
+
+    struct ToChannel(SyncSender<(RequestId, Event)>);
+
+    impl Listener for ToChannel {
+        fn event(&mut self, id: RequestId, event: Event) {
+            self.0.send((id, event)).unwrap();
+        }
+        fn stats(&mut self, _: EngineStats) {}
+    }
+
+    #[test]
+    fn the_thread_answers_and_ends_with_its_handle() {
+        let (sender, events) = std::sync::mpsc::sync_channel(1024);
+        let engine = Engine::new(FakeModel::new(2, 64, 16), 8);
+        let handle = start(engine, ToChannel(sender)).unwrap();
+        for id in 0..4 {
+            let job = Job {
+                id,
+                tenant: Tenant(0),
+                tokens: FakeTokenizer.tokenize("hello\0", false).unwrap(),
+                said: 0,
+                options: Options::GREEDY,
+                visible: Vec::new(),
+                form: None,
+                thinking: false,
+                cancel: CancelFlag::default(),
+            };
+            handle.submit(job).unwrap();
+        }
+        handle.close();
+        let finished = events.iter().filter(|(_, e)| matches!(e, Event::Finished { .. })).count();
+        assert_eq!(finished, 4, "closing lets it finish");
+    }
+}

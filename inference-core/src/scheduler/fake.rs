@@ -1,0 +1,219 @@
+//! A deterministic model without weights, for tests and simulation.
+//!
+//! Its vocabulary is the 256 bytes and an ending token. It answers a prompt by repeating
+//! it for ever, or until a token that the prompt marks as last: every answer is known
+//! from its prompt, so that mixed-up sequences show at once.
+
+use std::collections::BTreeSet;
+
+use crate::types::model::TrackId;
+use crate::types::model::{
+    DecodeError, Decoded, Infill, Model, Row, Shape, Stop, TextRules, Tokenizer,
+};
+use crate::types::request::{Failure, Token};
+
+/// Bytes as tokens; `<e>` is the ending token.
+#[derive(Debug, Clone, Copy)]
+pub struct FakeTokenizer;
+
+impl FakeTokenizer {
+    /// The ending token.
+    pub const END: Token = 256;
+}
+
+impl Tokenizer for FakeTokenizer {
+    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<Token>, Failure> {
+        let bytes = |s: &str| s.bytes().map(Token::from).collect::<Vec<_>>();
+        if !special {
+            return Ok(bytes(text));
+        }
+        let mut parts = text.split("<e>");
+        let mut tokens = bytes(parts.next().unwrap_or_default());
+        for part in parts {
+            tokens.push(Self::END);
+            tokens.extend(bytes(part));
+        }
+        Ok(tokens)
+    }
+
+    fn tokenize_framed(&self, text: &str) -> Result<Vec<Token>, Failure> {
+        Ok([self.tokenize(text, false)?, vec![Self::END]].concat())
+    }
+
+    fn separator(&self) -> Vec<Token> {
+        vec![Self::END]
+    }
+
+    fn beginning(&self) -> Option<(Token, String)> {
+        None
+    }
+
+    fn vocabulary(&self) -> u32 {
+        Self::END + 1
+    }
+
+    fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>) {
+        out.extend(u8::try_from(token));
+        if control && token == Self::END {
+            out.extend(b"<e>");
+        }
+    }
+
+    fn is_control(&self, token: Token) -> bool {
+        token == Self::END
+    }
+
+    fn ends(&self) -> &[Token] {
+        &[Self::END]
+    }
+
+    fn infill(&self) -> Option<Infill> {
+        None
+    }
+
+    fn text_rules(&self) -> TextRules {
+        TextRules { keeps_bytes: true, cuts_at_lines: true, hidden_bytes: 0 }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct FakeModel {
+    shape: Shape,
+    /// The cells of each track, with their tokens.
+    tracks: Vec<Vec<(u64, Token)>>,
+    next_cell: u64,
+    logits: Vec<Vec<f32>>,
+    /// Fails the next batch.
+    pub fail_next: bool,
+    /// Rows of every batch that was decoded.
+    pub batches: Vec<Vec<Row>>,
+}
+
+impl FakeModel {
+    /// A model of `slots` sequences with `context_tokens` each, and cells for all of them.
+    pub fn new(slots: u32, context_tokens: u32, batch_rows: u32) -> Self {
+        Self::with_cells(slots, context_tokens, batch_rows, slots * context_tokens)
+    }
+
+    /// The same with another number of cells.
+    pub fn with_cells(slots: u32, context_tokens: u32, batch_rows: u32, cells: u32) -> Self {
+        let vocabulary = FakeTokenizer::END + 1;
+        let tracks = 2 * slots;
+        let shares_prefixes = true;
+        Self {
+            shape: Shape {
+                slots,
+                tracks,
+                cells,
+                shares_prefixes,
+                context_tokens,
+                batch_rows,
+                vocabulary,
+            },
+            tracks: vec![Vec::new(); tracks as usize],
+            next_cell: 0,
+            logits: Vec::new(),
+            fail_next: false,
+            batches: Vec::new(),
+        }
+    }
+
+    /// The same with another number of finished sequences that it can keep.
+    pub fn keeping(mut self, kept: u32) -> Self {
+        self.shape.tracks = self.shape.slots + kept;
+        self.tracks = vec![Vec::new(); self.shape.tracks as usize];
+        self
+    }
+
+    /// The same without shared beginnings, as models with windows or a recurrent state are.
+    pub fn without_sharing(self) -> Self {
+        let mut alone = self.keeping(0);
+        alone.shape.shares_prefixes = false;
+        alone
+    }
+
+    /// Cells that some track has.
+    pub fn cells(&self) -> u32 {
+        let all: BTreeSet<u64> = self.tracks.iter().flatten().map(|(cell, _)| *cell).collect();
+        all.len() as u32
+    }
+
+    /// What follows `sequence`: the token after the last place where its answer stands,
+    /// reading the prompt as a circle. The prompt ends at the first 0x00, which is part
+    /// of it; without one, the first token is repeated.
+    fn next(sequence: &[Token]) -> Token {
+        let prompt = sequence.iter().position(|t| *t == 0).map_or(1, |i| i + 1);
+        let answered = sequence.len() - prompt.min(sequence.len());
+        match sequence.get(answered % prompt) {
+            Some(0) | None => FakeTokenizer::END,
+            Some(token) => *token,
+        }
+    }
+}
+
+impl Model for FakeModel {
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn decode(&mut self, rows: &[Row], stop: Stop<'_>) -> Result<Decoded, DecodeError> {
+        assert!(!rows.is_empty() && rows.len() <= self.shape.batch_rows as usize);
+        if stop() {
+            // A state cannot be taken back.
+            let lost = rows.iter().filter(|_| !self.shape.shares_prefixes);
+            lost.for_each(|row| self.tracks[row.track as usize].clear());
+            return Ok(Decoded::Stopped);
+        }
+        self.batches.push(rows.to_vec());
+        if std::mem::take(&mut self.fail_next) {
+            return Err(DecodeError("told to fail".into()));
+        }
+        self.logits = vec![Vec::new(); rows.len()];
+        for (i, row) in rows.iter().enumerate() {
+            let track = &mut self.tracks[row.track as usize];
+            assert_eq!(track.len(), row.position as usize, "positions must be consecutive");
+            assert!(track.len() < self.shape.context_tokens as usize, "context overrun");
+            track.push((self.next_cell, row.token));
+            self.next_cell += 1;
+            if row.logits {
+                let tokens: Vec<Token> = track.iter().map(|(_, token)| *token).collect();
+                let mut logits = vec![0.0; self.shape.vocabulary as usize];
+                logits[Self::next(&tokens) as usize] = 1.0;
+                self.logits[i] = logits;
+            }
+        }
+        assert!(self.cells() <= self.shape.cells, "the pool is overrun");
+        Ok(Decoded::Whole)
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        let logits = &self.logits[row];
+        assert!(!logits.is_empty(), "logits of a row that did not want them");
+        logits
+    }
+
+    fn share(&mut self, from: TrackId, to: TrackId, tokens: u32) {
+        assert!(self.shape.shares_prefixes, "nothing can be shared");
+        assert!(self.tracks[to as usize].is_empty(), "a track begins empty");
+        self.tracks[to as usize] = self.tracks[from as usize][..tokens as usize].to_vec();
+    }
+
+    fn truncate(&mut self, track: TrackId, tokens: u32) {
+        assert!(self.shape.shares_prefixes, "a state cannot be taken back");
+        assert!(self.tracks[track as usize].len() >= tokens as usize);
+        self.tracks[track as usize].truncate(tokens as usize);
+    }
+
+    fn clear(&mut self, track: TrackId) {
+        self.tracks[track as usize].clear();
+    }
+
+    fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>) {
+        FakeTokenizer.piece(token, control, out);
+    }
+
+    fn ends(&self) -> &[Token] {
+        &[FakeTokenizer::END]
+    }
+}

@@ -1,0 +1,388 @@
+//! PURE. Which cells of the KV pool hold what, and which prompts begin alike.
+//!
+//! Cells are booked as runs of tokens in a tree: a track (a sequence of the context, live
+//! or kept for later) is a path from a root to a run, and two tracks that share their
+//! beginning share those runs, as they share the cells in the context. A run belongs to
+//! one tenant: nobody is served from, or can time, what another one asked.
+//!
+//! After every step `free + in use + cached` is the pool.
+
+use crate::types::model::TrackId;
+use crate::types::request::{Tenant, Token};
+
+type RunId = usize;
+
+/// Cells, by use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cells {
+    /// Nothing is in them.
+    pub free: u32,
+    /// A live track needs them.
+    pub in_use: u32,
+    /// Only kept tracks have them: they can be had by evicting those.
+    pub cached: u32,
+}
+
+/// A new track, and what it begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// The track.
+    pub track: TrackId,
+    /// A track that has its first tokens, and how many: to be shared in the context. It may be
+    /// the new track itself, which was kept: what it has after those is to be removed.
+    pub shared: Option<(TrackId, u32)>,
+    /// A kept track that had to go for its number; to be removed from the context first.
+    pub evicted: Option<TrackId>,
+}
+
+#[derive(Debug)]
+struct Run {
+    tenant: Tenant,
+    parent: Option<RunId>,
+    children: Vec<RunId>,
+    tokens: Vec<Token>,
+    /// Tracks whose path goes through this run.
+    tracks: u32,
+    /// Of those, live.
+    live: u32,
+}
+
+#[derive(Debug)]
+struct Track {
+    tenant: Tenant,
+    /// Where its path ends; none while it is empty.
+    leaf: Option<RunId>,
+    live: bool,
+    used_at: u64,
+}
+
+/// The book. See the module.
+#[derive(Debug)]
+pub struct KvPool {
+    cells: u32,
+    runs: Vec<Option<Run>>,
+    roots: Vec<RunId>,
+    tracks: Vec<Option<Track>>,
+    /// Whether tracks may have cells in common.
+    shares: bool,
+    now: u64,
+}
+
+impl KvPool {
+    /// A book of `cells` cells and `tracks` sequences. `shares`: prompts begin with what
+    /// other tracks have, and finished ones are kept for that.
+    pub fn new(cells: u32, tracks: u32, shares: bool) -> Self {
+        Self {
+            cells,
+            runs: Vec::new(),
+            roots: Vec::new(),
+            tracks: (0..tracks).map(|_| None).collect(),
+            shares,
+            now: 0,
+        }
+    }
+
+    /// How many cells are what.
+    pub fn cells(&self) -> Cells {
+        let (mut in_use, mut cached) = (0, 0);
+        for run in self.runs.iter().flatten() {
+            let part = if run.live > 0 { &mut in_use } else { &mut cached };
+            *part += run.tokens.len() as u32;
+        }
+        Cells { free: self.cells - in_use - cached, in_use, cached }
+    }
+
+    /// Opens a live track for `tokens`, which begins with as many of them as any track
+    /// already has, but not with the last: its logits are wanted. Where every number is taken,
+    /// the kept track that was not used for the longest time gives up its own, and the one that
+    /// has the beginning only if there is no other. `None`: every number is taken by a live track.
+    pub fn open(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<Opened> {
+        self.now += 1;
+        let wanted = &tokens[..tokens.len().saturating_sub(1)];
+        let (run, depth) = self.longest_match(tenant, wanted);
+        let shared = run.and_then(|run| {
+            let run = self.split(run, depth);
+            self.track_through(run).map(|from| (run, from, depth))
+        });
+        let (leaf, donor) = shared.map(|(run, from, _)| (run, from)).unzip();
+        let free = self.tracks.iter().position(Option::is_none).map(|i| i as TrackId);
+        let taken = match free {
+            Some(_) => None,
+            None => Some(self.oldest_kept(donor).or_else(|| self.oldest_kept(None))?),
+        };
+        // Booked before anything is evicted: the beginning stays, whoever goes.
+        self.along(leaf, |run| {
+            run.tracks += 1;
+            run.live += 1;
+        });
+        self.mark_used(donor);
+        if let Some(taken) = taken {
+            self.remove(taken);
+        }
+        let track = free.or(taken)?;
+        self.tracks[track as usize] = Some(Track { tenant, leaf, live: true, used_at: self.now });
+        let evicted = taken.filter(|taken| Some(*taken) != donor);
+        Some(Opened { track, shared: shared.map(|(_, from, depth)| (from, depth)), evicted })
+    }
+
+    /// How many of `tokens` a new track would begin with.
+    pub fn matching(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
+        self.longest_match(tenant, &tokens[..tokens.len().saturating_sub(1)]).1
+    }
+
+    /// How many cells of that beginning only kept tracks have: they count as cached, and would
+    /// be in use.
+    pub fn matching_cached(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
+        let wanted = &tokens[..tokens.len().saturating_sub(1)];
+        let (mut at, mut left) = self.longest_match(tenant, wanted);
+        let mut path = Vec::new();
+        while let Some(run) = at.and_then(|id| self.runs[id].as_ref()) {
+            path.push(run);
+            at = run.parent;
+        }
+        let mut cached = 0;
+        // From the root: the match may end inside of its last run.
+        for run in path.iter().rev() {
+            let tokens = left.min(run.tokens.len() as u32);
+            left -= tokens;
+            cached += if run.live == 0 { tokens } else { 0 };
+        }
+        cached
+    }
+
+    /// Notes that a request that begins like this waits: what it would begin with is evicted
+    /// after everything else.
+    pub fn hold(&mut self, tenant: Tenant, tokens: &[Token]) {
+        self.now += 1;
+        let wanted = &tokens[..tokens.len().saturating_sub(1)];
+        let (run, _) = self.longest_match(tenant, wanted);
+        let track = run.and_then(|run| self.track_through(run));
+        self.mark_used(track);
+    }
+
+    fn mark_used(&mut self, track: Option<TrackId>) {
+        if let Some(Some(track)) = track.and_then(|track| self.tracks.get_mut(track as usize)) {
+            track.used_at = self.now;
+        }
+    }
+
+    /// Books cells for `tokens` at the end of a live track.
+    pub fn append(&mut self, track: TrackId, tokens: &[Token]) {
+        let Some(entry) = &self.tracks[track as usize] else { return };
+        let (tenant, leaf) = (entry.tenant, entry.leaf);
+        let own = leaf.and_then(|leaf| self.runs[leaf].as_mut());
+        if let Some(run) = own
+            && run.tracks == 1
+            && run.children.is_empty()
+        {
+            run.tokens.extend_from_slice(tokens);
+            return;
+        }
+        let run = Run {
+            tenant,
+            parent: leaf,
+            children: Vec::new(),
+            tokens: tokens.to_vec(),
+            tracks: 1,
+            live: 1,
+        };
+        let id = self.add(run);
+        if let Some(entry) = &mut self.tracks[track as usize] {
+            entry.leaf = Some(id);
+        }
+    }
+
+    /// Ends a live track. It is kept, unless another track holds all of it. Tracks that are
+    /// to be removed from the context, itself or those it makes superfluous, go to `removed`.
+    pub fn close(&mut self, track: TrackId, removed: &mut Vec<TrackId>) {
+        self.now += 1;
+        let Some(entry) = &mut self.tracks[track as usize] else { return };
+        entry.live = false;
+        entry.used_at = self.now;
+        let leaf = entry.leaf;
+        self.along(leaf, |run| run.live -= 1);
+        let superfluous = match leaf.and_then(|leaf| self.runs[leaf].as_ref()) {
+            None => true,
+            // Another track holds all of it.
+            Some(run) => run.tracks > 1,
+        };
+        if superfluous || !self.shares {
+            self.remove(track);
+            removed.push(track);
+            return;
+        }
+        for other in self.kept() {
+            if other != track && self.is_on_path(self.leaf(other), leaf) {
+                self.remove(other);
+                removed.push(other);
+            }
+        }
+    }
+
+    /// Forgets a live track at once: parked or failed, its cells are wanted.
+    pub fn discard(&mut self, track: TrackId) {
+        let Some(entry) = &mut self.tracks[track as usize] else { return };
+        let was_live = std::mem::replace(&mut entry.live, false);
+        let leaf = entry.leaf;
+        if was_live {
+            self.along(leaf, |run| run.live -= 1);
+        }
+        self.remove(track);
+    }
+
+    /// Evicts the kept track that was not used for the longest time.
+    pub fn evict(&mut self) -> Option<TrackId> {
+        let oldest = self.oldest_kept(None)?;
+        self.remove(oldest);
+        Some(oldest)
+    }
+
+    /// Kept tracks.
+    fn kept(&self) -> Vec<TrackId> {
+        let kept =
+            |(i, t): (usize, &Option<Track>)| t.as_ref().filter(|t| !t.live).map(|_| i as TrackId);
+        self.tracks.iter().enumerate().filter_map(kept).collect()
+    }
+
+    fn oldest_kept(&self, except: Option<TrackId>) -> Option<TrackId> {
+        let used_at = |t: &TrackId| self.tracks[*t as usize].as_ref().map(|t| t.used_at);
+        self.kept().into_iter().filter(|t| Some(*t) != except).min_by_key(used_at)
+    }
+
+    fn leaf(&self, track: TrackId) -> Option<RunId> {
+        self.tracks[track as usize].as_ref()?.leaf
+    }
+
+    /// Takes a track off its path; runs that nobody needs are gone.
+    fn remove(&mut self, track: TrackId) {
+        let Some(track) = self.tracks[track as usize].take() else { return };
+        let mut at = track.leaf;
+        while let Some(id) = at {
+            let Some(run) = &mut self.runs[id] else { return };
+            at = run.parent;
+            run.tracks -= 1;
+            if run.tracks == 0 {
+                let siblings = match at.and_then(|p| self.runs[p].as_mut()) {
+                    Some(parent) => &mut parent.children,
+                    None => &mut self.roots,
+                };
+                siblings.retain(|r| *r != id);
+                self.runs[id] = None;
+            }
+        }
+    }
+
+    fn add(&mut self, run: Run) -> RunId {
+        let parent = run.parent;
+        let id = match self.runs.iter().position(Option::is_none) {
+            Some(id) => id,
+            None => {
+                self.runs.push(None);
+                self.runs.len() - 1
+            }
+        };
+        self.runs[id] = Some(run);
+        match parent.and_then(|p| self.runs[p].as_mut()) {
+            Some(parent) => parent.children.push(id),
+            None => self.roots.push(id),
+        }
+        id
+    }
+
+    fn along(&mut self, leaf: Option<RunId>, mut change: impl FnMut(&mut Run)) {
+        let mut at = leaf;
+        while let Some(run) = at.and_then(|id| self.runs[id].as_mut()) {
+            change(run);
+            at = run.parent;
+        }
+    }
+
+    fn is_on_path(&self, run: Option<RunId>, leaf: Option<RunId>) -> bool {
+        let mut at = leaf;
+        while at.is_some() && at != run {
+            at = at.and_then(|id| self.runs[id].as_ref()).and_then(|run| run.parent);
+        }
+        at.is_some()
+    }
+
+    /// A track that has all of a run: a live one if there is one, and the last used.
+    fn track_through(&self, run: RunId) -> Option<TrackId> {
+        let through = |(_, track): &(usize, &Option<Track>)| {
+            track.as_ref().is_some_and(|t| self.is_on_path(Some(run), t.leaf))
+        };
+        let last =
+            |(_, track): &(usize, &Option<Track>)| track.as_ref().map(|t| (t.live, t.used_at));
+        let found = self.tracks.iter().enumerate().filter(through).max_by_key(last);
+        found.map(|(i, _)| i as TrackId)
+    }
+
+    /// The run in which the longest match ends, and the match's tokens.
+    fn longest_match(&self, tenant: Tenant, tokens: &[Token]) -> (Option<RunId>, u32) {
+        let (mut best, mut longest) = (None, 0);
+        if !self.shares {
+            return (None, 0);
+        }
+        // (run, tokens before it)
+        let mut open: Vec<(RunId, usize)> = self.roots.iter().map(|r| (*r, 0)).collect();
+        while let Some((id, before)) = open.pop() {
+            let Some(run) = &self.runs[id] else { continue };
+            if run.tenant != tenant {
+                continue;
+            }
+            let same = common(&run.tokens, &tokens[before..]);
+            let depth = before + same;
+            if depth > longest {
+                (best, longest) = (Some(id), depth);
+            }
+            if same == run.tokens.len() {
+                open.extend(run.children.iter().map(|child| (*child, depth)));
+            }
+        }
+        (best, longest as u32)
+    }
+
+    /// Makes a run end at `depth` tokens from the root; returns it.
+    fn split(&mut self, id: RunId, depth: u32) -> RunId {
+        let mut before = 0;
+        let mut at = self.runs[id].as_ref().and_then(|run| run.parent);
+        while let Some(run) = at.and_then(|id| self.runs[id].as_ref()) {
+            before += run.tokens.len();
+            at = run.parent;
+        }
+        let Some(run) = &mut self.runs[id] else { return id };
+        let kept = depth as usize - before;
+        if kept == run.tokens.len() {
+            return id;
+        }
+        let rest = run.tokens.split_off(kept);
+        let tail = Run {
+            tenant: run.tenant,
+            parent: Some(id),
+            children: std::mem::take(&mut run.children),
+            tokens: rest,
+            tracks: run.tracks,
+            live: run.live,
+        };
+        let tail = self.add(tail);
+        let moved = self.runs[tail].as_ref().map_or(Vec::new(), |t| t.children.clone());
+        for child in moved {
+            if let Some(child) = &mut self.runs[child] {
+                child.parent = Some(tail);
+            }
+        }
+        for track in self.tracks.iter_mut().flatten() {
+            if track.leaf == Some(id) {
+                track.leaf = Some(tail);
+            }
+        }
+        id
+    }
+}
+
+/// How many tokens both begin with.
+pub(crate) fn common(a: &[Token], b: &[Token]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests;

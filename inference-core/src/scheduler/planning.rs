@@ -1,0 +1,122 @@
+//! PURE. What one step decodes.
+//!
+//! Every decoding sequence gets its row first, so that no prompt stalls a reader. Prefill
+//! takes what its budget ([`crate::scheduler::pace`]) and the free cells leave: the shortest rest
+//! first, because it frees a slot's reader soonest, but a prompt that was passed over
+//! ages until it is the next.
+
+use crate::types::model::Slot;
+
+/// Each step in which a prompt is passed over makes it this many rows shorter.
+const AGEING_ROWS: u32 = 8;
+
+/// What the scheduler needs to know of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its slot.
+    pub slot: Slot,
+    /// Tokens known but not decoded yet: 1 while decoding, more while prefilling.
+    pub rows: u32,
+    /// Whether its answer has begun.
+    pub decoding: bool,
+    /// Steps in which its prefill was passed over.
+    pub passed_over: u32,
+    /// Order of arrival: smaller is older.
+    pub arrival: u64,
+}
+
+/// How many rows a sequence gets in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Its slot.
+    pub slot: Slot,
+    /// Rows, at least 1.
+    pub rows: u32,
+}
+
+/// What a step may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows of the whole batch.
+    pub batch_rows: u32,
+    /// Rows of prefill.
+    pub prefill_rows: u32,
+    /// Cells that are free or can be had; one for each row.
+    pub cells: u32,
+}
+
+/// Plans one step. Nobody is in the plan twice. The caller has seen to it that there are
+/// cells for all decoding sequences.
+pub fn plan(sequences: &[Waiting], limits: Limits) -> Vec<Share> {
+    let rows_max = limits.batch_rows.min(limits.cells);
+    let decoding = sequences.iter().filter(|s| s.decoding);
+    let mut shares: Vec<Share> =
+        decoding.map(|s| Share { slot: s.slot, rows: 1 }).take(rows_max as usize).collect();
+    let mut left = (rows_max - shares.len() as u32).min(limits.prefill_rows);
+    let mut prefilling: Vec<&Waiting> = sequences.iter().filter(|s| !s.decoding).collect();
+    prefilling.sort_by_key(|s| {
+        (s.rows.saturating_sub(s.passed_over.saturating_mul(AGEING_ROWS)), s.arrival)
+    });
+    for sequence in prefilling {
+        let rows = sequence.rows.min(left);
+        if rows == 0 {
+            break;
+        }
+        shares.push(Share { slot: sequence.slot, rows });
+        left -= rows;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WIDE: Limits = Limits { batch_rows: 512, prefill_rows: 512, cells: 4096 };
+
+    fn decoding(slot: Slot) -> Waiting {
+        Waiting { slot, rows: 1, decoding: true, passed_over: 0, arrival: u64::from(slot) }
+    }
+
+    fn prefilling(slot: Slot, rows: u32, arrival: u64) -> Waiting {
+        Waiting { slot, rows, decoding: false, passed_over: 0, arrival }
+    }
+
+    fn rows(sequences: &[Waiting], limits: Limits) -> Vec<(Slot, u32)> {
+        plan(sequences, limits).into_iter().map(|s| (s.slot, s.rows)).collect()
+    }
+
+    #[test]
+    fn readers_go_first_and_a_long_prompt_takes_its_budget() {
+        let all = [prefilling(0, 1000, 0), decoding(1), decoding(2)];
+        let limits = Limits { prefill_rows: 30, ..WIDE };
+        assert_eq!(rows(&all, limits), [(1, 1), (2, 1), (0, 30)]);
+    }
+
+    #[test]
+    fn the_shortest_rest_goes_first_and_equals_by_arrival() {
+        let all = [prefilling(0, 400, 1), prefilling(1, 300, 2), prefilling(2, 300, 0)];
+        assert_eq!(rows(&all, WIDE), [(2, 300), (1, 212)]);
+    }
+
+    #[test]
+    fn a_prompt_that_is_passed_over_ages_until_it_is_the_next() {
+        let limits = Limits { prefill_rows: 20, ..WIDE };
+        let mut long = prefilling(0, 1000, 0);
+        // New short prompts keep coming.
+        let steps = (0..1000).find(|step| {
+            let shares = plan(&[long, prefilling(1, 20, step + 1)], limits);
+            long.passed_over += 1;
+            shares[0].slot == 0
+        });
+        assert_eq!(steps, Some(123), "(1000 - 20) / 8, rounded up");
+    }
+
+    #[test]
+    fn a_batch_is_never_overfull_and_never_without_cells() {
+        let all = [decoding(0), decoding(1), decoding(2), prefilling(3, 9, 0)];
+        assert_eq!(rows(&all, Limits { batch_rows: 2, ..WIDE }), [(0, 1), (1, 1)]);
+        assert_eq!(rows(&all, Limits { cells: 5, ..WIDE }).last(), Some(&(3, 2)));
+        assert_eq!(rows(&[], WIDE), []);
+    }
+}

@@ -1,0 +1,137 @@
+//! PURE. Requests that wait for a slot, fairly between tenants: deficit round robin by
+//! prompt tokens (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round
+//! Robin", SIGCOMM 1995). One tenant's long prompts do not hold up another's short ones.
+
+use std::collections::VecDeque;
+
+use crate::types::request::Tenant;
+
+/// Prompt tokens that a tenant may start before it is the next one's turn.
+const QUANTUM: u32 = 512;
+
+/// A bounded queue. See the module.
+#[derive(Debug)]
+pub struct FairQueue<T> {
+    lanes: VecDeque<Lane<T>>,
+    len: usize,
+    max: usize,
+}
+
+#[derive(Debug)]
+struct Lane<T> {
+    tenant: Tenant,
+    /// Tokens it may start now.
+    credit: u32,
+    waiting: VecDeque<(T, u32)>,
+}
+
+impl<T> FairQueue<T> {
+    /// An empty queue for at most `max` requests.
+    pub fn new(max: usize) -> Self {
+        Self { lanes: VecDeque::new(), len: 0, max }
+    }
+
+    /// Requests that wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a request whose prompt has `tokens` tokens; gives it back when the queue is full.
+    pub fn push(&mut self, tenant: Tenant, tokens: u32, request: T) -> Result<(), T> {
+        if self.len >= self.max {
+            return Err(request);
+        }
+        self.len += 1;
+        match self.lanes.iter_mut().find(|lane| lane.tenant == tenant) {
+            Some(lane) => lane.waiting.push_back((request, tokens)),
+            None => {
+                let waiting = VecDeque::from([(request, tokens)]);
+                self.lanes.push_back(Lane { tenant, credit: QUANTUM, waiting });
+            }
+        }
+        Ok(())
+    }
+
+    /// What waits.
+    pub fn waiting(&self) -> impl Iterator<Item = &T> {
+        self.lanes.iter().flat_map(|lane| &lane.waiting).map(|(request, _)| request)
+    }
+
+    /// What waits of one tenant.
+    pub fn waiting_of(&self, tenant: Tenant) -> impl Iterator<Item = &T> {
+        let own = self.lanes.iter().filter(move |lane| lane.tenant == tenant);
+        own.flat_map(|lane| &lane.waiting).map(|(request, _)| request)
+    }
+
+    /// The next request.
+    pub fn pop(&mut self) -> Option<T> {
+        loop {
+            let lane = self.lanes.front_mut()?;
+            let affordable = lane.waiting.front().is_some_and(|(_, tokens)| *tokens <= lane.credit);
+            if affordable && let Some((request, tokens)) = lane.waiting.pop_front() {
+                lane.credit -= tokens;
+                self.len -= 1;
+                if lane.waiting.is_empty() {
+                    // Credit is not saved up while there is nothing to start.
+                    self.lanes.pop_front();
+                }
+                return Some(request);
+            }
+            lane.credit = lane.credit.saturating_add(QUANTUM);
+            self.lanes.rotate_left(1);
+        }
+    }
+
+    /// Drops requests that are not wanted any more.
+    pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
+        for lane in &mut self.lanes {
+            lane.waiting.retain(|(request, _)| wanted(request));
+        }
+        self.lanes.retain(|lane| !lane.waiting.is_empty());
+        self.len = self.lanes.iter().map(|lane| lane.waiting.len()).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(mut queue: FairQueue<u32>) -> Vec<u32> {
+        std::iter::from_fn(|| queue.pop()).collect()
+    }
+
+    #[test]
+    fn one_tenant_is_served_in_order() {
+        let mut queue = FairQueue::new(9);
+        (0..5).for_each(|i| queue.push(Tenant(7), 2000, i).unwrap());
+        assert_eq!(order(queue), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn long_prompts_of_one_tenant_do_not_hold_up_short_ones_of_another() {
+        let mut queue = FairQueue::new(99);
+        (0..4).for_each(|i| queue.push(Tenant(1), 2048, i).unwrap());
+        (10..26).for_each(|i| queue.push(Tenant(2), 128, i).unwrap());
+        let order = order(queue);
+        let second_long = order.iter().position(|i| *i == 1).unwrap();
+        let short_before = order[..second_long].iter().filter(|i| **i >= 10).count();
+        assert_eq!(short_before, 16, "2048 tokens of each: {order:?}");
+    }
+
+    #[test]
+    fn a_full_queue_gives_back_and_forgets_what_is_not_wanted() {
+        let mut queue = FairQueue::new(2);
+        queue.push(Tenant(1), 1, 10).unwrap();
+        queue.push(Tenant(2), 1, 20).unwrap();
+        assert_eq!(queue.push(Tenant(3), 1, 30), Err(30));
+        queue.retain(|i| *i != 10);
+        assert_eq!(queue.len(), 1);
+        queue.push(Tenant(3), 1, 30).unwrap();
+        assert_eq!(order(queue), [20, 30]);
+    }
+}

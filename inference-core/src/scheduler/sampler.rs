@@ -1,0 +1,152 @@
+//! PURE. Logits -> one token.
+//!
+//! The steps and their order are llama.cpp's: bias and penalties ([`adjust`]), top_k,
+//! typical_p, top_p, min_p ([`candidates`]), temperature, draw. [`logprobs`] tells how
+//! likely tokens were before all that.
+//!
+//! This runs once for each token of each reader, over the whole vocabulary: nothing is
+//! sorted that need not be, and loops are such that the compiler makes vectors of them.
+
+use std::collections::HashMap;
+
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+
+use crate::types::request::{Sampling, Token};
+
+mod adjust;
+mod candidates;
+pub mod logprobs;
+#[cfg(test)]
+mod tests;
+mod vector;
+
+use candidates::Candidates;
+use vector::{BLOCK, Weights, exp_differences, maximum};
+
+/// A temperature below this is greedy: it would only decide between tokens that are equally likely,
+/// and the inverse of the smallest ones is infinite.
+const GREEDY_BELOW: f32 = 1e-5;
+
+/// Room for the work of one choice, kept between calls so that a step allocates nothing.
+/// All sequences of an engine share one.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    adjusted: Vec<f32>,
+    recent: Vec<Token>,
+    candidates: Candidates,
+    weights: Weights,
+}
+
+/// What a choice depends on beside the logits.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// Prompt and answer so far.
+    pub tokens: &'a [Token],
+    /// Tokens that end an answer.
+    pub ends: &'a [Token],
+}
+
+/// Takes tokens out by setting their logits to negative infinity.
+pub type Forbid<'a> = &'a mut dyn FnMut(&mut [f32]);
+
+/// One request's sampler: its parameters, its own random numbers, and what its answer holds.
+#[derive(Debug)]
+pub struct Sampler {
+    params: Sampling,
+    rng: Pcg64,
+    /// How often the answer holds each token; kept only where a penalty needs it.
+    counts: HashMap<Token, u32>,
+}
+
+impl Sampler {
+    /// A sampler with the seed of `params`.
+    pub fn new(params: Sampling) -> Self {
+        let rng = Pcg64::seed_from_u64(params.seed);
+        Self { params, rng, counts: HashMap::new() }
+    }
+
+    /// Chooses a token. `logits` holds one value per token of the vocabulary; values that
+    /// are not numbers are never chosen while any other is left. `forbid` may take tokens
+    /// out.
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        context: Context<'_>,
+        forbid: Option<Forbid<'_>>,
+        scratch: &mut Scratch,
+    ) -> Token {
+        // One number for each token, needed or not: an answer that goes on elsewhere meets the
+        // numbers that it would have met here.
+        let random = self.rng.next_u64() as f64 / u64::MAX as f64;
+        if forbid.is_none() && !adjust::changes_logits(&self.params) {
+            return self.choose(logits, random, scratch);
+        }
+        let mut adjusted = std::mem::take(&mut scratch.adjusted);
+        adjusted.clear();
+        adjusted.extend_from_slice(logits);
+        adjust::apply(&self.params, &self.counts, context, &mut adjusted, &mut scratch.recent);
+        if let Some(forbid) = forbid {
+            forbid(&mut adjusted);
+        }
+        let token = self.choose(&adjusted, random, scratch);
+        scratch.adjusted = adjusted;
+        token
+    }
+
+    /// Notes that the answer goes on with `token`.
+    pub fn accept(&mut self, token: Token) {
+        if self.params.frequency_penalty != 0.0 || self.params.presence_penalty != 0.0 {
+            *self.counts.entry(token).or_default() += 1;
+        }
+    }
+
+    /// Passes over a token that was chosen elsewhere.
+    pub fn skip(&mut self) {
+        self.rng.next_u64();
+    }
+
+    fn choose(&self, logits: &[f32], random: f64, scratch: &mut Scratch) -> Token {
+        let max = maximum(logits);
+        let Sampling { temperature, top_k, .. } = self.params;
+        if temperature < GREEDY_BELOW || top_k == 1 || !max.is_finite() {
+            return first_of(logits, max);
+        }
+        if !candidates::filters(&self.params) {
+            exp_differences(logits, max, 1.0 / temperature, &mut scratch.weights.values);
+            return draw(random, &mut scratch.weights) as Token;
+        }
+        let Scratch { candidates, weights, .. } = scratch;
+        candidates.keep(&self.params, logits, max, weights);
+        candidates.weigh(temperature, max, &mut weights.values);
+        let drawn = draw(random, &mut scratch.weights);
+        scratch.candidates.token(drawn).unwrap_or(0)
+    }
+}
+
+/// The place of a weight, drawn in proportion; `random` is 0 to 1.
+fn draw(random: f64, weights: &mut Weights) -> usize {
+    let all = weights.sum();
+    let Weights { values, sums } = weights;
+    let mut left = random * all;
+    for (number, (block, sum)) in values.chunks(BLOCK).zip(&*sums).enumerate() {
+        if left > *sum {
+            left -= sum;
+            continue;
+        }
+        for (i, weight) in block.iter().enumerate() {
+            left -= f64::from(*weight);
+            if left <= 0.0 && *weight > 0.0 {
+                return number * BLOCK + i;
+            }
+        }
+    }
+    // Rounding may leave a little; the likeliest is the safest choice then.
+    let best = maximum(values);
+    first_of(values, best) as usize
+}
+
+/// The first place of a value.
+fn first_of(values: &[f32], value: f32) -> Token {
+    values.iter().position(|v| *v == value).unwrap_or(0) as Token
+}

@@ -1,0 +1,63 @@
+//! PURE. What is done to logits before tokens are compared: bias, and penalties for tokens
+//! that were written before.
+//!
+//! repeat_penalty: Keskar et al., "CTRL" (2019), over the last tokens of prompt and answer,
+//! as in llama.cpp. frequency_penalty and presence_penalty: OpenAI's, over the answer.
+
+use std::collections::HashMap;
+
+use super::Context;
+use crate::types::request::{Sampling, Token};
+
+/// Whether anything is done at all.
+pub fn changes_logits(params: &Sampling) -> bool {
+    !params.bias.is_empty()
+        || params.ignore_end
+        || penalises_repetition(params)
+        || params.frequency_penalty != 0.0
+        || params.presence_penalty != 0.0
+}
+
+fn penalises_repetition(params: &Sampling) -> bool {
+    params.repeat_penalty != 1.0 && params.repeat_last_n > 0
+}
+
+/// Adjusts `logits`. `counts` is how often the answer holds each token; `recent` is scratch.
+pub fn apply(
+    params: &Sampling,
+    counts: &HashMap<Token, u32>,
+    context: Context<'_>,
+    logits: &mut [f32],
+    recent: &mut Vec<Token>,
+) {
+    for (token, bias) in &params.bias {
+        change(logits, *token, |logit| logit + bias);
+    }
+    if penalises_repetition(params) {
+        let from = context.tokens.len().saturating_sub(params.repeat_last_n as usize);
+        recent.clear();
+        recent.extend_from_slice(&context.tokens[from..]);
+        recent.sort_unstable();
+        recent.dedup();
+        let penalty = params.repeat_penalty;
+        for token in &*recent {
+            change(logits, *token, |l| if l > 0.0 { l / penalty } else { l * penalty });
+        }
+    }
+    // Each entry changes its own logit: the order of the map does not matter.
+    for (token, count) in counts {
+        let penalty = *count as f32 * params.frequency_penalty + params.presence_penalty;
+        change(logits, *token, |logit| logit - penalty);
+    }
+    if params.ignore_end {
+        for token in context.ends {
+            change(logits, *token, |_| f32::NEG_INFINITY);
+        }
+    }
+}
+
+fn change(logits: &mut [f32], token: Token, to: impl Fn(f32) -> f32) {
+    if let Some(logit) = logits.get_mut(token as usize) {
+        *logit = to(*logit);
+    }
+}

@@ -1,0 +1,148 @@
+//! PURE. The tokens that may be drawn: what top_k, typical_p, top_p and min_p leave.
+//!
+//! typical_p: Meister et al., "Locally Typical Sampling" (2022).
+//! top_p: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
+//! min_p: Nguyen et al., "Turning Up the Heat" (2024).
+
+use super::vector::{Weights, exp_differences};
+use crate::types::request::{Sampling, Token};
+
+/// A token this much less likely than the likeliest, as a difference of logits at
+/// temperature 1, is never drawn: all of a vocabulary of 250,000 would not add up to 1e-5.
+const NEGLIGIBLE: f32 = 25.0;
+/// Candidates that are sorted at first for top_p; mostly they suffice.
+const SORTED_FIRST: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    token: Token,
+    logit: f32,
+}
+
+/// Tokens with their logits.
+#[derive(Debug, Default)]
+pub struct Candidates(Vec<Candidate>);
+
+/// Whether any token would be left out.
+pub fn filters(params: &Sampling) -> bool {
+    params.top_k > 0 || params.typical_p < 1.0 || params.top_p < 1.0 || params.min_p > 0.0
+}
+
+impl Candidates {
+    /// Leaves what all filters leave of the vocabulary. `max` is the largest logit, `weights`
+    /// is scratch.
+    pub fn keep(&mut self, params: &Sampling, logits: &[f32], max: f32, weights: &mut Weights) {
+        let typical = params.typical_p < 1.0;
+        // min_p comes last: the filters before it weigh what it would leave out. It is a limit
+        // of logits that keeps the likeliest, so it may come first, where there is less to sort
+        // then, if nothing before it drops the likeliest or adds up the candidates alone.
+        let whole = params.top_k == 0 && !typical;
+        let first = whole || (!typical && params.top_p >= 1.0);
+        self.collect(logits, max, if first { params.min_p } else { 0.0 }, params.temperature);
+        self.keep_top_k(params.top_k as usize);
+        if typical {
+            self.keep_typical(f64::from(params.typical_p), max);
+        }
+        if params.top_p < 1.0 {
+            let all = match whole {
+                true => {
+                    exp_differences(logits, max, 1.0, &mut weights.values);
+                    weights.sum()
+                }
+                false => self.0.iter().map(|c| weight(c, max)).sum(),
+            };
+            self.keep_top_p(f64::from(params.top_p) * all, max);
+        }
+        if !first && params.min_p > 0.0 {
+            let likeliest = self.0.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
+            let least = likeliest + params.min_p.ln();
+            self.0.retain(|c| c.logit >= least);
+        }
+    }
+
+    /// The weights of the candidates at a temperature.
+    pub fn weigh(&self, temperature: f32, max: f32, weights: &mut Vec<f32>) {
+        weights.clear();
+        weights.extend(self.0.iter().map(|c| ((c.logit - max) / temperature).exp()));
+    }
+
+    /// The token at a place.
+    pub fn token(&self, place: usize) -> Option<Token> {
+        self.0.get(place).map(|c| c.token)
+    }
+
+    /// Every token that could be drawn.
+    fn collect(&mut self, logits: &[f32], max: f32, min_p: f32, temperature: f32) {
+        let negligible = NEGLIGIBLE * temperature.max(1.0);
+        let min_p = if min_p > 0.0 { -min_p.ln() } else { f32::INFINITY };
+        let least = max - negligible.min(min_p).max(0.0);
+        let all = logits.iter().enumerate();
+        let likely = all.filter(|(_, logit)| **logit >= least);
+        self.0.clear();
+        self.0.extend(likely.map(|(i, logit)| Candidate { token: i as Token, logit: *logit }));
+    }
+
+    fn keep_top_k(&mut self, k: usize) {
+        if k > 0 && k < self.0.len() {
+            self.0.select_nth_unstable_by(k - 1, by_logit);
+            self.0.truncate(k);
+        }
+    }
+
+    /// The fewest candidates that have `share` of the probability, those first whose
+    /// surprise is nearest to the expected one.
+    fn keep_typical(&mut self, share: f64, max: f32) {
+        let all: f64 = self.0.iter().map(|c| weight(c, max)).sum();
+        let surprise = |c: &Candidate| all.ln() - f64::from(c.logit - max);
+        let expected: f64 = self.0.iter().map(|c| weight(c, max) / all * surprise(c)).sum();
+        let distance = |c: &Candidate| (surprise(c) - expected).abs();
+        self.0.sort_unstable_by(|a, b| {
+            distance(a).total_cmp(&distance(b)).then(a.token.cmp(&b.token))
+        });
+        let mut sum = 0.0;
+        let enough = self.0.iter().position(|c| {
+            sum += weight(c, max);
+            sum > share * all
+        });
+        self.0.truncate(enough.map_or(self.0.len(), |i| i + 1));
+    }
+
+    /// The fewest candidates, likeliest first, whose weights add up to `enough`.
+    fn keep_top_p(&mut self, enough: f64, max: f32) {
+        let mut sorted = SORTED_FIRST;
+        loop {
+            let part = sorted.min(self.0.len());
+            if part < self.0.len() {
+                self.0.select_nth_unstable_by(part, by_logit);
+            }
+            self.0[..part].sort_unstable_by(by_logit);
+            let mut sum = 0.0;
+            let last = self.0[..part].iter().position(|c| {
+                sum += weight(c, max);
+                sum >= enough
+            });
+            if last.is_some() || part == self.0.len() {
+                return self.0.truncate(last.map_or(part, |i| i + 1));
+            }
+            sorted *= 8;
+        }
+    }
+}
+
+fn weight(candidate: &Candidate, max: f32) -> f64 {
+    f64::from((candidate.logit - max).exp())
+}
+
+/// Likeliest first; equals by token, so that the order never depends on the sort.
+fn by_logit(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
+}
+
+#[cfg(test)]
+impl Candidates {
+    /// The tokens, likeliest first.
+    pub fn sorted(&mut self) -> Vec<Token> {
+        self.0.sort_unstable_by(by_logit);
+        self.0.iter().map(|c| c.token).collect()
+    }
+}

@@ -1,0 +1,424 @@
+//! One request in a slot: its tokens, its sampler, its text.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::scheduler::sampler::{Context, Sampler, Scratch};
+use crate::text::grammar::Grammar;
+use crate::text::stop::StopMatcher;
+use crate::text::utf8::Utf8;
+use crate::types::model::TrackId;
+use crate::types::request::{
+    Event, Failure, FinishReason, LikelyToken, Options, RequestId, Shown, Tenant, Token,
+    TokenLogprob,
+};
+
+mod held;
+
+use held::HeldLogprobs;
+
+/// Set by the caller, read by the engine: the request is no longer wanted.
+#[derive(Debug, Clone, Default)]
+pub struct CancelFlag(Arc<AtomicBool>);
+
+impl CancelFlag {
+    /// Marks the request as unwanted.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A request that is ready to run: it is tokens, and they fit.
+#[derive(Debug)]
+pub struct Job {
+    /// The caller's id.
+    pub id: RequestId,
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// The prompt, at least one token and fewer than the context holds, and after it what the
+    /// answer began with elsewhere.
+    pub tokens: Vec<Token>,
+    /// How many of these are the answer's.
+    pub said: usize,
+    /// How, and until when.
+    pub options: Options,
+    /// Control tokens whose text is part of the answer's text.
+    pub visible: Vec<Token>,
+    /// Whether the prompt ends inside of the assistant's thoughts.
+    pub thinking: bool,
+    /// What the answer must look like.
+    pub form: Option<Form>,
+    /// Whether it is still wanted.
+    pub cancel: CancelFlag,
+}
+
+/// What an answer must look like.
+#[derive(Debug)]
+pub struct Form {
+    /// The tokens that may come next.
+    pub grammar: Grammar,
+    /// What it is called where it cannot be gone on with: by what the request asked for.
+    pub refusal: fn(String) -> Failure,
+}
+
+impl Form {
+    /// The same for another answer: see [`Grammar::separate`].
+    pub fn separate(&self) -> Self {
+        Self { grammar: self.grammar.separate(), refusal: self.refusal }
+    }
+}
+
+/// A token that was sampled.
+#[derive(Debug)]
+pub struct Sampled<'a> {
+    /// Which.
+    pub token: Token,
+    /// Its text.
+    pub piece: &'a [u8],
+    /// Whether it ends the answer.
+    pub is_end: bool,
+    /// How likely it was, where that is wanted.
+    pub logprob: Option<TokenLogprob>,
+}
+
+/// What a new token did to a sequence.
+#[derive(Debug, PartialEq)]
+pub struct Advance {
+    /// What can be shown now.
+    pub shown: Option<Shown>,
+    /// Set when the answer is complete.
+    pub finished: Option<FinishReason>,
+}
+
+/// What an answer that goes on has said elsewhere.
+#[derive(Debug, Default, PartialEq)]
+pub struct Replay {
+    /// In the pieces in which it was shown there.
+    pub shown: Vec<Shown>,
+    /// Set when it was complete.
+    pub finished: Option<FinishReason>,
+}
+
+/// Another sequence that is about to compute what this one begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leader {
+    /// Which: its order of arrival.
+    pub arrival: u64,
+    /// How many tokens both have in common.
+    pub tokens: u32,
+}
+
+/// A job in a slot.
+#[derive(Debug)]
+pub struct Sequence {
+    /// The caller's id.
+    pub id: RequestId,
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// Its sequence in the context.
+    pub track: TrackId,
+    /// Tokens of the prompt that were found in the cache.
+    pub cached_tokens: u32,
+    /// Whom it waits for.
+    pub leader: Option<Leader>,
+    /// Whether its prompt ends inside of the assistant's thoughts.
+    pub thinking: bool,
+    /// Steps in which its prefill was passed over.
+    pub passed_over: u32,
+    /// Whether it is still wanted.
+    pub cancel: CancelFlag,
+    /// Order of arrival.
+    pub arrival: u64,
+    tokens: Vec<Token>,
+    prompt_tokens: u32,
+    /// Tokens that it had when it came.
+    brought: u32,
+    /// Tokens that were told, the prompt's included.
+    told: usize,
+    decoded: u32,
+    tokens_max: u32,
+    /// How many of the likeliest tokens are to be told.
+    logprobs: Option<u32>,
+    visible: Vec<Token>,
+    form: Option<Form>,
+    sampler: Sampler,
+    utf8: Utf8,
+    stop: StopMatcher,
+    held: HeldLogprobs,
+}
+
+impl Sequence {
+    /// Puts a job into a context of `context_tokens`.
+    pub fn new(job: Job, arrival: u64, context_tokens: u32) -> Self {
+        let prompt_tokens = job.tokens.len().saturating_sub(job.said) as u32;
+        debug_assert!(prompt_tokens > 0 && prompt_tokens < context_tokens);
+        let room = context_tokens.saturating_sub(prompt_tokens);
+        let Options { sampling, max_tokens, stop, logprobs } = job.options;
+        Self {
+            id: job.id,
+            tenant: job.tenant,
+            track: 0,
+            cached_tokens: 0,
+            leader: None,
+            thinking: job.thinking,
+            passed_over: 0,
+            cancel: job.cancel,
+            arrival,
+            brought: job.tokens.len() as u32,
+            told: prompt_tokens as usize,
+            tokens: job.tokens,
+            prompt_tokens,
+            decoded: 0,
+            tokens_max: prompt_tokens + max_tokens.unwrap_or(u32::MAX).min(room),
+            logprobs,
+            visible: job.visible,
+            form: job.form,
+            sampler: Sampler::new(sampling),
+            utf8: Utf8::default(),
+            stop: StopMatcher::new(stop),
+            held: HeldLogprobs::default(),
+        }
+    }
+
+    /// Tokens known but not decoded yet.
+    pub fn undecoded(&self) -> &[Token] {
+        &self.tokens[self.decoded as usize..]
+    }
+
+    /// Position of the first token that is not decoded yet.
+    pub fn position(&self) -> u32 {
+        self.decoded
+    }
+
+    /// Every token that is known.
+    pub fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// Starts, or goes on, in `track`, which holds the first `tokens` tokens already.
+    pub fn begin(&mut self, track: TrackId, tokens: u32) {
+        self.track = track;
+        self.decoded = tokens;
+        if self.tokens.len() as u32 == self.brought {
+            self.cached_tokens = tokens.min(self.prompt_tokens);
+        }
+    }
+
+    /// Gives up its cells: everything is to be decoded again.
+    pub fn park(&mut self) {
+        self.decoded = 0;
+        self.leader = None;
+    }
+
+    /// Whether its answer has begun and only the next token is missing.
+    pub fn is_reading(&self) -> bool {
+        self.completion_tokens() > 0 && self.undecoded().len() == 1
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt_tokens(&self) -> u32 {
+        self.prompt_tokens
+    }
+
+    /// Tokens generated so far.
+    pub fn completion_tokens(&self) -> u32 {
+        self.tokens.len() as u32 - self.prompt_tokens
+    }
+
+    /// Notes that `rows` more tokens are decoded.
+    pub fn mark_decoded(&mut self, rows: u32) {
+        self.decoded += rows;
+        debug_assert!(self.decoded as usize <= self.tokens.len());
+    }
+
+    /// How many of the likeliest tokens are to be told with each token of the answer.
+    pub fn logprobs(&self) -> Option<u32> {
+        self.logprobs
+    }
+
+    /// Whether the text of a control token is part of the answer's.
+    pub fn shows(&self, control: Token) -> bool {
+        self.visible.contains(&control)
+    }
+
+    /// Chooses the next token from the logits after the last one; `ends` are the tokens
+    /// that end an answer.
+    ///
+    /// # Errors
+    /// The grammar cannot go on; the answer ends here.
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        ends: &[Token],
+        scratch: &mut Scratch,
+    ) -> Result<Token, Failure> {
+        let context = Context { tokens: &self.tokens, ends };
+        let Some(Form { grammar, refusal }) = &mut self.form else {
+            return Ok(self.sampler.sample(logits, context, None, scratch));
+        };
+        let mut masked = Ok(());
+        let mut forbid = |logits: &mut [f32]| masked = grammar.mask(logits);
+        let token = self.sampler.sample(logits, context, Some(&mut forbid), scratch);
+        let accepted = masked.and_then(|()| grammar.accept(token));
+        accepted.map(|()| token).map_err(|error| refusal(error.to_string()))
+    }
+
+    /// Repeats what its tokens did to grammar, sampler and text when they were sampled elsewhere;
+    /// to be called once, before anything is sampled. `write` writes a token's text, that of a
+    /// control token only if it is told to; `ends` are the tokens that end an answer.
+    ///
+    /// # Errors
+    /// The grammar does not allow a token: this is not the model that sampled it.
+    pub fn replay(
+        &mut self,
+        ends: &[Token],
+        write: impl Fn(Token, bool, &mut Vec<u8>),
+    ) -> Result<Replay, Failure> {
+        let said = self.tokens.split_off(self.prompt_tokens as usize);
+        let (mut replay, mut piece) = (Replay::default(), Vec::new());
+        for token in said {
+            if let Some(form) = &mut self.form {
+                form.grammar.accept(token).map_err(|_| Failure::ResumeMismatch)?;
+            }
+            self.sampler.skip();
+            piece.clear();
+            write(token, self.shows(token), &mut piece);
+            let is_end = ends.contains(&token);
+            // It was told with its token; only its place counts now.
+            let chosen = || LikelyToken { token, bytes: Vec::new(), logprob: 0.0 };
+            let likeliest = Vec::new();
+            let logprob = self.logprobs.map(|_| TokenLogprob { chosen: chosen(), likeliest });
+            let advance = self.advance(Sampled { token, piece: &piece, is_end, logprob });
+            replay.shown.extend(advance.shown);
+            replay.finished = advance.finished;
+            if advance.finished.is_some() {
+                break;
+            }
+        }
+        Ok(replay)
+    }
+
+    /// The last event of an answer that is complete.
+    pub fn finish(&self, reason: FinishReason) -> Event {
+        Event::Finished {
+            reason,
+            completion_tokens: self.completion_tokens(),
+            cached_tokens: self.cached_tokens,
+            tokens: self.tokens[self.told..].to_vec(),
+        }
+    }
+
+    /// Appends a sampled token.
+    pub fn advance(&mut self, sampled: Sampled<'_>) -> Advance {
+        self.tokens.push(sampled.token);
+        self.sampler.accept(sampled.token);
+        let (mut whole, mut text) = (String::new(), String::new());
+        if sampled.is_end {
+            self.utf8.finish(&mut whole);
+        } else {
+            // A character that the length cuts in two is left out: nothing was wrong with it.
+            self.utf8.push(sampled.piece, &mut whole);
+            self.held.push(sampled.piece.len(), sampled.logprob);
+        }
+        let full = self.tokens.len() as u32 >= self.tokens_max;
+        let stopped = self.stop.push(&whole, &mut text);
+        if (sampled.is_end || full) && !stopped {
+            self.stop.finish(&mut text);
+        }
+        let finished = match (sampled.is_end || stopped, full) {
+            (true, _) => Some(FinishReason::Stop),
+            (false, true) => Some(FinishReason::Length),
+            (false, false) => None,
+        };
+        let logprobs = self.held.release(text.len(), finished.is_some() && !stopped);
+        let is_shown = !text.is_empty() || !logprobs.is_empty();
+        Advance { shown: is_shown.then(|| self.show(text, logprobs)), finished }
+    }
+
+    fn show(&mut self, text: String, logprobs: Vec<TokenLogprob>) -> Shown {
+        let told = self.tokens.len() - self.held.len();
+        let tokens = self.tokens[self.told..told].to_vec();
+        self.told = told;
+        Shown { text, logprobs, tokens }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sequence(max_tokens: Option<u32>, stop: &[&str]) -> Sequence {
+        let job = Job {
+            id: 1,
+            tenant: Tenant(0),
+            tokens: vec![1, 2],
+            said: 0,
+            options: Options {
+                max_tokens,
+                stop: stop.iter().map(|s| s.to_string()).collect(),
+                ..Options::GREEDY
+            },
+            visible: Vec::new(),
+            form: None,
+            thinking: false,
+            cancel: CancelFlag::default(),
+        };
+        Sequence::new(job, 0, 8)
+    }
+
+    fn sampled(piece: &[u8], is_end: bool) -> Sampled<'_> {
+        Sampled { token: 9, piece, is_end, logprob: None }
+    }
+
+    fn advance(sequence: &mut Sequence, piece: &[u8]) -> (String, Option<FinishReason>) {
+        let a = sequence.advance(sampled(piece, false));
+        (a.shown.unwrap_or_default().text, a.finished)
+    }
+
+    #[test]
+    fn max_tokens_and_the_context_end_with_length() {
+        let mut s = sequence(Some(2), &[]);
+        assert_eq!(advance(&mut s, b"a"), ("a".into(), None));
+        assert_eq!(advance(&mut s, b"b"), ("b".into(), Some(FinishReason::Length)));
+        let mut s = sequence(None, &[]);
+        let ends: Vec<_> = (0..6).map(|_| advance(&mut s, b"x").1).collect();
+        assert_eq!(ends.iter().filter(|e| e.is_some()).count(), 1);
+        assert_eq!(ends[5], Some(FinishReason::Length));
+    }
+
+    #[test]
+    fn a_stop_string_wins_over_the_length_and_is_not_shown() {
+        let mut s = sequence(Some(2), &["b"]);
+        advance(&mut s, b"a");
+        assert_eq!(advance(&mut s, b"b"), (String::new(), Some(FinishReason::Stop)));
+    }
+
+    #[test]
+    fn what_was_held_back_is_shown_at_the_end() {
+        let mut s = sequence(Some(3), &["bcd"]);
+        assert_eq!(advance(&mut s, b"ab"), ("a".into(), None));
+        assert_eq!(advance(&mut s, b"c"), (String::new(), None));
+        assert_eq!(advance(&mut s, b""), ("bc".into(), Some(FinishReason::Length)));
+    }
+
+    #[test]
+    fn half_a_character_is_left_out_at_the_length_and_replaced_at_the_models_end() {
+        let mut s = sequence(Some(2), &[]);
+        assert_eq!(advance(&mut s, b"a\xe3"), ("a".into(), None));
+        assert_eq!(advance(&mut s, b"\x81"), (String::new(), Some(FinishReason::Length)));
+        let mut s = sequence(None, &[]);
+        advance(&mut s, b"a\xe3");
+        assert_eq!(s.advance(sampled(b"<end>", true)).shown.unwrap().text, "\u{fffd}");
+    }
+
+    #[test]
+    fn an_ending_token_has_no_text() {
+        let end = sequence(None, &[]).advance(sampled(b"<end>", true));
+        assert_eq!(end, Advance { shown: None, finished: Some(FinishReason::Stop) });
+    }
+}

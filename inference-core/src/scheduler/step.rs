@@ -1,0 +1,301 @@
+//! The engine's step: commands -> plan -> decode -> sample -> emit.
+//!
+//! [`Engine`] owns the model, the book of its cells and every sequence. It is driven from
+//! one thread ([`crate::scheduler::engine_thread`]) or from a test; time is an argument, events
+//! go to a callback. Who gets a slot is in [`admission`].
+
+use std::time::Duration;
+
+use crate::scheduler::engine_thread::Emit;
+use crate::scheduler::engine_thread::Steps;
+use crate::scheduler::kv_pool::KvPool;
+use crate::scheduler::pace::{Pace, smooth};
+use crate::scheduler::planning::{self, Limits, Share, Waiting};
+use crate::scheduler::queue::FairQueue;
+use crate::scheduler::sampler::Scratch;
+use crate::scheduler::sampler::logprobs::{Logprob, logprobs};
+use crate::scheduler::sequence::{CancelFlag, Job, Sampled, Sequence};
+use crate::types::model::TrackId;
+use crate::types::model::{Decoded, Model, Row, Shape, Slot};
+use crate::types::request::{EngineStats, Event, Failure, LikelyToken, TokenLogprob};
+
+mod admission;
+#[cfg(test)]
+mod tests;
+
+/// Sequences on a model. See the module.
+#[derive(Debug)]
+pub struct Engine<M> {
+    model: M,
+    shape: Shape,
+    pool: KvPool,
+    pace: Pace,
+    queue: FairQueue<Job>,
+    /// The head of the line, while there are no cells for it.
+    next: Option<Job>,
+    /// Sequences that gave up their cells and go on when there are some.
+    parked: Vec<Sequence>,
+    slots: Vec<Option<Sequence>>,
+    arrivals: u64,
+    stats: EngineStats,
+    /// Kept between steps, so that a step allocates little.
+    rows: Vec<Row>,
+    piece: Vec<u8>,
+    scratch: Scratch,
+    removed: Vec<TrackId>,
+}
+
+impl<M: Model> Engine<M> {
+    /// An engine on `model` with at most `queue_max` requests waiting for a slot.
+    pub fn new(model: M, queue_max: usize) -> Self {
+        let shape = model.shape();
+        Self {
+            model,
+            shape,
+            pool: KvPool::new(shape.cells, shape.tracks, shape.shares_prefixes),
+            pace: Pace::new(shape.slots),
+            queue: FairQueue::new(queue_max),
+            next: None,
+            parked: Vec::new(),
+            slots: (0..shape.slots).map(|_| None).collect(),
+            arrivals: 0,
+            stats: EngineStats { slots: shape.slots, ..EngineStats::default() },
+            rows: Vec::new(),
+            piece: Vec::new(),
+            scratch: Scratch::default(),
+            removed: Vec::new(),
+        }
+    }
+
+    /// What it steps.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    fn plan(&mut self) -> Vec<Share> {
+        let waiting: Vec<Waiting> = self.slots.iter().enumerate().filter_map(view).collect();
+        let readers = waiting.iter().filter(|w| w.decoding).count() as u32;
+        let cells = self.pool.cells();
+        let limits = Limits {
+            batch_rows: self.shape.batch_rows,
+            prefill_rows: self.pace.prefill_rows(readers, self.shape.batch_rows),
+            cells: cells.free + cells.cached,
+        };
+        let shares = planning::plan(&waiting, limits);
+        for sequence in self.slots.iter_mut().flatten() {
+            sequence.passed_over = sequence.passed_over.saturating_add(1);
+        }
+        for share in &shares {
+            if let Some(sequence) = &mut self.slots[share.slot as usize] {
+                sequence.passed_over = 0;
+            }
+        }
+        shares
+    }
+
+    fn collect_rows(&mut self, shares: &[Share]) {
+        self.rows.clear();
+        for share in shares {
+            let Some(sequence) = &self.slots[share.slot as usize] else { continue };
+            let tokens = sequence.undecoded();
+            let last = tokens.len() - 1;
+            for (i, token) in tokens.iter().take(share.rows as usize).enumerate() {
+                self.rows.push(Row {
+                    track: sequence.track,
+                    position: sequence.position() + i as u32,
+                    token: *token,
+                    logits: i == last,
+                });
+            }
+        }
+        debug_assert!(self.rows.len() <= self.shape.batch_rows as usize);
+    }
+
+    /// Evicts kept tracks until so many cells are free.
+    fn evict_for(&mut self, cells: u32) {
+        while self.pool.cells().free < cells
+            && let Some(track) = self.pool.evict()
+        {
+            self.stats.evictions += 1;
+            self.model.clear(track);
+        }
+    }
+
+    fn sample_all(&mut self, shares: &[Share], emit: Emit<'_>) {
+        let mut row = 0;
+        for share in shares {
+            row += share.rows as usize;
+            let Some(sequence) = &mut self.slots[share.slot as usize] else { continue };
+            self.pool.append(sequence.track, &sequence.undecoded()[..share.rows as usize]);
+            sequence.mark_decoded(share.rows);
+            // A reader that left during the decode gets no further token.
+            if sequence.undecoded().is_empty() && !sequence.cancel.is_set() {
+                self.sample(share.slot, row - 1, emit);
+            }
+        }
+    }
+
+    /// Chooses the next token of the sequence in a slot by the logits of a row.
+    fn sample(&mut self, slot: Slot, row: usize, emit: Emit<'_>) {
+        let Some(sequence) = &mut self.slots[slot as usize] else { return };
+        let logits = self.model.logits(row);
+        let token = match sequence.sample(logits, self.model.ends(), &mut self.scratch) {
+            Ok(token) => token,
+            Err(failure) => {
+                emit(sequence.id, Event::Failed(failure));
+                return self.free(slot);
+            }
+        };
+        self.stats.generated_tokens += 1;
+        let logprob = sequence.logprobs().map(|count| {
+            let (chosen, likeliest) = logprobs(logits, token, count, &mut self.scratch);
+            let tell = |(token, logprob): Logprob| {
+                let mut bytes = Vec::new();
+                self.model.piece(token, true, &mut bytes);
+                LikelyToken { token, bytes, logprob }
+            };
+            let likeliest = likeliest.into_iter().map(tell).collect();
+            TokenLogprob { chosen: tell(chosen), likeliest }
+        });
+        self.piece.clear();
+        self.model.piece(token, sequence.shows(token), &mut self.piece);
+        let is_end = self.model.ends().contains(&token);
+        let sampled = Sampled { token, piece: &self.piece, is_end, logprob };
+        let advance = sequence.advance(sampled);
+        if let Some(shown) = advance.shown {
+            emit(sequence.id, Event::Text(shown));
+        }
+        if let Some(reason) = advance.finished {
+            self.stats.cached_tokens += u64::from(sequence.cached_tokens);
+            emit(sequence.id, sequence.finish(reason));
+            self.free(slot);
+        }
+    }
+
+    /// A batch that failed takes its sequences with it; everybody else goes on.
+    fn fail(&mut self, shares: &[Share], why: &str, emit: Emit<'_>) {
+        for share in shares {
+            if let Some(sequence) = self.slots[share.slot as usize].take() {
+                emit(sequence.id, Event::Failed(Failure::Decode(why.to_string())));
+                // What the context holds of it now is not known.
+                self.pool.discard(sequence.track);
+                self.model.clear(sequence.track);
+            }
+        }
+    }
+
+    /// Ends the sequence in a slot; what it computed is kept for prompts that begin alike.
+    fn free(&mut self, slot: Slot) {
+        if let Some(sequence) = self.slots[slot as usize].take() {
+            self.close(sequence.track);
+        }
+    }
+
+    fn close(&mut self, track: TrackId) {
+        self.pool.close(track, &mut self.removed);
+        for track in self.removed.drain(..) {
+            self.model.clear(track);
+        }
+    }
+
+    fn learn(&mut self, shares: &[Share], spent: Duration) {
+        let is_reader = |share: &&Share| {
+            self.slots[share.slot as usize].as_ref().is_some_and(Sequence::is_reading)
+        };
+        let readers = shares.iter().filter(is_reader).count() as u32;
+        let prefilled = self.rows.len() as u32 - readers;
+        self.stats.prompt_tokens += u64::from(prefilled);
+        let seconds = spent.as_secs_f32();
+        if seconds <= 0.0 {
+            return;
+        }
+        let reading = match prefilled {
+            0 => seconds,
+            _ => self.pace.reading_seconds(readers).min(seconds),
+        };
+        self.stats.decode_seconds += f64::from(reading);
+        self.stats.prefill_seconds += f64::from(seconds - reading);
+        self.pace.observe(readers, prefilled, seconds);
+        // Only steps of one kind measure that kind.
+        match (readers, prefilled) {
+            (n, 0) => smooth(&mut self.stats.decode_tokens_per_second, n as f32 / seconds),
+            (0, n) => smooth(&mut self.stats.prefill_tokens_per_second, n as f32 / seconds),
+            _ => {}
+        }
+    }
+}
+
+impl<M: Model> Steps for Engine<M> {
+    type Job = Job;
+
+    fn submit(&mut self, job: Job, emit: Emit<'_>) {
+        let tokens = job.tokens.len() as u32;
+        if let Err(job) = self.queue.push(job.tenant, tokens, job) {
+            emit(job.id, Event::Failed(Failure::QueueFull));
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+            && self.next.is_none()
+            && self.parked.is_empty()
+            && self.slots.iter().all(Option::is_none)
+    }
+
+    fn stats(&self) -> EngineStats {
+        let cells = self.pool.cells();
+        EngineStats {
+            slots_busy: self.slots.iter().flatten().count() as u32,
+            queued: self.queue.len() as u32 + u32::from(self.next.is_some()),
+            parked: self.parked.len() as u32,
+            cells: self.shape.cells,
+            cells_in_use: cells.in_use,
+            cells_cached: cells.cached,
+            ..self.stats
+        }
+    }
+
+    fn step(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>) {
+        self.drop_cancelled(emit);
+        self.fill_slots(emit);
+        self.follow_leaders();
+        self.make_room();
+        let shares = self.plan();
+        if shares.is_empty() {
+            return;
+        }
+        self.collect_rows(&shares);
+        self.evict_for(self.rows.len() as u32);
+        let begun = clock();
+        let flags: Vec<&CancelFlag> =
+            shares.iter().flat_map(|s| &self.slots[s.slot as usize]).map(|s| &s.cancel).collect();
+        // One that still wants its rows is not held up for those that left.
+        let is_unwanted = || flags.iter().all(|flag| flag.is_set());
+        let decoded = self.model.decode(&self.rows, &is_unwanted);
+        let spent = clock().saturating_sub(begun);
+        self.stats.steps += 1;
+        self.stats.slot_steps += shares.len() as u64;
+        match decoded {
+            Ok(Decoded::Whole) => {
+                self.learn(&shares, spent);
+                self.sample_all(&shares, emit);
+            }
+            // Nothing of it is in the book. What its sequences had before is kept or freed as
+            // for all that are canceled.
+            Ok(Decoded::Stopped) => self.drop_cancelled(emit),
+            Err(error) => self.fail(&shares, &error.0, emit),
+        }
+    }
+}
+
+/// What the scheduler sees of a slot; nothing while its prefix is being computed elsewhere.
+fn view((slot, entry): (usize, &Option<Sequence>)) -> Option<Waiting> {
+    let sequence = entry.as_ref().filter(|s| s.leader.is_none())?;
+    Some(Waiting {
+        slot: slot as Slot,
+        rows: sequence.undecoded().len() as u32,
+        decoding: sequence.is_reading(),
+        passed_over: sequence.passed_over,
+        arrival: sequence.arrival,
+    })
+}

@@ -1,0 +1,214 @@
+//! Who gets a slot and cells, who waits for a prefix that another one computes, and who
+//! gives up its cells when there are too few.
+
+use super::Engine;
+use crate::scheduler::engine_thread::Emit;
+use crate::scheduler::kv_pool::common;
+use crate::scheduler::sequence::{Job, Leader, Replay, Sequence};
+use crate::types::model::Model;
+use crate::types::request::{Event, Tenant, Token};
+
+/// Cells that a sequence should find for its answer when it gets a slot: a part of the
+/// context, and no more than this.
+const RESERVE_PART: u32 = 16;
+const RESERVE_CELLS_MAX: u32 = 64;
+/// A prefix shorter than this is computed again rather than waited for.
+const LEAD_TOKENS_MIN: usize = 16;
+
+impl<M: Model> Engine<M> {
+    pub(super) fn drop_cancelled(&mut self, emit: Emit<'_>) {
+        let mut wanted = |job: &Job| {
+            let wanted = !job.cancel.is_set();
+            if !wanted {
+                emit(job.id, Event::Cancelled);
+            }
+            wanted
+        };
+        self.queue.retain(&mut wanted);
+        self.next = self.next.take().filter(&mut wanted);
+        self.parked.retain(|sequence| {
+            let wanted = !sequence.cancel.is_set();
+            if !wanted {
+                emit(sequence.id, Event::Cancelled);
+            }
+            wanted
+        });
+        for slot in 0..self.shape.slots {
+            if let Some(sequence) = &self.slots[slot as usize]
+                && sequence.cancel.is_set()
+            {
+                emit(sequence.id, Event::Cancelled);
+                self.free(slot);
+            }
+        }
+    }
+
+    /// Gives free slots to parked sequences, oldest first, and then to new requests, as
+    /// far as there are cells.
+    pub(super) fn fill_slots(&mut self, emit: Emit<'_>) {
+        while let Some(slot) = self.slots.iter().position(Option::is_none) {
+            let oldest = (0..self.parked.len()).min_by_key(|i| self.parked[*i].arrival);
+            let mut sequence = match oldest {
+                Some(i) if self.has_cells_for(self.parked[i].tenant, self.parked[i].tokens()) => {
+                    self.parked.swap_remove(i)
+                }
+                Some(i) => {
+                    let waiting = &self.parked[i];
+                    return self.pool.hold(waiting.tenant, waiting.tokens());
+                }
+                None => match self.next_job(emit) {
+                    Some(sequence) => sequence,
+                    None => return,
+                },
+            };
+            match self.begin(&mut sequence) {
+                true => self.slots[slot] = Some(sequence),
+                false => return self.parked.push(sequence),
+            }
+        }
+    }
+
+    fn next_job(&mut self, emit: Emit<'_>) -> Option<Sequence> {
+        loop {
+            let job = self.next.take().or_else(|| self.queue.pop())?;
+            if !self.has_cells_for(job.tenant, &job.tokens) {
+                self.pool.hold(job.tenant, &job.tokens);
+                self.next = Some(job);
+                return None;
+            }
+            self.arrivals += 1;
+            let sequence = Sequence::new(job, self.arrivals, self.shape.context_tokens);
+            let prompt_tokens = sequence.prompt_tokens();
+            emit(sequence.id, Event::Started { prompt_tokens, thinking: sequence.thinking });
+            if let Some(sequence) = self.replay(sequence, emit) {
+                return Some(sequence);
+            }
+        }
+    }
+
+    /// Repeats what an answer said elsewhere; nothing is left of one that was complete.
+    fn replay(&self, mut sequence: Sequence, emit: Emit<'_>) -> Option<Sequence> {
+        let write = |token, control, out: &mut Vec<u8>| self.model.piece(token, control, out);
+        let replayed = sequence.replay(self.model.ends(), write);
+        let Replay { shown, finished } = match replayed {
+            Ok(replay) => replay,
+            Err(failure) => {
+                emit(sequence.id, Event::Failed(failure));
+                return None;
+            }
+        };
+        if !shown.is_empty() {
+            emit(sequence.id, Event::Replayed(shown));
+        }
+        match finished {
+            Some(reason) => emit(sequence.id, sequence.finish(reason)),
+            None => return Some(sequence),
+        }
+        None
+    }
+
+    /// Whether a sequence would find cells, and everybody else still some for a while.
+    /// An empty context always has enough.
+    fn has_cells_for(&self, tenant: Tenant, tokens: &[Token]) -> bool {
+        let live = self.slots.iter().flatten();
+        let promised: u32 = live.clone().map(|s| s.undecoded().len() as u32).sum();
+        let count = live.count() as u32 + 1;
+        let found = self.pool.matching(tenant, tokens) - self.pool.matching_cached(tenant, tokens);
+        let wanted = tokens.len() as u32 - found;
+        let reserve = (self.shape.context_tokens / RESERVE_PART).min(RESERVE_CELLS_MAX);
+        let cells = self.pool.cells();
+        count == 1 || wanted + promised + count * reserve <= cells.free + cells.cached
+    }
+
+    /// Gives a sequence its track, with what others computed of its tokens already, and
+    /// looks for one that is about to compute more of them. False: there is no track.
+    fn begin(&mut self, sequence: &mut Sequence) -> bool {
+        let opened = self.open_track(sequence);
+        sequence.leader = self.leader_of(sequence).filter(|_| opened);
+        opened
+    }
+
+    /// The live sequence that will compute the most of what this one begins with.
+    fn leader_of(&self, sequence: &Sequence) -> Option<Leader> {
+        if !self.shape.shares_prefixes {
+            return None;
+        }
+        let wanted = &sequence.tokens()[..sequence.tokens().len() - 1];
+        let worthwhile = sequence.position() as usize + LEAD_TOKENS_MIN;
+        let lead = |other: &Sequence| {
+            let same = common(other.tokens(), wanted);
+            let leads = other.tenant == sequence.tenant
+                && same >= worthwhile
+                && (other.position() as usize) < same;
+            leads.then_some(Leader { arrival: other.arrival, tokens: same as u32 })
+        };
+        self.slots.iter().flatten().filter_map(lead).max_by_key(|leader| leader.tokens)
+    }
+
+    /// False: every track is live, which cannot be as long as there are as many as slots.
+    fn open_track(&mut self, sequence: &mut Sequence) -> bool {
+        let Some(opened) = self.pool.open(sequence.tenant, sequence.tokens()) else { return false };
+        if let Some(evicted) = opened.evicted {
+            self.stats.evictions += 1;
+            self.model.clear(evicted);
+        }
+        let mut tokens = 0;
+        if let Some((from, shared)) = opened.shared {
+            match from == opened.track {
+                true => self.model.truncate(from, shared),
+                false => self.model.share(from, opened.track, shared),
+            }
+            tokens = shared;
+        }
+        sequence.begin(opened.track, tokens);
+        true
+    }
+
+    /// Lets those go on whose leader has computed what they share, or is gone.
+    pub(super) fn follow_leaders(&mut self) {
+        for slot in 0..self.slots.len() {
+            let Some(sequence) = &self.slots[slot] else { continue };
+            let Some(leader) = sequence.leader else { continue };
+            let still_ahead =
+                self.slots.iter().flatten().any(|other| {
+                    other.arrival == leader.arrival && other.position() < leader.tokens
+                });
+            if still_ahead {
+                continue;
+            }
+            let Some(mut sequence) = self.slots[slot].take() else { continue };
+            sequence.leader = None;
+            if self.pool.matching(sequence.tenant, sequence.tokens()) > sequence.position() {
+                self.pool.discard(sequence.track);
+                self.model.clear(sequence.track);
+                // Its own number was just given back.
+                self.open_track(&mut sequence);
+            }
+            self.slots[slot] = Some(sequence);
+        }
+    }
+
+    /// Parks the youngest until all readers have a cell for their next token, and prefill
+    /// at least one.
+    pub(super) fn make_room(&mut self) {
+        loop {
+            let live = self.slots.iter().flatten();
+            let readers = live.clone().filter(|s| s.is_reading()).count() as u32;
+            let prefilling = live.clone().any(|s| !s.is_reading());
+            let cells = self.pool.cells();
+            if readers + u32::from(prefilling) <= cells.free + cells.cached
+                || live.clone().count() < 2
+            {
+                return;
+            }
+            let youngest = (0..self.slots.len())
+                .filter(|i| self.slots[*i].is_some())
+                .max_by_key(|i| self.slots[*i].as_ref().map(|s| s.arrival));
+            let Some(mut sequence) = youngest.and_then(|i| self.slots[i].take()) else { return };
+            self.close(sequence.track);
+            sequence.park();
+            self.stats.parkings += 1;
+            self.parked.push(sequence);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Answers that go on elsewhere.
+
+use super::*;
+use crate::scheduler::sequence::Form;
+use crate::text::grammar::{Grammars, Piece};
+use crate::types::constraint::Constraint;
+use crate::types::request::{Sampling, Shown};
+
+/// What the engine said of one request.
+#[derive(Debug, Default, PartialEq)]
+struct Said {
+    /// In pieces, with what was replayed.
+    shown: Vec<Shown>,
+    replayed: usize,
+    reason: Option<FinishReason>,
+    completion_tokens: u32,
+    /// The tokens of its end.
+    last: Vec<u32>,
+}
+
+impl Said {
+    fn read(events: &[Event]) -> Self {
+        let mut said = Self::default();
+        for event in events {
+            match event {
+                Event::Started { .. } => assert!(said.shown.is_empty()),
+                Event::Replayed(shown) => {
+                    said.replayed = shown.len();
+                    said.shown.extend(shown.clone());
+                }
+                Event::Text(shown) => said.shown.push(shown.clone()),
+                Event::Finished { reason, completion_tokens, tokens, .. } => {
+                    said.reason = Some(*reason);
+                    said.completion_tokens = *completion_tokens;
+                    said.last.clone_from(tokens);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        said
+    }
+
+    /// The tokens that were told with the first pieces, and with the end.
+    fn tokens(&self, pieces: usize) -> Vec<u32> {
+        let all = self.shown.iter().take(pieces).flat_map(|shown| &shown.tokens);
+        let last = self.last.iter().filter(|_| pieces > self.shown.len());
+        all.chain(last).copied().collect()
+    }
+
+    fn texts(&self) -> Vec<&str> {
+        self.shown.iter().map(|shown| shown.text.as_str()).collect()
+    }
+}
+
+fn answer(prompt: &str, options: &Options, grammar: bool, said: &[u32]) -> Said {
+    let mut bench = Bench::on(FakeModel::new(1, 128, 16));
+    let constraint = Constraint::Regex("[a-z, ]{5,40}".into());
+    let mut tokens = FakeTokenizer.tokenize(prompt, false).unwrap();
+    tokens.extend(said);
+    let job = Job {
+        id: 1,
+        tenant: Tenant(0),
+        tokens,
+        said: said.len(),
+        options: options.clone(),
+        visible: Vec::new(),
+        form: grammar.then(|| form(&constraint)),
+        thinking: false,
+        cancel: CancelFlag::default(),
+    };
+    let events = &mut bench.events;
+    bench.engine.submit(job, &mut |id, e| events.entry(id).or_default().push(e));
+    bench.run();
+    Said::read(&bench.events[&1])
+}
+
+fn form(constraint: &Constraint) -> Form {
+    Form { grammar: grammars().compile(constraint).unwrap(), refusal: Failure::Grammar }
+}
+
+fn grammars() -> Grammars {
+    let piece = |token| {
+        let mut bytes = Vec::new();
+        FakeTokenizer.piece(token, true, &mut bytes);
+        Piece { bytes, special: FakeTokenizer.is_control(token) }
+    };
+    Grammars::new((0..FakeTokenizer.vocabulary()).map(piece), FakeTokenizer.ends()).unwrap()
+}
+
+fn options(pick: &mut impl FnMut(u32) -> u32) -> Options {
+    let sampling = Sampling {
+        temperature: [0.0, 0.2, 1.5][pick(3) as usize],
+        frequency_penalty: [0.0, 0.4][pick(2) as usize],
+        repeat_penalty: [1.0, 1.3][pick(2) as usize],
+        top_p: [1.0, 0.7][pick(2) as usize],
+        seed: u64::from(pick(1000)),
+        ..Sampling::GREEDY
+    };
+    let stop: &[&str] = [&[][..], &["count, "], &["é", "zz"]][pick(3) as usize];
+    Options {
+        sampling,
+        max_tokens: [None, Some(1 + pick(50))][pick(2) as usize],
+        stop: stop.iter().map(|s| s.to_string()).collect(),
+        logprobs: [None, Some(2)][pick(2) as usize],
+    }
+}
+
+#[test]
+fn an_answer_that_goes_on_elsewhere_is_the_unbroken_one() {
+    let mut pieces = 0;
+    for seed in 0..400 {
+        let mut rng = Pcg64::seed_from_u64(seed);
+        let mut pick = move |n: u32| rng.next_u32() % n;
+        let prompt = ["one, two, three\0", "déjà vu 🐱 é\0", "to count, or not\0"];
+        let prompt = prompt[pick(3) as usize];
+        let (options, grammar) = (options(&mut pick), pick(3) == 0);
+        let whole = answer(prompt, &options, grammar, &[]);
+        // One more than there are: broken off after its end was told.
+        let cut = pick(whole.shown.len() as u32 + 2) as usize;
+        let told = whole.tokens(cut);
+        let rest = answer(prompt, &options, grammar, &told);
+        assert_eq!(rest.texts(), whole.texts(), "seed {seed}");
+        let end = |said: &Said| (said.reason, said.completion_tokens, said.last.clone());
+        assert_eq!(end(&rest), end(&whole), "seed {seed}");
+        assert_eq!(
+            rest.shown[cut.min(rest.shown.len())..],
+            whole.shown[cut.min(whole.shown.len())..]
+        );
+        assert_eq!(rest.replayed, cut.min(whole.shown.len()), "seed {seed}");
+        pieces += cut;
+    }
+    assert!(pieces > 2000, "only {pieces} pieces were replayed");
+}
+
+#[test]
+fn tokens_of_another_model_are_refused_by_the_grammar() {
+    let mut bench = Bench::new(1, 8);
+    let constraint = Constraint::Regex("[a-z]+".into());
+    let job = Job {
+        id: 1,
+        tenant: Tenant(0),
+        tokens: FakeTokenizer.tokenize("a\0Z", false).unwrap(),
+        said: 1,
+        options: Options::GREEDY,
+        visible: Vec::new(),
+        form: Some(form(&constraint)),
+        thinking: false,
+        cancel: CancelFlag::default(),
+    };
+    let events = &mut bench.events;
+    bench.engine.submit(job, &mut |id, e| events.entry(id).or_default().push(e));
+    bench.run();
+    assert!(matches!(bench.last(1), Event::Failed(Failure::ResumeMismatch)));
+    assert!(bench.engine.is_idle());
+}

@@ -1,0 +1,236 @@
+//! PURE. Chat templates: Jinja from the model file, rendered as Hugging Face's
+//! `apply_chat_template` does. `tests/chat_templates` holds what its renderer makes of the
+//! shapes of known families; ours makes the same.
+//!
+//! A rendering's way: read the JSON -> [`adapt`] it to what the template can ([`Capabilities`],
+//! found by trying when it is compiled) -> break up control tokens that users wrote
+//! ([`control`]) -> render ([`environment`]) -> cut, for a prefill ([`ending`]).
+//!
+//! Templates are foreign code: a rendering has no access to anything, and limits on its
+//! instructions, its recursion and what it writes. Memory that a hostile template takes in
+//! between is not limited; the engine's process is.
+
+use chrono::NaiveDateTime;
+use minijinja::{Environment, Error, ErrorKind, Value};
+use serde_json::{Map, Value as Json};
+
+pub use crate::types::request::Ending;
+
+mod adapt;
+mod capabilities;
+mod control;
+mod data;
+mod ending;
+mod environment;
+mod filters;
+mod json;
+mod methods;
+mod output;
+mod reading;
+mod repr;
+mod source;
+mod strftime;
+
+pub use capabilities::{Capabilities, Content, Thinking};
+pub(crate) use control::Control;
+pub use control::{opens_thinking, segments};
+
+use reading::Chat;
+
+/// Longest source of a template; those of known models have less than 64 KiB.
+const SOURCE_BYTES_MAX: usize = 1 << 20;
+/// The name that a template is compiled under.
+const NAME: &str = "chat";
+
+/// The templates in a model file.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// `tokenizer.chat_template`.
+    pub default: String,
+    /// `tokenizer.chat_template.tool_use`: instead of the default when tools are given.
+    pub tool_use: Option<String>,
+}
+
+impl From<String> for Sources {
+    fn from(default: String) -> Self {
+        Self { default, tool_use: None }
+    }
+}
+
+/// Texts of the model's special tokens.
+#[derive(Debug, Clone, Default)]
+pub struct SpecialTokens {
+    /// Of the token that begins a text; empty if there is none.
+    pub bos: String,
+    /// Of the token that ends a text; empty if there is none.
+    pub eos: String,
+    /// Of all control tokens, which users must not be able to write.
+    pub control: Vec<String>,
+}
+
+/// What is rendered.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversation<'a> {
+    /// A JSON array of messages.
+    pub messages: &'a str,
+    /// A JSON array of tools.
+    pub tools: Option<&'a str>,
+    /// A JSON array of documents, for templates that cite.
+    pub documents: Option<&'a str>,
+    /// A JSON object of more variables for the template (`chat_template_kwargs`).
+    pub variables: Option<&'a str>,
+    /// The time for templates that write a date.
+    pub now: NaiveDateTime,
+    /// How the prompt ends.
+    pub ending: Ending,
+}
+
+impl<'a> Conversation<'a> {
+    /// Messages that the assistant is to answer.
+    pub fn new(messages: &'a str, now: NaiveDateTime) -> Self {
+        let ending = Ending::Answer;
+        Self { messages, tools: None, documents: None, variables: None, now, ending }
+    }
+}
+
+/// A model's chat template, compiled.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    default: Compiled,
+    tool_use: Option<Compiled>,
+    control: Control,
+}
+
+impl ChatTemplate {
+    /// Compiles the sources, and finds out what they can. The error says what is wrong
+    /// with which of them.
+    pub fn new(sources: impl Into<Sources>, tokens: SpecialTokens) -> Result<Self, String> {
+        let sources = sources.into();
+        let control = Control::new(&tokens.control);
+        let default = Compiled::new(sources.default, &tokens)?;
+        let compile = |source| Compiled::new(source, &tokens).map_err(|e| format!("tool_use: {e}"));
+        let tool_use = sources.tool_use.map(compile).transpose()?;
+        Ok(Self { default, tool_use, control })
+    }
+
+    /// Renders the prompt of a conversation, adapted to what the template can. The result
+    /// may hold marks: see [`segments`]. The error is the template's own complaint where it
+    /// made one.
+    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, String> {
+        let mut chat = Chat::read(conversation)?;
+        let compiled = self.of(conversation.tools.is_some());
+        adapt::adapt(&mut chat, &compiled.capabilities);
+        compiled.render(chat, &self.control)
+    }
+
+    /// Renders a conversation just as Hugging Face does: nothing is adapted.
+    pub fn render_as_is(&self, conversation: &Conversation<'_>) -> Result<String, String> {
+        let chat = Chat::read(conversation)?;
+        self.of(conversation.tools.is_some()).render(chat, &self.control)
+    }
+
+    /// What the template can do by itself, with or without tools.
+    pub fn capabilities(&self, with_tools: bool) -> &Capabilities {
+        &self.of(with_tools).capabilities
+    }
+
+    /// The template's text, with or without tools.
+    pub fn source(&self, with_tools: bool) -> &str {
+        &self.of(with_tools).source
+    }
+
+    fn of(&self, with_tools: bool) -> &Compiled {
+        self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.default)
+    }
+}
+
+/// One template.
+#[derive(Debug)]
+struct Compiled {
+    source: String,
+    environment: Environment<'static>,
+    bos: String,
+    eos: String,
+    capabilities: Capabilities,
+}
+
+impl Compiled {
+    fn new(source: String, tokens: &SpecialTokens) -> Result<Self, String> {
+        if source.len() > SOURCE_BYTES_MAX {
+            let bytes = source.len();
+            return Err(format!("it has {bytes} bytes; {SOURCE_BYTES_MAX} are allowed"));
+        }
+        let mut environment = environment::build().map_err(explain)?;
+        environment.add_template_owned(NAME, source::rewrite(&source)).map_err(explain)?;
+        let (bos, eos) = (tokens.bos.clone(), tokens.eos.clone());
+        let capabilities = Capabilities::default();
+        let mut compiled = Self { source, environment, bos, eos, capabilities };
+        compiled.capabilities = Capabilities::probe(&compiled);
+        Ok(compiled)
+    }
+
+    fn render(&self, mut chat: Chat, control: &Control) -> Result<String, String> {
+        chat.neutralise(control);
+        chat.alias_reasoning();
+        let prefill = match chat.ending {
+            Ending::Prefill => Some(ending::mark(&mut chat.messages, &self.source)?),
+            Ending::Answer | Ending::Closed => None,
+        };
+        let rendered = self.run(chat)?;
+        match prefill {
+            Some(prefill) => ending::cut(rendered, &prefill),
+            None => Ok(rendered),
+        }
+    }
+
+    /// Renders with all variables set. minijinja panics at some expressions that only a
+    /// faulty template holds; such a template must not end the engine.
+    fn run(&self, chat: Chat) -> Result<String, String> {
+        let variables = self.variables(chat);
+        let mut out = output::Bounded::default();
+        let render = std::panic::AssertUnwindSafe(|| {
+            let template = self.environment.get_template(NAME)?;
+            template.render_captured_to(variables, &mut out).map(|_| ())
+        });
+        let result = std::panic::catch_unwind(render);
+        match result.map_err(|_| "it makes the renderer fail".to_string())? {
+            Err(_) if out.is_full() => Err(output::TOO_LARGE.into()),
+            Err(error) => Err(explain(error)),
+            Ok(()) => out.into_text(),
+        }
+    }
+
+    fn variables(&self, chat: Chat) -> Value {
+        let now = chat.now;
+        let strftime_now =
+            Value::from_function(move |format: &str| strftime::strftime(now, format));
+        let list = |all: Option<Vec<Json>>| data::from_json(all.map_or(Json::Null, Json::Array));
+        let messages = chat.messages.into_iter().map(Json::Object).collect();
+        let own = [
+            ("messages", data::from_json(Json::Array(messages))),
+            ("tools", list(chat.tools)),
+            ("documents", list(chat.documents)),
+            ("add_generation_prompt", Value::from(chat.ending == Ending::Answer)),
+            ("bos_token", Value::from(self.bos.as_str())),
+            ("eos_token", Value::from(self.eos.as_str())),
+            ("strftime_now", strftime_now),
+        ];
+        let own = own.into_iter().map(|(name, value)| (name.to_string(), value));
+        let more = chat.variables.into_iter().map(|(name, value)| (name, data::from_json(value)));
+        Value::from_pairs(own.chain(more))
+    }
+}
+
+/// Messages as they are read.
+type Message = Map<String, Json>;
+
+fn explain(error: Error) -> String {
+    match (error.kind(), error.detail()) {
+        (ErrorKind::OutOfFuel, _) => "it does not end".into(),
+        (ErrorKind::InvalidOperation, Some(detail)) => detail.into(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

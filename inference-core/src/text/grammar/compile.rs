@@ -1,0 +1,88 @@
+//! From a constraint to what llguidance compiles, and the thread that does it: not pure.
+
+use std::thread;
+
+use llguidance::api::TopLevelGrammar;
+
+use super::{CHOICES_MAX, CONSTRAINT_BYTES_MAX, GrammarError, gbnf, limits};
+use super::{pattern, schema};
+use crate::types::constraint::Constraint;
+
+/// Runs `f` on a thread of its own: compiling recurses as deep as the constraint has parts,
+/// and a stack that overflows cannot be caught. A panic of `f` is an error.
+pub(super) fn deep<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T, GrammarError> {
+    let failed = |why: &str| GrammarError::Internal(why.into());
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("grammar".into());
+        let thread = thread.stack_size(limits::STACK_BYTES).spawn_scoped(scope, f);
+        let thread = thread.map_err(|e| failed(&format!("no thread to compile on: {e}")))?;
+        thread.join().map_err(|_| failed("compiling panicked"))
+    })
+}
+
+/// As [`prepare`]; JSON becomes the rule `answer` of a Lark grammar of ours.
+pub(super) fn prepare_within(
+    lark: &str,
+    constraint: &Constraint,
+) -> Result<TopLevelGrammar, GrammarError> {
+    let schema = match constraint {
+        Constraint::JsonObject => schema::any_object(),
+        Constraint::JsonSchema(text) => schema::prepare(sized("the JSON schema", text)?, true)?,
+        Constraint::LenientJsonSchema(text) => {
+            schema::prepare(sized("the JSON schema", text)?, false)?
+        }
+        _ => return prepare(constraint),
+    };
+    Ok(TopLevelGrammar::from_lark(format!("{lark}\nanswer: %json {schema}\n")))
+}
+
+/// Checks a constraint's size and writes it for llguidance.
+pub(super) fn prepare(constraint: &Constraint) -> Result<TopLevelGrammar, GrammarError> {
+    Ok(match constraint {
+        Constraint::JsonObject => TopLevelGrammar::from_json_schema(schema::any_object()),
+        Constraint::JsonSchema(text) => {
+            let schema = schema::prepare(sized("the JSON schema", text)?, true)?;
+            TopLevelGrammar::from_json_schema(schema)
+        }
+        Constraint::LenientJsonSchema(text) => {
+            let schema = schema::prepare(sized("the JSON schema", text)?, false)?;
+            TopLevelGrammar::from_json_schema(schema)
+        }
+        Constraint::Gbnf(text) => {
+            TopLevelGrammar::from_lark(gbnf::to_lark(sized("the grammar", text)?)?)
+        }
+        Constraint::Lark(text) => {
+            pattern::check_lark(sized("the grammar", text)?)?;
+            TopLevelGrammar::from_lark(text.clone())
+        }
+        Constraint::Regex(text) => {
+            pattern::check_regex(text)?;
+            TopLevelGrammar::from_regex(text)
+        }
+        Constraint::Choice(texts) => TopLevelGrammar::from_lark(choice(texts)?),
+    })
+}
+
+fn sized<'a>(what: &str, text: &'a str) -> Result<&'a str, GrammarError> {
+    if text.len() > CONSTRAINT_BYTES_MAX {
+        let why = format!("{what} has more than {CONSTRAINT_BYTES_MAX} bytes");
+        return Err(GrammarError::TooComplex(why));
+    }
+    Ok(text)
+}
+
+/// One regular expression: a lexer would take the longest of texts that begin alike.
+fn choice(texts: &[String]) -> Result<String, GrammarError> {
+    let bytes: usize = texts.iter().map(String::len).sum();
+    if texts.len() > CHOICES_MAX || bytes > CONSTRAINT_BYTES_MAX {
+        let why = format!(
+            "the choice has more than {CHOICES_MAX} texts, or {CONSTRAINT_BYTES_MAX} bytes"
+        );
+        return Err(GrammarError::TooComplex(why));
+    }
+    if texts.is_empty() || texts.iter().any(String::is_empty) {
+        return Err(GrammarError::Invalid("a choice needs texts, and none may be empty".into()));
+    }
+    let texts: Vec<String> = texts.iter().map(|text| pattern::literal(text)).collect();
+    Ok(format!("start: /{}/", texts.join("|")))
+}

@@ -1,0 +1,171 @@
+//! PURE. The state of one answer: what may come next.
+
+use std::sync::Arc;
+
+use llguidance::Matcher;
+use llguidance::toktrie::SimpleVob;
+
+use super::{GrammarError, limits};
+use crate::types::request::Token;
+
+/// Tokens per word of a mask.
+const WORD: usize = 32;
+/// llguidance's reason where no token may come next.
+const NOTHING: &str = "NoExtensionBias";
+
+/// One answer's state. A clone goes on by itself; clones share what was learned of the lexer.
+///
+/// In each step either [`Grammar::mask`] the logits and sample, or sample first, ask
+/// [`Grammar::allows`] and mask only if the token is not allowed; then [`Grammar::accept`].
+#[derive(Clone)]
+pub struct Grammar {
+    matcher: Matcher,
+    ends: Arc<[Token]>,
+    /// The tokens that are allowed now, once they are known.
+    allowed: Option<SimpleVob>,
+    /// Tokens that were checked since a mask was computed.
+    checks: u32,
+    ended: bool,
+}
+
+impl std::fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grammar").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+impl Grammar {
+    pub(super) fn new(matcher: Matcher, ends: Arc<[Token]>) -> Self {
+        Self { matcher, ends, allowed: None, checks: 0, ended: false }
+    }
+
+    /// A copy for another answer, which shares nothing: what one answer costs never counts
+    /// against another.
+    pub fn separate(&self) -> Self {
+        Self { matcher: self.matcher.deep_clone(), ..self.clone() }
+    }
+
+    /// Finds out what an answer may begin with: some constraints allow nothing at all, or
+    /// are too complex from the start.
+    pub(super) fn begin(&mut self) -> Result<(), GrammarError> {
+        match self.allowed() {
+            Ok(_) => Ok(()),
+            Err(GrammarError::Invalid(_)) => {
+                Err(GrammarError::Invalid("the constraint allows no answer".into()))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Sets the logits of all tokens that are not allowed to negative infinity. At least one
+    /// token is left, or there is an error. `logits` holds one value per token.
+    pub fn mask(&mut self, logits: &mut [f32]) -> Result<(), GrammarError> {
+        apply(self.allowed()?.as_slice(), logits);
+        Ok(())
+    }
+
+    /// Whether `token` may come next: much cheaper than a mask. The state does not change.
+    pub fn allows(&mut self, token: Token) -> Result<bool, GrammarError> {
+        let known = self.allowed.is_some() || self.checks == 0 || self.checks > limits::CHECKS_MAX;
+        if known || self.must_end() {
+            let allowed = self.allowed()?;
+            return Ok((token as usize) < allowed.len() && allowed.is_allowed(token));
+        }
+        if self.is_end(token) {
+            return self.may_end();
+        }
+        self.checks += 1;
+        // Some grammars take any token by its number, also one that is not there.
+        let valid = self.matcher.validate_tokens(&[token]);
+        valid.map(|n| n == 1).map_err(|e| GrammarError::running(&e.to_string()))
+    }
+
+    /// Goes on by `token`. An error other than [`GrammarError::Rejected`] ends the answer.
+    pub fn accept(&mut self, token: Token) -> Result<(), GrammarError> {
+        if self.ended || !self.allows(token)? {
+            return Err(GrammarError::Rejected(token));
+        }
+        self.allowed = None;
+        if self.is_end(token) {
+            self.ended = true;
+            return Ok(());
+        }
+        let taken = self.matcher.consume_token(token);
+        taken.map_err(|e| GrammarError::running(&e.to_string()))
+    }
+
+    /// Whether the answer may end here: it is complete.
+    pub fn may_end(&mut self) -> Result<bool, GrammarError> {
+        if self.must_end() {
+            return Ok(true);
+        }
+        self.matcher.is_accepting().map_err(|e| GrammarError::running(&e.to_string()))
+    }
+
+    /// Whether the answer must end here: no token but an ending one may come next. False
+    /// after an error.
+    pub fn must_end(&self) -> bool {
+        self.ended || (self.matcher.is_stopped() && !self.matcher.is_error())
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        self.ends.contains(&token)
+    }
+
+    fn allowed(&mut self) -> Result<&SimpleVob, GrammarError> {
+        if self.allowed.is_none() {
+            let allowed = self.matcher.compute_mask_or_eos();
+            self.allowed = Some(allowed.map_err(|e| stopped(&e.to_string()))?);
+            self.checks = 1;
+        }
+        let nothing = || GrammarError::Internal("the mask is gone".into());
+        self.allowed.as_ref().ok_or_else(nothing)
+    }
+}
+
+/// Why there is no mask. Conditions on Lark's parameters can lead to where no token may follow.
+fn stopped(why: &str) -> GrammarError {
+    match GrammarError::running(why) {
+        GrammarError::Internal(why) if why == NOTHING => GrammarError::Invalid(
+            "the constraint has a dead end: no text may follow the text so far".into(),
+        ),
+        error => error,
+    }
+}
+
+/// One bit per token, lowest first; what is beyond the words is not allowed.
+fn apply(words: &[u32], logits: &mut [f32]) {
+    let words = words.iter().chain(std::iter::repeat(&0));
+    for (part, word) in logits.chunks_mut(WORD).zip(words) {
+        match *word {
+            0 => part.fill(f32::NEG_INFINITY),
+            u32::MAX => {}
+            word => {
+                for (bit, logit) in part.iter_mut().enumerate() {
+                    *logit = if (word >> bit) & 1 == 1 { *logit } else { f32::NEG_INFINITY };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_leaves_what_its_bits_allow_and_nothing_beyond_them() {
+        let mut logits = vec![1.0; 101];
+        apply(&[u32::MAX, 0, 0b101], &mut logits);
+        let left: Vec<usize> = (0..101).filter(|i| logits[*i] == 1.0).collect();
+        assert_eq!(left, (0..32).chain([64, 66]).collect::<Vec<_>>());
+        assert!(logits[32..64].iter().all(|l| *l == f32::NEG_INFINITY));
+    }
+
+    #[test]
+    fn a_state_may_move_between_threads() {
+        fn movable<T: Send>() {}
+        movable::<Grammar>();
+        movable::<super::super::Grammars>();
+    }
+}

@@ -1,0 +1,106 @@
+//! PURE. Arguments in the notations of [`crate::text::output::literal`], for a grammar. Names,
+//! required parameters and the types of flat ones are enforced; arrays and objects hold any
+//! values.
+
+use serde_json::Value;
+
+use super::Tool;
+use super::lark::{Lark, literal};
+use super::shapes::Piece;
+use crate::text::output::literal::GEMMA_QUOTE;
+use crate::text::output::marks::LiteralMarks;
+
+/// Strings of Python, on one line.
+const PYTHON_TEXT: &str = r#"/'([^'\\\n]|\\.)*'|"([^"\\\n]|\\.)*"/"#;
+const INTEGER: &str = "/-?(0|[1-9][0-9]*)/";
+const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/";
+const KEY: &str = "/[A-Za-z_][A-Za-z0-9_]*/";
+
+impl Lark<'_> {
+    /// `key=value` for every parameter that is required, and any of the others. In the schema's
+    /// order; Gemma's template sorts them.
+    pub fn literals(&mut self, marks: &LiteralMarks, tool: &Tool) -> String {
+        let schema = tool.parameters.as_ref();
+        let properties = schema.and_then(|s| s.get("properties")?.as_object());
+        let mut properties: Vec<(&String, &Value)> = properties.into_iter().flatten().collect();
+        if marks.open == '{' {
+            properties.sort_by_key(|(key, _)| key.as_str());
+        }
+        let required = tool.required();
+        // What may follow parameter i if one was written before (`some`), and if none was
+        // (`none`), from the last parameter to the first.
+        let (mut some, mut none) = (String::new(), String::new());
+        for (key, property) in properties.into_iter().rev() {
+            let value = self.literal_value(marks, &tool.types(key), property);
+            let pair = format!("{} {value}", literal(&format!("{key}{}", marks.assign)));
+            let pair = self.rule("pair", &pair);
+            let (next_some, next_none) = if required.contains(&key.as_str()) {
+                (format!("/, ?/ {pair} {some}"), format!("{pair} {some}"))
+            } else if none.is_empty() {
+                (format!("(/, ?/ {pair})? {some}"), format!("({pair} {some})?"))
+            } else {
+                (format!("(/, ?/ {pair})? {some}"), format!("{pair} {some} | {none}"))
+            };
+            some = self.rule("some", &next_some);
+            none = self.rule("none", &next_none);
+        }
+        none
+    }
+
+    fn literal_value(&mut self, marks: &LiteralMarks, types: &[&str], property: &Value) -> String {
+        let texts = property.get("enum").and_then(Value::as_array);
+        let texts = texts.and_then(|all| all.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+        if let Some(texts) = texts {
+            let each: Vec<String> = texts.into_iter().map(|t| self.quoted(marks, t)).collect();
+            return format!("({})", each.join(" | "));
+        }
+        match types {
+            ["string"] => self.any_text(marks),
+            ["integer"] => self.terminal("INTEGER", INTEGER).into(),
+            ["number"] => self.terminal("NUMBER", NUMBER).into(),
+            ["boolean"] => format!("({})", marks.truth.map(literal).join(" | ")),
+            _ => self.any_value(marks),
+        }
+    }
+
+    fn quoted(&mut self, marks: &LiteralMarks, text: &str) -> String {
+        if marks.open == '{' {
+            let quote = self.sequence(&[Piece::Mark(GEMMA_QUOTE)], None);
+            return format!("{quote} {} {quote}", literal(text));
+        }
+        let double = Value::from(text).to_string();
+        let single = format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"));
+        format!("({} | {})", literal(&double), literal(&single))
+    }
+
+    fn any_text(&mut self, marks: &LiteralMarks) -> String {
+        if marks.open == '{' {
+            let quote = self.sequence(&[Piece::Mark(GEMMA_QUOTE)], None);
+            let rest = self.up_to(GEMMA_QUOTE);
+            return format!("{quote} {rest}");
+        }
+        self.terminal("PYTHON_TEXT", PYTHON_TEXT).into()
+    }
+
+    /// Any value: a rule that refers to itself, so that its name is chosen before.
+    fn any_value(&mut self, marks: &LiteralMarks) -> String {
+        let name = "anything";
+        if self.has_rule(name) {
+            return name.into();
+        }
+        let text = self.any_text(marks);
+        let number = self.terminal("NUMBER", NUMBER);
+        let key = match marks.open {
+            '{' => format!("({} | {text})", self.terminal("KEY", KEY)),
+            _ => text.clone(),
+        };
+        let [yes, no] = marks.truth.map(literal);
+        let none = if marks.open == '{' { "\"null\"" } else { "\"None\"" };
+        let list = format!("\"[\" ({name} (/, ?/ {name})*)? \"]\"");
+        let pair = format!("{key} /: ?/ {name}");
+        let object = format!("\"{{\" ({pair} (/, ?/ {pair})*)? \"}}\"");
+        let body = format!("{text} | {number} | {yes} | {no} | {none} | {list} | {object}");
+        self.named_rule(name, &body);
+        name.into()
+    }
+}

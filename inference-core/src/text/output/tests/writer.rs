@@ -1,0 +1,173 @@
+//! Writes calls as the models of each family do.
+
+use serde_json::{Value, json};
+
+use crate::text::output::{CallFormat, ToolSet};
+
+/// The tools of all tests.
+pub fn tools() -> ToolSet {
+    let properties = json!({
+        "city": {"type": "string"}, "days": {"type": "integer"}, "units": {"type": ["string", "null"]},
+        "deep": {"type": "object"}, "list": {"type": "array"}, "free": {},
+    });
+    let function = |name: &str| {
+        json!({"type": "function", "function": {"name": name,
+            "parameters": {"type": "object", "properties": properties}}})
+    };
+    ToolSet::from_openai(&[function("get_weather"), function("send"), function("now")]).unwrap()
+}
+
+fn object(name: &str, arguments: &Value, keys: [&str; 2]) -> String {
+    format!("{{\"{}\": \"{name}\", \"{}\": {arguments}}}", keys[0], keys[1])
+}
+
+fn array(calls: &[(&str, Value)], keys: [&str; 2]) -> String {
+    let all: Vec<String> = calls.iter().map(|(n, a)| object(n, a, keys)).collect();
+    format!("[{}]", all.join(", "))
+}
+
+fn each(calls: &[(&str, Value)], one: impl Fn(usize, &str, &Value) -> String) -> Vec<String> {
+    calls.iter().enumerate().map(|(i, (n, a))| one(i, n, a)).collect()
+}
+
+fn tags(name: &str, arguments: &Value, key: [&str; 3], line: &str) -> String {
+    let mut out = name.to_string();
+    for (k, v) in arguments.as_object().unwrap() {
+        let text = v.as_str().map_or_else(|| v.to_string(), str::to_string);
+        out.push_str(&format!("{}{k}{}{line}{text}{line}{}", key[0], key[1], key[2]));
+    }
+    out
+}
+
+fn gemma(value: &Value, bare: bool) -> String {
+    let key = |k: &str| if bare { k.to_string() } else { format!("<|\"|>{k}<|\"|>") };
+    match value {
+        Value::String(text) => format!("<|\"|>{text}<|\"|>"),
+        Value::Array(all) => {
+            let all: Vec<String> = all.iter().map(|v| gemma(v, false)).collect();
+            format!("[{}]", all.join(","))
+        }
+        Value::Object(map) => {
+            let pair = |(k, v): (&String, &Value)| format!("{}:{}", key(k), gemma(v, false));
+            let mut all: Vec<String> = map.iter().map(pair).collect();
+            all.sort();
+            format!("{{{}}}", all.join(","))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn python(value: &Value) -> String {
+    match value {
+        Value::Null => "None".into(),
+        Value::Bool(true) => "True".into(),
+        Value::Bool(false) => "False".into(),
+        Value::Array(all) => {
+            format!("[{}]", all.iter().map(python).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(map) => {
+            let pair = |(k, v): (&String, &Value)| format!("'{k}': {}", python(v));
+            format!("{{{}}}", map.iter().map(pair).collect::<Vec<_>>().join(", "))
+        }
+        // Python reads JSON's strings.
+        other => other.to_string(),
+    }
+}
+
+fn python_call(name: &str, arguments: &Value) -> String {
+    let pair = |(k, v): (&String, &Value)| format!("{k}={}", python(v));
+    let all: Vec<String> = arguments.as_object().unwrap().iter().map(pair).collect();
+    format!("{name}({})", all.join(", "))
+}
+
+/// `calls` in the notation of `format`, as one text.
+pub fn write(format: CallFormat, calls: &[(&str, Value)]) -> String {
+    const USUAL: [&str; 2] = ["name", "arguments"];
+    const QWEN: [&str; 3] = ["<parameter=", ">", "</parameter>\n"];
+    use CallFormat as F;
+    match format {
+        F::Hermes => {
+            each(calls, |_, n, a| format!("<tool_call>\n{}\n</tool_call>", object(n, a, USUAL)))
+                .join("\n")
+        }
+        F::QwenXml => each(calls, |_, n, a| {
+            let inner = tags(&format!("{n}>\n"), a, QWEN, "\n");
+            format!("<tool_call>\n<function={inner}</function>\n</tool_call>")
+        })
+        .join("\n"),
+        F::Seed => each(calls, |_, n, a| {
+            let inner = tags(&format!("{n}>\n"), a, QWEN, "");
+            format!("<seed:tool_call>\n<function={inner}</function>\n</seed:tool_call>")
+        })
+        .join("\n"),
+        F::Glm => each(calls, |_, n, a| {
+            let key = ["<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"];
+            format!("<tool_call>{}</tool_call>", tags(&format!("{n}\n"), a, key, ""))
+        })
+        .join("\n"),
+        F::MiniMax => {
+            let inner = each(calls, |_, n, a| {
+                let key = ["<parameter name=\"", "\">", "</parameter>\n"];
+                format!("<invoke name=\"{}</invoke>\n", tags(&format!("{n}\">\n"), a, key, ""))
+            });
+            format!("<minimax:tool_call>\n{}</minimax:tool_call>", inner.concat())
+        }
+        F::Functionary => each(calls, |_, n, a| format!("<function={n}>{a}</function>")).join("\n"),
+        F::Llama => each(calls, |_, n, a| object(n, a, ["name", "parameters"])).join("; "),
+        F::MistralArray => format!("[TOOL_CALLS] {}", array(calls, USUAL)),
+        F::Mistral => each(calls, |_, n, a| format!("[TOOL_CALLS]{n}[ARGS]{a}")).concat(),
+        F::DeepSeek => {
+            let inner = each(calls, |_, n, a| {
+                format!(
+                    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{n}\n```json\n{a}\n```<｜tool▁call▁end｜>"
+                )
+            });
+            format!("<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>", inner.join("\n"))
+        }
+        F::DeepSeekPlain => {
+            let inner = each(calls, |_, n, a| {
+                format!("<｜tool▁call▁begin｜>{n}<｜tool▁sep｜>{a}<｜tool▁call▁end｜>")
+            });
+            format!("<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>", inner.concat())
+        }
+        F::Kimi => {
+            let inner = each(calls, |i, n, a| {
+                format!(
+                    "<|tool_call_begin|>functions.{n}:{i}<|tool_call_argument_begin|>{a}<|tool_call_end|>"
+                )
+            });
+            format!("<|tool_calls_section_begin|>{}<|tool_calls_section_end|>", inner.concat())
+        }
+        F::Pipes => format!("<|tool_call|>{}<|/tool_call|>", array(calls, USUAL)),
+        F::Functools => format!("functools{}", array(calls, USUAL)),
+        F::ToolCalls => format!("<tool_calls>{}</tool_calls>", array(calls, USUAL)),
+        F::ToolCallUpper => format!("<TOOLCALL>{}</TOOLCALL>", array(calls, USUAL)),
+        F::Cohere => {
+            let list = array(calls, ["tool_name", "parameters"]);
+            format!("<|START_ACTION|>{list}<|END_ACTION|>")
+        }
+        F::CommandR => {
+            format!("Action: ```json\n{}\n```", array(calls, ["tool_name", "parameters"]))
+        }
+        F::Gemma => {
+            each(calls, |_, n, a| format!("<|tool_call>call:{n}{}<tool_call|>", gemma(a, true)))
+                .concat()
+        }
+        F::Lfm => {
+            let all = each(calls, |_, n, a| python_call(n, a));
+            format!("<|tool_call_start|>[{}]<|tool_call_end|>", all.join(", "))
+        }
+        F::Pythonic => format!("[{}]", each(calls, |_, n, a| python_call(n, a)).join(", ")),
+        F::Harmony => each(calls, |_, n, a| {
+            format!(
+                "<|channel|>commentary to=functions.{n} <|constrain|>json<|message|>{a}<|call|>"
+            )
+        })
+        .join("<|start|>assistant"),
+        F::Fenced => format!("```tool_call\n{}\n```", array(calls, USUAL)),
+        F::Generic => match calls {
+            [(n, a)] => object(n, a, USUAL),
+            _ => array(calls, USUAL),
+        },
+    }
+}

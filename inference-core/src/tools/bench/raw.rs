@@ -1,0 +1,261 @@
+//! Batches of a model without any scheduler: what its kernels do, and what a candidate of
+//! [`crate::tools::tune`] is measured with.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::{median, prompt};
+use crate::tools::tune::Measured;
+use crate::types::model::TrackId;
+use crate::types::model::{DecodeError, Model, Row};
+
+/// Tokens of the short sequences of a candidate's trial: they decode beside the long one.
+const SHORT_TOKENS: u32 = 32;
+/// Fewest and most tokens of the long one.
+const LONG_TOKENS: (u32, u32) = (64, 512);
+/// Sequences that decode side by side in a trial.
+const BATCH: u32 = 4;
+/// Steps that are measured of each kind; their median counts.
+const STEPS: u32 = 9;
+/// Share of a trial that its long prompt may take.
+const LONG_SHARE: f64 = 0.75;
+/// Tokens of each sequence when the curve of batches is measured.
+const CURVE_TOKENS: u32 = 16;
+/// Steps for each point of the curve.
+const CURVE_STEPS: u32 = 7;
+/// Slots that a context for trials has: those of the widest batch of a curve.
+pub const TRIAL_SLOTS: u32 = 16;
+
+/// Decodes a prompt in batches as large as the model takes; returns the seconds.
+pub fn fill<M: Model>(model: &mut M, track: TrackId, tokens: u32) -> Result<f64, DecodeError> {
+    let tokens = prompt(track, tokens);
+    let row = |(i, token): (usize, &u32)| Row {
+        track,
+        position: i as u32,
+        token: *token,
+        logits: i + 1 == tokens.len(),
+    };
+    let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
+    let begun = Instant::now();
+    for batch in rows.chunks(model.shape().batch_rows.max(1) as usize) {
+        model.decode(batch, &|| false)?;
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+/// Tokens per second of one prompt, without any scheduler.
+pub fn raw_prefill<M: Model>(model: &mut M, tokens: u32) -> Result<f64, DecodeError> {
+    let spent = fill(model, 0, tokens);
+    model.clear(0);
+    Ok(f64::from(tokens) / spent?)
+}
+
+/// Tokens per second of `batch` sequences that decode side by side, without any scheduler.
+pub fn raw_decode<M: Model>(
+    model: &mut M,
+    batch: u32,
+    prompt_tokens: u32,
+    steps: u32,
+) -> Result<f64, DecodeError> {
+    for track in 0..batch {
+        fill(model, track, prompt_tokens)?;
+    }
+    let mut positions = vec![prompt_tokens; batch as usize];
+    let spent: f64 = decode_steps(model, &mut positions, steps)?.iter().sum();
+    (0..batch).for_each(|track| model.clear(track));
+    Ok(f64::from(batch * steps) / spent)
+}
+
+/// Decodes one token of each of the first tracks, `steps` times; `positions` are their
+/// lengths. Returns the seconds of every step.
+fn decode_steps<M: Model>(
+    model: &mut M,
+    positions: &mut [u32],
+    steps: u32,
+) -> Result<Vec<f64>, DecodeError> {
+    let mut seconds = Vec::with_capacity(steps as usize);
+    for step in 0..steps {
+        let row = |(track, position): (u32, &u32)| Row {
+            track,
+            position: *position,
+            token: 40 + step % 50,
+            logits: true,
+        };
+        let rows: Vec<Row> = (0u32..).zip(positions.iter()).map(row).collect();
+        let begun = Instant::now();
+        model.decode(&rows, &|| false)?;
+        seconds.push(begun.elapsed().as_secs_f64());
+        positions.iter_mut().for_each(|position| *position += 1);
+    }
+    Ok(seconds)
+}
+
+/// Tokens per second of some tracks, by the median of some steps; the first one warms up.
+fn median_speed<M: Model>(
+    model: &mut M,
+    positions: &mut [u32],
+    steps: u32,
+) -> Result<f64, DecodeError> {
+    decode_steps(model, positions, 1)?;
+    let seconds = median(decode_steps(model, positions, steps)?);
+    Ok(positions.len() as f64 / seconds)
+}
+
+/// Tokens per second at a depth where attention counts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Deep {
+    /// One prompt of [`DEEP_TOKENS`], in whole batches.
+    pub prefill: f64,
+    /// More of it, in chunks of [`CHUNK_ROWS`].
+    pub chunks: f64,
+    /// Eight sequences side by side, one of them after that prompt.
+    pub decode: f64,
+}
+
+/// Tokens of a deep prompt.
+pub const DEEP_TOKENS: u32 = 1536;
+/// Rows of a chunk of prefill beside readers, or of a short second turn.
+pub const CHUNK_ROWS: u32 = 16;
+/// Tokens that each of the other sequences holds, and how many they are.
+const OTHERS: (u32, u32) = (192, 7);
+/// Cells that [`deep`] wants.
+pub const DEEP_CELLS: u32 =
+    DEEP_TOKENS + STEPS * CHUNK_ROWS + OTHERS.0 * OTHERS.1 + (OTHERS.1 + 1) * (STEPS + 1);
+
+/// Measures batches of a model at depth; it must have eight slots.
+pub fn deep<M: Model>(model: &mut M) -> Result<Deep, DecodeError> {
+    let prefill = f64::from(DEEP_TOKENS) / fill(model, 0, DEEP_TOKENS)?;
+    let mut seconds = Vec::new();
+    for step in 0..STEPS {
+        let first = DEEP_TOKENS + step * CHUNK_ROWS;
+        let row = |i| Row { track: 0, position: first + i, token: 40 + i, logits: false };
+        let rows: Vec<Row> = (0..CHUNK_ROWS).map(row).collect();
+        let begun = Instant::now();
+        model.decode(&rows, &|| false)?;
+        seconds.push(begun.elapsed().as_secs_f64());
+    }
+    let mut positions = vec![DEEP_TOKENS + STEPS * CHUNK_ROWS];
+    for track in 1..=OTHERS.1 {
+        fill(model, track, OTHERS.0)?;
+        positions.push(OTHERS.0);
+    }
+    let decode = median_speed(model, &mut positions, STEPS)?;
+    (0..=OTHERS.1).for_each(|track| model.clear(track));
+    Ok(Deep { prefill, chunks: f64::from(CHUNK_ROWS) / median(seconds), decode })
+}
+
+/// How much a trial of a candidate computes: the same for all candidates of a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effort {
+    /// Tokens of the long sequence: the depth at which attention is judged.
+    pub long_tokens: u32,
+}
+
+impl Effort {
+    /// As much as fits into a trial of so many seconds, where prefill does `rate` tokens
+    /// per second.
+    pub fn within(seconds: f64, rate: f64) -> Self {
+        let affordable = seconds * LONG_SHARE * rate - f64::from((BATCH - 1) * SHORT_TOKENS);
+        let (least, most) = LONG_TOKENS;
+        // A cast of something negative or not finite is 0 or clamped.
+        let whole = (affordable as u32) / 64 * 64;
+        Self { long_tokens: whole.clamp(least, most) }
+    }
+
+    /// Tokens that one sequence of a trial holds, at most.
+    pub fn context_tokens(self) -> u32 {
+        self.long_tokens + 4 * STEPS
+    }
+
+    /// Cells that a trial or a curve wants.
+    pub fn cells(self) -> u32 {
+        let others = (BATCH - 1) * (SHORT_TOKENS + 4 * STEPS);
+        let curve = TRIAL_SLOTS * (CURVE_TOKENS + 6 * (CURVE_STEPS + 1));
+        (self.context_tokens() + others).max(curve)
+    }
+
+    /// Whether batches of so many rows can be told from larger ones.
+    pub fn tells_rows(self, rows: u32) -> bool {
+        self.long_tokens > rows
+    }
+}
+
+/// Measures what a candidate is judged by: a long prompt and three short ones are read,
+/// then all four decode, then the long one alone.
+pub fn measure<M: Model>(model: &mut M, effort: Effort) -> Result<Measured, DecodeError> {
+    let long = fill(model, 0, effort.long_tokens)?;
+    let mut positions = vec![effort.long_tokens];
+    for track in 1..BATCH {
+        fill(model, track, SHORT_TOKENS)?;
+        positions.push(SHORT_TOKENS);
+    }
+    let decode_many = median_speed(model, &mut positions, STEPS)?;
+    (1..BATCH).for_each(|track| model.clear(track));
+    let decode_one = median_speed(model, &mut positions[..1], STEPS)?;
+    model.clear(0);
+    Ok(Measured { prefill: f64::from(effort.long_tokens) / long, decode_one, decode_many })
+}
+
+/// Tokens per second of batches of these sizes, smallest first, all sequences together.
+pub fn curve<M: Model>(model: &mut M, batches: &[u32]) -> Result<Vec<(u32, f64)>, DecodeError> {
+    let most = batches.iter().copied().max().unwrap_or(0).min(model.shape().slots);
+    let mut positions = vec![CURVE_TOKENS; most as usize];
+    for track in 0..most {
+        fill(model, track, CURVE_TOKENS)?;
+    }
+    let mut points = Vec::new();
+    for batch in batches.iter().copied().filter(|n| (1..=most).contains(n)) {
+        let speed = median_speed(model, &mut positions[..batch as usize], CURVE_STEPS)?;
+        points.push((batch, speed));
+    }
+    (0..most).for_each(|track| model.clear(track));
+    Ok(points)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::fake::FakeModel;
+
+    #[test]
+    fn raw_batches_leave_the_model_as_it_was() {
+        let mut model = FakeModel::new(3, 64, 16);
+        assert!(raw_decode(&mut model, 3, 10, 4).unwrap() > 0.0);
+        assert!(raw_prefill(&mut model, 40).unwrap() > 0.0);
+        assert_eq!(model.cells(), 0);
+    }
+
+    #[test]
+    fn a_deep_measurement_fits_into_its_cells_and_leaves_nothing() {
+        let mut model = FakeModel::with_cells(8, DEEP_CELLS, 512, DEEP_CELLS);
+        let deep = deep(&mut model).unwrap();
+        assert!(deep.prefill > 0.0 && deep.chunks > 0.0 && deep.decode > 0.0);
+        assert_eq!(model.cells(), 0);
+    }
+
+    #[test]
+    fn a_trial_fits_into_its_own_context_and_leaves_nothing() {
+        for (seconds, rate) in [(4.0, 1e6), (4.0, 20.0)] {
+            let effort = Effort::within(seconds, rate);
+            let (context, cells) = (effort.context_tokens(), effort.cells());
+            let mut model = FakeModel::with_cells(TRIAL_SLOTS, context, 512, cells);
+            let measured = measure(&mut model, effort).unwrap();
+            assert!(measured.prefill > 0.0 && measured.decode_one > 0.0);
+            assert_eq!(model.cells(), 0);
+            let points = curve(&mut model, &[1, 2, 4, 8, 16]).unwrap();
+            assert_eq!(points.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2, 4, 8, 16]);
+            assert_eq!(model.cells(), 0);
+        }
+    }
+
+    #[test]
+    fn a_slow_machine_reads_a_shorter_prompt() {
+        assert_eq!(Effort::within(4.0, 1000.0).long_tokens, 512);
+        assert_eq!(Effort::within(4.0, 100.0).long_tokens, 192);
+        assert_eq!(Effort::within(4.0, 1.0).long_tokens, 64);
+        assert_eq!(Effort::within(f64::NAN, 1.0).long_tokens, 64);
+        assert!(Effort::within(4.0, 1000.0).tells_rows(256));
+        assert!(!Effort::within(4.0, 100.0).tells_rows(256));
+    }
+}

@@ -1,0 +1,470 @@
+//! Model files with random weights and the shape of a real model: what a model costs on a
+//! machine, in time and memory, can be known before it is downloaded.
+//!
+//! Shapes are those of the published configurations. Weights are drawn once for a few rows
+//! and repeated: speed does not depend on their values.
+
+use std::io::{self, Write};
+
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+
+use crate::llama::{quantize, row_bytes};
+use crate::model_file::gguf::write::{Tensor, Writer};
+
+mod bert;
+mod lean;
+mod vocabulary;
+
+pub(crate) use vocabulary::Vocabulary;
+pub use vocabulary::{DEFAULT_PRE, PRE_TOKENIZERS};
+
+/// Rows that are drawn; all others repeat them.
+const DRAWN_ROWS: u64 = 16;
+const SEED: u64 = 1;
+const F32: u32 = 0;
+const CHAT_TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\
+    <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// How Qwen3's rerankers are asked, and what they answer.
+const RERANK_TEMPLATE: &str = "<|im_start|>system\nAnswer \"yes\" or \"no\".<|im_end|>\n\
+    <|im_start|>user\n<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n";
+const RERANK_LABELS: [&str; 2] = ["yes", "no"];
+/// llama.cpp's number of models that judge texts.
+const POOLING_RANK: u32 = 4;
+
+/// Sizes of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ModelShape {
+    /// Its name on the command line.
+    pub name: &'static str,
+    architecture: &'static str,
+    layers: u32,
+    width: u64,
+    hidden: u64,
+    heads: u64,
+    kv_heads: u64,
+    head_width: u64,
+    vocabulary: usize,
+    rope_base: f32,
+    epsilon: f32,
+    context: u32,
+    /// Whether it judges texts instead of writing one.
+    ranks: bool,
+}
+
+/// The shapes that we know. Those that write text tie the output to the embedding; BERT's
+/// make vectors.
+pub const SHAPES: &[ModelShape] = &[
+    ModelShape {
+        name: "tiny",
+        architecture: "llama",
+        layers: 2,
+        width: 256,
+        hidden: 512,
+        heads: 4,
+        kv_heads: 2,
+        head_width: 64,
+        vocabulary: 1024,
+        rope_base: 10_000.0,
+        epsilon: 1e-5,
+        context: 4096,
+        ranks: false,
+    },
+    ModelShape {
+        name: "qwen2.5-0.5b",
+        architecture: "qwen2",
+        layers: 24,
+        width: 896,
+        hidden: 4864,
+        heads: 14,
+        kv_heads: 2,
+        head_width: 64,
+        vocabulary: 151_936,
+        rope_base: 1_000_000.0,
+        epsilon: 1e-6,
+        context: 32_768,
+        ranks: false,
+    },
+    ModelShape {
+        name: "llama-3.2-1b",
+        architecture: "llama",
+        layers: 16,
+        width: 2048,
+        hidden: 8192,
+        heads: 32,
+        kv_heads: 8,
+        head_width: 64,
+        vocabulary: 128_256,
+        rope_base: 500_000.0,
+        epsilon: 1e-5,
+        context: 131_072,
+        ranks: false,
+    },
+    ModelShape {
+        name: "qwen2.5-1.5b",
+        architecture: "qwen2",
+        layers: 28,
+        width: 1536,
+        hidden: 8960,
+        heads: 12,
+        kv_heads: 2,
+        head_width: 128,
+        vocabulary: 151_936,
+        rope_base: 1_000_000.0,
+        epsilon: 1e-6,
+        context: 32_768,
+        ranks: false,
+    },
+    ModelShape {
+        name: "tiny-embed",
+        architecture: "bert",
+        layers: 2,
+        width: 64,
+        hidden: 128,
+        heads: 2,
+        kv_heads: 2,
+        head_width: 32,
+        vocabulary: 1024,
+        rope_base: 0.0,
+        epsilon: 1e-12,
+        context: 512,
+        ranks: false,
+    },
+    ModelShape {
+        name: "tiny-rerank",
+        architecture: "bert",
+        layers: 2,
+        width: 64,
+        hidden: 128,
+        heads: 2,
+        kv_heads: 2,
+        head_width: 32,
+        vocabulary: 1024,
+        rope_base: 0.0,
+        epsilon: 1e-12,
+        context: 512,
+        ranks: true,
+    },
+    ModelShape {
+        name: "tiny-qwen3-rerank",
+        architecture: "qwen3",
+        layers: 2,
+        width: 256,
+        hidden: 512,
+        heads: 4,
+        kv_heads: 2,
+        head_width: 64,
+        vocabulary: 1024,
+        rope_base: 10_000.0,
+        epsilon: 1e-6,
+        context: 4096,
+        ranks: true,
+    },
+    ModelShape {
+        name: "bge-small-en",
+        architecture: "bert",
+        layers: 12,
+        width: 384,
+        hidden: 1536,
+        heads: 12,
+        kv_heads: 12,
+        head_width: 32,
+        vocabulary: 30_522,
+        rope_base: 0.0,
+        epsilon: 1e-12,
+        context: 512,
+        ranks: false,
+    },
+    ModelShape {
+        name: "tiny-embed-wide",
+        architecture: "bert",
+        layers: 2,
+        width: 128,
+        hidden: 256,
+        heads: 4,
+        kv_heads: 4,
+        head_width: 128,
+        vocabulary: 250_000,
+        rope_base: 0.0,
+        epsilon: 1e-12,
+        context: 4096,
+        ranks: false,
+    },
+    ModelShape {
+        name: "tiny-window",
+        architecture: "gemma2",
+        layers: 6,
+        width: 256,
+        hidden: 512,
+        heads: 4,
+        kv_heads: 4,
+        head_width: 64,
+        vocabulary: 1024,
+        rope_base: 10_000.0,
+        epsilon: 1e-6,
+        context: 8192,
+        ranks: false,
+    },
+    ModelShape {
+        name: "tiny-hybrid",
+        architecture: "jamba",
+        layers: 4,
+        width: 256,
+        hidden: 512,
+        heads: 4,
+        kv_heads: 2,
+        head_width: 64,
+        vocabulary: 1024,
+        rope_base: 10_000.0,
+        epsilon: 1e-6,
+        context: 4096,
+        ranks: false,
+    },
+];
+
+/// How weights are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quant {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The ggml type of matrices.
+    matrix: u32,
+    /// The ggml type of the embedding, which is the output as well.
+    embedding: u32,
+    /// The ggml type of `attn_v` and `ffn_down` in half of the layers.
+    sensitive: u32,
+}
+
+/// The ways that we know. Q4_K_M: llama.cpp's mixture.
+pub const QUANTS: &[Quant] = &[
+    Quant { name: "f16", matrix: 1, embedding: 1, sensitive: 1 },
+    Quant { name: "q8_0", matrix: 8, embedding: 8, sensitive: 8 },
+    Quant { name: "q4_0", matrix: 2, embedding: 14, sensitive: 2 },
+    Quant { name: "q4_k_m", matrix: 12, embedding: 14, sensitive: 14 },
+];
+
+/// A file to be written.
+#[derive(Debug)]
+pub struct Synth {
+    writer: Writer,
+}
+
+impl Synth {
+    /// Plans a file; the error says which row does not fit the quantisation.
+    pub fn new(shape: &ModelShape, quant: &Quant) -> Result<Self, String> {
+        Self::with_pre(shape, quant, DEFAULT_PRE)
+    }
+
+    /// The same with one of [`PRE_TOKENIZERS`]; BERT's shapes have none.
+    pub fn with_pre(shape: &ModelShape, quant: &Quant, pre: &str) -> Result<Self, String> {
+        if shape.architecture == "bert" && pre != DEFAULT_PRE {
+            return Err(format!("{} has no pre-tokenizer; leave --pre out", shape.name));
+        }
+        let vocabulary = Vocabulary::new(pre, shape.vocabulary)
+            .ok_or_else(|| format!("llama.cpp knows no pre-tokenizer '{pre}'"))?;
+        Self::with_vocabulary(shape, quant, &vocabulary)
+    }
+
+    pub(crate) fn with_vocabulary(
+        shape: &ModelShape,
+        quant: &Quant,
+        vocabulary: &Vocabulary,
+    ) -> Result<Self, String> {
+        let mut writer = Writer::default();
+        write_metadata(&mut writer, shape, vocabulary);
+        let mut add = |name: String, dimensions: Vec<u64>, kind: u32| {
+            let kind = fitting(kind, dimensions[0]);
+            let row = row_bytes(kind, dimensions[0]);
+            let row = row.ok_or_else(|| format!("{name}: rows do not fit {}", quant.name))?;
+            let bytes = row * dimensions.get(1).copied().unwrap_or(1);
+            writer.tensor(Tensor { name, dimensions, kind, bytes });
+            Ok::<(), String>(())
+        };
+        for (name, dimensions, kind) in top_tensors(shape, quant) {
+            add(name, dimensions, kind)?;
+        }
+        for layer in 0..shape.layers {
+            for (name, dimensions, kind) in layer_tensors(shape, quant, layer) {
+                add(format!("blk.{layer}.{name}"), dimensions, kind)?;
+            }
+        }
+        Ok(Self { writer })
+    }
+
+    /// Its size.
+    pub fn file_bytes(&self) -> u64 {
+        self.writer.file_bytes()
+    }
+
+    /// Writes it; `progress` hears how many bytes were written.
+    pub fn write<W: Write>(&self, out: &mut W, mut progress: impl FnMut(u64)) -> io::Result<()> {
+        let mut rng = Pcg64::seed_from_u64(SEED);
+        self.writer.finish(out, |tensor, out| {
+            let columns = tensor.dimensions[0];
+            let rows = tensor.dimensions.get(1).copied();
+            let numbers: Vec<f32> = match rows {
+                Some(_) if tensor.name.ends_with("ssm_a") => {
+                    (0..columns * DRAWN_ROWS).map(|_| lean::fading(small(&mut rng))).collect()
+                }
+                Some(_) => (0..columns * DRAWN_ROWS).map(|_| small(&mut rng)).collect(),
+                None => {
+                    vec![if tensor.name.ends_with("bias") { 0.0 } else { 1.0 }; columns as usize]
+                }
+            };
+            let drawn = quantize(tensor.kind, &numbers, columns);
+            let drawn = drawn.ok_or_else(|| io::Error::other("a row does not fit its type"))?;
+            let mut left = tensor.bytes as usize;
+            while left > 0 {
+                let part = left.min(drawn.len());
+                out.write_all(&drawn[..part])?;
+                left -= part;
+                progress(part as u64);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// K-quants have blocks of 256; where those do not divide a row, llama.cpp falls back to
+/// types with blocks of 32.
+fn fitting(kind: u32, columns: u64) -> u32 {
+    match kind {
+        12 if !columns.is_multiple_of(256) => 6, // Q4_K -> Q5_0
+        14 if !columns.is_multiple_of(256) => 8, // Q6_K -> Q8_0
+        _ => kind,
+    }
+}
+
+/// Near enough to a normal distribution of width 0.02: the sum of four uniform draws.
+fn small(rng: &mut Pcg64) -> f32 {
+    let uniform = |bits: u32| bits as f32 / u32::MAX as f32 - 0.5;
+    (0..4).map(|_| uniform(rng.next_u32())).sum::<f32>() * 0.02 * 1.73
+}
+
+fn top_tensors(shape: &ModelShape, quant: &Quant) -> Vec<(String, Vec<u64>, u32)> {
+    if shape.architecture == "bert" {
+        return bert::tensors(shape, quant);
+    }
+    let vocabulary = shape.vocabulary as u64;
+    let mut all = vec![
+        ("token_embd.weight".into(), vec![shape.width, vocabulary], quant.embedding),
+        ("output_norm.weight".into(), vec![shape.width], F32),
+    ];
+    if shape.ranks {
+        let labels = RERANK_LABELS.len() as u64;
+        all.push(("cls.output.weight".into(), vec![shape.width, labels], F32));
+    }
+    all
+}
+
+fn layer_tensors(
+    shape: &ModelShape,
+    quant: &Quant,
+    layer: u32,
+) -> Vec<(&'static str, Vec<u64>, u32)> {
+    if shape.architecture == "bert" {
+        return bert::layer_tensors(shape, quant);
+    }
+    let ModelShape { width, hidden, .. } = *shape;
+    let (q, kv) = (shape.heads * shape.head_width, shape.kv_heads * shape.head_width);
+    let sensitive = if layer.is_multiple_of(2) { quant.sensitive } else { quant.matrix };
+    let mut all = vec![
+        ("attn_norm.weight", vec![width], F32),
+        ("attn_q.weight", vec![width, q], quant.matrix),
+        ("attn_k.weight", vec![width, kv], quant.matrix),
+        ("attn_v.weight", vec![width, kv], sensitive),
+        ("attn_output.weight", vec![q, width], quant.matrix),
+        ("ffn_norm.weight", vec![width], F32),
+        ("ffn_gate.weight", vec![width, hidden], quant.matrix),
+        ("ffn_up.weight", vec![width, hidden], quant.matrix),
+        ("ffn_down.weight", vec![hidden, width], sensitive),
+    ];
+    if shape.architecture == "qwen3" {
+        all.push(("attn_q_norm.weight", vec![shape.head_width], F32));
+        all.push(("attn_k_norm.weight", vec![shape.head_width], F32));
+    }
+    if shape.architecture == "qwen2" {
+        all.push(("attn_q.bias", vec![q], F32));
+        all.push(("attn_k.bias", vec![kv], F32));
+        all.push(("attn_v.bias", vec![kv], F32));
+    }
+    match shape.architecture {
+        lean::WINDOWED => [all, lean::windowed_tensors(shape)].concat(),
+        lean::HYBRID => lean::hybrid_tensors(shape, quant, layer, all),
+        _ => all,
+    }
+}
+
+fn write_metadata(writer: &mut Writer, shape: &ModelShape, vocabulary: &Vocabulary) {
+    let key = |name: &str| format!("{}.{name}", shape.architecture);
+    writer.text("general.architecture", shape.architecture);
+    writer.text("general.name", &format!("{} with random weights", shape.name));
+    writer.number(&key("context_length"), shape.context);
+    writer.number(&key("embedding_length"), shape.width as u32);
+    writer.number(&key("block_count"), shape.layers);
+    writer.number(&key("feed_forward_length"), shape.hidden as u32);
+    writer.number(&key("attention.head_count"), shape.heads as u32);
+    if shape.architecture == "bert" {
+        return bert::write_metadata(writer, shape);
+    }
+    lean::write_metadata(writer, shape);
+    writer.number(&key("rope.dimension_count"), shape.head_width as u32);
+    writer.fraction(&key("rope.freq_base"), shape.rope_base);
+    writer.fraction(&key("attention.layer_norm_rms_epsilon"), shape.epsilon);
+    vocabulary.write_metadata(writer);
+    if shape.ranks {
+        writer.number(&key("pooling_type"), POOLING_RANK);
+        writer.texts(&key("classifier.output_labels"), &RERANK_LABELS.map(String::from));
+        writer.text("tokenizer.chat_template.rerank", RERANK_TEMPLATE);
+        return;
+    }
+    writer.text("tokenizer.chat_template", CHAT_TEMPLATE);
+}
+
+/// A small model file with a vocabulary, for tests of tokenizers.
+#[cfg(test)]
+pub(crate) fn small_file(vocabulary: &Vocabulary, layers: u32) -> Vec<u8> {
+    let vocabulary_size = vocabulary.len();
+    let shape = ModelShape {
+        layers,
+        width: 32,
+        hidden: 32,
+        heads: 1,
+        kv_heads: 1,
+        head_width: 32,
+        vocabulary: vocabulary_size,
+        ..SHAPES[0]
+    };
+    let mut file = Vec::new();
+    let synth = Synth::with_vocabulary(&shape, &QUANTS[0], vocabulary).expect("rows fit f16");
+    synth.write(&mut file, |_| {}).expect("memory has room");
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model_file::gguf::read_header;
+
+    #[test]
+    fn every_shape_can_be_planned_in_every_quantisation() {
+        for shape in SHAPES {
+            for quant in QUANTS {
+                let synth = Synth::new(shape, quant).unwrap();
+                assert!(synth.file_bytes() > 100_000, "{} {}", shape.name, quant.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_tiny_one_is_a_model_file_of_the_size_that_was_said() {
+        let synth = Synth::new(&SHAPES[0], &QUANTS[2]).unwrap();
+        let (mut file, mut written) = (Vec::new(), 0);
+        synth.write(&mut file, |bytes| written += bytes).unwrap();
+        assert_eq!(file.len() as u64, synth.file_bytes());
+        assert!(written > 0 && written <= synth.file_bytes());
+        let header = read_header(&file[..], file.len() as u64).unwrap();
+        assert_eq!((header.architecture.as_str(), header.tensors), ("llama", 2 + 2 * 9));
+    }
+}

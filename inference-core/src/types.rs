@@ -1,0 +1,9 @@
+//! What every layer shares: requests and events, constraints, the traits that a model implements,
+//! and how numbers are printed. The lowest layer: nothing here imports another folder.
+
+pub mod constraint;
+pub mod embedder;
+pub mod model;
+pub mod request;
+pub mod tool_choice;
+pub mod units;

@@ -1,0 +1,136 @@
+//! `flotilla-agent bench`: how fast a model is here, what our scheduler makes of it, and the
+//! memory that it takes.
+//!
+//! Every figure is a line of JSON, `{"name", "value", "aim", "how"}`, or a part of a table.
+//! Figures with an aim are ratios of two measurements that take turns in this run.
+
+pub mod attention;
+pub mod memory;
+pub mod plot;
+pub mod report;
+pub mod runner;
+
+use std::cell::RefCell;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use inference_core::hardware::Kernel;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::model_files::ModelFiles;
+use crate::engine::sandbox::Choice;
+use crate::types::print::say;
+use crate::types::progress::Progress;
+use report::{Figure, Figures};
+
+/// `bench`
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Model file (GGUF); `synth` makes one of any size
+    pub model: PathBuf,
+    /// Threads that compute [default: the physical cores this process may use]
+    #[arg(long)]
+    pub threads: Option<u32>,
+    /// CPU kernels: avx512, baseline [default: the fastest that runs here]
+    #[arg(long)]
+    pub kernel: Option<Kernel>,
+    /// Confine the processes that measure, as engines are: auto, on, off
+    #[arg(long, value_name = "CHOICE", default_value_t)]
+    pub sandbox: Choice,
+    /// Measurements of each figure that is a median
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
+    /// How figures are printed [default: a table on a terminal, else JSON]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// Draw the figures too [default: not drawn]
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+/// How figures are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A table at the end.
+    Table,
+    /// A line of JSON for each figure, as soon as it is there.
+    Json,
+}
+
+/// How the engine of a child that measures runs.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Setup {
+    /// The kernels, proven.
+    pub kernel: Kernel,
+    /// Threads that compute.
+    pub threads: u32,
+    /// Measurements of each figure that is a median.
+    pub rounds: u32,
+    /// Whether it confines itself.
+    pub sandbox: Choice,
+}
+
+/// Where figures go.
+struct Show {
+    format: Format,
+    bar: Progress,
+    figures: RefCell<Figures>,
+}
+
+impl Show {
+    fn add(&self, figure: Figure) -> Result<(), String> {
+        let line = figure.json();
+        self.figures.borrow_mut().0.push(figure);
+        match self.format {
+            Format::Json => self.bar.beside(|| say(&line.to_string())),
+            Format::Table => Ok(()),
+        }
+    }
+
+    fn begin(&self, what: &str) {
+        self.bar.begin(what);
+    }
+
+    fn step(&self) {
+        self.bar.step();
+    }
+}
+
+/// Measures everything; the error is one line for the operator.
+pub fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), String> {
+    let files = ModelFiles::open(&args.model)?;
+    let default = if std::io::stdout().is_terminal() { Format::Table } else { Format::Json };
+    let cores = inference_core::hardware::compute_threads() as u32;
+    let threads = args.threads.unwrap_or(cores);
+    let show = Show {
+        format: args.format.unwrap_or(default),
+        bar: Progress::new(Some(runner::steps(args.rounds) + 1 + u64::from(args.rounds))),
+        figures: RefCell::default(),
+    };
+    let how = format!("threads; kernels {}", kernel.name());
+    show.add(Figure::new("machine", f64::from(threads), None, &how))?;
+    show.begin("memory");
+    let setup = Setup { kernel, threads, rounds: args.rounds, sandbox: args.sandbox };
+    for figure in memory::measure(&args.model, files.header(), setup)? {
+        show.add(figure)?;
+    }
+    show.step();
+    for figure in attention::measure(&args.model, setup, args.rounds, &show)? {
+        show.add(figure)?;
+    }
+    runner::measure(&args.model, setup, &show)?;
+    show.bar.end();
+    let figures = show.figures.into_inner();
+    if show.format == Format::Table {
+        say(&figures.table())?;
+    }
+    if let Some(path) = &args.plot {
+        let name = args.model.file_name().unwrap_or_default().to_string_lossy();
+        let title = format!("{name}, {threads} threads, kernels {}", kernel.name());
+        let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+        let mut file = std::fs::File::create(path).map_err(fail)?;
+        file.write_all(plot::svg(&title, &figures).as_bytes()).map_err(fail)?;
+    }
+    Ok(())
+}

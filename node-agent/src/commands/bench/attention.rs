@@ -1,0 +1,73 @@
+//! What our attention is worth: the same batches with it and with llama.cpp's, in turns.
+
+use std::path::Path;
+use std::time::Duration;
+
+use inference_core::llama::{ContextOptions, LlamaModel};
+use inference_core::model_file::memory_plan::LoadMode;
+use inference_core::tools::bench::median;
+use inference_core::tools::bench::raw::{DEEP_CELLS, DEEP_TOKENS, Deep, deep};
+
+use super::report::Figure;
+use super::{Setup, Show};
+use crate::engine::measuring::ChildArgs;
+use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
+
+/// Makes the kernels leave all attention to llama.cpp's own (inference-core/kernels).
+const LLAMA_CPP: (&str, &str) = ("FLOTILLA_ATTENTION", "llama.cpp");
+/// Sequences side by side.
+const SLOTS: u32 = 8;
+/// Loading from a slow disk and some thousand tokens on a slow machine.
+const TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// `attention-trial`: measures, and tells the figures.
+pub fn child(args: &ChildArgs) -> Result<(), String> {
+    prepare_child()?;
+    let setup: Setup =
+        serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
+    let weights = load_confined(&args.model, setup.sandbox, setup.kernel, LoadMode::Mmap)?;
+    let options = ContextOptions {
+        slots: SLOTS,
+        context_tokens: DEEP_CELLS,
+        cells: DEEP_CELLS,
+        threads: setup.threads,
+        ..ContextOptions::default()
+    };
+    let mut model = LlamaModel::new(weights, options).map_err(|e| e.to_string())?;
+    tell(&deep(&mut model).map_err(|e| e.0)?)
+}
+
+fn run(model: &Path, setup: Setup, ours: bool) -> Result<Deep, String> {
+    let mut command = command("attention-trial", model, &setup)?;
+    if !ours {
+        command.env(LLAMA_CPP.0, LLAMA_CPP.1);
+    }
+    let mut child = Measuring::start(command)?;
+    child.answer(TIMEOUT).map_err(|e| format!("measuring attention: {e}"))
+}
+
+/// Ratios of speed, ours / llama.cpp's.
+pub(super) fn measure(
+    model: &Path,
+    setup: Setup,
+    rounds: u32,
+    show: &Show,
+) -> Result<Vec<Figure>, String> {
+    let mut turns = Vec::new();
+    for _ in 0..rounds {
+        show.begin("attention");
+        turns.push((run(model, setup, true)?, run(model, setup, false)?));
+        show.step();
+    }
+    let ratio = |name: &str, what: &str, speed: fn(&Deep) -> f64| {
+        let ratios = turns.iter().map(|(ours, theirs)| speed(ours) / speed(theirs)).collect();
+        let how = format!("{what}: speed with our attention / with llama.cpp's");
+        Figure::new(name, median(ratios), None, &how)
+    };
+    let prompt = format!("a prompt of {DEEP_TOKENS} tokens");
+    Ok(vec![
+        ratio("attention_prefill", &prompt, |deep| deep.prefill),
+        ratio("attention_chunks", "16 rows at a time after it", |deep| deep.chunks),
+        ratio("attention_decode", "8 side by side, one of them after it", |deep| deep.decode),
+    ])
+}

@@ -1,0 +1,290 @@
+//! The measurements of `bench`: raw llama.cpp and our scheduler take turns, in a process of their
+//! own that says how far it is.
+
+use std::path::Path;
+use std::time::Duration;
+
+use inference_core::llama::{ContextOptions, LlamaModel, Weights};
+use inference_core::model_file::memory_plan::LoadMode;
+use inference_core::tools::bench::raw::{raw_decode, raw_prefill};
+use inference_core::tools::bench::{Bench, median, percentile, prompt};
+use inference_core::types::model::Model;
+use inference_core::types::request::{RequestId, Sampling};
+use serde::{Deserialize, Serialize};
+
+use super::report::Figure;
+use super::{Setup, Show};
+use crate::engine::measuring::ChildArgs;
+use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
+
+const BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
+const SLOTS: u32 = 16;
+fn sampled() -> Sampling {
+    Sampling { temperature: 1.0, ..Sampling::GREEDY }
+}
+/// Tokens of 1,000 and of 400 English words, about.
+const LONG_TOKENS: u32 = 1300;
+const SYSTEM_TOKENS: u32 = 520;
+
+/// Lengths of prompts whose speed and first token are measured.
+const PROMPTS: [u32; 2] = [128, 512];
+
+/// Decoding is measured this often in a round: a second or two of it varies by more than what it
+/// is measured for.
+const DECODE_TURNS: u32 = 2;
+
+/// The longest step is some thousand tokens on a slow machine, or loading from a slow disk.
+const TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// What the child says.
+#[derive(Debug, Serialize, Deserialize)]
+enum Line {
+    Begins(String),
+    Stepped,
+    Figure(Figure),
+    Done,
+}
+
+/// `speed-trials`: measures a model.
+pub fn child(args: &ChildArgs) -> Result<(), String> {
+    prepare_child()?;
+    let setup: Setup =
+        serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
+    let weights = load_confined(&args.model, setup.sandbox, setup.kernel, LoadMode::Mmap)?;
+    Runner { weights, threads: setup.threads, rounds: setup.rounds }.run()?;
+    tell(&Line::Done)
+}
+
+/// The parent's side: shows what the child measures.
+pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Outcome {
+    let mut child = Measuring::start(command("speed-trials", model, &setup)?)?;
+    loop {
+        match child.answer(TIMEOUT).map_err(|e| format!("measuring speeds: {e}"))? {
+            Line::Begins(what) => show.begin(&what),
+            Line::Stepped => show.step(),
+            Line::Figure(figure) => show.add(figure)?,
+            Line::Done => return Ok(()),
+        }
+    }
+}
+
+/// How many steps a run has.
+pub(super) fn steps(rounds: u32) -> u64 {
+    let decode = BATCHES.len() * DECODE_TURNS as usize;
+    u64::from(rounds) * (decode + PROMPTS.len() + 1) as u64 + 3
+}
+
+/// Measures a loaded model.
+struct Runner {
+    weights: Weights,
+    threads: u32,
+    rounds: u32,
+}
+
+type Outcome = Result<(), String>;
+
+impl Runner {
+    /// Measures everything.
+    fn run(&self) -> Outcome {
+        self.decode()?;
+        self.prefill()?;
+        self.readers_beside_long_prompts()?;
+        self.shared_prefix()?;
+        self.second_turn()
+    }
+
+    fn say(&self, name: &str, value: f64, aim: Option<&'static str>, how: &str) -> Outcome {
+        tell(&Line::Figure(Figure::new(name, value, aim, how)))
+    }
+
+    /// A parent that is gone ends this process.
+    fn begin(&self, what: &str) {
+        let _ = tell(&Line::Begins(what.into()));
+    }
+
+    fn step(&self) {
+        let _ = tell(&Line::Stepped);
+    }
+
+    fn model(&self, context_tokens: u32, prefix_cache: bool) -> Result<LlamaModel, String> {
+        let cells = SLOTS * context_tokens.min(1024);
+        let options = ContextOptions {
+            slots: SLOTS,
+            context_tokens,
+            cells: cells.max(2 * context_tokens),
+            prefix_cache,
+            threads: self.threads,
+            ..ContextOptions::default()
+        };
+        LlamaModel::new(self.weights.clone(), options).map_err(|e| e.to_string())
+    }
+
+    /// Raw batches and the same work through the scheduler, in turns.
+    fn decode(&self) -> Outcome {
+        for batch in BATCHES {
+            let (mut raw, mut served, mut overhead) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..DECODE_TURNS * self.rounds {
+                self.begin(&format!("decode, {batch} side by side"));
+                let mut model = self.model(256, true)?;
+                raw.push(raw_decode(&mut model, batch, 64, 48).map_err(|e| e.0)?);
+                drop(model);
+                served.push(served_decode(self.model(256, true)?, batch, &Sampling::GREEDY).0);
+                if batch == SLOTS {
+                    overhead.push(served_decode(self.model(256, true)?, batch, &sampled()).1);
+                }
+                self.step();
+            }
+            let (raw, served) = (median(raw), median(served));
+            let name = format!("decode_batch_{batch}");
+            self.say(&format!("{name}_raw"), raw, None, "tokens/s of a llama_decode loop")?;
+            self.say(&format!("{name}_served"), served, None, "tokens/s through the scheduler")?;
+            self.say(&name, served / raw, Some(">= 0.97"), "served / raw, medians")?;
+            if batch == SLOTS {
+                let how = "share of a step outside of llama.cpp, default sampling";
+                self.say("step_overhead", median(overhead), Some("<= 0.03"), how)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Prompts of one client: raw, and from asking to the first token.
+    fn prefill(&self) -> Outcome {
+        for tokens in PROMPTS {
+            let (mut raw, mut first) = (Vec::new(), Vec::new());
+            for round in 0..self.rounds {
+                self.begin(&format!("prefill, {tokens} tokens"));
+                let mut model = self.model(1024, true)?;
+                raw.push(raw_prefill(&mut model, tokens).map_err(|e| e.0)?);
+                let mut bench = Bench::new(model);
+                let id = bench.ask(prompt(20 + round, tokens), 2, Sampling::GREEDY);
+                bench.finish(&[id]);
+                first.push(bench.seen(id).first_token());
+                self.step();
+            }
+            let (raw, first) = (median(raw), median(first));
+            let served = f64::from(tokens) / first;
+            let name = format!("prefill_{tokens}");
+            self.say(&format!("{name}_raw"), raw, None, "prompt tokens/s of llama_decode")?;
+            let how = "prompt tokens/s through the scheduler, first token included";
+            self.say(&format!("{name}_served"), served, None, how)?;
+            let how = format!("ms to the first token of {tokens}, one client");
+            self.say(&format!("first_token_{tokens}"), first * 1000.0, None, &how)?;
+        }
+        Ok(())
+    }
+
+    fn readers_beside_long_prompts(&self) -> Outcome {
+        self.begin("long prompts beside readers");
+        let mut bench = Bench::new(self.model(4096, true)?);
+        let alone = bench.ask(prompt(50, LONG_TOKENS), 1, Sampling::GREEDY);
+        bench.finish(&[alone]);
+        let alone = bench.seen(alone).first_token();
+        let readers: Vec<RequestId> =
+            (0..4).map(|n| bench.ask(prompt(n, 32), 4000, Sampling::GREEDY)).collect();
+        let shortest = |bench: &Bench<_>| {
+            readers.iter().map(|id| bench.seen(*id).tokens.len()).min().unwrap_or_default()
+        };
+        while shortest(&bench) < 65 {
+            bench.step();
+        }
+        let (calm_speed, mut calm_gaps) = reading(&bench, &readers, 1);
+        let calm_gap = percentile(&mut calm_gaps, 0.5);
+        let from = shortest(&bench);
+        let mut beside = Vec::new();
+        for number in 0..2 {
+            let long = bench.ask(prompt(60 + number, LONG_TOKENS), 8, Sampling::GREEDY);
+            bench.finish(&[long]);
+            beside.push(bench.seen(long).first_token());
+        }
+        let (speed, mut gaps) = reading(&bench, &readers, from);
+        self.say("readers_alone", calm_speed, None, "tokens/s of four readers")?;
+        self.say("readers_speed_kept", speed / calm_speed, Some(">= 0.45"), "beside long prompts")?;
+        let gap = percentile(&mut gaps, 0.99) / calm_gap;
+        self.say("readers_gap", gap, Some("<= 4"), "p99 gap beside long prompts / p50 gap alone")?;
+        self.say("long_prompt_alone", alone, None, "seconds to the first token of 1,300 tokens")?;
+        let slower = median(beside) / alone;
+        self.say("long_prompt_time", slower, Some("<= 2.2"), "beside four readers / alone")
+    }
+
+    fn shared_prefix(&self) -> Outcome {
+        self.step();
+        self.begin("a shared prefix");
+        let mut first_tokens = Vec::new();
+        for prefix_cache in [true, false] {
+            let mut bench = Bench::new(self.model(1024, prefix_cache)?);
+            let ask = |bench: &mut Bench<_>, n| {
+                let mut tokens = prompt(70, SYSTEM_TOKENS);
+                tokens.extend(prompt(n, 20));
+                bench.ask(tokens, 8, Sampling::GREEDY)
+            };
+            let ids: Vec<RequestId> = (0..8).map(|n| ask(&mut bench, n)).collect();
+            bench.finish(&ids);
+            first_tokens.push(median(ids.iter().map(|id| bench.seen(*id).first_token()).collect()));
+            if prefix_cache {
+                let computed = bench.stats().prompt_tokens as f64;
+                let ratio = computed / f64::from(SYSTEM_TOKENS + 20);
+                let how = "prompt tokens computed for eight clients / of one prompt";
+                self.say("shared_prefix_computed", ratio, Some("<= 1.3"), how)?;
+            }
+        }
+        let ratio = first_tokens[0] / first_tokens[1];
+        self.say("shared_prefix_first_token", ratio, Some("<= 0.25"), "median, cache on / off")
+    }
+
+    fn second_turn(&self) -> Outcome {
+        self.step();
+        let mut ratios = Vec::new();
+        for round in 0..self.rounds {
+            self.begin("a second turn");
+            let mut bench = Bench::new(self.model(1024, true)?);
+            let chat = prompt(80 + round, SYSTEM_TOKENS);
+            let first = bench.ask(chat.clone(), 8, Sampling::GREEDY);
+            bench.finish(&[first]);
+            let turn = prompt(90 + round, 40);
+            let alone = bench.ask(turn.clone(), 2, Sampling::GREEDY);
+            bench.finish(&[alone]);
+            let second = bench.ask([chat, turn].concat(), 2, Sampling::GREEDY);
+            bench.finish(&[second]);
+            ratios.push(bench.seen(second).first_token() / bench.seen(alone).first_token());
+            self.step();
+        }
+        let how = "first token of a second turn / of a prompt of that turn only";
+        self.say("second_turn", median(ratios), Some("<= 1.2"), how)
+    }
+}
+
+/// Tokens per second while all of `batch` clients read, and the share of that time that
+/// was not spent in decode.
+fn served_decode<M: Model>(model: M, batch: u32, sampling: &Sampling) -> (f64, f64) {
+    let mut bench = Bench::new(model);
+    let ids: Vec<RequestId> =
+        (0..batch).map(|n| bench.ask(prompt(n, 64), 64, sampling.clone())).collect();
+    let all_have = |bench: &Bench<M>, tokens: usize| {
+        ids.iter().all(|id| bench.seen(*id).tokens.len() >= tokens)
+    };
+    while !all_have(&bench, 2) {
+        bench.step();
+    }
+    let (begun, begun_decoding) = bench.seconds();
+    let read = |bench: &Bench<M>| ids.iter().map(|id| bench.seen(*id).tokens.len()).sum::<usize>();
+    let before = read(&bench);
+    for _ in 0..48 {
+        bench.step();
+    }
+    let (ended, ended_decoding) = bench.seconds();
+    let spent = ended - begun;
+    let speed = (read(&bench) - before) as f64 / spent;
+    (speed, 1.0 - (ended_decoding - begun_decoding) / spent)
+}
+
+/// Speed and gaps of readers from their token number `from` on.
+fn reading<M: Model>(bench: &Bench<M>, readers: &[RequestId], from: usize) -> (f64, Vec<f64>) {
+    let (mut speed, mut gaps) = (0.0, Vec::new());
+    for id in readers {
+        let all = bench.seen(*id).gaps();
+        let part = &all[from.min(all.len())..];
+        speed += part.len() as f64 / part.iter().sum::<f64>();
+        gaps.extend(part);
+    }
+    (speed, gaps)
+}

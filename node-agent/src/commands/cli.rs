@@ -1,0 +1,160 @@
+//! The command line: every command, hidden ones too, and examples.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use flotilla_manual::{CompletionsArgs, Example, ManArgs};
+use inference_core::hardware::Kernel;
+use inference_core::hardware::simd::Level;
+
+use crate::commands::bench::BenchArgs;
+use crate::commands::check::CheckArgs;
+use crate::commands::doctor::DoctorArgs;
+use crate::commands::hardware::HardwareArgs;
+use crate::commands::health::HealthArgs;
+use crate::commands::plan::PlanArgs;
+use crate::commands::pull::PullArgs;
+use crate::commands::serve::options::ServeArgs;
+use crate::commands::synth::SynthArgs;
+use crate::commands::tune::TuneArgs;
+use crate::engine::measuring::ChildArgs;
+
+/// Shown after the help of each command, and in its man page.
+pub const EXAMPLES: &[Example] = &[
+    ("", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
+    ("serve", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
+    (
+        "serve",
+        "flotilla-agent serve --model model.gguf --join https://gateway.example:8080 \\\n      \
+         --join-key-file join.key",
+    ),
+    (
+        "serve",
+        "flotilla-agent serve --model model.gguf --slots 8 --context-tokens 2048 --load mlock",
+    ),
+    ("pull", "flotilla-agent pull hf:owner/repo/model-q4_k_m.gguf --to models/"),
+    ("bench", "flotilla-agent bench model.gguf --plot speed.svg"),
+    ("tune", "flotilla-agent tune model.gguf"),
+    ("tune", "flotilla-agent tune model.gguf --json > speeds.json"),
+    ("hardware", "flotilla-agent hardware"),
+    ("plan", "flotilla-agent plan model.gguf"),
+    ("plan", "flotilla-agent plan model.gguf --memory-mib 3500 --context-tokens 4096 --slots 2"),
+    (
+        "plan",
+        "flotilla-agent plan model.gguf --requests-per-day 20000 --prompt-tokens 600 \\\n      \
+         --answer-tokens 200 --price-per-hour 0.02 --gpu-price-per-hour 1.20",
+    ),
+    ("check", "flotilla-agent check model.gguf"),
+    ("doctor", "flotilla-agent doctor --model model.gguf"),
+    ("health", "flotilla-agent health --listen 127.0.0.1:8080"),
+    ("synth", "flotilla-agent synth --shape qwen2.5-0.5b --quant q4_0 random.gguf"),
+    ("completions", "flotilla-agent completions bash > /etc/bash_completion.d/flotilla-agent"),
+    ("completions", "flotilla-agent completions zsh > ~/.zfunc/_flotilla-agent"),
+    (
+        "completions",
+        "flotilla-agent completions fish > ~/.config/fish/completions/flotilla-agent.fish",
+    ),
+    ("man", "flotilla-agent man | man -l -"),
+    ("man", "flotilla-agent man --to /usr/local/share/man/man1"),
+];
+
+/// Serves a GGUF model on this machine: alone, or as a node of a Flotilla fleet.
+#[derive(Debug, Parser)]
+#[command(name = "flotilla-agent", version, about)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a model with the OpenAI API, on a port of its own or through a gateway
+    Serve(Box<ServeArgs>),
+    /// Download a model file, and go on where a download stopped
+    Pull(PullArgs),
+    /// Measure how fast a model is on this machine, alone and through the scheduler
+    Bench(BenchArgs),
+    /// Find out how a model is run best on this machine, for `serve` to use
+    Tune(TuneArgs),
+    /// Show what this machine has and can do
+    Hardware(HardwareArgs),
+    /// Show whether a model fits this machine, and how
+    Plan(PlanArgs),
+    /// Look for what keeps this machine from serving well, and say how it is mended: exit code 0 if
+    /// nothing has to be, else 1
+    Doctor(Box<DoctorArgs>),
+    /// Ask a running agent whether it can take a request: exit code 0 if so, else 1
+    Health(HealthArgs),
+    /// Load models once, as serve would, and say whether they work
+    Check(CheckArgs),
+    /// Write a model file with random weights and the shape of a real model
+    Synth(SynthArgs),
+    /// Print a script that completes commands and flags in a shell
+    Completions(CompletionsArgs),
+    /// Print the man page, or write one for each command
+    Man(ManArgs),
+    /// The engine's process; started by `serve`
+    #[command(hide = true)]
+    Engine(EngineArgs),
+    /// Execute one instruction of a level; started by `hardware`
+    #[command(hide = true)]
+    Probe {
+        /// Name of the level.
+        level: Level,
+    },
+    /// Measure the memory of one engine; started by `bench`
+    #[command(hide = true)]
+    MemoryTrial(ChildArgs),
+    /// Measure speeds; started by `bench`
+    #[command(hide = true)]
+    SpeedTrials(ChildArgs),
+    /// Confine a process as an engine is, and see whether that holds; started by `doctor`
+    #[command(hide = true)]
+    SandboxTrial,
+    /// Measure a model at depth; started by `bench`
+    #[command(hide = true)]
+    AttentionTrial(ChildArgs),
+    /// Measure ways to run a model; started by `tune`
+    #[command(hide = true)]
+    TuneTrials(ChildArgs),
+    /// Run one set of CPU kernels; started by `serve`
+    #[command(hide = true)]
+    KernelTrial {
+        /// Name of the kernels.
+        kernel: Kernel,
+    },
+}
+
+/// `engine`
+#[derive(Debug, Args)]
+pub struct EngineArgs {
+    /// Model file.
+    #[arg(long)]
+    pub model: PathBuf,
+    /// Everything else, as JSON.
+    #[arg(long)]
+    pub options: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program() -> clap::Command {
+        use clap::CommandFactory;
+        flotilla_manual::documented(Cli::command(), EXAMPLES)
+    }
+
+    #[test]
+    fn the_help_says_everything() {
+        program().debug_assert();
+        assert_eq!(flotilla_manual::unsaid(&program()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_example_is_a_command_line_that_is_understood() {
+        assert_eq!(flotilla_manual::not_understood::<Cli>(EXAMPLES), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,129 @@
+//! `flotilla-agent doctor`: looks for what keeps this machine from serving well, and says how it is
+//! mended. What is looked at is `doctor/facts.rs`, what follows from it `doctor/checks.rs`.
+
+pub mod checks;
+pub mod facts;
+pub mod finding;
+pub mod sandbox_trial;
+mod visit;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use inference_core::hardware::files::Root;
+use inference_core::model_file::memory_plan::{LoadMode, Wanted};
+
+use crate::engine::kernel_trial::prove_kernel;
+use crate::engine::model_files::ModelFiles;
+use crate::serve::join::flags::JoinFlags;
+use crate::types::exit::{EXIT_SOFTWARE, Failed};
+use crate::types::print::say;
+use checks::diagnose;
+use facts::{Disk, Facts, Model, Reached};
+use finding::{Level, Report};
+
+/// Something has to be mended.
+const EXIT_ILL: u8 = 1;
+/// Where the packages keep models and the join key.
+const MODELS: &str = "/var/lib/flotilla/models";
+const JOIN_KEY: &str = "/etc/flotilla/join.key";
+
+/// `doctor`
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Model file (GGUF) that is to be served [default: none]
+    #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Requests side by side, as for serve [default: as many as make sense and fit]
+    #[arg(long, env = "FLOTILLA_SLOTS", value_name = "SLOTS")]
+    pub slots: Option<u64>,
+    /// Tokens of one request, as for serve [default: as many as fit]
+    #[arg(long, env = "FLOTILLA_CONTEXT_TOKENS", value_name = "TOKENS")]
+    pub context_tokens: Option<u64>,
+    /// How the weights come into memory, as for serve
+    #[arg(long, env = "FLOTILLA_LOAD", value_name = "MODE", default_value = "mmap")]
+    pub load: LoadMode,
+    /// Where models are kept [default: the model's folder, or /var/lib/flotilla/models]
+    #[arg(long, value_name = "FOLDER")]
+    pub models: Option<PathBuf>,
+    /// Which gateways are to be joined; each is asked whether it would let this node in
+    #[command(flatten)]
+    pub gateways: JoinFlags,
+    /// Only read what the kernel says: try no kernels and no sandbox
+    #[arg(long)]
+    pub quick: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where the kernel's files are read
+    #[arg(long, value_name = "FOLDER", default_value = "/", hide = true)]
+    pub root: PathBuf,
+}
+
+impl DoctorArgs {
+    /// Prints the report; an error where something has to be mended.
+    pub fn run(&self) -> Result<(), Failed> {
+        let software = |message| Failed { code: EXIT_SOFTWARE, message };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| software(e.to_string()))?;
+        let report = diagnose(&runtime.block_on(self.look()));
+        say(&self.text(&report).map_err(software)?).map_err(software)?;
+        match report.level {
+            Level::Fail => Err(Failed { code: EXIT_ILL, message: "not fit to serve".into() }),
+            Level::Ok | Level::Warn => Ok(()),
+        }
+    }
+
+    fn text(&self, report: &Report) -> Result<String, String> {
+        match self.json {
+            true => serde_json::to_string_pretty(report).map_err(|e| e.to_string()),
+            false => Ok(report.to_string()),
+        }
+    }
+
+    async fn look(&self) -> Facts {
+        let mut facts = Facts::read(&Root(self.root.clone()), std::env::consts::ARCH);
+        if !self.quick {
+            facts.kernel = Some(prove_kernel(None).await.map(|kernel| kernel.name().to_string()));
+            facts.sandbox = Some(sandbox_trial::run().await);
+        }
+        facts.disk = self.disk();
+        facts.model = self.model.as_deref().map(|file| self.look_at(file));
+        facts.gateways = self.visit().await;
+        facts
+    }
+
+    fn look_at(&self, file: &Path) -> Model {
+        let wanted = Wanted {
+            slots: self.slots,
+            context_tokens: self.context_tokens,
+            load: self.load,
+            ..Wanted::default()
+        };
+        Model {
+            file: file.display().to_string(),
+            bytes: std::fs::metadata(file).map_or(0, |data| data.len()),
+            header: ModelFiles::open(file).map(|files| files.header().clone()),
+            wanted,
+        }
+    }
+
+    fn disk(&self) -> Disk {
+        let beside = self.model.as_deref().and_then(Path::parent);
+        let folder = self.models.as_deref().or(beside).unwrap_or(Path::new(MODELS));
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let room = rustix::fs::statvfs(folder).ok();
+        let free = room.map(|room| room.f_bavail.saturating_mul(room.f_frsize));
+        Disk { folder: folder.display().to_string(), free }
+    }
+
+    /// The package's join key, where none is named.
+    async fn visit(&self) -> Vec<(String, Reached)> {
+        let mut flags = self.gateways.clone();
+        let packaged = Path::new(JOIN_KEY);
+        if flags.join_key_file.is_none() && packaged.exists() {
+            flags.join_key_file = Some(packaged.to_path_buf());
+        }
+        visit::visit(&flags).await
+    }
+}

@@ -1,0 +1,106 @@
+//! PURE. What computes.
+
+use inference_core::hardware::simd::Level as Simd;
+
+use crate::commands::doctor::facts::Facts;
+use crate::commands::doctor::finding::Finding;
+
+/// Other machines may take so much of the CPUs' time before it is felt.
+const STEAL_MAX: f64 = 0.03;
+/// What the baseline kernels of x86-64 are made of.
+const BASELINE: [Simd; 4] = [Simd::Avx2, Simd::Fma, Simd::F16c, Simd::Bmi2];
+
+/// Whether there are kernels for this CPU: by trying them, or else by what it claims.
+pub fn kernels(facts: &Facts) -> Option<Finding> {
+    let machine = &facts.machine;
+    let look =
+        "lscpu; in a virtual machine, set its CPU type to the host's, or take another machine";
+    match &facts.kernel {
+        Some(Ok(name)) => {
+            return Some(Finding::ok(
+                "cpu",
+                format!("{}: the {name} kernels run", machine.cpus.model),
+            ));
+        }
+        Some(Err(why)) => return Some(Finding::fail("cpu", why, look)),
+        None => {}
+    }
+    let claimed = |level: &Simd| machine.simd.iter().any(|s| s.level == *level && s.claimed);
+    let needed = if machine.architecture == "x86_64" { &BASELINE[..] } else { &[] };
+    let missing: Vec<&str> = needed.iter().filter(|l| !claimed(l)).map(|l| l.name()).collect();
+    Some(match missing.is_empty() {
+        true => Finding::ok("cpu", format!("{} has what the kernels need", machine.cpus.model)),
+        false => {
+            let missing = missing.join(", ");
+            Finding::fail("cpu", format!("{} lacks {missing}", machine.cpus.model), look)
+        }
+    })
+}
+
+/// Physical cores count; their second threads share the same units.
+pub fn cores(facts: &Facts) -> Option<Finding> {
+    let (cpus, threads) = (&facts.machine.cpus, facts.machine.threads);
+    if cpus.cores_allowed < cpus.cores {
+        let says = format!("this process may use {} of {} cores", cpus.cores_allowed, cpus.cores);
+        let fix = "systemctl set-property flotilla-agent.service AllowedCPUs= (or the container's cpuset)";
+        return Some(Finding::warn("cores", says, fix));
+    }
+    let logical = match cpus.smt {
+        true => format!(" with {} hardware threads", cpus.logical),
+        false => String::new(),
+    };
+    Some(Finding::ok("cores", format!("{} cores{logical}: {threads} compute", cpus.cores)))
+}
+
+/// A quota below the cores stops all threads in the middle of a token.
+pub fn quota(facts: &Facts) -> Option<Finding> {
+    let (group, cpus) = (&facts.machine.cgroup, &facts.machine.cpus);
+    let quota = group.cpu_quota.filter(|quota| *quota < cpus.cores_allowed as f64)?;
+    let (of, threads) = (group.cpu_quota_of.as_deref().unwrap_or_default(), facts.machine.threads);
+    let says = format!("the control group {of} allows {quota} CPUs: {threads} compute");
+    let fix = "systemctl set-property flotilla-agent.service CPUQuota= (or the container's --cpus)";
+    // Whole CPUs are somebody's plan; of the rest nobody has anything.
+    match quota.fract() == 0.0 {
+        true => Some(Finding::ok("quota", says)),
+        false => Some(Finding::warn("quota", format!("{says}, the rest is lost"), fix)),
+    }
+}
+
+/// Cores that save power begin every burst slowly.
+pub fn governor(facts: &Facts) -> Option<Finding> {
+    let names: Vec<&str> = facts.governors.iter().map(String::as_str).collect();
+    match names.as_slice() {
+        [] => None,
+        ["performance"] => Some(Finding::ok("governor", "the cores run at full speed")),
+        _ => Some(Finding::warn(
+            "governor",
+            format!("the cores' speed follows '{}', behind the load", names.join(", ")),
+            "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+        )),
+    }
+}
+
+/// Time that the host gave to others while we wanted it.
+pub fn steal(facts: &Facts) -> Option<Finding> {
+    let share = facts.steal?;
+    let says =
+        format!("other machines took {:.1} % of the CPUs' time since the start", share * 100.0);
+    Some(match share > STEAL_MAX {
+        true => {
+            Finding::warn("steal", says, "vmstat 1 5 (column st); take a plan with CPUs of its own")
+        }
+        false => Finding::ok("steal", says),
+    })
+}
+
+/// One engine over several memories is slower than one on each.
+pub fn numa(facts: &Facts) -> Option<Finding> {
+    let count = facts.machine.memory.nodes.iter().filter(|node| node.total > 0).count();
+    (count > 1).then(|| {
+        Finding::warn(
+            "numa",
+            format!("{count} NUMA nodes: an agent on each is faster than one on all"),
+            "numactl --cpunodebind=0 --membind=0 flotilla-agent serve ... (and so for each)",
+        )
+    })
+}

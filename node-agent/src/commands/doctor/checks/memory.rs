@@ -1,0 +1,132 @@
+//! PURE. What the model needs, and how the kernel treats it.
+
+use inference_core::model_file::memory_plan::{LoadMode, NoPlan, plan};
+use inference_core::types::units::bytes;
+
+use crate::commands::doctor::facts::{Facts, Model};
+use crate::commands::doctor::finding::Finding;
+use crate::engine::plan_facts;
+
+/// Less than this leaves no room for any useful model.
+const ROOM_MIN: u64 = 1 << 30;
+/// Swapping out a model costs more than dropping file pages; above this it is likely.
+const SWAPPINESS_MAX: u64 = 10;
+
+/// Whether the model fits.
+pub fn model(facts: &Facts) -> Option<Finding> {
+    let Model { file, header, wanted, .. } = facts.model.as_ref()?;
+    let header = match header {
+        Ok(header) => header,
+        Err(why) => {
+            let fix = format!("flotilla-agent pull URL --to {}", facts.disk.folder);
+            return Some(Finding::fail("model", why, fix));
+        }
+    };
+    Some(match plan(header, &plan_facts::facts(&facts.machine), wanted) {
+        Ok(plan) => {
+            let (slots, tokens) = (plan.slots, plan.context_tokens);
+            let (needed, available) = (bytes(plan.needed_bytes), bytes(plan.available_bytes));
+            Finding::ok(
+                "model",
+                format!("{file}: {slots} slots of {tokens} tokens need {needed} of {available}"),
+            )
+        }
+        Err(NoPlan::Refused(refusal)) => {
+            Finding::fail("model", refusal.to_string(), format!("flotilla-agent plan {file}"))
+        }
+        Err(NoPlan::Error(error)) => {
+            let fix = format!("flotilla-agent check {file}");
+            Finding::warn("model", format!("its memory cannot be planned: {error}"), fix)
+        }
+    })
+}
+
+/// What there is for a model.
+pub fn room(facts: &Facts) -> Option<Finding> {
+    let memory = &facts.machine.memory;
+    let (room, by) = (memory.available_here, &memory.bound_by);
+    let says = format!("{} for the model (bound by {by})", bytes(room));
+    Some(match room < ROOM_MIN {
+        true => Finding::warn("memory", says, "ps aux --sort=-rss | head (what else holds memory)"),
+        false => Finding::ok("memory", says),
+    })
+}
+
+/// An idle model must not be the first to leave memory.
+pub fn swap(facts: &Facts) -> Option<Finding> {
+    let memory = &facts.machine.memory;
+    if memory.swap_total == 0 {
+        return Some(Finding::ok("swap", "there is none"));
+    }
+    let (size, swappiness) = (bytes(memory.swap_total), memory.swappiness.unwrap_or(60));
+    let says = format!("there are {size}, and vm.swappiness is {swappiness}");
+    Some(match swappiness > SWAPPINESS_MAX {
+        true => Finding::warn(
+            "swap",
+            format!("{says}: an idle model may be swapped out"),
+            sysctl("swap", &format!("vm.swappiness={SWAPPINESS_MAX}")),
+        ),
+        false => Finding::ok("swap", says),
+    })
+}
+
+/// Without overcommitment large buffers are refused although there is memory.
+pub fn overcommit(facts: &Facts) -> Option<Finding> {
+    let says = |mode: u64| format!("vm.overcommit_memory is {mode}");
+    Some(match facts.machine.memory.overcommit? {
+        2 => Finding::warn(
+            "overcommit",
+            format!("{}: large buffers may be refused", says(2)),
+            sysctl("overcommit", "vm.overcommit_memory=0"),
+        ),
+        mode => Finding::ok("overcommit", says(mode)),
+    })
+}
+
+/// Small pages cost some percent of speed.
+pub fn huge_pages(facts: &Facts) -> Option<Finding> {
+    let mode = facts.machine.memory.huge_pages.as_deref()?;
+    let says = format!("transparent huge pages: {mode}");
+    let file = "/sys/kernel/mm/transparent_hugepage/enabled";
+    Some(match mode == "never" {
+        true => Finding::warn(
+            "hugepages",
+            format!("{says}: everything takes small pages"),
+            format!(
+                "echo 'w {file} - - - - madvise' | sudo tee /etc/tmpfiles.d/flotilla.conf && sudo \
+                 systemd-tmpfiles --create flotilla.conf"
+            ),
+        ),
+        false => Finding::ok("hugepages", says),
+    })
+}
+
+/// Where the weights are to be locked, the limit has to allow it.
+pub fn locked(facts: &Facts) -> Option<Finding> {
+    let model = facts.model.as_ref().filter(|m| m.wanted.load == LoadMode::Mlock)?;
+    let needs = model.bytes;
+    Some(match facts.machine.memory.lockable {
+        Some(limit) if limit < needs => Finding::fail(
+            "mlock",
+            format!("{} may be locked, the model has {}", bytes(limit), bytes(needs)),
+            "ulimit -l unlimited (the packaged unit has LimitMEMLOCK=infinity)",
+        ),
+        _ => Finding::ok("mlock", "the model may be locked in memory"),
+    })
+}
+
+/// Mapped files count too.
+pub fn address_space(facts: &Facts) -> Option<Finding> {
+    let space = facts.machine.memory.address_space?;
+    Some(Finding::warn(
+        "rlimit",
+        format!("RLIMIT_AS is {}: mapped model files count too", bytes(space)),
+        "ulimit -v unlimited",
+    ))
+}
+
+/// A setting of the kernel, now and after the next start.
+fn sysctl(name: &str, setting: &str) -> String {
+    let file = format!("/etc/sysctl.d/90-flotilla-{name}.conf");
+    format!("echo {setting} | sudo tee {file} && sudo sysctl -p {file}")
+}

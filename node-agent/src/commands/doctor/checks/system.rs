@@ -1,0 +1,91 @@
+//! PURE. What is around: limits, disk, clock, gateways.
+
+use inference_core::types::units::bytes;
+
+use crate::commands::doctor::facts::{Facts, Reached};
+use crate::commands::doctor::finding::Finding;
+
+/// Connections of clients and their files, with room.
+const OPEN_FILES_MIN: u64 = 4096;
+/// Less room takes no model.
+const FREE_MIN: u64 = 2 << 30;
+
+/// Each connection is an open file.
+pub fn open_files(facts: &Facts) -> Option<Finding> {
+    let limit = facts.open_files?;
+    let says = format!("a process may open {limit} files");
+    Some(match limit < OPEN_FILES_MIN {
+        true => Finding::warn(
+            "files",
+            says,
+            "ulimit -n 65536 (the packaged unit has LimitNOFILE=65536)",
+        ),
+        false => Finding::ok("files", says),
+    })
+}
+
+/// What keeps a hostile model file from doing harm.
+pub fn sandbox(facts: &Facts) -> Option<Finding> {
+    let sandbox = match facts.sandbox.as_ref()? {
+        Ok(sandbox) => sandbox,
+        Err(why) => {
+            let says = format!("it is not known what confines engines here: {why}");
+            return Some(Finding::warn("sandbox", says, "flotilla-agent sandbox-trial"));
+        }
+    };
+    let says = format!("engines are confined: {sandbox}");
+    Some(match sandbox.missing() {
+        None => Finding::ok("sandbox", says),
+        Some(why) => Finding::warn(
+            "sandbox",
+            format!("{says} ({why})"),
+            "cat /sys/kernel/security/lsm (Linux 5.13 or later with landlock in this list)",
+        ),
+    })
+}
+
+/// Room for models.
+pub fn disk(facts: &Facts) -> Option<Finding> {
+    let folder = &facts.disk.folder;
+    let Some(free) = facts.disk.free else {
+        let fix = format!("sudo mkdir -p {folder}");
+        return Some(Finding::warn("disk", format!("{folder} cannot be looked at"), fix));
+    };
+    let says = format!("{} free in {folder}", bytes(free));
+    Some(match free < FREE_MIN {
+        true => Finding::warn("disk", says, format!("sudo du -xh {folder} | sort -h | tail")),
+        false => Finding::ok("disk", says),
+    })
+}
+
+/// TLS and logs of several machines need one time. A container has its host's.
+pub fn clock(facts: &Facts) -> Option<Finding> {
+    if let Some(service) = facts.clock {
+        return Some(Finding::ok("clock", format!("kept by {service}")));
+    }
+    if facts.machine.container.is_some() {
+        return None;
+    }
+    Some(Finding::warn(
+        "clock",
+        "nothing seems to keep it right",
+        "sudo apt-get install systemd-timesyncd && sudo timedatectl set-ntp true",
+    ))
+}
+
+/// Whether a gateway would let us in.
+pub fn gateway(url: &str, reached: &Reached) -> Finding {
+    match reached {
+        Reached::Welcome => Finding::ok("gateway", format!("{url} accepts the join key")),
+        Reached::Refused(why) => Finding::fail(
+            "gateway",
+            format!("{url}: {why}"),
+            "copy the gateway's join key, /etc/flotilla/join.key there, to this machine",
+        ),
+        Reached::Unreachable(why) => Finding::fail(
+            "gateway",
+            format!("{url}: {why}"),
+            format!("curl -v {}/livez", url.trim_end_matches('/')),
+        ),
+    }
+}

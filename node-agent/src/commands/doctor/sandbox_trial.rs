@@ -1,0 +1,48 @@
+//! `sandbox-trial`: a process confines itself and tries to get out, for `doctor`. As with kernels,
+//! what a machine can do is believed when it was seen.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command as Process;
+use tokio::time::timeout;
+
+use crate::engine::measuring::{prepare_child, tell};
+use crate::engine::sandbox::{Choice, Part, Sandbox, confine};
+use crate::types::executable::SELF;
+
+/// A trial makes a few system calls; one that takes longer hangs.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The child's side: what is in force, as a line of JSON.
+pub fn child() -> Result<(), String> {
+    prepare_child()?;
+    let mut sandbox = confine(Choice::Auto, &[])?;
+    if sandbox.files == Part::On && std::fs::File::open("/proc/self/status").is_ok() {
+        sandbox.files = Part::Missing("it is set and does not hold".into());
+    }
+    // Nobody listens at port 0: outside of a sandbox, this is another error.
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let refused = TcpStream::connect(nowhere).err().and_then(|e| e.raw_os_error());
+    if sandbox.system_calls == Part::On && refused != Some(crate::engine::sandbox::calls::REFUSED) {
+        sandbox.system_calls = Part::Missing("it is set and does not hold".into());
+    }
+    tell(&sandbox)
+}
+
+/// What an engine would be confined by on this machine; the error says why that is not known.
+pub async fn run() -> Result<Sandbox, String> {
+    let child = Process::new(SELF)
+        .arg("sandbox-trial")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let output = timeout(TIMEOUT, child.wait_with_output()).await;
+    let output = output.map_err(|_| "its trial hangs".to_string())?.map_err(|e| e.to_string())?;
+    let ended = || format!("its trial ended with {}", output.status);
+    serde_json::from_slice(&output.stdout).map_err(|_| ended())
+}

@@ -1,0 +1,81 @@
+//! Asks gateways whether they would let this node in, without becoming a node: the request lacks
+//! the upgrade that makes a link, which is found out only after certificate, key and version.
+
+use std::path::Path;
+use std::time::Duration;
+
+use inference_protocol::fleet::{JOIN_PATH, NODE_HEADER, VERSION, VERSION_HEADER};
+use reqwest::{Certificate, Client, Identity};
+use serde_json::Value;
+
+use super::facts::Reached;
+use crate::serve::join::flags::JoinFlags;
+use crate::types::causes::with_causes;
+use crate::types::key_file::read_key;
+
+/// All of a visit.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// More of an answer is not read.
+const BODY_BYTES_MAX: usize = 4096;
+/// How a gateway calls a join that is none, from a node that may join.
+const NOT_AN_UPGRADE: &str = "invalid_join";
+
+/// What each gateway says. Flags that cannot be used are as good as a gateway that refuses us.
+pub async fn visit(flags: &JoinFlags) -> Vec<(String, Reached)> {
+    if let Err(why) = flags.gateways() {
+        return vec![("--join".into(), Reached::Refused(why))];
+    }
+    let mut all = Vec::new();
+    for url in &flags.join {
+        let reached = match ask(flags, &url.to_string()).await {
+            Ok(()) => Reached::Welcome,
+            Err(reached) => reached,
+        };
+        all.push((url.to_string(), reached));
+    }
+    all
+}
+
+async fn ask(flags: &JoinFlags, url: &str) -> Result<(), Reached> {
+    let client = client(flags).map_err(Reached::Refused)?;
+    let key = flags.join_key_file.as_deref().map_or_else(|| Ok(String::new()), read_key);
+    let asked = client
+        .post(format!("{}{JOIN_PATH}", url.trim_end_matches('/')))
+        .bearer_auth(key.map_err(Reached::Refused)?)
+        .header(NODE_HEADER, "doctor")
+        .header(VERSION_HEADER, VERSION.to_string());
+    let unreachable = |e: reqwest::Error| Reached::Unreachable(with_causes(&e));
+    let mut answer = asked.send().await.map_err(unreachable)?;
+    let (status, mut body) = (answer.status(), Vec::new());
+    while body.len() < BODY_BYTES_MAX
+        && let Some(more) = answer.chunk().await.map_err(unreachable)?
+    {
+        body.extend_from_slice(&more);
+    }
+    let said: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let text = |part: &str| said.pointer(part).and_then(Value::as_str);
+    if text("/error/code") == Some(NOT_AN_UPGRADE) {
+        return Ok(());
+    }
+    let message = text("/error/message").unwrap_or("it is no gateway of ours");
+    let why = format!("it answers {status}: {message}");
+    Err(if status.is_client_error() { Reached::Refused(why) } else { Reached::Unreachable(why) })
+}
+
+/// Trusts and shows the same certificates as the agent.
+fn client(flags: &JoinFlags) -> Result<Client, String> {
+    let mut builder = Client::builder().timeout(TIMEOUT).no_proxy().http1_only();
+    if let Some(file) = &flags.join_ca_file {
+        let roots = Certificate::from_pem_bundle(&read(file)?).map_err(|e| with_causes(&e))?;
+        builder = builder.tls_certs_only(roots);
+    }
+    if let (Some(certificate), Some(key)) = (&flags.join_cert_file, &flags.join_cert_key_file) {
+        let both = [read(certificate)?, read(key)?].join(&b'\n');
+        builder = builder.identity(Identity::from_pem(&both).map_err(|e| with_causes(&e))?);
+    }
+    builder.build().map_err(|e| with_causes(&e))
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))
+}

@@ -1,0 +1,78 @@
+//! `flotilla-agent health`: asks a running agent how it is, for whoever restarts it (a container's
+//! HEALTHCHECK has no other program than ours).
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::types::causes::with_causes;
+use crate::types::exit::Failed;
+use crate::types::print::say;
+
+/// Whoever asks understands two answers: exit code 0 and 1.
+const EXIT_UNHEALTHY: u8 = 1;
+
+/// `health`
+#[derive(Debug, Args)]
+pub struct HealthArgs {
+    /// Address that the agent listens on, as for serve
+    #[arg(long, env = "FLOTILLA_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Ask only whether it runs, with or without its model
+    #[arg(long)]
+    pub live: bool,
+    /// Milliseconds that it may take
+    #[arg(long, value_name = "N", default_value_t = 3000)]
+    pub timeout_ms: u64,
+}
+
+impl HealthArgs {
+    /// Says what the agent says.
+    pub fn run(&self) -> Result<(), Failed> {
+        let unhealthy = |message| Failed { code: EXIT_UNHEALTHY, message };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| unhealthy(e.to_string()))?;
+        let answer = runtime.block_on(self.ask()).map_err(unhealthy)?;
+        say(&answer).map_err(unhealthy)
+    }
+
+    async fn ask(&self) -> Result<String, String> {
+        let client = reqwest::Client::builder()
+            .timeout(Duration::from_millis(self.timeout_ms))
+            .no_proxy()
+            .build()
+            .map_err(|e| e.to_string())?;
+        let path = if self.live { "/livez" } else { "/readyz" };
+        let address = here(self.listen);
+        let answer = client.get(format!("http://{address}{path}")).send().await;
+        let mut answer =
+            answer.map_err(|e| format!("no agent at {address}: {}", with_causes(&e)))?;
+        // It says one word.
+        let (status, word) = (answer.status(), answer.chunk().await.map_err(|e| with_causes(&e))?);
+        let text = String::from_utf8_lossy(&word.unwrap_or_default()).trim().to_string();
+        if status.is_success() { Ok(text) } else { Err(format!("{text} (status {status})")) }
+    }
+}
+
+/// Where a listener on all addresses is reached from this machine.
+fn here(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_all_addresses_is_asked_on_this_machine() {
+        let ask = |text: &str| here(text.parse().unwrap()).to_string();
+        assert_eq!(ask("0.0.0.0:1"), "127.0.0.1:1");
+        assert_eq!(ask("[::]:2"), "127.0.0.1:2");
+        assert_eq!(ask("10.0.0.1:3"), "10.0.0.1:3");
+    }
+}

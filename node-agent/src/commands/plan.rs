@@ -1,0 +1,158 @@
+//! `flotilla-agent plan`: whether a model fits this machine, and how.
+
+pub mod calculator;
+pub mod capacity;
+pub mod measured;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use inference_core::hardware::files::Root;
+use inference_core::hardware::report::Machine;
+use inference_core::llama::BATCH_ROWS;
+use inference_core::model_file::gguf::{self, Header};
+use inference_core::model_file::memory_plan::weights::Repacking;
+use inference_core::model_file::memory_plan::{LoadMode, NoPlan, Plan, SLOTS_MAX, Wanted, plan};
+
+use crate::commands::hardware::measure;
+use crate::engine::plan_facts::facts;
+use crate::types::print::say;
+use calculator::{Capacity, CapacityArgs};
+
+/// `plan`
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// Model file (GGUF)
+    pub model: PathBuf,
+    /// Requests side by side [default: the most sensible number that fits]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SLOTS_MAX))]
+    pub slots: Option<u64>,
+    /// Tokens of one request [default: as many as fit, at most what the model was trained for]
+    #[arg(long, value_name = "TOKENS")]
+    pub context_tokens: Option<u64>,
+    /// Tokens of the KV pool [default: slots x context tokens]
+    #[arg(long, value_name = "TOKENS")]
+    pub kv_cells: Option<u64>,
+    /// How keys and values are stored: f16, q8_0, q4_0 and others
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub kv_type: String,
+    /// Most rows of one batch
+    #[arg(long, value_name = "ROWS", default_value_t = u64::from(BATCH_ROWS),
+        value_parser = clap::value_parser!(u64).range(128..=2048))]
+    pub batch_rows: u64,
+    /// How the weights come into memory: mmap, mlock, none
+    #[arg(long, value_name = "MODE", default_value = "mmap")]
+    pub load: LoadMode,
+    /// Without flash attention
+    #[arg(long)]
+    pub no_flash_attention: bool,
+    /// Weights are used as they are in the file
+    #[arg(long)]
+    pub no_repacking: bool,
+    /// Plan for this many MiB [default: what this machine has free]
+    #[arg(long, value_name = "MIB")]
+    pub memory_mib: Option<u64>,
+    /// Do not measure the memory's speed: no estimate of tokens per second
+    #[arg(long)]
+    pub quick: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How many of these machines a load takes
+    #[command(flatten)]
+    pub capacity: CapacityArgs,
+}
+
+/// Why `plan` ends without a plan.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NoFit {
+    /// The model file or an option cannot be used: one line.
+    Data(String),
+    /// It does not fit; the table was printed.
+    Memory(String),
+}
+
+impl PlanArgs {
+    /// Prints the plan, or what would fit.
+    pub fn run(&self) -> Result<(), NoFit> {
+        let data = NoFit::Data;
+        let header = read(&self.model).map_err(data)?;
+        let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
+        let mut facts = facts(&machine);
+        if self.no_repacking {
+            facts.repacking = Repacking::Off;
+        }
+        if let Some(mebibytes) = self.memory_mib {
+            facts.available_bytes = mebibytes.saturating_mul(1 << 20);
+        }
+        if !self.quick {
+            facts.bandwidth = measure(&machine).map_err(data)?.map(|b| b.best);
+        }
+        let capacity = self.capacity.run(&self.model, &machine).map_err(data)?;
+        self.print(plan(&header, &facts, &self.wanted()), capacity)
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            slots: self.slots,
+            context_tokens: self.context_tokens,
+            kv_cells: self.kv_cells,
+            key_kind: self.kv_type.clone(),
+            value_kind: self.kv_type.clone(),
+            flash_attention: !self.no_flash_attention,
+            load: self.load,
+            batch_rows: self.batch_rows,
+            ..Wanted::default()
+        }
+    }
+
+    fn print(
+        &self,
+        outcome: Result<Plan, NoPlan>,
+        capacity: Option<Capacity>,
+    ) -> Result<(), NoFit> {
+        let json =
+            |value: serde_json::Result<String>| value.map_err(|e| NoFit::Data(e.to_string()));
+        match outcome {
+            Ok(plan) if self.json => {
+                let all = Planned { plan: &plan, capacity: capacity.as_ref() };
+                say(&json(serde_json::to_string_pretty(&all))?)
+            }
+            Ok(plan) => {
+                let capacity = capacity.map(|capacity| format!("\n\n{capacity}"));
+                say(&format!("{plan}{}", capacity.unwrap_or_default()))
+            }
+            Err(NoPlan::Error(error)) => {
+                return Err(NoFit::Data(format!("model file {}: {error}", self.model.display())));
+            }
+            Err(NoPlan::Refused(refusal)) => {
+                let text = match self.json {
+                    true => json(serde_json::to_string_pretty(&refusal))?,
+                    false => refusal.table(),
+                };
+                say(&text).map_err(NoFit::Data)?;
+                return Err(NoFit::Memory(refusal.to_string()));
+            }
+        }
+        .map_err(NoFit::Data)
+    }
+}
+
+/// What is printed as JSON.
+#[derive(serde::Serialize)]
+struct Planned<'a> {
+    #[serde(flatten)]
+    plan: &'a Plan,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capacity: Option<&'a Capacity>,
+}
+
+fn read(path: &Path) -> Result<Header, String> {
+    let fail = |e: &dyn std::fmt::Display| format!("model file {}: {e}", path.display());
+    let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
+    let metadata = file.metadata().map_err(|e| fail(&e))?;
+    if !metadata.is_file() {
+        return Err(fail(&"is not a file"));
+    }
+    gguf::read_header(std::io::BufReader::new(file), metadata.len()).map_err(|e| fail(&e))
+}

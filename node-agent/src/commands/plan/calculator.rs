@@ -1,0 +1,220 @@
+//! `flotilla-agent plan --requests-per-day`: how many nodes, and what they cost beside a GPU.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use inference_core::hardware::Kernel;
+use inference_core::hardware::report::Machine;
+use serde::Serialize;
+
+use crate::commands::plan::capacity::{Cost, Fleet, Load, Speed};
+use crate::commands::plan::measured;
+use crate::engine::model_files::ModelFiles;
+
+/// What is known of the load, and what machines cost.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Capacity and cost")]
+pub struct CapacityArgs {
+    /// Tell how many nodes so many requests a day take [default: not told, the memory plan only]
+    #[arg(long, value_name = "REQUESTS", value_parser = positive,
+        requires_all = ["prompt_tokens", "answer_tokens"])]
+    pub requests_per_day: Option<f64>,
+    /// Tokens of an average prompt; needed with --requests-per-day [default: none]
+    #[arg(long, value_name = "TOKENS", value_parser = positive, requires = "requests_per_day")]
+    pub prompt_tokens: Option<f64>,
+    /// Tokens of an average answer; needed with --requests-per-day [default: none]
+    #[arg(long, value_name = "TOKENS", value_parser = positive, requires = "requests_per_day")]
+    pub answer_tokens: Option<f64>,
+    /// Share of the prompts' tokens that begin like an earlier prompt, 0 to 1
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.0)]
+    pub cached_share: f64,
+    /// How much more the busiest hour brings than an average one
+    #[arg(long, value_name = "FACTOR", value_parser = at_least_one, default_value_t = 3.0)]
+    pub peak_factor: f64,
+    /// Share of the busiest hour that a node may be busy, up to 1
+    #[arg(long, value_name = "SHARE", value_parser = busy_share, default_value_t = 0.7)]
+    pub utilisation_max: f64,
+    /// What `tune --json` printed on a node [default: what was tuned on this machine]
+    #[arg(long, value_name = "FILE")]
+    pub speeds: Option<PathBuf>,
+    /// Prompt tokens that a node reads in a second [default: as measured by tune]
+    #[arg(long, value_name = "TOKENS", value_parser = positive,
+        requires = "decode_tokens_per_second", conflicts_with = "speeds")]
+    pub prefill_tokens_per_second: Option<f64>,
+    /// Tokens that a node generates in a second, all requests together [default: as measured by
+    /// tune]
+    #[arg(long, value_name = "TOKENS", value_parser = positive,
+        requires = "prefill_tokens_per_second", conflicts_with = "speeds")]
+    pub decode_tokens_per_second: Option<f64>,
+    /// What a node costs in an hour, in whatever currency [default: not told, no cost]
+    #[arg(long, value_name = "PRICE", value_parser = positive)]
+    pub price_per_hour: Option<f64>,
+    /// What a GPU costs in an hour [default: not told, no comparison]
+    #[arg(long, value_name = "PRICE", value_parser = positive, requires = "price_per_hour")]
+    pub gpu_price_per_hour: Option<f64>,
+    /// Prompt tokens that the GPU reads in a second [default: not told, break-even only]
+    #[arg(long, value_name = "TOKENS", value_parser = positive,
+        requires_all = ["gpu_price_per_hour", "gpu_decode_tokens_per_second"])]
+    pub gpu_prefill_tokens_per_second: Option<f64>,
+    /// Tokens that the GPU generates in a second, all requests together [default: as above]
+    #[arg(long, value_name = "TOKENS", value_parser = positive,
+        requires_all = ["gpu_price_per_hour", "gpu_prefill_tokens_per_second"])]
+    pub gpu_decode_tokens_per_second: Option<f64>,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Capacity {
+    load: Load,
+    speed: Speed,
+    /// Where the speeds come from.
+    source: String,
+    nodes: Fleet,
+    cost: Option<Cost>,
+    gpu: Option<Gpu>,
+}
+
+/// The same load on GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct Gpu {
+    price_per_hour: f64,
+    /// Requests that one has to answer in a second to cost what the nodes do.
+    break_even_requests_per_second: f64,
+    fleet: Option<Fleet>,
+    cost: Option<Cost>,
+}
+
+impl CapacityArgs {
+    /// What was asked for, if it was; the error is one line for the operator.
+    pub fn run(&self, model: &Path, machine: &Machine) -> Result<Option<Capacity>, String> {
+        let asked = self.requests_per_day.zip(self.prompt_tokens).zip(self.answer_tokens);
+        let Some(((requests_per_day, prompt_tokens), answer_tokens)) = asked else {
+            return Ok(None);
+        };
+        let load = Load {
+            requests_per_day,
+            prompt_tokens,
+            cached_share: self.cached_share,
+            answer_tokens,
+            peak_factor: self.peak_factor,
+            utilisation_max: self.utilisation_max,
+        };
+        let (speed, source) = self.speed(model, machine)?;
+        let nodes = load.fleet(speed);
+        let cost = self.price_per_hour.map(|price| load.rented(nodes.machines, price));
+        let gpu =
+            self.gpu_price_per_hour.zip(cost).map(|(price, cost)| self.gpu(&load, cost, price));
+        Ok(Some(Capacity { load, speed, source, nodes, cost, gpu }))
+    }
+
+    fn speed(&self, model: &Path, machine: &Machine) -> Result<(Speed, String), String> {
+        let told = self.prefill_tokens_per_second.zip(self.decode_tokens_per_second);
+        if let Some((prefill, decode)) = told {
+            return Ok((Speed { prefill, decode }, "as told".into()));
+        }
+        if let Some(path) = &self.speeds {
+            let speed = measured::of_file(path)?;
+            return Ok((speed, format!("measured, in {}", path.display())));
+        }
+        let digest = ModelFiles::open(model)?.digest().to_string();
+        let found = Kernel::ALL.iter().find_map(|k| measured::here(machine, *k, &digest));
+        found.ok_or_else(|| {
+            "how fast a node is has not been measured here: run 'flotilla-agent tune', or give --speeds \
+             or --prefill-tokens-per-second and --decode-tokens-per-second"
+                .into()
+        })
+    }
+
+    fn gpu(&self, load: &Load, nodes: Cost, price_per_hour: f64) -> Gpu {
+        let speeds = self.gpu_prefill_tokens_per_second.zip(self.gpu_decode_tokens_per_second);
+        let fleet = speeds.map(|(prefill, decode)| load.fleet(Speed { prefill, decode }));
+        Gpu {
+            price_per_hour,
+            break_even_requests_per_second: load.break_even(nodes, price_per_hour),
+            cost: fleet.map(|fleet| load.rented(fleet.machines, price_per_hour)),
+            fleet,
+        }
+    }
+}
+
+/// A table for people; its last lines say what it assumes.
+impl std::fmt::Display for Capacity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { load, speed, source, nodes, .. } = self;
+        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        let mut line = |name: &str, text: String| writeln!(f, "{name:<15} {text}");
+        line("nodes", format!("{} for {} requests a day", nodes.machines, load.requests_per_day))?;
+        line(
+            "busy",
+            format!(
+                "{} of the day, {} of the busiest hour",
+                percent(nodes.utilisation),
+                percent(nodes.utilisation_at_peak)
+            ),
+        )?;
+        line("first token", format!("{:.1} s on an idle node", nodes.seconds_to_first_token))?;
+        line("a request", format!("{:.1} s of one node", nodes.seconds_per_request))?;
+        if let Some(cost) = self.cost {
+            line("cost", told(cost))?;
+        }
+        if let Some(gpu) = self.gpu {
+            line("gpu", gpu.told())?;
+        }
+        line(
+            "speed",
+            format!(
+                "{:.1} prompt tokens/s, {:.1} tokens/s of answers together ({source})",
+                speed.prefill, speed.decode
+            ),
+        )?;
+        let mut assumed = String::new();
+        write!(
+            assumed,
+            "the busiest hour brings {} times the average, a node is busy {} of it at most, \
+             {} of prompts is cached",
+            load.peak_factor,
+            percent(load.utilisation_max),
+            percent(load.cached_share)
+        )?;
+        write!(f, "{:<15} {assumed}", "assumed")
+    }
+}
+
+impl Gpu {
+    fn told(&self) -> String {
+        let even = format!(
+            "one for {} an hour is as cheap if it answers {:.2} of these requests a second",
+            self.price_per_hour, self.break_even_requests_per_second
+        );
+        match self.fleet.zip(self.cost) {
+            Some((fleet, cost)) => format!("{} of them: {}; {even}", fleet.machines, told(cost)),
+            None => even,
+        }
+    }
+}
+
+fn told(cost: Cost) -> String {
+    format!("{:.2} a day, {:.3} per million tokens", cost.per_day, cost.per_million_tokens)
+}
+
+fn number(text: &str, is_right: fn(f64) -> bool, expected: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && is_right(*number));
+    number.ok_or_else(|| format!("expected {expected}"))
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, |n| n > 0.0 && n <= 1e12, "a number above 0")
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    number(text, |n| (0.0..=1.0).contains(&n), "a number from 0 to 1")
+}
+
+fn busy_share(text: &str) -> Result<f64, String> {
+    number(text, |n| n > 0.0 && n <= 1.0, "a number above 0, up to 1")
+}
+
+fn at_least_one(text: &str) -> Result<f64, String> {
+    number(text, |n| (1.0..=1000.0).contains(&n), "a number of 1 or more")
+}

@@ -1,0 +1,56 @@
+//! The speeds that tuning measured, for who plans with them.
+
+use std::path::Path;
+
+use inference_core::hardware::Kernel;
+use inference_core::hardware::report::Machine;
+
+use crate::commands::plan::capacity::Speed;
+use crate::engine::flags::tuned::Fixed;
+use crate::engine::tuning::cache::{Entry, Key};
+use crate::engine::tuning::store::Store;
+
+/// `tune --json` prints some kilobytes.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Of a file that holds what `tune --json` printed; the error is one line for the operator.
+pub fn of_file(path: &Path) -> Result<Speed, String> {
+    use std::io::Read;
+    let fail = |e: &dyn std::fmt::Display| format!("speeds file {}: {e}", path.display());
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(|e| fail(&e))?;
+    let entry: Entry = serde_json::from_str(&text).map_err(|e| fail(&e))?;
+    speed(&entry).ok_or_else(|| fail(&"holds no measurement of what was chosen"))
+}
+
+/// What was measured on this machine, with where that is kept.
+pub fn here(machine: &Machine, kernel: Kernel, digest: &str) -> Option<(Speed, String)> {
+    let (store, key) = (Store::of_user(), Key::new(machine, kernel, digest));
+    let kept = store.read(&key)?;
+    let speed = speed(kept.best(&Fixed::default())?)?;
+    let path = store.path(&key)?;
+    Some((speed, format!("tuned here, in {}", path.display())))
+}
+
+/// Of what was chosen: a long prompt, and four readers together.
+fn speed(entry: &Entry) -> Option<Speed> {
+    let chosen =
+        |trial: &&inference_core::tools::tune::Trial| trial.candidate == entry.tuned.candidate;
+    let measured = entry.found.trials.iter().find(chosen)?.measured?;
+    let speed = Speed { prefill: measured.prefill, decode: measured.decode_many };
+    (speed.prefill > 0.0 && speed.decode > 0.0).then_some(speed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_measurements_is_refused_with_its_name() {
+        let missing = of_file(Path::new("/nonexistent/speeds.json")).unwrap_err();
+        assert!(missing.starts_with("speeds file /nonexistent/speeds.json: "), "{missing}");
+        let wrong = of_file(Path::new("/proc/self/status")).unwrap_err();
+        assert!(wrong.contains("expected"), "{wrong}");
+    }
+}

@@ -1,0 +1,247 @@
+//! `flotilla-agent pull`: downloads a model file, and goes on where a download stopped.
+//!
+//! [`transfer`] fetches one file: it asks through [`client`], [`answer`] and [`refusal`] judge
+//! what comes, [`part`] holds the bytes, [`patience`] decides about another attempt. A file
+//! gets its name only when it is whole and its digest is right.
+
+pub mod answer;
+pub mod client;
+pub mod content;
+pub mod endpoint;
+pub mod memo;
+pub mod part;
+pub mod patience;
+pub mod progress;
+pub mod refusal;
+pub mod source;
+pub mod space;
+pub mod stop;
+pub mod text;
+pub mod transfer;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::types::exit::{EXIT_SOFTWARE, Failed};
+use client::Client;
+use endpoint::Endpoint;
+use progress::Progress;
+use source::Source;
+use stop::Stop;
+use transfer::{Job, Tools, fetch};
+
+pub use flotilla_manual::exit::{BUSY as EXIT_BUSY, USAGE as EXIT_USAGE, WRITE as EXIT_IO};
+
+/// `pull`
+#[derive(Debug, Args)]
+#[command(after_help = "Environment:\n  HF_TOKEN (key for the hub), HF_ENDPOINT (another hub), \
+                        HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE.\n  \
+                        The last line on stdout is the file's path.")]
+pub struct PullArgs {
+    /// hf:owner/repo/file.gguf, or a URL; the first file of a split model brings the others
+    #[arg(value_name = "SOURCE")]
+    pub source: String,
+    /// File to write, or folder to write into [default: the current folder]
+    #[arg(long, value_name = "FILE|DIR")]
+    pub to: Option<PathBuf>,
+    /// SHA-256 that the file must have; for a split model once for each file, in order
+    /// [default: as the hub says, where it does]
+    #[arg(long, value_name = "HEX")]
+    pub sha256: Vec<String>,
+    /// Branch, tag or commit of an hf: source [default: main]
+    #[arg(long, value_name = "REV")]
+    pub revision: Option<String>,
+    /// Replace a file that is there and is another one
+    #[arg(long)]
+    pub force: bool,
+    /// Show nothing while the file comes
+    #[arg(long)]
+    pub no_progress: bool,
+    /// Failures in a row after which to give up; every byte that comes starts the count anew
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub retries: u32,
+    /// Seconds without a byte after which a connection counts as lost
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+        value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub stall_seconds: u32,
+}
+
+/// Pulls all files of a model.
+pub fn run(args: PullArgs) -> Result<(), Failed> {
+    let usage = |message| Failed { code: EXIT_USAGE, message };
+    let variable = |name: &str| std::env::var(name).ok();
+    let endpoint =
+        Endpoint::new(variable("HF_ENDPOINT").as_deref(), variable("HF_TOKEN").as_deref());
+    let endpoint = endpoint.map_err(usage)?;
+    let jobs = args.jobs().map_err(usage)?;
+    let stall = Duration::from_secs(args.stall_seconds.into());
+    let software = |message| Failed { code: EXIT_SOFTWARE, message };
+    let client = Client::new(endpoint, stall).map_err(software)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        // Reads from the network while this thread hashes and writes.
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|e| software(e.to_string()))?;
+    let done = runtime.block_on(async {
+        let stop = Stop::on_signals().map_err(|e| software(e.to_string()))?;
+        let progress = Progress::new(args.no_progress);
+        let mut tools = Tools {
+            client,
+            progress,
+            stop,
+            retries: args.retries,
+            seed: crate::types::random::random() as u64,
+        };
+        fetch_all(jobs, &mut tools).await
+    });
+    // A name that is being looked up must not keep us.
+    runtime.shutdown_background();
+    print_path(&done?)
+}
+
+/// Fetches one file after the other; the path of the first.
+async fn fetch_all(jobs: Vec<Job>, tools: &mut Tools) -> Result<PathBuf, Failed> {
+    let mut first = PathBuf::new();
+    let mut commit: Option<String> = None;
+    for (n, mut job) in jobs.into_iter().enumerate() {
+        if n == 0 {
+            first.clone_from(&job.target);
+        }
+        // All files of a model from one commit, even if the branch moves on meanwhile.
+        if let Some(commit) = &commit {
+            job.source = job.source.at_revision(commit);
+        }
+        let fetched = fetch(&job, tools).await?;
+        commit = commit.or(fetched.commit);
+    }
+    Ok(first)
+}
+
+impl PullArgs {
+    /// One job for each file; the error is one line for the operator.
+    fn jobs(&self) -> Result<Vec<Job>, String> {
+        let source = Source::parse(&self.source, self.revision.as_deref())?;
+        let name = source.file_name()?;
+        let (folder, own_name) = self.place()?;
+        let names = crate::engine::model_files::split::all_files(&name)?;
+        let targets = match own_name {
+            None => names.clone(),
+            Some(own) => crate::engine::model_files::split::all_files(&own)?,
+        };
+        if targets.len() != names.len() {
+            return Err(format!(
+                "{name} is the first of {} files: name a folder with --to, or a file whose name \
+                 ends in -00001-of-{:05}.gguf",
+                names.len(),
+                names.len()
+            ));
+        }
+        let digests = self.digests(names.len())?;
+        let job = |((name, target), sha256): ((&String, &String), _)| Job {
+            // A URL is taken as it was given, where it can be.
+            source: if names.len() == 1 { source.clone() } else { source.beside(name) },
+            target: folder.join(target),
+            sha256,
+            force: self.force,
+        };
+        Ok(names.iter().zip(&targets).zip(digests).map(job).collect())
+    }
+
+    /// The folder to write into, and the file's name if the operator chose it.
+    fn place(&self) -> Result<(PathBuf, Option<String>), String> {
+        let Some(to) = &self.to else { return Ok((PathBuf::new(), None)) };
+        if to.is_dir() {
+            return Ok((to.clone(), None));
+        }
+        let folder = part::folder_of(to);
+        let is_folder = to.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if is_folder || !folder.is_dir() {
+            let missing = if is_folder { to.as_path() } else { folder };
+            return Err(format!("--to: there is no folder {}: make it first", missing.display()));
+        }
+        let name = to.file_name().and_then(|n| n.to_str()).ok_or("--to: the name is not UTF-8")?;
+        source::check_name(name).map_err(|e| format!("--to: the file's name {e}"))?;
+        Ok((folder.to_path_buf(), Some(name.to_string())))
+    }
+
+    fn digests(&self, files: usize) -> Result<Vec<Option<String>>, String> {
+        if self.sha256.is_empty() {
+            return Ok(vec![None; files]);
+        }
+        if self.sha256.len() != files {
+            return Err(format!(
+                "there are {files} files and {} --sha256: give one for each, in order",
+                self.sha256.len()
+            ));
+        }
+        let read = |hex: &String| {
+            let wrong = || format!("--sha256 {}: expected 64 hex digits", hex.escape_debug());
+            text::sha256(hex).ok_or_else(wrong).map(Some)
+        };
+        self.sha256.iter().map(read).collect()
+    }
+}
+
+/// An error of the file system, with what to do about a full disk.
+pub(crate) fn io_failed(path: &Path, error: &io::Error) -> Failed {
+    let hint = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; the disk is full: make room"
+        }
+        _ => "",
+    };
+    Failed { code: EXIT_IO, message: format!("{}: {error}{hint}", path.display()) }
+}
+
+fn print_path(path: &Path) -> Result<(), Failed> {
+    let mut line = path.as_os_str().as_encoded_bytes().to_vec();
+    line.push(b'\n');
+    let mut out = io::stdout();
+    let written = out.write_all(&line).and_then(|()| out.flush());
+    written.map_err(|e| io_failed(Path::new("stdout"), &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args, Command, FromArgMatches};
+
+    fn parse(arguments: &[&str]) -> PullArgs {
+        let command = PullArgs::augment_args(Command::new("pull").no_binary_name(true));
+        PullArgs::from_arg_matches(&command.get_matches_from(arguments)).unwrap()
+    }
+
+    fn error(arguments: &[&str]) -> String {
+        parse(arguments).jobs().unwrap_err()
+    }
+
+    #[test]
+    fn a_file_goes_into_a_folder_or_gets_a_name() {
+        let target = |arguments: &[&str]| parse(arguments).jobs().unwrap()[0].target.clone();
+        assert_eq!(target(&["hf:o/r/a/m.gguf"]), Path::new("m.gguf"));
+        assert_eq!(target(&["hf:o/r/a/m.gguf", "--to", "/"]), Path::new("/m.gguf"));
+        assert_eq!(target(&["hf:o/r/a/m.gguf", "--to", "x.gguf"]), Path::new("./x.gguf"));
+        assert!(error(&["hf:o/r/m.gguf", "--to", "no-such/x.gguf"]).contains("make it first"));
+        assert!(error(&["hf:o/r/m.gguf", "--to", "no-such/"]).contains("make it first"));
+    }
+
+    #[test]
+    fn the_first_file_of_a_split_model_brings_the_others() {
+        let source = "hf:o/r/q4/m-00001-of-00002.gguf";
+        let jobs = parse(&[source, "--to", "/n-00001-of-00002.gguf"]).jobs().unwrap();
+        assert_eq!(jobs[1].source.identity(), "hf:o/r/q4/m-00002-of-00002.gguf at main");
+        assert_eq!(jobs[1].target, Path::new("/n-00002-of-00002.gguf"));
+        assert!(error(&[source, "--to", "one.gguf"]).contains("-00001-of-00002.gguf"));
+        assert_eq!(parse(&["hf:o/r/m-00002-of-00002.gguf"]).jobs().unwrap().len(), 1);
+        let sha = "a".repeat(64);
+        assert!(error(&[source, "--sha256", &sha]).contains("one for each"));
+        let jobs = parse(&[source, "--sha256", &sha, "--sha256", &"B".repeat(64)]).jobs().unwrap();
+        assert_eq!(jobs[1].sha256, Some("b".repeat(64)));
+        assert!(error(&["hf:o/r/m.gguf", "--sha256", "abc"]).contains("64 hex digits"));
+    }
+}

@@ -1,0 +1,143 @@
+//! PURE. How often a file is asked for again, and after which wait.
+
+use std::time::Duration;
+
+use crate::types::backoff::Backoff;
+
+/// Shortest and longest wait that we choose.
+const WAIT_MIN: Duration = Duration::from_millis(500);
+const WAIT_MAX: Duration = Duration::from_secs(30);
+/// Longest wait that a server may ask for.
+pub const ASKED_MAX: Duration = Duration::from_secs(120);
+/// Failures in a row before a server has answered at all: most likely a name is wrong.
+const FIRST_FAILURES_MAX: u32 = 4;
+/// Most requests for one file, however well each goes on.
+const REQUESTS_MAX: u32 = 10_000;
+/// How often one file may be begun again from its first byte.
+const RESTARTS_MAX: u32 = 5;
+
+/// What is left of our patience with one file.
+#[derive(Debug)]
+pub struct Patience {
+    backoff: Backoff,
+    failures_max: u32,
+    failures: u32,
+    requests: u32,
+    restarts: u32,
+    answered: bool,
+    /// Most bytes that were ever here. Only more count as progress, so that a file which
+    /// begins again and again does not go on for ever.
+    furthest: u64,
+}
+
+impl Patience {
+    /// `failures_max`: how many failures in a row are taken.
+    pub fn new(failures_max: u32, seed: u64) -> Self {
+        Self {
+            backoff: Backoff::new(WAIT_MIN, WAIT_MAX, seed),
+            failures_max,
+            failures: 0,
+            requests: 0,
+            restarts: 0,
+            answered: false,
+            furthest: 0,
+        }
+    }
+
+    /// Before each request; the error says that there were too many.
+    pub fn request(&mut self) -> Result<(), String> {
+        self.requests += 1;
+        if self.requests > REQUESTS_MAX {
+            return Err(format!("the file did not come in {REQUESTS_MAX} requests"));
+        }
+        Ok(())
+    }
+
+    /// A server answered with bytes of the file.
+    pub fn answered(&mut self) {
+        self.answered = true;
+    }
+
+    /// This many bytes are here now.
+    pub fn progressed(&mut self, bytes: u64) {
+        if bytes > self.furthest {
+            self.furthest = bytes;
+            self.failures = 0;
+            self.backoff.reset();
+        }
+    }
+
+    /// After a failure: how long to wait, or why not to. `asked`: seconds that the server
+    /// asked for.
+    pub fn after_failure(&mut self, asked: Option<u64>) -> Result<Duration, String> {
+        self.failures += 1;
+        let first = if self.answered { u32::MAX } else { FIRST_FAILURES_MAX };
+        if self.failures > self.failures_max.min(first) {
+            return Err(format!("given up after {} attempts", self.failures));
+        }
+        let asked = Duration::from_secs(asked.unwrap_or(0));
+        if asked > ASKED_MAX {
+            return Err(format!("it asks us to wait {} s: run this again then", asked.as_secs()));
+        }
+        Ok(self.backoff.next_wait().max(asked))
+    }
+
+    /// Before the file is begun again; the error says that it was too often.
+    pub fn restart(&mut self) -> Result<(), String> {
+        self.restarts += 1;
+        if self.restarts > RESTARTS_MAX {
+            return Err(format!("given up: it began again {RESTARTS_MAX} times"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_in_a_row_are_bounded_and_progress_forgives_them() {
+        let mut patience = Patience::new(2, 1);
+        patience.answered();
+        for bytes in 1..100 {
+            assert!(patience.after_failure(None).is_ok());
+            assert!(patience.after_failure(None).is_ok());
+            patience.progressed(bytes);
+        }
+        assert!(patience.after_failure(None).is_ok());
+        assert!(patience.after_failure(None).is_ok());
+        assert!(patience.after_failure(None).is_err());
+    }
+
+    #[test]
+    fn the_same_bytes_again_are_no_progress() {
+        let mut patience = Patience::new(1, 1);
+        patience.answered();
+        patience.progressed(50);
+        assert!(patience.after_failure(None).is_ok());
+        patience.progressed(50);
+        assert!(patience.after_failure(None).is_err());
+    }
+
+    #[test]
+    fn a_server_that_never_answered_is_given_up_early() {
+        let mut patience = Patience::new(50, 1);
+        let waits = (0..).take_while(|_| patience.after_failure(None).is_ok()).count();
+        assert_eq!(waits, FIRST_FAILURES_MAX as usize);
+    }
+
+    #[test]
+    fn a_server_may_ask_for_some_wait_and_not_for_more() {
+        let mut patience = Patience::new(9, 1);
+        assert!(patience.after_failure(Some(60)).unwrap() >= Duration::from_secs(60));
+        assert!(patience.after_failure(Some(3600)).unwrap_err().contains("3600 s"));
+    }
+
+    #[test]
+    fn requests_and_restarts_are_bounded() {
+        let mut patience = Patience::new(9, 1);
+        assert_eq!((0..).take_while(|_| patience.restart().is_ok()).count(), 5);
+        assert_eq!((0..).take_while(|_| patience.request().is_ok()).count(), 10_000);
+    }
+}

@@ -1,0 +1,40 @@
+//! Room on the disk, asked for before the first byte.
+
+use std::path::Path;
+
+use super::{EXIT_IO, io_failed, text};
+use crate::types::exit::Failed;
+
+/// Whether `needed` more bytes have room in `folder`.
+pub fn check(folder: &Path, needed: u64) -> Result<(), Failed> {
+    let room = rustix::fs::statvfs(folder).map_err(|e| io_failed(folder, &e.into()))?;
+    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    enough(needed, free)
+        .map_err(|why| Failed { code: EXIT_IO, message: format!("{}: {why}", folder.display()) })
+}
+
+fn enough(needed: u64, free: u64) -> Result<(), String> {
+    if needed <= free {
+        return Ok(());
+    }
+    Err(format!(
+        "not enough room: the file needs {} ({needed} bytes) more, the disk has {} ({free} bytes) \
+         free",
+        text::bytes(needed),
+        text::bytes(free)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_numbers_are_told() {
+        assert!(enough(10, 10).is_ok());
+        let why = enough(2_500_000_000, 1_000_000).unwrap_err();
+        assert!(why.contains("2.5 GB (2500000000 bytes)") && why.contains("1.0 MB"), "{why}");
+        assert!(check(Path::new("/"), 0).is_ok());
+        assert_eq!(check(Path::new("/"), u64::MAX).unwrap_err().code, EXIT_IO);
+    }
+}

@@ -1,0 +1,149 @@
+//! The flags of `serve`, and what they mean after checking. Runtime code never meets a default.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::FalseyValueParser;
+use inference_core::hardware::Kernel;
+use inference_protocol::ids::is_plain_id;
+use sha2::{Digest, Sha256};
+
+use crate::engine::flags::EngineFlags;
+use crate::engine::launch::Launch;
+use crate::serve::join::Gateway;
+use crate::serve::join::flags::JoinFlags;
+use crate::serve::metrics::compat::Names;
+use crate::types::key_file::read_key;
+
+/// `serve`
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Model file (GGUF)
+    #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
+    pub model: PathBuf,
+    /// Name that clients use for the model [default: the file's name without .gguf]
+    #[arg(long, env = "FLOTILLA_MODEL_NAME", value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// Address of the agent's own port [default: 127.0.0.1:8080, or none with --join]
+    #[arg(
+        long,
+        env = "FLOTILLA_LISTEN",
+        value_name = "ADDRESS",
+        help_heading = "The agent's own port"
+    )]
+    pub listen: Option<SocketAddr>,
+    /// File with the key that clients of the agent's own port must send [default: none is asked
+    /// for]
+    #[arg(
+        long,
+        env = "FLOTILLA_KEY_FILE",
+        value_name = "FILE",
+        help_heading = "The agent's own port"
+    )]
+    pub key_file: Option<PathBuf>,
+    /// Connections that one address may have to the agent's own port; others are refused. A proxy
+    /// in front of it has one address for all of its clients
+    #[arg(
+        long,
+        env = "FLOTILLA_CONNECTIONS_PER_ADDRESS",
+        value_name = "CONNECTIONS",
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+        help_heading = "The agent's own port"
+    )]
+    pub connections_per_address: u32,
+    /// Which gateways it joins
+    #[command(flatten)]
+    pub gateways: JoinFlags,
+    /// The node's name in the fleet [default: the host's name]
+    #[arg(long, env = "FLOTILLA_NAME", value_name = "NAME", help_heading = "Gateways to join")]
+    pub name: Option<String>,
+    /// How the model is run
+    #[command(flatten)]
+    pub engine: EngineFlags,
+    /// Measure how the model is run best, unless that is known already; takes about half a
+    /// minute more at the first start
+    #[arg(long, env = "FLOTILLA_TUNE", help_heading = "How the model is run", value_parser = FalseyValueParser::new())]
+    pub tune: bool,
+    /// Serve the metrics by another server's names too, at /metrics/llama-server or /metrics/vllm;
+    /// separated by commas, or given twice [default: none]
+    #[arg(long, env = "FLOTILLA_METRICS_COMPAT", value_name = "SERVER", value_delimiter = ',')]
+    pub metrics_compat: Vec<Names>,
+    /// Seconds that requests may take to finish after SIGTERM
+    #[arg(long, env = "FLOTILLA_SHUTDOWN_SECONDS", value_name = "SECONDS", default_value_t = 30)]
+    pub shutdown_seconds: u64,
+}
+
+impl ServeArgs {
+    /// Checks everything, for kernels that are proven; the error is one line for the operator.
+    pub fn check(self, kernel: Kernel) -> Result<ServeOptions, String> {
+        let joins = !self.gateways.join.is_empty();
+        let default_listen = (!joins).then(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
+        let model_name = match &self.model_name {
+            Some(name) => name.clone(),
+            None => file_stem(&self.model),
+        };
+        if model_name.is_empty() || model_name.len() > 128 || model_name.contains(char::is_control)
+        {
+            return Err("--model-name must have 1 to 128 printable characters".into());
+        }
+        let name = self.node_name();
+        Ok(ServeOptions {
+            launch: Launch::tuned(&self.model, self.engine, kernel, self.tune)?,
+            gateways: self.gateways.gateways()?,
+            key: self.key_file.as_deref().map(read_key).transpose()?.map(|k| digest_of(&k)),
+            name: name?,
+            listen: self.listen.or(default_listen),
+            model_name,
+            connections_per_address: self.connections_per_address as usize,
+            compat: self.metrics_compat,
+            shutdown: Duration::from_secs(self.shutdown_seconds),
+        })
+    }
+
+    fn node_name(&self) -> Result<String, String> {
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        };
+        if is_plain_id(&name) {
+            return Ok(name);
+        }
+        Err(format!(
+            "'{name}' is no name for a node: use 1 to 64 letters, digits, '.', '_' or '-' (--name)"
+        ))
+    }
+}
+
+/// Everything that `serve` needs, checked.
+#[derive(Debug)]
+pub struct ServeOptions {
+    /// The model's name.
+    pub model_name: String,
+    /// Own port.
+    pub listen: Option<SocketAddr>,
+    /// Connections of one address to it.
+    pub connections_per_address: usize,
+    /// Digest of the key that the own port asks for.
+    pub key: Option<[u8; 32]>,
+    /// Gateways to join.
+    pub gateways: Vec<Gateway>,
+    /// The node's name.
+    pub name: String,
+    /// How the engine is started.
+    pub launch: Launch,
+    /// Whose names the metrics are told by too.
+    pub compat: Vec<Names>,
+    /// Time to finish after SIGTERM.
+    pub shutdown: Duration,
+}
+
+fn file_stem(path: &Path) -> String {
+    path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn digest_of(key: &str) -> [u8; 32] {
+    Sha256::digest(key.as_bytes()).into()
+}

@@ -1,0 +1,66 @@
+//! `flotilla-agent synth`: writes a model file with random weights and a real model's shape.
+
+use std::fs::OpenOptions;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use inference_core::tools::synth::{DEFAULT_PRE, PRE_TOKENIZERS, QUANTS, SHAPES, Synth};
+
+/// `synth`
+#[derive(Debug, Args)]
+pub struct SynthArgs {
+    /// Shape of the model
+    #[arg(long, value_name = "NAME", value_parser = SHAPES.iter().map(|s| s.name).collect::<Vec<_>>())]
+    pub shape: String,
+    /// How its weights are stored
+    #[arg(long, value_name = "NAME", default_value = "q4_0",
+        value_parser = QUANTS.iter().map(|q| q.name).collect::<Vec<_>>())]
+    pub quant: String,
+    /// How its tokenizer splits texts: the name of one of llama.cpp's pre-tokenizers
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_PRE,
+        value_parser = PRE_TOKENIZERS.concat())]
+    pub pre: String,
+    /// Write over a file that exists
+    #[arg(long)]
+    pub force: bool,
+    /// File to write
+    pub out: PathBuf,
+}
+
+impl SynthArgs {
+    /// Writes the file; the error is one line for the operator. Nothing is left behind of a
+    /// file that could not be finished.
+    pub fn run(&self) -> Result<(), String> {
+        let shape = SHAPES.iter().find(|s| s.name == self.shape).ok_or("unknown shape")?;
+        let quant = QUANTS.iter().find(|q| q.name == self.quant).ok_or("unknown quantisation")?;
+        let synth = Synth::with_pre(shape, quant, &self.pre)?;
+        let fail = |e: std::io::Error| format!("{}: {e}", self.out.display());
+        let mut options = OpenOptions::new();
+        options.write(true).truncate(true).create(self.force).create_new(!self.force);
+        let file = options.open(&self.out).map_err(fail)?;
+        let written = self.write(&synth, BufWriter::with_capacity(1 << 20, file));
+        // A device is not ours to remove.
+        let is_file = std::fs::symlink_metadata(&self.out).is_ok_and(|m| m.is_file());
+        if written.is_err() && is_file {
+            let _ = std::fs::remove_file(&self.out);
+        }
+        written.map_err(fail)
+    }
+
+    fn write(&self, synth: &Synth, mut out: impl Write) -> std::io::Result<()> {
+        let (all, mut done, mut shown) = (synth.file_bytes(), 0, 0);
+        let mut progress = std::io::stderr();
+        let megabytes = all.div_ceil(1_000_000);
+        synth.write(&mut out, |bytes| {
+            done += bytes;
+            let percent = done * 100 / all;
+            if percent >= shown + 10 {
+                shown = percent;
+                let _ = writeln!(progress, "{percent:3} % of {megabytes} MB");
+            }
+        })?;
+        let _ = writeln!(progress, "wrote {} ({megabytes} MB)", self.out.display());
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! `flotilla-agent tune`: finds out how a model is run best here, and keeps that for `serve`.
+
+pub mod report;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use inference_core::hardware::Kernel;
+use inference_core::tools::tune::BUDGET;
+
+use crate::engine::flags::EngineFlags;
+use crate::engine::model_files::ModelFiles;
+use crate::engine::tuning::TuneJob;
+use crate::types::print::say;
+
+/// `tune`
+#[derive(Debug, Args)]
+pub struct TuneArgs {
+    /// Model file (GGUF)
+    pub model: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Measure again what is known already
+    #[arg(long)]
+    pub force: bool,
+    /// Seconds that the search may take
+    #[arg(long, value_name = "SECONDS", default_value_t = BUDGET.as_secs(),
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+    /// What is given here stays as it is.
+    #[command(flatten)]
+    pub engine: EngineFlags,
+}
+
+impl TuneArgs {
+    /// Measures and prints; the error is one line for the operator.
+    pub fn run(&self, kernel: Kernel) -> Result<(), String> {
+        let files = ModelFiles::open(&self.model)?;
+        let job = TuneJob::new(&files, kernel, &self.engine)?;
+        let known = if self.force { None } else { job.known_exactly() };
+        let was_known = known.is_some();
+        let entry = match known {
+            Some(entry) => entry,
+            None => job.measure(Duration::from_secs(self.seconds))?,
+        };
+        let path = job.path();
+        if self.json {
+            let mut value = serde_json::to_value(&entry).map_err(|e| e.to_string())?;
+            value["file"] = path.map(|p| p.display().to_string()).into();
+            return say(&serde_json::to_string_pretty(&value).map_err(|e| e.to_string())?);
+        }
+        say(&report::table(&entry))?;
+        match path {
+            Some(path) if was_known => {
+                say(&format!("measured before, in {}; --force measures again", path.display()))
+            }
+            Some(path) => say(&format!("kept in {}; serve uses it", path.display())),
+            None => say("not kept: there is no cache folder (FLOTILLA_CACHE_DIR)"),
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The flags that say how the engine runs, and what they mean on this machine.
+//!
+//! Before anything is loaded, a memory plan is made ([`inference_core::model_file::memory_plan`]):
+//! sizes that nobody asked for shrink until they fit, and what was asked for is refused if it does
+//! not.
+
+pub mod choice;
+pub mod tuned;
+
+use clap::Args;
+use clap::builder::FalseyValueParser;
+use inference_core::hardware::Kernel;
+use inference_core::hardware::files::{Root, parse_list};
+use inference_core::hardware::report::Machine;
+use inference_core::llama::{BATCH_ROWS, FlashAttention, KvType, POLL, Pooling};
+use inference_core::model_file::gguf::Header;
+use inference_core::model_file::memory_plan::layout::{Layout, Vectors};
+use inference_core::model_file::memory_plan::{Facts, LoadMode, NoPlan, Wanted, plan};
+
+use crate::engine::flags::tuned::{Fixed, Tuned};
+use crate::engine::model_files::ModelFiles;
+use crate::engine::options::EngineOptions;
+use crate::engine::plan_facts::facts;
+use crate::engine::sandbox;
+use choice::{Choice, Source};
+
+/// Context of one request where the command line names none, in tokens.
+const CONTEXT_DEFAULT: u32 = 4096;
+const CONTEXT_MIN: u32 = 64;
+const SLOTS_DEFAULT: u32 = 4;
+/// Most tokens of a KV pool.
+const KV_CELLS_MAX: u32 = 4 * 1024 * 1024;
+/// Sizes that are tried, where nobody asked for any and those by default do not fit.
+const SMALLER: [(u32, u32); 6] =
+    [(4, 2048), (2, 2048), (2, 1024), (1, 1024), (1, 512), (1, CONTEXT_MIN)];
+
+/// How the model is run.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "How the model is run")]
+pub struct EngineFlags {
+    /// Requests that decode side by side [default: tuned, or 4; fewer where memory is short]
+    #[arg(long, env = "FLOTILLA_SLOTS", value_name = "SLOTS", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub slots: Option<u32>,
+    /// Tokens that one request may hold, prompt and answer together
+    /// [default: what the model was trained for, at most 4096 and what memory allows]
+    #[arg(long, env = "FLOTILLA_CONTEXT_TOKENS", value_name = "TOKENS")]
+    pub context_tokens: Option<u32>,
+    /// Tokens that the KV pool holds, for all requests and for kept prefixes together
+    /// [default: slots x context tokens]
+    #[arg(long, env = "FLOTILLA_KV_CELLS", value_name = "TOKENS")]
+    pub kv_cells: Option<u32>,
+    /// How keys and values are stored: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0
+    /// [default: f16, or q8_0 where memory is short]
+    #[arg(long, env = "FLOTILLA_KV_TYPE", value_name = "TYPE")]
+    pub kv_type: Option<KvType>,
+    /// Whether attention is computed in tiles: auto, on, off [default: tuned, or auto]
+    #[arg(long, env = "FLOTILLA_FLASH_ATTENTION", value_name = "CHOICE")]
+    pub flash_attention: Option<FlashAttention>,
+    /// Most rows of one batch: the longest step [default: tuned, or 512]
+    #[arg(long, env = "FLOTILLA_BATCH_ROWS", value_name = "ROWS", value_parser = clap::value_parser!(u32).range(128..=2048))]
+    pub batch_rows: Option<u32>,
+    /// How long threads look for work before they sleep, 0 to 100 [default: tuned, or 50]
+    #[arg(long, env = "FLOTILLA_POLL", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub poll: Option<u32>,
+    /// Compute every prompt from its first token, even if one before began alike
+    #[arg(long, env = "FLOTILLA_NO_PREFIX_CACHE", value_parser = FalseyValueParser::new())]
+    pub no_prefix_cache: bool,
+    /// How the vectors of a text's tokens become one: mean, cls, last, or rank for a model that
+    /// judges documents [default: what the model file says; with neither, the model generates]
+    #[arg(long, env = "FLOTILLA_POOLING")]
+    pub pooling: Option<Pooling>,
+    /// Threads that compute [default: tuned, or the physical cores this process may use]
+    #[arg(long, env = "FLOTILLA_THREADS", value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub threads: Option<u32>,
+    /// CPUs that compute, such as 0-3,8; one thread for each, unless --threads says otherwise
+    /// [default: those that this process may use]
+    #[arg(long, env = "FLOTILLA_CPUS", value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// CPU kernels: amx, avx512, baseline; on aarch64 i8mm, dotprod, baseline
+    /// [default: the first that runs here]
+    #[arg(long, env = "FLOTILLA_KERNEL")]
+    pub kernel: Option<Kernel>,
+    /// How the weights come into memory: mmap (shared, survives a restart), mlock (mapped, and
+    /// never swapped out), none (read into memory of its own)
+    #[arg(long, env = "FLOTILLA_LOAD", value_name = "MODE", default_value = "mmap")]
+    pub load: LoadMode,
+    /// Ask the kernel for huge pages; for weights with --load none
+    #[arg(long, env = "FLOTILLA_HUGE_PAGES", value_parser = FalseyValueParser::new())]
+    pub huge_pages: bool,
+    /// Confine the engine, which parses the model file, to that file and to the system calls that
+    /// computing takes: auto (as far as this kernel can), on (or start no engine), off
+    #[arg(long, env = "FLOTILLA_SANDBOX", value_name = "CHOICE", default_value_t)]
+    pub sandbox: sandbox::Choice,
+    /// Load even if the memory plan says that it does not fit
+    #[arg(long, env = "FLOTILLA_NO_MEMORY_PLAN", value_parser = FalseyValueParser::new())]
+    pub no_memory_plan: bool,
+}
+
+impl EngineFlags {
+    /// What the engine is told, with what was tuned for this machine; the error is one line
+    /// for the operator. Logs where each setting comes from.
+    pub fn check(
+        &self,
+        files: &ModelFiles,
+        kernel: Kernel,
+        tuned: Option<&Tuned>,
+    ) -> Result<EngineOptions, String> {
+        let (options, origins) = self.resolve(files, kernel, tuned)?;
+        tracing::info!("{origins}");
+        Ok(options)
+    }
+
+    /// As [`EngineFlags::check`]; the text says where each setting comes from.
+    pub fn resolve(
+        &self,
+        files: &ModelFiles,
+        kernel: Kernel,
+        tuned: Option<&Tuned>,
+    ) -> Result<(EngineOptions, String), String> {
+        let header = files.header();
+        let quantised = self.kv_type.is_some_and(KvType::is_quantised);
+        if quantised && self.flash_attention == Some(FlashAttention::Off) {
+            return Err("--kv-type: a quantised type needs flash attention".into());
+        }
+        let cpus = self.cpus()?;
+        let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
+        let asked = self.threads.or(cpus.as_ref().map(|list| list.len() as u32));
+        let tried = tuned.map(|t| t.candidate);
+        let threads = Choice::of(asked, tried.map(|c| c.threads), machine.threads as u32);
+        let facts = Facts { threads: u64::from(threads.value), ..facts(&machine) };
+        let tried_attention = tried.map(|c| c.flash_attention);
+        let attention = Choice::of(self.flash_attention, tried_attention, FlashAttention::Auto);
+        let batch_rows = Choice::of(self.batch_rows, tried.map(|c| c.batch_rows), BATCH_ROWS);
+        let poll = Choice::of(self.poll, tried.map(|c| c.poll), POLL);
+        let vectors = match self.pooling {
+            Some(Pooling::Last) => Some(Vectors::Parts),
+            Some(_) => Some(Vectors::Whole),
+            None => Layout::read(header).ok().and_then(|layout| layout.vectors),
+        };
+        let case = Case { header, facts: &facts, attention, batch_rows: batch_rows.value, vectors };
+        let sizes = self.sizes(&case, tuned.map(|t| t.slots))?;
+        let attention = attention_with(sizes.kv_type, attention);
+        let kv_type = Choice::of(self.kv_type, None, sizes.kv_type);
+        let name = attention.value.name();
+        let origins = format!(
+            "threads {threads}, flash attention {name} ({}), batch rows {batch_rows}, poll {poll}, \
+             slots {} ({}), KV {} ({})",
+            attention.source.name(),
+            sizes.slots.value,
+            sizes.slots.source.name(),
+            kv_type.value.name(),
+            kv_type.source.name(),
+        );
+        let options = EngineOptions {
+            model: files.path().to_path_buf(),
+            digest: files.digest(),
+            sandbox: self.sandbox,
+            kernel,
+            slots: sizes.slots.value,
+            context_tokens: sizes.context_tokens,
+            kv_cells: sizes.kv_cells,
+            kv_type: sizes.kv_type,
+            flash_attention: attention.value,
+            prefix_cache: !self.no_prefix_cache,
+            pooling: self.pooling,
+            threads: threads.value,
+            cpus,
+            load: self.load,
+            huge_pages: self.huge_pages,
+            batch_rows: batch_rows.value,
+            poll: poll.value,
+            planned_bytes: sizes.planned_bytes,
+        };
+        Ok((options, origins))
+    }
+
+    /// What tuning may not change.
+    pub fn fixed(&self) -> Result<Fixed, String> {
+        Ok(Fixed {
+            threads: self.threads,
+            flash_attention: self.flash_attention,
+            batch_rows: self.batch_rows,
+            poll: self.poll,
+            slots: self.slots,
+            kv_type: self.kv_type,
+            context_tokens: self.context_tokens,
+            cpus: self.cpus()?,
+        })
+    }
+
+    fn cpus(&self) -> Result<Option<Vec<u32>>, String> {
+        self.cpus.as_deref().map(read_cpus).transpose()
+    }
+
+    /// The sizes that were asked for, if they fit; otherwise the largest usual ones that do,
+    /// each with exact keys and values before rounded ones.
+    fn sizes(&self, case: &Case<'_>, tuned: Option<u32>) -> Result<Sizes, String> {
+        let context = context_tokens(self.context_tokens, case.header)?;
+        let slots = Choice::of(self.slots, tuned, SLOTS_DEFAULT);
+        let mut all = vec![(slots, context)];
+        if self.slots.is_none() && self.context_tokens.is_none() && self.kv_cells.is_none() {
+            let default = |slots| Choice { value: slots, source: Source::Default };
+            all.push((default(SLOTS_DEFAULT), context));
+            let smaller = SMALLER.iter().filter(|(_, tokens)| *tokens <= context);
+            all.extend(smaller.map(|(slots, tokens)| (default(*slots), *tokens)));
+        }
+        let mut refused = None;
+        for (slots, tokens) in all {
+            for kv_type in self.kv_types(slots, case) {
+                let mut sizes = self.sized(slots, tokens, kv_type)?;
+                let Err(why) = self.fit(case, &mut sizes) else {
+                    if let Some(why) = refused {
+                        let (slots, kv) = (slots.value, kv_type.name());
+                        let why: String = why;
+                        tracing::warn!(
+                            slots,
+                            context_tokens = tokens,
+                            kv,
+                            "memory is short: {why}"
+                        );
+                    }
+                    return Ok(sizes);
+                };
+                refused.get_or_insert(why);
+            }
+        }
+        let why = refused.unwrap_or_default();
+        Err(format!("{why} (--no-memory-plan loads it all the same)"))
+    }
+
+    /// Ways to store keys and values, the best first. Slots that were tuned are a wish: they
+    /// are no reason to round anything.
+    fn kv_types(&self, slots: Choice<u32>, case: &Case<'_>) -> Vec<KvType> {
+        let attention = case.attention;
+        let bound = slots.source == Source::Tuned
+            || attention.source == Source::Flag && attention.value == FlashAttention::Off
+            // Contexts for vectors keep nothing.
+            || case.vectors.is_some();
+        match self.kv_type {
+            Some(kind) => vec![kind],
+            None if bound => vec![KvType::F16],
+            None => vec![KvType::F16, KvType::Q8_0],
+        }
+    }
+
+    fn sized(
+        &self,
+        slots: Choice<u32>,
+        context_tokens: u32,
+        kv_type: KvType,
+    ) -> Result<Sizes, String> {
+        let kv_cells = kv_cells(self.kv_cells, slots.value, context_tokens)?;
+        Ok(Sizes { slots, context_tokens, kv_cells, kv_type, planned_bytes: None })
+    }
+
+    /// Plans sizes; the error says why they do not fit. What cannot be planned is loaded:
+    /// llama.cpp may know better.
+    fn fit(&self, case: &Case<'_>, sizes: &mut Sizes) -> Result<(), String> {
+        if self.no_memory_plan {
+            return Ok(());
+        }
+        let wanted = Wanted {
+            slots: Some(u64::from(sizes.slots.value)),
+            context_tokens: Some(u64::from(sizes.context_tokens)),
+            kv_cells: Some(u64::from(sizes.kv_cells)),
+            key_kind: sizes.kv_type.name().into(),
+            value_kind: sizes.kv_type.name().into(),
+            // Contexts for vectors decide about it themselves.
+            flash_attention: case.vectors.is_some()
+                || attention_with(sizes.kv_type, case.attention).value != FlashAttention::Off,
+            load: self.load,
+            batch_rows: u64::from(case.batch_rows),
+            prefix_cache: !self.no_prefix_cache,
+            vectors: case.vectors,
+        };
+        match plan(case.header, case.facts, &wanted) {
+            Ok(plan) => {
+                plan.notes.iter().for_each(|note| tracing::info!("memory plan: {note}"));
+                sizes.planned_bytes = Some(plan.needed_bytes);
+                Ok(())
+            }
+            Err(NoPlan::Refused(refusal)) => Err(refusal.to_string()),
+            // A type that nobody asked for has to be possible.
+            Err(NoPlan::Error(error)) if self.kv_type.is_none() && sizes.kv_type != KvType::F16 => {
+                Err(error.to_string())
+            }
+            Err(NoPlan::Error(error)) => {
+                tracing::info!("no memory plan: {error}");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What sizes have to fit.
+struct Case<'a> {
+    header: &'a Header,
+    facts: &'a Facts,
+    attention: Choice<FlashAttention>,
+    batch_rows: u32,
+    /// How the model makes vectors, if it does.
+    vectors: Option<Vectors>,
+}
+
+/// Sizes of an engine's context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sizes {
+    slots: Choice<u32>,
+    context_tokens: u32,
+    kv_cells: u32,
+    kv_type: KvType,
+    /// What the plan says that they take, if there is one.
+    planned_bytes: Option<u64>,
+}
+
+/// Rounded values need attention in tiles, whatever was tuned with exact ones.
+fn attention_with(kv_type: KvType, chosen: Choice<FlashAttention>) -> Choice<FlashAttention> {
+    match chosen.value {
+        FlashAttention::Off if kv_type.is_quantised() => {
+            Choice { value: FlashAttention::Auto, source: Source::Default }
+        }
+        _ => chosen,
+    }
+}
+
+fn read_cpus(list: &str) -> Result<Vec<u32>, String> {
+    let wrong = || format!("--cpus '{list}': expected numbers and ranges such as 0-3,8");
+    let mut cpus = parse_list(list).filter(|cpus| !cpus.is_empty()).ok_or_else(wrong)?;
+    cpus.sort_unstable();
+    cpus.dedup();
+    Ok(cpus)
+}
+
+fn context_tokens(wanted: Option<u32>, header: &Header) -> Result<u32, String> {
+    let trained = if header.context_tokens == 0 { CONTEXT_DEFAULT } else { header.context_tokens };
+    let tokens = wanted.unwrap_or(trained.min(CONTEXT_DEFAULT));
+    if tokens < CONTEXT_MIN || tokens > trained {
+        return Err(format!("--context-tokens must be {CONTEXT_MIN} to {trained} for this model"));
+    }
+    Ok(tokens)
+}
+
+fn kv_cells(wanted: Option<u32>, slots: u32, context_tokens: u32) -> Result<u32, String> {
+    let most = slots.saturating_mul(context_tokens);
+    let cells = wanted.unwrap_or(most);
+    if cells < context_tokens || cells > KV_CELLS_MAX {
+        return Err(format!("--kv-cells must be {context_tokens} (one request) to {KV_CELLS_MAX}"));
+    }
+    Ok(cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_context_is_bounded_by_the_model() {
+        let header = Header { context_tokens: 1024, ..Header::default() };
+        assert_eq!(context_tokens(None, &header), Ok(1024));
+        assert_eq!(context_tokens(Some(512), &header), Ok(512));
+        assert!(context_tokens(Some(2048), &header).is_err());
+        let long = Header { context_tokens: 131_072, ..Header::default() };
+        assert_eq!(context_tokens(None, &long), Ok(CONTEXT_DEFAULT));
+    }
+
+    #[test]
+    fn cpus_are_a_list_without_repetitions() {
+        assert_eq!(read_cpus("3,0-1,1"), Ok(vec![0, 1, 3]));
+        assert!(read_cpus("").is_err() && read_cpus("a").is_err() && read_cpus("3-1").is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! Frames between agent and engine: a 4-byte little-endian length, then postcard.
+//!
+//! Both ends are the same executable, so frames carry no version. The engine's end of the
+//! socketpair is its standard input: end-of-file tells either side that the other is gone.
+
+use std::io::{self, Read};
+
+use inference_core::text::output::Format;
+use inference_core::types::request::{EngineStats, Event, RequestId, Work};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::model_files::digest::Fingerprint;
+use crate::engine::sandbox::Sandbox;
+
+/// Largest frame, in bytes: a request body at its limit, and room for its envelope.
+pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// What the agent tells the engine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Command {
+    /// Something to do; the answer comes as events with this id.
+    Submit(RequestId, Work),
+    /// The request is no longer wanted.
+    Cancel(RequestId),
+}
+
+/// What the engine tells the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Report {
+    /// The model is loaded and has decoded its first batches.
+    Ready(EngineFacts),
+    /// The model cannot be loaded, or is no longer what was loaded; the engine ends.
+    LoadFailed(String),
+    /// Something happened to a request.
+    Event(RequestId, Event),
+    /// How the engine is doing.
+    Stats(EngineStats),
+}
+
+/// What is true while an engine runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineFacts {
+    /// Sequences side by side.
+    pub slots: u32,
+    /// Tokens that prompt and answer may have together.
+    pub context_tokens: u32,
+    /// Threads that compute.
+    pub threads: u32,
+    /// How the model writes thoughts and calls.
+    pub format: Format,
+    /// Name of the CPU kernels.
+    pub kernel: String,
+    /// Which weights are loaded.
+    pub digest: Fingerprint,
+    /// What confines the engine.
+    pub sandbox: Sandbox,
+}
+
+/// Encodes one frame.
+pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
+    let frame = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
+    finish_frame(frame)
+}
+
+fn finish_frame(mut frame: Vec<u8>) -> io::Result<Vec<u8>> {
+    let bytes = frame.len() - 4;
+    if bytes > FRAME_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "frame too large"));
+    }
+    frame[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
+    Ok(frame)
+}
+
+/// Checks a frame's length as it was read.
+pub fn frame_length(header: [u8; 4]) -> io::Result<usize> {
+    let bytes = u32::from_le_bytes(header) as usize;
+    if bytes > FRAME_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "frame too large"));
+    }
+    Ok(bytes)
+}
+
+/// Decodes a frame's payload; bytes left over are an error.
+pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> io::Result<T> {
+    let (message, rest) = postcard::take_from_bytes(payload)
+        .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    if rest.is_empty() {
+        Ok(message)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidData, "frame with trailing bytes"))
+    }
+}
+
+/// Reads one frame, for the engine's blocking side. `None`: the other side is gone.
+pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
+    let mut header = [0; 4];
+    match from.read_exact(&mut header) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    let mut payload = vec![0; frame_length(header)?];
+    from.read_exact(&mut payload)?;
+    decode(&payload).map(Some)
+}
+
+#[cfg(test)]
+impl EngineFacts {
+    /// Of an engine that is made up.
+    pub(crate) fn made_up(format: Format) -> Self {
+        Self {
+            slots: 1,
+            context_tokens: 8,
+            threads: 1,
+            format,
+            kernel: "baseline".into(),
+            digest: "0".repeat(64).parse().unwrap(),
+            sandbox: Sandbox::OFF,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inference_core::types::constraint::Constraint;
+    use inference_core::types::request::{
+        CallRules, Chat, FinishReason, GenerateRequest, Options, Prompt, Sampling, Sibling, Tenant,
+    };
+    use inference_core::types::tool_choice::Choice;
+
+    #[test]
+    fn frames_survive_the_way() {
+        let bias = vec![(3, f32::NEG_INFINITY)];
+        let request = GenerateRequest {
+            tenant: Tenant(7),
+            prompt: Prompt::Chat(Chat::new("[]".into())),
+            options: Options {
+                sampling: Sampling { bias, ..Sampling::GREEDY },
+                max_tokens: Some(3),
+                stop: vec!["x".into()],
+                logprobs: Some(2),
+            },
+            constraint: Some(Constraint::JsonSchema("{}".into())),
+            calls: Some(CallRules { choice: Choice::Function("f".into()), calls_max: 1 }),
+            shows_marks: true,
+            said: vec![1, 70_000],
+            now: -1,
+            more: vec![Sibling { seed: u64::MAX, said: vec![2] }],
+        };
+        let sent = [Command::Submit(7, Work::Generate(Box::new(request))), Command::Cancel(7)];
+        let mut wire = Vec::new();
+        sent.iter().for_each(|c| wire.extend(encode(c).unwrap()));
+        let mut reader = wire.as_slice();
+        for command in sent {
+            assert_eq!(read_frame::<Command>(&mut reader).unwrap(), Some(command));
+        }
+        assert_eq!(read_frame::<Command>(&mut reader).unwrap(), None, "end of file");
+    }
+
+    #[test]
+    fn every_format_survives_the_way() {
+        for source in ["", "<think>", "<|channel|><|message|>", "[THINK] [TOOL_CALLS] [ARGS]"] {
+            let format = Format::detect(source);
+            let facts = EngineFacts::made_up(format);
+            let wire = encode(&Report::Ready(facts.clone())).unwrap();
+            assert_eq!(decode::<Report>(&wire[4..]).unwrap(), Report::Ready(facts));
+        }
+    }
+
+    #[test]
+    fn broken_frames_are_errors() {
+        let event = Report::Event(
+            1,
+            Event::Finished {
+                reason: FinishReason::Stop,
+                completion_tokens: 5,
+                cached_tokens: 0,
+                tokens: vec![9],
+            },
+        );
+        let wire = encode(&event).unwrap();
+        assert!(read_frame::<Report>(&mut &wire[..wire.len() - 1]).is_err());
+        assert!(frame_length(u32::MAX.to_le_bytes()).is_err());
+        assert!(decode::<Report>(&[&wire[4..], &[0]].concat()).is_err());
+        assert!(decode::<Report>(&[250]).is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! Finds the kernels to use: runs them in child processes, the fastest first.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use inference_core::hardware::{Kernel, choose_kernel};
+use tokio::process::Command as Process;
+use tokio::time::timeout;
+
+use crate::types::executable::SELF;
+
+/// A trial runs some small multiplications; one that takes longer hangs.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Runs one kernel's trial in a child process.
+pub async fn try_kernel(kernel: Kernel) -> Result<(), String> {
+    let child = Process::new(SELF)
+        .args(["kernel-trial", kernel.name()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|e| format!("cannot start a trial: {e}"))?;
+    match timeout(TRIAL_TIMEOUT, child.wait_with_output()).await {
+        Err(_) => Err("its trial hangs".into()),
+        Ok(Err(e)) => Err(format!("its trial was lost: {e}")),
+        Ok(Ok(output)) if output.status.success() => Ok(()),
+        Ok(Ok(output)) => {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            Err(format!("its trial ended with {} {}", output.status, stderr.trim()))
+        }
+    }
+}
+
+/// Runs the kernels in child processes, the fastest first, and takes the first that works.
+pub async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
+    if let Some(kernel) = wanted {
+        let tried = try_kernel(kernel).await;
+        return tried
+            .map(|()| kernel)
+            .map_err(|why| format!("the {} kernels do not run here: {why}", kernel.name()));
+    }
+    let mut results = Vec::new();
+    for kernel in Kernel::ALL {
+        let result = try_kernel(*kernel).await;
+        let works = result.is_ok();
+        results.push(result);
+        if works {
+            break;
+        }
+    }
+    let mut results = results.into_iter();
+    choose_kernel(|_| results.next().unwrap_or_else(|| Err("not tried".into()))).map_err(
+        |failures| {
+            let lines = failures.iter().map(|(k, why)| format!("{}: {why}", k.name()));
+            let lines: Vec<String> = lines.collect();
+            format!("no CPU kernels of this build run on this machine ({})", lines.join("; "))
+        },
+    )
+}

@@ -1,0 +1,73 @@
+//! What an engine is started with. Looked at again before each further start: by then another file
+//! may stand where the model file did, with other weights and other needs.
+
+use std::path::Path;
+
+use inference_core::hardware::Kernel;
+
+use crate::engine::flags::EngineFlags;
+use crate::engine::flags::tuned::Tuned;
+use crate::engine::model_files::ModelFiles;
+use crate::engine::options::EngineOptions;
+use crate::engine::tuning::TuneJob;
+
+/// How an engine of a model is started.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    flags: EngineFlags,
+    kernel: Kernel,
+    /// What the engine is told.
+    pub options: EngineOptions,
+}
+
+impl Launch {
+    /// Plans for the model at `path`; the error is one line for the operator. Blocks.
+    pub fn new(path: &Path, flags: EngineFlags, kernel: Kernel) -> Result<Self, String> {
+        let files = ModelFiles::open(path)?;
+        let options = flags.check(&files, kernel, None)?;
+        Ok(Self { flags, kernel, options })
+    }
+
+    /// The same with what was tuned for this machine; `measure`: tunes it first if nobody has.
+    pub fn tuned(
+        path: &Path,
+        flags: EngineFlags,
+        kernel: Kernel,
+        measure: bool,
+    ) -> Result<Self, String> {
+        let files = ModelFiles::open(path)?;
+        let options = options(&files, &flags, kernel, measure)?;
+        Ok(Self { flags, kernel, options })
+    }
+
+    /// Looks at the model file again, and plans anew where it holds other weights. The error, one
+    /// line for the operator, says why no engine can be started now. Blocks.
+    pub fn renewed(self) -> Result<Self, String> {
+        let files = ModelFiles::open(&self.options.model)?;
+        if files.digest() == self.options.digest {
+            return Ok(self);
+        }
+        let options = options(&files, &self.flags, self.kernel, false)?;
+        tracing::warn!(
+            file = %options.model.display(),
+            before = %self.options.digest,
+            digest = %options.digest,
+            "the model file was replaced"
+        );
+        Ok(Self { options, ..self })
+    }
+}
+
+fn options(
+    files: &ModelFiles,
+    flags: &EngineFlags,
+    kernel: Kernel,
+    measure: bool,
+) -> Result<EngineOptions, String> {
+    let tuned: Option<Tuned> = match flags.pooling {
+        // Models that make vectors have nothing to tune.
+        Some(_) => None,
+        None => TuneJob::new(files, kernel, flags)?.for_serving(measure),
+    };
+    flags.check(files, kernel, tuned.as_ref())
+}

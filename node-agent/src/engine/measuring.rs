@@ -1,0 +1,170 @@
+//! A child process that measures: this executable with a hidden command. Questions and
+//! answers are lines of JSON, so that whatever kills the child costs one answer only.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use clap::Args;
+use inference_core::hardware::Kernel;
+use inference_core::llama::{Weights, register};
+use inference_core::model_file::memory_plan::LoadMode;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::engine::model_files::ModelFiles;
+use crate::engine::sandbox::{self, Choice};
+use crate::types::executable::SELF;
+
+/// Longest answer, in bytes.
+const LINE_BYTES_MAX: u64 = 64 * 1024;
+/// Answers that wait to be read: there is one for each question.
+const ANSWERS_MAX: usize = 4;
+
+/// Hidden commands that measure
+#[derive(Debug, Args)]
+pub struct ChildArgs {
+    /// Model file.
+    pub model: PathBuf,
+    /// Everything else, as JSON.
+    #[arg(long)]
+    pub options: String,
+}
+
+/// A running child. Killed when dropped.
+#[derive(Debug)]
+pub struct Measuring {
+    child: Child,
+    questions: Option<ChildStdin>,
+    answers: Receiver<String>,
+}
+
+impl Drop for Measuring {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The command line of such a child.
+pub fn command(name: &str, model: &Path, options: &impl Serialize) -> Result<Command, String> {
+    let options = serde_json::to_string(options).map_err(|e| e.to_string())?;
+    let mut command = Command::new(SELF);
+    command.arg(name).args(["--options", &options]).arg("--").arg(model);
+    Ok(command)
+}
+
+impl Measuring {
+    /// Starts it.
+    pub fn start(mut command: Command) -> Result<Self, String> {
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = piped.spawn().map_err(|e| format!("cannot start measuring: {e}"))?;
+        let questions = child.stdin.take();
+        let (sender, answers) = sync_channel(ANSWERS_MAX);
+        if let Some(stdout) = child.stdout.take() {
+            let read = move || {
+                let mut reader = BufReader::new(stdout);
+                loop {
+                    let mut line = String::new();
+                    let length = reader.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
+                    if !length.is_ok_and(|n| n > 0) || sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            };
+            let reader = std::thread::Builder::new().name("answers".into());
+            reader.spawn(read).map_err(|e| e.to_string())?;
+        }
+        Ok(Self { child, questions, answers })
+    }
+
+    /// Asks, and waits for the answer. After an error, this child is of no more use.
+    pub fn ask<A: DeserializeOwned>(
+        &mut self,
+        question: &impl Serialize,
+        patience: Duration,
+    ) -> Result<A, String> {
+        let line = serde_json::to_string(question).map_err(|e| e.to_string())?;
+        if let Some(stdin) = &mut self.questions {
+            // If it is dead, that is said below, with the reason.
+            let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
+        }
+        self.answer(patience)
+    }
+
+    /// Waits for an answer.
+    pub fn answer<A: DeserializeOwned>(&mut self, patience: Duration) -> Result<A, String> {
+        match self.answers.recv_timeout(patience) {
+            Ok(line) => serde_json::from_str(&line).map_err(|e| format!("no answer: {e}: {line}")),
+            Err(RecvTimeoutError::Timeout) => Err("it hangs".into()),
+            Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
+                Ok(status) => Err(format!("it ended: {status}")),
+                Err(e) => Err(format!("it was lost: {e}")),
+            },
+        }
+    }
+}
+
+/// The child's side, before anything else: it ends with its parent, and a death that is
+/// expected leaves no core file.
+pub fn prepare_child() -> Result<(), String> {
+    let end = rustix::process::Signal::KILL;
+    rustix::process::set_parent_process_death_signal(Some(end)).map_err(|e| e.to_string())?;
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    // Only the disk would mind.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    Ok(())
+}
+
+/// The child's side, before it starts any thread: opens a model, leaves itself nothing else, and
+/// loads it.
+pub fn load_confined(
+    model: &Path,
+    sandbox: Choice,
+    kernel: Kernel,
+    mode: LoadMode,
+) -> Result<Weights, String> {
+    let files = ModelFiles::open(model)?;
+    sandbox::confine(sandbox, files.parts())?;
+    register(kernel);
+    Weights::load(&files.open_paths(), mode).map_err(|e| e.to_string())
+}
+
+/// The child's side: writes an answer.
+pub fn tell(answer: &impl Serialize) -> Result<(), String> {
+    let line = serde_json::to_string(answer).map_err(|e| e.to_string())?;
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    fn shell(script: &str) -> Measuring {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        Measuring::start(command).unwrap()
+    }
+
+    #[test]
+    fn a_child_answers_line_by_line() {
+        let mut child = shell("while read line; do echo \"[$line]\"; done");
+        assert_eq!(child.ask::<Vec<u32>>(&7, SOON), Ok(vec![7]));
+        assert_eq!(child.ask::<Vec<u32>>(&8, SOON), Ok(vec![8]));
+        assert!(child.ask::<u32>(&9, SOON).unwrap_err().contains("no answer"));
+    }
+
+    #[test]
+    fn a_child_that_dies_says_how_and_one_that_hangs_is_given_up() {
+        let died = shell("read line; kill -ILL $$").ask::<u32>(&1, SOON).unwrap_err();
+        assert!(died.contains("signal: 4"), "{died}");
+        let hangs = shell("read line; read never").ask::<u32>(&1, Duration::from_millis(50));
+        assert_eq!(hangs, Err("it hangs".into()));
+    }
+}

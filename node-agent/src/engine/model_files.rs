@@ -1,0 +1,222 @@
+//! The files of a model, opened once. What is checked, fingerprinted and loaded is one set of open
+//! files, whatever their path leads to meanwhile: a file that replaces another has no part in it.
+
+pub mod digest;
+pub mod split;
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use inference_core::model_file::gguf::{self, Header};
+
+use crate::engine::model_files::digest::Fingerprint;
+
+/// The files of a model, open for reading.
+#[derive(Debug)]
+pub struct ModelFiles {
+    path: PathBuf,
+    parts: Vec<File>,
+    header: Header,
+    digest: Fingerprint,
+    versions: Vec<Version>,
+}
+
+/// Changes when a file's content does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Version {
+    bytes: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+    /// The same. It also moves when a file gets other permissions, or loses a name.
+    changed: (i64, i64),
+}
+
+impl Version {
+    fn of(file: &File) -> io::Result<Self> {
+        let data = file.metadata()?;
+        Ok(Self {
+            bytes: data.len(),
+            modified: (data.mtime(), data.mtime_nsec()),
+            changed: (data.ctime(), data.ctime_nsec()),
+        })
+    }
+
+    fn has_other_content(&self, now: &Self) -> bool {
+        (self.bytes, self.modified) != (now.bytes, now.modified)
+    }
+}
+
+impl ModelFiles {
+    /// Opens a model file, and the other parts of a split one. The error is one line that names
+    /// the file.
+    pub fn open(path: &Path) -> Result<Self, String> {
+        let first = open_file(path)?;
+        let fail = |e: &dyn std::fmt::Display| named(path, e);
+        let bytes = first.metadata().map_err(|e| fail(&e))?.len();
+        // Reading through a copy of the handle moves nothing that anybody else looks at.
+        let reader = BufReader::new(first.try_clone().map_err(|e| fail(&e))?);
+        let header = gguf::read_header(reader, bytes).map_err(|e| fail(&e))?;
+        let mut parts = vec![first];
+        for other in other_parts(path, &header)? {
+            parts.push(open_file(&other)?);
+        }
+        // Before the content is read: what changes from now on is noticed.
+        let versions = versions(&parts).map_err(|e| fail(&e))?;
+        let digest = Fingerprint::of(&parts).map_err(|e| fail(&e))?;
+        Ok(Self { path: path.to_path_buf(), parts, header, digest, versions })
+    }
+
+    /// Where the (first) file was found.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the (first) file says of the model.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Which weights these are.
+    pub fn digest(&self) -> Fingerprint {
+        self.digest
+    }
+
+    /// The open files.
+    pub fn parts(&self) -> &[File] {
+        &self.parts
+    }
+
+    /// Paths under which this process opens just these files again.
+    pub fn open_paths(&self) -> Vec<PathBuf> {
+        let path = |part: &File| format!("/proc/self/fd/{}", part.as_raw_fd()).into();
+        self.parts.iter().map(path).collect()
+    }
+
+    /// Whether somebody wrote into one of the files since they were opened. A file that merely
+    /// lost its name to another one, or got other permissions, has its content still.
+    ///
+    /// # Errors
+    /// One line that names the file.
+    pub fn have_changed(&mut self) -> Result<bool, String> {
+        let fail = |e: io::Error| named(&self.path, &e);
+        let now = versions(&self.parts).map_err(fail)?;
+        if now == self.versions {
+            return Ok(false);
+        }
+        let is_other = self.versions.iter().zip(&now).any(|(old, now)| old.has_other_content(now));
+        // Writers can turn the time of modification back, but not that of the change.
+        if is_other || Fingerprint::of(&self.parts).map_err(fail)? != self.digest {
+            return Ok(true);
+        }
+        self.versions = now;
+        Ok(false)
+    }
+}
+
+fn named(path: &Path, why: &dyn std::fmt::Display) -> String {
+    format!("model file {}: {why}", path.display())
+}
+
+fn open_file(path: &Path) -> Result<File, String> {
+    let file = File::open(path).map_err(|e| named(path, &e))?;
+    let metadata = file.metadata().map_err(|e| named(path, &e))?;
+    if metadata.is_file() { Ok(file) } else { Err(named(path, &"is not a file")) }
+}
+
+fn versions(parts: &[File]) -> io::Result<Vec<Version>> {
+    parts.iter().map(Version::of).collect()
+}
+
+/// The second and further files of a split model.
+fn other_parts(path: &Path, header: &Header) -> Result<Vec<PathBuf>, String> {
+    let count = header.numbers.get("split.count").and_then(|numbers| numbers.first());
+    let Some(count @ 2..) = count.copied() else { return Ok(Vec::new()) };
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let names = split::all_files(name).map_err(|e| named(path, &e))?;
+    if names.len() as u64 != count {
+        let why = format!(
+            "is one of {count} parts of a model: name the first one, \
+             NAME-00001-of-{count:05}.gguf, and keep the others beside it"
+        );
+        return Err(named(path, &why));
+    }
+    Ok(names.iter().skip(1).map(|name| path.with_file_name(name)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A copy of the demo model in a folder of its own, which stays for the system to clean.
+    fn copied(name: &str) -> PathBuf {
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../inference-core/demo-model/flotilla-demo.gguf");
+        let folder = std::env::temp_dir()
+            .join(format!("flotilla-{:016x}", crate::types::random::random() as u64));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join(name);
+        std::fs::copy(demo, &path).unwrap();
+        path
+    }
+
+    fn remove(path: &Path) {
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_stays_what_it_was_and_one_that_is_written_to_does_not() {
+        let path = copied("m.gguf");
+        let mut files = ModelFiles::open(&path).unwrap();
+        assert_eq!(files.have_changed(), Ok(false));
+        let other = path.with_file_name("other");
+        std::fs::write(&other, "something else").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert_eq!(files.have_changed(), Ok(false), "the open file is the old one");
+        let digest = files.digest();
+        let again = ModelFiles::open(&files.open_paths()[0]).unwrap();
+        assert_eq!(again.digest(), digest, "opened by its number it is, too");
+        remove(&path);
+    }
+
+    #[test]
+    fn writing_into_a_file_is_noticed_and_other_permissions_are_none() {
+        let path = copied("m.gguf");
+        let mut files = ModelFiles::open(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(files.have_changed(), Ok(false));
+        let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(b"x").unwrap();
+        assert_eq!(files.have_changed(), Ok(true));
+        file.set_len(file.metadata().unwrap().len() - 1).unwrap();
+        file.set_modified(modified).unwrap();
+        assert_eq!(files.have_changed(), Ok(false), "the content is as it was");
+        use std::os::unix::fs::FileExt;
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_at(b"y", 1_000_000).unwrap();
+        file.set_modified(modified).unwrap();
+        assert_eq!(files.have_changed(), Ok(true), "whatever its times say");
+        remove(&path);
+    }
+
+    #[test]
+    fn the_parts_of_a_split_model_are_found_beside_the_first() {
+        let count = |n: u64| Header {
+            numbers: [("split.count".to_string(), vec![n])].into(),
+            ..Header::default()
+        };
+        let of = |path: &str, n| other_parts(Path::new(path), &count(n));
+        let parts = of("/m/a-00001-of-00003.gguf", 3).unwrap();
+        let expected = ["/m/a-00002-of-00003.gguf", "/m/a-00003-of-00003.gguf"];
+        assert_eq!(parts, expected.map(PathBuf::from));
+        assert_eq!(of("/m/a.gguf", 1).unwrap(), Vec::<PathBuf>::new());
+        for path in ["/m/a.gguf", "/m/a-00002-of-00003.gguf", "/m/a-00001-of-00002.gguf"] {
+            assert!(of(path, 3).unwrap_err().contains("name the first one"), "{path}");
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! The engine's role: a process with the model and without a network.
+//!
+//! Its main thread reads commands from standard input, which is one end of a socketpair.
+//! A second thread loads the model and then prepares large prompts, a third the small ones, the
+//! engine's own thread steps, others write reports and look after the model file. When the agent
+//! is gone, the process ends at once. Before there is a second thread, it confines itself
+//! ([`sandbox`]).
+
+use std::collections::HashMap;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use inference_core::llama::{
+    ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Pooling,
+    Weights, register,
+};
+use inference_core::prepare::{Lane, Prepared, Preparer, Refusal, RerankTemplate, Wanted};
+use inference_core::scheduler::embed::{EmbedEngine, EmbedJob};
+use inference_core::scheduler::engine_thread::{self, EngineHandle, Listener};
+use inference_core::scheduler::sequence::{CancelFlag, Job};
+use inference_core::scheduler::step::Engine;
+use inference_core::text::chat_template::{ChatTemplate, SpecialTokens};
+use inference_core::types::request::{
+    EmbedInput, EmbedRequest, EngineStats, Event, Failure, GenerateRequest, RequestId, Work,
+};
+
+use crate::engine::affinity::stay_on;
+use crate::engine::ipc::{Command, EngineFacts, Report, encode, read_frame};
+use crate::engine::model_files::ModelFiles;
+use crate::engine::options::EngineOptions;
+use crate::engine::sandbox::{self, Sandbox, escape};
+
+mod inbox;
+mod watch;
+
+use inbox::{Inbox, Submit};
+use watch::{CHANGED, watch};
+
+/// Requests that may wait for a slot. A gateway binds only to free slots, so these are
+/// the stand-alone server's own clients.
+const QUEUE_MAX: usize = 256;
+/// Inputs for vectors that may wait: some requests of the largest kind.
+const INPUTS_MAX: usize = 16 * 1024;
+/// Reports that wait to be written. The agent always reads.
+const REPORTS_MAX: usize = 4096;
+
+/// Requests in flight and how to cancel them.
+type Flags = Arc<Mutex<HashMap<RequestId, CancelFlag>>>;
+
+/// Runs the engine until the agent is gone.
+pub fn run(options: EngineOptions) -> io::Result<()> {
+    // A stopped process reads no end of file; the kernel ends it with its agent all the same.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    if let Some(cpus) = &options.cpus {
+        stay_on(cpus)?;
+    }
+    let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let model = open(&options);
+    let (reports, outbox) = sync_channel(REPORTS_MAX);
+    let inbox = Arc::new(Inbox::default());
+    let flags = Flags::default();
+    let writer = socket.try_clone()?;
+    std::thread::Builder::new()
+        .name("reports".into())
+        .spawn(move || write_reports(writer, &outbox))?;
+    match model {
+        Ok((files, sandbox)) => {
+            let (reports, flags, submits) = (reports.clone(), flags.clone(), inbox.clone());
+            let prompts = Prompts { options, sandbox, reports, flags };
+            std::thread::Builder::new()
+                .name("prompts".into())
+                .spawn(move || prompts.run(files, &submits))?;
+        }
+        // The agent ends this process as soon as it knows.
+        Err(why) => drop(reports.send(Report::LoadFailed(why))),
+    }
+    let read = read_commands(socket, &inbox, &reports, &flags);
+    end_process();
+    read
+}
+
+/// Opens the model's files, if they are those that are meant, and leaves this process nothing but
+/// them.
+fn open(options: &EngineOptions) -> Result<(ModelFiles, Sandbox), String> {
+    let files = ModelFiles::open(&options.model)?;
+    if files.digest() != options.digest {
+        return Err("the model file was replaced while the engine was started".into());
+    }
+    let sandbox = sandbox::confine(options.sandbox, files.parts())?;
+    Ok((files, sandbox))
+}
+
+fn read_commands(
+    socket: UnixStream,
+    inbox: &Inbox,
+    reports: &SyncSender<Report>,
+    flags: &Flags,
+) -> io::Result<()> {
+    let mut reader = BufReader::new(socket);
+    while let Some(command) = read_frame(&mut reader)? {
+        match command {
+            Command::Submit(id, work) => {
+                let cancels = (0..work.requests()).map(|_| CancelFlag::default()).collect();
+                let submit = Submit { id, work, cancels };
+                lock(flags).extend(submit.ids().zip(submit.cancels.iter().cloned()));
+                for id in inbox.push(submit).err().into_iter().flatten() {
+                    finish(reports, flags, id, Event::Failed(Failure::QueueFull));
+                }
+            }
+            Command::Cancel(id) => {
+                if let Some(flag) = lock(flags).get(&id) {
+                    flag.set();
+                }
+                for id in inbox.drop_unwanted() {
+                    finish(reports, flags, id, Event::Cancelled);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn lock(flags: &Flags) -> std::sync::MutexGuard<'_, HashMap<RequestId, CancelFlag>> {
+    flags.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Forgets a request and reports its last event.
+fn finish(reports: &SyncSender<Report>, flags: &Flags, id: RequestId, last: Event) {
+    lock(flags).remove(&id);
+    // The writer ends only with the process.
+    let _ = reports.send(Report::Event(id, last));
+}
+
+fn write_reports(socket: UnixStream, outbox: &Receiver<Report>) {
+    let mut writer = BufWriter::new(socket);
+    while let Ok(report) = outbox.recv() {
+        let mut next = Some(report);
+        // One system call for everything that is ready.
+        while let Some(report) = next {
+            if write_report(&mut writer, report).is_err() {
+                return;
+            }
+            next = outbox.try_recv().ok();
+        }
+        if writer.flush().is_err() {
+            return;
+        }
+    }
+}
+
+/// A report that is too large for a frame fails its request and nobody else's.
+fn write_report(writer: &mut impl Write, report: Report) -> io::Result<()> {
+    let frame = match (encode(&report), report) {
+        (Err(_), Report::Event(id, _)) => {
+            encode(&Report::Event(id, Event::Failed(Failure::TooLarge)))?
+        }
+        (frame, _) => frame?,
+    };
+    writer.write_all(&frame)
+}
+
+/// Ends the process with a thread that panics: an engine that lacks one answers nobody, while
+/// one that is gone is started again.
+struct EndsWithPanic;
+
+impl Drop for EndsWithPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            end_process();
+        }
+    }
+}
+
+/// Threads of llama.cpp may be computing: leaving through main would run its static
+/// destructors under them.
+fn end_process() {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+}
+
+/// The threads that load the model and turn requests into jobs.
+struct Prompts {
+    options: EngineOptions,
+    sandbox: Sandbox,
+    reports: SyncSender<Report>,
+    flags: Flags,
+}
+
+impl Prompts {
+    fn run(self, mut files: ModelFiles, inbox: &Inbox) {
+        let _ends = EndsWithPanic;
+        let (preparer, running) = match self.load(&mut files) {
+            Ok(loaded) => loaded,
+            Err(why) => {
+                let _ = self.reports.send(Report::LoadFailed(why));
+                return;
+            }
+        };
+        escape::attempt();
+        let _watched = watch(files, self.reports.clone());
+        std::thread::scope(|scope| {
+            let small = std::thread::Builder::new().name("small prompts".into());
+            let spawned = small.spawn_scoped(scope, || {
+                let _ends = EndsWithPanic;
+                self.prepare_all(inbox, Lane::Small, &preparer, &running);
+            });
+            if spawned.is_err() {
+                end_process();
+            }
+            self.prepare_all(inbox, Lane::Large, &preparer, &running);
+        });
+    }
+
+    /// Prepares what comes in one lane, until the process ends.
+    fn prepare_all(&self, inbox: &Inbox, lane: Lane, preparer: &Preparer, running: &Running) {
+        loop {
+            let submit = inbox.next(lane);
+            let wanted = || submit.is_wanted();
+            let last = match self.prepare(&submit, preparer, running, &wanted) {
+                Ok(last) => last,
+                Err(Refusal::Cancelled) => Some(Event::Cancelled),
+                Err(Refusal::Failed(failure)) => Some(Event::Failed(failure)),
+            };
+            if let Some(last) = last {
+                submit.ids().for_each(|id| self.finish(id, last.clone()));
+            }
+        }
+    }
+
+    /// Makes jobs of a request, or answers it: then that is its last event.
+    fn prepare(
+        &self,
+        submit: &Submit,
+        preparer: &Preparer,
+        running: &Running,
+        wanted: Wanted<'_>,
+    ) -> Result<Option<Event>, Refusal> {
+        if !wanted() {
+            return Err(Refusal::Cancelled);
+        }
+        match &submit.work {
+            Work::Generate(request) => {
+                for (id, job) in running.jobs(preparer, submit, request, wanted)? {
+                    if let Err(failure) = running.generate(job) {
+                        self.finish(id, Event::Failed(failure));
+                    }
+                }
+                Ok(None)
+            }
+            Work::Embed(request) => running.embed(preparer, submit, request, wanted).map(|()| None),
+            Work::Ask(_, question) => {
+                preparer.answer(question, now(), wanted).map(|told| Some(Event::Told(told)))
+            }
+        }
+    }
+
+    fn finish(&self, id: RequestId, last: Event) {
+        finish(&self.reports, &self.flags, id, last);
+    }
+
+    /// Loads the model and says so, if nobody has written into its files meanwhile.
+    fn load(&self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
+        let (preparer, running) = self.load_weights(files).map_err(|e| e.to_string())?;
+        if files.have_changed()? {
+            return Err(CHANGED.into());
+        }
+        let EngineOptions { slots, context_tokens, threads, kernel, .. } = self.options;
+        let _ = self.reports.send(Report::Ready(EngineFacts {
+            slots,
+            context_tokens,
+            threads,
+            kernel: kernel.name().into(),
+            format: preparer.format,
+            digest: files.digest(),
+            sandbox: self.sandbox.clone(),
+        }));
+        Ok((preparer, running))
+    }
+
+    fn load_weights(&self, files: &ModelFiles) -> Result<(Preparer, Running), LoadError> {
+        register(self.options.kernel);
+        let weights = Weights::load(&files.open_paths(), self.options.load)?;
+        let pooling = self.options.pooling.or_else(|| weights.pooling());
+        let running = match pooling {
+            Some(pooling) => self.start_embedder(&weights, pooling)?,
+            None => self.start_generator(&weights)?,
+        };
+        let (bos, eos) = weights.bos_eos();
+        let control = weights.control_texts();
+        let rerank = weights.rerank_template().filter(|_| pooling == Some(Pooling::Rank));
+        let rerank = rerank.map(|template| RerankTemplate::new(&template, &control)).transpose();
+        let rerank = rerank.map_err(LoadError::RerankTemplate)?;
+        let tokens = SpecialTokens { bos, eos, control };
+        let template = weights.chat_templates().map(|t| ChatTemplate::new(t, tokens));
+        let tokens = self.options.context_tokens;
+        let preparer = Preparer::new(Box::new(LlamaTokenizer(weights)), template, tokens)
+            .with_rerank_template(rerank);
+        Ok((preparer, running))
+    }
+
+    fn start_generator(&self, weights: &Weights) -> Result<Running, LoadError> {
+        let context = ContextOptions {
+            slots: self.options.slots,
+            context_tokens: self.options.context_tokens,
+            cells: self.options.kv_cells,
+            prefix_cache: self.options.prefix_cache,
+            threads: self.options.threads,
+            kv_type: self.options.kv_type,
+            flash_attention: self.options.flash_attention,
+            batch_rows: self.options.batch_rows,
+            poll: self.options.poll,
+        };
+        let model = LlamaModel::new(weights.clone(), context)?;
+        let engine = engine_thread::start(Engine::new(model, QUEUE_MAX), self.reporter());
+        Ok(Running::Generates(engine.map_err(no_thread)?))
+    }
+
+    fn start_embedder(&self, weights: &Weights, pooling: Pooling) -> Result<Running, LoadError> {
+        let EngineOptions { slots, context_tokens, threads, .. } = self.options;
+        let options = EmbedOptions { slots, context_tokens, pooling, threads };
+        let model = LlamaEmbedder::new(weights.clone(), options)?;
+        let engine = engine_thread::start(EmbedEngine::new(model, INPUTS_MAX), self.reporter());
+        let engine = engine.map_err(no_thread)?;
+        Ok(Running::Embeds { engine, ranks: pooling == Pooling::Rank })
+    }
+
+    fn reporter(&self) -> Reporter {
+        let (reports, flags) = (self.reports.clone(), self.flags.clone());
+        Reporter { reports, flags, _ends: EndsWithPanic }
+    }
+}
+
+fn no_thread(error: io::Error) -> LoadError {
+    LoadError::Context(error.to_string())
+}
+
+/// A model is for text or for vectors.
+enum Running {
+    Generates(EngineHandle<Job>),
+    Embeds { engine: EngineHandle<EmbedJob>, ranks: bool },
+}
+
+impl Running {
+    /// A job for each answer that is asked for.
+    fn jobs(
+        &self,
+        preparer: &Preparer,
+        submit: &Submit,
+        request: &GenerateRequest,
+        wanted: Wanted<'_>,
+    ) -> Result<Vec<(RequestId, Job)>, Refusal> {
+        if !matches!(self, Self::Generates(_)) {
+            return Err(Failure::NotGenerative.into());
+        }
+        let prepared = preparer.prepare(request, wanted)?;
+        let seeds = request.more.iter().map(|one| one.seed);
+        let seeds = std::iter::once(request.options.sampling.seed).chain(seeds);
+        let places = submit.ids().zip(&submit.cancels);
+        let job =
+            |((prepared, seed), (id, cancel)): ((Prepared, u64), (RequestId, &CancelFlag))| {
+                let mut options = request.options.clone();
+                options.sampling.seed = seed;
+                let job = Job {
+                    id,
+                    tenant: request.tenant,
+                    tokens: prepared.tokens,
+                    said: prepared.said,
+                    options,
+                    visible: prepared.visible,
+                    thinking: prepared.thinking,
+                    form: prepared.form,
+                    cancel: cancel.clone(),
+                };
+                (id, job)
+            };
+        Ok(prepared.into_iter().zip(seeds).zip(places).map(job).collect())
+    }
+
+    fn generate(&self, job: Job) -> Result<(), Failure> {
+        let Self::Generates(engine) = self else { return Err(Failure::NotGenerative) };
+        engine.submit(job)
+    }
+
+    fn embed(
+        &self,
+        preparer: &Preparer,
+        submit: &Submit,
+        request: &EmbedRequest,
+        wanted: Wanted<'_>,
+    ) -> Result<(), Refusal> {
+        let wants_ranking = matches!(request.inputs.first(), Some(EmbedInput::Pair { .. }));
+        let engine = match (self, wants_ranking) {
+            (Self::Embeds { engine, ranks }, wants) if *ranks == wants => engine,
+            (_, true) => return Err(Failure::NoRanking.into()),
+            (_, false) => return Err(Failure::NoEmbeddings.into()),
+        };
+        let inputs = preparer.embed_inputs(&request.inputs, wanted)?;
+        let cancel = submit.cancels.first().cloned().unwrap_or_default();
+        Ok(engine.submit(EmbedJob { id: submit.id, tenant: request.tenant, inputs, cancel })?)
+    }
+}
+
+/// For templates that write a date.
+fn now() -> chrono::NaiveDateTime {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seconds = since.map_or(0, |d| d.as_secs() as i64);
+    chrono::DateTime::from_timestamp(seconds, 0).unwrap_or_default().naive_utc()
+}
+
+/// Passes on what the engine's thread says.
+struct Reporter {
+    reports: SyncSender<Report>,
+    flags: Flags,
+    /// It lives and dies with the engine's thread.
+    _ends: EndsWithPanic,
+}
+
+impl Listener for Reporter {
+    fn event(&mut self, id: RequestId, event: Event) {
+        if event.is_last() {
+            finish(&self.reports, &self.flags, id, event);
+        } else {
+            let _ = self.reports.send(Report::Event(id, event));
+        }
+    }
+
+    fn stats(&mut self, stats: EngineStats) {
+        let _ = self.reports.send(Report::Stats(stats));
+    }
+}

@@ -1,0 +1,176 @@
+//! Confines a process that parses a model file: llama.cpp reads files that strangers made.
+//!
+//! Landlock ([`files`]) leaves it the open model files, to be read, and seccomp ([`calls`]) the
+//! system calls that computing needs: no network, no other program, no file that is written. Both
+//! are set once, before there is a second thread, and cannot be taken back.
+
+pub mod calls;
+pub mod escape;
+pub mod files;
+
+use std::fs::File;
+
+use serde::{Deserialize, Serialize};
+
+/// `--sandbox`
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// What the kernel supports; the log says what is missing.
+    #[default]
+    Auto,
+    /// All of it, or no engine.
+    On,
+    /// Nothing.
+    Off,
+}
+
+impl Choice {
+    const ALL: [(&str, Self); 3] = [("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
+}
+
+impl std::str::FromStr for Choice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(known, _)| *known == name);
+        let unknown = || format!("unknown choice '{name}'; one of: auto, on, off");
+        found.map(|(_, choice)| *choice).ok_or_else(unknown)
+    }
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let found = Self::ALL.iter().find(|(_, choice)| choice == self);
+        write!(f, "{}", found.map_or("auto", |(name, _)| name))
+    }
+}
+
+/// Whether a part of the sandbox is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// It is.
+    On,
+    /// Nobody wants it.
+    Off,
+    /// It cannot be: why.
+    Missing(String),
+}
+
+impl Part {
+    fn of(done: Result<(), String>) -> Self {
+        done.map_or_else(Self::Missing, |()| Self::On)
+    }
+}
+
+/// What confines a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// Files: Landlock.
+    pub files: Part,
+    /// System calls: seccomp.
+    pub system_calls: Part,
+}
+
+impl Sandbox {
+    /// No sandbox.
+    pub const OFF: Self = Self { files: Part::Off, system_calls: Part::Off };
+
+    /// Each part and its name.
+    pub fn parts(&self) -> [(&'static str, &Part); 2] {
+        [("files", &self.files), ("system_calls", &self.system_calls)]
+    }
+
+    /// What is wanted and cannot be: one line, or nothing.
+    pub fn missing(&self) -> Option<String> {
+        let missing = self.parts().into_iter().filter_map(|(name, part)| match part {
+            Part::Missing(why) => Some(format!("{}: {why}", name.replace('_', " "))),
+            Part::On | Part::Off => None,
+        });
+        let missing: Vec<String> = missing.collect();
+        (!missing.is_empty()).then(|| missing.join("; "))
+    }
+}
+
+/// For a log and for people: which parts are in force.
+impl std::fmt::Display for Sandbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match (&self.files, &self.system_calls) {
+            (Part::On, Part::On) => "files and system calls",
+            (Part::On, _) => "files only",
+            (_, Part::On) => "system calls only",
+            _ => "none",
+        })
+    }
+}
+
+/// Confines this process, which may read `readable` and nothing else from now on.
+///
+/// # Errors
+/// With [`Choice::On`] where a part is missing.
+pub fn confine(choice: Choice, readable: &[File]) -> Result<Sandbox, String> {
+    if choice == Choice::Off {
+        return Ok(Sandbox::OFF);
+    }
+    let sandbox = match is_single_threaded() {
+        Ok(()) => {
+            // In this order: the other way round the calls of Landlock would be refused.
+            let files = Part::of(files::confine(readable));
+            Sandbox { files, system_calls: Part::of(calls::confine()) }
+        }
+        Err(why) => Sandbox { files: Part::Missing(why.clone()), system_calls: Part::Missing(why) },
+    };
+    match sandbox.missing().filter(|_| choice == Choice::On) {
+        Some(why) => Err(format!(
+            "the engine cannot be confined ({why}); --sandbox auto runs it with what there is"
+        )),
+        None => Ok(sandbox),
+    }
+}
+
+/// Threads that there are already would stay free.
+fn is_single_threaded() -> Result<(), String> {
+    let tasks =
+        std::fs::read_dir("/proc/self/task").map_err(|e| format!("/proc/self/task: {e}"))?;
+    match tasks.count() {
+        1 => Ok(()),
+        count => Err(format!("the process has {count} threads already")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_survives_its_name() {
+        for (name, choice) in Choice::ALL {
+            assert_eq!((name.parse(), choice.to_string()), (Ok(choice), name.to_string()));
+        }
+        assert!("yes".parse::<Choice>().is_err());
+    }
+
+    #[test]
+    fn a_process_with_threads_is_not_half_confined() {
+        // This one has others: those of the test harness.
+        let (other, end) = std::sync::mpsc::sync_channel::<()>(0);
+        let thread = std::thread::spawn(move || assert!(end.recv().is_err()));
+        let sandbox = confine(Choice::Auto, &[]).unwrap();
+        assert!(sandbox.missing().unwrap().contains("threads"), "{sandbox:?}");
+        assert_eq!(sandbox.to_string(), "none");
+        assert!(confine(Choice::On, &[]).unwrap_err().contains("--sandbox auto"));
+        assert_eq!(confine(Choice::Off, &[]), Ok(Sandbox::OFF));
+        drop(other);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_missing_is_told() {
+        let sandbox =
+            Sandbox { files: Part::Missing("no Landlock".into()), system_calls: Part::On };
+        assert_eq!(sandbox.to_string(), "system calls only");
+        assert_eq!(sandbox.missing().as_deref(), Some("files: no Landlock"));
+        assert_eq!(Sandbox::OFF.missing(), None);
+    }
+}

@@ -1,0 +1,218 @@
+//! Starts the engine's process, watches it and starts it again when it dies.
+//!
+//! The agent survives whatever the engine does. The executable is run again by its inode
+//! (`/proc/self/exe`), so that an upgrade on disk never mixes two versions.
+
+pub mod watchdog;
+
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::time::Duration;
+
+use inference_core::types::request::{Event, Failure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command as Process};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::client::EngineClient;
+use crate::engine::ipc::{Command, Report, decode, encode, frame_length};
+use crate::engine::launch::Launch;
+use crate::engine::options::EngineOptions;
+use crate::engine::systemd;
+use crate::types::backoff::Backoff;
+use crate::types::executable::SELF;
+
+/// An engine that lived this long was healthy: its next restart is immediate.
+const HEALTHY_AFTER: Duration = Duration::from_secs(10);
+const RESTART_MIN: Duration = Duration::from_millis(50);
+const RESTART_MAX: Duration = Duration::from_secs(5);
+/// How long a killed engine may take to be gone.
+const REAP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why the engine will never run.
+#[derive(Debug)]
+pub struct EngineError(pub String);
+
+/// Keeps an engine running until `stop`. Returns early only when the first load fails.
+pub async fn supervise(
+    launch: Launch,
+    client: EngineClient,
+    stop: CancellationToken,
+    seed: u64,
+) -> Result<(), EngineError> {
+    tokio::select! {
+        ended = keep_running(launch, &client, stop, seed) => ended,
+        never = systemd::live(&client) => match never {},
+    }
+}
+
+async fn keep_running(
+    mut launch: Launch,
+    client: &EngineClient,
+    stop: CancellationToken,
+    seed: u64,
+) -> Result<(), EngineError> {
+    let mut backoff = Backoff::new(RESTART_MIN, RESTART_MAX, seed);
+    let mut was_ready = false;
+    loop {
+        let begun = Instant::now();
+        let mut end = tokio::select! {
+            end = run_once(&launch.options, client, &mut was_ready) => end,
+            () = stop.cancelled() => return Ok(()),
+        };
+        if !was_ready {
+            let digest = launch.options.digest;
+            let named = format!("model file {}: {end}", launch.options.model.display());
+            match renewed(&launch).await {
+                // It was replaced before its first engine had read it.
+                Ok(next) if next.options.digest != digest => launch = next,
+                _ => return Err(EngineError(named)),
+            }
+            continue;
+        }
+        client.set_dead();
+        if begun.elapsed() >= HEALTHY_AFTER {
+            backoff.reset();
+        }
+        launch = loop {
+            let wait = backoff.next_wait();
+            tracing::error!(reason = end, restart_in_ms = wait.as_millis() as u64, "engine died");
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+            match renewed(&launch).await {
+                Ok(next) => break next,
+                Err(why) => end = why,
+            }
+        };
+    }
+}
+
+/// What the next engine is started with: the model file may be another one by now.
+async fn renewed(launch: &Launch) -> Result<Launch, String> {
+    let launch = launch.clone();
+    let renewing = tokio::task::spawn_blocking(move || launch.renewed());
+    renewing.await.unwrap_or_else(|e| Err(e.to_string()))
+}
+
+/// Runs one engine process to its end and says how it ended. Killed when dropped.
+async fn run_once(options: &EngineOptions, client: &EngineClient, was_ready: &mut bool) -> String {
+    let (mut child, socket) = match spawn(options) {
+        Ok(spawned) => spawned,
+        Err(e) => return format!("the engine process cannot be started: {e}"),
+    };
+    let (reader, writer) = socket.into_split();
+    let Some(pid) = child.id() else { return "the engine process has ended".into() };
+    client.set_pid(pid);
+    let end = tokio::select! {
+        () = watchdog::stands_still(pid, client) => "it stands still".into(),
+        end = read_reports(reader, client, was_ready) => end,
+        error = write_commands(writer, client) => format!("writing to the engine failed: {error}"),
+    };
+    let _ = child.start_kill();
+    match (end.is_empty(), timeout(REAP_TIMEOUT, child.wait()).await) {
+        (false, _) => end,
+        (true, Ok(Ok(status))) => format!("the engine process ended: {status}"),
+        (true, _) => "the engine process closed its connection".into(),
+    }
+}
+
+fn spawn(options: &EngineOptions) -> std::io::Result<(Child, UnixStream)> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let mut process = Process::new(SELF);
+    if options.huge_pages {
+        // glibc then asks for huge pages (MADV_HUGEPAGE) for everything large it allocates.
+        process.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+    }
+    let child = process
+        .arg("engine")
+        .arg("--model")
+        .arg(&options.model)
+        .args(["--options", &serde_json::to_string(options)?])
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    Ok((child, UnixStream::from_std(ours)?))
+}
+
+/// Reads until the engine is gone. Empty: it closed its end without a word.
+async fn read_reports(
+    reader: OwnedReadHalf,
+    client: &EngineClient,
+    was_ready: &mut bool,
+) -> String {
+    let mut reader = BufReader::new(reader);
+    let mut payload = Vec::new();
+    loop {
+        let report = read_report(&mut reader, &mut payload).await;
+        client.count_report();
+        match report {
+            Ok(None) => return String::new(),
+            Ok(Some(Report::Ready(facts))) => {
+                *was_ready = true;
+                tracing::info!(
+                    slots = facts.slots,
+                    context_tokens = facts.context_tokens,
+                    threads = facts.threads,
+                    kernel = facts.kernel,
+                    sandbox = %facts.sandbox,
+                    "engine ready"
+                );
+                if let Some(missing) = facts.sandbox.missing() {
+                    tracing::warn!(missing, "the engine is not fully confined");
+                }
+                client.set_ready(facts);
+            }
+            Ok(Some(Report::LoadFailed(why))) => return why,
+            Ok(Some(Report::Event(id, event))) => client.deliver(id, event),
+            Ok(Some(Report::Stats(stats))) => client.set_stats(stats),
+            Err(e) => return format!("reading from the engine failed: {e}"),
+        }
+    }
+}
+
+async fn read_report(
+    reader: &mut BufReader<OwnedReadHalf>,
+    payload: &mut Vec<u8>,
+) -> std::io::Result<Option<Report>> {
+    let mut header = [0; 4];
+    match reader.read_exact(&mut header).await {
+        // A killed engine is a reset or an end of file, depending on what it left unread.
+        Err(e) if is_gone(&e) => return Ok(None),
+        other => other.map(drop)?,
+    }
+    payload.resize(frame_length(header)?, 0);
+    reader.read_exact(payload).await?;
+    decode(payload).map(Some)
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset)
+}
+
+/// Writes commands until that fails.
+async fn write_commands(mut writer: OwnedWriteHalf, client: &EngineClient) -> std::io::Error {
+    loop {
+        let mut wire = Vec::new();
+        for command in client.next_commands().await {
+            match (encode(&command), command) {
+                (Ok(frame), _) => wire.extend(frame),
+                // JSON may grow when it is written again: 1e15 has sixteen digits. That is its
+                // sender's trouble and not the engine's.
+                (Err(_), Command::Submit(id, _)) => {
+                    client.deliver(id, Event::Failed(Failure::TooLarge));
+                }
+                (Err(e), Command::Cancel(_)) => return e,
+            }
+        }
+        if let Err(e) = writer.write_all(&wire).await {
+            return e;
+        }
+    }
+}

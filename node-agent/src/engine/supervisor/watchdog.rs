@@ -1,0 +1,93 @@
+//! Notices an engine that stands still: requests are in flight, nothing is reported, and its
+//! process uses no CPU and fetches no page. It is stopped, waits for itself, or is stuck in the
+//! kernel; one that is merely slow computes, or reads its model from a slow disk. Its requests go
+//! on elsewhere once it is ended.
+
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::engine::client::EngineClient;
+
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks in a row without a sign of life.
+const LOOKS_MAX: u32 = 4;
+
+/// What is seen of an engine at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Sight {
+    /// Reports that it has made.
+    reports: u64,
+    /// CPU time that it has used, in ticks of 10 ms, and pages that it has fetched.
+    work: u64,
+}
+
+/// Returns when the engine with that process id stands still.
+pub async fn stands_still(pid: u32, client: &EngineClient) {
+    let mut looks = interval(LOOK);
+    // After a time in which we did not run ourselves, nothing is known of the engine.
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut watch = Watch::default();
+    loop {
+        looks.tick().await;
+        let sight = Sight { reports: client.reports(), work: work(pid).unwrap_or(0) };
+        if watch.look(sight, client.figures().in_flight > 0) {
+            return;
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Watch {
+    last: Sight,
+    still: u32,
+}
+
+impl Watch {
+    /// Whether that is enough.
+    fn look(&mut self, sight: Sight, is_asked: bool) -> bool {
+        let is_still = is_asked && sight == self.last;
+        self.still = if is_still { self.still + 1 } else { 0 };
+        self.last = sight;
+        self.still >= LOOKS_MAX
+    }
+}
+
+/// What a process has done, all threads together.
+fn work(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    work_of(&stat)
+}
+
+/// Fields 12 (pages from disk), 14 and 15 (user and system time); the name before them may hold
+/// anything.
+fn work_of(stat: &str) -> Option<u64> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some(field(12)? + field(14)? + field(15)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_that_is_asked_and_does_nothing_stands_still() {
+        let sight = |reports, work| Sight { reports, work };
+        let mut watch = Watch::default();
+        assert!((0..10).all(|_| !watch.look(sight(1, 1), false)), "it is idle");
+        assert!((0..10).all(|i| !watch.look(sight(1, i), true)), "it computes");
+        assert!((0..10).all(|i| !watch.look(sight(i, 9), true)), "it reports");
+        let looks = (1..10).find(|_| watch.look(sight(9, 9), true));
+        assert_eq!(looks, Some(LOOKS_MAX));
+    }
+
+    #[test]
+    fn a_process_has_worked_by_its_time_and_the_pages_that_it_fetched() {
+        let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 1 2 3 4 70 30 0 0 20 0 1 0 5 6 7";
+        assert_eq!(work_of(stat), Some(103));
+        assert_eq!(work_of("42 (a"), None);
+        assert!(work(std::process::id()).is_some());
+    }
+}

@@ -1,0 +1,185 @@
+//! Finds out how a model is run best on this machine, and keeps that for `serve`.
+//!
+//! The search is [`inference_core::tools::tune`]; its trials run in a child process ([`trials`]),
+//! so that a candidate that crashes is only rejected. Flags are never changed.
+
+pub mod cache;
+pub mod store;
+pub mod trials;
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use inference_core::hardware::Kernel;
+use inference_core::hardware::files::Root;
+use inference_core::hardware::report::Machine;
+use inference_core::llama::FlashAttention;
+use inference_core::tools::tune::{BUDGET, Candidate, Space, TRIALS, search, slots_worth};
+
+use crate::engine::flags::tuned::{Fixed, Tuned};
+use cache::{Entry, Kept, Key};
+use store::Store;
+use trials::{Children, Setup};
+
+use crate::engine::flags::EngineFlags;
+use crate::engine::measuring;
+use crate::engine::model_files::ModelFiles;
+use crate::engine::options::EngineOptions;
+use crate::types::progress::Progress;
+
+/// Sizes of a batch that are tried beside the default.
+const OTHER_ROWS: u32 = 256;
+
+/// A candidate in one line.
+pub fn describe(c: &Candidate) -> String {
+    let attention = c.flash_attention.name();
+    format!(
+        "threads {}, flash attention {attention}, batch rows {}, poll {}",
+        c.threads, c.batch_rows, c.poll
+    )
+}
+
+/// A model on this machine, with some flags.
+#[derive(Debug)]
+pub struct TuneJob<'a> {
+    files: &'a ModelFiles,
+    flags: &'a EngineFlags,
+    kernel: Kernel,
+    cores: u32,
+    key: Key,
+    fixed: Fixed,
+    store: Store,
+}
+
+impl<'a> TuneJob<'a> {
+    /// Looks at the machine; the error is one line about a flag.
+    pub fn new(
+        files: &'a ModelFiles,
+        kernel: Kernel,
+        flags: &'a EngineFlags,
+    ) -> Result<Self, String> {
+        let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
+        let key = Key::new(&machine, kernel, &files.digest().to_string());
+        let (fixed, store) = (flags.fixed()?, Store::of_user());
+        let cores = machine.threads as u32;
+        Ok(Self { files, flags, kernel, cores, key, fixed, store })
+    }
+
+    /// What `serve` uses: what is known; measured first if it is not and that is wanted.
+    pub fn for_serving(&self, measure: bool) -> Option<Tuned> {
+        if let Some(kept) = self.store.read(&self.key)
+            && let Some(entry) = kept.best(&self.fixed)
+        {
+            let path = self.store.path(&self.key).unwrap_or_default();
+            tracing::info!("uses what was tuned: {}", path.display());
+            return Some(entry.tuned);
+        }
+        if !measure {
+            let model = self.files.path().display();
+            tracing::info!(
+                "not tuned: 'flotilla-agent tune {model}' (or --tune) would measure how it runs \
+                 best here, once"
+            );
+            return None;
+        }
+        match self.measure(BUDGET) {
+            Ok(entry) => Some(entry.tuned),
+            Err(why) => {
+                tracing::warn!("not tuned: {why}");
+                None
+            }
+        }
+    }
+
+    /// The file that keeps what is known; none where there is no folder for that.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.store.path(&self.key)
+    }
+
+    /// What was measured with exactly these flags.
+    pub fn known_exactly(&self) -> Option<Entry> {
+        self.store.read(&self.key)?.exact(&self.fixed).cloned()
+    }
+
+    /// Searches, and keeps the result where there is a folder for that.
+    ///
+    /// # Errors
+    /// One line for the operator.
+    pub fn measure(&self, budget: Duration) -> Result<Entry, String> {
+        let base = self.flags.resolve(self.files, self.kernel, None)?.0;
+        let entry = self.search(&base, budget)?;
+        let mut kept = self.store.read(&self.key).unwrap_or_else(|| Kept::new(self.key.clone()));
+        kept.put(entry.clone());
+        // What was measured is good for this run all the same.
+        if let Err(why) = self.store.write(&kept) {
+            tracing::warn!("{why}");
+        }
+        Ok(entry)
+    }
+
+    fn search(&self, base: &EngineOptions, budget: Duration) -> Result<Entry, String> {
+        let EngineOptions { kv_type, load, sandbox, .. } = *base;
+        let cpus = base.cpus.clone();
+        let setup = Setup { kernel: self.kernel, kv_type, load, cpus, sandbox };
+        let command = || measuring::command("tune-trials", self.files.path(), &setup);
+        let candidate = Candidate {
+            threads: base.threads,
+            flash_attention: base.flash_attention,
+            batch_rows: base.batch_rows,
+            poll: base.poll,
+        };
+        let bar = Progress::new(None);
+        let trial_bar = bar.clone();
+        bar.begin("loading the weights");
+        let told = move |c: &Candidate| trial_bar.begin(&describe(c));
+        let seconds = budget.as_secs_f64() / f64::from(TRIALS);
+        let mut children = Children::start(command, candidate, seconds, Box::new(told))?;
+        let tells_rows = children.effort().tells_rows(OTHER_ROWS);
+        let space = self.space(candidate, kv_type.is_quantised(), tells_rows);
+        let found = search(&space, &mut children, budget);
+        let best = found.best.ok_or("nothing ran; see the log above")?;
+        let curve = if self.fixed.slots.is_none() { children.curve(best) } else { Vec::new() };
+        bar.end();
+        let slots = self.slots(base, best, slots_worth(&curve));
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Ok(Entry {
+            fixed: self.fixed.clone(),
+            tuned: Tuned { candidate: best, slots },
+            found,
+            curve,
+            measured_at: since.map_or(0, |d| d.as_secs()),
+        })
+    }
+
+    /// Alternatives to what no flag fixes.
+    fn space(&self, base: Candidate, quantised: bool, tells_rows: bool) -> Space {
+        let free_threads = self.fixed.threads.is_none() && self.fixed.cpus.is_none();
+        let free_attention = self.fixed.flash_attention.is_none() && !quantised;
+        let free_rows = self.fixed.batch_rows.is_none() && tells_rows;
+        let only = |free: bool, value: u32| if free { vec![value] } else { Vec::new() };
+        Space {
+            base,
+            threads: if free_threads { Space::threads_beside(self.cores) } else { Vec::new() },
+            flash_attention: if free_attention { vec![FlashAttention::Off] } else { Vec::new() },
+            batch_rows: only(free_rows, OTHER_ROWS),
+            poll: only(self.fixed.poll.is_none(), 0),
+        }
+    }
+
+    /// Most slots that are worth it and that memory allows as they are.
+    fn slots(&self, base: &EngineOptions, best: Candidate, worth: u32) -> u32 {
+        let fits = |slots: &u32| {
+            let tuned = Tuned { candidate: best, slots: *slots };
+            let resolved = self.flags.resolve(self.files, self.kernel, Some(&tuned));
+            resolved.is_ok_and(|(options, _)| {
+                let same = options.context_tokens == base.context_tokens;
+                options.slots == *slots && options.kv_type == base.kv_type && same
+            })
+        };
+        let halves = std::iter::successors(Some(worth), |n| (*n > 1).then_some(n / 2));
+        match self.fixed.slots {
+            Some(slots) => slots,
+            None => halves.into_iter().find(fits).unwrap_or(1),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! PURE. What was tuned, as it is kept in a file for each machine and model.
+
+use inference_core::hardware::Kernel;
+use inference_core::hardware::report::Machine;
+use inference_core::tools::tune::Found;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::engine::flags::tuned::{Fixed, Tuned};
+
+/// Changes when what is measured, or how it is written down, does.
+const FORMAT: u32 = 1;
+/// Entries of one file: one for each choice of flags.
+const ENTRIES_MAX: usize = 8;
+
+/// What measurements are true for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// Of the file.
+    pub format: u32,
+    /// The agent's version: its kernels may have changed.
+    pub agent: String,
+    /// What the CPU's maker calls it.
+    pub cpu: String,
+    /// Cores that may compute.
+    pub cores: u32,
+    /// The set of kernels.
+    pub kernel: Kernel,
+    /// Memory as a power of two: the binary logarithm of bytes.
+    pub memory: u32,
+    /// Fingerprint of the model file.
+    pub model: String,
+}
+
+impl Key {
+    /// Of this machine and a model.
+    pub fn new(machine: &Machine, kernel: Kernel, model: &str) -> Self {
+        let limit = machine.cgroup.memory_limit.unwrap_or(u64::MAX);
+        Self {
+            format: FORMAT,
+            agent: env!("CARGO_PKG_VERSION").into(),
+            cpu: machine.cpus.model.clone(),
+            cores: machine.threads as u32,
+            kernel,
+            memory: machine.memory.total.min(limit).max(1).ilog2(),
+            model: model.into(),
+        }
+    }
+
+    /// The file's name.
+    pub fn file_name(&self) -> String {
+        let digest = Sha256::digest(format!("{self:?}").as_bytes());
+        let hex: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
+        format!("{hex}.json")
+    }
+}
+
+/// One run of tuning.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What flags had fixed.
+    pub fixed: Fixed,
+    /// What was chosen.
+    pub tuned: Tuned,
+    /// All trials.
+    pub found: Found,
+    /// Tokens per second of batches of growing size.
+    pub curve: Vec<(u32, f64)>,
+    /// When it was measured, in seconds since 1970.
+    pub measured_at: u64,
+}
+
+/// A file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    /// What it is true for.
+    pub key: Key,
+    /// The newest first.
+    pub entries: Vec<Entry>,
+}
+
+impl Kept {
+    /// Nothing yet.
+    pub fn new(key: Key) -> Self {
+        Self { key, entries: Vec::new() }
+    }
+
+    /// Reads a file's text; the error says why it is of no use.
+    pub fn parse(text: &str, key: &Key) -> Result<Self, String> {
+        let kept: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        if kept.key != *key {
+            return Err("it was measured on another machine or with another model".into());
+        }
+        if !kept.entries.iter().all(|entry| entry.tuned.is_possible()) {
+            return Err("it holds settings that cannot be".into());
+        }
+        Ok(kept)
+    }
+
+    /// What was tuned for flags like these: with as many of them fixed as there is.
+    pub fn best(&self, given: &Fixed) -> Option<&Entry> {
+        let holds = self.entries.iter().filter(|entry| entry.fixed.holds_with(given));
+        // The first of several equals is the newest.
+        holds.rev().max_by_key(|entry| entry.fixed.count())
+    }
+
+    /// What was tuned with exactly these flags.
+    pub fn exact(&self, given: &Fixed) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.fixed == *given)
+    }
+
+    /// Adds an entry, in place of one with the same flags or of the oldest.
+    pub fn put(&mut self, entry: Entry) {
+        self.entries.retain(|old| old.fixed != entry.fixed);
+        self.entries.insert(0, entry);
+        self.entries.truncate(ENTRIES_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inference_core::llama::FlashAttention;
+    use inference_core::tools::tune::Candidate;
+
+    fn key() -> Key {
+        Key {
+            format: FORMAT,
+            agent: "1".into(),
+            cpu: "Some CPU".into(),
+            cores: 4,
+            kernel: Kernel::Baseline,
+            memory: 34,
+            model: "abc".into(),
+        }
+    }
+
+    fn entry(fixed: Fixed, slots: u32) -> Entry {
+        let candidate = Candidate {
+            threads: 3,
+            flash_attention: FlashAttention::Off,
+            batch_rows: 256,
+            poll: 0,
+        };
+        let tuned = Tuned { candidate, slots };
+        let found = Found { best: Some(candidate), trials: Vec::new(), cut_short: false };
+        Entry { fixed, tuned, found, curve: vec![(1, 40.5)], measured_at: 7 }
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written_and_only_for_its_own_key() {
+        let mut kept = Kept::new(key());
+        kept.put(entry(Fixed::default(), 8));
+        let text = serde_json::to_string(&kept).unwrap();
+        assert_eq!(Kept::parse(&text, &key()), Ok(kept));
+        let other = Key { cores: 2, ..key() };
+        assert!(Kept::parse(&text, &other).unwrap_err().contains("another machine"));
+        assert_ne!(key().file_name(), other.file_name());
+        assert!(Kept::parse(&text[..text.len() / 2], &key()).is_err());
+        let odd = text.replace("\"threads\":3", "\"threads\":0");
+        assert!(Kept::parse(&odd, &key()).unwrap_err().contains("cannot be"));
+    }
+
+    #[test]
+    fn more_flags_than_were_fixed_take_what_was_tuned_and_others_do_not() {
+        let mut kept = Kept::new(key());
+        kept.put(entry(Fixed { threads: Some(1), ..Fixed::default() }, 2));
+        let slots = |kept: &Kept, given: &Fixed| kept.best(given).map(|e| e.tuned.slots);
+        let one = Fixed { threads: Some(1), ..Fixed::default() };
+        let more = Fixed { slots: Some(9), ..one.clone() };
+        assert_eq!(slots(&kept, &Fixed::default()), None, "tuned for one thread");
+        assert_eq!((slots(&kept, &one), slots(&kept, &more)), (Some(2), Some(2)));
+        kept.put(entry(Fixed::default(), 8));
+        assert_eq!((slots(&kept, &one), slots(&kept, &Fixed::default())), (Some(2), Some(8)));
+        let elsewhere = Fixed { cpus: Some(vec![0]), ..Fixed::default() };
+        assert_eq!(slots(&kept, &elsewhere), None);
+    }
+
+    #[test]
+    fn a_file_does_not_grow_for_ever_and_the_newest_of_equals_counts() {
+        let mut kept = Kept::new(key());
+        for n in 1..=20 {
+            kept.put(entry(Fixed { threads: Some(n), ..Fixed::default() }, 4));
+        }
+        assert_eq!(kept.entries.len(), ENTRIES_MAX);
+        kept.put(entry(Fixed { threads: Some(20), ..Fixed::default() }, 5));
+        assert_eq!(kept.entries.len(), ENTRIES_MAX);
+        let given = Fixed { threads: Some(20), ..Fixed::default() };
+        assert_eq!(kept.exact(&given).map(|e| e.tuned.slots), Some(5));
+    }
+}

@@ -1,0 +1,280 @@
+//! The two sides of a trial: the child loads the weights once and then measures candidates,
+//! each in a context of its own; the parent asks, and starts another child when one dies.
+
+use std::io::BufRead;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use inference_core::hardware::Kernel;
+use inference_core::llama::{ContextOptions, KvType, LlamaModel, Weights};
+use inference_core::model_file::memory_plan::LoadMode;
+use inference_core::tools::bench::raw::{Effort, TRIAL_SLOTS, curve, fill, measure};
+use inference_core::tools::tune::{CURVE, Candidate, Measured, Trials};
+use inference_core::types::model::Model;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::affinity::stay_on;
+use crate::engine::measuring::ChildArgs;
+use crate::engine::measuring::{Measuring, load_confined, prepare_child, tell};
+use crate::engine::sandbox::Choice;
+
+/// Loading may have to read the whole file from a slow disk.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(600);
+/// A trial that takes longer than this hangs.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Tokens that tell how fast prompts are read here.
+const PROBE_TOKENS: u32 = 64;
+
+/// What all trials have in common.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Setup {
+    /// The kernels, proven.
+    pub kernel: Kernel,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
+    /// How the weights come into memory.
+    pub load: LoadMode,
+    /// CPUs that compute.
+    pub cpus: Option<Vec<u32>>,
+    /// Whether the child confines itself.
+    pub sandbox: Choice,
+}
+
+/// What a child is asked.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+enum Question {
+    /// How much fits into a trial of so many seconds?
+    Effort(Candidate, f64),
+    /// How fast is it?
+    Measure(Candidate, Effort),
+    /// How fast are batches of growing size?
+    Curve(Candidate, Effort),
+}
+
+/// What a child says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Answer {
+    Ready,
+    Effort(Effort),
+    Measured(Measured),
+    Curve(Vec<(u32, f64)>),
+    /// It cannot be done; the child lives.
+    Refused(String),
+}
+
+/// `tune-trials`: answers questions until there are none.
+pub fn child(args: &ChildArgs) -> Result<(), String> {
+    prepare_child()?;
+    let setup: Setup =
+        serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
+    if let Some(cpus) = &setup.cpus {
+        stay_on(cpus).map_err(|e| e.to_string())?;
+    }
+    let loaded = load_confined(&args.model, setup.sandbox, setup.kernel, setup.load);
+    let weights = match loaded {
+        Ok(weights) => weights,
+        Err(why) => return tell(&Answer::Refused(why)),
+    };
+    tell(&Answer::Ready)?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(|e| e.to_string())?;
+        let question = serde_json::from_str(&line).map_err(|e| format!("{e}: {line}"))?;
+        let answer = answer(&weights, &setup, question);
+        tell(&answer.unwrap_or_else(Answer::Refused))?;
+    }
+    Ok(())
+}
+
+fn answer(weights: &Weights, setup: &Setup, question: Question) -> Result<Answer, String> {
+    match question {
+        Question::Effort(candidate, seconds) => {
+            let most = Effort::within(f64::MAX, 1.0);
+            let mut model = context(weights, setup, candidate, most)?;
+            let spent = fill(&mut model, 0, PROBE_TOKENS).map_err(|e| e.0)?;
+            model.clear(0);
+            Ok(Answer::Effort(Effort::within(seconds, f64::from(PROBE_TOKENS) / spent)))
+        }
+        Question::Measure(candidate, effort) => {
+            let mut model = context(weights, setup, candidate, effort)?;
+            Ok(Answer::Measured(measure(&mut model, effort).map_err(|e| e.0)?))
+        }
+        Question::Curve(candidate, effort) => {
+            let mut model = context(weights, setup, candidate, effort)?;
+            Ok(Answer::Curve(curve(&mut model, &CURVE).map_err(|e| e.0)?))
+        }
+    }
+}
+
+fn context(
+    weights: &Weights,
+    setup: &Setup,
+    candidate: Candidate,
+    effort: Effort,
+) -> Result<LlamaModel, String> {
+    let options = ContextOptions {
+        slots: TRIAL_SLOTS,
+        context_tokens: effort.context_tokens(),
+        cells: effort.cells(),
+        prefix_cache: false,
+        threads: candidate.threads,
+        kv_type: setup.kv_type,
+        flash_attention: candidate.flash_attention,
+        batch_rows: candidate.batch_rows,
+        poll: candidate.poll,
+    };
+    LlamaModel::new(weights.clone(), options).map_err(|e| e.to_string())
+}
+
+/// The parent's side. `command` starts a child.
+pub struct Children<F> {
+    command: F,
+    child: Option<Measuring>,
+    effort: Effort,
+    begun: Instant,
+    /// Called before each trial.
+    progress: Box<dyn FnMut(&Candidate)>,
+}
+
+impl<F: FnMut() -> Result<Command, String>> Children<F> {
+    /// Loads the model, and finds out how much a trial of so many seconds can do. The error
+    /// says why the model cannot be measured at all.
+    pub fn start(
+        command: F,
+        base: Candidate,
+        seconds: f64,
+        progress: Box<dyn FnMut(&Candidate)>,
+    ) -> Result<Self, String> {
+        let effort = Effort::within(0.0, 0.0);
+        let begun = Instant::now();
+        let mut children = Self { command, child: None, effort, begun, progress };
+        children.load()?;
+        // If not even that can be run, the search begins with small trials.
+        if let Ok(Answer::Effort(effort)) = children.ask(Question::Effort(base, seconds)) {
+            children.effort = effort;
+        }
+        children.begun = Instant::now();
+        Ok(children)
+    }
+
+    /// How much a trial does.
+    pub fn effort(&self) -> Effort {
+        self.effort
+    }
+
+    fn load(&mut self) -> Result<(), String> {
+        let mut child = Measuring::start((self.command)()?)?;
+        match child.answer(LOAD_TIMEOUT)? {
+            Answer::Ready => {
+                self.child = Some(child);
+                Ok(())
+            }
+            Answer::Refused(why) => Err(why),
+            other => Err(format!("an answer that was not asked for: {other:?}")),
+        }
+    }
+
+    fn ask(&mut self, question: Question) -> Result<Answer, String> {
+        if self.child.is_none() {
+            self.load()?;
+        }
+        let Some(child) = &mut self.child else { return Err("there is no child".into()) };
+        let answer = child.ask(&question, TRIAL_TIMEOUT);
+        if answer.is_err() {
+            self.child = None;
+        }
+        answer
+    }
+
+    /// Speeds of batches of growing size; empty if they cannot be measured.
+    pub fn curve(&mut self, candidate: Candidate) -> Vec<(u32, f64)> {
+        (self.progress)(&candidate);
+        match self.ask(Question::Curve(candidate, self.effort)) {
+            Ok(Answer::Curve(points)) => points,
+            other => {
+                tracing::warn!("the curve of batches could not be measured: {other:?}");
+                Vec::new()
+            }
+        }
+    }
+}
+
+impl<F: FnMut() -> Result<Command, String>> Trials for Children<F> {
+    fn run(&mut self, candidate: &Candidate) -> Option<Measured> {
+        (self.progress)(candidate);
+        match self.ask(Question::Measure(*candidate, self.effort)) {
+            Ok(Answer::Measured(measured)) => Some(measured),
+            other => {
+                tracing::warn!("{candidate:?} is out: {other:?}");
+                None
+            }
+        }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inference_core::llama::FlashAttention;
+    use inference_core::tools::tune::{Space, search};
+
+    /// Speaks as a child does, and dies of everything with threads that do not sleep.
+    const SCRIPT: &str = r#"
+        echo '"Ready"'
+        while read line; do
+            case "$line" in
+                *Effort*) echo '{"Effort":{"long_tokens":128}}' ;;
+                *'"poll":0'*) kill -ILL $$ ;;
+                *'"off"'*) echo '{"Refused":"no such kernel"}' ;;
+                *) echo '{"Measured":{"prefill":9.0,"decode_one":1.0,"decode_many":2.0}}' ;;
+            esac
+        done"#;
+
+    #[test]
+    fn a_candidate_that_kills_its_child_is_rejected_and_nothing_is_lost() {
+        let base = Candidate {
+            threads: 2,
+            flash_attention: FlashAttention::Auto,
+            batch_rows: 512,
+            poll: 50,
+        };
+        let command = || {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", SCRIPT]);
+            Ok(command)
+        };
+        let mut children = Children::start(command, base, 1.0, Box::new(|_| {})).unwrap();
+        assert_eq!(children.effort(), Effort { long_tokens: 128 });
+        let space = Space {
+            base,
+            threads: vec![1],
+            flash_attention: vec![FlashAttention::Off],
+            batch_rows: Vec::new(),
+            poll: vec![0, 100],
+        };
+        let found = search(&space, &mut children, Duration::from_secs(60));
+        assert_eq!((found.best, found.trials.len()), (Some(base), 5));
+        let ran: Vec<bool> = found.trials.iter().map(|t| t.measured.is_some()).collect();
+        assert_eq!(ran, [true, false, true, false, true]);
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_loaded_is_an_error() {
+        let command = || {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", r#"echo '{"Refused":"no model"}'"#]);
+            Ok(command)
+        };
+        let base = Candidate {
+            threads: 1,
+            flash_attention: FlashAttention::Auto,
+            batch_rows: 512,
+            poll: 50,
+        };
+        let error = Children::start(command, base, 1.0, Box::new(|_| {})).err();
+        assert_eq!(error, Some("no model".into()));
+    }
+}

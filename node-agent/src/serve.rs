@@ -1,0 +1,12 @@
+//! The node as gateways and clients see it: [`listener`] and [`join`] take requests, [`api`]
+//! answers them, [`stream`] writes what the engine generates, [`status`] and [`metrics`] report
+//! load and speed.
+
+pub mod api;
+pub mod join;
+pub mod listener;
+pub mod metrics;
+pub mod node;
+pub mod status;
+pub mod stream;
+pub mod vitals;

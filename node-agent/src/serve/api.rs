@@ -1,0 +1,259 @@
+//! Paths and methods -> answers. The same service on the agent's port and on dialled links.
+
+mod answer;
+mod body;
+mod chat;
+mod completions;
+mod constraint;
+mod embeddings;
+mod sampling;
+mod text;
+mod tools;
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::{Request, Response, StatusCode};
+use inference_core::types::request::Tenant;
+use inference_protocol::fleet::{self, DIGEST_HEADER};
+use inference_protocol::openai::{self, Model, ModelList, to_json};
+use inference_protocol::resume::{RESUME_HEADER, Resume};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::engine::client::{EngineState, Via};
+use crate::engine::model_files::digest::Fingerprint;
+use crate::serve::metrics::Sight;
+use crate::serve::metrics::compat::Names;
+use crate::serve::node::{Link, Node};
+use crate::serve::status;
+use crate::types::error::Error;
+use crate::types::response::{self, Body};
+
+/// Answers one request; errors are rendered here.
+pub async fn serve(node: Arc<Node>, link: Link, request: Request<Incoming>) -> Response<Body> {
+    match route(&node, link, request).await {
+        Ok(response) => response,
+        Err(error) => response::error(&error),
+    }
+}
+
+async fn route(
+    node: &Arc<Node>,
+    link: Link,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Error> {
+    let path = request.uri().path();
+    match path {
+        "/livez" => only(&request, "GET, HEAD").map(|()| response::text(StatusCode::OK, "ok\n")),
+        "/readyz" => only(&request, "GET, HEAD").map(|()| readyz(node)),
+        "/health" => only(&request, "GET, HEAD").map(|()| health(node)),
+        "/metrics" => only(&request, "GET, HEAD").map(|()| metrics(node, None)),
+        _ if let Some(names) = node.compat.iter().find(|names| names.path() == path) => {
+            only(&request, "GET, HEAD").map(|()| metrics(node, Some(*names)))
+        }
+        "/v1/models" => {
+            authenticate(node, link, &request)?;
+            only(&request, "GET, HEAD").map(|()| models(node))
+        }
+        fleet::STATUS_PATH => {
+            authenticate(node, link, &request)?;
+            only(&request, "GET").map(|()| status::stream(node.clone(), link.id))
+        }
+        _ => match (path.strip_prefix("/v1/models/"), Question::at(path)) {
+            (Some(id), _) => {
+                authenticate(node, link, &request)?;
+                only(&request, "GET, HEAD")?;
+                check_model(node, Some(id))?;
+                Ok(response::json(to_json(&Model::new(node.model.clone(), node.created))))
+            }
+            (None, Some(question)) => {
+                authenticate(node, link, &request)?;
+                only(&request, "POST")?;
+                let caller = caller(node, link, &request)?;
+                let resume = request.headers().get(RESUME_HEADER).cloned();
+                let body = body::read(request.into_body()).await?;
+                let (resume, body) = match &resume {
+                    Some(length) => take_resume(length.as_bytes(), &body)?,
+                    None => (None, &body[..]),
+                };
+                answer_to(node, caller, question, resume, body).await
+            }
+            (None, None) => Err(Error::UnknownPath),
+        },
+    }
+}
+
+/// What the engine is asked.
+#[derive(Debug, Clone, Copy)]
+enum Question {
+    Chat,
+    Completion,
+    InputTokens,
+    Embeddings,
+    Rerank,
+    Tokenize,
+    Detokenize,
+    ApplyTemplate,
+}
+
+impl Question {
+    fn at(path: &str) -> Option<Self> {
+        Some(match path {
+            "/v1/chat/completions" => Self::Chat,
+            "/v1/completions" => Self::Completion,
+            "/v1/chat/completions/input_tokens" => Self::InputTokens,
+            "/v1/embeddings" => Self::Embeddings,
+            "/v1/rerank" | "/rerank" => Self::Rerank,
+            "/tokenize" => Self::Tokenize,
+            "/detokenize" => Self::Detokenize,
+            "/apply-template" => Self::ApplyTemplate,
+            _ => return None,
+        })
+    }
+}
+
+async fn answer_to(
+    node: &Arc<Node>,
+    caller: Caller,
+    question: Question,
+    resume: Option<Resume>,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
+    match question {
+        Question::Chat => chat::complete(node, caller, resume, body).await,
+        Question::Completion => completions::complete(node, caller, resume, body).await,
+        Question::InputTokens => text::count(node, caller, body).await,
+        Question::Embeddings => embeddings::embed(node, caller, resume, body).await,
+        Question::Rerank => embeddings::rerank(node, caller, resume, body).await,
+        Question::Tokenize => text::tokenize(node, caller, body).await,
+        Question::Detokenize => text::detokenize(node, caller, body).await,
+        Question::ApplyTemplate => text::apply_template(node, caller, body).await,
+    }
+}
+
+/// Parts what a gateway knows of an answer from the client's body.
+fn take_resume<'a>(length: &[u8], body: &'a [u8]) -> Result<(Option<Resume>, &'a [u8]), Error> {
+    let length = std::str::from_utf8(length).ok().and_then(|text| text.parse().ok());
+    let parts = length.and_then(|length| body.split_at_checked(length));
+    let (resume, body) = parts.ok_or_else(|| Error::Invalid {
+        param: RESUME_HEADER,
+        message: format!("{RESUME_HEADER}: expected how many bytes of the body it has"),
+    })?;
+    Ok((Some(openai::parse(resume)?), body))
+}
+
+fn only<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {
+    let method = request.method().as_str();
+    match allowed.split(", ").any(|m| m == method) {
+        true => Ok(()),
+        false => Err(Error::Method(allowed)),
+    }
+}
+
+fn authenticate<B>(node: &Node, link: Link, request: &Request<B>) -> Result<(), Error> {
+    let Some(expected) = node.key.filter(|_| !link.trusted) else { return Ok(()) };
+    let sent =
+        request.headers().get(hyper::header::AUTHORIZATION).map_or(&b""[..], |v| v.as_bytes());
+    let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
+    let digest: [u8; 32] = Sha256::digest(sent).into();
+    if bool::from(digest.ct_eq(&expected)) { Ok(()) } else { Err(Error::Unauthenticated) }
+}
+
+/// Who wants an answer.
+#[derive(Debug, Clone, Copy)]
+struct Caller {
+    via: Via,
+    tenant: Tenant,
+}
+
+fn caller<B>(node: &Node, link: Link, request: &Request<B>) -> Result<Caller, Error> {
+    let via = Via { link: link.id, digest: meant_digest(request)? };
+    Ok(Caller { via, tenant: tenant(request, link.trusted || node.key.is_some()) })
+}
+
+/// The weights that a gateway means, where it says so.
+fn meant_digest<B>(request: &Request<B>) -> Result<Option<Fingerprint>, Error> {
+    let Some(value) = request.headers().get(DIGEST_HEADER) else { return Ok(None) };
+    let read = value.to_str().map_err(|e| e.to_string()).and_then(|text| text.parse());
+    let invalid =
+        |why| Error::Invalid { param: DIGEST_HEADER, message: format!("{DIGEST_HEADER}: {why}") };
+    read.map(Some).map_err(invalid)
+}
+
+/// The tenant is believed to those who have shown a key: gateways.
+fn tenant<B>(request: &Request<B>, shown_key: bool) -> Tenant {
+    let Some(name) = request.headers().get(fleet::TENANT_HEADER).filter(|_| shown_key) else {
+        return Tenant::default();
+    };
+    let mut number = [0; 8];
+    number.copy_from_slice(&Sha256::digest(name.as_bytes())[..8]);
+    Tenant(u64::from_le_bytes(number))
+}
+
+/// A node serves one model, and needs no name for it; another name is refused.
+fn check_model(node: &Node, asked: Option<&str>) -> Result<(), Error> {
+    let Some(asked) = asked.filter(|asked| *asked != node.model) else { return Ok(()) };
+    Err(Error::UnknownModel {
+        asked: asked.chars().take(128).collect(),
+        served: node.model.clone(),
+    })
+}
+
+fn is_ready(node: &Node) -> bool {
+    matches!(node.engine.state(), EngineState::Ready(_))
+}
+
+fn readyz(node: &Node) -> Response<Body> {
+    match is_ready(node) {
+        true => response::text(StatusCode::OK, "ready\n"),
+        false => response::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+    }
+}
+
+fn health(node: &Node) -> Response<Body> {
+    let status = if is_ready(node) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let facts = status::facts(node, 0);
+    response::json_with_status(status, to_json(&facts))
+}
+
+fn metrics(node: &Node, names: Option<Names>) -> Response<Body> {
+    let (engine, figures) = (&node.engine, node.engine.figures());
+    let sample = node.vitals.now(engine.pid());
+    let sight = Sight { node: &node.name, model: &node.model, engine, figures, sample };
+    let text = match names {
+        None => node.metrics.render(&sight),
+        Some(names) => node.metrics.render_as(names, &sight),
+    };
+    response::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+}
+
+fn models(node: &Node) -> Response<Body> {
+    let data = match is_ready(node) {
+        true => vec![Model::new(node.model.clone(), node.created)],
+        false => Vec::new(),
+    };
+    response::json(to_json(&ModelList::new(data)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant_of(name: Option<&str>, shown_key: bool) -> Tenant {
+        let mut request = Request::new(());
+        if let Some(name) = name {
+            let name = name.parse().unwrap();
+            request.headers_mut().insert(fleet::TENANT_HEADER, name);
+        }
+        tenant(&request, shown_key)
+    }
+
+    #[test]
+    fn a_tenant_is_believed_to_those_who_have_shown_a_key() {
+        assert_eq!(tenant_of(None, true), Tenant::default());
+        assert_eq!(tenant_of(Some("ada"), false), Tenant::default());
+        assert_ne!(tenant_of(Some("ada"), true), Tenant::default());
+        assert_ne!(tenant_of(Some("ada"), true), tenant_of(Some("bob"), true));
+    }
+}

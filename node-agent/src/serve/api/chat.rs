@@ -1,0 +1,283 @@
+//! `POST /v1/chat/completions`
+
+use std::sync::Arc;
+
+use hyper::Response;
+use inference_core::types::constraint::Constraint;
+use inference_core::types::request::{Chat, Ending, Prompt};
+use inference_core::types::tool_choice::Choice;
+use inference_protocol::openai::{self, ChatMessage, ChatRequest, Endpoint, to_json};
+use inference_protocol::resume::Resume;
+use serde_json::Value;
+
+use super::answer::{self, Ask, Origin, Wanted};
+use super::sampling::{self, invalid};
+use super::tools::{self, Offer};
+use super::{Caller, check_model, constraint};
+use crate::serve::node::Node;
+use crate::serve::stream::Shape;
+use crate::types::error::Error;
+use crate::types::response::Body;
+
+/// Answers a chat.
+pub async fn complete(
+    node: &Arc<Node>,
+    caller: Caller,
+    resume: Option<Resume>,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
+    let chat: ChatRequest = openai::parse(body)?;
+    check_model(node, Resume::model(&resume, chat.model.as_deref()))?;
+    let origin = Origin::new(resume);
+    answer::answer(node, caller, read(chat, origin.seed(), body)?, origin).await
+}
+
+fn read(chat: ChatRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
+    sampling::refuse_unsupported(Endpoint::Chat, body)?;
+    let mut checked = sampling::check(openai::parse(body)?, seed)?;
+    let max_tokens = chat.max_completion_tokens.or(checked.options.max_tokens);
+    if max_tokens == Some(0) {
+        return Err(invalid("max_completion_tokens", "max_completion_tokens must be at least 1"));
+    }
+    checked.options.max_tokens = max_tokens;
+    checked.options.logprobs = logprobs(&chat)?;
+    let offer = tools::read(&chat)?;
+    let constraint = constraint::read(openai::parse(body)?)?;
+    check_together(&offer, constraint.as_ref(), checked.options.sampling.ignore_end)?;
+    Ok(Wanted {
+        shape: Shape::Chat,
+        checked,
+        parts: parts(&chat, constraint.as_ref()),
+        constraint,
+        offer,
+        stream: chat.stream.unwrap_or(false),
+        include_usage: chat.stream_options.and_then(|o| o.include_usage).unwrap_or(false),
+        asks: vec![Ask { prompt: Prompt::Chat(conversation(chat)?), echo: None }],
+    })
+}
+
+/// What the chat template is given.
+pub fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
+    if chat.messages.is_empty() {
+        return Err(invalid("messages", "messages must hold at least one message"));
+    }
+    let ending = ending(&chat);
+    let messages = read_messages(chat.messages)?;
+    let offers_tools = chat.tool_choice.as_ref().is_none_or(|c| c != "none");
+    let tools = chat.tools.filter(|t| offers_tools && !t.is_empty());
+    let mut variables = chat.chat_template_kwargs.unwrap_or_default();
+    if let Some(effort) = chat.reasoning_effort {
+        variables.entry("reasoning_effort").or_insert(effort.into());
+    }
+    Ok(Chat {
+        messages: to_json(&messages),
+        tools: tools.map(|t| to_json(&t)),
+        documents: chat.documents.filter(|d| !d.is_empty()).map(|d| to_json(&d)),
+        variables: (!variables.is_empty()).then(|| to_json(&variables)),
+        ending,
+    })
+}
+
+/// An assistant's message at the end is its own beginning: it goes on with it.
+fn ending(chat: &ChatRequest) -> Ending {
+    let is_own = chat.messages.last().is_some_and(|m| {
+        m.get("role").is_some_and(|role| role == "assistant")
+            && m.get("tool_calls").is_none_or(Value::is_null)
+    });
+    match (chat.continue_final_message, chat.add_generation_prompt) {
+        (Some(true), _) => Ending::Prefill,
+        (None, None) if is_own => Ending::Prefill,
+        (_, Some(false)) => Ending::Closed,
+        _ => Ending::Answer,
+    }
+}
+
+fn logprobs(chat: &ChatRequest) -> Result<Option<u32>, Error> {
+    match (chat.logprobs == Some(true), chat.top_logprobs) {
+        (true, count) => sampling::top_logprobs("top_logprobs", count.unwrap_or(0)).map(Some),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(invalid("top_logprobs", "top_logprobs needs logprobs to be true")),
+    }
+}
+
+/// Forms that exclude each other.
+fn check_together(
+    offer: &Offer,
+    constraint: Option<&Constraint>,
+    ignore_eos: bool,
+) -> Result<(), Error> {
+    let calls = offer.rules.as_ref().map(|rules| &rules.choice);
+    if constraint.is_some() && calls.is_some() {
+        let message = "response_format and grammars cannot be used together with tools, unless \
+                       tool_choice is none";
+        return Err(invalid("tool_choice", message));
+    }
+    let forced = calls.is_some_and(|choice| *choice != Choice::Auto);
+    answer::check_end(constraint.is_some() || forced, ignore_eos)
+}
+
+/// Thoughts and calls are parted from the text, unless the client wants it as it is: it says
+/// so, or gives a grammar of its own for all of it.
+fn parts(chat: &ChatRequest, constraint: Option<&Constraint>) -> bool {
+    let own = matches!(
+        constraint,
+        Some(Constraint::Gbnf(_) | Constraint::Regex(_) | Constraint::Choice(_))
+    );
+    !own && chat.reasoning_format.as_deref() != Some("none")
+}
+
+/// Messages as chat templates expect them: a role, and content that is text or null.
+fn read_messages(messages: Vec<ChatMessage>) -> Result<Vec<ChatMessage>, Error> {
+    let read = |(i, message)| {
+        read_message(message).map_err(|(field, message)| {
+            let param = format!("messages[{i}].{field}");
+            let message = format!("invalid value for '{param}': {message}");
+            Error::Malformed(openai::ParseError { message, param: Some(param) })
+        })
+    };
+    messages.into_iter().enumerate().map(read).collect()
+}
+
+type Complaint = (&'static str, &'static str);
+
+fn read_message(mut message: ChatMessage) -> Result<ChatMessage, Complaint> {
+    match message.get("role") {
+        Some(Value::String(role)) if !role.is_empty() => {}
+        Some(_) => return Err(("role", "it must be a string such as 'user'")),
+        None => return Err(("role", "it is missing")),
+    }
+    let content = match message.get_mut("content").map(Value::take) {
+        None | Some(Value::Null) => {
+            // An answer of before may have been a refusal, or calls of tools.
+            match (message.get("refusal"), message.get("tool_calls")) {
+                (Some(Value::String(refusal)), _) => Value::String(refusal.clone()),
+                (_, None | Some(Value::Null)) => return Err(("content", "it is missing")),
+                (_, Some(_)) => Value::String(String::new()),
+            }
+        }
+        Some(Value::String(text)) => Value::String(text),
+        Some(Value::Array(parts)) => Value::String(join_parts(&parts)?),
+        Some(_) => return Err(("content", "it must be a string or a list of text parts")),
+    };
+    message.insert("content".into(), content);
+    parse_arguments(&mut message);
+    Ok(message)
+}
+
+fn join_parts(parts: &[Value]) -> Result<String, Complaint> {
+    let text = |part: &Value| match (part.get("type"), part.get("text")) {
+        (Some(kind), Some(Value::String(text))) if kind == "text" => Ok(text.clone()),
+        _ => Err(("content", "only parts of type text are served by this model")),
+    };
+    parts.iter().map(text).collect()
+}
+
+/// OpenAI sends the arguments of earlier tool calls as JSON text; templates expect the
+/// object itself. Text that is not an object stays as it is.
+fn parse_arguments(message: &mut ChatMessage) {
+    let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
+    for call in calls {
+        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
+        let parsed = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
+        if let Some(object @ Value::Object(_)) = parsed {
+            *arguments = object;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_json(json: &str) -> Result<Wanted, Error> {
+        read(openai::parse(json.as_bytes()).unwrap(), 0, json.as_bytes())
+    }
+
+    fn messages_of(json: &str) -> String {
+        match &read_json(json).unwrap().asks[0].prompt {
+            Prompt::Chat(chat) => chat.messages.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn text_parts_become_one_text() {
+        let json = r#"{"model":"m","messages":[{"role":"user","content":
+            [{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"x"}]}"#;
+        assert_eq!(messages_of(json), r#"[{"role":"user","content":"ab","name":"x"}]"#);
+    }
+
+    #[test]
+    fn an_assistant_that_only_calls_tools_needs_no_content() {
+        let json = r#"{"model":"m","messages":[{"role":"assistant","content":null,"tool_calls":
+            [{"function":{"name":"f","arguments":"{\"a\": 1}"}}]}]}"#;
+        let expected = r#"[{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}}]}]"#;
+        assert_eq!(messages_of(json), expected);
+    }
+
+    #[test]
+    fn bad_messages_are_refused_with_their_path() {
+        for (message, path) in [
+            (r#"{"content":"x"}"#, "messages[0].role"),
+            (r#"{"role":7,"content":"x"}"#, "messages[0].role"),
+            (r#"{"role":"user"}"#, "messages[0].content"),
+            (r#"{"role":"user","content":5}"#, "messages[0].content"),
+            (r#"{"role":"user","content":[{"type":"image_url"}]}"#, "messages[0].content"),
+        ] {
+            let json = format!(r#"{{"model":"m","messages":[{message}]}}"#);
+            let error = read_json(&json).err().unwrap();
+            assert_eq!(error.param().as_deref(), Some(path), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_refused_by_name() {
+        for (field, param) in [
+            (r#""logprobs":true,"top_logprobs":21"#, "top_logprobs"),
+            (r#""top_logprobs":2"#, "top_logprobs"),
+            (r#""response_format":{"type":"xml"}"#, "response_format"),
+            (r#""response_format":{"type":"structural_tag","format":{}}"#, "response_format"),
+            (r#""structured_outputs":{"grammar":"root ::= \"a\""}"#, "structured_outputs"),
+            (r#""extra_body":{"guided_regex":"a+"}"#, "extra_body"),
+            (r#""tool_choice":"required""#, "tool_choice"),
+            (r#""tool_choice":"sometimes""#, "tool_choice"),
+            (r#""tools":[{"type":"function"}]"#, "tools[0].function"),
+            (
+                r#""tools":[{"type":"function","function":{"name":"f"}}],
+                    "response_format":{"type":"json_object"}"#,
+                "tool_choice",
+            ),
+            (r#""response_format":{"type":"json_object"},"ignore_eos":true"#, "ignore_eos"),
+        ] {
+            let json =
+                format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}],{field}}}"#);
+            assert_eq!(read_json(&json).err().unwrap().param().as_deref(), Some(param));
+        }
+        let empty = r#"{"model":"m","messages":[]}"#;
+        assert_eq!(read_json(empty).err().unwrap().param().as_deref(), Some("messages"));
+    }
+
+    #[test]
+    fn an_assistant_goes_on_with_its_own_last_message_unless_told_otherwise() {
+        let ending = |role: &str, fields: &str| {
+            let json = format!(
+                r#"{{"model":"m","messages":[{{"role":"{role}","content":"x"}}]{fields}}}"#
+            );
+            match &read_json(&json).unwrap().asks[0].prompt {
+                Prompt::Chat(chat) => chat.ending,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(ending("user", ""), Ending::Answer);
+        assert_eq!(ending("assistant", ""), Ending::Prefill);
+        assert_eq!(ending("assistant", r#","continue_final_message":false"#), Ending::Answer);
+        assert_eq!(ending("user", r#","add_generation_prompt":false"#), Ending::Closed);
+    }
+
+    #[test]
+    fn the_newer_name_of_max_tokens_wins() {
+        let json = r#"{"model":"m","messages":[{"role":"user","content":"x"}],
+            "max_tokens":5,"max_completion_tokens":7}"#;
+        assert_eq!(read_json(json).unwrap().checked.options.max_tokens, Some(7));
+    }
+}

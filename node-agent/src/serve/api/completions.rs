@@ -1,0 +1,159 @@
+//! `POST /v1/completions`
+
+use std::sync::Arc;
+
+use hyper::Response;
+use inference_core::types::request::{Prompt, Question, Token, Told};
+use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint};
+use inference_protocol::resume::Resume;
+
+use super::answer::{self, Ask, Origin, Wanted};
+use super::sampling::{self, invalid};
+use super::tools::Offer;
+use super::{Caller, check_model, constraint};
+use crate::serve::node::Node;
+use crate::serve::stream::{Shape, told};
+use crate::types::error::Error;
+use crate::types::response::Body;
+
+/// OpenAI's default for this endpoint.
+const MAX_TOKENS_DEFAULT: u32 = 16;
+
+/// Goes on with a text.
+pub async fn complete(
+    node: &Arc<Node>,
+    caller: Caller,
+    resume: Option<Resume>,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
+    let completion: CompletionRequest = openai::parse(body)?;
+    check_model(node, Resume::model(&resume, completion.model.as_deref()))?;
+    let echo = completion.echo == Some(true);
+    let origin = Origin::new(resume);
+    let mut wanted = read(completion, origin.seed(), body)?;
+    if echo {
+        for ask in &mut wanted.asks {
+            ask.echo = Some(text_of(node, caller, &ask.prompt).await?);
+        }
+    }
+    answer::answer(node, caller, wanted, origin).await
+}
+
+fn read(completion: CompletionRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
+    sampling::refuse_unsupported(Endpoint::Completions, body)?;
+    let mut checked = sampling::check(openai::parse(body)?, seed)?;
+    if completion.best_of.is_some_and(|best_of| best_of != checked.n) {
+        return Err(invalid("best_of", "best_of must be the same as n with this engine"));
+    }
+    let echo = completion.echo == Some(true);
+    if echo && completion.logprobs.is_some() {
+        return Err(invalid(
+            "echo",
+            "echo cannot be used with logprobs: those of a prompt are not kept",
+        ));
+    }
+    if echo && completion.suffix.is_some() {
+        return Err(invalid("echo", "echo cannot be used with suffix"));
+    }
+    let count = completion.logprobs.map(|n| sampling::top_logprobs("logprobs", n));
+    checked.options.logprobs = count.transpose()?;
+    checked.options.max_tokens.get_or_insert(MAX_TOKENS_DEFAULT);
+    let constraint = constraint::read(openai::parse(body)?)?;
+    answer::check_end(constraint.is_some(), checked.options.sampling.ignore_end)?;
+    let prompts = read_prompts(completion.prompt, completion.suffix)?;
+    if prompts.len() * checked.n as usize > CHOICES_MAX as usize {
+        let message = format!("prompts times n must be at most {CHOICES_MAX}");
+        return Err(invalid("prompt", &message));
+    }
+    Ok(Wanted {
+        shape: Shape::Text,
+        asks: prompts.into_iter().map(|prompt| Ask { prompt, echo: None }).collect(),
+        checked,
+        constraint,
+        offer: Offer::default(),
+        parts: false,
+        stream: completion.stream.unwrap_or(false),
+        include_usage: completion.stream_options.and_then(|o| o.include_usage).unwrap_or(false),
+    })
+}
+
+fn read_prompts(prompt: openai::Prompt, suffix: Option<String>) -> Result<Vec<Prompt>, Error> {
+    let prompts: Vec<Prompt> = match prompt {
+        openai::Prompt::Text(text) => vec![Prompt::Text(text)],
+        openai::Prompt::Tokens(tokens) if !tokens.is_empty() => vec![Prompt::Tokens(tokens)],
+        openai::Prompt::Tokens(_) => Vec::new(),
+        openai::Prompt::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+        openai::Prompt::Lists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
+    };
+    if prompts.is_empty() {
+        return Err(invalid("prompt", "prompt must hold at least one text"));
+    }
+    let Some(suffix) = suffix.filter(|s| !s.is_empty()) else { return Ok(prompts) };
+    let infill = |prompt| match prompt {
+        Prompt::Text(prefix) => Ok(Prompt::Infill { prefix, suffix: suffix.clone() }),
+        _ => Err(invalid("suffix", "suffix needs a prompt that is text")),
+    };
+    prompts.into_iter().map(infill).collect()
+}
+
+/// The text that an echo begins with.
+async fn text_of(node: &Arc<Node>, caller: Caller, prompt: &Prompt) -> Result<String, Error> {
+    let tokens: Vec<Token> = match prompt {
+        Prompt::Text(text) => return Ok(text.clone()),
+        Prompt::Tokens(tokens) => tokens.clone(),
+        Prompt::Chat(_) | Prompt::Infill { .. } => return Ok(String::new()),
+    };
+    let question = node.engine.ask(caller.tenant, Question::Detokenize(tokens), caller.via)?;
+    match told(question).await? {
+        Told::Text(text) => Ok(text),
+        Told::Tokens(..) => Ok(String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_json(json: &str) -> Result<Wanted, Error> {
+        read(openai::parse(json.as_bytes()).unwrap(), 0, json.as_bytes())
+    }
+
+    #[test]
+    fn prompts_are_texts_or_tokens() {
+        let prompts = |p: &str| {
+            let wanted = read_json(&format!(r#"{{"model":"m","prompt":{p}}}"#));
+            wanted.map(|w| w.asks.into_iter().map(|ask| ask.prompt).collect::<Vec<_>>())
+        };
+        let text = |t: &str| Prompt::Text(t.into());
+        assert_eq!(prompts(r#""a""#).unwrap(), [text("a")]);
+        assert_eq!(prompts(r#"["a","b"]"#).unwrap(), [text("a"), text("b")]);
+        assert_eq!(prompts("[1,2]").unwrap(), [Prompt::Tokens(vec![1, 2])]);
+        assert_eq!(prompts("[[1],[2]]").unwrap().len(), 2);
+        assert_eq!(prompts("[]").err().unwrap().param().as_deref(), Some("prompt"));
+    }
+
+    #[test]
+    fn a_suffix_makes_a_gap() {
+        let wanted = read_json(r#"{"model":"m","prompt":"a","suffix":"b"}"#).unwrap();
+        let gap = Prompt::Infill { prefix: "a".into(), suffix: "b".into() };
+        assert_eq!(wanted.asks[0].prompt, gap);
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_refused_by_name() {
+        for (fields, param) in [
+            (r#""prompt":"x","best_of":2"#, "best_of"),
+            (r#""prompt":"x","tools":[{"type":"function"}]"#, "tools"),
+            (r#""prompt":"x","max_completion_tokens":5"#, "max_completion_tokens"),
+            (r#""prompt":"x","logprobs":21"#, "logprobs"),
+            (r#""prompt":"x","echo":true,"logprobs":1"#, "echo"),
+            (r#""prompt":"x","echo":true,"suffix":"y""#, "echo"),
+            (r#""prompt":[1],"suffix":"y""#, "suffix"),
+            (r#""prompt":["a","b"],"n":9"#, "prompt"),
+        ] {
+            let json = format!(r#"{{"model":"m",{fields}}}"#);
+            assert_eq!(read_json(&json).err().unwrap().param().as_deref(), Some(param));
+        }
+        assert!(read_json(r#"{"model":"m","prompt":"x","best_of":2,"n":2}"#).is_ok());
+    }
+}

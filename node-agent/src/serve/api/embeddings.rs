@@ -1,0 +1,173 @@
+//! `POST /v1/embeddings` and `POST /v1/rerank`: texts become vectors, or scores.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hyper::Response;
+use inference_core::types::request::{EmbedInput, EmbedRequest, Event};
+use inference_protocol::openai::{
+    self, Document, Embedding, Embeddings, EmbeddingsRequest, Endpoint, Prompt, PromptUsage,
+    Ranked, RerankRequest, Reranked, Usage, Vector, to_json,
+};
+use inference_protocol::resume::Resume;
+
+use super::sampling::{invalid, refuse_unsupported};
+use super::{Caller, check_model};
+use crate::serve::metrics::Record;
+use crate::serve::node::Node;
+use crate::types::error::Error;
+use crate::types::response::{self, Body};
+
+/// Most inputs of one request: OpenAI's bound.
+const INPUTS_MAX: usize = 2048;
+
+fn inputs_of(prompt: Prompt) -> Vec<EmbedInput> {
+    match prompt {
+        Prompt::Text(text) => vec![EmbedInput::Text(text)],
+        Prompt::Texts(all) => all.into_iter().map(EmbedInput::Text).collect(),
+        Prompt::Tokens(tokens) => vec![EmbedInput::Tokens(tokens)],
+        Prompt::Lists(all) => all.into_iter().map(EmbedInput::Tokens).collect(),
+    }
+}
+
+/// Vectors of texts.
+pub async fn embed(
+    node: &Arc<Node>,
+    caller: Caller,
+    resume: Option<Resume>,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
+    let asked: EmbeddingsRequest = openai::parse(body)?;
+    refuse_unsupported(Endpoint::Embeddings, body)?;
+    check_model(node, Resume::model(&resume, asked.model.as_deref()))?;
+    let base64 = match asked.encoding_format.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => {
+            return Err(invalid("encoding_format", "encoding_format must be float or base64"));
+        }
+    };
+    let inputs = checked("input", inputs_of(asked.input))?;
+    let mut record = node.metrics.record("embeddings");
+    let answered = run(node, caller, inputs, &mut record).await;
+    let (vectors, tokens) = record.check(answered)?;
+    record.check(check_dimensions(asked.dimensions, &vectors))?;
+    record.used(Usage::new(tokens, 0, 0));
+    record.succeed();
+    let embedding = |(index, values): (u32, Vec<f32>)| {
+        let embedding = match base64 {
+            true => Vector::Base64(in_base64(&values)),
+            false => Vector::Floats(values),
+        };
+        Embedding { object: "embedding", index, embedding }
+    };
+    Ok(response::json(to_json(&Embeddings {
+        object: "list",
+        data: (0..).zip(vectors).map(embedding).collect(),
+        model: &node.model,
+        usage: PromptUsage::new(tokens),
+    })))
+}
+
+/// Little-endian 32-bit floats.
+fn in_base64(values: &[f32]) -> String {
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    STANDARD.encode(bytes)
+}
+
+/// Shortening a vector is meaningful only for models that were trained for it, and the file
+/// does not say so.
+fn check_dimensions(wanted: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), Error> {
+    let has = vectors.first().map_or(0, Vec::len);
+    match wanted {
+        Some(wanted) if wanted != has => {
+            let message = format!("dimensions must be {has} or absent with this model");
+            Err(invalid("dimensions", &message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How well documents answer a query, the best first.
+pub async fn rerank(
+    node: &Arc<Node>,
+    caller: Caller,
+    resume: Option<Resume>,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
+    let asked: RerankRequest = openai::parse(body)?;
+    refuse_unsupported(Endpoint::Rerank, body)?;
+    check_model(node, Resume::model(&resume, asked.model.as_deref()))?;
+    if asked.top_n == Some(0) {
+        return Err(invalid("top_n", "top_n must be at least 1"));
+    }
+    let text = |document| match document {
+        Document::Text(text) | Document::Object { text } => text,
+    };
+    let documents: Vec<String> = asked.documents.into_iter().map(text).collect();
+    let pair = |document: &String| EmbedInput::Pair {
+        query: asked.query.clone(),
+        document: document.clone(),
+    };
+    let inputs = checked("documents", documents.iter().map(pair).collect())?;
+    let mut record = node.metrics.record("rerank");
+    let answered = run(node, caller, inputs, &mut record).await;
+    let (scores, tokens) = record.check(answered)?;
+    record.used(Usage::new(tokens, 0, 0));
+    record.succeed();
+    let shown = asked.return_documents == Some(true);
+    let mut results: Vec<Ranked> = scores
+        .iter()
+        .zip(documents)
+        .enumerate()
+        .map(|(index, (score, document))| Ranked {
+            index,
+            relevance_score: score.first().copied().unwrap_or(0.0),
+            document: shown.then(|| serde_json::json!({"text": document})),
+        })
+        .collect();
+    results.sort_by(|a, b| b.relevance_score.total_cmp(&a.relevance_score));
+    results.truncate(asked.top_n.unwrap_or(usize::MAX));
+    let usage = PromptUsage::new(tokens);
+    Ok(response::json(to_json(&Reranked { object: "list", model: &node.model, results, usage })))
+}
+
+fn checked(param: &'static str, inputs: Vec<EmbedInput>) -> Result<Vec<EmbedInput>, Error> {
+    if inputs.is_empty() || inputs.len() > INPUTS_MAX {
+        let message = format!("{param} must hold 1 to {INPUTS_MAX} entries");
+        return Err(invalid(param, &message));
+    }
+    Ok(inputs)
+}
+
+/// The vector of each input, and the tokens of all.
+async fn run(
+    node: &Node,
+    caller: Caller,
+    inputs: Vec<EmbedInput>,
+    record: &mut Record,
+) -> Result<(Vec<Vec<f32>>, u32), Error> {
+    let mut vectors = vec![Vec::new(); inputs.len()];
+    let request = EmbedRequest { tenant: caller.tenant, inputs };
+    let mut generation = node.engine.embed(request, caller.via)?;
+    let mut tokens = 0;
+    loop {
+        match generation.next().await {
+            Some(Event::Started { prompt_tokens, .. }) => {
+                record.started();
+                tokens = prompt_tokens;
+            }
+            Some(Event::Embedded { index, values }) => {
+                record.said();
+                if let Some(vector) = vectors.get_mut(index as usize) {
+                    *vector = values;
+                }
+            }
+            Some(Event::Finished { .. }) => return Ok((vectors, tokens)),
+            Some(Event::Failed(failure)) => return Err(failure.into()),
+            Some(Event::Text(_) | Event::Replayed(_) | Event::Told(_)) => {}
+            Some(Event::Cancelled) | None => return Err(Error::EngineLost),
+        }
+    }
+}

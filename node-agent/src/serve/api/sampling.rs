@@ -1,0 +1,220 @@
+//! Parameters that chat and text completions share: ranges, defaults, refusals.
+
+use std::ops::RangeInclusive;
+
+use inference_core::types::request::{
+    BIASES_MAX, LOGPROBS_MAX, Options, RECENT_TOKENS_MAX, STOP_BYTES_MAX, STOPS_MAX, Sampling,
+    Token,
+};
+use inference_protocol::openai::{
+    BiasFields, CHOICES_MAX, Endpoint, SamplingFields, first_unsupported,
+};
+use serde_json::Value;
+
+use crate::types::error::Error;
+
+/// Checked parameters.
+#[derive(Debug, PartialEq)]
+pub struct Checked {
+    /// How to generate, and until when; no logprobs.
+    pub options: Options,
+    /// How many answers.
+    pub n: u32,
+}
+
+/// Checks the fields that both endpoints share. `random_seed` is used where none is given.
+pub fn check(fields: SamplingFields, random_seed: u64) -> Result<Checked, Error> {
+    let n = fields.n.unwrap_or(1);
+    if !(1..=CHOICES_MAX).contains(&n.into()) {
+        return Err(invalid("n", &format!("n must be 1 to {CHOICES_MAX}")));
+    }
+    if fields.max_tokens == Some(0) {
+        return Err(invalid("max_tokens", "max_tokens must be at least 1"));
+    }
+    let max_tokens = fields.max_tokens;
+    let stop = check_stop(fields.stop.as_ref().map_or(&[], |s| s.as_slice()))?;
+    let sampling = check_sampling(&fields, random_seed)?;
+    Ok(Checked { options: Options { sampling, max_tokens, stop, logprobs: None }, n })
+}
+
+fn check_sampling(fields: &SamplingFields, random_seed: u64) -> Result<Sampling, Error> {
+    Ok(Sampling {
+        temperature: range("temperature", fields.temperature, 1.0, 0.0..=2.0)?,
+        top_k: fields.top_k.map_or(0, |k| u32::try_from(k).unwrap_or(0)),
+        top_p: range("top_p", fields.top_p, 1.0, 0.0..=1.0)?,
+        min_p: range("min_p", fields.min_p, 0.0, 0.0..=1.0)?,
+        typical_p: range("typical_p", fields.typical_p, 1.0, 0.0..=1.0)?,
+        repeat_penalty: range("repeat_penalty", fields.repeat_penalty, 1.0, 0.1..=10.0)?,
+        repeat_last_n: recent(fields.repeat_last_n)?,
+        frequency_penalty: range("frequency_penalty", fields.frequency_penalty, 0.0, -2.0..=2.0)?,
+        presence_penalty: range("presence_penalty", fields.presence_penalty, 0.0, -2.0..=2.0)?,
+        bias: fields.logit_bias.as_ref().map_or(Ok(Vec::new()), biases)?,
+        ignore_end: fields.ignore_eos.unwrap_or(false),
+        // A negative seed is as good as any other.
+        seed: fields.seed.map_or(random_seed, |s| s as u64),
+    })
+}
+
+fn check_stop(stop: &[String]) -> Result<Vec<String>, Error> {
+    if stop.len() > STOPS_MAX {
+        return Err(invalid("stop", &format!("stop takes at most {STOPS_MAX} strings")));
+    }
+    if stop.iter().any(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
+        let message = format!("a stop string must have 1 to {STOP_BYTES_MAX} bytes");
+        return Err(invalid("stop", &message));
+    }
+    Ok(stop.to_vec())
+}
+
+/// -1 is everything.
+fn recent(tokens: Option<i64>) -> Result<u32, Error> {
+    match tokens {
+        None => Ok(Sampling::GREEDY.repeat_last_n),
+        Some(-1) => Ok(RECENT_TOKENS_MAX),
+        Some(n) => u32::try_from(n).ok().filter(|n| *n <= RECENT_TOKENS_MAX).ok_or_else(|| {
+            let message = format!("repeat_last_n must be -1 (all) to {RECENT_TOKENS_MAX}");
+            invalid("repeat_last_n", &message)
+        }),
+    }
+}
+
+fn biases(fields: &BiasFields) -> Result<Vec<(Token, f32)>, Error> {
+    let (count, read): (usize, Option<Vec<_>>) = match fields {
+        BiasFields::Map(map) => {
+            let pair = |(token, shift): (&String, &Value)| bias(token.parse().ok()?, shift);
+            (map.len(), map.iter().map(pair).collect())
+        }
+        BiasFields::Pairs(pairs) => {
+            let pair = |(token, shift): &(Value, Value)| bias(token.as_u64()?, shift);
+            (pairs.len(), pairs.iter().map(pair).collect())
+        }
+    };
+    if count > BIASES_MAX {
+        return Err(invalid(
+            "logit_bias",
+            &format!("logit_bias takes at most {BIASES_MAX} tokens"),
+        ));
+    }
+    let message = "logit_bias maps token ids to numbers from -100 to 100, or to false";
+    read.ok_or_else(|| invalid("logit_bias", message))
+}
+
+/// -100 means never, as OpenAI promises; `false` is llama.cpp's way to say so.
+fn bias(token: u64, shift: &Value) -> Option<(Token, f32)> {
+    let shift = match shift {
+        Value::Bool(false) => f32::NEG_INFINITY,
+        other => other.as_f64().filter(|b| (-100.0..=100.0).contains(b))? as f32,
+    };
+    let shift = if shift <= -100.0 { f32::NEG_INFINITY } else { shift };
+    Some((Token::try_from(token).ok()?, shift))
+}
+
+/// How many likely tokens are told, checked.
+pub fn top_logprobs(param: &'static str, count: u32) -> Result<u32, Error> {
+    match count {
+        0..=LOGPROBS_MAX => Ok(count),
+        _ => Err(invalid(param, &format!("{param} must be 0 to {LOGPROBS_MAX}"))),
+    }
+}
+
+/// Refuses a field that would change the response and that we do not honor.
+pub fn refuse_unsupported(endpoint: Endpoint, body: &[u8]) -> Result<(), Error> {
+    match first_unsupported(endpoint, body)? {
+        Some(row) => Err(invalid(row.field, &row.refusal())),
+        None => Ok(()),
+    }
+}
+
+fn range(
+    param: &'static str,
+    value: Option<f32>,
+    default: f32,
+    allowed: RangeInclusive<f32>,
+) -> Result<f32, Error> {
+    let value = value.unwrap_or(default);
+    if allowed.contains(&value) {
+        return Ok(value);
+    }
+    let message = format!("{param} must be {} to {}", allowed.start(), allowed.end());
+    Err(invalid(param, &message))
+}
+
+/// A refusal that names its parameter.
+pub fn invalid(param: &'static str, message: &str) -> Error {
+    Error::Invalid { param, message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inference_protocol::openai::parse;
+
+    fn check_json(json: &str) -> Result<Checked, Error> {
+        refuse_unsupported(Endpoint::Chat, json.as_bytes())?;
+        check(parse(json.as_bytes())?, 42)
+    }
+
+    fn sampling(json: &str) -> Sampling {
+        check_json(json).unwrap().options.sampling
+    }
+
+    #[test]
+    fn absent_and_null_are_the_defaults() {
+        let expected = Sampling { temperature: 1.0, seed: 42, ..Sampling::GREEDY };
+        assert_eq!(sampling("{}"), expected);
+        assert_eq!(sampling(r#"{"temperature":null,"stop":null,"mirostat":null}"#), expected);
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_by_name() {
+        for (json, param) in [
+            (r#"{"n":0}"#, "n"),
+            (r#"{"n":17}"#, "n"),
+            (r#"{"temperature":2.1}"#, "temperature"),
+            (r#"{"temperature":-0.1}"#, "temperature"),
+            (r#"{"top_p":1.5}"#, "top_p"),
+            (r#"{"typical_p":1.5}"#, "typical_p"),
+            (r#"{"repeat_penalty":0}"#, "repeat_penalty"),
+            (r#"{"repeat_last_n":-2}"#, "repeat_last_n"),
+            (r#"{"max_tokens":0}"#, "max_tokens"),
+            (r#"{"frequency_penalty":2.5}"#, "frequency_penalty"),
+            (r#"{"presence_penalty":-3}"#, "presence_penalty"),
+            (r#"{"logit_bias":{"1":500}}"#, "logit_bias"),
+            (r#"{"logit_bias":{"x":5}}"#, "logit_bias"),
+            (r#"{"logit_bias":[[-1,5]]}"#, "logit_bias"),
+            (r#"{"stop":""}"#, "stop"),
+        ] {
+            assert_eq!(check_json(json).unwrap_err().param().as_deref(), Some(param), "{json}");
+        }
+    }
+
+    #[test]
+    fn an_unsupported_field_is_refused_by_name_with_what_to_use_instead() {
+        let error = check_json(r#"{"guided_grammar":"root ::= \"a\""}"#).unwrap_err();
+        assert_eq!(error.param().as_deref(), Some("guided_grammar"));
+        let said = "guided_grammar is not supported by this engine: use grammar, in GBNF";
+        assert_eq!(error.to_string(), said);
+        assert!(check_json(r#"{"guided_grammar":null,"length_penalty":1.0}"#).is_ok());
+    }
+
+    #[test]
+    fn biases_are_a_map_or_pairs_and_the_least_means_never() {
+        let never = f32::NEG_INFINITY;
+        assert_eq!(sampling(r#"{"logit_bias":{"5":-100,"6":1.5}}"#).bias, [(5, never), (6, 1.5)]);
+        assert_eq!(sampling(r#"{"logit_bias":[[5,false],[6,2]]}"#).bias, [(5, never), (6, 2.0)]);
+    }
+
+    #[test]
+    fn other_names_of_parameters_are_known() {
+        let read = sampling(r#"{"repetition_penalty":1.2,"typ_p":0.9,"repeat_last_n":-1}"#);
+        assert_eq!((read.repeat_penalty, read.typical_p), (1.2, 0.9));
+        assert_eq!(read.repeat_last_n, RECENT_TOKENS_MAX);
+    }
+
+    #[test]
+    fn stop_is_a_string_or_a_list() {
+        let stop = |json| check_json(json).unwrap().options.stop;
+        assert_eq!(stop(r#"{"stop":"a"}"#), ["a"]);
+        assert_eq!(stop(r#"{"stop":["a","b"]}"#), ["a", "b"]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Questions about text and tokens: `/tokenize`, `/detokenize`, `/apply-template` and
+//! `/v1/chat/completions/input_tokens`, as llama-server and vLLM have them.
+
+use std::sync::Arc;
+
+use hyper::Response;
+use inference_core::types::request::{Prompt, Question, Token, Told};
+use inference_protocol::openai::{
+    self, ChatRequest, Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized, to_json,
+};
+use serde_json::{Value, json};
+
+use super::sampling::invalid;
+use super::{Caller, chat, check_model};
+use crate::engine::client::EngineState;
+use crate::serve::node::Node;
+use crate::serve::stream::told;
+use crate::types::error::Error;
+use crate::types::response::{self, Body};
+
+/// `POST /tokenize`
+pub async fn tokenize(
+    node: &Arc<Node>,
+    caller: Caller,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
+    let asked: Tokenize = openai::parse(body)?;
+    check_model(node, asked.model.as_deref())?;
+    let with_pieces = asked.with_pieces.unwrap_or(false);
+    let question = match (asked.content, asked.prompt, asked.messages) {
+        (Some(text), None, None) => Question::TokenizeText {
+            text,
+            beginning: asked.add_special.unwrap_or(false),
+            control: asked.parse_special.unwrap_or(true),
+            with_pieces,
+        },
+        (None, Some(text), None) => Question::TokenizeText {
+            text,
+            beginning: asked.add_special.unwrap_or(true),
+            control: true,
+            with_pieces,
+        },
+        (None, None, Some(_)) => {
+            Question::Tokenize { prompt: Prompt::Chat(read_chat(node, body)?), with_pieces }
+        }
+        _ => return Err(invalid("content", "give one of content, prompt and messages")),
+    };
+    let (tokens, pieces) = tokens(ask(node, caller, question).await?);
+    let count = tokens.len();
+    let listed = match with_pieces {
+        true => tokens.iter().zip(&pieces).map(|(id, bytes)| with_piece(*id, bytes)).collect(),
+        false => tokens.into_iter().map(Value::from).collect(),
+    };
+    let max_model_len = context_tokens(node);
+    Ok(response::json(to_json(&Tokenized { tokens: listed, count, max_model_len })))
+}
+
+/// As in llama-server, a piece that is no text is a list of bytes.
+fn with_piece(id: Token, bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => json!({"id": id, "piece": text}),
+        Err(_) => json!({"id": id, "piece": bytes}),
+    }
+}
+
+/// `POST /detokenize`
+pub async fn detokenize(
+    node: &Arc<Node>,
+    caller: Caller,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
+    let Detokenize { tokens } = openai::parse(body)?;
+    let text = text(ask(node, caller, Question::Detokenize(tokens)).await?);
+    Ok(response::json(to_json(&Detokenized { content: &text, prompt: &text })))
+}
+
+/// `POST /apply-template`
+pub async fn apply_template(
+    node: &Arc<Node>,
+    caller: Caller,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
+    let question = Question::Render(read_chat(node, body)?);
+    let text = text(ask(node, caller, question).await?);
+    Ok(response::json(to_json(&Rendered { prompt: &text })))
+}
+
+/// `POST /v1/chat/completions/input_tokens`
+pub async fn count(node: &Arc<Node>, caller: Caller, body: &[u8]) -> Result<Response<Body>, Error> {
+    let prompt = Prompt::Chat(read_chat(node, body)?);
+    let question = Question::Tokenize { prompt, with_pieces: false };
+    let (tokens, _) = tokens(ask(node, caller, question).await?);
+    let object = "response.input_tokens";
+    Ok(response::json(to_json(&InputTokens { object, input_tokens: tokens.len() })))
+}
+
+/// A chat whose model may be left out: the node has only one.
+fn read_chat(node: &Node, body: &[u8]) -> Result<inference_core::types::request::Chat, Error> {
+    let chat: ChatRequest = openai::parse(body)?;
+    check_model(node, chat.model.as_deref())?;
+    chat::conversation(chat)
+}
+
+async fn ask(node: &Node, caller: Caller, question: Question) -> Result<Told, Error> {
+    told(node.engine.ask(caller.tenant, question, caller.via)?).await
+}
+
+fn tokens(told: Told) -> (Vec<Token>, Vec<Vec<u8>>) {
+    match told {
+        Told::Tokens(tokens, pieces) => (tokens, pieces),
+        Told::Text(_) => Default::default(),
+    }
+}
+
+fn text(told: Told) -> String {
+    match told {
+        Told::Text(text) => text,
+        Told::Tokens(..) => String::new(),
+    }
+}
+
+fn context_tokens(node: &Node) -> u32 {
+    match node.engine.state() {
+        EngineState::Ready(facts) => facts.context_tokens,
+        _ => 0,
+    }
+}

@@ -1,0 +1,40 @@
+//! `tools` and `tool_choice` of a chat.
+
+use inference_core::text::output::ToolSet;
+use inference_core::types::request::CallRules;
+use inference_core::types::tool_choice::Choice;
+use inference_protocol::openai::{ChatRequest, ParseError};
+
+use crate::types::error::Error;
+
+/// Most calls of one answer.
+const CALLS_MAX: u32 = 128;
+
+/// Tools that an answer may call.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Offer {
+    /// The tools; none where there is no choice.
+    pub tools: ToolSet,
+    /// Which may or must be called; absent without tools.
+    pub rules: Option<CallRules>,
+}
+
+/// Reads the tools of a chat. Errors name the parameter.
+pub fn read(chat: &ChatRequest) -> Result<Offer, Error> {
+    let listed = chat.tools.as_deref().unwrap_or_default();
+    let tools = ToolSet::from_openai(listed).map_err(|why| refused("tools", why))?;
+    let choice = Choice::from_openai(chat.tool_choice.as_ref(), &tools)
+        .map_err(|why| refused("tool_choice", why))?;
+    if tools.is_empty() || choice == Choice::None {
+        return Ok(Offer::default());
+    }
+    let calls_max = if chat.parallel_tool_calls == Some(false) { 1 } else { CALLS_MAX };
+    Ok(Offer { tools, rules: Some(CallRules { choice, calls_max }) })
+}
+
+/// The path of the parameter is the first word of the reason.
+fn refused(parameter: &str, why: String) -> Error {
+    let path = why.split([' ', ':']).next().filter(|path| path.starts_with(parameter));
+    let param = Some(path.unwrap_or(parameter).to_string());
+    Error::Malformed(ParseError { message: format!("invalid value: {why}"), param })
+}

@@ -1,0 +1,233 @@
+//! Keeps a link to every gateway of a name, and follows the name's addresses: the replicas of a
+//! gateway have one name. Each address is dialled by a task of its own, for ever, with jitter, so
+//! that a restarted gateway is not met by all nodes at once.
+//!
+//! A link that stands stays, whatever becomes of its address: a gateway that leaves finishes first.
+
+mod addresses;
+mod dial;
+pub mod flags;
+mod held;
+pub mod tls;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::serve::node::Node;
+use crate::types::backoff::Backoff;
+use addresses::{LOOK_AGAIN, Place};
+pub use dial::Gateway;
+use dial::{Dialled, JoinError, dial};
+pub use held::Held;
+
+const REDIAL_MIN: Duration = Duration::from_millis(200);
+const REDIAL_MAX: Duration = Duration::from_secs(5);
+/// A link that held this long was good: the next dial is quick.
+const GOOD_AFTER: Duration = Duration::from_secs(10);
+/// How long an address counts as one of a gateway that has a link already.
+const SAME_FOR: Duration = Duration::from_secs(30);
+
+/// What the links of a node share.
+#[derive(Debug, Clone)]
+pub struct Joining {
+    /// The node.
+    pub node: Arc<Node>,
+    /// The gateways that it is linked to.
+    pub held: Held,
+    /// Cancelled when it leaves.
+    pub stop: CancellationToken,
+}
+
+/// Keeps links to `gateway` until the node leaves. Returns early only when the very first answer is
+/// a refusal: the operator is still watching then.
+pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), String> {
+    let place = Place::new(&gateway.url, if gateway.tls.is_some() { 443 } else { 80 });
+    let (url, stop) = (gateway.url.to_string(), joining.stop.clone());
+    let mut links = Links::new(gateway, joining);
+    let mut trouble = News::default();
+    loop {
+        let looked = tokio::select! {
+            looked = place.look_up() => looked,
+            () = stop.cancelled() => return Ok(()),
+        };
+        match looked {
+            Ok(found) => {
+                trouble = News::default();
+                links.follow(&found);
+            }
+            Err(why) if trouble.is_new(&why) => {
+                tracing::warn!(gateway = url, why, "not looked up");
+            }
+            Err(_) => {}
+        }
+        // An address is what it is.
+        let look = place.is_name() || links.wanted.is_empty();
+        tokio::select! {
+            () = sleep(LOOK_AGAIN), if look => {}
+            Some(why) = links.refused() => return Err(why),
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
+}
+
+/// The tasks of one gateway's addresses.
+struct Links {
+    shared: Arc<Shared>,
+    wanted: BTreeMap<SocketAddr, CancellationToken>,
+    tasks: JoinSet<Result<(), String>>,
+}
+
+impl Links {
+    fn new(gateway: Gateway, joining: Joining) -> Self {
+        let shared = Shared { gateway, joining, answered: AtomicBool::new(false) };
+        Self { shared: Arc::new(shared), wanted: BTreeMap::new(), tasks: JoinSet::new() }
+    }
+
+    /// Dials what is new, and dials no more what is gone.
+    fn follow(&mut self, found: &BTreeSet<SocketAddr>) {
+        self.wanted.retain(|address, retired| {
+            let stays = found.contains(address);
+            if !stays {
+                retired.cancel();
+            }
+            stays
+        });
+        for address in found {
+            self.wanted.entry(*address).or_insert_with(|| {
+                let retired = CancellationToken::new();
+                let dials = Address::new(self.shared.clone(), *address);
+                self.tasks.spawn(dials.keep_linked(retired.clone()));
+                retired
+            });
+        }
+    }
+
+    /// Waits for the refusal that ends all of it. May be cancelled.
+    async fn refused(&mut self) -> Option<String> {
+        loop {
+            match self.tasks.join_next().await {
+                Some(Ok(Err(why))) => return Some(why),
+                Some(_) => {}
+                None => return std::future::pending().await,
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    gateway: Gateway,
+    joining: Joining,
+    /// Whether a gateway has let us in.
+    answered: AtomicBool,
+}
+
+/// One address of a gateway.
+#[derive(Debug)]
+struct Address {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    backoff: Backoff,
+    trouble: News,
+    ends: watch::Receiver<u64>,
+}
+
+impl Address {
+    fn new(shared: Arc<Shared>, address: SocketAddr) -> Self {
+        let backoff = Backoff::new(REDIAL_MIN, REDIAL_MAX, crate::types::random::random() as u64);
+        let ends = shared.joining.held.ends();
+        Self { shared, address, backoff, trouble: News::default(), ends }
+    }
+
+    /// Dials it until the node leaves, or until it is `retired` and has no link.
+    async fn keep_linked(mut self, retired: CancellationToken) -> Result<(), String> {
+        let stop = self.shared.joining.stop.clone();
+        loop {
+            let Shared { gateway, joining, .. } = &*self.shared;
+            self.ends.mark_unchanged();
+            let dialled = tokio::select! {
+                dialled = dial(gateway, self.address, &joining.node, &joining.held) => dialled,
+                () = retired.cancelled() => return Ok(()),
+                () = stop.cancelled() => return Ok(()),
+            };
+            let is_same = matches!(dialled, Err(JoinError::Already));
+            match dialled {
+                Ok(link) => tokio::select! {
+                    () = self.serve(link) => {}
+                    () = stop.cancelled() => return Ok(()),
+                },
+                Err(why) => self.tell(why)?,
+            }
+            tokio::select! {
+                () = self.pause(is_same) => {}
+                () = retired.cancelled() => return Ok(()),
+                () = stop.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    /// One link, until it ends.
+    async fn serve(&mut self, link: Dialled) {
+        let Shared { gateway, joining, answered } = &*self.shared;
+        answered.store(true, Ordering::Relaxed);
+        self.trouble = News::default();
+        tracing::info!(gateway = %gateway.url, address = %self.address, "joined");
+        let begun = Instant::now();
+        link.serve(&joining.node, &joining.stop).await;
+        tracing::warn!(gateway = %gateway.url, address = %self.address, "link lost");
+        if begun.elapsed() >= GOOD_AFTER {
+            self.backoff.reset();
+        }
+    }
+
+    /// Logs why there is no link. The same again is no news.
+    fn tell(&mut self, why: JoinError) -> Result<(), String> {
+        let Shared { gateway, answered, .. } = &*self.shared;
+        let (gateway, address) = (&gateway.url, self.address);
+        match why {
+            JoinError::Refused(why) if !answered.load(Ordering::Relaxed) => return Err(why),
+            JoinError::Refused(why) | JoinError::NameTaken(why) if self.trouble.is_new(&why) => {
+                tracing::error!(%gateway, %address, why, "join refused");
+            }
+            JoinError::Unreachable(why) if self.trouble.is_new(&why) => {
+                tracing::warn!(%gateway, %address, why, "not joined");
+            }
+            JoinError::Already => {
+                tracing::debug!(%gateway, %address, "another address of a gateway with a link");
+            }
+            JoinError::Refused(why) | JoinError::NameTaken(why) | JoinError::Unreachable(why) => {
+                tracing::debug!(%gateway, %address, why, "not joined");
+            }
+        }
+        Ok(())
+    }
+
+    /// Until the next dial. A gateway that has a link is wanted again when one ends.
+    async fn pause(&mut self, is_same: bool) {
+        if is_same {
+            let _ = timeout(SAME_FOR, self.ends.changed()).await;
+            self.backoff.reset();
+        }
+        sleep(self.backoff.next_wait()).await;
+    }
+}
+
+/// What was told last.
+#[derive(Debug, Default)]
+struct News(Option<String>);
+
+impl News {
+    fn is_new(&mut self, told: &str) -> bool {
+        let is_new = self.0.as_deref() != Some(told);
+        self.0 = Some(told.into());
+        is_new
+    }
+}

@@ -1,0 +1,210 @@
+//! One link: `POST /fleet/v1/join` with an upgrade; after the 101 the roles flip: we are the HTTP/2
+//! server. So a node behind NAT needs no open port.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_listeners::socket::tune;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::upgrade::Upgraded;
+use hyper::{Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use inference_protocol::fleet::{
+    EPOCH_HEADER, GATEWAY_HEADER, JOIN_PATH, JOIN_UPGRADE, LINKED_HEADER, NODE_HEADER, VERSION,
+    VERSION_HEADER,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::held::{Claim, Held};
+use crate::serve::join::tls::Dialler;
+use crate::serve::listener;
+use crate::serve::node::{Link, Node};
+use crate::types::causes::with_causes;
+
+/// Connecting, the handshake and the gateway's answer, each.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most bytes of a refusal that are read.
+const REFUSAL_BYTES_MAX: usize = 4096;
+
+/// Where and how to join.
+#[derive(Debug, Clone)]
+pub struct Gateway {
+    /// `http://host:port` or `https://host:port`.
+    pub url: Uri,
+    /// The join key, ready for its header.
+    pub authorization: HeaderValue,
+    /// Set for https.
+    pub tls: Option<Dialler>,
+}
+
+/// Why a dial did not become a link.
+#[derive(Debug)]
+pub enum JoinError {
+    /// It may work later.
+    Unreachable(String),
+    /// The gateway will not have us: a wrong key, another version.
+    Refused(String),
+    /// There is a link to this gateway, by another address.
+    Already,
+    /// Another node of our name has a link to it. That may end, and the gateway says what to do.
+    NameTaken(String),
+}
+
+/// A link that the gateway agreed to.
+#[derive(Debug)]
+pub struct Dialled {
+    upgraded: Upgraded,
+    /// Nobody else dials this gateway meanwhile.
+    _claim: Claim,
+}
+
+/// Asks for a link to whoever is at `address`.
+pub async fn dial(
+    gateway: &Gateway,
+    address: SocketAddr,
+    node: &Node,
+    held: &Held,
+) -> Result<Dialled, JoinError> {
+    let stream = within("connecting", TcpStream::connect(address)).await?;
+    tune(&stream);
+    let asked = Asked { gateway, node, held };
+    match &gateway.tls {
+        None => asked.upgrade(stream).await,
+        Some(tls) => {
+            let host = gateway.url.host().unwrap_or_default();
+            let stream = within("the TLS handshake", tls.connect(host, stream)).await?;
+            asked.upgrade(stream).await
+        }
+    }
+}
+
+async fn within<T, E: std::error::Error + 'static>(
+    what: &str,
+    attempt: impl Future<Output = Result<T, E>>,
+) -> Result<T, JoinError> {
+    match timeout(DIAL_TIMEOUT, attempt).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(e)) => Err(JoinError::Unreachable(format!("{what} failed: {}", with_causes(&e)))),
+        Err(_) => Err(JoinError::Unreachable(format!("{what} took too long"))),
+    }
+}
+
+/// Who asks whom.
+struct Asked<'a> {
+    gateway: &'a Gateway,
+    node: &'a Node,
+    held: &'a Held,
+}
+
+impl Asked<'_> {
+    async fn upgrade(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<Dialled, JoinError> {
+        let response = exchange(stream, self.request()?).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(refusal(response).await);
+        }
+        let claim = self.claim(response.headers()).ok_or(JoinError::Already)?;
+        let upgraded = within("the upgrade", hyper::upgrade::on(response)).await?;
+        Ok(Dialled { upgraded, _claim: claim })
+    }
+
+    /// One that does not say who it is counts as the only one of its name.
+    fn claim(&self, headers: &HeaderMap) -> Option<Claim> {
+        let told = headers.get(GATEWAY_HEADER).and_then(|id| id.to_str().ok());
+        self.held.claim(told.unwrap_or(&self.gateway.url.to_string()))
+    }
+
+    fn request(&self) -> Result<Request<Empty<Bytes>>, JoinError> {
+        let Self { gateway, node, held } = self;
+        let host = gateway.url.authority().map_or("", |a| a.as_str());
+        Request::post(JOIN_PATH)
+            .header(header::HOST, host)
+            .header(header::CONNECTION, "upgrade")
+            .header(header::UPGRADE, JOIN_UPGRADE)
+            .header(header::AUTHORIZATION, &gateway.authorization)
+            .header(NODE_HEADER, &node.name)
+            .header(EPOCH_HEADER, node.epoch)
+            .header(VERSION_HEADER, VERSION)
+            .header(LINKED_HEADER, held.list())
+            .body(Empty::new())
+            .map_err(|e| JoinError::Refused(format!("the join request cannot be made: {e}")))
+    }
+}
+
+/// What a gateway answers to one request.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: Request<Empty<Bytes>>,
+) -> Result<Response<Incoming>, JoinError> {
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+    let (mut sender, connection) = within("the HTTP handshake", handshake).await?;
+    let exchange = async {
+        // The connection is driven here, so that no task outlives the dial.
+        let mut connection = std::pin::pin!(connection.with_upgrades());
+        let mut response = std::pin::pin!(sender.send_request(request));
+        tokio::select! {
+            response = &mut response => response,
+            ended = &mut connection => match ended {
+                Err(e) => Err(e),
+                Ok(()) => response.await,
+            },
+        }
+    };
+    within("joining", exchange).await
+}
+
+/// What the gateway said instead of 101. Only what will not change by itself is final.
+async fn refusal(response: Response<Incoming>) -> JoinError {
+    let status = response.status();
+    #[expect(clippy::disallowed_methods, reason = "the body is limited")]
+    let read = Limited::new(response.into_body(), REFUSAL_BYTES_MAX).collect();
+    let body = match timeout(DIAL_TIMEOUT, read).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        _ => Bytes::new(),
+    };
+    let said = serde_json::from_slice::<serde_json::Value>(&body).ok();
+    let message = said.as_ref().and_then(|v| v.pointer("/error/message")?.as_str());
+    let why = format!("the gateway answered {status}: {}", message.unwrap_or("no reason given"));
+    match status.as_u16() {
+        409 => JoinError::Already,
+        423 => JoinError::NameTaken(why),
+        400 | 401 | 403 | 404 | 405 | 426 => JoinError::Refused(why),
+        _ => JoinError::Unreachable(why),
+    }
+}
+
+impl Dialled {
+    /// We are the HTTP/2 server now. Ends with the link; at `stop`, what is in flight finishes
+    /// first.
+    pub async fn serve(self, node: &Arc<Node>, stop: &CancellationToken) {
+        let link = Link { id: listener::next_link(), trusted: true };
+        let http = listener::http().http2_only();
+        let connection =
+            http.serve_connection(self.upgraded, listener::service(node.clone(), link));
+        let mut connection = std::pin::pin!(connection);
+        let mut stopping = false;
+        loop {
+            tokio::select! {
+                ended = &mut connection => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "link ended");
+                    }
+                    return;
+                }
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The flags that say which gateways are joined, and how we show that we may.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use hyper::Uri;
+use hyper::header::HeaderValue;
+
+use crate::serve::join::Gateway;
+use crate::serve::join::tls::Dialler;
+use crate::types::key_file::read_key;
+
+/// Which gateways are joined.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Gateways to join")]
+pub struct JoinFlags {
+    /// Gateway to join, http(s)://host:port; once for each gateway, or with commas between
+    /// [default: none]
+    #[arg(long, env = "FLOTILLA_JOIN", value_delimiter = ',', value_name = "URL")]
+    pub join: Vec<Uri>,
+    /// File with the gateway's join key; needed with --join [default: none]
+    #[arg(long, env = "FLOTILLA_JOIN_KEY_FILE", value_name = "FILE")]
+    pub join_key_file: Option<PathBuf>,
+    /// Certificates to trust for https gateways [default: the system's]
+    #[arg(long, env = "FLOTILLA_JOIN_CA_FILE", value_name = "FILE")]
+    pub join_ca_file: Option<PathBuf>,
+    /// Certificate to show to https gateways that let only certain nodes in [default: none]
+    #[arg(
+        long,
+        env = "FLOTILLA_JOIN_CERT_FILE",
+        value_name = "FILE",
+        requires = "join_cert_key_file"
+    )]
+    pub join_cert_file: Option<PathBuf>,
+    /// Private key of that certificate [default: none]
+    #[arg(
+        long,
+        env = "FLOTILLA_JOIN_CERT_KEY_FILE",
+        value_name = "FILE",
+        requires = "join_cert_file"
+    )]
+    pub join_cert_key_file: Option<PathBuf>,
+}
+
+impl JoinFlags {
+    /// The gateways, checked; the error is one line for the operator.
+    pub fn gateways(&self) -> Result<Vec<Gateway>, String> {
+        if self.join.is_empty() {
+            return Ok(Vec::new());
+        }
+        let key_file = self.join_key_file.as_deref();
+        let key = read_key(key_file.ok_or("--join needs --join-key-file")?)?;
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {key}"))
+            .map_err(|_| "the join key holds characters that a header cannot".to_string())?;
+        authorization.set_sensitive(true);
+        let gateway = |url: &Uri| {
+            let tls = match url.scheme_str() {
+                Some("http") => None,
+                Some("https") => Some(self.dialler()?),
+                _ => {
+                    return Err(format!(
+                        "--join {url}: expected http://host:port or https://host:port"
+                    ));
+                }
+            };
+            Ok(Gateway { url: url.clone(), authorization: authorization.clone(), tls })
+        };
+        self.join.iter().map(gateway).collect()
+    }
+
+    fn dialler(&self) -> Result<Dialler, String> {
+        let certificate = self.join_cert_file.as_deref();
+        Dialler::new(
+            self.join_ca_file.as_deref(),
+            certificate.zip(self.join_cert_key_file.as_deref()),
+        )
+    }
+}

@@ -1,0 +1,208 @@
+//! The agent's own port: accept loop and limits. What one connection may take is
+//! [`flotilla_listeners`]' matter, as in the gateway.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use flotilla_listeners::body::Tracked;
+use flotilla_listeners::connection::{self, Http, Terms, speak};
+use flotilla_listeners::door::{Door, Guest};
+use flotilla_listeners::hangup::Socket;
+use flotilla_listeners::pulse::Patience;
+use flotilla_listeners::socket::tune;
+use flotilla_listeners::stall::Watch;
+use flotilla_listeners::{Closed, Closings};
+use futures_util::FutureExt;
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
+use hyper::{Request, Version};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::server::conn::auto;
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::engine::client::LinkId;
+use crate::serve::api;
+use crate::serve::node::{Link, Node};
+use crate::types::error::Error;
+use crate::types::response;
+
+/// Connections at one time.
+const CONNECTIONS_MAX: usize = 1024;
+/// A request's head must be here after this.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client of the own port may keep us waiting.
+const PATIENCE: Patience = Patience { head: HEADER_TIMEOUT, idle: Duration::from_secs(75) };
+/// How long it may leave what we have for it. A gateway that dials us waits for clients of its own,
+/// and cuts those after half of this unless it is told otherwise.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Both ends of an HTTP/2 connection notice a dead peer within this and the next.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests side by side on one HTTP/2 connection: slots, their queue, and the status.
+const STREAMS_MAX: u32 = 1024;
+/// Bytes of headers of one request.
+const HEADER_BYTES_MAX: u32 = 32 * 1024;
+/// How much later than we ourselves the kernel may give up a client that does not read.
+const KERNEL_GRACE: Duration = Duration::from_secs(5);
+/// After a failed accept (out of file descriptors), before the next.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+static NEXT_LINK: AtomicU64 = AtomicU64::new(1);
+
+/// A number for a new link.
+pub fn next_link() -> LinkId {
+    NEXT_LINK.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The settings of connections that we dialled: their other end is a gateway that let us in.
+pub fn http() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX);
+    builder
+}
+
+/// The agent's own port.
+pub struct Port {
+    node: Arc<Node>,
+    http: Http,
+    door: Arc<Door>,
+    /// Connections that one address may have.
+    per_address_max: usize,
+    closings: Closings,
+    /// Cancelled when connections end with what is in flight.
+    stop: CancellationToken,
+}
+
+impl Port {
+    /// Where `node` is asked, by so many connections of one address.
+    pub fn new(node: Arc<Node>, per_address_max: usize, stop: CancellationToken) -> Arc<Self> {
+        let closings: Closings = Arc::new(node.metrics.clone());
+        let mut http = connection::http(WRITE_TIMEOUT, closings.clone());
+        // A gateway that dials us has all its requests on one connection.
+        http.http2()
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .max_concurrent_streams(STREAMS_MAX);
+        let door = Arc::new(Door::default());
+        Arc::new(Self { node, http, door, per_address_max, closings, stop })
+    }
+
+    /// Serves `listener` until it is told to stop, then lets what is in flight finish.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, tasks: TaskTracker) {
+        let (room, open) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), TaskTracker::new());
+        loop {
+            // A connection over the limit waits in the kernel's queue.
+            let permit = tokio::select! {
+                permit = room.clone().acquire_owned() => permit,
+                () = self.stop.cancelled() => break,
+            };
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = self.stop.cancelled() => break,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "accept failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Some(guest) = self.enter(peer) else { continue };
+            tune(&stream);
+            // A client that does not read is ours to cut, and not the kernel's.
+            let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(WRITE_TIMEOUT + KERNEL_GRACE));
+            let port = self.clone();
+            tasks.spawn(open.track_future(async move {
+                port.converse(stream).await;
+                drop((permit, guest));
+            }));
+        }
+        drop(listener);
+        open.close();
+        open.wait().await;
+    }
+
+    /// Nothing: its address has as many connections as it may have, and this one is refused.
+    fn enter(&self, peer: SocketAddr) -> Option<Guest> {
+        let guest = self.door.enter(peer.ip(), self.per_address_max);
+        if guest.is_none() {
+            self.closings.connection_closed(Closed::AddressLimit);
+        }
+        guest
+    }
+
+    async fn converse(&self, stream: TcpStream) {
+        let watch = Arc::new(Watch::new(self.closings.clone()));
+        let answering = service(self.node.clone(), Link { id: next_link(), trusted: false });
+        let noting = watch.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let in_flight = noting.begins(request.version() == Version::HTTP_2);
+            let answer = Box::pin(answering.call(request));
+            async move { answer.await.map(|said| said.map(|body| Tracked::new(body, in_flight))) }
+        });
+        let Self { http, stop, .. } = self;
+        let terms = Terms { http, patience: PATIENCE, write: WRITE_TIMEOUT, stop };
+        let stream = Socket::new(stream);
+        let watched = stream.clone();
+        tokio::select! {
+            biased;
+            ended = speak(stream, service, &watch, terms) => {
+                // A broken connection concerns its client only.
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "connection ended");
+                }
+            }
+            () = watched.hung_up() => {}
+        }
+    }
+}
+
+/// The node's API as a hyper service for one link.
+pub fn service(
+    node: Arc<Node>,
+    link: Link,
+) -> impl hyper::service::Service<
+    Request<Incoming>,
+    Response = hyper::Response<crate::types::response::Body>,
+    Error = Infallible,
+    Future = impl Future<Output = Result<hyper::Response<crate::types::response::Body>, Infallible>>
+             + Send,
+> + Send {
+    service_fn(move |request| {
+        let node = node.clone();
+        async move {
+            // A handler that panics fails its own request, and nothing else of its connection.
+            let answered = AssertUnwindSafe(api::serve(node, link, request)).catch_unwind().await;
+            Ok(answered.unwrap_or_else(|_| {
+                tracing::error!("a handler panicked");
+                response::error(&Error::Internal)
+            }))
+        }
+    })
+}
+
+/// Binds a port; the error names the address and what to do.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
+    TcpListener::bind(address).await.map_err(|e| match e.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            format!("cannot listen on {address}: another program uses this port; choose another with --listen")
+        }
+        _ => format!("cannot listen on {address}: {e}"),
+    })
+}

@@ -1,0 +1,114 @@
+//! All metrics of the agent. [`families`] counts while requests are answered, [`record`] is one
+//! request, [`engine`] tells at each scrape how engine and machine are, [`compat`] tells the same
+//! under the names of other servers. `docs/metrics.md` lists all of them.
+
+use std::sync::Arc;
+
+use flotilla_listeners::{Closed, CountClosed};
+use inference_metrics::{Made, Sheet};
+
+use crate::engine::client::{EngineClient, Figures};
+use crate::serve::vitals::Sample;
+
+pub mod compat;
+mod engine;
+mod families;
+mod record;
+
+use families::Families;
+pub use record::Record;
+
+/// The agent's metrics. Cloning shares them.
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    families: Families,
+}
+
+/// What a scrape sees of the engine and the machine.
+#[derive(Debug)]
+pub struct Sight<'a> {
+    /// The node's name.
+    pub node: &'a str,
+    /// The model's name.
+    pub model: &'a str,
+    /// What the engine says.
+    pub engine: &'a EngineClient,
+    /// Its figures.
+    pub figures: Figures,
+    /// What the kernel says.
+    pub sample: Sample,
+}
+
+impl Metrics {
+    /// Every family. Fails only if two share a name.
+    pub fn new() -> prometheus::Result<Self> {
+        Ok(Self(Arc::new(Shared { families: Families::new()? })))
+    }
+
+    /// What every family is, by name.
+    ///
+    /// # Errors
+    /// Two share a name.
+    pub fn list(&self) -> prometheus::Result<Vec<Made>> {
+        let engine = EngineClient::default();
+        let (figures, sample) = (engine.figures(), Sample::default());
+        let engine =
+            engine::sheet(&Sight { node: "", model: "", engine: &engine, figures, sample })?;
+        let mut all = [self.0.families.sheet.made.clone(), engine.made].concat();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// Opens the record of one request.
+    pub fn record(&self, api: &'static str) -> Record {
+        Record::new(self.clone(), api)
+    }
+
+    /// Everything in Prometheus' text format 0.0.4.
+    pub fn render(&self, sight: &Sight<'_>) -> String {
+        let counted = self.0.families.sheet.gather();
+        let engine = engine::sheet(sight).as_ref().map(Sheet::gather).map_err(ToString::to_string);
+        written(engine.and_then(|engine| {
+            let all: Vec<_> = counted.into_iter().chain(engine).collect();
+            inference_metrics::text(&all).map_err(|error| error.to_string())
+        }))
+    }
+
+    /// The same under another server's names.
+    pub fn render_as(&self, names: compat::Names, sight: &Sight<'_>) -> String {
+        let families = compat::families(names, &self.0.families.sheet.gather(), sight);
+        let text = families.and_then(|families| inference_metrics::text(&families));
+        written(text.map_err(|error| error.to_string()))
+    }
+}
+
+impl CountClosed for Metrics {
+    fn connection_closed(&self, why: Closed) {
+        self.0.families.closed.with_label_values(&[why.name()]).inc();
+    }
+}
+
+fn written(text: Result<String, String>) -> String {
+    text.unwrap_or_else(|error| {
+        tracing::error!(error, "metrics cannot be written");
+        String::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_has_a_help_and_a_name_of_ours() {
+        let all = Metrics::new().unwrap().list().unwrap();
+        assert!(all.len() > 40, "{}", all.len());
+        for made in &all {
+            let known = ["node_", "process_"].iter().any(|p| made.name.starts_with(p));
+            assert!(known && made.help.ends_with('.'), "{made:?}");
+        }
+    }
+}

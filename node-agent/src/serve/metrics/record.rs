@@ -1,0 +1,111 @@
+//! What is known of one request. Counted when it is dropped.
+
+use std::time::Instant;
+
+use inference_protocol::openai::Usage;
+use prometheus::Histogram;
+
+use super::Metrics;
+use crate::types::error::Error;
+
+/// One request.
+#[derive(Debug)]
+pub struct Record {
+    metrics: Metrics,
+    api: &'static str,
+    begun: Instant,
+    outcome: &'static str,
+    /// When it had a slot.
+    started: Option<Instant>,
+    /// When its first and its last text so far came.
+    texts: Option<(Instant, Instant)>,
+    used: Option<Usage>,
+}
+
+impl Record {
+    pub(super) fn new(metrics: Metrics, api: &'static str) -> Self {
+        metrics.0.families.in_flight.inc();
+        Self {
+            metrics,
+            api,
+            begun: Instant::now(),
+            outcome: "client_gone",
+            started: None,
+            texts: None,
+            used: None,
+        }
+    }
+
+    /// It has a slot; later calls change nothing.
+    pub fn started(&mut self) {
+        if self.started.is_none() {
+            let now = Instant::now();
+            observe(&self.metrics.0.families.queue_wait, self.begun, now);
+            self.started = Some(now);
+        }
+    }
+
+    /// There is text, or more of it.
+    pub fn said(&mut self) {
+        let now = Instant::now();
+        self.texts = match self.texts {
+            None => {
+                observe(&self.metrics.0.families.first_token, self.begun, now);
+                Some((now, now))
+            }
+            Some((first, last)) => {
+                observe(&self.metrics.0.families.gap, last, now);
+                Some((first, now))
+            }
+        };
+    }
+
+    /// One of its answers is complete, for that reason.
+    pub fn finished(&mut self, reason: &'static str) {
+        self.metrics.0.families.finished.with_label_values(&[reason]).inc();
+    }
+
+    /// It has used these tokens.
+    pub fn used(&mut self, usage: Usage) {
+        self.used = Some(usage);
+    }
+
+    /// The answer is complete.
+    pub fn succeed(&mut self) {
+        self.outcome = "ok";
+    }
+
+    /// The answer failed with this code.
+    pub fn fail(&mut self, code: &'static str) {
+        self.outcome = code;
+    }
+
+    /// Notes the code of an error on its way.
+    pub fn check<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(e) = &result {
+            self.outcome = e.code();
+        }
+        result
+    }
+}
+
+fn observe(histogram: &Histogram, from: Instant, to: Instant) {
+    histogram.observe(to.saturating_duration_since(from).as_secs_f64());
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let (families, now) = (&self.metrics.0.families, Instant::now());
+        families.in_flight.dec();
+        families.requests.with_label_values(&[self.api, self.outcome]).inc();
+        observe(&families.duration, self.begun, now);
+        if let Some((first, last)) = self.texts {
+            observe(&families.prefill, self.started.unwrap_or(self.begun), first);
+            observe(&families.decode, first, last);
+        }
+        if let Some(used) = self.used {
+            families.prompt_tokens.observe(f64::from(used.prompt_tokens));
+            families.completion_tokens.observe(f64::from(used.completion_tokens));
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Engine events -> an OpenAI response, whole or streamed.
+//!
+//! A request has one choice or several; each is a generation of its own, and they share
+//! their prompt's cells in the engine. The response body owns them: a client that goes away
+//! drops the body, and that cancels them. A gateway that can resume the answer elsewhere gets a
+//! stream with [`marks`] in any case.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::BodyExt;
+use hyper::Response;
+use inference_core::types::request::Event;
+use inference_protocol::openai::Usage;
+use inference_protocol::resume::Resume;
+use inference_protocol::sse;
+
+use crate::engine::client::Generation;
+use crate::serve::metrics::Record;
+use crate::types::error::Error;
+use crate::types::response::{self, Body};
+
+mod choice;
+mod envelope;
+mod logprobs;
+mod marks;
+
+pub use choice::{Choice, Reading};
+pub use envelope::{Envelope, Shape};
+
+use choice::News;
+use marks::Marks;
+
+/// Waits until the engine has begun with the first choice: refusals become errors while a
+/// status can be sent. The others may have to wait for a slot.
+async fn begin(choices: &mut [Choice]) -> Result<(), Error> {
+    let Some(first) = choices.first_mut() else { return Ok(()) };
+    let event = first.generation.next().await;
+    first.take(event).map(drop)
+}
+
+/// The answer to a question about text and tokens.
+pub async fn told(
+    mut generation: Generation,
+) -> Result<inference_core::types::request::Told, Error> {
+    match generation.next().await {
+        Some(Event::Told(told)) => Ok(told),
+        Some(Event::Failed(failure)) => Err(failure.into()),
+        Some(_) | None => Err(Error::EngineLost),
+    }
+}
+
+/// The whole answer.
+pub async fn whole(
+    envelope: &Envelope,
+    mut choices: Vec<Choice>,
+    mut record: Record,
+) -> Result<Response<Body>, Error> {
+    let mut all: Vec<Vec<News>> = choices.iter().map(|_| Vec::new()).collect();
+    // All of them at once: events of a choice that nobody reads would pile up.
+    let said = poll_fn(|cx| {
+        for (choice, said) in choices.iter_mut().zip(&mut all) {
+            while !choice.is_done()
+                && let Poll::Ready(news) = choice.poll(cx)
+            {
+                // Its prompt was counted when it got a slot.
+                if choice.prompt_tokens > 0 {
+                    record.started();
+                }
+                if let Some(news) = news? {
+                    note(&mut record, &news);
+                    said.push(news);
+                }
+            }
+        }
+        if choices.iter().all(Choice::is_done) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    })
+    .await;
+    record.check(said)?;
+    record.used(usage(&choices));
+    record.succeed();
+    Ok(response::json(envelope.whole(&choices, all, usage(&choices))))
+}
+
+/// Counts what is new of an answer.
+fn note(record: &mut Record, news: &News) {
+    record.said();
+    news.finish.into_iter().for_each(|reason| record.finished(reason));
+}
+
+/// The answer as a stream; its head is sent when the engine has begun.
+pub async fn stream(
+    envelope: Envelope,
+    mut choices: Vec<Choice>,
+    mut record: Record,
+) -> Result<Response<Body>, Error> {
+    record.check(begin(&mut choices).await)?;
+    record.started();
+    Ok(events(EventStream::new(envelope, choices, record)))
+}
+
+/// The answer for a gateway that can resume it, and the rest of one that began elsewhere: a
+/// stream with marks, also where the client wants none.
+pub async fn resumable(
+    envelope: Envelope,
+    mut choices: Vec<Choice>,
+    mut record: Record,
+    resume: &Resume,
+    is_streamed: bool,
+) -> Result<Response<Body>, Error> {
+    record.check(begin(&mut choices).await)?;
+    record.started();
+    let logprobs = choices.iter().any(|choice| choice.wants_logprobs);
+    let marks = Marks::new(resume, choices.len(), logprobs);
+    let collected = choices.iter().map(|_| Vec::new()).collect();
+    let mut stream = EventStream::new(envelope, choices, record);
+    stream.marks = Some(marks);
+    stream.collected = (!is_streamed).then_some(collected);
+    Ok(events(stream))
+}
+
+fn events(stream: EventStream) -> Response<Body> {
+    response::event_stream(stream.boxed_unsync())
+}
+
+/// The prompts' tokens count once for each prompt, however many answers it gets.
+fn usage(choices: &[Choice]) -> Usage {
+    let (mut prompt, mut completion, mut cached) = (0u32, 0u32, 0u32);
+    for choice in choices {
+        completion = completion.saturating_add(choice.completion_tokens);
+        if choice.is_first_of_prompt {
+            prompt = prompt.saturating_add(choice.prompt_tokens);
+            cached = cached.saturating_add(choice.cached_tokens);
+        }
+    }
+    Usage::new(prompt, completion, cached)
+}
+
+/// A response body that writes events as the engine generates.
+struct EventStream {
+    envelope: Envelope,
+    choices: Vec<Choice>,
+    record: Record,
+    /// Where a gateway can resume the answer.
+    marks: Option<Marks>,
+    /// Where the client wants no stream: what was new of each choice.
+    collected: Option<Vec<Vec<News>>>,
+    ended: bool,
+}
+
+impl http_body::Body for EventStream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        let mut out = String::new();
+        // Everything that is ready goes out in one frame.
+        for number in 0..this.choices.len() {
+            while !this.ended && !this.choices[number].is_done() {
+                match this.choices[number].poll(cx) {
+                    Poll::Ready(news) => this.write(number, news, &mut out),
+                    Poll::Pending => break,
+                }
+            }
+        }
+        if !this.ended && this.choices.iter().all(Choice::is_done) {
+            this.close(&mut out);
+        }
+        match (out.is_empty(), this.ended) {
+            (false, _) => Poll::Ready(Some(Ok(Frame::data(Bytes::from(out))))),
+            (true, true) => Poll::Ready(None),
+            (true, false) => Poll::Pending,
+        }
+    }
+}
+
+impl EventStream {
+    fn new(envelope: Envelope, choices: Vec<Choice>, record: Record) -> Self {
+        Self { envelope, choices, record, marks: None, collected: None, ended: false }
+    }
+
+    fn write(&mut self, number: usize, news: Result<Option<News>, Error>, out: &mut String) {
+        match news {
+            Ok(Some(news)) => {
+                note(&mut self.record, &news);
+                if let Err(error) = self.tell(number, news, out) {
+                    self.fail(&error, out);
+                }
+            }
+            Ok(None) => {}
+            Err(error) => self.fail(&error, out),
+        }
+    }
+
+    fn tell(&mut self, number: usize, news: News, out: &mut String) -> Result<(), Error> {
+        if let Some(collected) = &mut self.collected {
+            // Logprobs of tokens that were generated elsewhere are not known: an answer with all
+            // of them begins anew there.
+            if let Some(marks) = &mut self.marks
+                && !self.choices[number].wants_logprobs
+            {
+                marks.add(number, &news.tokens);
+                marks.note(number, out);
+            }
+            collected[number].push(news);
+            return Ok(());
+        }
+        let opening = self.opening(number);
+        let chunks = self.envelope.chunks(&self.choices[number], &news);
+        let chunks: Vec<String> = opening.into_iter().chain(chunks).collect();
+        let Some(marks) = &mut self.marks else {
+            chunks.iter().for_each(|chunk| out.push_str(&sse::data(chunk)));
+            return Ok(());
+        };
+        // Tokens are told as soon as their first event: whoever has that gets the others
+        // elsewhere. Where logprobs are told, those must not be missed.
+        let told_with =
+            if self.choices[number].wants_logprobs { chunks.len().saturating_sub(1) } else { 0 };
+        for (i, chunk) in chunks.iter().enumerate() {
+            marks.add(number, if i == told_with { &news.tokens } else { &[] });
+            marks.event(number, chunk, out)?;
+        }
+        Ok(())
+    }
+
+    /// What comes before the first token comes with it: until then the gateway may still
+    /// send the request to another node.
+    fn opening(&mut self, number: usize) -> Option<String> {
+        let choice = &mut self.choices[number];
+        let opens = !std::mem::replace(&mut choice.opened, true);
+        opens.then(|| self.envelope.opening(choice)).flatten()
+    }
+
+    fn close(&mut self, out: &mut String) {
+        let usage = usage(&self.choices);
+        let (chunk, last) = match self.collected.take() {
+            Some(news) => (None, self.envelope.whole(&self.choices, news, usage)),
+            None => {
+                let chunk = self.envelope.include_usage.then(|| self.envelope.usage_chunk(usage));
+                (chunk, sse::DONE.to_string())
+            }
+        };
+        match &mut self.marks {
+            Some(marks) => marks.close(&usage, chunk.as_deref(), &last, out),
+            None => chunk.iter().chain([&last]).for_each(|c| out.push_str(&sse::data(c))),
+        }
+        self.record.used(usage);
+        self.record.succeed();
+        self.ended = true;
+    }
+
+    /// One error event and no `[DONE]`: a cut stream must not look like a whole one.
+    fn fail(&mut self, error: &Error, out: &mut String) {
+        out.push_str(&sse::data(&response::error_body(error).to_json()));
+        self.record.fail(error.code());
+        self.ended = true;
+    }
+}

@@ -1,0 +1,264 @@
+//! What is new of an answer -> JSON of the two shapes, whole or in chunks.
+
+use inference_core::text::output::{Call, Message, Part, whole};
+use inference_core::types::request::TokenLogprob;
+use inference_protocol::openai::{
+    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, Completion, CompletionChoice, Delta,
+    FunctionCall, FunctionDelta, ResponseMessage, ToolCall, ToolCallDelta, Usage, to_json,
+};
+use sha2::{Digest, Sha256};
+
+use super::choice::{Choice, News};
+use super::logprobs;
+
+/// Which of the two shapes an answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// `chat.completion`
+    Chat,
+    /// `text_completion`
+    Text,
+}
+
+/// What every part of an answer repeats.
+#[derive(Debug, Clone)]
+pub struct Envelope {
+    /// Which shape.
+    pub shape: Shape,
+    /// `chatcmpl-...` or `cmpl-...`
+    pub id: String,
+    /// Unix time in seconds.
+    pub created: u64,
+    /// The model's name.
+    pub model: String,
+    /// How urgent it was, where that was asked for.
+    pub service_tier: Option<String>,
+    /// Whether a stream ends with the usage.
+    pub include_usage: bool,
+}
+
+impl Envelope {
+    /// The whole answer: everything that was new of each choice.
+    pub fn whole(&self, choices: &[Choice], news: Vec<Vec<News>>, usage: Usage) -> String {
+        let all = choices.iter().zip(news).map(|(choice, news)| (choice, Whole::of(choice, news)));
+        match self.shape {
+            Shape::Chat => to_json(&ChatCompletion {
+                id: &self.id,
+                object: "chat.completion",
+                created: self.created,
+                model: &self.model,
+                service_tier: self.service_tier.as_deref(),
+                choices: all.map(|(choice, whole)| self.chat_choice(choice, whole)).collect(),
+                usage,
+            }),
+            Shape::Text => {
+                let all: Vec<_> = all.collect();
+                let choices = all.iter().map(|(choice, whole)| whole.text_choice(choice));
+                to_json(&self.completion(choices.collect(), Some(usage)))
+            }
+        }
+    }
+
+    fn chat_choice(&self, choice: &Choice, whole: Whole) -> ChatChoice {
+        let Message { content, reasoning, calls } = whole.message;
+        let calls = calls.into_iter().enumerate();
+        let tool_calls: Vec<ToolCall> = calls
+            .map(|(i, Call { name, arguments })| {
+                let id = self.call_id(choice.index, i);
+                let function = FunctionCall { name, arguments };
+                ToolCall { id, kind: "function", function }
+            })
+            .collect();
+        // An answer that says nothing is empty; one that only calls has no content.
+        let content = content.or_else(|| tool_calls.is_empty().then(String::new));
+        ChatChoice {
+            index: choice.index,
+            message: ResponseMessage {
+                role: "assistant",
+                content,
+                refusal: None,
+                reasoning_content: reasoning,
+                tool_calls,
+            },
+            logprobs: choice.wants_logprobs.then(|| logprobs::of_chat(&whole.logprobs)),
+            finish_reason: whole.finish,
+        }
+    }
+
+    /// The chunk that comes before the first token: a chat's role, an echoed prompt.
+    pub fn opening(&self, choice: &Choice) -> Option<String> {
+        match self.shape {
+            Shape::Chat => {
+                let delta =
+                    Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
+                Some(self.chat_chunk(choice, delta, None, None))
+            }
+            Shape::Text => choice.echo.as_deref().map(|echo| {
+                let text = CompletionChoice {
+                    text: echo,
+                    index: choice.index,
+                    logprobs: None,
+                    finish_reason: None,
+                };
+                to_json(&self.completion(vec![text], None))
+            }),
+        }
+    }
+
+    /// The chunks that tell what is new. Logprobs come with the first of them.
+    pub fn chunks(&self, choice: &Choice, news: &News) -> Vec<String> {
+        match self.shape {
+            Shape::Chat => self.chat_chunks(choice, news),
+            Shape::Text => vec![self.text_chunk(choice, news)],
+        }
+    }
+
+    fn chat_chunks(&self, choice: &Choice, news: &News) -> Vec<String> {
+        let mut tokens = Some(news.logprobs.as_slice()).filter(|t| !t.is_empty());
+        let mut chunks = Vec::new();
+        for part in &news.parts {
+            let id;
+            let delta = match part {
+                Part::Content(text) => Delta { content: Some(text), ..Delta::default() },
+                Part::Reasoning(text) => {
+                    Delta { reasoning_content: Some(text), ..Delta::default() }
+                }
+                Part::CallStart { index, name } => {
+                    id = self.call_id(choice.index, *index);
+                    let function = FunctionDelta { name: Some(name), arguments: "" };
+                    let call = ToolCallDelta {
+                        index: *index,
+                        id: Some(&id),
+                        kind: Some("function"),
+                        function,
+                    };
+                    Delta { tool_calls: Some([call]), ..Delta::default() }
+                }
+                Part::CallArguments { index, fragment } => {
+                    let function = FunctionDelta { name: None, arguments: fragment };
+                    let call = ToolCallDelta { index: *index, id: None, kind: None, function };
+                    Delta { tool_calls: Some([call]), ..Delta::default() }
+                }
+            };
+            chunks.push(self.chat_chunk(choice, delta, tokens.take(), None));
+        }
+        if news.finish.is_some() {
+            chunks.push(self.chat_chunk(choice, Delta::default(), tokens, news.finish));
+        }
+        chunks
+    }
+
+    fn chat_chunk(
+        &self,
+        choice: &Choice,
+        delta: Delta<'_>,
+        tokens: Option<&[TokenLogprob]>,
+        finish_reason: Option<&'static str>,
+    ) -> String {
+        let logprobs = tokens.filter(|_| choice.wants_logprobs).map(logprobs::of_chat);
+        let choice = ChatChunkChoice { index: choice.index, delta, logprobs, finish_reason };
+        to_json(&self.chat_completion_chunk(vec![choice], None))
+    }
+
+    fn text_chunk(&self, choice: &Choice, news: &News) -> String {
+        let text: String = news.parts.iter().map(text_of).collect();
+        let told = choice.wants_logprobs && !news.logprobs.is_empty();
+        let logprobs = told.then(|| logprobs::of_text(&news.logprobs, news.offset));
+        let choice = CompletionChoice {
+            text: &text,
+            index: choice.index,
+            logprobs,
+            finish_reason: news.finish,
+        };
+        to_json(&self.completion(vec![choice], None))
+    }
+
+    /// The last chunk before the end, with the usage and no choice.
+    pub fn usage_chunk(&self, usage: Usage) -> String {
+        match self.shape {
+            Shape::Chat => to_json(&self.chat_completion_chunk(Vec::new(), Some(usage))),
+            Shape::Text => to_json(&self.completion(Vec::new(), Some(usage))),
+        }
+    }
+
+    fn chat_completion_chunk<'a>(
+        &'a self,
+        choices: Vec<ChatChunkChoice<'a>>,
+        usage: Option<Usage>,
+    ) -> ChatChunk<'a> {
+        ChatChunk {
+            id: &self.id,
+            object: "chat.completion.chunk",
+            created: self.created,
+            model: &self.model,
+            service_tier: self.service_tier.as_deref(),
+            choices,
+            usage,
+        }
+    }
+
+    fn completion<'a>(
+        &'a self,
+        choices: Vec<CompletionChoice<'a>>,
+        usage: Option<Usage>,
+    ) -> Completion<'a> {
+        Completion {
+            id: &self.id,
+            object: "text_completion",
+            created: self.created,
+            model: &self.model,
+            choices,
+            usage,
+        }
+    }
+
+    /// The same call of the same answer has the same id, wherever it is generated.
+    fn call_id(&self, choice: u32, call: usize) -> String {
+        let digest = Sha256::digest(format!("{}/{choice}/{call}", self.id));
+        let hex: String = digest[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("call_{hex}")
+    }
+}
+
+fn text_of(part: &Part) -> &str {
+    match part {
+        Part::Content(text) | Part::Reasoning(text) => text,
+        Part::CallStart { .. } | Part::CallArguments { .. } => "",
+    }
+}
+
+/// All that was new of a choice, put together.
+#[derive(Debug, Default)]
+struct Whole {
+    message: Message,
+    logprobs: Vec<TokenLogprob>,
+    finish: &'static str,
+    /// A text completion's, with an echoed prompt before it.
+    text: String,
+}
+
+impl Whole {
+    fn of(choice: &Choice, all: Vec<News>) -> Self {
+        let (mut logprobs, mut finish, mut parts) = (Vec::new(), "", Vec::new());
+        for news in all {
+            parts.extend(news.parts);
+            logprobs.extend(news.logprobs);
+            finish = news.finish.unwrap_or(finish);
+        }
+        let message = whole(parts);
+        let echo = choice.echo.as_deref().unwrap_or_default();
+        let text = format!("{echo}{}", message.content.as_deref().unwrap_or_default());
+        Self { message, logprobs, finish, text }
+    }
+
+    fn text_choice(&self, choice: &Choice) -> CompletionChoice<'_> {
+        let echo = choice.echo.as_deref().unwrap_or_default();
+        let logprobs = || logprobs::of_text(&self.logprobs, echo.chars().count());
+        CompletionChoice {
+            text: &self.text,
+            index: choice.index,
+            logprobs: choice.wants_logprobs.then(logprobs),
+            finish_reason: Some(self.finish),
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! What every layer shares: errors and how they are rendered, exit codes, waits, randomness, and
+//! what is printed. The lowest layer: nothing here imports another folder.
+
+pub mod backoff;
+pub mod causes;
+pub mod error;
+pub mod executable;
+pub mod exit;
+pub mod key_file;
+pub mod print;
+pub mod progress;
+pub mod random;
+pub mod response;

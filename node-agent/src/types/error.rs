@@ -1,0 +1,274 @@
+//! Everything that can go wrong with a request at a node, and the answer to each.
+
+use inference_core::types::request::Failure;
+use inference_protocol::openai::{INVALID_REQUEST, ParseError};
+use inference_protocol::resume;
+
+/// Why a request was refused or failed. Rendered in [`crate::types::response`] only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// No such path.
+    UnknownPath,
+    /// The path exists, with other methods: these.
+    Method(&'static str),
+    /// The key is missing or wrong.
+    Unauthenticated,
+    /// The body is larger than this many bytes.
+    TooLarge(usize),
+    /// The body did not arrive in time, or its connection broke.
+    SlowBody,
+    /// The body cannot be read.
+    Malformed(ParseError),
+    /// A value is out of range or cannot be honoured.
+    Invalid {
+        /// The parameter.
+        param: &'static str,
+        /// What is wrong, and what would be right.
+        message: String,
+    },
+    /// This node serves another model.
+    UnknownModel {
+        /// What was asked for.
+        asked: String,
+        /// What is served.
+        served: String,
+    },
+    /// The engine refused the request or failed on it.
+    Engine(Failure),
+    /// The engine takes nothing at the moment.
+    NotTaken(NotTaken),
+    /// The engine died while it worked on the request.
+    EngineLost,
+    /// A bug of ours: a panic.
+    Internal,
+}
+
+impl Error {
+    /// HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::UnknownPath | Self::UnknownModel { .. } => 404,
+            Self::Method(_) => 405,
+            Self::Unauthenticated => 401,
+            Self::TooLarge(_) => 413,
+            Self::SlowBody => 408,
+            Self::Malformed(_) | Self::Invalid { .. } => 400,
+            Self::Engine(failure) => match failure {
+                Failure::ContextExceeded { .. }
+                | Failure::EmptyPrompt
+                | Failure::Untokenizable
+                | Failure::UnknownToken(_)
+                | Failure::NoChatTemplate
+                | Failure::NoInfill
+                | Failure::Schema(_)
+                | Failure::Grammar(_)
+                | Failure::Tools(_)
+                | Failure::NotGenerative
+                | Failure::NoEmbeddings
+                | Failure::NoRanking
+                | Failure::InputTooLong { .. }
+                | Failure::Template(_) => 400,
+                Failure::TooLarge => 413,
+                Failure::QueueFull => 429,
+                Failure::Decode(_) => 500,
+                Failure::ResumeMismatch => 503,
+            },
+            Self::NotTaken(_) | Self::EngineLost => 503,
+            Self::Internal => 500,
+        }
+    }
+
+    /// A closed set: OpenAI's `code`, and the label of a metric.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownPath => "unknown_url",
+            Self::Method(_) => "method_not_allowed",
+            Self::Unauthenticated => "invalid_api_key",
+            Self::TooLarge(_) => "request_too_large",
+            Self::SlowBody => "request_timeout",
+            Self::Malformed(_) => "invalid_json",
+            Self::Invalid { .. } => "invalid_value",
+            Self::UnknownModel { .. } => "model_not_found",
+            Self::Engine(failure) => match failure {
+                Failure::ContextExceeded { .. } => "context_length_exceeded",
+                Failure::EmptyPrompt => "empty_prompt",
+                Failure::Untokenizable => "untokenizable",
+                Failure::UnknownToken(_) => "unknown_token",
+                Failure::NoChatTemplate => "no_chat_template",
+                Failure::NoInfill => "no_infill",
+                Failure::Schema(_) => "invalid_json_schema",
+                Failure::Grammar(_) => "invalid_grammar",
+                Failure::Tools(_) => "invalid_tools",
+                Failure::NotGenerative => "not_generative",
+                Failure::NoEmbeddings => "no_embeddings",
+                Failure::NoRanking => "no_ranking",
+                Failure::InputTooLong { .. } => "input_too_long",
+                Failure::Template(_) => "chat_template_error",
+                Failure::TooLarge => "request_too_large",
+                Failure::QueueFull => "queue_full",
+                Failure::Decode(_) => "engine_error",
+                Failure::ResumeMismatch => resume::MISMATCH,
+            },
+            Self::NotTaken(NotTaken::Loading) => "model_loading",
+            Self::NotTaken(NotTaken::Restarting) => "engine_restarting",
+            Self::NotTaken(NotTaken::Draining) => "node_draining",
+            Self::NotTaken(NotTaken::OtherWeights) => "model_changed",
+            Self::EngineLost => resume::ENGINE_LOST,
+            Self::Internal => "internal_error",
+        }
+    }
+
+    /// OpenAI's `type`.
+    pub fn kind(&self) -> &'static str {
+        match self.status() {
+            401 => "authentication_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => INVALID_REQUEST,
+        }
+    }
+
+    /// The parameter at fault.
+    pub fn param(&self) -> Option<String> {
+        match self {
+            Self::Malformed(e) => e.param.clone(),
+            Self::Invalid { param, .. } => Some((*param).into()),
+            Self::UnknownModel { .. } => Some("model".into()),
+            Self::Engine(Failure::ContextExceeded { chat: true, .. }) => Some("messages".into()),
+            Self::Engine(
+                Failure::ContextExceeded { .. } | Failure::EmptyPrompt | Failure::UnknownToken(_),
+            ) => Some("prompt".into()),
+            Self::Engine(Failure::NoInfill) => Some("suffix".into()),
+            Self::Engine(Failure::Schema(_)) => Some("response_format".into()),
+            Self::Engine(Failure::Grammar(_)) => Some("grammar".into()),
+            Self::Engine(Failure::Tools(_)) => Some("tools".into()),
+            Self::Engine(Failure::InputTooLong { .. }) => Some("input".into()),
+            Self::Engine(Failure::NotGenerative | Failure::NoEmbeddings | Failure::NoRanking) => {
+                Some("model".into())
+            }
+            Self::Engine(Failure::Template(_)) => Some("messages".into()),
+            _ => None,
+        }
+    }
+
+    /// After how many seconds another try makes sense.
+    pub fn retry_after_seconds(&self) -> Option<u32> {
+        match self {
+            Self::Engine(Failure::QueueFull) | Self::EngineLost => Some(1),
+            Self::NotTaken(NotTaken::Restarting | NotTaken::Loading | NotTaken::OtherWeights) => {
+                Some(1)
+            }
+            Self::NotTaken(NotTaken::Draining) => Some(5),
+            _ => None,
+        }
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotTaken {
+    /// The model is not loaded yet.
+    Loading,
+    /// The engine is being started again.
+    Restarting,
+    /// The agent is about to end.
+    Draining,
+    /// The engine has other weights by now than those that were meant.
+    OtherWeights,
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UnknownPath => write!(f, "there is nothing at this path"),
+            Self::Method(allowed) => write!(f, "this path takes {allowed} only"),
+            Self::Unauthenticated => {
+                write!(f, "the API key is missing or wrong; send 'Authorization: Bearer <key>'")
+            }
+            Self::TooLarge(max) => write!(f, "the request body is larger than {max} bytes"),
+            Self::SlowBody => write!(f, "the request body did not arrive in time"),
+            Self::Malformed(e) => write!(f, "{}", e.message),
+            Self::Invalid { message, .. } => write!(f, "{message}"),
+            Self::UnknownModel { asked, served } => {
+                write!(f, "the model '{asked}' does not exist here; this node serves '{served}'")
+            }
+            Self::Engine(failure) => write!(f, "{failure}"),
+            Self::NotTaken(NotTaken::Loading) => write!(f, "the model is still being loaded"),
+            Self::NotTaken(NotTaken::Restarting) => {
+                write!(f, "the engine is being started again after a failure")
+            }
+            Self::NotTaken(NotTaken::Draining) => write!(f, "this node is about to stop"),
+            Self::NotTaken(NotTaken::OtherWeights) => {
+                write!(f, "this node serves another model file by now; ask again")
+            }
+            Self::EngineLost => write!(f, "the engine died while it worked on this request"),
+            Self::Internal => write!(f, "the agent failed on this request; its log tells more"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<ParseError> for Error {
+    fn from(e: ParseError) -> Self {
+        Self::Malformed(e)
+    }
+}
+
+impl From<NotTaken> for Error {
+    fn from(e: NotTaken) -> Self {
+        Self::NotTaken(e)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(e: Failure) -> Self {
+        Self::Engine(e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_its_status_code_type_and_retry() {
+        let context = Failure::ContextExceeded { prompt_tokens: 9, context_tokens: 8, chat: false };
+        let invalid = Error::Invalid { param: "n", message: "m".into() };
+        let unknown = Error::UnknownModel { asked: "a".into(), served: "b".into() };
+        let table: [(Error, u16, &str, &str, Option<u32>); 21] = [
+            (Error::UnknownPath, 404, "unknown_url", "invalid_request_error", None),
+            (Error::Method("GET"), 405, "method_not_allowed", "invalid_request_error", None),
+            (Error::Unauthenticated, 401, "invalid_api_key", "authentication_error", None),
+            (Error::TooLarge(1), 413, "request_too_large", "invalid_request_error", None),
+            (Error::SlowBody, 408, "request_timeout", "invalid_request_error", None),
+            (invalid, 400, "invalid_value", "invalid_request_error", None),
+            (unknown, 404, "model_not_found", "invalid_request_error", None),
+            (context.into(), 400, "context_length_exceeded", "invalid_request_error", None),
+            (Failure::EmptyPrompt.into(), 400, "empty_prompt", "invalid_request_error", None),
+            (Failure::Untokenizable.into(), 400, "untokenizable", "invalid_request_error", None),
+            (Failure::UnknownToken(1).into(), 400, "unknown_token", "invalid_request_error", None),
+            (
+                Failure::NoChatTemplate.into(),
+                400,
+                "no_chat_template",
+                "invalid_request_error",
+                None,
+            ),
+            (Failure::QueueFull.into(), 429, "queue_full", "rate_limit_error", Some(1)),
+            (Failure::Decode("x".into()).into(), 500, "engine_error", "server_error", None),
+            (NotTaken::Loading.into(), 503, "model_loading", "server_error", Some(1)),
+            (NotTaken::Restarting.into(), 503, "engine_restarting", "server_error", Some(1)),
+            (NotTaken::Draining.into(), 503, "node_draining", "server_error", Some(5)),
+            (NotTaken::OtherWeights.into(), 503, "model_changed", "server_error", Some(1)),
+            (Error::EngineLost, 503, "engine_lost", "server_error", Some(1)),
+            (Failure::ResumeMismatch.into(), 503, "resume_mismatch", "server_error", None),
+            (Error::Internal, 500, "internal_error", "server_error", None),
+        ];
+        for (error, status, code, kind, retry) in table {
+            assert_eq!(error.status(), status, "{error}");
+            assert_eq!((error.code(), error.kind()), (code, kind));
+            assert_eq!(error.retry_after_seconds(), retry, "{error}");
+        }
+    }
+}
