@@ -132,6 +132,22 @@ fn the_workspace_lists_every_dependency_with_its_reason() {
     }
 }
 
+/// The text between the quotes of `key = "..."`.
+fn quoted(text: &str, key: &str) -> String {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = \""));
+    line.unwrap_or_else(|| panic!("there is no {key}")).trim_end_matches('"').to_string()
+}
+
+#[test]
+fn rustup_installs_the_compiler_of_the_workspace() {
+    let (wanted, least) = (
+        quoted(&read("rust-toolchain.toml"), "channel"),
+        quoted(&read("Cargo.toml"), "rust-version"),
+    );
+    // All three parts: for rustup 1.95 and 1.95.0 are two toolchains.
+    assert!(wanted.starts_with(&format!("{least}.")), "{wanted} is no release of {least}");
+}
+
 #[test]
 fn pure_modules_read_no_clock_no_file_and_no_socket() {
     let mut pure = 0;
