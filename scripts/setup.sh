@@ -21,6 +21,11 @@ command -v cargo >/dev/null || {
     echo "cargo is missing: install Rust with https://rustup.rs" >&2
     exit 1
 }
+# rustup installs the compiler that rust-toolchain.toml names, unless it was told not to.
+cargo --version >/dev/null || {
+    echo "the compiler of rust-toolchain.toml is missing: run 'rustup toolchain install'" >&2
+    exit 1
+}
 
 # How to become root, if at all.
 may_install=true

@@ -132,6 +132,37 @@ fn the_workspace_lists_every_dependency_with_its_reason() {
     }
 }
 
+/// The text between the quotes of `key = "..."`.
+fn quoted(text: &str, key: &str) -> String {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = \""));
+    line.unwrap_or_else(|| panic!("there is no {key}")).trim_end_matches('"').to_string()
+}
+
+#[test]
+fn rustup_installs_the_compiler_of_the_workspace() {
+    let (wanted, least) = (
+        quoted(&read("rust-toolchain.toml"), "channel"),
+        quoted(&read("Cargo.toml"), "rust-version"),
+    );
+    // All three parts: for rustup 1.95 and 1.95.0 are two toolchains.
+    assert!(wanted.starts_with(&format!("{least}.")), "{wanted} is no release of {least}");
+}
+
+#[test]
+fn ci_runs_the_tests_with_few_rights_and_pinned_actions() {
+    let workflow = read(".github/workflows/ci.yml");
+    for line in ["        run: .ci/run", "permissions:", "  contents: read"] {
+        assert!(workflow.lines().any(|l| l == line), "no line '{line}'");
+    }
+    assert!(!workflow.contains("write"), "a job that only tests writes nothing");
+    let actions = workflow.split("uses: ").skip(1);
+    for action in actions.map(|rest| rest.lines().next().unwrap()) {
+        let commit = action.split_once('@').unwrap().1.split(' ').next().unwrap();
+        let is_pinned = commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit());
+        assert!(is_pinned, "{action} is not pinned to a commit");
+    }
+}
+
 #[test]
 fn pure_modules_read_no_clock_no_file_and_no_socket() {
     let mut pure = 0;
@@ -238,18 +269,99 @@ fn the_reference_of_the_api_names_every_field_that_is_read() {
     }
 }
 
+/// Documents beside those directly in docs/, which the `docs` test looks at.
+fn documents() -> Vec<String> {
+    let mut documents = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        ".github/pull_request_template.md",
+        "inference-core/cmake/README.md",
+        "inference-core/demo-model/README.md",
+    ]
+    .map(String::from)
+    .to_vec();
+    documents.extend(records());
+    documents
+}
+
+/// The decision records and their index.
+fn records() -> Vec<String> {
+    let entries = std::fs::read_dir(root().join("docs/decisions")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().display().to_string());
+    names.map(|name| format!("docs/decisions/{name}")).collect()
+}
+
+/// The name by which a heading is linked.
+fn anchor(line: &str) -> Option<String> {
+    let title = line.strip_prefix('#')?.trim_start_matches('#').trim().to_lowercase();
+    let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    Some(kept.map(|c| if c == ' ' { '-' } else { c }).collect())
+}
+
 #[test]
 fn links_between_documents_lead_somewhere() {
-    for document in
-        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "inference-core/demo-model/README.md"]
-    {
-        let folder = root().join(document).parent().unwrap().to_path_buf();
-        for part in read(document).split("](").skip(1) {
-            let target = part.split([')', '#']).next().unwrap();
-            let found = target.is_empty() || target.contains("://") || folder.join(target).exists();
-            assert!(found, "{document} links to {target}");
+    for document in documents() {
+        let folder = root().join(&document).parent().unwrap().to_path_buf();
+        for link in read(&document).split("](").skip(1) {
+            let link = link.split(')').next().unwrap();
+            let (target, heading) = link.split_once('#').unwrap_or((link, ""));
+            if target.contains("://") {
+                continue;
+            }
+            let file = if target.is_empty() { root().join(&document) } else { folder.join(target) };
+            assert!(file.exists(), "{document} links to {target}");
+            let is_there = heading.is_empty()
+                || read(&file).lines().any(|l| anchor(l) == Some(heading.into()));
+            assert!(is_there, "{document} links to {target}#{heading}");
         }
     }
+}
+
+#[test]
+fn every_decision_record_is_in_the_index_and_says_what_else_was_considered() {
+    let index = read("docs/decisions/README.md");
+    let records = records();
+    assert!(records.len() > 9, "{records:?}");
+    for record in records.iter().filter(|record| !record.ends_with("README.md")) {
+        let name = record.rsplit('/').next().unwrap();
+        assert!(index.contains(&format!("]({name})")), "{record} is in no index");
+        let text = read(record);
+        for part in ["Context", "Decision", "Consequences", "Alternatives"] {
+            assert!(text.contains(&format!("**{part}.**")), "{record} has no {part}");
+        }
+    }
+}
+
+#[test]
+fn files_that_documents_name_exist() {
+    let mut documents = documents();
+    documents.extend(["docs/internals.md", "docs/testing.md"].map(String::from));
+    let folders = ["configs", "docs", "helm", "packaging", "scripts"];
+    let folders: Vec<&str> = folders.into_iter().chain(MEMBERS).collect();
+    let mut named = 0;
+    // Those of the demo model and the history name files that are made, or were there.
+    documents.retain(|name| !name.ends_with("demo-model/README.md") && name != "CHANGELOG.md");
+    for document in documents {
+        for name in read(&document).split('`').skip(1).step_by(2) {
+            let is_path = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+            let first = name.split_once('/').map_or("", |(first, _)| first);
+            if is_path && folders.contains(&first) {
+                assert!(root().join(name).exists(), "{document} names {name}");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 100, "only {named} files were found");
+}
+
+#[test]
+fn the_map_is_short() {
+    let words = read("ARCHITECTURE.md");
+    let words = words.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric));
+    assert!(words.count() <= 1500, "move what is not a map to docs/internals.md");
 }
 
 /// llama.cpp's sources, where cargo keeps them.
