@@ -64,8 +64,8 @@ impl Dispatcher {
         Self(Arc::new(Shared { core, epoch: Instant::now(), snapshot }))
     }
 
-    /// Acquires a slot until a deadline on [`Dispatcher::now`]'s clock. Dropping the future gives up
-    /// the place in the queue.
+    /// Acquires a slot until a deadline on the clock of [`Dispatcher::now`]. Dropping the future
+    /// gives up the place in the queue.
     pub async fn acquire(
         &self,
         request: SlotRequest<'_>,

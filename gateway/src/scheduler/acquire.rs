@@ -1,5 +1,5 @@
-//! PURE. How a request gets a slot: at once if one is free, else after waiting in the queue, else on
-//! an external endpoint if it may go there.
+//! PURE. How a request gets a slot: at once if one is free, else after waiting in the queue, else
+//! on an external endpoint if it may go there.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Storms in simulated time: the gateway's production scheduler and attempts, and real engine
-//! schedulers on the fake model, with nodes that crash, freeze, drain, lie, turn requests away, and
-//! lose their link, external endpoints that refuse and break off, operators who cordon nodes and
-//! configure the gateway anew, clients that leave, requests that kill engines, and clocks that jump.
-//! Invariants are checked all the time. Everything is a function of the seed.
+//! schedulers on the fake model. Nodes crash, freeze, drain, lie, turn requests away, and lose
+//! their link; external endpoints refuse and break off; operators cordon nodes and configure the
+//! gateway anew; clients leave; requests kill engines; clocks jump. Invariants are checked all the
+//! time. Everything is a function of the seed.
 
 mod bugs;
 mod fairness;
