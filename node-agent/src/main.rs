@@ -156,6 +156,6 @@ fn start_log() {
     if std::io::stderr().is_terminal() {
         log.init();
     } else {
-        log.json().flatten_event(true).init();
+        log.json().flatten_event(true).with_current_span(false).init();
     }
 }

@@ -7,6 +7,7 @@ pub mod join;
 pub mod listener;
 pub mod metrics;
 pub mod node;
+mod request_id;
 pub mod status;
 pub mod stream;
 pub mod vitals;

@@ -15,6 +15,7 @@ use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use inference_protocol::resume::Resume;
 use tokio::time::{Sleep, sleep};
+use tracing::{Instrument, Span};
 
 use super::account::Record;
 use super::admit::Admitted;
@@ -51,7 +52,15 @@ pub struct Drive {
     ready: VecDeque<Result<Next, Error>>,
     /// What the request was charged, to be corrected by what it used.
     turn: Option<Turn>,
+    /// What lines carry that are logged for the request, and for its present attempt.
+    spans: Spans,
     record: Record,
+}
+
+/// The span of a request, and the span of its present attempt, which names the endpoint.
+struct Spans {
+    request: Span,
+    attempt: Span,
 }
 
 /// What the client gets next.
@@ -112,6 +121,7 @@ impl Drive {
             hedge: None,
             ready: VecDeque::new(),
             turn: None,
+            spans: Spans { request: Span::current(), attempt: Span::current() },
             record,
         }
     }
@@ -143,7 +153,8 @@ impl Drive {
 
     /// What the client gets next. The record learns how the request ends.
     pub async fn next(&mut self) -> Result<Next, Error> {
-        let advanced = AssertUnwindSafe(self.advance()).catch_unwind().await;
+        let span = self.spans.attempt.clone();
+        let advanced = AssertUnwindSafe(self.advance()).catch_unwind().instrument(span).await;
         let next = advanced.unwrap_or_else(|_| Err(Error::internal("a request panicked")));
         match &next {
             Ok(Next::Events(events)) => self.record.add_bytes(events.len()),
@@ -318,10 +329,11 @@ impl Drive {
     }
 
     fn send(&mut self, attempt: AttemptId, purpose: Purpose, hedge_after: Option<Duration>) {
-        let Self { exchanges, settings, admitted, attempts, record, turn, .. } = self;
+        let Self { exchanges, settings, admitted, attempts, record, turn, spans, .. } = self;
         let Some(exchange) = exchanges.iter_mut().find(|known| known.id == attempt) else { return };
         if purpose != Purpose::Hedge {
             record.routed(&exchange.lease);
+            spans.attempt = attempt_span(&spans.request, admitted, &exchange.lease);
         }
         *turn = exchange.lease.begins().or(turn.take());
         exchange.send(admitted, settings, attempts.resume());
@@ -371,6 +383,8 @@ impl Drive {
 
 impl Drop for Drive {
     fn drop(&mut self) {
+        let span = self.spans.attempt.clone();
+        let _entered = span.enter();
         self.measure();
         self.attempts.client_left();
         self.perform();
@@ -378,6 +392,11 @@ impl Drop for Drive {
             turn.settle(work);
         }
     }
+}
+
+fn attempt_span(request: &Span, admitted: &Admitted, lease: &Lease) -> Span {
+    let (tenant, model, node) = (&*admitted.tenant, lease.model().id.as_str(), lease.node());
+    tracing::error_span!(parent: request, "attempt", tenant, model, node)
 }
 
 /// What a node is told of a response that begins.

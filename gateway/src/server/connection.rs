@@ -12,6 +12,7 @@ use hyper::{Request, Response, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tracing::Instrument;
 
 use crate::config::tls::{Acceptor, Authority};
 use crate::context::Gateway;
@@ -52,11 +53,15 @@ impl Connection {
     pub async fn serve(self: Arc<Self>, stream: TcpStream, tls: Option<Acceptor>) {
         let stream = Socket::new(stream);
         let watched = stream.clone();
-        tokio::select! {
-            biased;
-            () = self.clone().converse(stream, tls) => {}
-            () = watched.hung_up() => self.ended(None),
-        }
+        let span = tracing::error_span!("connection", peer = %self.peer);
+        let serving = async {
+            tokio::select! {
+                biased;
+                () = self.clone().converse(stream, tls) => {}
+                () = watched.hung_up() => self.ended(None),
+            }
+        };
+        serving.instrument(span).await;
     }
 
     /// Boxed, so that a connection takes the memory of what it does, and not of all that it might.
@@ -92,7 +97,9 @@ impl Connection {
             // hyper keeps room for this in every connection, idle or not.
             let answer = Box::pin(connection.answer(request));
             async move {
-                let response = guarded(&id, answer).await;
+                // Every line that is logged for the request carries its id.
+                let span = tracing::error_span!("request", request_id = id.as_str());
+                let response = guarded(&id, answer).instrument(span).await;
                 Ok::<_, Infallible>(response.map(|body| Tracked::new(body, in_flight)))
             }
         });

@@ -27,10 +27,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use crate::engine::client::LinkId;
-use crate::serve::api;
 use crate::serve::node::{Link, Node};
+use crate::serve::{api, request_id};
 use crate::types::error::Error;
 use crate::types::response;
 
@@ -187,12 +188,18 @@ pub fn service(
     service_fn(move |request| {
         let node = node.clone();
         async move {
+            let id = request_id::of(request.headers());
+            // Every line that is logged for the request carries the id that its gateway gave it.
+            let span = tracing::error_span!("request", request_id = id);
             // A handler that panics fails its own request, and nothing else of its connection.
-            let answered = AssertUnwindSafe(api::serve(node, link, request)).catch_unwind().await;
-            Ok(answered.unwrap_or_else(|_| {
-                tracing::error!("a handler panicked");
+            let answering = AssertUnwindSafe(api::serve(node, link, request)).catch_unwind();
+            let answered = answering.instrument(span.clone()).await;
+            let mut response = answered.unwrap_or_else(|_| {
+                span.in_scope(|| tracing::error!("a handler panicked"));
                 response::error(&Error::Internal)
-            }))
+            });
+            request_id::mark(response.headers_mut(), &id);
+            Ok(response)
         }
     })
 }

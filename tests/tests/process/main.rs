@@ -14,6 +14,7 @@ mod guards;
 mod hostile;
 mod kernels;
 mod kills;
+mod logs;
 mod machine;
 mod memory;
 mod model;

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use inference_protocol::openai::Usage;
 use prometheus::Histogram;
+use tracing::Span;
 
 use super::Metrics;
 use crate::types::error::Error;
@@ -20,6 +21,8 @@ pub struct Record {
     /// When its first and its last text so far came.
     texts: Option<(Instant, Instant)>,
     used: Option<Usage>,
+    /// The span of its request.
+    span: Span,
 }
 
 impl Record {
@@ -33,6 +36,7 @@ impl Record {
             started: None,
             texts: None,
             used: None,
+            span: Span::current(),
         }
     }
 
@@ -89,6 +93,23 @@ impl Record {
     }
 }
 
+impl Record {
+    /// One line in the access log. Prompts and responses are never part of it.
+    fn log(&self, now: Instant) {
+        let since = |time: Instant| time.saturating_duration_since(self.begun).as_millis() as u64;
+        tracing::info!(
+            target: "access",
+            api = self.api,
+            outcome = self.outcome,
+            duration_ms = since(now),
+            queued_ms = self.started.map(since),
+            first_token_ms = self.texts.map(|(first, _)| since(first)),
+            prompt_tokens = self.used.as_ref().map(|used| used.prompt_tokens),
+            completion_tokens = self.used.as_ref().map(|used| used.completion_tokens),
+        );
+    }
+}
+
 fn observe(histogram: &Histogram, from: Instant, to: Instant) {
     histogram.observe(to.saturating_duration_since(from).as_secs_f64());
 }
@@ -107,5 +128,6 @@ impl Drop for Record {
             families.prompt_tokens.observe(f64::from(used.prompt_tokens));
             families.completion_tokens.observe(f64::from(used.completion_tokens));
         }
+        self.span.in_scope(|| self.log(now));
     }
 }

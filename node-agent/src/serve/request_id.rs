@@ -1,0 +1,40 @@
+//! Request ids: `x-request-id`, which the gateway or the client sends, and which the agent returns.
+
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use inference_protocol::ids::{self, is_plain_id};
+
+use crate::types::random::random;
+
+/// The header, in and out.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The id of a request: the one it was sent with, if that is plain, or a new one.
+pub fn of(headers: &HeaderMap) -> String {
+    let sent = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    let adopted = sent.filter(|id| is_plain_id(id)).map(String::from);
+    adopted.unwrap_or_else(|| ids::request_id(random()))
+}
+
+/// Puts a request's id on its response.
+pub fn mark(headers: &mut HeaderMap, id: &str) {
+    if let Ok(value) = HeaderValue::from_str(id) {
+        headers.insert(REQUEST_ID, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_id_is_adopted_and_any_other_one_is_replaced() {
+        let of = |id: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_str(id).unwrap());
+            super::of(&headers)
+        };
+        assert_eq!(of("mine-1"), "mine-1");
+        assert_ne!(of("not plain"), "not plain");
+        assert_ne!(super::of(&HeaderMap::new()), super::of(&HeaderMap::new()));
+    }
+}
