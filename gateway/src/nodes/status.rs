@@ -5,12 +5,10 @@
 use std::collections::BTreeSet;
 
 use inference_protocol::fleet::{ModelStatus, NodeStatus, VERSION, Vitals};
-use inference_protocol::ids::is_plain_id;
+use inference_protocol::ids::{MODEL_NAME_BYTES_MAX, is_plain_id};
 
 /// Models of a node.
 const MODELS_MAX: usize = 64;
-/// Bytes of a model's name, and of its digest.
-const NAME_BYTES_MAX: usize = 128;
 /// Slots of a node: many times what any machine decodes side by side.
 const SLOTS_MAX: u32 = 4096;
 /// Tokens of a context: sixteen times the longest of today.
@@ -48,9 +46,12 @@ pub fn check(mut status: NodeStatus) -> Result<NodeStatus, String> {
 
 fn check_models(models: &[ModelStatus]) -> Result<(), String> {
     let is_name = |text: &str| {
-        !text.is_empty() && text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control)
+        !text.is_empty()
+            && text.len() <= MODEL_NAME_BYTES_MAX
+            && !text.chars().any(char::is_control)
     };
-    if models.len() > MODELS_MAX || models.iter().any(|model| model.id.len() > NAME_BYTES_MAX) {
+    if models.len() > MODELS_MAX || models.iter().any(|model| model.id.len() > MODEL_NAME_BYTES_MAX)
+    {
         return Err("it lists too many models, or too long names".into());
     }
     if let Some(model) = models.iter().find(|model| !is_name(&model.id) || !is_name(&model.digest))

@@ -8,6 +8,7 @@ use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName};
+use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::openai::{self, Invalid, Lengths, ParseError, Routed};
 use tokio::time::{Instant, timeout};
 
@@ -87,9 +88,6 @@ pub const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
 const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// Longest name of a model that can be right.
-const MODEL_BYTES_MAX: usize = 128;
-
 /// Reads a request. What is left of its body where it fails is for [`discard`].
 pub async fn admit(
     authenticated: &mut Authenticated,
@@ -149,8 +147,8 @@ pub async fn admit(
 
 /// The model that is meant by a name, if it may be asked for; `None`: the one of that name.
 fn model(caller: &Caller, name: &str) -> Result<Option<String>, Error> {
-    if name.len() > MODEL_BYTES_MAX {
-        return Err(Error::UnknownModel(name.chars().take(MODEL_BYTES_MAX).collect()));
+    if name.len() > MODEL_NAME_BYTES_MAX {
+        return Err(Error::UnknownModel(name.chars().take(MODEL_NAME_BYTES_MAX).collect()));
     }
     match caller.allows(name) {
         true => Ok(Some(caller.model(name)).filter(|model| *model != name).map(String::from)),

@@ -7,13 +7,14 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use inference_protocol::resume::Resume;
+use inference_protocol::time::unix_seconds;
 use tokio::time::{Sleep, sleep};
 use tracing::{Instrument, Span};
 
@@ -405,13 +406,8 @@ fn first(admitted: &Admitted) -> Resume {
         model: admitted.is_alias.then(|| admitted.model.clone()),
         tokens_max: admitted.tokens_max,
         service_tier: admitted.tells_tier.then(|| admitted.class.service_tier().into()),
-        ..Resume::new(random(), unix_seconds())
+        ..Resume::new(random(), unix_seconds(SystemTime::now()))
     }
-}
-
-fn unix_seconds() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |d| d.as_secs())
 }
 
 /// The next event of an exchange; without one, never.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use inference_protocol::fleet::JOIN_PATH;
+use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::openai::{Model, ModelList, to_json};
 
 use crate::access::keys::Caller;
@@ -80,6 +81,7 @@ fn listed(caller: &Caller, served: BTreeMap<String, u64>) -> BTreeMap<String, u6
 
 fn find_model(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Response<Body>, Error> {
     let created = models(gateway, caller).get(id).copied();
-    let created = created.ok_or_else(|| Error::UnknownModel(id.chars().take(128).collect()))?;
+    let created = created
+        .ok_or_else(|| Error::UnknownModel(id.chars().take(MODEL_NAME_BYTES_MAX).collect()))?;
     Ok(response::json(to_json(&Model::new(id.to_string(), created))))
 }

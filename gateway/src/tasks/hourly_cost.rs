@@ -1,9 +1,10 @@
 //! Counts what is paid by the hour, used or not: nodes, and external endpoints that are rented. And
 //! tells the ledger what day it is.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Datelike};
+use inference_protocol::time::unix_seconds;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::access::spend::Date;
@@ -17,7 +18,7 @@ const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// The day now (UTC), counted from 1970, and the month, counted from year 0.
 pub fn today() -> Date {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = unix_seconds(SystemTime::now());
     let date = i64::try_from(now).ok().and_then(|now| DateTime::from_timestamp(now, 0));
     let month = date
         .map_or(0, |date| u64::from(date.year().unsigned_abs()) * 12 + u64::from(date.month0()));

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 /// Longest id that we accept from outside (a node's name, a client's request id), in bytes.
 pub const ID_BYTES_MAX: usize = 64;
+/// Longest name of a model, in bytes.
+pub const MODEL_NAME_BYTES_MAX: usize = 128;
 
 /// A request id: `req_` and 32 hex digits.
 pub fn request_id(random: u128) -> String {

@@ -6,9 +6,11 @@
 //! * [`resume`]: answers that go on at another node.
 //! * [`sse`]: server-sent events, incremental in both directions.
 //! * [`ids`]: request, node and epoch ids.
+//! * [`time`]: seconds since 1970.
 
 pub mod fleet;
 pub mod ids;
 pub mod openai;
 pub mod resume;
 pub mod sse;
+pub mod time;

@@ -7,6 +7,7 @@ use super::stop::{STOPPED, stoppable};
 use super::threads::ThreadPool;
 use super::weights::Weights;
 use super::{LoadError, log};
+use crate::model_file::memory_plan::{KEPT_SEQUENCES, SEQUENCES_MAX};
 use crate::types::model::TrackId;
 use crate::types::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
 use crate::types::request::Token;
@@ -18,10 +19,6 @@ pub const BATCH_ROWS: u32 = 512;
 const BATCH_ROWS_RANGE: std::ops::RangeInclusive<u32> = 128..=2048;
 /// How long threads look for work before they sleep, in percent; ggml's own default.
 pub const POLL: u32 = 50;
-/// llama.cpp's own bound for sequences.
-const TRACKS_MAX: u32 = 256;
-/// Finished sequences that may be kept for prompts that begin like them.
-const KEPT_TRACKS: u32 = 32;
 
 /// How keys and values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,13 +189,13 @@ impl LlamaModel {
         if weights.is_encoder() {
             return Err(LoadError::NotGenerative);
         }
-        let slots = options.slots.clamp(1, TRACKS_MAX);
+        let slots = options.slots.clamp(1, SEQUENCES_MAX);
         let cells = options.cells.max(options.context_tokens);
         // Where nothing can be shared nothing is kept: each sequence would have a state, or cells
         // for a window.
         let shares_prefixes = options.prefix_cache && weights.shares_prefixes();
-        let kept = if shares_prefixes { KEPT_TRACKS } else { 0 };
-        let tracks = (slots + kept).min(TRACKS_MAX);
+        let kept = if shares_prefixes { KEPT_SEQUENCES } else { 0 };
+        let tracks = (slots + kept).min(SEQUENCES_MAX);
         let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);
         let pool = ThreadPool::new(threads, options.poll)?;
         let (least, most) = BATCH_ROWS_RANGE.into_inner();

@@ -22,9 +22,9 @@ pub const SLOTS_DEFAULT: u64 = 4;
 /// Most slots; the command line has the same bound.
 pub const SLOTS_MAX: u64 = 64;
 /// Finished sequences that the engine keeps for prompts that begin like them.
-const KEPT_TRACKS: u64 = 32;
-/// llama.cpp's own bound for sequences.
-const TRACKS_MAX: u64 = 256;
+pub const KEPT_SEQUENCES: u32 = 32;
+/// Most sequences of a context: llama.cpp's own bound.
+pub const SEQUENCES_MAX: u32 = 256;
 /// Inputs of a batch of a model that makes vectors.
 pub const EMBED_TRACKS: u32 = 64;
 /// Rows of a batch of such a model, unless one input needs more.
@@ -278,7 +278,7 @@ impl<'a> Case<'a> {
     fn sizes(&self, slots: u64, context: u64) -> Result<Sizes, PlanError> {
         let embeds = self.embeds();
         let shares = self.wanted.prefix_cache && self.layout.shares_prefixes();
-        let kept = if shares { KEPT_TRACKS } else { 0 };
+        let kept = if shares { u64::from(KEPT_SEQUENCES) } else { 0 };
         let text = context.max(u64::from(EMBED_BATCH_ROWS));
         let batch_rows = match self.vectors() {
             Some(Vectors::Whole) => text,
@@ -287,7 +287,7 @@ impl<'a> Case<'a> {
         };
         let tracks = match embeds {
             true => u64::from(EMBED_TRACKS),
-            false => slots.saturating_add(kept).min(TRACKS_MAX),
+            false => slots.saturating_add(kept).min(SEQUENCES_MAX.into()),
         };
         Ok(Sizes {
             cells: if embeds { text } else { self.cells(slots, context) },

@@ -3,8 +3,9 @@
 pub mod options;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use inference_protocol::time::unix_seconds;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -94,12 +95,11 @@ fn new_node(options: &ServeOptions) -> Result<Arc<Node>, String> {
     if options.key.is_none() && !loopback {
         tracing::warn!("the port is open to the network without a key: see --key-file");
     }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     Ok(Arc::new(Node {
         name: options.name.clone(),
         epoch: crate::types::random::random() as u64,
         model: options.model_name.clone(),
-        created: now.map_or(0, |d| d.as_secs()),
+        created: unix_seconds(SystemTime::now()),
         key: options.key,
         engine: EngineClient::default(),
         metrics: Metrics::new().map_err(|e| e.to_string())?,

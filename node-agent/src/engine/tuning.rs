@@ -8,13 +8,14 @@ pub mod store;
 pub mod trials;
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use inference_core::hardware::Kernel;
 use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
 use inference_core::llama::FlashAttention;
 use inference_core::tools::tune::{BUDGET, Candidate, Space, TRIALS, search, slots_worth};
+use inference_protocol::time::unix_seconds;
 
 use crate::engine::flags::tuned::{Fixed, Tuned};
 use cache::{Entry, Kept, Key};
@@ -141,13 +142,12 @@ impl<'a> TuneJob<'a> {
         let curve = if self.fixed.slots.is_none() { children.curve(best) } else { Vec::new() };
         bar.end();
         let slots = self.slots(base, best, slots_worth(&curve));
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Entry {
             fixed: self.fixed.clone(),
             tuned: Tuned { candidate: best, slots },
             found,
             curve,
-            measured_at: since.map_or(0, |d| d.as_secs()),
+            measured_at: unix_seconds(SystemTime::now()),
         })
     }
 

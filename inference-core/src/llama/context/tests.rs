@@ -155,7 +155,7 @@ fn a_batch_that_is_stopped_in_the_middle_leaves_no_trace() {
 
 #[test]
 fn what_cannot_be_shared_is_not_kept() {
-    for (shape, tracks) in [("tiny", 4 + KEPT_TRACKS), ("tiny-window", 4), ("tiny-hybrid", 4)] {
+    for (shape, tracks) in [("tiny", 4 + KEPT_SEQUENCES), ("tiny-window", 4), ("tiny-hybrid", 4)] {
         assert_eq!(model(shape, 4, 128).shape().tracks, tracks, "{shape}");
     }
 }

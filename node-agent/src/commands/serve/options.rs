@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use inference_core::hardware::Kernel;
+use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::ids::is_plain_id;
 use sha2::{Digest, Sha256};
 
@@ -85,9 +86,10 @@ impl ServeArgs {
             Some(name) => name.clone(),
             None => file_stem(&self.model),
         };
-        if model_name.is_empty() || model_name.len() > 128 || model_name.contains(char::is_control)
-        {
-            return Err("--model-name must have 1 to 128 printable characters".into());
+        let is_right = (1..=MODEL_NAME_BYTES_MAX).contains(&model_name.len());
+        if !is_right || model_name.contains(char::is_control) {
+            let most = MODEL_NAME_BYTES_MAX;
+            return Err(format!("--model-name must have 1 to {most} printable characters"));
         }
         let name = self.node_name();
         Ok(ServeOptions {

@@ -1,12 +1,14 @@
 //! The common end of both generation endpoints: choices are submitted and answered.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use hyper::Response;
 use inference_core::types::constraint::Constraint;
 use inference_core::types::request::{GenerateRequest, Prompt, Sibling};
 use inference_protocol::ids;
 use inference_protocol::resume::{RESUME_HEADER, Resume};
+use inference_protocol::time::unix_seconds;
 
 use super::Caller;
 use super::sampling::{Checked, invalid};
@@ -57,8 +59,9 @@ impl Origin {
     /// By what a gateway told.
     pub fn new(told: Option<Resume>) -> Self {
         let is_resumable = told.is_some();
-        let resume =
-            told.unwrap_or_else(|| Resume::new(crate::types::random::random(), unix_seconds()));
+        let resume = told.unwrap_or_else(|| {
+            Resume::new(crate::types::random::random(), unix_seconds(SystemTime::now()))
+        });
         Self { resume, is_resumable }
     }
 
@@ -181,9 +184,4 @@ fn reading(node: &Node, wanted: &Wanted) -> Reading {
         },
         _ => Reading::Plain,
     }
-}
-
-fn unix_seconds() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |d| d.as_secs())
 }
