@@ -23,9 +23,13 @@ for name in ${target:-$(cd fuzz/corpus && ls)}; do
     learned=target/fuzz/corpus/$name
     mkdir -p "$learned" target/fuzz/found
     dictionary=fuzz/dictionaries/$name.dict
+    # What a hostile template takes while it renders is not limited: it costs its engine's process.
+    # Everything else about it is tried on, in a process that may run out of memory.
+    ooms=()
+    if [ "$name" = chat_template ]; then ooms=(-fork=1 -ignore_ooms=1); fi
     echo "Fuzzing $name for $seconds seconds" >&2
     # The folder that is named first is the one that it writes to.
-    nice -n 19 "$build/$host/release/$name" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
-        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="target/fuzz/found/$name-" \
+    nice -n 19 "$build/$host/release/$name" -max_total_time="$seconds" -max_len=4096 -timeout=60 \
+        -report_slow_units=300 "${ooms[@]}" -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="target/fuzz/found/$name-" \
         -dict="$dictionary" "$learned" "fuzz/corpus/$name" </dev/null
 done
