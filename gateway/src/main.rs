@@ -129,7 +129,7 @@ fn run(path: &Path) -> Result<(), Failed> {
         stop_on_signal(stop.clone()).map_err(|e| software(e.to_string()))?;
         let source = Source::new(path.to_path_buf()).map_err(|e| software(e.to_string()))?;
         if let Some(address) = settings.admin().address() {
-            tracing::info!("operators: listening on {admin}://{address}");
+            tracing::info!("admin listener: listening on {admin}://{address}");
         }
         if let Some(address) = settings.public().address() {
             tracing::info!("listening on {public}://{address}");
@@ -153,7 +153,7 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
             }
         };
         next().await;
-        tracing::info!("stopping");
+        tracing::info!("stopping: finishing requests in flight");
         systemd::stopping();
         stop.cancel();
         next().await;

@@ -124,7 +124,7 @@ fn nodes<B>(gateway: &Gateway, request: &Request<B>, below: &str) -> Result<Resp
     if !gateway.dispatcher.act(node, action) {
         return Err(Error::UnknownNode(node.chars().take(64).collect()));
     }
-    tracing::info!(node, action = action.name(), "by an operator");
+    tracing::info!(node, action = action.name(), "operator action on node");
     Ok(list(gateway))
 }
 

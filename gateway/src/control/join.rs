@@ -53,7 +53,7 @@ fn let_in(
     }
     let (name, epoch) = &identity;
     if gateway.dispatcher.is_name_taken(name, *epoch) {
-        tracing::warn!(node = name, "join refused: another node of this name is linked");
+        tracing::warn!(node = name, "join refused: another node with this name is linked");
         return Err(Error::NodeNameTaken(name.clone()));
     }
     let upgrade = hyper::upgrade::on(&mut request);
@@ -63,7 +63,7 @@ fn let_in(
         let node = identity.0;
         let upgraded = match timeout(UPGRADE_TIMEOUT, upgrade).await {
             Ok(Ok(upgraded)) => upgraded,
-            _ => return tracing::warn!(node, "join was not completed"),
+            _ => return tracing::warn!(node, "join not completed"),
         };
         tokio::select! {
             why = link::run(TokioIo::new(upgraded), expect, linked) => tracing::warn!(node, why, "node lost"),

@@ -94,7 +94,7 @@ impl Lease {
         if is_first {
             tracing::warn!(
                 node = &*self.node,
-                "node reports more tokens than requests can have used: only what is possible counts"
+                "node reports more tokens than requests can have used; usage is capped"
             );
         }
     }
@@ -108,7 +108,7 @@ impl Lease {
     pub fn paced(&self, seconds: f64) {
         let (endpoint, now) = (self.binding.endpoint, self.dispatcher.now());
         if self.dispatcher.lock().scheduler.fleet.paced(endpoint, seconds, now) {
-            tracing::warn!(node = &*self.node, "node ejected: it has become very slow");
+            tracing::warn!(node = &*self.node, "node ejected: decoding has become very slow");
         }
     }
 }

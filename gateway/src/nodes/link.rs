@@ -68,7 +68,7 @@ impl Registered {
         let (node, state) = (status.node.clone(), status.state);
         match self.id {
             Some(id) => match self.dispatcher().observe(id, status) {
-                Some(true) => tracing::info!(node, ?state, "node state"),
+                Some(true) => tracing::info!(node, ?state, "node state changed"),
                 Some(false) => {}
                 None => return Err("the node joined again".into()),
             },

@@ -253,7 +253,12 @@ impl Record {
         let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
         self.gateway.metrics.tried_again(kind, NODE_LEAVES);
         self.retries += 1;
-        tracing::info!(request_id = self.request_id.as_str(), node = self.node(), tokens, "move");
+        tracing::info!(
+            request_id = self.request_id.as_str(),
+            node = self.node(),
+            tokens,
+            "request moved from a draining node"
+        );
     }
 
     /// Records the time to first token.

@@ -184,7 +184,7 @@ impl Sending {
         let refusal = Refusal::read(&read.ok().and_then(Result::ok).unwrap_or_default());
         let request_id = self.admitted.request_id.as_str();
         let endpoint = &*self.endpoint;
-        tracing::warn!(request_id, endpoint, status, %refusal, "external refusal");
+        tracing::warn!(request_id, endpoint, status, %refusal, "external endpoint refused the request");
         refusal.error(self.admitted.api, status)
     }
 

@@ -13,10 +13,6 @@ pub fn allow(connections_max: usize) {
     let allowed = if raised.is_ok() { maximum } else { current };
     let wanted = connections_max as u64 + OTHERS;
     if allowed.is_some_and(|allowed| allowed < wanted) {
-        tracing::warn!(
-            allowed,
-            wanted,
-            "fewer open files are allowed than limits.connections_max may need"
-        );
+        tracing::warn!(allowed, wanted, "open file limit is too low for limits.connections_max");
     }
 }

@@ -67,7 +67,7 @@ pub async fn serve(service: Service, gateway: Gateway, stop: CancellationToken) 
     open.close();
     let shutdown = gateway.settings.now().config.timeouts.shutdown;
     if timeout(shutdown, open.wait()).await.is_err() {
-        tracing::warn!("requests were cut off");
+        tracing::warn!("shutdown timeout reached: requests in flight canceled");
     }
 }
 

@@ -52,7 +52,7 @@ async fn probe(mut lease: Lease) {
         () = lost => Outcome::Unknown,
     };
     if outcome == Outcome::Failed {
-        tracing::warn!(node = lease.node(), "node does not answer a request of ours");
+        tracing::warn!(node = lease.node(), "node failed a health check");
     }
     lease.ends(outcome);
 }

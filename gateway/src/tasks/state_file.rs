@@ -45,7 +45,7 @@ pub fn load(path: &Path) -> Kept {
     };
     let aside = path.with_extension("unreadable");
     let moved = std::fs::rename(path, &aside).err();
-    tracing::error!(path = %path.display(), why, ?moved, "state put aside: budgets and cordons begin anew");
+    tracing::error!(path = %path.display(), why, ?moved, "state file unreadable and moved aside: budgets and cordons start empty");
     Kept::default()
 }
 
@@ -97,7 +97,7 @@ impl Writer {
         };
         tracing::warn!(
             why,
-            "state not saved: a restart would forget what was used and spent, and cordons"
+            "state file not written: a restart would lose usage, spend, and cordons"
         );
         false
     }

@@ -76,7 +76,7 @@ fn line(text: &str) -> String {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "systemd was not told");
+        tracing::debug!(%error, "cannot notify systemd");
     }
 }
 

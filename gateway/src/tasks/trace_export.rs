@@ -29,7 +29,7 @@ pub async fn run(gateway: Gateway, spans: Receiver<SpanData>) {
     };
     tokio::select! {
         () = worker.work(&stop) => {}
-        () = late => tracing::warn!("traces were cut off"),
+        () = late => tracing::warn!("unexported traces dropped at shutdown"),
     }
 }
 
@@ -86,9 +86,9 @@ impl Worker {
         };
         // Log only changes.
         match &taken {
-            Ok(()) if self.is_failing => tracing::info!("the collector takes traces again"),
+            Ok(()) if self.is_failing => tracing::info!("trace export recovered"),
             Err(why) if !self.is_failing => {
-                tracing::warn!(why, "the collector does not take traces");
+                tracing::warn!(why, "trace export failed");
             }
             _ => {}
         }

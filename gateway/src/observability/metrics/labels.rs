@@ -41,11 +41,11 @@ pub enum Again {
 }
 
 impl Again {
-    /// Name in logs.
+    /// Log message.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Retry => "retry",
-            Self::Resume => "resume",
+            Self::Retry => "attempt failed: retrying on another endpoint",
+            Self::Resume => "attempt failed: continuing the response on another endpoint",
         }
     }
 }
