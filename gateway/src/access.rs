@@ -1,4 +1,4 @@
-//! Who may use how much: API keys, their rate limits and budgets.
+//! Access control: API keys, their rate limits, and budgets.
 
 pub mod keys;
 pub mod limiter;

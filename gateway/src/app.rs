@@ -1,4 +1,4 @@
-//! Builds the parts of a gateway, starts its tasks, and stops them again. Only `main` and the tests
+//! Builds the parts of a gateway, starts its tasks, and stops them. Only `main` and the tests
 //! import this.
 
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::tasks::{
     external_endpoints, hourly_cost, probes, reload, state_file, systemd, trace_export,
 };
 
-/// After requests are done or cut, tasks have this long to end.
+/// How long tasks may take to end after all requests are done or cut off.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Serves until `stop`, finishes what is in flight, and joins every task. The configuration is
-/// taken over from `source` whenever it changes there.
+/// Serves until `stop`, finishes the requests in flight, and joins all tasks. Reloads the
+/// configuration from `source` whenever it changes.
 ///
 /// # Errors
-/// Two metrics share a name.
+/// Two metrics have the same name.
 pub async fn run(
     settings: Live,
     source: reload::Source,
@@ -44,12 +44,12 @@ pub async fn run(
     gateway.tasks.spawn(listener::serve(Service::Admin, gateway.clone(), gateway.links.clone()));
     gateway.tasks.spawn(reload::run(gateway.clone(), source));
     gateway.tasks.spawn(systemd::run(gateway.clone()));
-    // The listeners are bound already: who comes from here on is served.
+    // The listeners are bound already, so clients that connect from now on are served.
     systemd::ready("serving");
     listener::serve(Service::Public, gateway.clone(), gateway.stop.clone()).await;
     gateway.links.cancel();
     gateway.tasks.close();
-    // What is left are connections that were cut off; they end with the runtime.
+    // Only connections that were cut off are left; they end with the runtime.
     let _ = tokio::time::timeout(JOIN_TIMEOUT, gateway.tasks.wait()).await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Commands of `flotilla-gateway` beside `run` and `check`.
+//! Subcommands of `flotilla-gateway` besides `run` and `check`.
 
 pub mod health;
 pub mod keys;

@@ -1,6 +1,6 @@
-//! The configuration after checking: runtime code never meets a default or a bad value.
+//! The checked configuration. Code at run time sees no missing defaults and no invalid values.
 //!
-//! [`load`] reads the file, [`raw`] walks it and reports every problem at once.
+//! [`load`] reads the file; [`document`] walks it and reports all problems at once.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -41,112 +41,112 @@ pub mod traces;
 mod values;
 pub mod yaml;
 
-/// Connections of operators: Prometheus, a page or two, a command.
+/// Connections on the admin listener: Prometheus, a page or two, a command.
 pub const ADMIN_CONNECTIONS_MAX: usize = 256;
 
-/// Of those, of one address, unless the configuration says otherwise: few enough that one address
-/// cannot keep the others out.
+/// Default limit per address on the admin listener: few enough that one address cannot block the
+/// others.
 pub const ADMIN_CONNECTIONS_PER_IP: usize = 64;
 
-/// Everything that the gateway is told.
+/// The checked configuration.
 #[derive(Debug)]
 pub struct Config {
-    /// The files that it was read from.
+    /// The files it was read from.
     pub files: Vec<files::Named>,
     /// Address of the public listener.
     pub listen: SocketAddr,
-    /// Set when the public listener speaks TLS.
+    /// TLS of the public listener, if configured.
     pub tls: Option<Acceptor>,
-    /// The listener for operators, where there is one.
+    /// The admin listener, if configured.
     pub admin: Option<Admin>,
-    /// Other names of models, for everybody.
+    /// Model aliases for all keys.
     pub aliases: BTreeMap<String, String>,
-    /// Proxies whose X-Forwarded-For is believed.
+    /// Proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Proxies,
-    /// Pages that may ask from browsers.
+    /// Web pages that may call the API.
     pub cors: Cors,
     /// API keys.
     pub keys: Vec<ApiKey>,
-    /// Where `flotilla-gateway key` keeps some of them.
+    /// The file in which `flotilla-gateway key` keeps keys.
     pub keys_file: Option<PathBuf>,
-    /// Whether that file exists. It need not at the start; one that vanishes later is a mistake.
+    /// True if that file exists. It may be missing at startup, but must not vanish later.
     pub has_keys_file: bool,
-    /// Where what was used and spent outlives the gateway.
+    /// The file that keeps usage, spend, and cordons across restarts.
     pub state_file: Option<PathBuf>,
-    /// Whether anybody may ask, without a key.
+    /// Accept requests without an API key.
     pub allow_anonymous: bool,
-    /// The key that nodes join with; absent where none may.
+    /// Digest of the join key; `None` if nodes may not join.
     pub join_key: Option<KeyDigest>,
-    /// Who must vouch for nodes that join, where somebody must.
+    /// The CA that must have issued the client certificates of joining nodes.
     pub node_authority: Option<Authority>,
-    /// Nodes that we dial.
+    /// Nodes that the gateway dials.
     pub static_nodes: Vec<StaticNode>,
-    /// What a node costs in an hour.
+    /// Price of a node per hour.
     pub node_price_per_hour: f64,
-    /// Endpoints that are no nodes of ours.
+    /// External endpoints.
     pub externals: Vec<ExternalEndpoint>,
     /// Limits.
     pub limits: Limits,
     /// Timeouts.
     pub timeouts: Timeouts,
-    /// Attempts in a row that may fail before a request does.
+    /// Consecutive attempts that may fail before a request fails.
     pub retries_max: usize,
-    /// How endpoints are chosen.
+    /// Routing policy.
     pub policy: Policy,
-    /// A first token that is this late is asked of a second node.
+    /// Hedge with a second node if the first token takes this long.
     pub hedge: Option<Duration>,
-    /// Nodes that have answered nothing for so long are asked something.
+    /// Check the health of nodes that have answered nothing for this long.
     pub probe_interval: Option<Duration>,
-    /// Where traces go, if they do.
+    /// Trace export, if configured.
     pub traces: Option<Traces>,
 }
 
-/// The listener for operators.
+/// The admin listener.
 #[derive(Debug)]
 pub struct Admin {
     /// Its address.
     pub listen: SocketAddr,
-    /// What changes something wants this key; absent where nothing can be changed.
+    /// Digest of the admin key; `None` disables actions and details.
     pub key: Option<KeyDigest>,
-    /// The file of that key.
+    /// File of the admin key.
     pub key_file: Option<PathBuf>,
-    /// Set when it speaks TLS.
+    /// TLS, if configured.
     pub tls: Option<Acceptor>,
-    /// The file of its certificate, then.
+    /// File of its TLS certificate.
     pub cert_file: Option<PathBuf>,
-    /// Connections of one address at one time.
+    /// Concurrent connections per address.
     pub connections_per_ip_max: usize,
 }
 
-/// A node with a port that we dial.
+/// A node that the gateway dials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticNode {
-    /// As it was written, for messages.
+    /// URL as written, for messages.
     pub url: String,
-    /// Name or address.
+    /// Hostname or address.
     pub host: String,
     /// Port.
     pub port: u16,
-    /// Set for https.
+    /// TLS, for https URLs.
     pub tls: Option<Dialler>,
-    /// The key that its port wants.
+    /// `Authorization` header with the key of the node's port.
     pub authorization: Option<HeaderValue>,
 }
 
-/// An endpoint that is no node of ours.
+/// An external endpoint.
 #[derive(Debug, Clone)]
 pub struct ExternalEndpoint {
     /// Its name.
     pub name: String,
-    /// How it is reached.
+    /// Its HTTP client.
     pub client: Arc<Client>,
-    /// Our names of its models.
+    /// Its models, by our names.
     pub models: Vec<String>,
-    /// Requests side by side.
+    /// Most concurrent requests.
     pub concurrent_max: u32,
-    /// On which terms it serves.
+    /// Weight and prices.
     pub terms: Terms,
-    /// Digest of everything that is written of it, its files included.
+    /// Digest of its whole configuration, including its files.
     written: KeyDigest,
 }
 
@@ -156,24 +156,24 @@ impl PartialEq for ExternalEndpoint {
     }
 }
 
-/// Limits on everything that grows.
+/// Limits on everything that can grow.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of one request body.
+    /// Bytes of a request body.
     pub body_bytes_max: usize,
-    /// Client connections at one time.
+    /// Concurrent client connections.
     pub connections_max: usize,
-    /// Client connections of one address at one time.
+    /// Concurrent client connections per address.
     pub connections_per_ip_max: usize,
-    /// Waiting requests, in count and bytes.
+    /// Queue limits.
     pub queue: Bounds,
-    /// Bytes of one whole answer.
+    /// Bytes of a response in one piece.
     pub response_bytes_max: usize,
-    /// Bytes of one event of a stream.
+    /// Bytes of an event in a stream.
     pub event_bytes_max: usize,
 }
 
-/// How long requests without a deadline of their own may wait for a slot.
+/// How long requests without their own deadline may wait for a slot.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueTimeouts {
     /// Class interactive.
@@ -185,7 +185,7 @@ pub struct QueueTimeouts {
 }
 
 impl QueueTimeouts {
-    /// Of a class.
+    /// The timeout of a class.
     pub fn of(&self, class: Class) -> Duration {
         match class {
             Class::Interactive => self.interactive,
@@ -195,30 +195,29 @@ impl QueueTimeouts {
     }
 }
 
-/// How long anything may take.
+/// Timeouts.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// A request's head.
+    /// For a request head.
     pub header: Duration,
-    /// A request's body.
+    /// For a request body.
     pub body: Duration,
-    /// A connection between two requests.
+    /// For an idle connection between two requests.
     pub keep_alive: Duration,
-    /// A client that reads nothing of what we have for it.
+    /// Slow-read budget: how long a client may stop reading.
     pub write: Duration,
-    /// Connecting to a static node.
+    /// For connecting to a static node.
     pub connect: Duration,
-    /// Waiting for a slot, for each class.
+    /// For a slot, by class.
     pub queue: QueueTimeouts,
-    /// From a slot to the first token, or to a whole answer.
+    /// From slot to first token, or to a whole response.
     pub first_token: Duration,
     /// Between two events of a stream.
     pub idle: Duration,
-    /// From a request to the head of its stream with a comment, while there is nothing of the
-    /// answer.
+    /// Until a stream gets its head and a comment while the response has not begun.
     pub comment: Duration,
-    /// From the loss of a node to a slot of another one that goes on.
+    /// From the loss of a node to a slot on another node that continues the response.
     pub resume: Duration,
-    /// Finishing requests after SIGTERM.
+    /// For finishing requests after SIGTERM.
     pub shutdown: Duration,
 }

@@ -1,5 +1,5 @@
-//! The handle that every stage and task receives: the parts of a running gateway. No tasks, no
-//! wiring.
+//! The handle that every stage and task receives: the parts of a running gateway. Contains no tasks
+//! and no wiring.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::observability::traces::Spans;
 pub mod peer;
 pub mod settings;
 
-/// What all requests share. Cloning shares it.
+/// State shared by all requests. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Gateway(Arc<Parts>);
 
@@ -32,7 +32,7 @@ impl Deref for Gateway {
 }
 
 impl Gateway {
-    /// What requests share, at first.
+    /// Creates the state from the initial settings.
     pub fn new(settings: Live, metrics: Metrics, spans: Spans, stop: CancellationToken) -> Self {
         let now = settings.now();
         Self(Arc::new(Parts {
@@ -49,10 +49,10 @@ impl Gateway {
         }))
     }
 
-    /// Another configuration takes the place of the one that is in force.
+    /// Applies a new configuration.
     ///
     /// # Errors
-    /// An address cannot be listened on; then everything stays as it is.
+    /// An address cannot be bound; then nothing changes.
     pub async fn apply(&self, config: Config) -> Result<(), String> {
         let (queue, policy) = (config.limits.queue, config.policy);
         self.settings.replace(config).await?;
@@ -64,26 +64,26 @@ impl Gateway {
 /// The parts of a [`Gateway`].
 #[derive(Debug)]
 pub struct Parts {
-    /// Tells this run of the gateway from all others: nodes learn whom they are linked to.
+    /// Identifies this run of the gateway, so that nodes can tell which gateway they are linked to.
     pub id: HeaderValue,
-    /// What it was told.
+    /// Current settings.
     pub settings: Live,
     /// The fleet and its queue.
     pub dispatcher: Dispatcher,
     /// The metrics.
     pub metrics: Metrics,
-    /// What requests did in the last minutes.
+    /// History of the last minutes.
     pub recent: Recorder,
-    /// Takes spans of requests.
+    /// Queue of request spans for export.
     pub spans: Spans,
-    /// Requests that ended engines.
+    /// Requests that killed engines.
     pub quarantine: Quarantine,
-    /// Cancelled when the gateway takes nothing new.
+    /// Canceled when the gateway stops accepting work.
     pub stop: CancellationToken,
-    /// Cancelled when requests are done: links outlive the listener, because requests in
-    /// flight need them to finish.
+    /// Canceled when all requests are done. Links outlive the listeners, because requests in flight
+    /// need them to finish.
     pub links: CancellationToken,
-    /// Every task.
+    /// All background tasks.
     pub tasks: TaskTracker,
 }
 

@@ -1,5 +1,5 @@
-//! What operators and nodes ask of the gateway: the admin API, the fleet page, the health
-//! endpoints, and nodes that join.
+//! Endpoints for operators and nodes: the admin API, the fleet page, health endpoints, and joining
+//! nodes.
 
 use hyper::Request;
 
@@ -11,7 +11,7 @@ pub mod join;
 pub mod overview;
 pub(crate) mod page;
 
-/// Refuses other methods than these.
+/// Refuses methods other than `allowed`, a list separated by `, `.
 pub fn only<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {
     let method = request.method().as_str();
     match allowed.split(", ").any(|m| m == method) {

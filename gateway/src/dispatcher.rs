@@ -1,7 +1,7 @@
-//! Binds waiting requests to free slots. The shell around the pure [`Scheduler`]: one mutex, held
-//! for microseconds, and a channel to wake each request.
+//! Binds queued requests to free slots. This is the shell around the pure [`Scheduler`]: one mutex,
+//! held for microseconds, and a channel that wakes each request.
 //!
-//! A [`Lease`] is a claimed slot; its Drop gives the slot back and binds the next request.
+//! A [`Lease`] is a claimed slot. Dropping it frees the slot and binds the next request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ pub use overview::{NodeOverview, Overview, QueueOverview};
 pub use reading::Reading;
 pub use turn::Turn;
 
-/// The fleet and its queue, shared by all requests.
+/// The fleet and its queue. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Dispatcher(Arc<Shared>);
 
@@ -57,7 +57,7 @@ struct Core {
 }
 
 impl Dispatcher {
-    /// An empty fleet.
+    /// Creates a dispatcher with an empty fleet.
     pub fn new(bounds: Bounds, policy: Policy) -> Self {
         let core = Core { scheduler: Scheduler::new(bounds, policy), waiting: HashMap::new() };
         let (core, snapshot) = (Mutex::new(core), Mutex::default());
@@ -99,7 +99,7 @@ impl Dispatcher {
         })
     }
 
-    /// A request still waits at the time of its next check.
+    /// Decides about a request that is still queued at its check time.
     fn check(
         &self,
         place: &Place,
@@ -109,7 +109,7 @@ impl Dispatcher {
         let now = self.now();
         let mut core = self.lock();
         if !core.waiting.contains_key(&place.id) {
-            // The slot was granted in this moment.
+            // The slot was granted at this very moment.
             return Ok(Checked::Waiting(now + GRANT_TIMEOUT));
         }
         match core.scheduler.check_waiting(place.id, request, deadline, now) {
@@ -124,7 +124,7 @@ impl Dispatcher {
         lease.ok_or_else(|| Error::internal("a slot of an endpoint that does not exist"))
     }
 
-    /// A slot, if one idles and nobody waits for it.
+    /// Acquires a slot if one is free and no other request waits for it.
     pub fn at_once(&self, request: &SlotRequest<'_>) -> Option<Lease> {
         let now = self.now();
         let mut core = self.lock();
@@ -132,8 +132,8 @@ impl Dispatcher {
         self.lease(&core, binding)
     }
 
-    /// Changes the core, then binds whatever can be bound. Leases that nobody was there to
-    /// take are dropped after the lock: their Drop takes it again.
+    /// Changes the core, then binds whatever can be bound. Leases whose requests are gone are
+    /// dropped after the lock is released, because their Drop takes it again.
     fn update<R>(&self, change: impl FnOnce(&mut Core) -> R) -> R {
         let mut core = self.lock();
         let result = change(&mut core);
@@ -143,7 +143,8 @@ impl Dispatcher {
         result
     }
 
-    /// Binds as many waiting requests as there are slots for them, in order.
+    /// Binds queued requests in order while there are slots for them. Returns the leases whose
+    /// requests are gone.
     fn dispatch(&self, core: &mut Core) -> Vec<Lease> {
         let mut undelivered = Vec::new();
         let now = self.now();
@@ -180,14 +181,14 @@ impl Dispatcher {
         })
     }
 
-    /// Whether one more request may be tried again; see [`crate::scheduler::retry_budget`].
+    /// Takes a retry from the budget; see [`crate::scheduler::retry_budget`].
     pub fn may_retry(&self) -> bool {
         let now = self.now();
         self.lock().scheduler.retries.take(now)
     }
 
-    /// A new link's first status. The node's older link is closed. Nothing: another node has its
-    /// name.
+    /// Adds a node by the first status of its new link, and closes its old link. `None` if another
+    /// node has its name.
     pub fn add(&self, upstream: Upstream, status: NodeStatus) -> Option<EndpointId> {
         let now = self.now();
         let (id, replaced) = self.update(|core| {
@@ -199,12 +200,13 @@ impl Dispatcher {
         Some(id)
     }
 
-    /// Whether a node that joins may not have this name, because another one has it.
+    /// True if a joining node may not use this name, because another node has it.
     pub fn is_name_taken(&self, name: &str, epoch: u64) -> bool {
         self.lock().scheduler.fleet.is_name_taken(name, epoch, Origin::Joined)
     }
 
-    /// An external endpoint. Another of its name gets nothing more; what it has, it finishes.
+    /// Adds an external endpoint. An existing one with the same name gets no new requests, but
+    /// finishes its current ones.
     pub fn add_external(&self, upstream: Upstream, status: NodeStatus, terms: Terms) -> EndpointId {
         let now = self.now();
         let added =
@@ -212,17 +214,17 @@ impl Dispatcher {
         self.update(added).0
     }
 
-    /// A tenant has used tokens, and an external endpoint was paid so much for them.
+    /// Books a tenant's token usage, and what an external endpoint was paid for it.
     pub fn account(&self, tenant: &str, usage: Usage, paid: Option<(&str, f64)>) {
         self.lock().scheduler.ledger.account(tenant, usage, paid);
     }
 
-    /// It is that day now.
+    /// Updates the date of the ledger.
     pub fn turn(&self, date: Date) {
         self.update(|core| core.scheduler.ledger.turn(date));
     }
 
-    /// Whether a tenant may use more this month.
+    /// Checks the tenant's monthly budget.
     pub fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), Error> {
         match budget.is_set() {
             true => self.lock().scheduler.ledger.allows(tenant, budget).map_err(Error::Quota),
@@ -230,7 +232,7 @@ impl Dispatcher {
         }
     }
 
-    /// What outlives the gateway.
+    /// The state to save across restarts.
     pub fn kept(&self) -> Kept {
         let core = self.lock();
         Kept {
@@ -239,7 +241,7 @@ impl Dispatcher {
         }
     }
 
-    /// What was so before the gateway was started, and what day it is.
+    /// Restores the state saved by an earlier run, and sets the date.
     pub fn restore(&self, kept: Kept, date: Date) {
         let mut core = self.lock();
         core.scheduler.ledger = kept.ledger;
@@ -247,12 +249,13 @@ impl Dispatcher {
         core.scheduler.fleet.expect_cordoned(kept.cordoned);
     }
 
-    /// What tokens of a model would cost outside, where that is known.
+    /// External prices of a model, if known.
     pub fn external_prices(&self, model: &str) -> Option<Prices> {
         self.lock().scheduler.fleet.external_prices(model)
     }
 
-    /// A link's next status; `None` when the link was replaced. Says whether it flipped.
+    /// Records a status of a link. Returns whether the node's state changed; `None` if the link was
+    /// replaced.
     pub fn observe(&self, id: EndpointId, status: NodeStatus) -> Option<bool> {
         let (now, leaves) = (self.now(), status.state == NodeState::Draining);
         self.update(|core| {
@@ -264,7 +267,7 @@ impl Dispatcher {
         })
     }
 
-    /// A link is over: what runs on it fails over.
+    /// Removes a link. Its requests fail over.
     pub fn remove(&self, id: EndpointId) {
         let now = self.now();
         if let Some(upstream) = self.update(|core| core.scheduler.fleet.remove(id, now)) {
@@ -272,8 +275,8 @@ impl Dispatcher {
         }
     }
 
-    /// Slots of the endpoints that a request of our own should go to now. Whoever has answered
-    /// nothing for `interval` is one of them, where there is one.
+    /// Takes slots for health checks: on ejected endpoints whose time is over, and on nodes that
+    /// have answered nothing for `interval`.
     pub fn probes(&self, interval: Option<Duration>) -> Vec<Lease> {
         let now = self.now();
         let mut core = self.lock();
@@ -285,12 +288,12 @@ impl Dispatcher {
         due.into_iter().filter_map(lease).collect()
     }
 
-    /// Other bounds and another policy, from now on.
+    /// Replaces the queue's bounds and the policy.
     pub fn configure(&self, bounds: Bounds, policy: Policy) {
         self.update(|core| core.scheduler.configure(bounds, policy));
     }
 
-    /// What an operator does with a node. False: there is none of that name.
+    /// Applies an operator's action to a node. Returns false if no node has this name.
     pub fn act(&self, node: &str, action: Action) -> bool {
         self.update(|core| {
             let fleet = &mut core.scheduler.fleet;
@@ -307,7 +310,7 @@ impl Dispatcher {
         })
     }
 
-    /// Nothing new goes over a link, and what is there goes elsewhere.
+    /// Retires a link: no new requests, and its current ones move elsewhere.
     pub fn retire(&self, id: EndpointId) {
         self.update(|core| {
             core.scheduler.fleet.retire(id);
@@ -317,47 +320,47 @@ impl Dispatcher {
         });
     }
 
-    /// Whether we hold no slot of an endpoint.
+    /// True if we hold no slots on an endpoint.
     pub fn is_idle(&self, id: EndpointId) -> bool {
         self.lock().scheduler.fleet.endpoint(id).is_none_or(|endpoint| endpoint.leases() == 0)
     }
 
-    /// All nodes, as operators see them.
+    /// All endpoints, for the admin API.
     pub fn nodes(&self) -> Vec<NodeView> {
         let now = self.now();
         let core = self.lock();
         core.scheduler.fleet.endpoints().map(|endpoint| view(endpoint, now)).collect()
     }
 
-    /// Names of the models that are served, and when they were loaded; and the number of this list.
+    /// Version of the model list, and the served models with their load times (Unix seconds).
     pub fn models(&self) -> (u64, BTreeMap<String, u64>) {
         let core = self.lock();
         let fleet = &core.scheduler.fleet;
         (fleet.models_version(), fleet.models().map(|(id, t)| (id.to_string(), t)).collect())
     }
 
-    /// The number of the list of models: another one whenever that is another.
+    /// Version of the model list; it changes whenever the list does.
     pub fn models_version(&self) -> u64 {
         self.lock().scheduler.fleet.models_version()
     }
 
-    /// Sums over all nodes, and requests that wait.
+    /// Fleet totals and queue depth.
     pub fn summary(&self) -> (Totals, usize) {
         let core = self.lock();
         (core.scheduler.fleet.totals(), core.scheduler.depth())
     }
 
-    /// Sums over all nodes.
+    /// Fleet totals.
     pub fn totals(&self) -> Totals {
         self.lock().scheduler.fleet.totals()
     }
 
-    /// The time since the dispatcher was made: the clock of the scheduler and of deadlines.
+    /// Time since the dispatcher was created: the clock of the scheduler and of deadlines.
     pub fn now(&self) -> Duration {
         self.0.epoch.elapsed()
     }
 
-    /// A time on that clock.
+    /// Converts a time to that clock.
     pub fn clock_of(&self, time: tokio::time::Instant) -> Duration {
         self.now() + time.saturating_duration_since(tokio::time::Instant::now())
     }
@@ -399,23 +402,22 @@ impl Core {
         }
     }
 
-    /// When another try makes sense: after the expected wait, spread a little, so that those
-    /// who were turned away together do not come back together; 1 to 120 seconds, since
-    /// clients give up beyond that.
+    /// When to retry, in seconds: the predicted wait with some jitter, so that requests refused
+    /// together do not come back together. Between 1 and 120, because clients do not wait longer.
     fn retry_after_seconds(&mut self, want: &SlotRequest<'_>, now: Duration) -> u32 {
         let expected = self.scheduler.expected_wait(want, now);
         spread(expected.unwrap_or(RETRY_UNKNOWN))
     }
 }
 
-/// Whole seconds of about that length.
+/// Rounds `wait` up to whole seconds, with up to 25% jitter.
 fn spread(wait: Duration) -> u32 {
     let spread = 1.0 + (crate::types::random::random() as u32 % 256) as f64 / 1024.0;
     (wait.as_secs_f64() * spread).ceil().clamp(1.0, 120.0) as u32
 }
 
-/// A place in the line. Dropping it leaves the line; a slot that was granted in the same
-/// moment is in the channel, and its lease is dropped with that.
+/// A place in the queue. Dropping it leaves the queue. If a slot was granted at the same moment,
+/// its lease is in the channel and dropped with it.
 struct Place {
     dispatcher: Dispatcher,
     id: TicketId,
@@ -432,24 +434,24 @@ impl Drop for Place {
     }
 }
 
-/// What became of a request for a slot at first.
+/// First result of a slot request.
 enum Start {
     Leased(Box<Lease>),
-    /// It waits: when to check.
+    /// The request is queued, with the time of its next check.
     Waiting(Place, oneshot::Receiver<Lease>, Duration),
 }
 
-/// What became of a request that waits.
+/// Result of a check.
 enum Checked {
     Leased(Box<Lease>),
     Waiting(Duration),
 }
 
-/// A slot that was granted is in the request's channel after this.
+/// A granted slot reaches the request's channel within this time.
 const GRANT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A request that waits, and that nobody would wake any more.
+/// Internal error: the request is not queued and nothing would wake it.
 const UNBOUND: &str = "a request left the queue without a slot";
 
-/// When to try again while nothing is known of what requests take.
+/// Retry delay while the wait cannot be predicted.
 const RETRY_UNKNOWN: Duration = Duration::from_secs(5);

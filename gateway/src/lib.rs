@@ -5,7 +5,7 @@
 //!
 //! - [`commands`]: the subcommands beside `run`.
 //! - [`app`]: builds the parts and starts the tasks.
-//! - [`tasks`]: what runs in the background: reload, state file, health checks, probes.
+//! - [`tasks`]: what runs in the background: reload, state file, health checks, trace export.
 //! - [`server`]: the listeners, their guards, and the routes.
 //! - [`control`]: the admin API, the fleet page, health endpoints, nodes that join.
 //! - [`proxy`]: the path of a request, one file for each stage.

@@ -1,4 +1,4 @@
-//! `flotilla-gateway`: commands, log, signals.
+//! `flotilla-gateway`: commands, logging, signals.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -26,12 +26,12 @@ use tokio_util::sync::CancellationToken;
 
 mod options;
 
-// Why, and why only there: see the manifest.
+// The manifest explains why, and why only here.
 #[cfg(target_arch = "x86_64")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What `health` asks about is not so.
+/// Exit code of `health` for an unhealthy gateway.
 const EXIT_UNHEALTHY: u8 = 1;
 
 struct Failed {
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The answer of a command. (`println!` panics where nothing can be written.)
+/// Prints a command's output. (`println!` panics if stdout cannot be written.)
 fn say(text: &str) -> Result<(), Failed> {
     print(&format!("{text}\n"))
 }
@@ -93,7 +93,7 @@ fn config(command: &ConfigCommand) -> Result<(), Failed> {
     }
 }
 
-/// A line for the operator; there is nobody to tell that it cannot be written.
+/// Prints an error. If stderr cannot be written, there is no one left to tell.
 fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "flotilla-gateway: {text}");
 }
@@ -129,19 +129,19 @@ fn run(path: &Path) -> Result<(), Failed> {
         stop_on_signal(stop.clone()).map_err(|e| software(e.to_string()))?;
         let source = Source::new(path.to_path_buf()).map_err(|e| software(e.to_string()))?;
         if let Some(address) = settings.admin().address() {
-            tracing::info!("operators: listening on {admin}://{address}");
+            tracing::info!("admin listener: listening on {admin}://{address}");
         }
         if let Some(address) = settings.public().address() {
             tracing::info!("listening on {public}://{address}");
         }
         app::run(settings, source, stop).await.map_err(|e| software(e.to_string()))
     });
-    // All tasks were joined. A disk that hangs does not hold us.
+    // All tasks have been joined. Do not wait for threads that a hanging disk blocks.
     runtime.shutdown_background();
     done
 }
 
-/// The first signal drains, the second ends at once.
+/// The first signal drains, the second exits immediately.
 fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -153,14 +153,14 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
             }
         };
         next().await;
-        tracing::info!("stopping");
+        tracing::info!("stopping: finishing requests in flight");
         systemd::stopping();
         stop.cancel();
         next().await;
         #[expect(clippy::disallowed_methods, reason = "the operator insists")]
         std::process::exit(i32::from(exit::SOFTWARE));
     };
-    // Lives exactly as long as the process.
+    // Runs as long as the process.
     tokio::spawn(watch);
     Ok(())
 }
@@ -212,7 +212,7 @@ fn new_key(name: &str, new: NewKey, file: &KeysIn) -> Result<(), Failed> {
     say(&format!("# The key, shown once:\n{}", new.secret))
 }
 
-/// The keys file that is meant, where one is.
+/// Path of the keys file, if one is specified.
 fn keys_file(file: &KeysIn) -> Result<Option<PathBuf>, Failed> {
     let Some(config) = &file.config else { return Ok(file.keys_file.clone()) };
     let none =
@@ -220,7 +220,7 @@ fn keys_file(file: &KeysIn) -> Result<Option<PathBuf>, Failed> {
     load_config(config)?.keys_file.ok_or_else(none).map(Some)
 }
 
-/// What is done with a running gateway.
+/// Runs the commands that talk to a running gateway.
 fn operate(command: Command) -> Result<(), Failed> {
     let unavailable = |message| Failed { code: exit::UNAVAILABLE, message };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -256,12 +256,12 @@ fn operate(command: Command) -> Result<(), Failed> {
             runtime.block_on(drained).map_err(unavailable)?;
             say(&format!("{}: drained", of.node))
         }
-        // The others are no operator's.
+        // `main` handles all other commands.
         _ => Ok(()),
     }
 }
 
-/// Whoever asks understands two answers: exit code 0 and 1.
+/// Exits with 0 or 1 only; health checkers understand nothing else.
 fn health(of: &HealthOf) -> Result<(), Failed> {
     let unhealthy = |message| Failed { code: EXIT_UNHEALTHY, message };
     let url = match (&of.url, &of.config) {
@@ -311,11 +311,11 @@ fn unwritten(message: String) -> Failed {
     Failed { code: exit::WRITE, message }
 }
 
-/// Text for people, JSON lines for machines, both on stderr.
+/// Logs to stderr: text on a terminal, otherwise JSON lines.
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // Otherwise a line that cannot be written (a full disk) ends in a panic about that.
+    // Otherwise a log line that cannot be written (full disk) causes a panic.
     let log = tracing_subscriber::fmt().log_internal_errors(false);
     let log = log.with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {

@@ -1,5 +1,5 @@
 //! Links to nodes: the HTTP/2 connection, the status stream on it, and the nodes that the gateway
-//! dials itself.
+//! dials.
 
 pub mod link;
 pub mod static_nodes;

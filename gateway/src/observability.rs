@@ -1,5 +1,5 @@
-//! What the gateway reports of itself: Prometheus metrics, OpenTelemetry traces, and the history of
-//! the last minutes.
+//! What the gateway reports about itself: Prometheus metrics, OpenTelemetry traces, and the history
+//! of the last minutes.
 
 pub mod history;
 pub mod metrics;

@@ -1,10 +1,10 @@
-//! A request's way, on one screen:
-//! accept -> authenticate -> admit -> route -> forward -> stream -> account.
+//! The path of a request on one screen: accept -> authenticate -> admit -> route -> forward ->
+//! stream -> account.
 //!
-//! Each stage is one file and one verb. The record of the request is opened first and
-//! completed by its Drop, at the end of the response's body, so that every request is
-//! accounted for exactly once, however it ends. Routing, forwarding, and streaming are driven by
-//! [`drive`], as [`crate::scheduler::attempts`] decides.
+//! Each stage is one file and one verb. The record of a request is opened first, and its Drop
+//! completes it at the end of the response body. So every request is accounted for exactly once,
+//! however it ends. [`drive`] runs routing, forwarding, and streaming as
+//! [`crate::scheduler::attempts`] decides.
 
 use std::net::IpAddr;
 
@@ -35,11 +35,11 @@ use admit::Admitted;
 use authenticate::Authenticated;
 use drive::Drive;
 
-/// How long it took until the answer began, in milliseconds, as OpenAI tells it.
+/// Milliseconds until the response began. OpenAI uses the same header.
 const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
 
-/// Answers a client's request that nodes answer. Whoever is `known` need show no key of the public
-/// API: an operator has shown another.
+/// Serves an inference request. A `known` caller needs no API key: an operator has authenticated
+/// with another key.
 pub async fn serve(
     gateway: Gateway,
     client: IpAddr,
@@ -82,8 +82,8 @@ pub async fn serve(
     response
 }
 
-/// Lets a request in by its key's limits. Those that its head tells are claimed before anything of
-/// its body is read.
+/// Applies the limits of the key. Those that depend only on the head are applied before the body is
+/// read.
 async fn admit(
     gateway: &Gateway,
     settings: &Settings,
@@ -111,7 +111,7 @@ async fn admit(
     Ok(admitted)
 }
 
-/// Reads what is left of the body of a request that was refused: beside the answer, or before it.
+/// Reads the rest of a refused request's body, in the background or before the response.
 async fn discard(gateway: &Gateway, settings: &Settings, refused: Authenticated, error: &Error) {
     let Authenticated { headers, body, .. } = refused;
     if admit::is_read_first(error, &body) {

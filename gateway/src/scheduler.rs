@@ -1,5 +1,5 @@
-//! PURE. Brings requests and slots together: the fleet, the queue before it, and what is
-//! learned from both. [`crate::dispatcher`] is its shell; the simulation plays it as it is.
+//! PURE. Assigns slots to requests. Owns the fleet, the queue, and the statistics learned from
+//! both. [`crate::dispatcher`] is its shell; the storm simulation runs it unchanged.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -35,49 +35,49 @@ pub use acquire::Acquired;
 use charge::Charge;
 pub use slot::{Binding, Refused, SlotRequest, Used};
 
-/// How much of what a node holds of a prompt need not be computed: a request that had to wait goes
-/// where a slot is free, and that is there about half of the time.
+/// Share of a cached prefix that we expect to be reused. A request that had to queue goes wherever
+/// a slot frees up, and about half of the time that node has the prefix.
 const HELD_IS_FOUND: f64 = 0.5;
 
-/// What an endpoint is picked for.
+/// What to pick an endpoint for.
 #[derive(Debug, Clone, Copy)]
 struct Wanted<'a> {
     model: &'a str,
     constraints: &'a RouteConstraints,
     prefix: &'a Prefix,
-    /// No open endpoint suited the request after that change of the fleet.
+    /// No open endpoint met the request's constraints as of this change of the fleet.
     skipped: Option<u64>,
 }
 
-/// A request, and the endpoint that was picked for it.
+/// A request and the endpoint picked for it.
 type Picked = (TicketId, (EndpointId, Decision));
 
-/// See the module. `L` is how to send to an endpoint.
+/// Assigns slots to requests. `L` is the handle that sends to an endpoint.
 #[derive(Debug)]
 pub struct Scheduler<L> {
-    /// The nodes.
+    /// The endpoints and their slots.
     pub fleet: Fleet<L>,
     queue: Queue<RouteConstraints>,
     costs: Costs,
     prefixes: PrefixIndex<EndpointId>,
-    /// What external endpoints were paid.
+    /// Spend at external endpoints.
     pub ledger: Ledger,
-    /// What may be tried again.
+    /// Retry budget.
     pub retries: RetryBudget,
-    /// Why endpoints were chosen.
+    /// Routing statistics.
     pub stats: RoutingStats,
     policy: Policy,
-    /// Requests to be retried that no open endpoint suited after so many changes of the fleet.
+    /// Retried requests that found no endpoint, with the last fleet change that was considered.
     skipped: HashMap<TicketId, u64>,
-    /// The change of the fleet after which that holds for all of them.
+    /// Set if all retried requests were skipped as of this fleet change.
     all_skipped: Option<u64>,
     next_ticket: TicketId,
-    /// Draws among equals; counted up.
+    /// Seed for breaking ties; incremented per pick.
     seed: u64,
 }
 
 impl<L> Scheduler<L> {
-    /// Without nodes and requests.
+    /// Creates a scheduler without endpoints and requests.
     pub fn new(bounds: Bounds, policy: Policy) -> Self {
         Self {
             fleet: Fleet::default(),
@@ -95,13 +95,17 @@ impl<L> Scheduler<L> {
         }
     }
 
-    /// Other bounds and another policy, from now on. Who waits already stays.
+    /// Replaces the queue's bounds and the policy. Requests in the queue stay.
     pub fn configure(&mut self, bounds: Bounds, policy: Policy) {
         self.queue.bound(bounds);
         self.policy = policy;
     }
 
-    /// Lets a request wait, that can wait so long. To be followed by [`Scheduler::bind`].
+    /// Adds a request to the queue, where it can wait for `patience`. Call [`Scheduler::bind`]
+    /// afterwards.
+    ///
+    /// # Errors
+    /// Nothing serves the model, the queue is full, or the predicted wait exceeds `patience`.
     pub fn ask(
         &mut self,
         want: &SlotRequest<'_>,
@@ -115,7 +119,7 @@ impl<L> Scheduler<L> {
         }
         let (work, is_retried) = (self.work(want), want.is_retried());
         self.all_skipped = self.all_skipped.filter(|_| !is_retried);
-        // One that failed elsewhere goes before all others: what is foretold is not for it.
+        // A retried request goes ahead of all others, so the predicted wait does not apply.
         let foretold = if is_retried { None } else { self.wait_for(want, work, now) };
         if foretold.is_some_and(|wait| wait > patience) {
             return Err(Refused::DeadlineUnmet);
@@ -154,10 +158,10 @@ impl<L> Scheduler<L> {
         has_room.map_err(Refused::QueueFull)
     }
 
-    /// Counts so many more bytes of a body that is being read.
+    /// Reserves queue space for `bytes` more bytes of a body that is being read.
     ///
     /// # Errors
-    /// Which limit of the queue leaves no room for them.
+    /// The limit of the queue that leaves no space.
     pub fn read(
         &mut self,
         tenant: &str,
@@ -172,12 +176,12 @@ impl<L> Scheduler<L> {
         Ok(())
     }
 
-    /// So many bytes of a body are not being read any more.
+    /// Frees queue space of a body that was being read.
     pub fn forget(&mut self, tenant: &str, bytes: usize) {
         self.queue.room_mut().forget(tenant, bytes);
     }
 
-    /// A slot for a request at once, if one is free and nobody waits for its model.
+    /// Binds a request right away if a slot is free and no other request waits for its model.
     pub fn bind_at_once(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
         if !want.is_retried() {
             self.retries.earn();
@@ -206,7 +210,7 @@ impl<L> Scheduler<L> {
         Some(Binding { charge, ..binding })
     }
 
-    /// A slot outside for a request at once, where it may go there.
+    /// Binds an overflowing request to an external endpoint, if it may go to one.
     fn bind_external(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
         self.bind_outside(want, Reason::ExternalOverflow, now)
     }
@@ -250,7 +254,7 @@ impl<L> Scheduler<L> {
         Some((endpoint, Decision { reason, lookup }))
     }
 
-    /// Takes a slot of an endpoint that was picked.
+    /// Takes a slot of the picked endpoint.
     fn claim(
         &mut self,
         endpoint: EndpointId,
@@ -265,13 +269,13 @@ impl<L> Scheduler<L> {
         Some(Binding { id: 0, endpoint, model, since: now, busy, charge: None })
     }
 
-    /// What a request that waits will cost, in units of [`crate::scheduler::cost`].
+    /// Expected cost of a queued request, in units of [`crate::scheduler::cost`].
     fn work(&self, want: &SlotRequest<'_>) -> f64 {
         let held = self.prefixes.held(want.prefix).into_iter().map(|(_, part)| part);
         self.costs.units(want.model, want.size, HELD_IS_FOUND * held.fold(0.0, f64::max))
     }
 
-    /// Takes the next request that a slot is free for, and the slot.
+    /// Takes the next queued request that can get a slot, and the slot.
     pub fn bind(&mut self, now: Duration) -> Option<Binding> {
         if self.queue.depth() == 0 || !(self.fleet.is_any_open() || self.fleet.has_externals()) {
             return None;
@@ -289,8 +293,8 @@ impl<L> Scheduler<L> {
         Some(Binding { id, charge, ..binding })
     }
 
-    /// The first retried request that an endpoint suits. One that no open endpoint suited is
-    /// compared only with those that have changed since.
+    /// Picks the first retried request that an endpoint can serve. A request skipped before is
+    /// compared only with endpoints that have changed since.
     fn pick_retried(&mut self, now: Duration) -> Option<Picked> {
         let last_change = self.fleet.last_change();
         if self.all_skipped == Some(last_change) {
@@ -307,7 +311,7 @@ impl<L> Scheduler<L> {
             if picked.is_some() {
                 break;
             }
-            // Whether an external endpoint may be used depends on more than the fleet.
+            // External endpoints also depend on the budget, not on the fleet alone.
             match self.fleet.is_external_only(&ticket.model) {
                 true => all_skipped = None,
                 false => skipped.push(ticket.id),
@@ -318,9 +322,9 @@ impl<L> Scheduler<L> {
         picked
     }
 
-    /// The request whose turn it is, of those whose models have an endpoint that suits.
+    /// Picks the request whose turn it is among the models that have a suitable endpoint.
     fn pick_waiting(&self, now: Duration) -> Option<Picked> {
-        // Models whose next request suits none of their open endpoints.
+        // Models whose next request no open endpoint can serve.
         let mut passed: Vec<&str> = Vec::new();
         loop {
             let may = |model: &str| self.is_open(model) && !passed.contains(&model);
@@ -343,12 +347,12 @@ impl<L> Scheduler<L> {
         Some((*id, self.pick(Wanted { model, constraints, prefix, skipped }, now)?))
     }
 
-    /// Whether a request for a model may find a slot.
+    /// True if a request for the model may find a slot.
     fn is_open(&self, model: &str) -> bool {
         self.fleet.is_open(model) || self.fleet.is_external_only(model)
     }
 
-    /// A request waits no more.
+    /// Removes a request from the queue without a slot.
     pub fn withdraw(&mut self, id: TicketId, now: Duration) {
         self.skipped.remove(&id);
         if let Some(ticket) = self.queue.remove(id) {
@@ -356,13 +360,13 @@ impl<L> Scheduler<L> {
         }
     }
 
-    /// A slot is given back.
+    /// Frees a slot and records the outcome.
     pub fn release(&mut self, binding: &Binding, outcome: Outcome, now: Duration) {
         self.fleet.release(binding.endpoint, outcome, now);
     }
 
-    /// A request was answered in full at one endpoint, whose slot it still has: what it used tells
-    /// what others will.
+    /// Learns from a complete response of one endpoint. Call it while the request still holds its
+    /// slot.
     pub fn learn(&mut self, binding: &Binding, size: &Size, used: &Used, now: Duration) {
         let since = |at: Duration| at.saturating_sub(binding.since);
         let Some(endpoint) = self.fleet.endpoint(binding.endpoint) else { return };
@@ -380,14 +384,14 @@ impl<L> Scheduler<L> {
         self.fleet.learn(binding.endpoint, &binding.model, &took);
     }
 
-    /// How long an endpoint takes for the prompt of a request, as far as that was measured.
+    /// Predicted prefill time of a request at its endpoint. `None` until enough was measured.
     pub fn predicted_prefill(&self, binding: &Binding, size: &Size) -> Option<Duration> {
         let model = &binding.model.id;
         let pace = self.fleet.endpoint(binding.endpoint).and_then(|e| e.pace(model));
         self.costs.prefill(model, size, pace)
     }
 
-    /// How long a request would wait, once that is known at all; nothing while slots are free.
+    /// Predicted queue wait of a request. `None` while slots are free or until enough was measured.
     pub fn expected_wait(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Duration> {
         self.wait_for(want, self.work(want), now)
     }
@@ -401,38 +405,38 @@ impl<L> Scheduler<L> {
         self.costs.predict(want.model, ahead, now, nodes)
     }
 
-    /// How nodes are chosen.
+    /// The routing policy.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// The queue's bounds.
+    /// The bounds of the queue.
     pub fn bounds(&self) -> Bounds {
         self.queue.bounds()
     }
 
-    /// What is taken of the queue, and by whom.
+    /// Queue occupancy by model and tenant.
     pub fn room(&self) -> &Room {
         self.queue.room()
     }
 
-    /// A request that waits.
+    /// A queued request.
     pub fn waiting(&self, id: TicketId) -> Option<&Ticket<RouteConstraints>> {
         self.queue.get(id)
     }
 
-    /// Requests that wait.
+    /// Number of queued requests.
     pub fn depth(&self) -> usize {
         self.queue.depth()
     }
 
-    /// How long the first of each class has waited by now.
+    /// Longest current wait of each class.
     pub fn longest_waits(&self, now: Duration) -> [(Class, Option<Duration>); 3] {
         let wait = |class| self.queue.oldest_of(class).map(|since| now.saturating_sub(since));
         Class::ALL.map(|class| (class, wait(class)))
     }
 
-    /// Of those, by class, without those that failed on a node.
+    /// Queued requests by class, without retried ones.
     pub fn depths(&self) -> [(Class, usize); 3] {
         Class::ALL.map(|class| (class, self.queue.depth_of(class)))
     }

@@ -1,5 +1,5 @@
-//! The listeners, from a socket to a handler: accepting, TLS, guards against clients that take too
-//! much, and the routes.
+//! The listeners, from socket to handler: accepting, TLS, guards against excessive clients, and
+//! routes.
 
 use std::net::IpAddr;
 
@@ -13,12 +13,12 @@ pub mod guards;
 pub mod listener;
 pub mod routes;
 
-/// What is served on a listener.
+/// What a listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
     /// The public API.
     Public,
-    /// What operators look at and change.
+    /// The admin API.
     Admin,
 }
 
@@ -44,9 +44,8 @@ impl Service {
         }
     }
 
-    /// Connections that one address may have; of a proxy of ours, which has many clients, any
-    /// number. Operators' addresses are always counted: a proxy that clients come through is none
-    /// of theirs.
+    /// Most connections per address; `None` for a trusted proxy, which has many clients. On the
+    /// admin listener every address counts: trusted proxies are for clients, not for operators.
     fn connections_per_ip_max(self, settings: &Settings, peer: IpAddr) -> Option<usize> {
         let config = &settings.config;
         match self {

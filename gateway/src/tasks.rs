@@ -1,4 +1,4 @@
-//! What runs in the background for as long as the gateway does. [`crate::app`] starts these tasks.
+//! Background tasks that run as long as the gateway. [`crate::app`] starts them.
 
 pub mod external_endpoints;
 pub mod hourly_cost;

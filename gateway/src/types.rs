@@ -1,4 +1,4 @@
-//! Types that every layer shares. The lowest layer: nothing here imports another folder.
+//! Types that every layer shares. This is the lowest layer: nothing here imports another folder.
 
 pub mod api;
 pub mod atomic_file;

@@ -1,9 +1,9 @@
-//! Sending to a node: one HTTP/2 connection, whoever dialled it. Or to an external endpoint, which
-//! is an HTTP client ([`crate::upstream::external`]).
+//! Sends requests to endpoints: to nodes over one HTTP/2 connection, whichever side dialed, and to
+//! external endpoints with an HTTP client ([`crate::upstream::external`]).
 //!
-//! For nodes h2 itself, and not hyper's client on top of it: that sends the head and the body of a
-//! request from different tasks, so that each costs a system call and two wake-ups. Here both are
-//! queued at once, and what several requests have queued leaves together ([`driver`]).
+//! For nodes this uses h2 directly, not hyper's client on top of it: hyper sends head and body of a
+//! request from different tasks, which costs a system call and two wake-ups each. Here both are
+//! queued at once, and what several requests have queued is written together ([`driver`]).
 
 use std::sync::Arc;
 
@@ -30,32 +30,32 @@ const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 const HEADER_BYTES_MAX: u32 = 32 * 1024;
 
-/// A live connection to a node. Cloning shares it.
+/// A live connection to an endpoint. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Upstream {
     via: Via,
-    /// Cancelled when the link must end, with all that waits for it.
+    /// Canceled when the link must end, along with all its requests.
     lost: CancellationToken,
-    /// Cancelled when the node is about to leave: what it has may go on elsewhere.
+    /// Canceled when the node is about to leave and its requests may move elsewhere.
     leaving: CancellationToken,
-    /// Whether we dialled the node, because it is configured.
+    /// True if the gateway dialed the node because it is configured.
     is_configured: bool,
 }
 
-/// How requests get there.
+/// How requests reach the endpoint.
 #[derive(Debug, Clone)]
 enum Via {
-    /// A node.
+    /// Over the link of a node.
     Link {
         sender: SendRequest<Bytes>,
-        /// What the node wants to see with every request, if it has a key of its own.
+        /// `Authorization` header for every request, if the node has a key of its own.
         authorization: Option<HeaderValue>,
     },
-    /// Somebody else.
+    /// With the client of an external endpoint.
     External(Arc<Client>),
 }
 
-/// Makes the client side of HTTP/2 on a connected stream; the second value must be driven.
+/// Opens the client side of HTTP/2 on a connected stream. The caller must run the [`Driver`].
 pub async fn connect<T>(
     io: T,
     authorization: Option<HeaderValue>,
@@ -80,17 +80,17 @@ impl Upstream {
         Self { via, lost, leaving, is_configured: false }
     }
 
-    /// The same, to a node that we dialled.
+    /// Marks the connection as dialed by the gateway.
     pub fn configured(self) -> Self {
         Self { is_configured: true, ..self }
     }
 
-    /// Who dialed.
+    /// Which side dialed.
     pub fn origin(&self) -> Origin {
         if self.is_configured { Origin::Configured } else { Origin::Joined }
     }
 
-    /// How we came to it: `joined`, `configured` or `external`.
+    /// `joined`, `configured`, or `external`.
     pub fn address(&self) -> &'static str {
         match self.via {
             Via::External(_) => "external",
@@ -99,12 +99,12 @@ impl Upstream {
         }
     }
 
-    /// An external endpoint.
+    /// Creates the upstream of an external endpoint.
     pub fn external(client: Arc<Client>) -> Self {
         Self::new(Via::External(client))
     }
 
-    /// The client of an external endpoint, if it is one.
+    /// The client of an external endpoint; `None` for nodes.
     pub fn client(&self) -> Option<&Arc<Client>> {
         match &self.via {
             Via::Link { .. } => None,
@@ -112,9 +112,9 @@ impl Upstream {
         }
     }
 
-    /// Sends a request and waits for the head of its response. Dropping the future, or what is
-    /// left of the response, ends the request at the node. When the link is over its driver is
-    /// dropped, and that fails whatever waits for it.
+    /// Sends a request and waits for the head of the response. Dropping the future, or the response
+    /// body, cancels the request on the node. When the link ends its driver is dropped, which fails
+    /// all pending requests.
     pub async fn send(&self, request: Request<Bytes>) -> Result<Response<NodeBody>, Error> {
         let lost = |_: h2::Error| Error::NodeLost;
         let (mut head, body) = request.into_parts();
@@ -136,51 +136,51 @@ impl Upstream {
         response.await.map(|response| response.map(NodeBody::Link)).map_err(lost)
     }
 
-    /// The link must end.
+    /// Ends the link.
     pub fn close(&self) {
         self.lost.cancel();
     }
 
-    /// The node is about to leave.
+    /// Signals that the node is about to leave.
     pub fn leave(&self) {
         self.leaving.cancel();
     }
 
-    /// It is not about to leave after all; what was told otherwise goes its way.
+    /// Undoes [`Upstream::leave`] for future requests. Requests already told to leave still do.
     pub fn stay(&mut self) {
         self.leaving = CancellationToken::new();
     }
 
-    /// Waits until the node is about to leave.
+    /// Completes when the node is about to leave.
     pub fn leaving(&self) -> WaitForCancellationFutureOwned {
         self.leaving.clone().cancelled_owned()
     }
 
-    /// Waits until the link must end.
+    /// Completes when the link must end.
     pub fn lost(&self) -> WaitForCancellationFutureOwned {
         self.lost.clone().cancelled_owned()
     }
 }
 
-/// The body of a node's response. Dropping it ends the request there.
+/// A response body. Dropping it cancels the request on the endpoint.
 #[derive(Debug)]
 pub enum NodeBody {
-    /// A node's.
+    /// From a node.
     Link(RecvStream),
-    /// An external endpoint's.
+    /// From an external endpoint.
     External(Box<reqwest::Response>),
 }
 
-/// More bytes than were asked for.
+/// The body is larger than requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLong;
 
 impl NodeBody {
-    /// The next bytes; `None` at the end. May be cancelled.
+    /// The next bytes; `None` at the end. Cancel-safe.
     pub async fn data(&mut self) -> Option<Result<Bytes, Error>> {
         let read = match self {
             Self::Link(stream) => match stream.data().await? {
-                // What was read may be sent anew.
+                // Lets the node send as many bytes again.
                 Ok(bytes) => {
                     let released = stream.flow_control().release_capacity(bytes.len());
                     released.map(|()| bytes).ok()
@@ -195,7 +195,7 @@ impl NodeBody {
         Some(read.ok_or(Error::NodeLost))
     }
 
-    /// All of it, up to a limit.
+    /// Reads the whole body, up to `bytes_max`.
     pub async fn whole(mut self, bytes_max: usize) -> Result<Result<Bytes, TooLong>, Error> {
         let mut whole = BytesMut::new();
         while let Some(bytes) = self.data().await {

@@ -1,4 +1,4 @@
-//! An answer's body as the connection sees it: while it is there, its request is in flight.
+//! Wraps a response body. The request counts as in flight until its body is dropped.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,7 +9,7 @@ use http_body::{Frame, SizeHint};
 use super::stall::InFlight;
 use super::streams;
 
-/// A body whose end is noticed, and whether it is asked for more.
+/// A response body that reports its progress to the slow-read timer of its HTTP/2 stream.
 #[derive(Debug)]
 pub struct Tracked<B> {
     body: B,
@@ -17,7 +17,7 @@ pub struct Tracked<B> {
 }
 
 impl<B> Tracked<B> {
-    /// The body of a request's answer.
+    /// Wraps `body`. Dropping the wrapper drops `in_flight`, which ends the request.
     pub fn new(body: B, in_flight: InFlight) -> Self {
         Self { body, _in_flight: in_flight }
     }

@@ -1,4 +1,4 @@
-//! One connection, from its first byte to its end.
+//! Serves one HTTP connection from the first byte to the last.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -22,31 +22,32 @@ use super::{Closed, Closings};
 
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Requests side by side on one HTTP/2 connection.
+/// Concurrent requests per HTTP/2 connection.
 const STREAMS_MAX: u32 = 200;
-/// Bytes of headers of one request; in HTTP/2 each counts 32 more.
+/// Header bytes per request. In HTTP/2, each header counts 32 bytes more than its length.
 const HEADER_BYTES_MAX: u32 = 32 * 1024;
-/// Headers of one request.
+/// Headers per request.
 const HEADERS_MAX: usize = 100;
-/// Bytes of HTTP/1 that are held unread or unsent; a head must fit.
+/// Size of hyper's HTTP/1 buffers, in bytes. A request head must fit.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// Streams that a client may open and reset before we have looked at them (rapid reset), and
-/// those that it makes us reset by breaking the protocol (made you reset). More end the connection.
+/// A client may open and reset this many streams before we handle them (rapid reset), and may cause
+/// this many resets through protocol errors (made you reset). One more closes the connection.
 const RESETS_MAX: usize = 64;
-/// Bytes of one answer that HTTP/2 holds while its client takes nothing.
+/// Response bytes that HTTP/2 buffers per stream while the client does not read.
 const SEND_BYTES_MAX: usize = 64 * 1024;
 
-/// What speaks HTTP.
+/// The HTTP server that all connections share.
 pub type Http = auto::Builder<Streams>;
 
-/// HTTP/1.1 and HTTP/2 with their limits. Those of hyper and h2 beside these were looked up: a
-/// length beside chunks ends the connection after its answer, CONTINUATION frames are counted, an
-/// oversized list of headers ends the connection at four times its limit, empty and tiny DATA
-/// frames have a budget, and an answer to PING or SETTINGS must be written before the next frame is
-/// read, so that a flood of them holds no memory.
+/// Configures HTTP/1.1 and HTTP/2 with our limits. These defaults of hyper and h2 were checked and
+/// stay: a `Content-Length` next to chunked encoding closes the connection after the response,
+/// CONTINUATION frames are counted, a header list that is too large closes the connection at four
+/// times the limit, empty and tiny DATA frames have a budget, and h2 writes the reply to a PING or
+/// SETTINGS frame before it reads the next frame, so a flood of them uses no memory.
 pub fn http(write: Duration, closings: Closings) -> Http {
     let mut builder = auto::Builder::new(Streams::new(write, closings));
-    // Heads are timed by the connection's pulse, which tells a slow head from an idle connection.
+    // The connection timers enforce the head timeout. They tell a slow head from an idle
+    // connection.
     builder
         .http1()
         .header_read_timeout(None)
@@ -65,21 +66,21 @@ pub fn http(write: Duration, closings: Closings) -> Http {
     builder
 }
 
-/// How a connection is treated.
+/// Timeouts and shutdown of a connection.
 #[derive(Clone, Copy)]
 pub struct Terms<'a> {
-    /// What speaks HTTP.
+    /// The HTTP server.
     pub http: &'a Http,
-    /// How long the client may keep us waiting.
+    /// Head and idle timeouts.
     pub patience: Patience,
-    /// How long it may leave what we have for it.
+    /// Slow-read budget: how long the client may leave response bytes unread.
     pub write: Duration,
-    /// Cancelled when connections end with what is in flight.
+    /// When canceled, the connection finishes its requests in flight and closes.
     pub stop: &'a CancellationToken,
 }
 
-/// Serves a connection until it ends, or until its client has kept us waiting for too long. The
-/// error is the protocol's: a broken connection concerns its client only.
+/// Serves a connection until it closes or a connection timer expires. Errors are protocol errors;
+/// they affect only this client.
 pub async fn speak<S, A, B>(
     stream: S,
     service: A,
@@ -104,7 +105,7 @@ where
             watch.closed(why);
             if why == Closed::Idle {
                 served.as_mut().graceful_shutdown();
-                // Somebody who asks at this very moment is answered still.
+                // A request that arrives at this very moment still gets its response.
                 let _ = timeout(write, served).await;
             }
             return Ok(());

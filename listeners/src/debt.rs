@@ -1,27 +1,27 @@
-//! PURE. What a client owes that takes what there is for it slowly: time in which it took nothing,
-//! less what the bytes that it did take are worth. One that takes a little now and then, to hold a
-//! slot, comes to the same end as one that takes nothing.
+//! PURE. The slow-read budget of a client: the time in which it read nothing, less the time that
+//! the bytes it did read are worth. A client that reads a few bytes now and then to hold a slot
+//! runs out of budget like one that reads nothing.
 
 use std::time::{Duration, Instant};
 
-/// Bytes in a second that a client must take on the whole; less than any line of today.
+/// Bytes per second that a client must read on average; slower than any network link in use today.
 const BYTES_PER_SECOND_MIN: f64 = 256.0;
 
-/// See the module.
+/// Time used up of a slow-read budget.
 #[derive(Debug, Default)]
 pub struct Debt {
     owed: Duration,
-    /// Since when it has taken nothing of what there is.
+    /// When the client stopped reading while bytes were waiting for it.
     since: Option<Instant>,
 }
 
 impl Debt {
-    /// There is something that it does not take yet.
+    /// Starts the clock, unless it runs already: bytes are waiting for the client.
     pub fn begins(&mut self, now: Instant) {
         self.since.get_or_insert(now);
     }
 
-    /// It has taken so many bytes of it.
+    /// Stops the clock and credits the `bytes` that the client has read.
     pub fn takes(&mut self, bytes: usize, now: Instant) {
         let since = self.since.take();
         let waited = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
@@ -29,12 +29,13 @@ impl Debt {
         self.owed = (self.owed + waited).saturating_sub(worth);
     }
 
-    /// Whether it owes nothing, and nothing waits for it.
+    /// True if the client has used none of its budget and no bytes are waiting for it.
     pub fn is_clear(&self) -> bool {
         self.since.is_none() && self.owed.is_zero()
     }
 
-    /// When it will have owed too much, if it takes nothing until then.
+    /// When the budget runs out if the client reads nothing until then. `None` while the clock is
+    /// stopped.
     pub fn due(&self, patience: Duration) -> Option<Instant> {
         Some(self.since? + patience.saturating_sub(self.owed))
     }
@@ -46,7 +47,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Seconds after which it is cut, if it takes so many bytes every so many seconds.
+    /// Seconds until disconnection if the client reads `bytes` every `every` seconds.
     fn cut_after(bytes: usize, every: u64) -> Option<u64> {
         let begun = Instant::now();
         let mut debt = Debt::default();

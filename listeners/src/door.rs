@@ -1,17 +1,17 @@
-//! How many connections one address may have, so that a single client cannot hold all of them.
+//! The per-address limit on connections: no single client can take all of them.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Counts the connections of each address that has any.
+/// Open connections by address.
 #[derive(Debug, Default)]
 pub struct Door {
     inside: Mutex<HashMap<IpAddr, usize>>,
 }
 
 impl Door {
-    /// Lets a connection in, if its address has fewer than `max`.
+    /// Returns a permit if the address has fewer than `max` connections.
     pub fn enter(self: &Arc<Self>, address: IpAddr, max: usize) -> Option<Guest> {
         let network = network(address);
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,7 +32,7 @@ impl Door {
     }
 }
 
-/// One customer of IPv6 has a /64 at least, so its addresses count together.
+/// An IPv6 customer gets at least a /64, so all addresses of a /64 count as one.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)).into(),
@@ -40,7 +40,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A connection that was let in.
+/// A permit for one connection. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Guest {
     door: Arc<Door>,

@@ -1,9 +1,9 @@
-//! A client that hangs up is noticed, whatever it sent before.
+//! Notices when a client hangs up, whatever it has sent before.
 //!
-//! Over HTTP/1, hyper reads on while it answers, and so sees the end of a connection; but not while
-//! it holds bytes that came after the request. One byte too many would have a node generate for
-//! nobody. So the socket itself is watched: the kernel tells the end of it before its bytes are
-//! read.
+//! Over HTTP/1, hyper keeps reading while it responds and so notices the end of a connection, but
+//! not while it holds bytes that arrived after the request. A single extra byte would let a node
+//! generate for a client that is gone. So we watch the socket itself: the kernel reports the end of
+//! the connection before its bytes are read.
 
 use std::io;
 use std::net::Shutdown;
@@ -15,20 +15,20 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A TCP connection that somebody reads and writes, and somebody else watches. Cloning shares it.
+/// A TCP connection that one task reads and writes while another watches it. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Socket(Arc<TcpStream>);
 
 impl Socket {
-    /// A connection.
+    /// Wraps an open connection.
     pub fn new(stream: TcpStream) -> Self {
         Self(Arc::new(stream))
     }
 
-    /// Waits until the other side has closed its half of the connection, or all of it. Whoever asks
-    /// and then closes its half is gone, as to hyper. May be cancelled.
+    /// Waits until the peer has closed its half of the connection, or both halves. A client that
+    /// closes its half after a request counts as gone, as in hyper. Cancel-safe.
     pub async fn hung_up(&self) {
-        // Data of that priority is never waited for: only the end of the connection ends this.
+        // Nobody waits for priority data, so only the end of the connection wakes this.
         match self.0.ready(Interest::PRIORITY).await {
             Ok(ready) if ready.is_read_closed() => {}
             _ => std::future::pending().await,
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(watched.hung_up().now_or_never(), None, "bytes are no end");
         drop(client);
         watched.hung_up().await;
-        // They are there still.
+        // The bytes are still there.
         let mut rest = Vec::new();
         let _ = socket.read_to_end(&mut rest).await;
         assert_eq!(rest, vec![b'x'; 4996]);

@@ -1,10 +1,10 @@
-//! What stands between the network and both programs, so that no client can take more than its
-//! share before anything is known of it.
+//! Protects the listeners of both programs: no client can take more than its share before we know
+//! who it is.
 //!
-//! [`door`] says how many connections one address may have. [`pulse`] (pure) says how long a
-//! connection may keep us waiting, [`stall`] and [`streams`] cut clients that do not read what we
-//! have for them, by what they owe ([`debt`], pure). [`hangup`] notices clients that leave.
-//! [`connection`] puts that around one connection, and [`body`] around one response.
+//! [`door`] limits connections per address. [`pulse`] (pure) decides how long a connection may keep
+//! us waiting. [`stall`] and [`streams`] disconnect clients that do not read their responses, by a
+//! slow-read budget ([`debt`], pure). [`hangup`] notices clients that leave. [`connection`] applies
+//! all of this to one connection, and [`body`] to one response.
 
 pub mod body;
 pub mod connection;
@@ -19,25 +19,25 @@ pub mod streams;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Why a connection was refused or cut: the closed set of a metric's labels.
+/// Why a connection was refused or closed by us. These are the label values of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// Its address has as many as it may have.
+    /// The address has reached its per-address limit.
     AddressLimit,
-    /// Its TLS handshake failed, or took too long.
+    /// The TLS handshake failed or timed out.
     Handshake,
-    /// The head of a request did not arrive in time.
+    /// A request head did not arrive in time.
     SlowHead,
-    /// It asked nothing for a while.
+    /// No request arrived within the idle timeout.
     Idle,
-    /// It sent a lot and asked nothing.
+    /// The client sent many bytes but no request.
     Noise,
-    /// It did not read what we had for it.
+    /// The client stopped reading its response.
     Stalled,
 }
 
 impl Closed {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 6] = [
         Self::AddressLimit,
         Self::Handshake,
@@ -47,7 +47,7 @@ impl Closed {
         Self::Stalled,
     ];
 
-    /// Its label.
+    /// The label value.
     pub fn name(self) -> &'static str {
         match self {
             Self::AddressLimit => "address_limit",
@@ -60,11 +60,11 @@ impl Closed {
     }
 }
 
-/// Counts connections that are refused or cut.
+/// Counts connections that we refuse or close.
 pub trait CountClosed: Debug + Send + Sync {
-    /// One more.
+    /// Adds one.
     fn connection_closed(&self, why: Closed);
 }
 
-/// Who counts them, shared by all connections.
+/// The counter that all connections share.
 pub type Closings = Arc<dyn CountClosed>;

@@ -1,49 +1,50 @@
-//! PURE. How long a connection may keep us waiting, and for what.
+//! PURE. Connection timers: how long a connection may keep us waiting, and for what.
 //!
-//! A connection owes us the head of its first request at once, and the head of each further one
-//! as soon as it has begun; in between it may be idle for a while. HTTP/2 has no such thing as a
-//! byte that begins a head (an idle connection answers pings), so there only the first counts.
+//! A client must send the head of its first request right away, and the head of each later request
+//! within the head timeout of its first byte. Between requests the connection may idle. In HTTP/2
+//! no byte marks the start of a head (an idle connection answers pings), so only the first head is
+//! timed.
 
 use std::time::{Duration, Instant};
 
 use super::Closed;
 
-/// Most bytes that a connection may send while it asks nothing: beyond it are floods of frames
-/// that cost us an answer each. More than all windows of HTTP/2 hold, whose data may
-/// arrive before its request is looked at.
+/// Most bytes that a connection may send without making a request. More than that is a flood of
+/// frames, each of which costs us a reply. The limit exceeds all HTTP/2 windows together, because
+/// their data may arrive before we have seen its request.
 pub const NOISE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// How long a client may keep us waiting.
+/// Timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// For a request's head.
+    /// For a request head.
     pub head: Duration,
     /// For the next request.
     pub idle: Duration,
 }
 
 impl Patience {
-    /// No deadline that is not there yet comes sooner than this.
+    /// The shorter timeout: no deadline that starts from now on can be sooner than this.
     pub fn shortest(&self) -> Duration {
         self.head.min(self.idle)
     }
 }
 
-/// What is known of a connection.
+/// The timers of one connection.
 #[derive(Debug)]
 pub struct Pulse {
     in_flight: u32,
-    /// When the head that is arriving has begun.
+    /// When the first byte of the current head arrived.
     head_since: Option<Instant>,
     idle_since: Instant,
     is_multiplexed: bool,
-    /// Bytes that came since it last asked something.
+    /// Bytes received since the last request.
     noise: u64,
     is_retired: bool,
 }
 
 impl Pulse {
-    /// A new connection.
+    /// Starts the timer for the first head.
     pub fn new(now: Instant) -> Self {
         Self {
             in_flight: 0,
@@ -55,7 +56,7 @@ impl Pulse {
         }
     }
 
-    /// Bytes have arrived.
+    /// Records bytes that arrived.
     pub fn reads(&mut self, bytes: usize, now: Instant) {
         if self.in_flight > 0 || self.is_retired {
             return;
@@ -66,7 +67,8 @@ impl Pulse {
         }
     }
 
-    /// The head of a request is here; over HTTP/2, others may come beside it.
+    /// Records a complete request head. Over HTTP/2, `is_multiplexed`, requests may run
+    /// concurrently.
     pub fn begins(&mut self, is_multiplexed: bool) {
         self.in_flight += 1;
         self.is_multiplexed = is_multiplexed;
@@ -74,19 +76,19 @@ impl Pulse {
         self.noise = 0;
     }
 
-    /// A request is answered, or given up.
+    /// Records that a response was completed or a request canceled.
     pub fn ends(&mut self, now: Instant) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.idle_since = now;
         self.noise = 0;
     }
 
-    /// From now on its bytes say nothing about it.
+    /// Stops the timers for good: the connection no longer carries HTTP.
     pub fn retires(&mut self) {
         self.is_retired = true;
     }
 
-    /// When to cut it, as things are now, and why.
+    /// When to close the connection as things stand, and why.
     pub fn deadline(&self, patience: &Patience) -> Option<(Instant, Closed)> {
         match self.head_since {
             _ if self.in_flight > 0 => None,
@@ -95,7 +97,7 @@ impl Pulse {
         }
     }
 
-    /// Whether it only makes noise.
+    /// True if the connection has sent more than [`NOISE_BYTES_MAX`] without a request.
     pub fn is_noisy(&self) -> bool {
         self.noise > NOISE_BYTES_MAX
     }
@@ -108,7 +110,7 @@ mod tests {
     const PATIENCE: Patience =
         Patience { head: Duration::from_secs(10), idle: Duration::from_secs(75) };
 
-    /// The deadline in seconds after `begun`.
+    /// Returns the deadline in seconds after `begun`.
     fn deadline(pulse: &Pulse, begun: Instant) -> Option<(u64, Closed)> {
         pulse.deadline(&PATIENCE).map(|(at, why)| ((at - begun).as_secs(), why))
     }

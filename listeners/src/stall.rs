@@ -1,6 +1,6 @@
-//! A connection's bytes: what is read is told to its [`Watch`], and a client that takes nothing
-//! of what we write for a while, or hardly anything, is cut. The error that it gets ends its
-//! requests, and with them the slots that they hold.
+//! Wraps the byte stream of a connection. It reports received bytes to the connection's [`Watch`]
+//! and disconnects a client that reads its responses too slowly or not at all. The resulting error
+//! ends the client's requests and frees their slots.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::debt::Debt;
 use super::pulse::{Patience, Pulse};
 use super::{Closed, Closings};
 
-/// What a connection's bytes, its requests and its timer know of each other.
+/// State that the byte stream, the requests, and the timers of one connection share.
 #[derive(Debug)]
 pub struct Watch {
     pulse: Mutex<Pulse>,
@@ -23,7 +23,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of a new connection.
+    /// For a new connection.
     pub fn new(closings: Closings) -> Self {
         Self { pulse: Mutex::new(Pulse::new(Instant::now())), closings }
     }
@@ -32,14 +32,14 @@ impl Watch {
         self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request has arrived; it is over when the result is dropped.
+    /// Records a new request. Dropping the result ends it.
     pub fn begins(self: &Arc<Self>, is_multiplexed: bool) -> InFlight {
         self.pulse().begins(is_multiplexed);
         InFlight(self.clone())
     }
 
-    /// Waits until the client has kept us waiting for too long. Looks again now and then:
-    /// deadlines come and go with every request.
+    /// Waits until a connection timer expires. Checks again every so often, because every request
+    /// changes the deadline.
     pub async fn expires(&self, patience: &Patience) -> Closed {
         loop {
             let now = Instant::now();
@@ -52,12 +52,12 @@ impl Watch {
         }
     }
 
-    /// The bytes are not HTTP any more: a node's link, which has its own deadlines.
+    /// Stops the timers: the bytes are no longer HTTP but a node link, which has its own deadlines.
     pub fn retires(&self) {
         self.pulse().retires();
     }
 
-    /// Counts why it ended.
+    /// Counts why the connection ended.
     pub fn closed(&self, why: Closed) {
         self.closings.connection_closed(why);
     }
@@ -73,7 +73,7 @@ impl Watch {
     }
 }
 
-/// One request of a connection.
+/// A request in flight. Dropping it ends the request.
 #[derive(Debug)]
 pub struct InFlight(Arc<Watch>);
 
@@ -83,25 +83,26 @@ impl Drop for InFlight {
     }
 }
 
-/// A connection's bytes.
+/// The byte stream of a connection.
 #[derive(Debug)]
 pub struct Watched<S> {
     inner: S,
     watch: Arc<Watch>,
     write: Duration,
     debt: Debt,
-    /// Runs while the client takes nothing.
+    /// Runs while the client reads nothing.
     stalled: Option<Pin<Box<Sleep>>>,
     is_cut: bool,
 }
 
 impl<S> Watched<S> {
-    /// Writes to it may stand still for so long.
+    /// Wraps `inner` with a slow-read budget of `write`.
     pub fn new(inner: S, watch: Arc<Watch>, write: Duration) -> Self {
         Self { inner, watch, write, debt: Debt::default(), stalled: None, is_cut: false }
     }
 
-    /// What a write has come to, and the bytes that were taken; one that waits is given up in time.
+    /// Passes on the result of a write and credits the bytes that the client read. Returns an error
+    /// if a pending write has used up the slow-read budget.
     fn within<T>(
         &mut self,
         written: Poll<io::Result<T>>,

@@ -1,8 +1,9 @@
-//! Requests of HTTP/2, each a task of its own. A client that opens no window for an answer
-//! stalls one stream only, and nothing of that is seen at its connection's bytes: the body is
-//! simply not asked for more. So each task has a timer that runs from the moment when the body gave
-//! something until it is asked again, with what was owed before, and the task ends with it; hyper
-//! then resets the stream.
+//! Runs each HTTP/2 request as a task with a slow-read timer.
+//!
+//! A client that opens no window for a response stalls only that stream. The byte stream of the
+//! connection does not show this: hyper just stops polling the body. So each task times how long
+//! the body waits between giving data and being polled again, and adds what was used of the
+//! slow-read budget before. When the budget runs out the task ends, and hyper resets the stream.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,14 +19,14 @@ tokio::task_local! {
     static GIVEN: Arc<Given>;
 }
 
-/// What the client owes of a request's answer.
+/// The slow-read budget of one response.
 #[derive(Debug, Default)]
 struct Given(Mutex<Open>);
 
 #[derive(Debug, Default)]
 struct Open {
     debt: Debt,
-    /// What the body gave last.
+    /// Size of the last data frame, in bytes.
     bytes: usize,
 }
 
@@ -48,7 +49,7 @@ impl Given {
         open.debt.begins(Instant::now());
     }
 
-    /// Waits until something was given and not taken for this long.
+    /// Waits until the client has used up the slow-read budget `write`.
     async fn is_left(&self, write: Duration) {
         loop {
             let now = Instant::now();
@@ -61,18 +62,18 @@ impl Given {
     }
 }
 
-/// The body of the current task's answer is asked for more: what it gave before was taken. Of
-/// HTTP/1, where the connection's bytes tell as much, nothing is noted.
+/// Records that hyper polls the body of the current task, so the client has read the last frame.
+/// Does nothing for HTTP/1, where the byte stream of the connection shows as much.
 pub fn is_asked() {
     let _ = GIVEN.try_with(|given| given.asked());
 }
 
-/// It gave so many bytes.
+/// Records that the body gave a frame of `bytes` bytes.
 pub fn gives(bytes: usize) {
     let _ = GIVEN.try_with(|given| given.gave(bytes));
 }
 
-/// Runs the requests of HTTP/2 connections.
+/// Executor for the requests of HTTP/2 connections.
 #[derive(Debug, Clone)]
 pub struct Streams {
     write: Duration,
@@ -80,7 +81,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Answers may be left for so long.
+    /// `write` is the slow-read budget of a response.
     pub fn new(write: Duration, closings: Closings) -> Self {
         Self { write, closings }
     }
@@ -94,7 +95,7 @@ where
     fn execute(&self, request: F) {
         let Self { write, closings } = self.clone();
         let given = Arc::new(Given::default());
-        // Ends with its connection, which is tracked.
+        // The task ends with its connection, which is tracked.
         tokio::spawn(async move {
             tokio::select! {
                 _ = GIVEN.scope(given.clone(), request) => {}

@@ -1,4 +1,4 @@
-//! API keys: who owns them, and what they allow.
+//! API keys: their tenants and permissions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
@@ -14,39 +14,39 @@ use crate::types::error::Error;
 use crate::types::external::External;
 use crate::types::secret::KeyDigest;
 
-/// The tenant of requests without a key, where those are allowed.
+/// Tenant of requests without a key, where those are allowed.
 const ANONYMOUS: &str = "anonymous";
 
-/// The tenant of what operators ask on the fleet page. No key can have this name.
+/// Tenant of operators' requests from the fleet page. No key can have this name.
 const OPERATORS: &str = "operators:chat";
 
-/// The owner of a key, and what the key allows.
+/// An authenticated caller.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The owner's name.
+    /// Name of the tenant.
     pub tenant: Arc<str>,
-    /// The key, as configured.
+    /// The key as configured.
     pub key: Arc<ApiKey>,
-    /// Other names of models, for everybody.
+    /// Model aliases for all keys.
     aliases: Arc<BTreeMap<String, String>>,
-    /// What the key may use.
+    /// The key's rate limits and their current use.
     pub limiter: Arc<Limiter>,
-    /// The models that it may ask for, as they were listed last.
+    /// Cached list of the models that the key may use.
     pub models: Arc<Listed>,
 }
 
 impl Caller {
-    /// The model that the owner means by a name.
+    /// Resolves a model alias; the key's own aliases come first.
     pub fn model<'a>(&'a self, name: &'a str) -> &'a str {
         self.key.aliases.get(name).or_else(|| self.aliases.get(name)).map_or(name, String::as_str)
     }
 
-    /// Whether a model may be asked for, by that name.
+    /// True if the key may use the model under this name.
     pub fn allows(&self, name: &str) -> bool {
         self.limiter.allows(name) || self.limiter.allows(self.model(name))
     }
 
-    /// Other names of models that may be asked for.
+    /// Aliases that the key may use, with their models.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = self.key.aliases.iter();
         let others = self.aliases.iter().filter(|(name, _)| !self.key.aliases.contains_key(*name));
@@ -55,15 +55,15 @@ impl Caller {
     }
 }
 
-/// Models by name, and when they were loaded.
+/// Models by name, with load times.
 type Models = Arc<BTreeMap<String, u64>>;
 
-/// Models that a key may ask for, as they were made of the list with this number.
+/// Cached model list of a key, with the version it was made from.
 #[derive(Debug, Default)]
 pub struct Listed(Mutex<Option<(u64, Models)>>);
 
 impl Listed {
-    /// The models of a version; made anew where there are those of another one.
+    /// The list for this version. Calls `make` if the cache is of another version.
     pub fn at(&self, version: u64, make: impl FnOnce() -> (u64, BTreeMap<String, u64>)) -> Models {
         let mut listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, models)) = &*listed
@@ -78,18 +78,18 @@ impl Listed {
     }
 }
 
-/// The keys of the public API, and what is used of their limits.
+/// The API keys and the use of their limits.
 #[derive(Debug)]
 pub struct Keys {
     callers: HashMap<KeyDigest, Caller>,
-    /// Where anybody may ask: who that is.
+    /// The caller without a key, if anonymous access is allowed.
     anonymous: Option<Caller>,
-    /// Whoever has the operators' key, on their listener.
+    /// The caller with the admin key, on the admin listener.
     operators: Caller,
 }
 
 impl Keys {
-    /// The keys of a configuration. What is used of limits that stay as they were stays used.
+    /// Loads the keys of a configuration. Keys with unchanged limits keep their current use.
     pub fn new(keys: &[ApiKey], aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
         let aliases = Arc::new(aliases.clone());
         let operators = operators(&aliases, old);
@@ -109,7 +109,7 @@ impl Keys {
         Self { callers: keys.iter().map(caller).collect(), anonymous: None, operators }
     }
 
-    /// No key is needed.
+    /// Allows anonymous access; no key is needed.
     pub fn open(aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
         let (key, aliases) = (Arc::new(anonymous()), Arc::new(aliases.clone()));
         let operators = operators(&aliases, old);
@@ -119,12 +119,12 @@ impl Keys {
         Self { callers: HashMap::new(), anonymous, operators }
     }
 
-    /// Who asks on the fleet page. Whoever calls this has seen the operators' key.
+    /// The caller for requests from the fleet page. Check the admin key first.
     pub fn operators(&self) -> &Caller {
         &self.operators
     }
 
-    /// Everybody who may ask.
+    /// All callers.
     pub fn tenants(&self) -> impl Iterator<Item = &Caller> {
         self.callers.values().chain(&self.anonymous).chain([&self.operators])
     }
@@ -133,8 +133,8 @@ impl Keys {
         self.callers.values().map(|c| (&*c.tenant, (&c.key.limits, &c.limiter)))
     }
 
-    /// The owner of the key in `headers`. A key is found by the first bytes of its digest, which
-    /// are no secret; whole digests are compared in constant time.
+    /// Authenticates by the key in `headers`. The lookup uses the first bytes of the digest, which
+    /// are not secret; whole digests are compared in constant time.
     pub fn caller(&self, headers: &HeaderMap) -> Result<Caller, Error> {
         if let Some(anonymous) = &self.anonymous {
             return Ok(anonymous.clone());
@@ -151,7 +151,7 @@ fn operators(aliases: &Arc<BTreeMap<String, String>>, old: Option<&Keys>) -> Cal
     Caller { tenant, key, aliases, limiter, models: Arc::default() }
 }
 
-/// Whoever has no key, where none is needed.
+/// The key settings of anonymous access.
 fn anonymous() -> ApiKey {
     ApiKey {
         name: ANONYMOUS.into(),
@@ -167,7 +167,7 @@ fn anonymous() -> ApiKey {
     }
 }
 
-/// The key of `Authorization: Bearer <key>`.
+/// The key in `Authorization: Bearer <key>`.
 pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, key) = value.split_at_checked(7)?;
@@ -175,29 +175,28 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"bearer ") && !key.is_empty()).then_some(key)
 }
 
-/// A key of the public API.
+/// An API key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiKey {
-    /// The tenant's name.
+    /// Name of the tenant.
     pub name: String,
-    /// The key's digest.
+    /// Digest of the key.
     pub digest: KeyDigest,
-    /// The most urgent class that it may ask for.
+    /// The most urgent class that the key may use.
     pub class_max: Class,
     /// When its requests may go to external endpoints.
     pub external: External,
-    /// Longest time that its requests may wait for a slot, and how long they do where they do not
-    /// say.
+    /// Longest queue wait; also the default for requests that set none.
     pub deadline: Option<Duration>,
-    /// Most tokens of an answer.
+    /// Most tokens per request, all choices together.
     pub tokens_max: Option<NonZeroU32>,
-    /// Other names of models, for it alone.
+    /// Model aliases for this key only.
     pub aliases: BTreeMap<String, String>,
-    /// What it may use.
+    /// Rate limits.
     pub limits: KeyLimits,
-    /// What it may use in a month.
+    /// Monthly budget.
     pub budget: Budget,
-    /// Whether its requests are traced whenever their `traceparent` says so.
+    /// True if requests are traced whenever their `traceparent` says so.
     pub force_trace: bool,
 }
 

@@ -1,8 +1,8 @@
-//! What a key may use: requests and tokens a minute, requests side by side.
+//! Rate limits of a key: requests per minute, tokens per minute, and concurrent requests.
 //!
-//! governor's buckets hold the rates (the generic cell rate algorithm). A bucket only ever
-//! gives; what a request used beyond its estimate, or left of it, is settled with the next one.
-//! What is refunded and what the bucket holds are never more than the bucket's limit together.
+//! The buckets are governor's (generic cell rate algorithm). A bucket can only be drawn from. If a
+//! request used more or less than its estimate, the difference is settled with the next request.
+//! The refund and the contents of the bucket together never exceed its limit.
 
 use std::fmt::{self, Display, Formatter};
 use std::num::NonZeroU32;
@@ -23,18 +23,18 @@ use crate::types::header::Values;
 use crate::types::limits::Limit;
 use crate::types::limits::Share;
 
-/// Limits of a key, as configured. Absent is unlimited.
+/// Configured limits of a key; `None` is unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyLimits {
-    /// Requests a minute.
+    /// Requests per minute.
     pub requests_per_minute: Option<NonZeroU32>,
-    /// Tokens of prompts and answers a minute.
+    /// Prompt and completion tokens per minute.
     pub tokens_per_minute: Option<NonZeroU32>,
-    /// Requests side by side.
+    /// Concurrent requests.
     pub concurrent_max: Option<NonZeroU32>,
-    /// Its share of the queue.
+    /// Share of the queue.
     pub queue: Share,
-    /// The models that may be asked for; empty is all.
+    /// Models that the key may use; empty allows all.
     pub models: Vec<String>,
 }
 
@@ -60,12 +60,12 @@ pub struct Allowance {
     pub left: u32,
 }
 
-/// A key's limits and what is used of them.
+/// Limits of a key and their current use.
 #[derive(Debug, Default)]
 pub struct Limiter {
     requests: Option<Bucket>,
     tokens: Option<Bucket>,
-    /// Tokens that were used and not paid for; negative: paid for and not used.
+    /// Tokens used beyond their reservation; negative for a refund.
     owed: AtomicI64,
     concurrent_max: Option<u32>,
     running: AtomicU32,
@@ -73,7 +73,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Full buckets.
+    /// Starts with full buckets.
     pub fn new(limits: &KeyLimits) -> Self {
         Self {
             requests: limits.requests_per_minute.map(Bucket::per_minute),
@@ -85,16 +85,16 @@ impl Limiter {
         }
     }
 
-    /// Whether the key may ask for this model.
+    /// True if the key may use the model.
     pub fn allows(&self, model: &str) -> bool {
         self.models.is_empty() || self.models.iter().any(|allowed| allowed == model)
     }
 
-    /// Claims what a request needs before its body is read: its place among those side by side, and
-    /// one of the requests a minute.
+    /// Checks the limits that do not depend on the body: concurrent requests and requests per
+    /// minute.
     ///
     /// # Errors
-    /// A limit is used up.
+    /// A limit is reached.
     pub fn enter(self: &Arc<Self>) -> Result<Permit, Error> {
         let before = self.running.fetch_add(1, Ordering::Relaxed);
         let permit = Permit { limiter: self.clone(), reserved: 0 };
@@ -107,7 +107,7 @@ impl Limiter {
         Ok(permit)
     }
 
-    /// Pays for a request and what is owed, as far as one bucket reaches.
+    /// Draws a request's tokens and what is owed, up to the size of the bucket.
     fn pay(&self, bucket: &Bucket, tokens: u32) -> Result<(), Error> {
         let owed = self.owed.swap(0, Ordering::Relaxed).max(bucket.refund_max());
         let price = i64::from(tokens).saturating_add(owed);
@@ -124,14 +124,14 @@ impl Limiter {
         }
     }
 
-    /// So many tokens more are owed, or are refunded as far as there is room for them.
+    /// Adds to what is owed. Refunds are capped at the space in the bucket.
     fn owe(&self, bucket: &Bucket, tokens: i64) {
         let least = bucket.refund_max();
         let sum = |owed: i64| Some(owed.saturating_add(tokens).max(least));
         let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 
-    /// What is used of the limits now, and left.
+    /// Current use of the limits.
     pub fn standing(&self) -> Standing {
         let bucket = |bucket: &Option<Bucket>| {
             let bucket = bucket.as_ref()?;
@@ -145,7 +145,7 @@ impl Limiter {
         }
     }
 
-    /// OpenAI's headers about limits.
+    /// Adds OpenAI's rate limit headers.
     pub fn mark(&self, headers: &mut HeaderMap, values: &mut Values) {
         for (names, bucket) in [(REQUESTS, &self.requests), (TOKENS, &self.tokens)] {
             let Some(bucket) = bucket else { continue };
@@ -158,7 +158,7 @@ impl Limiter {
     }
 }
 
-/// Names of headers: the limit, what is left of it, and when all of it is there again.
+/// Header names: limit, remaining, and time until full.
 const REQUESTS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit-requests"),
     HeaderName::from_static("x-ratelimit-remaining-requests"),
@@ -174,7 +174,7 @@ fn limited(limit: Limit, wait: Duration) -> Error {
     Error::RateLimited { limit, wait }
 }
 
-/// A running request of a key. Dropping it ends that.
+/// A running request of a key. Dropping it frees its place among concurrent requests.
 #[derive(Debug)]
 pub struct Permit {
     limiter: Arc<Limiter>,
@@ -182,10 +182,10 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Takes about so many tokens, once the request's size is known.
+    /// Reserves the estimated tokens once the size of the request is known.
     ///
     /// # Errors
-    /// Fewer are left.
+    /// Fewer tokens are left.
     pub fn reserve(&mut self, tokens: u32) -> Result<(), Error> {
         if let Some(bucket) = &self.limiter.tokens {
             self.limiter.pay(bucket, tokens)?;
@@ -194,7 +194,7 @@ impl Permit {
         Ok(())
     }
 
-    /// The request is over and has used that many tokens.
+    /// Settles the reservation by the tokens actually used.
     pub fn settle(&self, tokens: u64) {
         if let Some(bucket) = &self.limiter.tokens {
             let used = i64::try_from(tokens).unwrap_or(i64::MAX);
@@ -209,13 +209,13 @@ impl Drop for Permit {
     }
 }
 
-/// What is left of a minute's allowance.
+/// Rate limit of one minute.
 #[derive(Debug)]
 struct Bucket {
     limit: u32,
     state: RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>,
     clock: DefaultClock,
-    /// What was left when it was last asked, and until when that fills up.
+    /// Remaining capacity at the last draw, and when that was.
     left: Mutex<(u32, Option<<DefaultClock as Clock>::Instant>)>,
 }
 
@@ -227,7 +227,7 @@ impl Bucket {
         Self { limit: limit.get(), state: state.with_middleware(), clock, left }
     }
 
-    /// Takes so many at once, or says how long until there are.
+    /// Draws `count`, or returns how long until that is possible.
     fn take(&self, count: u32) -> Result<(), Duration> {
         let Some(count) = NonZeroU32::new(count) else { return Ok(()) };
         let now = self.clock.now();
@@ -238,17 +238,17 @@ impl Bucket {
                 Ok(())
             }
             Ok(Err(not_until)) => Err(not_until.wait_time_from(now)),
-            // More than the bucket ever holds: the caller sees to it that this is not asked.
+            // More than the bucket ever holds; the caller prevents this.
             Err(_) => Err(Duration::from_secs(60)),
         }
     }
 
-    /// The most that can be refunded, as a debt (0 or less): what is missing in the bucket now.
+    /// The largest possible refund as a negative debt: the space in the bucket now.
     fn refund_max(&self) -> i64 {
         i64::from(self.state().0) - i64::from(self.limit)
     }
 
-    /// What is left now, and how long until it is full.
+    /// Remaining capacity now, and how long until full.
     fn state(&self) -> (u32, Duration) {
         let (left, since) = *self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = since.map_or(0.0, |at| self.clock.now().duration_since(at).as_secs_f64());
@@ -258,7 +258,7 @@ impl Bucket {
     }
 }
 
-/// As OpenAI writes durations: `1m30s`, `2.5s`, `120ms`.
+/// Duration in OpenAI's format: `1m30s`, `2.5s`, `120ms`.
 struct OpenAiDuration(Duration);
 
 impl Display for OpenAiDuration {
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(refused(admit(&limiter, 150)).0, Limit::Tokens);
         let permit = admit(&limiter, 90).unwrap();
         permit.settle(0);
-        // What was reserved and not used is there for the next one.
+        // The next request can use the unused reservation.
         assert!(admit(&limiter, 80).is_ok());
         assert!(admit(&limiter, 300).is_err());
     }
@@ -346,7 +346,7 @@ mod tests {
         let limiter = limiter(0, 600, 0);
         let bucket = limiter.tokens.as_ref().unwrap();
         for _ in 0..1000 {
-            // Each takes nothing from the bucket, because of the refund of the one before.
+            // Because of the refund before it, none of these draws from the bucket.
             if let Ok(permit) = admit(&limiter, 500) {
                 permit.settle(0);
             }
@@ -354,7 +354,7 @@ mod tests {
             let left = i64::from(bucket.state().0);
             assert!(left + refunded <= 601, "{left} are left and {refunded} refunded");
         }
-        // A refund that the bucket has made up for meanwhile is gone.
+        // A refund that the bucket has refilled in the meantime is void.
         limiter.owed.store(-1_000_000, Ordering::Relaxed);
         admit(&limiter, 1).unwrap();
         assert!(limiter.owed.load(Ordering::Relaxed) >= -600);

@@ -1,5 +1,5 @@
-//! Requests that were at work when engines died. What ended two of them would end the next one,
-//! and most clients send again what has failed.
+//! Quarantine for requests that were running when engines died. A request that killed two engines
+//! would kill the next one, and most clients retry failed requests.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 /// How long a request is refused.
 const QUARANTINE: Duration = Duration::from_secs(60);
-/// Requests that are remembered; the oldest make room.
+/// Most requests remembered; the oldest are dropped first.
 const REQUESTS_MAX: usize = 1024;
 
-/// Fingerprints of requests, of which nothing else is kept.
+/// Fingerprints of quarantined requests. Nothing else of them is stored.
 #[derive(Debug, Default)]
 pub struct Quarantine {
     hasher: RandomState,
@@ -21,7 +21,7 @@ pub struct Quarantine {
 }
 
 impl Quarantine {
-    /// Refuses a tenant's request from now on, for a while.
+    /// Quarantines a tenant's request.
     pub fn add(&self, tenant: &str, body: &[u8]) {
         let mut known = self.lock();
         if known.len() >= REQUESTS_MAX {
@@ -30,7 +30,7 @@ impl Quarantine {
         known.push_back((self.hasher.hash_one((tenant, body)), Instant::now()));
     }
 
-    /// Whether a tenant's request is refused.
+    /// True if a tenant's request is quarantined.
     pub fn holds(&self, tenant: &str, body: &[u8]) -> bool {
         let mut known = self.lock();
         while known.front().is_some_and(|(_, since)| since.elapsed() >= QUARANTINE) {

@@ -1,4 +1,4 @@
-//! PURE. What was used and spent: of external endpoints today, by tenants this month.
+//! PURE. Tracks usage and spend: per external endpoint and day, and per tenant and month.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -10,42 +10,42 @@ use crate::types::limits::Exhausted;
 
 const MILLION: f64 = 1e6;
 
-/// What an external endpoint costs, in whatever currency the operator thinks in.
+/// Prices of an external endpoint, in the operator's currency.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Prices {
-    /// For a million tokens of prompts.
+    /// Per million prompt tokens.
     pub prompt: f64,
-    /// For a million generated tokens.
+    /// Per million completion tokens.
     pub completion: f64,
-    /// For an hour, used or not.
+    /// Per hour, used or not.
     pub hour: f64,
-    /// Most that may be spent on tokens in a day (UTC).
+    /// Daily limit (UTC) on spend for tokens.
     pub day_max: Option<f64>,
 }
 
 impl Prices {
-    /// Of an answer's tokens.
+    /// Price of these tokens.
     pub fn of(&self, usage: Usage) -> f64 {
         (usage.prompt as f64 * self.prompt + usage.completion as f64 * self.completion) / MILLION
     }
 
-    /// Whether tokens cost anything.
+    /// True if tokens have a price.
     pub fn are_by_token(&self) -> bool {
         self.prompt > 0.0 || self.completion > 0.0
     }
 }
 
-/// What a tenant may use in a month (UTC). Absent is unlimited.
+/// A tenant's monthly budget (UTC); `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Budget {
-    /// Tokens of prompts and answers.
+    /// Prompt and completion tokens.
     pub tokens: Option<NonZeroU64>,
-    /// What external endpoints are paid for its tokens.
+    /// Spend at external endpoints.
     pub spend: Option<f64>,
 }
 
 impl Budget {
-    /// Whether there is one.
+    /// True if any limit is set.
     pub fn is_set(&self) -> bool {
         *self != Self::default()
     }
@@ -54,13 +54,13 @@ impl Budget {
 /// What a tenant has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Used {
-    /// Tokens of prompts and answers.
+    /// Prompt and completion tokens.
     pub tokens: u64,
-    /// What external endpoints were paid for them.
+    /// Spend at external endpoints.
     pub spend: f64,
 }
 
-/// A day, and the month that it is in; both counted from wherever.
+/// A day and its month, as consecutive numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Date {
     /// The day.
@@ -69,34 +69,34 @@ pub struct Date {
     pub month: u64,
 }
 
-/// Days and months before the present ones that are remembered, for clocks that are set back.
+/// Past days and months to remember, in case the clock is set back.
 const PAST_MAX: usize = 4;
 
-/// What was spent today, by endpoint, and used this month, by tenant. Both are names of the
-/// configuration, so that this cannot grow without end.
+/// Today's spend by endpoint and this month's usage by tenant. Both are names from the
+/// configuration, so the maps are bounded.
 ///
-/// A clock that is set back gives nothing back: the day and the month go on, together with what was
-/// booked under dates that are not over any more. They end at the next midnight, or with the date
-/// that they had: a clock that was years ahead by mistake does not hold budgets up for years.
+/// Setting the clock back refunds nothing: the day and month continue, together with what was
+/// booked under dates that are now in the future. They end at the next midnight or with the date
+/// they had, so a clock that was years ahead by mistake does not block budgets for years.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ledger {
     date: Date,
-    /// What the clock said last: it may be behind.
+    /// The last date from the clock, if it is behind `date`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seen: Option<Date>,
     spent: BTreeMap<String, f64>,
     used: BTreeMap<String, Used>,
-    /// What was spent on the last days before, the latest last.
+    /// Spend of the last few days, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     past_spent: Vec<(u64, BTreeMap<String, f64>)>,
-    /// What was used in the last months before, the latest last.
+    /// Usage of the last few months, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     past_used: Vec<(u64, BTreeMap<String, Used>)>,
 }
 
 impl Ledger {
-    /// It is that day now. A new day, and a new month, begin with nothing.
+    /// Sets the date. A new day and a new month start at zero.
     pub fn turn(&mut self, now: Date) {
         let Self { date, spent, used, past_spent, past_used, .. } = self;
         let seen = self.seen.unwrap_or(*date);
@@ -110,7 +110,7 @@ impl Ledger {
         self.seen = (now != *date).then_some(now);
     }
 
-    /// A tenant has used tokens, and an endpoint was paid so much for them.
+    /// Books a tenant's token usage, and what an endpoint was paid for it.
     pub fn account(&mut self, tenant: &str, usage: Usage, paid: Option<(&str, f64)>) {
         let amount = paid.map_or(0.0, |(_, amount)| amount);
         let tokens = usage.prompt.saturating_add(usage.completion);
@@ -128,20 +128,20 @@ impl Ledger {
         self.spent.get(endpoint).copied().unwrap_or(0.0)
     }
 
-    /// Whether an endpoint may be used today.
+    /// True if the endpoint has daily budget left.
     pub fn has_room(&self, endpoint: &str, prices: &Prices) -> bool {
         prices.day_max.is_none_or(|max| self.spent(endpoint) < max)
     }
 
-    /// What a tenant has used this month.
+    /// A tenant's usage this month.
     pub fn used(&self, tenant: &str) -> Used {
         self.used.get(tenant).copied().unwrap_or_default()
     }
 
-    /// Whether a tenant may use more this month.
+    /// Checks a tenant's monthly budget.
     ///
     /// # Errors
-    /// What it has used up.
+    /// What is used up.
     pub fn allows(&self, tenant: &str, budget: &Budget) -> Result<(), Exhausted> {
         let used = self.used(tenant);
         if budget.tokens.is_some_and(|max| used.tokens >= max.get()) {
@@ -154,20 +154,20 @@ impl Ledger {
     }
 }
 
-/// What was booked in periods before the present one, the latest last, and in that.
+/// Bookings of earlier periods, oldest first, and of the current one.
 type Books<'a, V> = (&'a mut Vec<(u64, BTreeMap<String, V>)>, &'a mut BTreeMap<String, V>);
 
 /// A day or a month.
 #[derive(Debug, Clone, Copy)]
 struct Period {
-    /// The latest date that the clock has said in it.
+    /// The latest date that the clock has shown in it.
     date: u64,
-    /// The last one.
+    /// The last date that the clock has shown.
     seen: u64,
 }
 
 impl Period {
-    /// The date of what is booked from now on.
+    /// Starts a new period if there is one, and returns the date of further bookings.
     fn turn<V: Default>(
         self,
         now: u64,
@@ -194,7 +194,7 @@ impl Period {
     }
 }
 
-/// Changes the value of a name; the name is copied only where it is new.
+/// Changes the value of `name`. Copies the name only if it is new.
 fn change<V: Default>(map: &mut BTreeMap<String, V>, name: &str, change: impl FnOnce(&mut V)) {
     match map.get_mut(name) {
         Some(value) => change(value),
@@ -280,7 +280,7 @@ mod tests {
             assert_eq!((ledger.spent("gpu"), ledger.used("ada")), (0.0, Used::default()));
             ledger.account("ada", tokens(5), Some(("gpu", 1.0)));
         }
-        // What is kept in the file tells as much.
+        // A ledger restored from the file behaves the same.
         let kept = serde_json::to_string(&ledger).unwrap();
         for mut ledger in [ledger, serde_json::from_str(&kept).unwrap()] {
             ledger.turn(DAY);

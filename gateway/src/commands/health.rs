@@ -1,5 +1,5 @@
-//! `flotilla-gateway health`: asks a running gateway how it is, for whoever restarts it (a
-//! container's HEALTHCHECK has no other program than ours).
+//! `flotilla-gateway health`: asks a running gateway for its health. For a container's HEALTHCHECK,
+//! because the image contains no other program.
 
 use std::time::Duration;
 
@@ -7,8 +7,7 @@ use crate::commands::nodes;
 use crate::config::Config;
 use crate::upstream::external::innermost;
 
-/// Where a gateway with this configuration is asked: where no TLS stands between, if there is such
-/// a listener.
+/// URL of the gateway with this configuration. Prefers a listener without TLS.
 pub fn url(config: &Config) -> String {
     let public = (config.listen, config.tls.is_some());
     let admin = config.admin.as_ref().map(|admin| (admin.listen, admin.tls.is_some()));
@@ -19,12 +18,12 @@ pub fn url(config: &Config) -> String {
     nodes::url(listen, is_tls)
 }
 
-/// What a gateway says about itself; an error unless that is good.
+/// Asks for health and returns the response.
 ///
 /// # Errors
-/// It does not answer in time, or is not ready.
+/// The gateway does not respond in time, or is not ready.
 pub async fn ask(url: &str, live: bool, within: Duration) -> Result<String, String> {
-    // Nothing secret is sent, and its certificate is for other names than this machine's own.
+    // No secret is sent, and the certificate is not valid for the loopback address.
     let client = reqwest::Client::builder()
         .timeout(within)
         .no_proxy()
@@ -34,7 +33,7 @@ pub async fn ask(url: &str, live: bool, within: Duration) -> Result<String, Stri
     let path = if live { "/livez" } else { "/readyz" };
     let answer = client.get(format!("{}{path}", url.trim_end_matches('/'))).send().await;
     let mut answer = answer.map_err(|e| format!("no gateway at {url}: {}", innermost(&e)))?;
-    // It says one word.
+    // The response is a single word.
     let (status, word) = (answer.status(), answer.chunk().await.map_err(|e| innermost(&e))?);
     let text = String::from_utf8_lossy(&word.unwrap_or_default()).trim().to_string();
     if status.is_success() { Ok(text) } else { Err(format!("{text} (status {status})")) }

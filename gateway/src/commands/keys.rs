@@ -1,5 +1,5 @@
-//! `flotilla-gateway key`: makes, lists and revokes API keys. They stand in a file of their own
-//! (`keys_file`), as digests; the gateway takes over what changes there.
+//! `flotilla-gateway key`: creates, lists, and revokes API keys. Their digests are in a file of
+//! their own (`keys_file`), which the gateway reloads when it changes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::types::secret::KeyDigest;
 const HEADER: &str = "# API keys, as digests. Written by 'flotilla-gateway key new' and 'key revoke'; limits may be \
                       changed by hand.\n";
 
-/// Anybody may read digests: the keys have 256 random bits.
+/// Digests need no protection: keys have 256 random bits.
 const MODE: u32 = 0o644;
 
 /// A new key, shown once, and its entry.
@@ -27,15 +27,15 @@ const MODE: u32 = 0o644;
 pub struct NewKey {
     /// The key itself.
     pub secret: String,
-    /// What is kept of it.
+    /// The entry to store.
     pub entry: ApiKey,
 }
 
 impl NewKey {
-    /// A random key; `allows` makes its entry.
+    /// Creates a random key; `allows` makes its entry.
     ///
     /// # Errors
-    /// The name is none that a tenant can have; the system has no randomness.
+    /// The name is not valid for a tenant, or the system has no randomness.
     pub fn generate(name: &str, allows: impl FnOnce(KeyDigest) -> ApiKey) -> Result<Self, String> {
         if !is_plain_id(name) {
             return Err(format!("--name: {NAME}"));
@@ -48,30 +48,30 @@ impl NewKey {
         Ok(Self { secret, entry })
     }
 
-    /// Its entry for a configuration.
+    /// The entry as YAML for a configuration.
     ///
     /// # Errors
-    /// It cannot be written as YAML.
+    /// It cannot be formatted.
     pub fn yaml(&self) -> Result<String, String> {
         yaml(std::slice::from_ref(&self.entry))
     }
 }
 
-/// A keys file, held against others that would write it.
+/// A keys file, locked against other writers.
 #[derive(Debug)]
 pub struct KeysFile {
     path: PathBuf,
     /// Its keys.
     pub keys: Vec<ApiKey>,
-    /// Its folder, locked.
+    /// Lock on its folder.
     _lock: File,
 }
 
 impl KeysFile {
-    /// Opens a keys file; it need not exist yet.
+    /// Opens a keys file, which need not exist yet.
     ///
     /// # Errors
-    /// It cannot be read, or something in it is wrong.
+    /// It is unreadable or invalid.
     pub fn open(path: &Path) -> Result<Self, String> {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
@@ -89,7 +89,7 @@ impl KeysFile {
         }
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the file atomically.
     ///
     /// # Errors
     /// It cannot be written.
@@ -99,7 +99,7 @@ impl KeysFile {
     }
 }
 
-/// A key as it is written.
+/// An entry of the keys file.
 #[derive(Debug, Serialize)]
 struct Entry<'a> {
     name: &'a str,
@@ -168,7 +168,7 @@ impl<'a> From<&'a ApiKey> for Entry<'a> {
     }
 }
 
-/// The keys as a table.
+/// Formats the keys as a table.
 pub fn table(keys: &[ApiKey]) -> String {
     let limit = |n: Option<std::num::NonZeroU32>| n.map_or("-".into(), |n| n.to_string());
     let rows = keys.iter().map(|ApiKey { name, digest, class_max, external, limits, .. }| {

@@ -1,5 +1,5 @@
-//! `flotilla-gateway nodes`, `cordon`, `drain` and `uncordon`: asks a running gateway on its
-//! operators' listener.
+//! `flotilla-gateway nodes`, `cordon`, `drain`, and `uncordon`: a client of a running gateway's
+//! admin API.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::upstream::external::innermost;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// Between two looks at a node that drains.
+/// Time between two checks of a draining node.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A gateway to ask.
+/// Client of a gateway's admin API.
 #[derive(Debug)]
 pub struct Remote {
     client: reqwest::Client,
@@ -28,11 +28,11 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The gateway at `base`, such as `http://127.0.0.1:8081`. `roots` are certificates (PEM) to
-    /// trust beside the operating system's.
+    /// Connects to the gateway at `base`, such as `http://127.0.0.1:8081`. `roots` are CA
+    /// certificates (PEM) to trust besides the system's.
     ///
     /// # Errors
-    /// The certificates cannot be read.
+    /// The certificates are invalid.
     pub fn new(base: &str, key: String, roots: Option<&[u8]>) -> Result<Self, String> {
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -49,7 +49,7 @@ impl Remote {
     /// All nodes.
     ///
     /// # Errors
-    /// The gateway does not answer, or refuses.
+    /// The gateway does not respond, or refuses.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, String> {
         self.list(self.client.get(format!("{}{NODES_PATH}", self.base))).await
     }
@@ -57,17 +57,17 @@ impl Remote {
     /// The gateway and its fleet.
     ///
     /// # Errors
-    /// The gateway does not answer, or refuses.
+    /// The gateway does not respond, or refuses.
     pub async fn overview(&self) -> Result<Overview, String> {
         self.ask(self.client.get(format!("{}{OVERVIEW_PATH}", self.base))).await
     }
 
-    /// Does something with a node; all nodes after that.
+    /// Applies an action to a node and returns all nodes.
     ///
     /// # Errors
-    /// The gateway does not answer, or refuses.
+    /// The gateway does not respond, or refuses.
     pub async fn act(&self, node: &str, action: Action) -> Result<Vec<NodeView>, String> {
-        // A name with other characters would be another path.
+        // Other characters would change the path.
         if !is_plain_id(node.strip_prefix(PREFIX).unwrap_or(node)) {
             return Err(format!("'{node}' is no name of a node"));
         }
@@ -75,15 +75,15 @@ impl Remote {
         self.list(self.client.post(path)).await
     }
 
-    /// Drains a node and waits until nothing of this gateway runs there, or for so long.
+    /// Drains a node and waits until this gateway has no requests on it.
     ///
     /// # Errors
-    /// The gateway does not answer, or refuses; requests are left.
+    /// The gateway does not respond or refuses, or requests are left after `within`.
     pub async fn drain(&self, node: &str, within: Duration) -> Result<(), String> {
         let begun = Instant::now();
         let mut nodes = self.act(node, Action::Drain).await?;
         loop {
-            // A node that is gone has nothing left.
+            // A node that is gone has no requests left.
             let left = nodes.iter().find(|n| n.name == node).map_or(0, |n| n.leased);
             if left == 0 {
                 return Ok(());
@@ -119,7 +119,7 @@ impl Remote {
     }
 }
 
-/// Where a listener is reached from this machine.
+/// URL of a listener as seen from this machine.
 pub fn url(listen: SocketAddr, is_tls: bool) -> String {
     let ip = match listen.ip() {
         ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -129,7 +129,7 @@ pub fn url(listen: SocketAddr, is_tls: bool) -> String {
     format!("{scheme}://{}", SocketAddr::new(ip, listen.port()))
 }
 
-/// The nodes as a table.
+/// Formats the nodes as a table.
 pub fn table(nodes: &[NodeView]) -> String {
     let rows = nodes.iter().map(|node| {
         vec![
@@ -176,7 +176,7 @@ pub(super) fn span(seconds: u64) -> String {
     }
 }
 
-/// Rows under a head, each column as wide as it must be.
+/// Formats rows below a head, each column as wide as needed.
 pub fn columns(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let head: Vec<String> = head.iter().map(ToString::to_string).collect();
     let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();

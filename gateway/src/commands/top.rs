@@ -1,5 +1,5 @@
-//! `flotilla-gateway top`: the fleet in a terminal, drawn anew every second. What is drawn is
-//! [`frame`], pure; the terminal is [`screen`], what is asked of the gateway [`super::nodes`].
+//! `flotilla-gateway top`: shows the fleet in a terminal, refreshed every second. [`frame`] (pure)
+//! renders the lines, [`screen`] is the terminal, and [`super::nodes`] asks the gateway.
 
 pub mod frame;
 pub mod keys;

@@ -1,20 +1,20 @@
-//! Web pages whose requests are allowed (CORS).
+//! CORS settings: the web pages that may call the API.
 
 use hyper::header::HeaderValue;
 
-/// Which pages may ask.
+/// The origins allowed.
 #[derive(Debug, Clone, Default)]
 pub enum Cors {
-    /// None: no header says anything about it.
+    /// None; no CORS headers are sent.
     #[default]
     Off,
-    /// Those from these origins.
+    /// These origins.
     Origins(Vec<HeaderValue>),
-    /// All.
+    /// All origins.
     Any,
 }
 
-/// An origin of the configuration: a scheme and a host, perhaps a port, and nothing else.
+/// Parses an origin: scheme, host, and optional port, nothing else.
 pub fn origin(text: &str) -> Option<HeaderValue> {
     let (scheme, host) = text.split_once("://")?;
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]+".contains(c);

@@ -1,5 +1,5 @@
-//! Walks a configuration as it was written and checks it, reporting every problem with the
-//! path of its key. Unknown keys are problems: a misspelt limit must not go unnoticed.
+//! Checks a parsed configuration and reports every problem with the path of its key. Unknown keys
+//! are problems, too: a misspelled limit must not go unnoticed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::config::{ADMIN_CONNECTIONS_MAX, ADMIN_CONNECTIONS_PER_IP};
 use crate::scheduler::routing::Policy;
 use crate::types::limits::Bounds;
 
-/// Every key, with `[]` for the items of a list: the reference configuration, the chart and
-/// the documentation are compared with this.
+/// Every key, with `[]` for list items. Tests compare the reference configuration, the chart, and
+/// the documentation with this list.
 pub const KEYS: &[&str] = &[
     "listen",
     "tls.cert_file",
@@ -107,15 +107,15 @@ pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
     walk(root, files, &Trace::default())
 }
 
-/// Every key that a configuration may hold, in the order in which they are read.
+/// Every configuration key, in the order in which keys are read.
 pub fn keys() -> Vec<Key> {
     let trace = Trace::of_keys();
-    // It is incomplete and refused; everything was asked for on the way.
+    // The empty configuration is refused, but by then every key has been read.
     let _ = walk(Node::Absent, Files::default(), &trace);
     trace.into_keys()
 }
 
-/// What holds with a configuration: every key with the value that it has, defaults included.
+/// The effective configuration: every key with its value, including defaults.
 pub fn effective(root: Node, files: Files) -> Result<Vec<(String, Node)>, Vec<Problem>> {
     let trace = Trace::of_values();
     walk(root, files, &trace)?;
@@ -146,7 +146,7 @@ fn walk(root: Node, files: Files, trace: &Trace) -> Result<Config, Vec<Problem>>
     let trusted_proxies = read_proxies(&mut root, &mut problems);
     let cors = read_cors(root.section("cors", &mut problems), &mut problems);
     let mut limits = read_limits(root.section_or_empty("limits", &mut problems), &mut problems);
-    // A key that comes or goes is another configuration.
+    // Adding or removing a key makes another configuration, so this stays correct.
     limits.queue.has_tenants = keys.len() > 1;
     let timeouts = read_timeouts(root.section_or_empty("timeouts", &mut problems), &mut problems);
     let retries_max = root.number("retries_max", 2, 0..=10, &mut problems) as usize;
@@ -224,7 +224,7 @@ fn read_admin(section: Option<Section>, files: &Files, problems: &mut Problems) 
     Some(Admin { listen: listen?, key, key_file, tls, cert_file, connections_per_ip_max })
 }
 
-/// Where what was used and spent is kept; the folder must be there.
+/// Reads the path of the state file; its folder must exist.
 fn read_state_file(root: &mut Section, files: &Files, problems: &mut Problems) -> Option<PathBuf> {
     let path = files.written_path(&root.text("state_file", problems)?);
     if path.is_dir() {
@@ -235,7 +235,7 @@ fn read_state_file(root: &mut Section, files: &Files, problems: &mut Problems) -
     Some(path)
 }
 
-/// How endpoints are chosen, and when a second one is asked.
+/// Reads the routing policy and the hedge delay.
 fn read_routing(mut section: Section, problems: &mut Problems) -> (Policy, Option<Duration>) {
     let policy =
         section.choice("policy", (&Policy::ALL, Policy::name), Policy::default(), problems);
@@ -245,7 +245,7 @@ fn read_routing(mut section: Section, problems: &mut Problems) -> (Policy, Optio
     (policy.unwrap_or_default(), hedge)
 }
 
-/// How long a node may answer nothing before it is asked something; absent: for ever.
+/// Reads how long a node may answer nothing before a health check; `None` turns checks off.
 fn read_health(mut section: Section, problems: &mut Problems) -> Option<Duration> {
     let ms = section.number("probe_interval_ms", 30_000, 0..=86_400_000, problems);
     section.finish(problems);

@@ -1,14 +1,14 @@
-//! What a configuration says about the edge of the public listener.
+//! Reads the settings of the public listener's edge.
 
 use super::section::{Problems, Section};
 use crate::config::cors::{Cors, origin};
 use crate::config::proxies::{Proxies, network};
 use crate::config::yaml::Problem;
 
-/// Longest list of networks or origins: each request walks them.
+/// Most networks or origins; every request scans the list.
 const LIST_MAX: usize = 256;
 
-/// The proxies whose word about addresses is believed.
+/// Reads the trusted proxies.
 pub(super) fn read_proxies(root: &mut Section, problems: &mut Problems) -> Proxies {
     let texts = root.texts("trusted_proxies", problems);
     root.pattern("trusted_proxies", r"^[0-9A-Fa-f:.]+(/\d{1,3})?$");
@@ -16,7 +16,7 @@ pub(super) fn read_proxies(root: &mut Section, problems: &mut Problems) -> Proxi
     Proxies::new(parse_all("trusted_proxies", &texts, network, expected, problems))
 }
 
-/// Which pages browsers may let ask.
+/// Reads the CORS settings.
 pub(super) fn read_cors(section: Option<Section>, problems: &mut Problems) -> Cors {
     let Some(mut section) = section else { return Cors::Off };
     let texts = section.texts("allowed_origins", problems);

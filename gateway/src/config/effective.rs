@@ -1,4 +1,4 @@
-//! What holds with a configuration: every key with its value, as a tree to print.
+//! Prints the effective configuration: every key with its value, as a tree.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use super::files::{self, Files};
 use super::yaml::{self, FILE_BYTES_MAX, Node, Problem};
 use crate::config::document::effective;
 
-/// What is printed instead of a secret.
+/// Printed instead of a secret.
 const MASK: &str = "********";
 
-/// Reads a configuration, and tells what holds with it, as YAML.
+/// Reads a configuration and returns its effective values as YAML.
 pub fn print(path: &Path) -> Result<String, Vec<Problem>> {
     let one = |message: String| vec![Problem { path: path.display().to_string(), message }];
     let files = Files::beside(path);
@@ -19,7 +19,7 @@ pub fn print(path: &Path) -> Result<String, Vec<Problem>> {
     to_yaml(yaml::parse(&text).map_err(one)?, files)
 }
 
-/// Every key of a configuration with its value, defaults included, as YAML with masked secrets.
+/// Every key with its value, including defaults, as YAML with masked secrets.
 pub fn to_yaml(root: Node, files: Files) -> Result<String, Vec<Problem>> {
     let values = effective(root, files)?;
     let one = |message: String| vec![Problem { path: String::new(), message }];
@@ -35,7 +35,8 @@ fn tree(values: Vec<(String, Node)>) -> Value {
     root
 }
 
-/// The value below another, which becomes what can hold it: `name` or `name[3]`.
+/// The child of a value, created if missing. `name` is a key or, with an index, a list item:
+/// `name[3]`.
 fn step<'a>(at: &'a mut Value, name: &str) -> &'a mut Value {
     let (name, index) = match name.split_once('[') {
         Some((name, index)) => (name, index.trim_end_matches(']').parse().ok()),
@@ -49,7 +50,7 @@ fn step<'a>(at: &'a mut Value, name: &str) -> &'a mut Value {
     if !entry.is_array() {
         *entry = Value::Array(Vec::new());
     }
-    // Items are read in order: there is never a gap of more than one.
+    // Items are read in order, so at most one is missing.
     if let Value::Array(items) = entry
         && items.len() <= index
     {
@@ -70,7 +71,7 @@ fn value(node: Node) -> Value {
     }
 }
 
-/// Digests of keys, and passwords in addresses, are nobody's business.
+/// Masks key digests, and passwords in URLs.
 fn masked(path: &str, value: Value) -> Value {
     match &value {
         Value::String(_) if path.ends_with(".sha256") => MASK.into(),

@@ -1,4 +1,4 @@
-//! External endpoints, as they are written in a configuration.
+//! Reads the external endpoints of a configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ fn read_one(
     Some(ExternalEndpoint { name: name?, client, models: names, concurrent_max, terms, written })
 }
 
-/// Names of fields that may be passed on beside the known ones.
+/// Reads the fields to pass on besides the known ones.
 fn read_fields(item: &mut Section, problems: &mut Problems) -> BTreeSet<String> {
     let fields = item.texts("fields", problems);
     if fields.iter().any(|field| RESERVED.contains(&field.as_str())) {
@@ -110,7 +110,7 @@ fn is_url(url: &str) -> bool {
     let uri: Option<hyper::Uri> = url.parse().ok();
     uri.is_some_and(|uri| {
         let scheme = matches!(uri.scheme_str(), Some("http" | "https"));
-        // What follows a '#' is no part of it, and would be dropped in silence.
+        // A fragment would be dropped silently.
         let is_whole = uri.query().is_none() && !url.contains('#');
         scheme && uri.host().is_some_and(|host| !host.is_empty()) && is_whole
     })

@@ -7,30 +7,30 @@ use std::path::{Path, PathBuf};
 
 const KEY_FILE_BYTES_MAX: u64 = 4096;
 
-/// Where relative names start, and every file that was named: who waits for a change of the
-/// configuration looks at all of them.
+/// Resolves file names and records them, so that the reload task can watch all of them.
 #[derive(Debug, Default)]
 pub struct Files {
     base: PathBuf,
-    /// What systemd's LoadCredential= brought; it is readable where the folder is not.
+    /// Folder of systemd's LoadCredential=, which is readable even where the configuration's folder
+    /// is not.
     credentials: Option<PathBuf>,
     named: RefCell<Vec<Named>>,
 }
 
-/// A file, and which version of it was there before it was read.
+/// A file and its version just before it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Which version of it; `None` where it cannot be looked at.
+    /// Its version; `None` if its metadata cannot be read.
     pub version: Option<Version>,
 }
 
-/// Which version of a file it is: length, inode, and time of its last change.
+/// Version of a file: length, inode, and modification time (seconds and nanoseconds).
 pub type Version = (u64, u64, i64, i64);
 
 impl Named {
-    /// A file as it is now.
+    /// A file with its current version.
     pub fn now(path: PathBuf) -> Self {
         let data = std::fs::metadata(&path).ok();
         let version = data.map(|d| (d.len(), d.ino(), d.mtime(), d.mtime_nsec()));
@@ -39,17 +39,18 @@ impl Named {
 }
 
 impl Files {
-    /// Names are relative to the folder of `config`, which is the first file. Credentials of those
-    /// names go first (`CREDENTIALS_DIRECTORY`).
+    /// Resolves names relative to the folder of `config`, which is the first file recorded.
+    /// Credentials with the same name take precedence (`CREDENTIALS_DIRECTORY`).
     pub fn beside(config: &Path) -> Self {
-        // The parent of a bare file name is the empty path, which is no folder to the system.
+        // The parent of a bare file name is the empty path, which the system does not accept as a
+        // folder.
         let parent = config.parent().filter(|parent| !parent.as_os_str().is_empty());
         let base = parent.unwrap_or(Path::new(".")).to_path_buf();
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
         Self { base, credentials, named: RefCell::new(vec![Named::now(config.to_path_buf())]) }
     }
 
-    /// The file of that name.
+    /// Resolves and records the name of a file to read.
     pub fn path(&self, name: &str) -> PathBuf {
         let brought = self.credentials.as_ref().map(|folder| folder.join(name));
         let brought = brought.filter(|path| path.exists());
@@ -58,18 +59,18 @@ impl Files {
         path
     }
 
-    /// The path of a file that the gateway writes itself. It is not watched, because a write is no
-    /// change of the configuration, and no credential takes its place.
+    /// Resolves the name of a file that the gateway writes. It is not watched, because our own
+    /// writes are no configuration changes, and credentials do not replace it.
     pub fn written_path(&self, name: &str) -> PathBuf {
         self.base.join(name)
     }
 
-    /// All files that were named.
+    /// All files recorded.
     pub fn into_named(self) -> Vec<Named> {
         self.named.into_inner()
     }
 
-    /// A key from a file, without the spaces around it.
+    /// Reads a key from a file and trims whitespace.
     pub fn key(&self, name: &str) -> Result<String, String> {
         let path = self.path(name);
         let text = read(&path, KEY_FILE_BYTES_MAX)?;
@@ -80,7 +81,7 @@ impl Files {
     }
 }
 
-/// A text file of at most so many bytes.
+/// Reads a text file of at most `bytes_max` bytes.
 pub fn read(path: &Path, bytes_max: u64) -> Result<String, String> {
     let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let mut text = String::new();

@@ -1,5 +1,4 @@
-//! API keys: those of the configuration itself, and those of the file that `flotilla-gateway key`
-//! writes.
+//! Reads API keys from the configuration and from the file that `flotilla-gateway key` writes.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -19,25 +18,26 @@ use crate::types::class::Class;
 use crate::types::external::External;
 use crate::types::secret::KeyDigest;
 
-/// Some hundred bytes for each key.
+/// A few hundred bytes per key.
 pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// A day.
+/// One day.
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// What a tenant's name must be.
+/// Rule for tenant names.
 pub const NAME: &str = "expected 1 to 64 letters, digits, '.', '_' or '-'";
-/// The same, for editors.
+/// The same rule as a pattern, for editors.
 pub(super) const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,64}$";
 
 const NONE: &str = "there are none, so nobody could ask; make one with 'flotilla-gateway key new', \
                     or set allow_anonymous: true";
 
-/// What a keys file without keys must say, so that a file that was cut off is not taken for one.
+/// A keys file must contain a list, even an empty one, so that a truncated file is not mistaken for
+/// one without keys.
 const NO_LIST: &str = "there is no list of keys in it; write 'keys: []' where there are none";
 
-/// Reads `keys` and `keys_file`, and `allow_anonymous`. A keys file may have no keys, and need not
-/// exist yet: keys may come while the gateway runs.
+/// Reads `keys`, `keys_file`, and `allow_anonymous`. A keys file may be empty or not exist yet:
+/// keys may be added while the gateway runs.
 pub(super) fn read(root: &mut Section, files: &Files, problems: &mut Problems) -> Read {
     let before = problems.len();
     let items = root.list("keys", problems);
@@ -60,7 +60,7 @@ pub(super) fn read(root: &mut Section, files: &Files, problems: &mut Problems) -
     Read { keys, keys_file, has_keys_file, allow_anonymous }
 }
 
-/// What a configuration says of keys.
+/// What the configuration says about keys.
 #[derive(Debug)]
 pub(super) struct Read {
     pub keys: Vec<ApiKey>,
@@ -69,15 +69,15 @@ pub(super) struct Read {
     pub allow_anonymous: bool,
 }
 
-/// Names and digests of the keys that were read.
+/// Names and digests of the keys read so far.
 #[derive(Debug, Default)]
 pub struct Seen {
     names: BTreeSet<String>,
     digests: HashSet<KeyDigest>,
 }
 
-/// The keys of a keys file. `None`: it does not exist. A file that cannot be read is a problem, and
-/// not one without keys.
+/// Reads a keys file. `None` if it does not exist. An unreadable file is a problem, not a file
+/// without keys.
 pub fn read_file(path: &Path, seen: &mut Seen, problems: &mut Vec<Problem>) -> Option<Vec<ApiKey>> {
     let at = |message| Problem { path: "keys_file".into(), message };
     let exists = path.try_exists().map_err(|e| format!("{}: {e}", path.display()));
@@ -101,12 +101,12 @@ pub fn read_file(path: &Path, seen: &mut Seen, problems: &mut Vec<Problem>) -> O
     Some(read_entries(items, seen, problems))
 }
 
-/// Whether it says anything of keys, if only that there are none.
+/// True if the file has a `keys` entry, even an empty one.
 fn has_list(tree: &Node) -> bool {
     match tree {
         Node::Map(entries) => entries.iter().any(|(k, v)| k == "keys" && *v != Node::Absent),
         Node::Absent => false,
-        // That is another problem.
+        // Reported as another problem.
         _ => true,
     }
 }

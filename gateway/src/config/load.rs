@@ -7,7 +7,7 @@ use super::files::{self, Files};
 use super::yaml::{FILE_BYTES_MAX, Problem, parse};
 use crate::config::document;
 
-/// Reads and checks a file; the error holds every problem found.
+/// Reads and checks a file. The error lists every problem found.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
     let one = |message: String| vec![Problem { path: path.display().to_string(), message }];
     let files = Files::beside(path);

@@ -1,4 +1,4 @@
-//! What a configuration says about nodes.
+//! Reads the settings of nodes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,20 +13,20 @@ use crate::config::values::{header, long_key, report};
 use crate::config::yaml::Problem;
 use crate::types::secret::KeyDigest;
 
-/// Where nodes come from.
+/// Settings of nodes.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
-    /// The key that they join with.
+    /// Digest of the join key.
     pub join_key: Option<KeyDigest>,
-    /// Who must vouch for those that join.
+    /// The CA for client certificates of joining nodes.
     pub authority: Option<Authority>,
-    /// Those that we dial.
+    /// Static nodes, which the gateway dials.
     pub listed: Vec<StaticNode>,
-    /// What one costs.
+    /// Price of a node per hour.
     pub price_per_hour: f64,
 }
 
-/// The section of the nodes.
+/// Reads `nodes`.
 pub(super) fn read(section: Option<Section>, files: &Files, problems: &mut Problems) -> Nodes {
     let none = "there is no way to get any: set nodes.join_key_file or nodes.static";
     let Some(mut section) = section else {
@@ -93,7 +93,7 @@ fn read_static(
     Some(StaticNode { url, host, port, tls, authorization })
 }
 
-/// What can be wrong with it is told with the key that it is about.
+/// Creates the TLS client in two steps, so that each problem is reported with the key it concerns.
 fn dialler(
     path: &str,
     ca_file: Option<&Path>,

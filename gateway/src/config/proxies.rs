@@ -1,5 +1,5 @@
-//! Whose address a request has. What a client says of itself is believed only where a proxy of
-//! ours has written it.
+//! Determines the client address of a request. `X-Forwarded-For` is trusted only as far as our own
+//! proxies wrote it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,30 +8,30 @@ use ipnet::IpNet;
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// The networks of proxies whose X-Forwarded-For is believed.
+/// Networks of the trusted proxies.
 #[derive(Debug, Clone, Default)]
 pub struct Proxies(Vec<IpNet>);
 
 impl Proxies {
-    /// These networks.
+    /// Trusts these networks.
     pub fn new(networks: Vec<IpNet>) -> Self {
         Self(networks)
     }
 
-    /// Whether an address is one of them. An IPv4 address is the same in IPv6's clothes.
+    /// True if the address is in a trusted network. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// The client of a request that came from `peer`: the rightmost address that no proxy of
-    /// ours has, since everything left of it was written by somebody we do not know.
+    /// The client address of a request from `peer`: the rightmost address that is not a trusted
+    /// proxy, because anyone could have written the addresses left of it.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         let hops = headers.get_all(FORWARDED_FOR).into_iter().rev();
         let mut hops = hops.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
         while self.trusts(client) {
-            // Something that is no address ends what can be believed.
+            // Stop at anything that is not an address.
             let Some(hop) = hops.next().and_then(parse) else { break };
             client = hop;
         }
@@ -39,7 +39,7 @@ impl Proxies {
     }
 }
 
-/// An address, as proxies write it: some with a port, some in brackets.
+/// Parses an address as proxies write it: some with a port, some in brackets.
 fn parse(hop: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(hop).ok()?.trim().trim_matches('"');
     let with_port = || text.parse().ok().map(|address: SocketAddr| address.ip());
@@ -47,7 +47,7 @@ fn parse(hop: &[u8]) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// A network of the configuration, or a single address.
+/// Parses a network or a single address.
 pub fn network(text: &str) -> Option<IpNet> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
     text.parse().ok().or_else(address)

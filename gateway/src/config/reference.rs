@@ -1,12 +1,12 @@
-//! PURE. The reference of the configuration: what `configs/gateway.yaml` says about each key,
-//! beside what the code that reads it takes.
+//! PURE. The configuration reference: the comments of `configs/gateway.yaml` for each key, combined
+//! with what the code accepts.
 
 use serde_json::Value;
 
 use super::trace::Key;
 use crate::config::document::keys;
 
-/// The reference configuration that comes with this version.
+/// The reference configuration of this version.
 const SHIPPED: &str = include_str!("../../../configs/gateway.yaml");
 
 const INTRODUCTION: &str = "\
@@ -37,18 +37,18 @@ SIGHUP, as a whole or not at all.
 A key whose default is \"none\" may be left out; one that is \"required\" must be there where its section is.
 ";
 
-/// What is said about a key or a section.
+/// The description of a key or section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// Its path, with `[]` for the items of a list.
+    /// Path, with `[]` for list items.
     pub path: String,
-    /// For people.
+    /// Text for people.
     pub text: String,
-    /// Whether it holds keys.
+    /// True if it contains keys.
     pub is_section: bool,
 }
 
-/// What a commented configuration says, in its order.
+/// The descriptions of a commented configuration, in order.
 #[derive(Debug, Default)]
 pub struct Reference {
     notes: Vec<Note>,
@@ -63,17 +63,17 @@ struct Line<'a> {
 }
 
 impl Reference {
-    /// Of the configuration that comes with this version.
+    /// Reads the reference configuration of this version.
     pub fn shipped() -> Self {
         Self::read(SHIPPED)
     }
 
-    /// All notes.
+    /// All descriptions.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
 
-    /// A comment belongs to the key after it, and to the keys that follow without one of their own.
+    /// A comment describes the key after it, and the following keys without their own comment.
     fn read(text: &str) -> Self {
         let mut reference = Self::default();
         let mut path: Vec<(usize, String)> = Vec::new();
@@ -146,7 +146,7 @@ impl Reference {
     }
 }
 
-/// The key that a line names, whether it is commented out or not.
+/// Parses the key in a line, whether or not it is commented out.
 fn key_line(line: &str) -> Option<Line<'_>> {
     let bare = line.trim_start();
     let indent = line.len() - bare.len();
@@ -182,7 +182,7 @@ fn kind(name: &str, schema: &Value) -> String {
     }
 }
 
-/// What a number counts, by the end of its name.
+/// The unit of a number, by the suffix of its name.
 fn unit(name: &str) -> &'static str {
     match name {
         name if name.ends_with("_ms") => "milliseconds, ",

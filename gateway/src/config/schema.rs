@@ -1,5 +1,5 @@
-//! PURE. The JSON Schema of a configuration, for editors, made of what the code that reads one asks
-//! for and of what the reference configuration says about it.
+//! PURE. JSON Schema of the configuration for editors, derived from the code that reads it and from
+//! the comments of the reference configuration.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::reference::Reference;
 use super::trace::Key;
 use crate::config::document::keys;
 
-/// Editors know this draft best.
+/// The draft that editors support best.
 const DRAFT: &str = "http://json-schema.org/draft-07/schema#";
 
 /// The schema.
@@ -33,7 +33,7 @@ fn object() -> Value {
     json!({"type": "object", "additionalProperties": false, "properties": {}})
 }
 
-/// What keys must say together.
+/// Adds constraints that span several keys.
 fn together(root: &mut Value) {
     let some = json!({"type": "array", "minItems": 1});
     let keys = json!([
@@ -52,13 +52,13 @@ fn together(root: &mut Value) {
     let joins =
         json!({"required": ["join_key_file"], "properties": {"join_key_file": {"type": "string"}}});
     let listed = json!({"required": ["static"], "properties": {"static": some}});
-    // An empty section is as good as none.
+    // An empty section counts as absent.
     nodes["anyOf"] = json!([joins, listed, {"type": "null"}]);
     let both = json!({"cert_file": ["client_key_file"], "client_key_file": ["cert_file"]});
     nodes["properties"]["static"]["items"]["dependencies"] = both;
 }
 
-/// The schema at a path, where there is one.
+/// The schema at a path, if it exists.
 fn place<'a>(root: &'a mut Value, path: &str) -> Option<&'a mut Value> {
     path.split('.').try_fold(root, |at, name| {
         let at = match at.get("items").is_some() {
@@ -94,7 +94,7 @@ fn insert(root: &mut Value, key: Key) {
     at["properties"][name] = schema;
 }
 
-/// A key without a value is as good as none.
+/// Allows null: a key without a value counts as absent.
 fn optional(mut schema: Value) -> Value {
     let Value::Object(fields) = &mut schema else { return schema };
     for (field, value) in fields.iter_mut() {

@@ -1,4 +1,4 @@
-//! A part of a configuration, read key by key; everything wrong with it is noted.
+//! A section of a configuration, read key by key. Collects all problems.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,21 +11,21 @@ use super::trace::Trace;
 use crate::config::yaml::{Node, Problem};
 use crate::types::limits::Share;
 
-/// An address and a port.
+/// An address with a port.
 const ADDRESS: &str = r"^(\d{1,3}(\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\]):\d{1,5}$";
 /// Highest price.
 const DECIMAL_MAX: f64 = 1e9;
 
-/// Most requests that may wait, and most bytes of their bodies: 64 GiB.
+/// Largest queue limits: requests, and bytes of their bodies (64 GiB).
 pub(super) const QUEUE_DEPTH_MAX: u64 = 1_000_000;
 pub(super) const QUEUE_BYTES_MAX: u64 = 64 << 30;
 
-/// Whole numbers above this are not exact everywhere.
+/// Larger integers are not exact in every language.
 const COUNT_MAX: u64 = 1 << 53;
 
 pub(super) type Problems = Vec<Problem>;
 
-/// A map whose keys are taken one by one; what is left at the end is unknown.
+/// A map whose keys are taken one by one; keys left at the end are unknown.
 #[derive(Debug)]
 pub(super) struct Section {
     pub path: String,
@@ -58,7 +58,7 @@ impl Section {
         at.map_or(Node::Absent, |at| self.entries.remove(at).1)
     }
 
-    /// Takes the value of a key, and tells who looks on.
+    /// Takes the value of a key and reports it to the trace.
     fn value(&mut self, key: &str, default: Node, schema: impl FnOnce() -> Value) -> Node {
         let node = self.take(key);
         let value = || if node == Node::Absent { default } else { node.clone() };
@@ -66,7 +66,7 @@ impl Section {
         node
     }
 
-    /// Tells who looks on that a text has to be like this.
+    /// Reports to the trace that a text must match this pattern.
     pub fn pattern(&self, key: &str, pattern: &'static str) {
         self.trace.pattern(&self.child(key), pattern);
     }
@@ -82,7 +82,7 @@ impl Section {
         }
     }
 
-    /// A section whose keys hold also where it is not written.
+    /// A section whose defaults apply even if it is absent.
     pub fn section_or_empty(&mut self, key: &str, problems: &mut Problems) -> Section {
         let node = self.take(key);
         Section::new(node, self.child(key), &self.trace, problems)
@@ -128,7 +128,7 @@ impl Section {
         text
     }
 
-    /// A list of texts, none of them empty.
+    /// A list of nonempty texts.
     pub fn texts(&mut self, key: &str, problems: &mut Problems) -> Vec<String> {
         let text = |node| match node {
             Node::Text(text) if !text.is_empty() => Some(text),
@@ -146,7 +146,7 @@ impl Section {
         })
     }
 
-    /// Texts with names; of a list of texts, each is its own name.
+    /// Named texts. In a plain list, each text is its own name.
     pub fn texts_by_name(
         &mut self,
         key: &str,
@@ -178,12 +178,12 @@ impl Section {
         })
     }
 
-    /// A number of 0 or more, with a fraction or without; 0 where it is absent.
+    /// A number of at least 0, possibly fractional; 0 if absent.
     pub fn decimal(&mut self, key: &str, problems: &mut Problems) -> f64 {
         self.read_decimal(key, Node::Number(0), problems).unwrap_or(0.0)
     }
 
-    /// The same, where there is one.
+    /// A number of at least 0, possibly fractional; `None` if absent.
     pub fn optional_decimal(&mut self, key: &str, problems: &mut Problems) -> Option<f64> {
         self.read_decimal(key, Node::Absent, problems)
     }
@@ -219,13 +219,13 @@ impl Section {
         }
     }
 
-    /// A number from 1 up to what fits, where there is one.
+    /// A number from 1 to `u32::MAX`, if present.
     pub fn limit(&mut self, key: &str, problems: &mut Problems) -> Option<NonZeroU32> {
         let number = self.optional_number(key, 1..=u64::from(u32::MAX), problems)?;
         NonZeroU32::new(u32::try_from(number).ok()?)
     }
 
-    /// A share of the queue: requests, and bytes.
+    /// A share of the queue: requests and bytes.
     pub fn queue_share(&mut self, keys: [&str; 2], problems: &mut Problems) -> Share {
         let [depth_max, bytes_max] = keys;
         let mut read = |key: &str, max: u64| {
@@ -237,7 +237,7 @@ impl Section {
         }
     }
 
-    /// The same, of what can be more.
+    /// A number from 1 to 2^53, if present.
     pub fn count(&mut self, key: &str, problems: &mut Problems) -> Option<NonZeroU64> {
         NonZeroU64::new(self.optional_number(key, 1..=COUNT_MAX, problems)?)
     }
@@ -264,7 +264,7 @@ impl Section {
         self.read_number(key, Some(default), allowed, problems).unwrap_or(default)
     }
 
-    /// A number, where there is one.
+    /// A number, if present.
     pub fn optional_number(
         &mut self,
         key: &str,
@@ -297,7 +297,7 @@ impl Section {
         }
     }
 
-    /// One of some that have names.
+    /// One of a set of names.
     pub fn choice<T: Copy>(
         &mut self,
         key: &str,
@@ -359,7 +359,7 @@ fn with_default(mut schema: Value, default: Option<Value>) -> Value {
     schema
 }
 
-/// `a, b or c`
+/// Formats `a, b or c`.
 fn one_of(names: &[&str]) -> String {
     match names {
         [] => String::new(),

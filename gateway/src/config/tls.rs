@@ -1,4 +1,4 @@
-//! TLS for the listeners and for dialling static nodes. The only file that names rustls.
+//! TLS for the listeners and for dialing static nodes. The only file that uses rustls.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-/// Accepts TLS with a fixed certificate.
+/// TLS server with a fixed certificate.
 #[derive(Clone)]
 pub struct Acceptor {
     acceptor: TlsAcceptor,
     certificate: PathBuf,
-    /// Whose certificates it asks clients for.
+    /// CA for client certificates, if they are requested.
     authority: Option<Authority>,
 }
 
-/// Who vouches for clients: certificates that are signed by its own ones are believed.
+/// A CA that verifies client certificates.
 #[derive(Clone)]
 pub struct Authority {
     verifier: Arc<dyn ClientCertVerifier>,
     certificates: Vec<CertificateDer<'static>>,
 }
 
-/// Those that are the same certificates.
+/// Equal if the certificates are the same.
 impl PartialEq for Authority {
     fn eq(&self, other: &Self) -> bool {
         self.certificates == other.certificates
@@ -45,12 +45,12 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Reads its certificates, PEM.
+    /// Reads the CA's certificates (PEM).
     pub fn new(file: &Path) -> Result<Self, String> {
         let certificates = certificates(file)?;
         let roots = Arc::new(roots_of(&certificates)?);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
-        // Ordinary clients have no certificate, and need none.
+        // Ordinary clients have no certificate and need none.
         let verifier = verifier.allow_unauthenticated().build().map_err(|e| e.to_string())?;
         Ok(Self { verifier, certificates })
     }
@@ -62,17 +62,18 @@ impl std::fmt::Debug for Acceptor {
     }
 }
 
-/// Dials TLS with fixed roots.
+/// TLS client with fixed roots.
 #[derive(Clone)]
 pub struct Dialler {
     connector: TlsConnector,
-    /// What it was given to trust; empty: the operating system's.
+    /// Trusted certificates; empty for those of the operating system.
     trusted: Vec<CertificateDer<'static>>,
-    /// What it shows of itself; empty: nothing. A chain has one key only.
+    /// Certificate chain that it presents; empty for none. A chain has only one key, so comparing
+    /// chains is enough.
     shown: Vec<CertificateDer<'static>>,
 }
 
-/// Those that trust and show the same.
+/// Equal if roots and presented chain are the same.
 impl PartialEq for Dialler {
     fn eq(&self, other: &Self) -> bool {
         (&self.trusted, &self.shown) == (&other.trusted, &other.shown)
@@ -92,8 +93,8 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 impl Acceptor {
-    /// Reads a certificate chain and its key, both PEM. With an authority it asks clients for a
-    /// certificate of that: who shows none is let in all the same, who shows another one is not.
+    /// Reads a certificate chain and its key, both PEM. With an authority, it requests a client
+    /// certificate: clients without one are accepted, clients with one from another CA are not.
     pub fn new(
         certificate: &Path,
         key: &Path,
@@ -113,7 +114,7 @@ impl Acceptor {
         Ok(Self { acceptor, certificate: certificate.to_path_buf(), authority })
     }
 
-    /// The handshake on an accepted stream, and who vouches for the client, if anybody does.
+    /// Performs the handshake. Returns the CA that issued the client's certificate, if it has one.
     pub async fn accept<S>(
         &self,
         stream: S,
@@ -122,21 +123,21 @@ impl Acceptor {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let stream = self.acceptor.accept(stream).await?;
-        // Only what was verified is kept as the peer's.
+        // Certificates present here have been verified.
         let has_shown = stream.get_ref().1.peer_certificates().is_some_and(|all| !all.is_empty());
         let authority = self.authority.clone().filter(|_| has_shown);
         Ok((stream, authority))
     }
 
-    /// The file that its certificate is from.
+    /// File of its certificate.
     pub fn certificate(&self) -> &Path {
         &self.certificate
     }
 }
 
 impl Dialler {
-    /// Trusts the certificates in `ca_file`, or else the operating system's. Shows the certificate
-    /// of `own`, a chain and its key, to those who ask for one.
+    /// Trusts the certificates in `ca_file`, or else those of the operating system. Presents the
+    /// chain in `own` (chain file, key file) to servers that request one.
     pub fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {
         let trusted = ca_file.map(certificates).transpose()?.unwrap_or_default();
         let roots = match ca_file {
@@ -158,7 +159,7 @@ impl Dialler {
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), trusted, shown })
     }
 
-    /// The handshake on a connected stream.
+    /// Performs the handshake on a connected stream.
     pub async fn connect(
         &self,
         host: &str,

@@ -1,5 +1,5 @@
-//! PURE. Which keys a configuration may hold, and what they are in one: told by the code that reads
-//! it, while it does. There is no second list that could be wrong.
+//! PURE. Records which keys a configuration may have and what values they have, while the code
+//! reads one. So there is no second list that could be wrong.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,34 +8,34 @@ use serde_json::Value;
 
 use crate::config::yaml::Node;
 
-/// A key that may be written.
+/// A configuration key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Key {
-    /// Its path, with `[]` for the items of a list.
+    /// Path, with `[]` for list items.
     pub path: String,
-    /// Which values it takes, as JSON Schema.
+    /// Valid values, as JSON Schema.
     pub schema: Value,
-    /// Whether it must be there.
+    /// True if the key must be present.
     pub required: bool,
 }
 
-/// Who looks on while a configuration is read.
+/// What to record.
 #[derive(Default)]
 enum Watch {
-    /// Nobody.
+    /// Nothing.
     #[default]
     Nothing,
-    /// Who wants to know what may be written: every section is there, with one item in each list.
+    /// All possible keys: every section is treated as present, with one item in each list.
     Keys(Vec<Key>),
-    /// Who wants to know what holds.
+    /// The values in effect.
     Values(Vec<(String, Node)>),
 }
 
-/// Handed from section to section.
+/// A recorder that is passed from section to section.
 #[derive(Clone, Default)]
 pub(super) struct Trace(Rc<RefCell<Watch>>);
 
-/// Sections are compared by how they print: a trace is no part of what is written.
+/// Sections are compared by their debug output, which must not depend on the trace.
 impl std::fmt::Debug for Trace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Trace")
@@ -51,12 +51,12 @@ impl Trace {
         Self(Rc::new(RefCell::new(Watch::Values(Vec::new()))))
     }
 
-    /// Whether sections are to be read that nobody wrote.
+    /// True if absent sections must be read, too.
     pub fn invents(&self) -> bool {
         matches!(&*self.0.borrow(), Watch::Keys(_))
     }
 
-    /// A key was read: what it takes, and what it is here.
+    /// Records a key: its schema and its value.
     pub fn saw(&self, path: String, schema: impl FnOnce() -> Value, value: impl FnOnce() -> Node) {
         match &mut *self.0.borrow_mut() {
             Watch::Nothing => {}
@@ -65,7 +65,7 @@ impl Trace {
         }
     }
 
-    /// The key that was read last must be there.
+    /// Marks the last recorded key as required.
     pub fn required(&self) {
         if let Watch::Keys(keys) = &mut *self.0.borrow_mut()
             && let Some(key) = keys.last_mut()
@@ -74,7 +74,7 @@ impl Trace {
         }
     }
 
-    /// The key of that path takes only texts like this.
+    /// Records that the key's texts must match a pattern.
     pub fn pattern(&self, path: &str, pattern: &'static str) {
         if let Watch::Keys(keys) = &mut *self.0.borrow_mut()
             && let Some(key) = keys.iter_mut().find(|key| key.path == path)

@@ -1,4 +1,4 @@
-//! What a configuration says about traces.
+//! Reads the settings of trace export.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use opentelemetry_sdk::trace::SpanExporter as _;
 use super::section::{Problems, Section};
 use crate::config::values::report;
 
-/// What a configuration says about traces.
+/// Settings of trace export.
 #[derive(Debug, Clone)]
 pub struct Traces {
-    /// Where spans go.
+    /// Exporter to the collector.
     pub collector: Arc<SpanExporter>,
-    /// The share of requests that are traced, of those whose client cannot force it.
+    /// Share of requests to trace, among those whose client cannot force it.
     pub sample_ratio: f64,
 }
 
 impl Traces {
-    /// Spans go to the collector at this URL.
+    /// Exports to the collector at this URL.
     ///
     /// # Errors
-    /// They cannot.
+    /// The exporter cannot be created.
     pub fn new(endpoint: &str, sample_ratio: f64) -> Result<Self, String> {
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
@@ -46,7 +46,7 @@ impl Traces {
     }
 }
 
-/// Who makes the spans.
+/// Describes this gateway in spans.
 fn resource() -> Resource {
     let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let attributes = [version, KeyValue::new("host.name", host())];
@@ -54,18 +54,18 @@ fn resource() -> Resource {
     resource.with_attributes(attributes).build()
 }
 
-/// This machine's name.
+/// Hostname of this machine.
 pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Where OTLP over HTTP takes spans, below its endpoint.
+/// Path of OTLP over HTTP below the endpoint.
 const PATH: &str = "/v1/traces";
 
-/// A collector has taken a batch after this.
+/// Timeout for exporting a batch.
 pub const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where traces go, and how many.
+/// Reads `traces`.
 pub(super) fn read(section: Option<Section>, problems: &mut Problems) -> Option<Traces> {
     let mut section = section?;
     let endpoint = section.required_text("otlp_endpoint", problems);

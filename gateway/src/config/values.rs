@@ -1,4 +1,4 @@
-//! Values that several sections read the same way.
+//! Values that several sections read in the same way.
 
 use hyper::header::HeaderValue;
 
@@ -7,10 +7,10 @@ use super::section::Problems;
 use super::yaml::Problem;
 use crate::types::secret::KeyDigest;
 
-/// A key shorter than this could be guessed.
+/// Shorter keys could be guessed.
 const KEY_BYTES_MIN: usize = 16;
 
-/// The digest of a key that cannot be guessed.
+/// Digest of a key of sufficient length.
 pub(super) fn long_key(files: &Files, file: &str) -> Result<KeyDigest, String> {
     match files.key(file)? {
         key if key.len() >= KEY_BYTES_MIN => Ok(KeyDigest::of(&key)),
@@ -18,7 +18,7 @@ pub(super) fn long_key(files: &Files, file: &str) -> Result<KeyDigest, String> {
     }
 }
 
-/// A key as it is sent.
+/// The `Authorization` header with a key.
 pub(super) fn header(key: &str) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
         .map_err(|_| "the key holds characters that a header cannot".to_string())?;
@@ -26,7 +26,7 @@ pub(super) fn header(key: &str) -> Result<HeaderValue, String> {
     Ok(value)
 }
 
-/// Notes a problem, where there is one.
+/// Records the problem, if there is one.
 pub(super) fn report<T>(
     path: &str,
     result: Result<T, String>,

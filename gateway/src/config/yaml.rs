@@ -1,20 +1,19 @@
-//! YAML as a tree of our own, and problems that name a place in it. The only file that names
-//! serde_yaml.
+//! YAML as our own tree type, and problems with their location. The only file that uses serde_yaml.
 
 use serde_yaml::Value;
 
-/// A configuration is some kilobytes, and some hundred keys or nodes make some hundred more.
+/// A configuration has a few kilobytes, plus a few hundred bytes per key and node.
 pub(super) const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Nesting of our configuration is 4 deep; the rest is room for lists.
+/// Our configuration nests 4 levels deep; the rest is room for lists.
 const DEPTH_MAX: usize = 16;
 
-/// A value as YAML.
+/// Formats a value as YAML.
 pub fn to_yaml(value: &impl serde::Serialize) -> Result<String, String> {
     serde_yaml::to_string(value).map_err(|e| e.to_string())
 }
 
-/// YAML -> our own tree. The error says where the text is not YAML.
+/// Parses YAML. The error says where the text is invalid.
 pub fn parse(text: &str) -> Result<Node, String> {
     let value: Value = serde_yaml::from_str(text).map_err(|e| format!("not valid YAML: {e}"))?;
     convert(value, 0)
@@ -48,16 +47,16 @@ fn convert(value: Value, depth: usize) -> Result<Node, String> {
     })
 }
 
-/// A configuration value as it was written.
+/// A configuration value as written.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Node {
     /// Nothing, or null.
     Absent,
     /// true or false
     Bool(bool),
-    /// A whole number, not negative.
+    /// A nonnegative integer.
     Number(u64),
-    /// A number with a fraction.
+    /// Any other number.
     Decimal(f64),
     /// Text.
     Text(String),
@@ -65,16 +64,16 @@ pub enum Node {
     List(Vec<Node>),
     /// Keys and values.
     Map(Vec<(String, Node)>),
-    /// Something that no key takes.
+    /// Something that no key accepts.
     Other(&'static str),
 }
 
-/// One thing that is wrong.
+/// A problem in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where, such as `keys[1].sha256`.
+    /// Path of the key, such as `keys[1].sha256`.
     pub path: String,
-    /// What, and what would be right.
+    /// What is wrong, and what is expected.
     pub message: String,
 }
 

@@ -1,14 +1,14 @@
-//! The client of a request, as its connection knows it.
+//! The client of a request as its connection identifies it.
 
 use std::net::IpAddr;
 
 use crate::config::tls::Authority;
 
-/// Who sends a request, as far as its connection tells.
+/// The client of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer<'a> {
-    /// Its address, which a trusted proxy may have told.
+    /// Its address, possibly reported by a trusted proxy.
     pub address: IpAddr,
-    /// Who vouches for it: its certificate was verified.
+    /// The CA that issued its verified client certificate.
     pub authority: Option<&'a Authority>,
 }

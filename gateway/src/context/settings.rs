@@ -1,5 +1,5 @@
-//! What the gateway was told, as it is now. One writer, the reload, and snapshots for everybody
-//! else: a request keeps the settings that it began with.
+//! The current settings. The reload task writes them and everyone else takes snapshots: a request
+//! keeps the settings it started with.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::sync::watch;
 use crate::access::keys::Keys;
 use crate::config::Config;
 
-/// A checked configuration, and what is kept beside it.
+/// A checked configuration and the keys built from it.
 #[derive(Debug)]
 pub struct Settings {
     /// The configuration.
     pub config: Config,
-    /// The keys of the public API.
+    /// The API keys.
     pub keys: Keys,
 }
 
-/// The settings, and the listeners that they ask for. Cloning shares them.
+/// The current settings and their listeners. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Live(Arc<Shared>);
 
@@ -30,16 +30,16 @@ struct Shared {
     admin: Socket,
 }
 
-/// A listener that another may take the place of. Snapshots of the settings do not hold it: it
-/// closes when its place is taken, and not with the last request of its time.
+/// A replaceable listener. Settings snapshots do not hold it, so it closes as soon as it is
+/// replaced, not with the last request that used the old settings.
 #[derive(Debug)]
 pub struct Socket(watch::Sender<Option<Arc<TcpListener>>>);
 
 impl Live {
-    /// The first settings.
+    /// Applies the initial configuration.
     ///
     /// # Errors
-    /// An address cannot be listened on.
+    /// An address cannot be bound.
     pub async fn new(config: Config) -> Result<Self, String> {
         let public = bind(config.listen).await?;
         let admin = match &config.admin {
@@ -54,30 +54,30 @@ impl Live {
         })))
     }
 
-    /// The settings now.
+    /// The current settings.
     pub fn now(&self) -> Arc<Settings> {
         self.0.settings.borrow().clone()
     }
 
-    /// The settings, now and whenever others take their place.
+    /// Watches the settings.
     pub fn changes(&self) -> watch::Receiver<Arc<Settings>> {
         self.0.settings.subscribe()
     }
 
-    /// Where clients come in.
+    /// The public listener.
     pub fn public(&self) -> &Socket {
         &self.0.public
     }
 
-    /// Where operators come in.
+    /// The admin listener.
     pub fn admin(&self) -> &Socket {
         &self.0.admin
     }
 
-    /// Other settings take the place of these, listeners included. To be called by one task.
+    /// Replaces settings and listeners. Only one task may call this.
     ///
     /// # Errors
-    /// An address cannot be listened on; then everything stays as it is.
+    /// An address cannot be bound; then nothing changes.
     pub async fn replace(&self, config: Config) -> Result<(), String> {
         let old = self.now();
         let listens = |config: &Config| config.admin.as_ref().map(|admin| admin.listen);
@@ -99,22 +99,22 @@ impl Live {
 }
 
 impl Socket {
-    /// The listener now and whenever another takes its place.
+    /// Watches the listener.
     pub fn changes(&self) -> watch::Receiver<Option<Arc<TcpListener>>> {
         self.0.subscribe()
     }
 
-    /// The listener now, where there is one.
+    /// The current listener, if any.
     pub fn listener(&self) -> Option<Arc<TcpListener>> {
         self.0.borrow().clone()
     }
 
-    /// Where it listens.
+    /// The address it is bound to.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listener()?.local_addr().ok()
     }
 
-    /// Nobody comes in any more.
+    /// Closes the listener.
     pub fn close(&self) {
         self.0.send_replace(None);
     }

@@ -1,6 +1,5 @@
-//! What operators look at and change, on a listener of its own: metrics, health, the nodes, and a
-//! page that shows it all. What changes something, or tells of single nodes, wants the operators'
-//! key.
+//! The admin listener: metrics, health, nodes, and the fleet page. Requests that change something
+//! or show individual nodes need the admin key.
 
 use std::net::IpAddr;
 
@@ -24,11 +23,11 @@ use crate::types::response::{self, Body};
 
 use crate::control::overview::{OVERVIEW_PATH, RECENT_PATH, history, overview};
 
-/// Where the nodes are listed; below it each has its actions.
+/// Path of the node list; each node's actions are below it.
 pub const NODES_PATH: &str = "/admin/v1/nodes";
 
-/// Where operators ask a model something, to see who answers and how fast: as
-/// `/v1/chat/completions` on the public listener, with the operators' key.
+/// Chat endpoint for operators, to see which node responds and how fast. Like
+/// `/v1/chat/completions` on the public listener, but with the admin key.
 pub const CHAT_PATH: &str = "/admin/v1/chat";
 
 /// All nodes.
@@ -38,7 +37,7 @@ pub struct NodeList {
     pub nodes: Vec<NodeView>,
 }
 
-/// Answers a request on the operators' listener.
+/// Handles a request on the admin listener.
 pub async fn serve(
     gateway: &Gateway,
     client: IpAddr,
@@ -92,7 +91,7 @@ fn answer<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, 
     status(gateway, request)
 }
 
-/// No browser keeps it.
+/// Keeps browsers from caching a response.
 fn private(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
@@ -108,7 +107,7 @@ fn authorize(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Error> {
     }
 }
 
-/// `""`: the list; `/NODE/ACTION`.
+/// Handles paths below [`NODES_PATH`]: `""` is the list, `/NODE/ACTION` an action.
 fn nodes<B>(gateway: &Gateway, request: &Request<B>, below: &str) -> Result<Response<Body>, Error> {
     if below.is_empty() {
         only(request, "GET, HEAD")?;
@@ -125,7 +124,7 @@ fn nodes<B>(gateway: &Gateway, request: &Request<B>, below: &str) -> Result<Resp
     if !gateway.dispatcher.act(node, action) {
         return Err(Error::UnknownNode(node.chars().take(64).collect()));
     }
-    tracing::info!(node, action = action.name(), "by an operator");
+    tracing::info!(node, action = action.name(), "operator action on node");
     Ok(list(gateway))
 }
 

@@ -1,4 +1,4 @@
-//! How the gateway is, for whoever watches over it; on both listeners, without a key.
+//! Health endpoints for monitoring, on both listeners, without a key.
 
 use hyper::{Request, Response, StatusCode};
 use inference_protocol::openai::to_json;
@@ -67,12 +67,12 @@ pub struct ExternalCounts {
     pub ready: usize,
 }
 
-/// Whether a request could be routed now.
+/// True if a request could be routed now.
 fn is_ready(gateway: &Gateway, totals: &Totals) -> bool {
     !gateway.stop.is_cancelled() && totals.ready + totals.externals > 0
 }
 
-/// `/readyz`: whether a request could be routed now.
+/// `/readyz`: 200 if a request could be routed now, otherwise 503.
 pub fn readiness(gateway: &Gateway) -> Response<Body> {
     match is_ready(gateway, &gateway.dispatcher.totals()) {
         true => response::text(StatusCode::OK, "ready\n"),
@@ -80,7 +80,7 @@ pub fn readiness(gateway: &Gateway) -> Response<Body> {
     }
 }
 
-/// `/health`: what the fleet can do now, in numbers.
+/// `/health`: fleet counts as JSON.
 pub fn numbers(gateway: &Gateway) -> Response<Body> {
     let (totals, queue_depth) = gateway.dispatcher.summary();
     let (code, status) = match is_ready(gateway, &totals) {
@@ -98,7 +98,7 @@ pub fn numbers(gateway: &Gateway) -> Response<Body> {
     response::with_type(code, "application/json", to_json(&health))
 }
 
-/// How the gateway is, for whoever watches over it; on both listeners.
+/// Handles `/livez`, `/readyz`, `/health`, and `/openapi.json` on both listeners.
 pub fn status<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, Error> {
     let answer = match request.uri().path() {
         "/livez" => response::text(StatusCode::OK, "ok\n"),
@@ -110,5 +110,5 @@ pub fn status<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Bod
     only(request, "GET, HEAD").map(|()| answer)
 }
 
-/// What there is to ask, as OpenAPI.
+/// The OpenAPI description.
 const DESCRIPTION: &str = include_str!("../../../docs/openapi.json");

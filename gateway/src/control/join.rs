@@ -1,4 +1,4 @@
-//! Nodes that dial: `POST /fleet/v1/join` becomes a link.
+//! Joining nodes: `POST /fleet/v1/join` becomes a link.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::nodes::link::{self, Expect};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
-/// After our 101, the node must speak within this.
+/// Timeout of the node's first bytes after our 101.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Lets a node in, or counts why not. The link runs as a task of its own until it ends.
+/// Admits a node, or counts the refusal. The link runs in its own task until it ends.
 pub fn join(
     gateway: &Gateway,
     peer: &Peer<'_>,
@@ -39,7 +39,7 @@ fn let_in(
 ) -> Result<Response<Body>, Error> {
     let settings = gateway.settings.now();
     let key = settings.config.join_key.as_ref().ok_or(Error::UnknownPath)?;
-    // Who vouched when the connection was opened may not be asked any more.
+    // The CA may have been replaced since the connection was opened.
     let authority = settings.config.node_authority.as_ref();
     if authority.is_some() && peer.authority != authority {
         return Err(Error::JoinCertificate);
@@ -53,7 +53,7 @@ fn let_in(
     }
     let (name, epoch) = &identity;
     if gateway.dispatcher.is_name_taken(name, *epoch) {
-        tracing::warn!(node = name, "join refused: another node of this name is linked");
+        tracing::warn!(node = name, "join refused: another node with this name is linked");
         return Err(Error::NodeNameTaken(name.clone()));
     }
     let upgrade = hyper::upgrade::on(&mut request);
@@ -63,7 +63,7 @@ fn let_in(
         let node = identity.0;
         let upgraded = match timeout(UPGRADE_TIMEOUT, upgrade).await {
             Ok(Ok(upgraded)) => upgraded,
-            _ => return tracing::warn!(node, "join was not completed"),
+            _ => return tracing::warn!(node, "join not completed"),
         };
         tokio::select! {
             why = link::run(TokioIo::new(upgraded), expect, linked) => tracing::warn!(node, why, "node lost"),
@@ -95,7 +95,7 @@ fn identity(request: &Request<Incoming>) -> Result<(String, u64), Error> {
     Ok((name.to_string(), epoch.ok_or_else(|| invalid("the node's epoch is missing"))?))
 }
 
-/// Whether the node says that it has a link to us.
+/// True if the node says that it already has a link to this gateway.
 fn is_linked(headers: &HeaderMap, id: &HeaderValue) -> bool {
     let linked = text(headers, LINKED_HEADER).unwrap_or_default();
     linked.split(',').any(|other| other.as_bytes() == id.as_bytes())

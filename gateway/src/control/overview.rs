@@ -1,4 +1,4 @@
-//! Everything that the fleet page and `flotilla-gateway top` show, as JSON.
+//! The data of the fleet page and `flotilla-gateway top`, as JSON.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,9 +9,9 @@ use crate::context::Gateway;
 use crate::dispatcher::views::{ExternalView, NodeView, QueueView};
 use crate::observability::history::{Point, Rates, STEP, TenantTotals};
 
-/// Where it is now.
+/// Path of the current state.
 pub const OVERVIEW_PATH: &str = "/admin/v1/overview";
-/// Where the last minutes are.
+/// Path of the history.
 pub const RECENT_PATH: &str = "/admin/v1/recent";
 
 /// The gateway and its fleet at one moment.
@@ -63,7 +63,7 @@ pub struct History {
     pub steps: Vec<Point>,
 }
 
-/// What there is now.
+/// The current state.
 pub fn overview(gateway: &Gateway) -> Overview {
     let look = gateway.dispatcher.look();
     let models = gateway.dispatcher.models().1.into_keys().collect();
@@ -95,7 +95,7 @@ fn tenants(gateway: &Gateway) -> Vec<TenantView> {
     callers.into_iter().zip(used).map(view).collect()
 }
 
-/// The last minutes.
+/// The history of the last minutes.
 pub fn history(gateway: &Gateway) -> History {
     History { step_seconds: STEP.as_secs(), steps: gateway.recent.points() }
 }

@@ -1,12 +1,12 @@
-//! The fleet page: a few files that are part of the binary. They hold nothing secret and are given
-//! to anybody who reaches the operators' listener; what they show comes from the API, with the key.
+//! The fleet page: a few files embedded in the binary. They contain no secrets, and anyone who
+//! reaches the admin listener may load them. The data comes from the API, which needs the key.
 
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 
 use crate::types::response::{self, Body};
 
-/// Its files: path, type, content.
+/// The files: path, content type, content.
 const FILES: &[(&str, &str, &str)] = &[
     ("/", HTML, include_str!("page/index.html")),
     ("/page/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
@@ -22,9 +22,8 @@ const FILES: &[(&str, &str, &str)] = &[
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// What a browser lets the page do: use its own files and this API, and nothing else. Nobody may
-/// put it into a frame. The key is sent in a header, never by the browser itself, so that no other
-/// page can use it.
+/// Restricts the page to its own files and this API, and forbids framing. The key is sent in a
+/// header, never automatically by the browser, so no other page can use it.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -36,11 +35,11 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (header::REFERRER_POLICY, "no-referrer"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    // Another version of the gateway may bring another page.
+    // Another version of the gateway may have another page.
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
-/// The file at a path, if it is one of the page's.
+/// The page's file at `path`, if there is one.
 pub fn file(path: &str) -> Option<Response<Body>> {
     let (_, kind, content) = FILES.iter().find(|(at, ..)| *at == path)?;
     let mut response = response::with_type(StatusCode::OK, kind, *content);
@@ -87,7 +86,7 @@ mod tests {
             "http://",
         ];
         for (path, _, content) in FILES {
-            // The namespace of SVG is a name, and nothing that is fetched.
+            // The SVG namespace is only a name; nothing is fetched.
             let content = content.replace("http://www.w3.org/2000/svg", "");
             for word in forbidden {
                 assert!(!content.contains(word), "{path} has {word}");

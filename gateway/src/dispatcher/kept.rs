@@ -1,4 +1,4 @@
-//! What outlives a restart.
+//! State that survives a restart.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::spend::Ledger;
 
-/// What is kept.
+/// The saved state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
-    /// What was used and spent.
+    /// Usage and spend.
     pub ledger: Ledger,
-    /// Names of nodes that operators want nothing new sent to.
+    /// Names of cordoned nodes.
     #[serde(default)]
     pub cordoned: BTreeSet<String>,
 }

@@ -12,7 +12,7 @@ use crate::scheduler::fleet::{EngineId, Outcome, Terms};
 use crate::scheduler::{Binding, Used};
 use crate::upstream::Upstream;
 
-/// A claimed slot of a node. Dropping it gives the slot back.
+/// A claimed slot of an endpoint. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct Lease {
     pub(super) dispatcher: Dispatcher,
@@ -22,93 +22,93 @@ pub struct Lease {
     pub(super) upstream: Upstream,
     pub(super) terms: Option<Terms>,
     pub(super) outcome: Outcome,
-    /// When its first token came.
+    /// When the first token arrived.
     pub(super) first: Option<Duration>,
     pub(super) used: Option<(Size, Used)>,
-    /// What its request was charged, until that begins.
+    /// The request's charge, until the request is sent.
     pub(super) turn: Option<Turn>,
 }
 
 impl Lease {
-    /// The engine behind it.
+    /// The endpoint and its engine process.
     pub fn engine(&self) -> EngineId {
         EngineId { endpoint: self.binding.endpoint, engine_restarts: self.engine_restarts }
     }
 
-    /// The node's name.
+    /// Name of the endpoint.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// The same, to keep.
+    /// Name of the endpoint, shared.
     pub fn name(&self) -> Arc<str> {
         self.node.clone()
     }
 
-    /// What it serves.
+    /// The model as the endpoint serves it.
     pub fn model(&self) -> &Arc<ModelStatus> {
         &self.binding.model
     }
 
-    /// How to send to it.
+    /// The handle that sends to the endpoint.
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
     }
 
-    /// Its terms, if it is no node of ours.
+    /// Terms of an external endpoint; `None` for nodes.
     pub fn terms(&self) -> Option<Terms> {
         self.terms
     }
 
-    /// The request is sent there; what it was charged, if this is its first slot.
+    /// Records that the request is being sent. Returns its charge, if this is its first slot.
     pub fn begins(&mut self) -> Option<Turn> {
         self.turn.take().map(Turn::begins)
     }
 
-    /// Whether its endpoint has more to do than slots, with this one.
+    /// True if the endpoint is running more requests than it has slots, including this one.
     pub fn is_beyond_slots(&self) -> bool {
         let core = self.dispatcher.lock();
         let endpoint = core.scheduler.fleet.endpoint(self.binding.endpoint);
         endpoint.is_some_and(|endpoint| endpoint.busy() > endpoint.status.slots)
     }
 
-    /// How what was sent there ended.
+    /// Sets the outcome to record when the lease is dropped.
     pub fn ends(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
 
-    /// Its first token has come.
+    /// Records the time of the first token.
     pub fn speaks(&mut self) {
         self.first.get_or_insert_with(|| self.dispatcher.now());
     }
 
-    /// A request of that size was answered here from its beginning to its end, and used that.
+    /// Records the usage of a request that this endpoint answered completely.
     pub fn used(&mut self, size: Size, usage: Usage, answers: usize) {
         self.used = Some((size, Used { usage, answers, first: self.first }));
     }
 
-    /// It has reported tokens that it cannot have used.
+    /// Records that the endpoint reported more tokens than the request can have used.
     pub fn record_misreport(&mut self) {
         let is_first =
             self.dispatcher.lock().scheduler.fleet.record_misreport(self.binding.endpoint);
         if is_first {
             tracing::warn!(
                 node = &*self.node,
-                "node reports more tokens than requests can have used: only what is possible counts"
+                "node reports more tokens than requests can have used; usage is capped"
             );
         }
     }
 
-    /// How long its node takes for the prompt of a request of that size, as far as it was measured.
+    /// Predicted prefill time of a request of this size. `None` until measured.
     pub fn predicted_prefill(&self, size: &Size) -> Option<Duration> {
         self.dispatcher.lock().scheduler.predicted_prefill(&self.binding, size)
     }
 
-    /// It has generated tokens, each in so many seconds.
+    /// Records the decoding speed in seconds per token.
     pub fn paced(&self, seconds: f64) {
         let (endpoint, now) = (self.binding.endpoint, self.dispatcher.now());
         if self.dispatcher.lock().scheduler.fleet.paced(endpoint, seconds, now) {
-            tracing::warn!(node = &*self.node, "node ejected: it has become very slow");
+            tracing::warn!(node = &*self.node, "node ejected: decoding has become very slow");
         }
     }
 }

@@ -1,24 +1,24 @@
-//! What operators see of nodes, external endpoints and queue: all of one moment.
+//! Snapshot of nodes, external endpoints, and queue for operators.
 
 use super::{Dispatcher, view};
 use crate::dispatcher::views::NodeView;
 use crate::dispatcher::views::{ExternalView, QueueView};
 
-/// One moment.
+/// The fleet and queue at one moment.
 #[derive(Debug)]
 pub struct Look {
-    /// Nodes, by name.
+    /// Nodes by name.
     pub nodes: Vec<NodeView>,
-    /// External endpoints, by name.
+    /// External endpoints by name.
     pub external: Vec<ExternalView>,
-    /// Waiting requests, the most urgent class first.
+    /// Queued requests per class, most urgent class first.
     pub queue: Vec<QueueView>,
-    /// Requests that wait for another node.
+    /// Retried requests in the queue.
     pub retrying: usize,
 }
 
 impl Dispatcher {
-    /// What there is at this moment.
+    /// Takes a snapshot.
     pub fn look(&self) -> Look {
         let now = self.now();
         let core = self.lock();

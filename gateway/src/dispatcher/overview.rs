@@ -1,4 +1,4 @@
-//! What metrics tell of the fleet and its queue: all of one moment.
+//! Snapshot of fleet and queue for the metrics.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -14,61 +14,61 @@ use crate::types::class::Class;
 use crate::types::limits::Bounds;
 use crate::upstream::Upstream;
 
-/// What is known about the nodes and the queue at one moment.
+/// Endpoints and queue at one moment.
 #[derive(Debug)]
 pub struct Overview {
-    /// Sums.
+    /// Fleet totals.
     pub totals: Totals,
     /// The queue.
     pub queue: QueueOverview,
-    /// How nodes are chosen.
+    /// The routing policy.
     pub policy: Policy,
-    /// Why they were.
+    /// Routing statistics.
     pub stats: RoutingStats,
-    /// How often they were ejected.
+    /// Ejections by cause.
     pub ejections: Ejections,
-    /// The nodes, and external endpoints.
+    /// Nodes and external endpoints.
     pub nodes: Vec<NodeOverview>,
 }
 
-/// What is known about the queue at one moment.
+/// The queue at one moment.
 #[derive(Debug)]
 pub struct QueueOverview {
     /// Its bounds.
     pub bounds: Bounds,
-    /// Requests that wait, and bytes of their bodies and of those that are being read.
+    /// Queued requests, and bytes of their bodies and of bodies being read.
     pub taken: Occupancy,
-    /// Bytes of bodies that are being read.
+    /// Bytes of bodies being read.
     pub reading_bytes: usize,
-    /// Requests that wait, by class, without those that failed on a node.
+    /// Queued requests by class, without retried ones.
     pub depths: [(Class, usize); 3],
-    /// What is taken, by model.
+    /// Occupancy by model.
     pub models: Vec<(String, Occupancy)>,
-    /// What is taken, by tenant.
+    /// Occupancy by tenant.
     pub tenants: Vec<(String, Occupancy)>,
 }
 
-/// What is known about a node at one moment.
+/// One endpoint at one moment.
 #[derive(Debug)]
 pub struct NodeOverview {
-    /// What it says.
+    /// Its last status.
     pub status: NodeStatus,
-    /// Slots that are taken.
+    /// Busy slots.
     pub busy: u32,
-    /// Whether it gets nothing because it failed.
+    /// True while ejected.
     pub is_ejected: bool,
-    /// Whether it gets nothing because an operator said so.
+    /// True while cordoned.
     pub is_cordoned: bool,
-    /// Whether it is no node of ours.
+    /// True if external.
     pub is_external: bool,
-    /// Responses whose reported tokens were more than can be.
+    /// Responses that reported more tokens than possible.
     pub misreports: u64,
 }
 
-/// Making overviews for those who show no key takes such a part of the lock's time at most.
+/// Snapshots for unauthenticated clients hold the lock for at most 1/20 of the time.
 const SNAPSHOT_PART: u32 = 20;
 
-/// An overview that is shared for a while.
+/// A cached overview.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     overview: Arc<Overview>,
@@ -76,8 +76,8 @@ pub(super) struct Snapshot {
 }
 
 impl Dispatcher {
-    /// Everything that metrics tell, as it was a moment ago: who asks again and again gets the same
-    /// overview, for a time that grows with what it costs to make one.
+    /// Returns a recent overview, cached for a multiple of the time it takes to make one. So
+    /// clients that poll fast do not load the dispatcher.
     pub fn snapshot(&self) -> Arc<Overview> {
         let mut shared = self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
@@ -90,7 +90,7 @@ impl Dispatcher {
         overview
     }
 
-    /// Everything that metrics tell.
+    /// Takes a fresh overview.
     pub fn overview(&self) -> Overview {
         let core = self.lock();
         let scheduler = &core.scheduler;

@@ -1,4 +1,4 @@
-//! Room in the queue for bodies while they are being read.
+//! Reserves queue space for bodies while they are being read.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use crate::types::class::Class;
 use crate::types::error::Error;
 use crate::types::limits::Share;
 
-/// Room of a body without a length is taken in such steps.
+/// Space for a body without a length is reserved in steps of this size.
 const STEP_BYTES: usize = 64 * 1024;
 
-/// The room that a body takes in the queue while it is being read. Dropping it gives the room back.
+/// Queue space reserved for a body. Dropping it frees the space.
 #[derive(Debug)]
 pub struct Reading {
     dispatcher: Dispatcher,
@@ -21,14 +21,15 @@ pub struct Reading {
 }
 
 impl Dispatcher {
-    /// Room for nothing yet. `class`: the most urgent one that the request may turn out to have.
+    /// Starts with no space. `class` is the most urgent class that the request may turn out to
+    /// have.
     pub fn reading(&self, tenant: &Arc<str>, share: Share, class: Class) -> Reading {
         Reading { dispatcher: self.clone(), tenant: tenant.clone(), share, class, bytes: 0 }
     }
 }
 
 impl Reading {
-    /// Makes room for so many bytes in all.
+    /// Extends the reservation to `bytes` in total.
     ///
     /// # Errors
     /// The queue, or the tenant's share of it, is full.
@@ -44,7 +45,7 @@ impl Reading {
         Ok(())
     }
 
-    /// The same as the bytes come, of `bytes_max` at most.
+    /// Extends the reservation in steps as bytes arrive, up to `bytes_max`.
     ///
     /// # Errors
     /// The queue, or the tenant's share of it, is full.

@@ -1,4 +1,4 @@
-//! A request's turn: what it was charged, until it is known what it used.
+//! A request's charge, until its actual work is known.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use inference_protocol::fleet::ModelStatus;
 use super::Dispatcher;
 use crate::scheduler::charge::{ActualWork, Charge};
 
-/// What a request was charged for its turn. Dropping it corrects that by what was done for the
-/// request: nothing, until it has begun; from then on the estimate stands until more is known.
+/// The charge of a request. Dropping it corrects the charge by the work done: none until the
+/// request is sent, and from then on the estimate until `settle` says more.
 #[derive(Debug)]
 pub struct Turn {
     pub(super) dispatcher: Dispatcher,
     pub(super) charge: Charge,
     pub(super) model: Arc<ModelStatus>,
-    /// Absent: the estimate stands.
+    /// `None`: the estimate stands.
     pub(super) done: Option<ActualWork>,
 }
 
 impl Turn {
-    /// The request is sent to an endpoint.
+    /// Records that the request is being sent.
     pub(super) fn begins(mut self) -> Self {
         self.done = None;
         self
     }
 
-    /// Notes what was done for the request.
+    /// Sets the work done.
     pub fn settle(&mut self, done: ActualWork) {
         self.done = Some(done);
     }

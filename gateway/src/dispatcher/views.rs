@@ -38,22 +38,22 @@ pub struct NodeView {
     pub vitals: Option<Vitals>,
 }
 
-/// What is done with a node.
+/// An operator's action on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// It gets nothing new.
+    /// Send no new requests.
     Cordon,
-    /// The same, and what it has goes on elsewhere.
+    /// Cordon the node and move its requests elsewhere.
     Drain,
-    /// It gets requests again.
+    /// Send requests again.
     Uncordon,
 }
 
 impl Action {
-    /// All of them.
+    /// All actions.
     pub const ALL: [Self; 3] = [Self::Cordon, Self::Drain, Self::Uncordon];
 
-    /// Its name in paths.
+    /// Name in URL paths.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cordon => "cordon",

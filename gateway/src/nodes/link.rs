@@ -1,4 +1,4 @@
-//! Drives one link to a node from its first status to its end.
+//! Runs one link to a node from its first status to its end.
 
 use bytes::Bytes;
 use hyper::header::HeaderValue;
@@ -15,19 +15,19 @@ use crate::scheduler::fleet::{EndpointId, STATUS_DEADLINE};
 use crate::types::error::Error;
 use crate::upstream::{self, NodeBody, Upstream};
 
-/// What a node must say about itself to be let in.
+/// What a node's status must match.
 #[derive(Debug, Clone, Default)]
 pub struct Expect {
-    /// The name and epoch that it joined with; a static node may have any, and keeps those of its
-    /// first status.
+    /// Name and epoch sent with the join request. `None` for a static node, which must keep those
+    /// of its first status.
     pub identity: Option<(String, u64)>,
-    /// The key that a static node's port wants.
+    /// `Authorization` header that a static node requires.
     pub authorization: Option<HeaderValue>,
-    /// Cancelled when the node is wanted no more.
+    /// Canceled when the node is removed from the configuration.
     pub retired: CancellationToken,
 }
 
-/// Runs a link on a connected stream until it ends; says why it did.
+/// Runs a link over a connected stream until it ends. Returns the reason.
 pub async fn run<T>(io: T, mut expect: Expect, gateway: Gateway) -> String
 where
     T: AsyncRead + AsyncWrite + Unpin,
@@ -49,10 +49,10 @@ where
     end
 }
 
-/// Why a link ends whose node is wanted no more.
+/// Why a link ends whose node was removed from the configuration.
 pub const RETIRED: &str = "it is not in the configuration any more";
 
-/// The link's endpoint; leaves the fleet when dropped.
+/// The link's entry in the fleet; dropping it removes the entry.
 struct Registered {
     gateway: Gateway,
     id: Option<EndpointId>,
@@ -63,12 +63,12 @@ impl Registered {
         &self.gateway.dispatcher
     }
 
-    /// Takes a node's status over.
+    /// Records a status of the node.
     fn observe(&mut self, upstream: &Upstream, status: NodeStatus) -> Result<(), String> {
         let (node, state) = (status.node.clone(), status.state);
         match self.id {
             Some(id) => match self.dispatcher().observe(id, status) {
-                Some(true) => tracing::info!(node, ?state, "node state"),
+                Some(true) => tracing::info!(node, ?state, "node state changed"),
                 Some(false) => {}
                 None => return Err("the node joined again".into()),
             },
@@ -125,7 +125,7 @@ async fn follow_status(
             Ok(status) => status,
             Err(why) => return why,
         };
-        // From now on it is this one.
+        // From now on the identity must not change.
         expect.identity.get_or_insert_with(|| (status.node.clone(), status.epoch));
         if let Err(why) = endpoint.observe(upstream, status) {
             return why;
@@ -149,7 +149,7 @@ async fn open_status(upstream: &Upstream) -> Result<NodeBody, String> {
     }
 }
 
-/// A node is who it said it was, and its figures can be.
+/// Checks that the status is plausible and from the same node as before.
 fn check(line: &[u8], expect: &Expect) -> Result<NodeStatus, String> {
     let status = serde_json::from_slice(line);
     let status = status.map_err(|e| format!("its status cannot be read: {e}"))?;
@@ -162,14 +162,14 @@ fn check(line: &[u8], expect: &Expect) -> Result<NodeStatus, String> {
     Ok(status)
 }
 
-/// Lines of a body, each bounded.
+/// Reads a body as lines of bounded length.
 struct Lines {
     body: NodeBody,
     buffer: Vec<u8>,
 }
 
 impl Lines {
-    /// May be cancelled.
+    /// The next line. Cancel-safe.
     async fn next(&mut self) -> Result<Vec<u8>, String> {
         loop {
             if let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {

@@ -1,4 +1,4 @@
-//! Nodes that we dial: the static list of the configuration.
+//! Static nodes: the gateway dials the nodes listed in the configuration.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::context::Gateway;
 
 const REDIAL_MIN: Duration = Duration::from_millis(200);
 const REDIAL_MAX: Duration = Duration::from_secs(5);
-/// A link that held this long was good: the next dial is quick.
+/// After a link that lasted this long, the redial delay starts over.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 
-/// Keeps a link to one node until it is wanted no more, or the gateway stops.
+/// Keeps a node linked until it is removed from the configuration or the gateway stops.
 pub async fn keep_linked(gateway: Gateway, node: StaticNode, retired: CancellationToken) {
     let mut wait = REDIAL_MIN;
     let mut last_why = String::new();
@@ -30,7 +30,7 @@ pub async fn keep_linked(gateway: Gateway, node: StaticNode, retired: Cancellati
         if begun.elapsed() >= GOOD_AFTER {
             wait = REDIAL_MIN;
         }
-        // The same trouble again is no news.
+        // Log a reason only when it changes.
         if why != last_why {
             tracing::warn!(url = %node.url, why, "node not linked");
             last_why = why;
@@ -44,13 +44,13 @@ pub async fn keep_linked(gateway: Gateway, node: StaticNode, retired: Cancellati
     }
 }
 
-/// Waits until a node that is wanted no more has had the time to finish.
+/// Completes when a removed node has had the shutdown timeout to finish its requests.
 async fn overdue(gateway: &Gateway, retired: &CancellationToken) {
     retired.cancelled().await;
     tokio::time::sleep(gateway.settings.now().config.timeouts.shutdown).await;
 }
 
-/// Half of it and a random share of the rest.
+/// Returns a random delay between half of `wait` and `wait`.
 fn jittered(wait: Duration) -> Duration {
     let share = (crate::types::random::random() as u32) as f64 / f64::from(u32::MAX);
     wait.mul_f64(0.5 + 0.5 * share)

@@ -1,27 +1,27 @@
-//! PURE. What a node's status may say. Who has the join key is trusted with prompts, and not with
-//! the books: figures that cannot be are refused or left out, so that no node takes all requests,
-//! or makes a sum of the fleet's useless.
+//! PURE. Checks the status of a node. A node with the join key is trusted with prompts but not with
+//! the accounting: impossible figures are refused or dropped, so that no node attracts all requests
+//! or makes fleet totals useless.
 
 use std::collections::BTreeSet;
 
 use inference_protocol::fleet::{ModelStatus, NodeStatus, VERSION, Vitals};
 use inference_protocol::ids::{MODEL_NAME_BYTES_MAX, is_plain_id};
 
-/// Models of a node.
+/// Models per node.
 const MODELS_MAX: usize = 64;
-/// Slots of a node: many times what any machine decodes side by side.
+/// Slots per node; many times what any machine decodes concurrently.
 const SLOTS_MAX: u32 = 4096;
-/// Tokens of a context: sixteen times the longest of today.
+/// Context size in tokens; sixteen times today's longest.
 const CONTEXT_TOKENS_MAX: u32 = 1 << 24;
-/// Tokens per second that are believed.
+/// Largest plausible speed in tokens per second.
 const SPEED_MAX: f32 = 1e7;
-/// Bytes of memory that are believed: a pebibyte.
+/// Largest plausible memory size: one pebibyte.
 const MEMORY_BYTES_MAX: u64 = 1 << 50;
 
-/// A status as it may be used: what decides nothing, and cannot be, is left out.
+/// Checks a status. Drops implausible figures that decide nothing.
 ///
 /// # Errors
-/// Why the node cannot be linked, or stay so.
+/// Why the node cannot be linked, or stay linked.
 pub fn check(mut status: NodeStatus) -> Result<NodeStatus, String> {
     if status.version != VERSION {
         return Err(format!(
@@ -38,7 +38,7 @@ pub fn check(mut status: NodeStatus) -> Result<NodeStatus, String> {
     check_models(&status.models)?;
     status.prefill_tokens_per_second = status.prefill_tokens_per_second.filter(is_speed);
     status.decode_tokens_per_second = status.decode_tokens_per_second.filter(is_speed);
-    // What cannot wait there is not there.
+    // A node queues no more than this, so cap the figure.
     status.slots_busy_elsewhere = status.slots_busy_elsewhere.min(SLOTS_MAX);
     status.vitals = status.vitals.map(vitals);
     Ok(status)
@@ -155,7 +155,7 @@ mod tests {
             assert_eq!(status.decode_tokens_per_second, None);
             assert_eq!(status.vitals, Some(Vitals::default()));
         }
-        // JSON has no infinity; a number that would become one is refused, or left out as well.
+        // JSON has no infinity. A number too large for the type is refused or dropped, too.
         let line = serde_json::to_string(&right()).unwrap().replace("100.0", "1e300");
         let read = serde_json::from_str::<NodeStatus>(&line);
         let speed = read.map_or(None, |read| check(read).unwrap().prefill_tokens_per_second);

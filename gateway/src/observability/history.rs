@@ -1,8 +1,8 @@
-//! PURE. What requests did in the last minutes, in steps of some seconds, and what tenants have
-//! used since the gateway started: what operators look at. Prometheus keeps the same for longer.
+//! PURE. History of the last minutes in steps of a few seconds, and each tenant's totals since the
+//! gateway started. Operators see it on the fleet page; Prometheus keeps the same for longer.
 //!
-//! Everything is told when a request ends, and counted where it belongs: tokens over the time that
-//! they took, the wait for the first one at the step in which that came.
+//! A request is recorded when it ends, but counted when things happened: its tokens are spread over
+//! the time they took, and its time to first token counts in the step of the first token.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,47 +16,46 @@ mod waits;
 pub use recorder::Recorder;
 use waits::Waits;
 
-/// The length of a step.
+/// Length of a step.
 pub const STEP: Duration = Duration::from_secs(5);
-/// Whole steps that are kept: ten minutes.
+/// Whole steps kept: ten minutes.
 pub const STEPS: u64 = 120;
-/// Steps that the last minute has.
+/// Steps per minute.
 const MINUTE_STEPS: u64 = 12;
-/// Names of tenants that are kept. They come from configured keys; those of keys that are long
-/// gone are part of them.
+/// Most tenants kept. Their names come from configured keys, including keys removed since.
 const TENANTS_MAX: usize = 10_000;
 
 /// How a request ended, coarsely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Answered.
+    /// Answered completely.
     Answered,
-    /// Refused: by us, or by a node for the request's own sake.
+    /// Refused by the gateway, or by a node on its merits.
     Refused,
-    /// A node failed it, and no other could help.
+    /// Failed by a node, and no other node could take over.
     Failed,
-    /// Its client left.
+    /// Canceled by the client.
     Left,
 }
 
 /// A request that has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended<'a> {
-    /// Whose it was, where that is known.
+    /// Tenant, if known.
     pub tenant: Option<&'a str>,
     /// How it ended.
     pub end: End,
-    /// From its arrival to its end.
+    /// From arrival to end.
     pub duration: Duration,
-    /// From its arrival to its first slot.
+    /// From arrival to the first slot.
     pub queue_wait: Option<Duration>,
-    /// From its arrival to the first of its answer.
+    /// From arrival to the first token.
     pub first_token: Option<Duration>,
-    /// Tokens of its prompt, as far as a node read them.
+    /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Tokens of its answer.
+    /// Completion tokens.
     pub completion_tokens: u64,
-    /// What was paid for it.
+    /// Paid to external endpoints.
     pub spent: f64,
 }
 
@@ -106,7 +105,7 @@ pub struct Point {
 
 #[derive(Debug, Clone, Default)]
 struct Step {
-    /// Counted from the beginning of time.
+    /// Number of the step since the gateway started.
     number: u64,
     requests: u64,
     refused: u64,
@@ -116,24 +115,25 @@ struct Step {
     waits: Waits,
 }
 
-/// See the module.
+/// The history.
 #[derive(Debug)]
 pub struct Recent {
-    /// A ring: the step of a number is at that number, modulo the length.
+    /// Ring buffer: step n is at index n modulo the length.
     steps: Box<[Step]>,
     tenants: BTreeMap<String, TenantTotals>,
 }
 
 impl Default for Recent {
     fn default() -> Self {
-        // One more than is told: the step that is not over.
+        // One more than reported, for the current step.
         let steps = vec![Step::default(); STEPS as usize + 1];
         Self { steps: steps.into(), tenants: BTreeMap::new() }
     }
 }
 
 impl Recent {
-    /// A request ends now. `now` counts from the gateway's start and never goes back.
+    /// Records a request that ends now. `now` is the time since the gateway started and never
+    /// decreases.
     pub fn ended(&mut self, ended: &Ended<'_>, now: Duration) {
         let begun = now.saturating_sub(ended.duration);
         let first = ended.first_token.map(|wait| begun + wait);
@@ -169,7 +169,7 @@ impl Recent {
         used.spent += ended.spent;
     }
 
-    /// The step of a moment, if it is not too long ago.
+    /// The step of a moment, unless it is too long ago.
     fn step(&mut self, at: Duration, now: Duration) -> Option<&mut Step> {
         let (number, newest) = (number(at), number(now));
         if number + STEPS < newest {
@@ -183,7 +183,7 @@ impl Recent {
         Some(step)
     }
 
-    /// Counts tokens evenly over the time that they took.
+    /// Spreads tokens evenly over the time they took.
     fn spread(
         &mut self,
         tokens: u64,
@@ -209,7 +209,7 @@ impl Recent {
         step.filter(|step| step.number == number)
     }
 
-    /// All whole steps since the start, the oldest first.
+    /// All whole steps since the start, oldest first.
     pub fn points(&self, now: Duration) -> Vec<Point> {
         let newest = number(now);
         let point = |number: u64| {
@@ -221,7 +221,7 @@ impl Recent {
         (newest.saturating_sub(STEPS)..newest).map(point).collect()
     }
 
-    /// The last minute, or what there was of it.
+    /// Rates of the last minute, or since the start if that is shorter.
     pub fn minute(&self, now: Duration) -> Rates {
         let newest = number(now);
         let oldest = newest.saturating_sub(MINUTE_STEPS - 1);
@@ -231,7 +231,7 @@ impl Recent {
         sum.rates(passed.max(Duration::from_secs(1)))
     }
 
-    /// What a tenant has used.
+    /// Totals of a tenant.
     pub fn used(&self, tenant: &str) -> TenantTotals {
         self.tenants.get(tenant).copied().unwrap_or_default()
     }

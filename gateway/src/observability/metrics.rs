@@ -1,8 +1,8 @@
-//! All metrics of the gateway, on the operators' listener. Labels come from closed sets or from
-//! names of the configuration and the fleet.
+//! All metrics of the gateway, served on the admin listener. Label values come from fixed sets or
+//! are names from the configuration and the fleet.
 //!
-//! [`families`] counts while things happen, [`series`] keeps the handles that requests need,
-//! [`fleet`] tells at each scrape how the fleet is. `docs/metrics.md` lists all of them.
+//! [`families`] counts events, [`series`] keeps the handles that requests use, and [`fleet`]
+//! reports the state of the fleet at each scrape. `docs/metrics.md` lists all metrics.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,7 +28,7 @@ pub use labels::{Again, Ended, EndpointKind, Key, Lost, NODE_LEAVES};
 use series::Known;
 pub use series::Series;
 
-/// The gateway's metrics. Cloning shares them.
+/// The gateway's metrics. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Shared>);
 
@@ -39,7 +39,7 @@ struct Shared {
 }
 
 impl Metrics {
-    /// Every family. Fails only if two share a name.
+    /// Creates all metric families. Fails only if two have the same name.
     pub fn new() -> prometheus::Result<Self> {
         let (families, known) = (Families::new()?, Known::default());
         let metrics = Self(Arc::new(Shared { families, known }));
@@ -47,10 +47,10 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// What every family is, by name.
+    /// All metric families by name, for the documentation.
     ///
     /// # Errors
-    /// Two share a name.
+    /// Two families have the same name.
     pub fn list(&self) -> prometheus::Result<Vec<Made>> {
         let nobody = Dispatcher::new(Bounds::new(0, 0), Policy::default());
         let fleet = fleet::sheet(&nobody.overview())?;
@@ -59,17 +59,17 @@ impl Metrics {
         Ok(all)
     }
 
-    /// A request has arrived.
+    /// Counts a request that has arrived.
     pub fn request_begins(&self) {
         self.0.families.in_flight.inc();
     }
 
-    /// What requests like this one are counted in.
+    /// The series for requests with these labels.
     pub fn series(&self, key: Key<'_>) -> Arc<Series> {
         self.0.known.find(&self.0.families, key).0
     }
 
-    /// A request is over.
+    /// Counts a request that has ended.
     pub fn request_ends(&self, key: Key<'_>, ended: Ended) {
         let families = &self.0.families;
         families.in_flight.dec();
@@ -82,12 +82,12 @@ impl Metrics {
         self.0.families.in_flight.get()
     }
 
-    /// A request got its first slot.
+    /// Observes the queue wait of a request that got its first slot.
     pub fn queue_waited(&self, class: Class, wait: Duration) {
         self.0.families.queue_wait[class as usize].observe(wait.as_secs_f64());
     }
 
-    /// A request is tried on another node.
+    /// Counts another attempt, on another node.
     pub fn tried_again(&self, kind: Again, reason: &str) {
         let family = match kind {
             Again::Retry => &self.0.families.retries,
@@ -96,12 +96,12 @@ impl Metrics {
         family.with_label_values(&[reason]).inc();
     }
 
-    /// A request is not tried on another node: too many are.
+    /// Counts a retry that the budget refused.
     pub fn retry_refused(&self) {
         self.0.families.retries_refused.inc();
     }
 
-    /// An endpoint was paid, for `tokens` of a tenant or for `hours`.
+    /// Adds the cost of an endpoint, for tokens or for hours.
     pub fn spent(&self, endpoint: &str, what: Paid<'_>, amount: f64) {
         let (what, tenant) = match what {
             Paid::Tokens(tenant) => ("tokens", tenant),
@@ -113,7 +113,7 @@ impl Metrics {
         }
     }
 
-    /// The configuration was read again, and taken over or refused.
+    /// Counts a reload of the configuration, successful or refused.
     pub fn reloaded(&self, is_ok: bool) {
         let outcome = if is_ok { "ok" } else { "refused" };
         self.0.families.reloads.with_label_values(&[outcome]).inc();
@@ -123,49 +123,49 @@ impl Metrics {
         }
     }
 
-    /// What was used and spent was written down, or could not be.
+    /// Counts a write of the state file.
     pub fn state_saved(&self, is_ok: bool) {
         let outcome = if is_ok { "ok" } else { "failed" };
         self.0.families.state_saves.with_label_values(&[outcome]).inc();
     }
 
-    /// A second node was asked, because the first token was late.
+    /// Counts a decided hedge.
     pub fn hedged(&self, second_was_first: bool) {
         let first = if second_was_first { "second" } else { "first" };
         self.0.families.hedges.with_label_values(&[first]).inc();
     }
 
-    /// The configuration is in force from now on.
+    /// Records that the current configuration took effect now.
     fn in_force(&self) {
         self.0.families.reload_is_ok.set(1);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         self.0.families.reloaded_at.set(now.map_or(0.0, |now| now.as_secs_f64()));
     }
 
-    /// Counts a connection until the result is dropped.
+    /// Counts a connection as open until the result is dropped.
     pub fn open_connection(&self) -> OpenConnection {
         let connections = self.0.families.connections.clone();
         connections.inc();
         OpenConnection(connections)
     }
 
-    /// A node was not let in. That it has a link already is no trouble, and that nobody may join no
-    /// node's.
+    /// Counts a refused join. Leaves out nodes that are already linked and gateways without
+    /// joining, because neither is a problem of a node.
     pub fn join_refused(&self, why: &Error) {
         if !matches!(why, Error::JoinedAlready | Error::UnknownPath) {
             self.0.families.joins_refused.with_label_values(&[why.code()]).inc();
         }
     }
 
-    /// So many spans are lost.
+    /// Counts lost spans.
     pub fn spans_lost(&self, why: Lost, spans: u64) {
         self.0.families.spans_lost.with_label_values(&[why.name()]).inc_by(spans);
     }
 
-    /// Everything in Prometheus' text format 0.0.4.
+    /// All metrics in the Prometheus text format 0.0.4.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// They cannot be encoded.
     pub fn render(&self, overview: &Overview) -> Result<String, Error> {
         let counted = self.0.families.sheet.gather();
         let fleet = fleet::sheet(overview).as_ref().map(Sheet::gather).map_err(ToString::to_string);
@@ -177,7 +177,7 @@ impl Metrics {
     }
 }
 
-/// What is paid for.
+/// What was paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paid<'a> {
     /// Tokens of this tenant.
@@ -186,7 +186,7 @@ pub enum Paid<'a> {
     Hours,
 }
 
-/// One open connection.
+/// An open connection; dropping it counts it as closed.
 #[derive(Debug)]
 pub struct OpenConnection(IntGauge);
 

@@ -1,6 +1,6 @@
-//! OpenTelemetry traces: one span for each request that nodes answer, made when the request is
-//! over. [`context`] (pure) says which requests, [`span`] (pure) what is told of them, [`export`]
-//! takes them to a collector in the background. Prompts and answers are never part of it.
+//! OpenTelemetry traces: one span per request, made when the request is over. [`context`] (pure)
+//! decides which requests are traced, [`span`] (pure) builds the span, and the `trace_export` task
+//! sends it to a collector in the background. Spans never contain prompts or responses.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,9 +17,9 @@ pub mod span;
 
 use context::{Context, Parent};
 
-/// Spans that wait for the collector; more are dropped and counted.
+/// Spans queued for the collector; more are dropped and counted.
 const QUEUE: usize = 4096;
-/// What a request says of its trace, before anything is known of its sender.
+/// Trace headers of a request, before its caller is known.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
     parent: Option<Parent>,
@@ -27,13 +27,13 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Of a request with these headers that arrives now.
+    /// Reads the headers of a request that arrives now.
     pub fn now(headers: &HeaderMap) -> Self {
         Self { parent: context::parent(headers), begun: SystemTime::now() }
     }
 }
 
-/// The trace of a request that arrived, if it has one.
+/// The trace of a request; `None` if it is not traced.
 pub fn begin(traces: &Traces, arrival: Arrival, may_force: bool) -> Option<Trace> {
     let Arrival { parent, begun } = arrival;
     let (trace, span) = (crate::types::random::random(), crate::types::random::random());
@@ -41,16 +41,16 @@ pub fn begin(traces: &Traces, arrival: Arrival, may_force: bool) -> Option<Trace
     Some(Trace { context, begun })
 }
 
-/// A request that is traced.
+/// A traced request.
 #[derive(Debug, Clone, Copy)]
 pub struct Trace {
-    /// Its place in its trace.
+    /// Its position in its trace.
     pub context: Context,
     /// When it arrived.
     pub begun: SystemTime,
 }
 
-/// Takes spans, at once. Cloning shares it.
+/// Queue of finished spans. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Spans {
     queue: Sender<SpanData>,
@@ -59,18 +59,18 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Where spans are put, and where they come out.
+    /// Creates the queue. Returns its two ends.
     pub fn new(metrics: Metrics) -> (Self, Receiver<SpanData>) {
         let (queue, spans) = mpsc::channel(QUEUE);
         (Self { queue, host: host().into(), metrics }, spans)
     }
 
-    /// The name of this machine.
+    /// Hostname of this machine.
     pub fn host(&self) -> Arc<str> {
         self.host.clone()
     }
 
-    /// Puts a span in, or counts it where there is no room: nobody waits for a collector.
+    /// Queues a span without waiting. Drops and counts it if the queue is full.
     pub fn put(&self, span: SpanData) {
         if self.queue.try_send(span).is_err() {
             self.metrics.spans_lost(Lost::QueueFull, 1);

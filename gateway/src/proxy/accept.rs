@@ -1,4 +1,4 @@
-//! Stage 1: a request has arrived. It gets its id; nothing of its body is read.
+//! Stage 1: accept the request and give it an id. Reads nothing of the body.
 
 use std::time::Instant;
 
@@ -12,19 +12,19 @@ use crate::types::request_id::RequestId;
 /// A request as it arrived.
 #[derive(Debug)]
 pub struct Received {
-    /// Its id: the client's, where it is a plain one, or ours.
+    /// The client's request id if it is well-formed, otherwise ours.
     pub request_id: RequestId,
-    /// Which endpoint.
+    /// The API endpoint.
     pub api: Api,
-    /// When.
+    /// When the head arrived.
     pub arrived: Instant,
-    /// Its headers.
+    /// Request headers.
     pub headers: HeaderMap,
-    /// Its body, unread.
+    /// The unread body.
     pub body: Incoming,
 }
 
-/// Takes a request in.
+/// Accepts a request.
 pub fn accept(api: Api, request: Request<Incoming>) -> Received {
     let (head, body) = request.into_parts();
     let request_id = RequestId::of(&head.headers);

@@ -1,5 +1,5 @@
-//! Stage 7: the request is over. One record, completed by its Drop: metrics, one line in the
-//! access log, and a span where it is traced. Prompts and answers are never part of it.
+//! Stage 7: account for the request. Its record updates the metrics and writes a line to the access
+//! log and, if the request is traced, a span. It never contains prompts or responses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::types::class::Class;
 use crate::types::error::{Error, Origin, REFUSED_BY_NODE};
 use crate::types::request_id::RequestId;
 
-/// What is known of a request. Dropped at the end of its response.
+/// Everything we know about a request. Dropped at the end of its response.
 #[derive(Debug)]
 pub struct Record {
     gateway: Gateway,
@@ -35,72 +35,72 @@ pub struct Record {
     tenant: Option<Arc<str>>,
     class: Option<Class>,
     model: Option<Arc<ModelStatus>>,
-    /// The model that it waited for in vain.
+    /// The requested model, if the request waited in vain.
     asked: Option<String>,
     node: Option<Arc<str>>,
-    /// Its terms, if it is an external endpoint.
+    /// Prices and terms, if the endpoint is external.
     terms: Option<Terms>,
-    /// What it can use.
+    /// Upper bounds on the tokens that the request can use.
     limits: Option<UsageLimits>,
-    /// Whether a node of ours is at work on it.
+    /// True while one of our nodes works on the request.
     is_at_node: bool,
-    /// What attempts at external endpoints have cost.
+    /// Cost of attempts at external endpoints.
     external: Booked,
     queue_wait: Option<Duration>,
     first_token: Option<Duration>,
-    /// When the last piece of the answer came.
+    /// When the last piece of the response arrived.
     last_piece: Option<Instant>,
-    /// The gaps between its pieces, where there are two.
+    /// Time between pieces; set once there are two.
     gaps: Option<LocalHistogram>,
     /// Attempts after the first.
     retries: u32,
     outcome: Outcome,
     bytes: usize,
-    /// What the key's limits gave.
+    /// Permit of the key's rate limits.
     permit: Option<Permit>,
     used: Tokens,
-    /// Where its span goes, if it has one.
+    /// The trace and its destination, if the request is traced.
     trace: Option<Box<(Trace, Spans)>>,
 }
 
-/// Tokens that a request has used, as far as its answer tells.
+/// Tokens used, as far as the response shows.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tokens {
-    /// Of prompt and answer.
+    /// Usage that the endpoint reported.
     told: Option<Usage>,
-    /// Of the answer so far.
+    /// Completion tokens counted so far.
     generated: u64,
 }
 
-/// What the attempts of a request at external endpoints have cost together.
+/// Total cost of a request's attempts at external endpoints.
 #[derive(Debug, Clone, Copy, Default)]
 struct Booked {
-    /// Tokens.
+    /// Billed tokens.
     usage: Usage,
-    /// What was paid for them.
+    /// Amount paid.
     amount: f64,
 }
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// The client left before the end.
+    /// The client disconnected before the end.
     ClientGone,
-    /// Answered, with this status of the node.
+    /// The client got a complete response with this status from the endpoint.
     Answered(u16),
-    /// Refused or broken off, for this reason.
+    /// The request was refused, or its response broken off.
     Failed {
-        /// Its error's code.
+        /// Code of the error.
         code: &'static str,
-        /// Whose fault that is.
+        /// Who caused it.
         origin: Origin,
-        /// As metrics tell it.
+        /// Reason label of the metrics.
         reason: &'static str,
     },
 }
 
 impl Record {
-    /// Opens the record of a client's request.
+    /// Opens the record of a request.
     pub fn open(gateway: &Gateway, client: IpAddr, received: &Received) -> Self {
         gateway.metrics.request_begins();
         Self {
@@ -131,30 +131,30 @@ impl Record {
         }
     }
 
-    /// It is traced.
+    /// Sets the trace, if the request is traced.
     pub fn trace(&mut self, trace: Option<(Trace, Spans)>) {
         self.trace = trace.map(Box::new);
     }
 
-    /// Who asks.
+    /// Sets the tenant.
     pub fn tenant(&mut self, tenant: &Arc<str>) {
         self.tenant = Some(tenant.clone());
     }
 
-    /// How urgent it is.
+    /// Sets the class.
     pub fn class(&mut self, class: Class) {
         self.class = Some(class);
     }
 
-    /// Its key's limits let it pass, as far as its head tells.
+    /// Sets the permit that the key's rate limits granted on the head of the request.
     pub fn permit(&mut self, permit: Permit) {
         self.permit = Some(permit);
     }
 
-    /// Its size is known: it takes about so many tokens of its key's.
+    /// Reserves the estimated tokens of the request in its key's rate limits.
     ///
     /// # Errors
-    /// Its key has fewer left.
+    /// The key has fewer tokens left.
     pub fn reserve(&mut self, admitted: &Admitted) -> Result<(), Error> {
         let tokens = admitted.size.tokens();
         self.permit.as_mut().map_or(Ok(()), |permit| permit.reserve(tokens))?;
@@ -162,7 +162,7 @@ impl Record {
         Ok(())
     }
 
-    /// Pays an external endpoint for what an attempt there used, whatever became of it.
+    /// Books the cost of an attempt at an external endpoint, whatever its result.
     pub fn pay(&mut self, lease: &Lease, admitted: &Admitted, usage: Usage) {
         let Some(terms) = lease.terms() else { return };
         let amount = terms.prices.of(usage);
@@ -181,7 +181,8 @@ impl Record {
         self.external.amount += amount;
     }
 
-    /// Tokens of prompt and answer, once they are told, and of the answer so far.
+    /// Updates the tokens used: the `told` usage, once the endpoint reports it, and the completion
+    /// tokens so far.
     pub fn used(&mut self, told: Option<Usage>, generated: u64) {
         if generated > self.used.generated {
             self.piece();
@@ -189,7 +190,7 @@ impl Record {
         self.used = Tokens { told: told.or(self.used.told), generated };
     }
 
-    /// A piece of the answer has come.
+    /// Observes the time since the last piece of the response.
     fn piece(&mut self) {
         let now = Instant::now();
         let Some(last) = self.last_piece.replace(now) else { return };
@@ -201,16 +202,16 @@ impl Record {
         }
     }
 
-    /// Which model was asked for by a request that waited in vain: somebody serves it, so that its
-    /// name is no client's invention.
+    /// Sets the model of a request that waited in vain. Some node serves that model, so a client
+    /// cannot have made up the name.
     pub fn asked(&mut self, model: &str, error: &Error) {
         if error.is_overload() {
             self.asked = Some(model.to_string());
         }
     }
 
-    /// Which model was asked for, and which node answers. Only models that a node serves
-    /// get here, so that clients cannot write what they like into logs and labels.
+    /// Sets the model and the endpoint. Only models that some endpoint serves get here, so clients
+    /// cannot write arbitrary names into logs and labels.
     pub fn routed(&mut self, lease: &Lease) {
         if self.node.is_none() {
             let wait = self.begun.elapsed();
@@ -221,14 +222,14 @@ impl Record {
         self.node = Some(lease.name());
         let terms = lease.terms();
         if terms.is_some() != self.terms.is_some() {
-            // What came so far was another kind's.
+            // The pieces so far came from another kind of endpoint.
             self.gaps = None;
         }
         self.terms = terms;
         self.is_at_node = terms.is_none();
     }
 
-    /// The node that answers.
+    /// Name of the endpoint that serves the request.
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
@@ -237,7 +238,7 @@ impl Record {
         self.model.as_ref().map(|model| model.id.as_str()).or(self.asked.as_deref())
     }
 
-    /// Another endpoint is tried, after so many tokens of the answer.
+    /// Records a retry or failover after `tokens` tokens of the response.
     pub fn retried(&mut self, error: &Error, tokens: u64) {
         let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
         self.gateway.metrics.tried_again(kind, error.code());
@@ -247,37 +248,42 @@ impl Record {
         tracing::warn!(request_id, node, reason, tokens, "{}", kind.name());
     }
 
-    /// Its node is about to leave, and there is a slot elsewhere.
+    /// Records a failover to a free slot because the node is about to leave.
     pub fn moved(&mut self, tokens: u64) {
         let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
         self.gateway.metrics.tried_again(kind, NODE_LEAVES);
         self.retries += 1;
-        tracing::info!(request_id = self.request_id.as_str(), node = self.node(), tokens, "move");
+        tracing::info!(
+            request_id = self.request_id.as_str(),
+            node = self.node(),
+            tokens,
+            "request moved from a draining node"
+        );
     }
 
-    /// The answer has begun.
+    /// Records the time to first token.
     pub fn first_token(&mut self) {
         self.first_token.get_or_insert_with(|| self.begun.elapsed());
     }
 
-    /// The answer is complete.
+    /// Records a complete response.
     pub fn succeed(&mut self, status: u16, bytes: usize) {
         self.outcome = Outcome::Answered(status);
         self.bytes += bytes;
     }
 
-    /// The answer failed.
+    /// Records a failed response.
     pub fn fail(&mut self, error: &Error) {
         let (code, origin, reason) = (error.code(), error.origin(), error.reason());
         self.outcome = Outcome::Failed { code, origin, reason };
     }
 
-    /// More of the answer was passed on.
+    /// Adds response bytes sent to the client.
     pub fn add_bytes(&mut self, bytes: usize) {
         self.bytes += bytes;
     }
 
-    /// The class; requests that were refused before it was known count as standard ones.
+    /// Name of the class. Requests refused before their class was known count as standard.
     pub fn class_name(&self) -> &'static str {
         self.class.unwrap_or(Class::Standard).name()
     }
@@ -291,7 +297,7 @@ impl Record {
         }
     }
 
-    /// What it is counted in.
+    /// Labels of the request's metrics.
     fn key(&self) -> Key<'_> {
         let endpoint = match (&self.node, self.terms) {
             (None, _) => EndpointKind::None,
@@ -307,7 +313,7 @@ impl Record {
         }
     }
 
-    /// Whose fault its end is, and why it was refused.
+    /// Who caused the outcome, and why the request was refused.
     fn fault(&self) -> (Option<Origin>, Option<&'static str>) {
         match self.outcome {
             Outcome::ClientGone => (Some(Origin::Client), None),
@@ -319,8 +325,8 @@ impl Record {
         }
     }
 
-    /// What was reserved and not used is given back, and what was used is counted and paid: that,
-    /// and how much. External endpoints have been paid already, for each attempt.
+    /// Returns unused reservations and counts what was used. Returns the total usage and the amount
+    /// spent. External endpoints were paid per attempt already.
     fn settle(&mut self) -> (Usage, f64) {
         let own = self.used_at_nodes();
         if let (Some(usage), Some(model)) = (own, &self.model) {
@@ -334,9 +340,9 @@ impl Record {
         (usage, amount)
     }
 
-    /// What our nodes did for the client: as the answer reports, or as it is estimated. A client
-    /// that left, or whose request was too large, has used its prompt. Where a node failed or
-    /// refused the request before its first token, the client has used nothing.
+    /// Tokens used on our nodes: as reported, otherwise estimated. A client that left, or whose
+    /// request was too large or took too long, has used its prompt. If a node failed or refused the
+    /// request before the first token, the client has used nothing.
     fn used_at_nodes(&self) -> Option<Usage> {
         if self.terms.is_some() || self.node.is_none() {
             return None;
@@ -361,7 +367,7 @@ impl Record {
         }
     }
 
-    /// What operators see of it.
+    /// Adds the request to the history that operators see.
     fn show(&self, duration: Duration, usage: Usage, spent: f64) {
         self.gateway.recent.ended(&history::Ended {
             tenant: self.tenant.as_deref(),
@@ -384,7 +390,7 @@ impl Record {
         }
     }
 
-    /// Makes its span. Who has no key of ours cannot make us tell a collector anything.
+    /// Exports the span. Clients without a valid key cannot make us send anything to a collector.
     fn tell(&self, outcome: &'static str, duration: Duration) {
         let Some(((trace, spans), tenant)) = self.trace.as_deref().zip(self.tenant.as_deref())
         else {
@@ -415,7 +421,7 @@ impl Record {
         ));
     }
 
-    /// Whether it ended as it did for a reason that is not its client's.
+    /// True if something other than the client caused the failure.
     fn is_fault(&self) -> bool {
         match self.outcome {
             Outcome::ClientGone => false,
@@ -451,7 +457,7 @@ impl Record {
     }
 }
 
-/// Whether a node has worked in vain because a request takes too long, or asks for too much.
+/// True for the errors of a request that takes too long or generates too much: the node did work.
 fn is_its_own_size(code: &str) -> bool {
     [Error::NodeTimeout.code(), Error::ResponseTooLarge(0).code()].contains(&code)
 }

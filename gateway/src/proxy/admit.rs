@@ -1,4 +1,4 @@
-//! Stage 3: the body is read, within its limits, and its model is known.
+//! Stage 3: read the body within its limits and find the model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,44 +32,44 @@ use flotilla_listeners::pulse::NOISE_BYTES_MAX;
 /// A request that may wait for a slot.
 #[derive(Debug)]
 pub struct Admitted {
-    /// Its id.
+    /// Request id.
     pub request_id: RequestId,
-    /// Which endpoint.
+    /// The API endpoint.
     pub api: Api,
-    /// Whose it is.
+    /// The tenant.
     pub tenant: Arc<str>,
-    /// What its key says of the tenant's share of the queue.
+    /// The tenant's share of the queue, from its key.
     pub share: Share,
-    /// The model that it asks for.
+    /// The requested model, with aliases resolved.
     pub model: String,
-    /// Whether its body names that model otherwise.
+    /// True if the body names the model by an alias.
     pub is_alias: bool,
-    /// Most tokens of each choice, where its key says so: its part of what the key allows for all.
+    /// Most tokens per choice by the key: the key's limit divided by the number of choices.
     pub tokens_max: Option<u32>,
-    /// Most tokens of each choice, where its key or the request says so.
+    /// Most tokens per choice by the key or the request.
     pub choice_max: Option<u64>,
-    /// What it can use.
+    /// Upper bounds on the tokens that the request can use.
     pub usage: UsageLimits,
-    /// How urgent it is.
+    /// Scheduling class.
     pub class: Class,
-    /// Whether its answer says so.
+    /// True if the response must include `service_tier`.
     pub tells_tier: bool,
-    /// When it may go to an external endpoint.
+    /// When the request may go to an external endpoint.
     pub external: External,
-    /// When it must have a slot.
+    /// When the request must have a slot.
     pub deadline: Instant,
-    /// Whether the answer is wanted in pieces.
+    /// True if the client wants a stream.
     pub is_streamed: bool,
-    /// What is known of what it will cost.
+    /// Expected size, for cost estimates and token reservation.
     pub size: Size,
-    /// How it begins.
+    /// Prefix fingerprint of the body, for cache-aware routing.
     pub prefix: Prefix,
-    /// Its body, which nodes get byte for byte.
+    /// The body, which nodes receive byte for byte.
     pub body: Bytes,
 }
 
 impl Admitted {
-    /// What it asks for, of an endpoint that suits.
+    /// The slot request for an endpoint that meets `constraints`.
     pub fn slot_request<'a>(&'a self, constraints: &'a RouteConstraints) -> SlotRequest<'a> {
         let Self { model, tenant, share, class, size, prefix, body, .. } = self;
         let (share, class, bytes) = (*share, *class, body.len());
@@ -77,18 +77,19 @@ impl Admitted {
     }
 }
 
-/// How much of the body of a refused request is read all the same.
+/// Most bytes of a refused request's body that we read and discard.
 const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// How long it is read before its client hears of that, where it has to.
+/// Longest time that we read such a body before we respond, where we must read it first.
 pub const DISCARD_FIRST_MAX: Duration = Duration::from_secs(2);
 
-/// The header of a request's class, in and out; it goes before `service_tier`.
+/// Class header of requests and responses. It overrides `service_tier`.
 pub const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
-/// The header that says within how many milliseconds a request must have a slot.
+/// Request header: milliseconds within which the request must get a slot.
 const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// Reads a request. What is left of its body where it fails is for [`discard`].
+/// Reads and checks a request. After an error, the caller passes the rest of the body to
+/// [`discard`].
 pub async fn admit(
     authenticated: &mut Authenticated,
     config: &Config,
@@ -98,7 +99,7 @@ pub async fn admit(
     let Authenticated { request_id, api, caller, arrived, headers, body } = authenticated;
     let wanted = wanted_class(headers)?;
     let patience = deadline(headers)?;
-    // The body may ask for any class that the key allows, unless the header has decided.
+    // The body may ask for any class that the key allows, unless the header has set one.
     let class = wanted.unwrap_or(Class::Interactive).max(caller.key.class_max);
     let mut reading = dispatcher.reading(&caller.tenant, caller.key.limits.queue, class);
     let read = read_body(body, limits.body_bytes_max, &mut reading);
@@ -109,7 +110,7 @@ pub async fn admit(
         (None, Some(tier)) => tier_class(tier)?,
         (None, None) => Class::Standard,
     };
-    // What is more urgent than the key allows is less urgent, and not refused.
+    // A request for a more urgent class than the key allows is downgraded, not refused.
     let class = wanted.max(caller.key.class_max);
     let patience = patience_of(patience, caller.key.deadline, timeouts.queue.of(class));
     let lengths = lengths(*api, &routed)?;
@@ -121,7 +122,7 @@ pub async fn admit(
     let is_streamed = api.generates() && routed.stream.unwrap_or(false);
     let named = routed.model;
     let model = model(caller, &named)?;
-    // What is not generated begins nowhere: nodes keep nothing of it.
+    // Embeddings and reranking have no prefix: nodes keep no KV cache for them.
     let prefix =
         if api.generates() { Prefix::new(&caller.tenant, &body) } else { Prefix::default() };
     Ok(Admitted {
@@ -145,7 +146,10 @@ pub async fn admit(
     })
 }
 
-/// The model that is meant by a name, if it may be asked for; `None`: the one of that name.
+/// The model that `name` stands for, if it is an alias; `None` if `name` is the model itself.
+///
+/// # Errors
+/// The name is too long, or the key may not use the model.
 fn model(caller: &Caller, name: &str) -> Result<Option<String>, Error> {
     if name.len() > MODEL_NAME_BYTES_MAX {
         return Err(Error::UnknownModel(name.chars().take(MODEL_NAME_BYTES_MAX).collect()));
@@ -156,7 +160,7 @@ fn model(caller: &Caller, name: &str) -> Result<Option<String>, Error> {
     }
 }
 
-/// How much a request asks to generate; `None`: nothing, whatever its fields say.
+/// How many tokens the request asks to generate. `None` for APIs that generate nothing.
 fn lengths(api: Api, routed: &Routed) -> Result<Option<Lengths>, Invalid> {
     match api {
         Api::ChatCompletions => routed.of_chat().map(Some),
@@ -177,8 +181,10 @@ fn task(api: Api, routed: &Routed, lengths: Option<Lengths>, tokens_max: Option<
     }
 }
 
-/// What the key allows for each choice, where the request does not ask for more than it allows for
-/// all of them together.
+/// Most tokens per choice by the key.
+///
+/// # Errors
+/// The request asks for more than the key allows for all choices together.
 fn check_tokens(caller: &Caller, lengths: Lengths) -> Result<Option<u64>, Error> {
     let Some(max) = caller.key.tokens_max.map(|max| u64::from(max.get())) else { return Ok(None) };
     let choices = lengths.choices.max(1);
@@ -209,8 +215,8 @@ fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Error> {
     allowed.map(|ms| Some(Duration::from_millis(ms))).ok_or_else(wrong)
 }
 
-/// How long a request may wait for a slot: what it asks for, or the timeout of its class, and no
-/// longer than its key says.
+/// Longest wait for a slot: as the request asks, else the timeout of its class, and at most what
+/// its key allows.
 fn patience_of(asked: Option<Duration>, key_max: Option<Duration>, timeout: Duration) -> Duration {
     match (asked, key_max) {
         (Some(asked), Some(max)) => asked.min(max),
@@ -227,8 +233,8 @@ fn tier_class(tier: &str) -> Result<Class, Error> {
     })
 }
 
-/// Reads a body into room that is reserved for it: by its announced length, or as it comes. One
-/// that is too large by its announced length is not kept at all.
+/// Reads a body into reserved memory: by its announced length, or as it arrives. A body whose
+/// announced length is too large is not read.
 async fn read_body(
     body: &mut Incoming,
     bytes_max: usize,
@@ -253,15 +259,15 @@ async fn read_body(
     Ok(read.freeze())
 }
 
-/// Whether what is left of a refused body is read before its client hears of that: so much after an
-/// answer would be noise to the connection.
+/// True if the rest of a refused body must be read before the response: so many bytes after a
+/// response would count as noise and close the connection.
 pub fn is_read_first(error: &Error, body: &Incoming) -> bool {
     matches!(error, Error::TooLarge(_)) || body.size_hint().lower() > NOISE_BYTES_MAX
 }
 
-/// Reads on for a while without keeping anything: a client that is still sending would find its
-/// connection reset instead of our answer, and one that is done can go on with its connection. A
-/// client that waits for `100 Continue` sends nothing after a refusal.
+/// Reads and discards the rest of a body for a while. Otherwise a client that is still sending
+/// would see a connection reset instead of our response; this way it can also reuse its connection.
+/// A client that waits for `100 Continue` sends nothing after a refusal.
 pub async fn discard(headers: HeaderMap, body: Incoming, time_max: Duration) {
     if headers.contains_key(header::EXPECT) {
         return;

@@ -1,4 +1,4 @@
-//! Stage 2: who asks. Still nothing of the body is read.
+//! Stage 2: authenticate the caller. Still reads nothing of the body.
 
 use std::time::Instant;
 
@@ -11,24 +11,24 @@ use crate::types::api::Api;
 use crate::types::error::Error;
 use crate::types::request_id::RequestId;
 
-/// A request whose sender is known.
+/// An authenticated request.
 #[derive(Debug)]
 pub struct Authenticated {
-    /// Its id.
+    /// Request id.
     pub request_id: RequestId,
-    /// Which endpoint.
+    /// The API endpoint.
     pub api: Api,
-    /// Who asks.
+    /// Tenant and key.
     pub caller: Caller,
-    /// When it arrived.
+    /// When the head arrived.
     pub arrived: Instant,
-    /// Its headers.
+    /// Request headers.
     pub headers: HeaderMap,
-    /// Its body, unread.
+    /// The unread body.
     pub body: Incoming,
 }
 
-/// Finds the tenant of a request, where it is not known already.
+/// Finds the caller by the API key, unless it is `known` already.
 pub fn authenticate(
     keys: &Keys,
     known: Option<Caller>,

@@ -1,7 +1,8 @@
-//! Stages 4 to 6 driven together: the response to one request, from whichever endpoints give it.
+//! Runs stages 4 to 6 together: produces the response to one request, from however many endpoints
+//! it takes.
 //!
-//! All decisions are [`Attempts`]', which is pure. This file executes its actions with slots,
-//! sockets, and timers, and tells it what happened.
+//! [`Attempts`], which is pure, makes all decisions. This file executes its actions with slots,
+//! sockets, and timers, and reports the events back to it.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -35,54 +36,54 @@ mod exchange;
 
 use exchange::{Event, Exchange};
 
-/// The response to one request. Dropping it cancels what runs, gives the slots back, and completes
+/// The response to one request. Dropping it cancels its attempts, frees their slots, and completes
 /// the record.
 pub struct Drive {
     gateway: Gateway,
-    /// Those that the request began with.
+    /// Settings at the start of the request.
     settings: Arc<Settings>,
     admitted: Arc<Admitted>,
     attempts: Attempts,
-    /// Attempts that run: one, or two while a hedge is undecided.
+    /// Running attempts: one, or two while a hedge is undecided.
     exchanges: Vec<Exchange>,
-    /// A slot that is being acquired.
+    /// The slot that is being acquired.
     acquiring: Option<(Purpose, Routing)>,
-    /// When the first token of an attempt is late.
+    /// Timer for a late first token.
     hedge: Option<(AttemptId, Pin<Box<Sleep>>)>,
-    /// What the client gets next.
+    /// Queue of output for the client.
     ready: VecDeque<Result<Next, Error>>,
-    /// What the request was charged, to be corrected by what it used.
+    /// The tenant's charge in the queue, to be corrected by actual usage.
     turn: Option<Turn>,
-    /// What lines carry that are logged for the request, and for its present attempt.
+    /// Attach request and endpoint to log lines.
     spans: Spans,
     record: Record,
 }
 
-/// The span of a request, and the span of its present attempt, which names the endpoint.
+/// The span of the request, and that of its current attempt, which names the endpoint.
 struct Spans {
     request: Span,
     attempt: Span,
 }
 
-/// What the client gets next.
+/// The next output for the client.
 #[derive(Debug)]
 pub enum Next {
-    /// Events.
+    /// Server-sent events.
     Events(Bytes),
-    /// A response in one piece: a refusal, or one from an endpoint without events.
+    /// A response in one piece: a refusal, or a response from an endpoint that sent no events.
     Whole {
-        /// The endpoint's status.
+        /// Status from the endpoint.
         status: StatusCode,
-        /// The endpoint's headers that concern the client.
+        /// Headers from the endpoint that are passed on.
         headers: HeaderMap,
         /// The body.
         body: Bytes,
     },
-    /// The end.
+    /// The end of the response.
     End,
 }
 
-/// What happened while the request waited.
+/// An event that the drive waited for.
 enum Happened {
     Acquired(Purpose, Result<Box<Lease>, Error>),
     Exchanged(usize, Event),
@@ -90,7 +91,7 @@ enum Happened {
 }
 
 impl Drive {
-    /// Starts the attempts of an admitted request.
+    /// Starts the first attempt of an admitted request.
     pub fn new(
         gateway: Gateway,
         settings: Arc<Settings>,
@@ -127,32 +128,32 @@ impl Drive {
         }
     }
 
-    /// The request's record.
+    /// The record of the request.
     pub fn record(&mut self) -> &mut Record {
         &mut self.record
     }
 
-    /// Whether the client wants a stream.
+    /// True if the client wants a stream.
     pub fn is_streamed(&self) -> bool {
         self.admitted.is_streamed
     }
 
-    /// How long a client waits for the first event before it gets a comment.
+    /// How long a client waits for an event before it gets a comment.
     pub fn comment_interval(&self) -> Duration {
         self.settings.config.timeouts.comment
     }
 
-    /// Whether the response is complete.
+    /// True once the response is complete.
     pub fn is_complete(&self) -> bool {
         self.attempts.is_complete()
     }
 
-    /// The endpoint that the response comes from.
+    /// Name of the endpoint that serves the response.
     pub fn node(&self) -> Option<&str> {
         self.record.node()
     }
 
-    /// What the client gets next. The record learns how the request ends.
+    /// Returns the next output for the client and records how the request ends.
     pub async fn next(&mut self) -> Result<Next, Error> {
         let span = self.spans.attempt.clone();
         let advanced = AssertUnwindSafe(self.advance()).catch_unwind().instrument(span).await;
@@ -189,7 +190,7 @@ impl Drive {
         }
     }
 
-    /// Waits for the next event; may be cancelled.
+    /// Waits for the next event. Cancel-safe.
     async fn happens(&mut self) -> Happened {
         let Self { exchanges, acquiring, hedge, .. } = self;
         let (first, second) = match &mut exchanges[..] {
@@ -206,7 +207,7 @@ impl Drive {
         }
     }
 
-    /// Tells the attempts what happened.
+    /// Reports an event to the attempts.
     fn handle(&mut self, happened: Happened) {
         let now = self.gateway.dispatcher.now();
         self.measure();
@@ -226,7 +227,7 @@ impl Drive {
         }
     }
 
-    /// Tells the attempts what was seen of those whose events have not begun.
+    /// Updates the measurements of external attempts whose events have not begun.
     fn measure(&mut self) {
         for exchange in self.exchanges.iter().filter(|exchange| exchange.is_opening()) {
             self.attempts.measure(exchange.id, exchange.measured());
@@ -272,7 +273,7 @@ impl Drive {
         }
     }
 
-    /// Executes what the attempts ask for.
+    /// Executes the actions of the attempts.
     fn perform(&mut self) {
         while let Some(action) = self.attempts.next_action() {
             match action {
@@ -303,7 +304,7 @@ impl Drive {
         }
     }
 
-    /// Executes what is counted and logged only.
+    /// Executes actions that only change counters and logs.
     fn note(&mut self, action: Action) {
         let tokens = self.attempts.tokens();
         match action {
@@ -320,7 +321,8 @@ impl Drive {
             }
             Action::RetryRefused => self.gateway.metrics.retry_refused(),
             Action::ExternalError(attempt, payload) => {
-                // Its words stay here: they may name addresses, keys, or the prompt.
+                // The provider's message is not passed on: it may contain addresses, keys, or the
+                // prompt.
                 let refusal = Refusal::read(&payload);
                 let endpoint = self.find(attempt).map(|exchange| exchange.lease.node());
                 tracing::warn!(endpoint, %refusal, "external endpoint failed");

@@ -1,7 +1,7 @@
-//! Stage 5: the request goes to its node.
+//! Stage 5: send the request to its endpoint.
 //!
-//! What is known of the answer goes before the client's body, so that a node can begin it, or
-//! go on with it; see [`inference_protocol::resume`].
+//! For nodes, the resume state of the response precedes the client's body, so that a node can begin
+//! the response or continue it; see [`inference_protocol::resume`].
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -35,39 +35,39 @@ const TENANT: HeaderName = HeaderName::from_static(TENANT_HEADER);
 const DIGEST: HeaderName = HeaderName::from_static(DIGEST_HEADER);
 const RESUME: HeaderName = HeaderName::from_static(RESUME_HEADER);
 
-/// What a node sends.
+/// The response of an endpoint.
 #[derive(Debug)]
 pub enum Forwarded {
-    /// Something in full.
+    /// A response in one piece.
     Whole {
-        /// The node's status.
+        /// Status from the endpoint.
         status: StatusCode,
-        /// The node's headers that concern the client.
+        /// Headers from the endpoint that are passed on.
         headers: HeaderMap,
         /// The body.
         body: Bytes,
     },
-    /// Events, and whether they tell a usage that the client did not ask for.
+    /// An event stream; true if it contains a usage that the client did not ask for.
     Events(Source, bool),
 }
 
-/// A whole response beyond its limit that its request did not ask for.
+/// A response over the limit that the request cannot have asked for.
 const WHOLE_TOO_LARGE: Error = Error::NodeAnswer("it is larger than limits.response_bytes_max");
 
-/// A request on its way to an endpoint, until that answers.
+/// A request that waits for the head of the endpoint's response.
 pub type Forwarding = Pin<Box<dyn Future<Output = Result<Forwarded, Error>> + Send>>;
 
-/// What is seen of an attempt at an external endpoint, which is paid for it. Cloning shares it.
+/// Measurements of an attempt at an external endpoint, which bills per attempt. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Meter(Option<Arc<Mutex<Measured>>>);
 
 impl Meter {
-    /// Of an attempt of which nothing was seen. Nothing is measured of nodes.
+    /// Starts with no measurements. Measures external endpoints only.
     pub fn new(is_external: bool) -> Self {
         Self(is_external.then(Arc::default))
     }
 
-    /// What was seen so far.
+    /// The measurements so far.
     pub fn read(&self) -> Measured {
         let measured = self.0.as_ref().map(|shared| *lock(shared));
         measured.unwrap_or_default()
@@ -84,13 +84,13 @@ fn lock(shared: &Mutex<Measured>) -> MutexGuard<'_, Measured> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An attempt whose request is sent.
+/// An attempt whose request is being sent.
 struct Sending {
     upstream: Upstream,
     endpoint: Arc<str>,
     admitted: Arc<Admitted>,
     settings: Arc<Settings>,
-    /// The error of a whole response beyond its limit.
+    /// The error for a response over the limit.
     too_large: Error,
     meter: Meter,
 }
@@ -137,7 +137,7 @@ impl Sending {
         };
         let (bytes_max, too_large) = match self.admitted.is_streamed {
             true => (limits.event_bytes_max, TOO_LARGE),
-            // All of it is one event.
+            // The whole response is one event.
             false => (limits.response_bytes_max, self.too_large),
         };
         let splitter = Splitter::new(bytes_max);
@@ -161,7 +161,7 @@ impl Sending {
         self.read_whole(response).await.map(Sent::Whole)
     }
 
-    /// Sends a request to an external endpoint, which is paid for it from here on.
+    /// Sends a request to an external endpoint. From here on it may bill us.
     async fn send_outside(
         &self,
         client: &Client,
@@ -175,7 +175,8 @@ impl Sending {
         })
     }
 
-    /// An external endpoint refuses: that costs nothing, and its words stay here.
+    /// Handles a refusal by an external endpoint. A refusal is free of charge, and the provider's
+    /// message is not passed on.
     async fn refusal_outside(&self, response: Response<NodeBody>) -> Error {
         let status = response.status().as_u16();
         self.meter.measure(|measured| measured.is_sent = false);
@@ -183,7 +184,7 @@ impl Sending {
         let refusal = Refusal::read(&read.ok().and_then(Result::ok).unwrap_or_default());
         let request_id = self.admitted.request_id.as_str();
         let endpoint = &*self.endpoint;
-        tracing::warn!(request_id, endpoint, status, %refusal, "external refusal");
+        tracing::warn!(request_id, endpoint, status, %refusal, "external endpoint refused the request");
         refusal.error(self.admitted.api, status)
     }
 
@@ -220,8 +221,8 @@ impl Sending {
     }
 }
 
-/// The error of a whole response beyond its limit: whether the request asked for as much, or the
-/// node says more than it can have been asked for.
+/// The error for a response over the limit: either the request asked for that much, or the node
+/// sent more than the request can have asked for.
 fn too_large(lease: &Lease, admitted: &Admitted, limits: &Limits) -> Error {
     let bytes_max = limits.response_bytes_max;
     match admitted.usage.may_fill(bytes_max, lease.model().context_tokens) {
@@ -230,21 +231,21 @@ fn too_large(lease: &Lease, admitted: &Admitted, limits: &Limits) -> Error {
     }
 }
 
-/// What a node has begun to send.
+/// The beginning of an endpoint's response.
 enum Sent {
     Whole(Forwarded),
     Events(NodeBody),
 }
 
-/// Whether another node may answer better: this one failed, is full, or refuses our key,
-/// which is not the client's.
+/// True if another node may do better: this one failed, is full, or refuses our key, which is no
+/// fault of the client.
 fn is_about_the_node(status: StatusCode) -> bool {
     status.is_server_error()
         || [StatusCode::TOO_MANY_REQUESTS, StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN]
             .contains(&status)
 }
 
-/// Most bytes of a refusal that are read.
+/// Most bytes of a refusal's body that we read.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
 
 async fn refusal(response: Response<NodeBody>) -> Error {
@@ -258,11 +259,11 @@ async fn refusal(response: Response<NodeBody>) -> Error {
     }
 }
 
-/// Enough for what is known of an answer that begins.
+/// Initial capacity for the resume state of a new response, in bytes.
 const RESUME_BYTES: usize = 192;
 
-/// `digest`: what the node serves, as far as we know. It refuses if that is no longer so: its
-/// status may be under way.
+/// Builds the request to a node. `digest` identifies the model that we believe the node serves. The
+/// node refuses the request if that has changed, because its status update may still be on its way.
 fn upstream_request(
     admitted: &Admitted,
     resume: &Resume,
@@ -283,7 +284,8 @@ fn upstream_request(
         .map_err(Error::internal)
 }
 
-/// The request to an external endpoint, and whether its answer tells more than was asked for.
+/// Builds the request to an external endpoint. True if the response will contain more than the
+/// client asked for.
 fn external_request(admitted: &Admitted, client: &Client) -> Result<(Request<Bytes>, bool), Error> {
     let Admitted { api, body, model, is_streamed, choice_max, .. } = admitted;
     let wanted = Wanted { api: *api, model, is_streamed: *is_streamed, tokens_max: *choice_max };
@@ -300,24 +302,24 @@ fn is_event_stream(response: &Response<NodeBody>) -> bool {
     content_type.is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// A node's events. Dropping it resets the stream.
+/// The event stream of an endpoint. Dropping it resets the stream.
 #[derive(Debug)]
 pub struct Source {
     rest: NodeBody,
     splitter: Splitter,
     silence: Pin<Box<Sleep>>,
-    /// What is wrong with an event beyond its limit.
+    /// The error for an event over the limit.
     too_large: Error,
 }
 
 impl Source {
-    /// The next events must come within this.
+    /// Sets the deadline of the next events.
     pub fn expect_within(&mut self, within: Duration) {
         self.silence.as_mut().reset(Instant::now() + within);
     }
 
-    /// The next whole events; may be cancelled. A stream that simply ends has lost its node: the
-    /// last event of a whole one says so.
+    /// Returns the next whole events. Cancel-safe. A stream that ends early means that the node is
+    /// lost: the last event of a complete response is marked.
     pub async fn next(&mut self) -> Result<Bytes, Error> {
         loop {
             let data = tokio::select! {

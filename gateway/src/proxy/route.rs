@@ -1,4 +1,4 @@
-//! Stage 4: the request waits for a slot and is bound to an endpoint.
+//! Stage 4: wait for a slot on an endpoint.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::types::error::Error;
 /// A request that waits for a slot. Dropping it gives up its place in the queue.
 pub type Routing = Pin<Box<dyn Future<Output = Result<Lease, Error>> + Send>>;
 
-/// Claims a slot for a request on an endpoint that meets `constraints`, until a deadline on the
-/// dispatcher's clock.
+/// Acquires a slot on an endpoint that meets `constraints`. `deadline` is on the dispatcher's
+/// clock.
 pub fn route(
     dispatcher: &Dispatcher,
     admitted: &Arc<Admitted>,

@@ -1,8 +1,8 @@
-//! Stage 6: the answer goes to the client.
+//! Stage 6: send the response to the client.
 //!
-//! Nothing is sent before there is something of the answer. A stream is passed on in whole
-//! events only, so that the client reads either a complete stream or one explicit error. The
-//! body owns the answer: whoever drops it, for whatever reason, releases everything.
+//! Nothing is sent before the first piece of the response. A stream is passed on in whole events
+//! only, so the client reads either a complete stream or one explicit error. The body owns the
+//! response: dropping it, for whatever reason, releases everything.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -22,15 +22,15 @@ use super::drive::{Drive, Next};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
-/// The header that names the node.
+/// Response header with the name of the endpoint.
 const ENDPOINT: HeaderName = HeaderName::from_static("x-flotilla-endpoint");
 
-/// What a client reads while there is nothing of its answer, so that it and what is between us stay
+/// Comment sent while the response has not begun. It keeps the client and any proxies in between
 /// connected.
 const COMMENT: &str = ": waiting\n\n";
 
-/// The response, once it begins; of an answer that is not streamed, once it is complete. A stream
-/// that does not begin for long gets its head all the same, and comments.
+/// Returns the response once it begins or, if it is not streamed, once it is complete. A stream
+/// that does not begin soon gets its head anyway, followed by comments.
 pub async fn stream(mut drive: Box<Drive>) -> Result<Response<Body>, Error> {
     let class = HeaderValue::from_static(drive.record().class_name());
     let mut response = match drive.is_streamed() {
@@ -44,7 +44,7 @@ pub async fn stream(mut drive: Box<Drive>) -> Result<Response<Body>, Error> {
     Ok(response)
 }
 
-/// A stream; with a comment first, where nothing of it comes for long.
+/// Returns a stream, which starts with a comment if no event arrives in time.
 async fn begin_within(mut drive: Box<Drive>) -> Result<Response<Body>, Error> {
     let patience = drive.comment_interval();
     let mut beginning: Beginning = Box::pin(async move {
@@ -57,7 +57,7 @@ async fn begin_within(mut drive: Box<Drive>) -> Result<Response<Body>, Error> {
     }
 }
 
-/// An answer that has not begun.
+/// A response that has not begun.
 type Beginning = Pin<Box<dyn Future<Output = (Box<Drive>, Result<Next, Error>)> + Send>>;
 
 fn respond(drive: Box<Drive>, begun: Result<Next, Error>) -> Result<Response<Body>, Error> {
@@ -81,7 +81,7 @@ fn respond(drive: Box<Drive>, begun: Result<Next, Error>) -> Result<Response<Bod
     Ok(response)
 }
 
-/// The first of a stream, or all of an answer that is none.
+/// The first piece of a stream, or the whole of a response that is not streamed.
 async fn begin(drive: &mut Drive) -> Result<Next, Error> {
     loop {
         let next = drive.next().await?;
@@ -92,21 +92,21 @@ async fn begin(drive: &mut Drive) -> Result<Next, Error> {
     }
 }
 
-/// A whole answer out of its only event.
+/// Extracts a whole response from its only event.
 fn whole(events: &Bytes) -> Result<Bytes, Error> {
     let payload = payloads(events).next().filter(|payload| std::str::from_utf8(payload).is_ok());
     payload.map(|payload| events.slice_ref(payload)).ok_or(Error::NodeAnswer("it is not text"))
 }
 
-/// What is left to be sent.
+/// What remains to be sent.
 enum Rest {
-    /// A comment now, and after each interval, until the answer begins.
+    /// A comment now, then as `Begin`.
     Comment(Beginning, Duration),
-    /// The answer, when it begins within an interval.
+    /// The response, once it begins; a comment after every interval until then.
     Begin(Beginning, Duration),
-    /// The answer, after these events.
+    /// These events, then the rest of the response.
     More(Box<Drive>, Bytes),
-    /// The answer.
+    /// The rest of the response.
     Drive(Box<Drive>),
     /// Nothing.
     Nothing,
@@ -138,7 +138,8 @@ async fn advance(rest: Rest) -> Option<(Piece, Rest)> {
     }
 }
 
-/// The beginning of an answer whose head was sent: a refusal is an event like any error.
+/// The beginning of a response whose head was already sent. A refusal becomes an event, like any
+/// error.
 fn late(drive: Box<Drive>, begun: Result<Next, Error>) -> Option<(Piece, Rest)> {
     match begun {
         Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),

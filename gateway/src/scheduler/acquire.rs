@@ -1,5 +1,5 @@
-//! PURE. How a request gets a slot: at once if one is free, else after waiting in the queue, else
-//! on an external endpoint if it may go there.
+//! PURE. Acquires slots: right away if one is free, otherwise through the queue, otherwise on an
+//! external endpoint if the request may go to one.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use super::{Binding, Refused, Scheduler, SlotRequest};
 use crate::scheduler::fleet::STATUS_DEADLINE;
 use crate::scheduler::queue::TicketId;
 
-/// What became of a request for a slot.
+/// The result of a slot request.
 #[derive(Debug)]
 pub enum Acquired {
-    /// It has a slot.
+    /// The request has a slot.
     Slot(Binding),
-    /// It waits in the queue.
+    /// The request is in the queue.
     Waiting {
-        /// Its place.
+        /// Its place in the queue.
         ticket: TicketId,
-        /// When to call [`Scheduler::check_waiting`], unless a slot is granted before.
+        /// When to call [`Scheduler::check_waiting`], unless a slot is granted earlier.
         check_at: Duration,
     },
-    /// It gets none.
+    /// The request gets no slot.
     Refused(Refused),
 }
 
 impl<L> Scheduler<L> {
-    /// Acquires a slot until a deadline. To be followed by [`Scheduler::bind`].
+    /// Acquires a slot until `deadline`. Call [`Scheduler::bind`] afterwards.
     pub fn acquire(
         &mut self,
         request: &SlotRequest<'_>,
@@ -36,7 +36,7 @@ impl<L> Scheduler<L> {
         }
         match self.ask(request, deadline.saturating_sub(now), now) {
             Ok(ticket) => {
-                // By then a node's status shows what made it fail this request.
+                // By then, status updates will show whatever made nodes fail this request.
                 let shown = now + STATUS_DEADLINE;
                 let is_retried = request.is_retried();
                 let check_at = if is_retried { shown.min(deadline) } else { deadline };
@@ -46,8 +46,8 @@ impl<L> Scheduler<L> {
         }
     }
 
-    /// A request still waits at its `check_at`. A retried request goes on waiting, unless all
-    /// endpoints that serve its model have failed it.
+    /// Decides about a request that is still queued at its `check_at`. A retried request keeps
+    /// waiting, unless all endpoints that serve its model have failed it.
     pub fn check_waiting(
         &mut self,
         ticket: TicketId,
@@ -62,7 +62,7 @@ impl<L> Scheduler<L> {
         self.overflow(request, Refused::Timeout, now)
     }
 
-    /// An external endpoint may do what no node can do in time.
+    /// After an overload refusal, tries an external endpoint.
     fn overflow(&mut self, request: &SlotRequest<'_>, refused: Refused, now: Duration) -> Acquired {
         let binding = refused.is_overload().then(|| self.bind_external(request, now));
         binding.flatten().map_or(Acquired::Refused(refused), Acquired::Slot)

@@ -1,11 +1,11 @@
-//! PURE. Everything that can happen to a request between admission and its end: the first attempt,
-//! retries, a hedge, failover in the middle of a response, moving away from a node that leaves,
-//! overflow to external endpoints, quarantine, giving up, and what is paid.
+//! PURE. Handles everything that can happen to a request between admission and its end: first
+//! attempt, retries, hedging, failover in the middle of a response, leaving a draining node,
+//! overflow to external endpoints, quarantine, giving up, and billing.
 //!
-//! Events in, actions out, without I/O. The proxy drives this with sockets, the storm simulation
-//! with simulated nodes. Times are since an epoch that the driver chooses. What the client has is
-//! never taken back; what it does not have is never lost with a node, as long as another one
-//! continues before the deadline.
+//! Events go in, actions come out; there is no I/O. The proxy drives it with sockets, the storm
+//! simulation with simulated nodes. Times count from an epoch that the driver chooses. Output that
+//! the client has received is never taken back. Output that it has not received survives the loss
+//! of a node, as long as another node continues the response before the deadline.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,80 +32,82 @@ pub use action::{Action, AttemptId, Ended, Failure, Granted, Learned, Purpose, W
 
 use retry::{RetryState, Target, is_slow_by_size, outcome_of};
 
-/// An event beyond its limit, or more of them than can be right.
+/// An endpoint sent an event over the limit, or more events than the limit allows.
 pub const TOO_LARGE: Error = Error::NodeAnswer(
     "an event is larger than limits.event_bytes_max, or all of it than limits.response_bytes_max",
 );
 
-/// What is configured, for all requests.
+/// Configuration that applies to all requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Attempts in a row that may fail before the request does.
+    /// Consecutive attempts that may fail before the request fails.
     pub retries_max: usize,
-    /// A first token that is this late is asked of a second node.
+    /// Hedge with a second node if the first token takes this long. `None` turns hedging off.
     pub hedge: Option<Duration>,
-    /// How long a first token may take.
+    /// Timeout of the first token.
     pub first_token: Duration,
-    /// How long a response waits for another node after its own failed.
+    /// How long a response waits for another node after its own has failed.
     pub resume: Duration,
 }
 
-/// What a request is, as far as its attempts depend on that.
+/// Properties of the request that its attempts depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts {
-    /// What it can use.
+    /// Upper bounds on the tokens that the request can use.
     pub usage: UsageLimits,
-    /// When it may go to an external endpoint.
+    /// When the request may go to an external endpoint.
     pub external: External,
-    /// Whether the client wants a stream.
+    /// True if the client wants a stream.
     pub is_streamed: bool,
-    /// When it must have its first slot.
+    /// When the request must have its first slot.
     pub deadline: Duration,
 }
 
-/// The attempts of one request. See the module.
+/// State machine of one request's attempts; see the module.
 #[derive(Debug)]
 pub struct Attempts {
     settings: Settings,
     facts: Facts,
     retry: RetryState,
     progress: Progress,
-    /// The attempt that the response comes from, and what is waited for while there is none.
+    /// The attempt that produces the response. `None` while the request waits for a slot.
     current: Option<Attempt>,
-    /// The second of two concurrent attempts, until one of them answers.
+    /// The second of two concurrent attempts, until one of them sends something.
     rival: Option<Attempt>,
-    /// What a slot is being acquired for.
+    /// Purpose of the slot being acquired.
     waits_for: Option<Purpose>,
     deadline: Duration,
-    /// The usage that the endpoint reported, as far as it is possible.
+    /// Usage that the endpoint reported, capped at what is possible.
     reported: Option<Usage>,
-    /// What the request used, once that is settled.
+    /// Final usage of the request, once it is settled.
     settled: Option<Usage>,
-    /// Whether it was sent anywhere.
+    /// True once the request was sent to any endpoint.
     was_sent: bool,
     is_over: bool,
     next_id: AttemptId,
     actions: VecDeque<Action>,
 }
 
-/// One attempt: a slot, and what came over it.
+/// One attempt: a slot and what arrived over it.
 #[derive(Debug)]
 struct Attempt {
     id: AttemptId,
     target: Target,
     is_external: bool,
-    /// When it was sent.
+    /// When the request was sent.
     sent: Duration,
-    /// Whether it gives the response from its beginning.
+    /// True if the attempt produces the response from its first token.
     is_first: bool,
-    /// Set once the endpoint's events begin: whether they hold a usage nobody asked for.
+    /// Set when the event stream begins, until its first block is read: true if the events contain
+    /// a usage that the client did not ask for.
     begun: Option<bool>,
-    /// What was seen of an external attempt.
+    /// Measurements of an attempt at an external endpoint.
     measured: Measured,
 }
 
 impl Attempts {
-    /// The attempts of an admitted request. `resume`: what the first node is told.
+    /// Creates the state machine for an admitted request. `resume` is the resume state that the
+    /// first node receives.
     pub fn new(settings: Settings, facts: Facts, resume: Resume) -> Self {
         Self {
             retry: RetryState::new(settings.retries_max, facts.external),
@@ -125,47 +127,47 @@ impl Attempts {
         }
     }
 
-    /// Asks for the first slot.
+    /// Requests the first slot.
     pub fn start(&mut self) {
         self.acquire_next();
     }
 
-    /// The next thing to do.
+    /// Takes the next action.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// What is known of the response, for the node that continues it.
+    /// Resume state of the response, for the node that continues it.
     pub fn resume(&self) -> &Resume {
         self.progress.resume()
     }
 
-    /// Whether nothing can happen any more.
+    /// True once nothing more can happen.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Whether the response is complete.
+    /// True once the response is complete.
     pub fn is_complete(&self) -> bool {
         self.progress.is_complete()
     }
 
-    /// Tokens that were generated, as far as is known.
+    /// Tokens generated so far, as far as known.
     pub fn tokens(&self) -> u64 {
         self.progress.tokens()
     }
 
-    /// Choices that the response has so far.
+    /// Choices in the response so far.
     pub fn choices(&self) -> usize {
         self.progress.choices()
     }
 
-    /// The usage that endpoints reported so far, as far as it is possible.
+    /// Usage that endpoints have reported so far, capped at what is possible.
     pub fn reported(&self) -> Option<Usage> {
         self.reported
     }
 
-    /// What was done for the request by now, to correct what it was charged; `None`: the estimate
+    /// Work done so far, to correct the request's charge in the queue. `None` if the estimate
     /// stands.
     pub fn work(&self) -> Option<ActualWork> {
         if !self.was_sent {
@@ -176,7 +178,7 @@ impl Attempts {
         self.settled.or(self.reported).or_else(estimated).map(ActualWork::Tokens)
     }
 
-    /// A slot was granted. Returns the number of its attempt. `may_retry` takes a retry from the
+    /// Handles a granted slot and returns the id of its attempt. `may_retry` takes a retry from the
     /// budget.
     pub fn granted(
         &mut self,
@@ -211,7 +213,7 @@ impl Attempts {
         id
     }
 
-    /// No slot was granted in time.
+    /// Handles a slot request that failed or timed out.
     pub fn not_granted(&mut self, purpose: Purpose, error: Error) {
         self.waits_for = self.waits_for.filter(|waits_for| *waits_for != purpose);
         if purpose == Purpose::Next && !self.is_over {
@@ -220,7 +222,7 @@ impl Attempts {
         }
     }
 
-    /// Nothing of the response has arrived for as long as `hedge_after`.
+    /// Handles the hedge timer: the attempt has sent nothing for `hedge_after`.
     pub fn late(&mut self, attempt: AttemptId, now: Duration) {
         let Some(first) = self.current.as_ref().filter(|first| first.id == attempt) else { return };
         if !self.is_late(first) {
@@ -232,22 +234,22 @@ impl Attempts {
         self.actions.push_back(Action::Acquire { purpose, constraints, deadline: now });
     }
 
-    /// The endpoint's events begin. `hides_usage`: they hold a usage that the client did not ask
-    /// for.
+    /// Handles the start of an event stream. `hides_usage`: the events contain a usage that the
+    /// client did not ask for.
     pub fn began(&mut self, attempt: AttemptId, hides_usage: bool) {
         if let Some(attempt) = self.find(attempt) {
             attempt.begun = Some(hides_usage);
         }
     }
 
-    /// What was seen of an external attempt before its events began.
+    /// Updates the measurements of an external attempt whose events have not begun.
     pub fn measure(&mut self, attempt: AttemptId, measured: Measured) {
         if let Some(attempt) = self.find(attempt) {
             attempt.measured = measured;
         }
     }
 
-    /// A block of whole events arrived.
+    /// Handles a block of whole events.
     pub fn block(
         &mut self,
         attempt: AttemptId,
@@ -288,7 +290,7 @@ impl Attempts {
         self.actions.push_back(Action::Progressed(current.id));
     }
 
-    /// An endpoint reports in its stream that it failed.
+    /// Handles an error event in the stream of an endpoint.
     fn reported_error(
         &mut self,
         current: Attempt,
@@ -309,7 +311,7 @@ impl Attempts {
         self.recover(current, error.into(), now, may_retry);
     }
 
-    /// A response arrived in one piece.
+    /// Handles a response in one piece.
     pub fn whole(
         &mut self,
         attempt: AttemptId,
@@ -319,7 +321,7 @@ impl Attempts {
     ) {
         let Some(current) = self.winner(attempt, now) else { return };
         if self.progress.tokens() > 0 {
-            // A node that does not continue what another one began.
+            // This node does not continue a response that another node began.
             let error = Error::NodeRefused(whole.status);
             return self.recover(current, error.into(), now, may_retry);
         }
@@ -327,7 +329,7 @@ impl Attempts {
         self.end_whole(current, whole);
     }
 
-    /// An attempt failed.
+    /// Handles a failed attempt.
     pub fn failed(
         &mut self,
         attempt: AttemptId,
@@ -343,7 +345,7 @@ impl Attempts {
         }
     }
 
-    /// One of two concurrent attempts failed: the other one may still answer.
+    /// Handles the failure of one of two concurrent attempts: the other one may still succeed.
     fn failed_beside(&mut self, attempt: AttemptId, rival: Attempt, failure: Failure) {
         let (failed, by_rival) = match self.current.take() {
             Some(first) if first.id == attempt => {
@@ -362,7 +364,8 @@ impl Attempts {
         self.actions.push_back(Action::Hedged { by_rival });
     }
 
-    /// The node is about to leave: the response looks for another place meanwhile.
+    /// Handles a node that is about to leave: tries to move the response to another slot while it
+    /// continues.
     pub fn leaving(&mut self, attempt: AttemptId, now: Duration) {
         let is_alone = self.rival.is_none() && self.waits_for.is_none();
         let Some(current) = self.current.as_ref().filter(|current| current.id == attempt) else {
@@ -374,7 +377,7 @@ impl Attempts {
         }
     }
 
-    /// The client left.
+    /// Handles a client that disconnected.
     pub fn client_left(&mut self) {
         if std::mem::replace(&mut self.is_over, true) {
             return;
@@ -385,8 +388,8 @@ impl Attempts {
         }
     }
 
-    /// The attempt that the response comes from from now on; the other of two is canceled. `None`:
-    /// this one is over.
+    /// Takes the attempt that produces the response from now on, and cancels the other one of two.
+    /// `None` if this attempt is already over.
     fn winner(&mut self, attempt: AttemptId, now: Duration) -> Option<Attempt> {
         let is_rival = self.rival.as_ref().is_some_and(|rival| rival.id == attempt);
         if !is_rival && self.current.as_ref().is_none_or(|current| current.id != attempt) {
@@ -399,7 +402,7 @@ impl Attempts {
             false => (first, rival, false),
         };
         let silent = |attempt: &Attempt| now.saturating_sub(attempt.sent);
-        // Otherwise a node that never answers would never be found out.
+        // Otherwise a node that never responds would go unnoticed.
         let outcome = match by_rival && is_hung(silent(&loser), silent(&winner)) {
             true => Outcome::Failed,
             false => Outcome::Unknown,
@@ -436,7 +439,7 @@ impl Attempts {
         all.into_iter().find(|known| known.id == attempt)
     }
 
-    /// Whether a second node may be asked beside this one.
+    /// True if a hedge may still start next to `first`.
     fn is_late(&self, first: &Attempt) -> bool {
         self.rival.is_none() && !first.target.has_answered && self.progress.tokens() == 0
     }
@@ -456,7 +459,7 @@ impl Attempts {
     }
 }
 
-/// What a node's error in its stream means.
+/// Translates an error that a node sent in its stream.
 fn error_of(told: ErrorDetail) -> Error {
     if told.kind == INVALID_REQUEST {
         return Error::Unanswerable(Box::new(told));

@@ -1,4 +1,4 @@
-//! PURE. What a request was charged for its turn, and what it turns out to have used.
+//! PURE. Charges requests for their turns and corrects the charge by actual work.
 
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
@@ -6,33 +6,32 @@ use inference_protocol::resume::Usage;
 use super::Scheduler;
 use crate::types::class::Class;
 
-/// Most tokens of a context that is believed.
+/// Largest context size that we accept from a node, in tokens.
 const CONTEXT_TOKENS_MAX: u32 = 1 << 24;
 
-/// The estimated work that a tenant was charged in a class for one request, whatever becomes of the
-/// request: attempts after the first are not charged.
+/// Estimated work charged to a tenant and class for one request. Attempts after the first are free.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Charge {
-    /// The class.
+    /// The class charged.
     pub class: Class,
-    /// The tenant.
+    /// The tenant charged.
     pub tenant: String,
     /// In units of [`crate::scheduler::cost`].
     pub work: f64,
 }
 
-/// What was done for a request, once that is known.
+/// Work actually done for a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ActualWork {
-    /// Nothing: it left before it was sent anywhere.
+    /// None: the client left before the request was sent anywhere.
     Nothing,
-    /// So many tokens were computed, or about so many.
+    /// Measured or estimated tokens.
     Tokens(Usage),
 }
 
 impl<L> Scheduler<L> {
-    /// A charged request is over, and what was done for it is known: the estimate is corrected.
-    /// Returns by how much the times of its class and its tenant have moved.
+    /// Corrects the charge of a finished request by the work actually done. Returns by how much the
+    /// virtual times of its class and tenant moved.
     pub fn correct(&mut self, charge: &Charge, model: &ModelStatus, done: ActualWork) -> [f64; 2] {
         let work = match done {
             ActualWork::Nothing => 0.0,

@@ -1,8 +1,8 @@
-//! PURE. What requests cost, learned from those that are over.
+//! PURE. Estimates what requests cost, learned from finished ones.
 //!
-//! The unit is about one generated token; a token of a prompt costs a fraction of that, which is
-//! learned for each model, as are the bytes of its tokens and the length of its answers. What a
-//! unit takes is each node's own ([`pace`]); a node that has not shown it yet counts as the others.
+//! One unit is about one generated token. A prompt token costs a fraction of a unit, which is
+//! learned per model, as are bytes per token and response length. How long a unit takes is learned
+//! per node ([`pace`]); a node without measurements counts as average.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,33 +15,33 @@ use pace::{Mean, Observation, Pace};
 
 use crate::scheduler::usage::REQUEST_BYTES_PER_TOKEN;
 
-/// Bytes of a request for a token of its prompt until that is learned.
+/// Request bytes per prompt token, until learned.
 const BYTES_PER_TOKEN: f64 = REQUEST_BYTES_PER_TOKEN as f64;
-/// Bounds of what is learned of that.
+/// Bounds of the learned value.
 const BYTES_PER_TOKENS: (f64, f64) = (1.0, 64.0);
-/// Tokens of an answer whose request sets no limit, until that is learned.
+/// Tokens per choice of a request without a limit, until learned.
 const ANSWER_TOKENS: f64 = 256.0;
-/// Requests that must be over before anything is predicted.
+/// Finished requests needed for a prediction.
 const SEEN_MIN: u32 = 8;
-/// Requests that must be over at a node before it counts by its own pace.
+/// Finished requests at a node needed to use its own speed.
 const SEEN_AT_NODE_MIN: u32 = 3;
-/// Models that are known; the names are those that nodes gave.
+/// Most models tracked; the names come from nodes.
 const MODELS_MAX: usize = 1024;
-/// What a fleet can do is looked at no more often than this.
+/// How long a fleet's capacity is cached.
 const CAPACITY_AGE_MAX: Duration = Duration::from_millis(200);
 
-/// What is known of a request before it runs.
+/// What we know about a request's size before it runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Size {
     bytes: f64,
-    /// Most tokens of each answer.
+    /// Most tokens per choice.
     answer_max: f64,
     answers: f64,
 }
 
 impl Size {
-    /// Of a request with such a body. No node takes more answers than [`CHOICES_MAX`]: a larger
-    /// number is refused there, and must not weigh anything here until then.
+    /// Size of a request. At most [`CHOICES_MAX`] choices count: nodes refuse a larger number, so
+    /// until then it must not weigh anything here.
     pub fn new(body_bytes: usize, tokens_max: Option<u64>, answers: u64) -> Self {
         Self {
             bytes: body_bytes as f64,
@@ -50,35 +50,35 @@ impl Size {
         }
     }
 
-    /// Tokens of its prompt and its answers, by what is assumed of any.
+    /// Estimated prompt and completion tokens, by the default ratios.
     pub fn tokens(&self) -> u32 {
         let answer = self.answer_max.min(ANSWER_TOKENS);
-        // Bodies and answers are bounded: this fits.
+        // Body and choices are bounded, so this fits.
         (1.0 + self.bytes / BYTES_PER_TOKEN + answer * self.answers) as u32
     }
 }
 
-/// What was learned of a model.
+/// What we have learned about a model.
 #[derive(Debug, Clone, Copy, Default)]
 struct Learned {
-    /// Of all its nodes together.
+    /// Average speed of all its nodes.
     pace: Pace,
     bytes_per_token: Mean,
-    /// Tokens of an answer that its limit did not cut.
+    /// Tokens per choice, of choices that no limit cut off.
     length: Mean,
-    /// Tokens that a request takes: computed ones of its prompt, and of its answers.
+    /// Tokens per request: computed prompt tokens, and completion tokens.
     prompt: Mean,
     answer: Mean,
     capacity: Option<Capacity>,
 }
 
-/// What the nodes of a model can do.
+/// Combined capacity of a model's nodes.
 #[derive(Debug, Clone, Copy)]
 struct Capacity {
-    /// When that was looked at.
+    /// When it was computed.
     at: Duration,
     slots: f64,
-    /// Units in a second.
+    /// Units per second.
     rate: f64,
 }
 
@@ -98,7 +98,7 @@ impl Learned {
             let bytes = size.bytes / took.usage.prompt as f64;
             self.bytes_per_token.add(bytes.clamp(BYTES_PER_TOKENS.0, BYTES_PER_TOKENS.1));
         }
-        // One that its limit cut says only that it would have been longer.
+        // A choice that was cut off shows only that it would have been longer.
         let answer = took.answer();
         let is_cut = answer >= size.answer_max;
         if !is_cut || self.length.get().is_some_and(|length| answer > length) {
@@ -120,7 +120,7 @@ impl Learned {
         })
     }
 
-    /// Units that a node with so many slots does in a second while all are taken.
+    /// Units per second that a node with `slots` slots computes while all are busy.
     fn rate(&self, slots: u32, pace: Option<&Pace>) -> f64 {
         let own = pace.filter(|pace| pace.seen() >= SEEN_AT_NODE_MIN);
         let (prompt, answer) = (self.prompt.get(), self.answer.get());
@@ -133,12 +133,13 @@ impl Learned {
     }
 }
 
-/// What was learned. See the module.
+/// Learned costs by model; see the module.
 #[derive(Debug, Default)]
 pub struct Costs(BTreeMap<String, Learned>);
 
 impl Costs {
-    /// What a request costs, in units, if so much of its prompt (0 to 1) need not be computed.
+    /// Expected cost of a request in units. `held` is the share of the prompt that is cached, 0 to
+    /// 1.
     pub fn units(&self, model: &str, size: &Size, held: f64) -> f64 {
         let known = self.0.get(model).copied().unwrap_or_default();
         let bytes = known.bytes_per_token.get().unwrap_or(BYTES_PER_TOKEN);
@@ -147,8 +148,8 @@ impl Costs {
         known.units(prompt, size.answer_max.min(length) * size.answers)
     }
 
-    /// What a request has cost that used so many tokens, in units. At most `tokens_max` of the
-    /// prompt, and of each answer, count.
+    /// Actual cost in units of a request that used these tokens. Prompt tokens count up to
+    /// `tokens_max`, as do completion tokens per choice.
     pub fn units_used(&self, model: &str, usage: Usage, tokens_max: u32) -> f64 {
         let known = self.0.get(model).copied().unwrap_or_default();
         let prompt = usage.prompt.saturating_sub(usage.cached).min(tokens_max.into());
@@ -156,8 +157,8 @@ impl Costs {
         known.units(prompt as f64, answers as f64)
     }
 
-    /// How long the prompt of a request takes, at a node of that pace or, until it has shown one,
-    /// as elsewhere; `None` until enough was measured.
+    /// Predicted prefill time: by the node's own speed if known, otherwise by the model's average.
+    /// `None` until enough was measured.
     pub fn prefill(&self, model: &str, size: &Size, own: Option<&Pace>) -> Option<Duration> {
         let known = self.0.get(model).filter(|learned| learned.pace.seen() >= SEEN_MIN)?;
         let own = own.filter(|pace| pace.seen() >= SEEN_AT_NODE_MIN);
@@ -166,7 +167,7 @@ impl Costs {
         Duration::try_from_secs_f64(seconds).ok()
     }
 
-    /// A request was answered.
+    /// Learns from a complete response.
     pub fn observe(&mut self, model: &str, size: &Size, took: &Observation) {
         if !self.0.contains_key(model) {
             if self.0.len() >= MODELS_MAX {
@@ -179,8 +180,9 @@ impl Costs {
         }
     }
 
-    /// When a slot is free for a request that so many units go before, with all slots taken; `None`
-    /// until enough is known. `nodes`: slots and pace of each that is ready.
+    /// Predicts when a slot frees up for a request with `ahead` units of work before it, while all
+    /// slots are taken. `None` until enough was measured. `nodes` yields slots and speed of each
+    /// ready node.
     pub fn predict<'p, N>(
         &mut self,
         model: &str,
@@ -196,8 +198,8 @@ impl Costs {
         let known = known.filter(|known| now.saturating_sub(known.at) < CAPACITY_AGE_MAX);
         let capacity = known.unwrap_or_else(|| learned.look(nodes(), now));
         learned.capacity = Some(capacity);
-        // Of so many at work the first ends after such a part of what one takes, if they are
-        // anywhere in theirs.
+        // With n requests running, each at a random point, the first ends after 1/(n + 1) of a
+        // request's time. The mean cost times n/(n + 1) is that in units of the whole fleet.
         let first = learned.mean_units() * capacity.slots / (capacity.slots + 1.0);
         Duration::try_from_secs_f64((first + ahead) / capacity.rate).ok()
     }
@@ -209,7 +211,8 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(9);
 
-    /// A prompt of 100 tokens computed in one second, 51 tokens in 5 more.
+    /// A prompt of 100 tokens, prefilled in one second, and 51 tokens decoded, 50 of them in 5 more
+    /// seconds.
     fn took() -> Observation {
         let usage = Usage { prompt: 100, completion: 51, cached: 0 };
         let (first, held) = (Some(Duration::from_secs(1)), Duration::from_secs(6));
@@ -243,7 +246,7 @@ mod tests {
     #[test]
     fn what_requests_are_like_is_learned() {
         let costs = learned(30);
-        // 4 bytes of a token; a token of a prompt costs a tenth; answers have 51 tokens.
+        // 4 bytes per token; a prompt token costs a tenth; responses have 51 tokens.
         let near =
             |size: Size, right: f64| (costs.units("m", &size, 0.0) / right - 1.0).abs() < 0.01;
         assert!(near(Size::new(400, None, 1), 1.0 + 10.0 + 51.0));
@@ -279,7 +282,7 @@ mod tests {
         let mut costs = learned(SEEN_MIN as usize);
         assert_eq!(costs.predict("other", 0.0, NOW, one), None);
         assert_eq!(costs.predict("m", 0.0, NOW, std::iter::empty), None, "nobody is there");
-        // Half of the request that runs, and one before us: six seconds each.
+        // Half of the running request, and one ahead of us: six seconds each.
         let later = NOW + CAPACITY_AGE_MAX;
         let wait = costs.predict("m", 62.0, later, one).unwrap().as_secs_f64();
         assert!((8.8..9.3).contains(&wait), "{wait}");

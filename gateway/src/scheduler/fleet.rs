@@ -1,8 +1,8 @@
-//! PURE. What is known of the nodes, and how many slots we hold on each.
+//! PURE. The endpoints, their state, and the slots that we hold on each.
 //!
-//! An [`Endpoint`] is one link to one node: a node that comes back is a new endpoint whose
-//! counters start at zero, and nothing is ever reset. Load is what the node says about
-//! requests that are not ours, plus the leases that we hold.
+//! An [`Endpoint`] is one link to one node. A node that reconnects is a new endpoint whose counters
+//! start at zero; counters are never reset. The load of a node is what it reports about other
+//! gateways' requests, plus the leases that we hold.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -35,60 +35,60 @@ use figures::{Figures, Part};
 use index::{Index, Serving};
 pub use names::Origin;
 
-/// A node that says nothing for this long is out: no status is older.
+/// A node without a status for this long is removed.
 pub const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
 
-/// A model is still expected back for this long after its last node was lost: requests
-/// wait for it rather than hear that it does not exist.
+/// A model counts as served for this long after its last node was lost: requests queue for it
+/// instead of failing with an unknown model.
 const MODEL_REMEMBERED: Duration = Duration::from_secs(30);
-/// Models that are remembered; names come from nodes that have shown a key.
+/// Most models remembered; the names come from authenticated nodes.
 const MODELS_MAX: usize = 1024;
 
-/// How a request ended at an endpoint, as far as that says something about the endpoint.
+/// How a request ended, as far as it shows the health of its endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It was answered.
     Answered,
-    /// The endpoint answered, and that says nothing of what requests cost: it refused the request
-    /// for its own sake, or the request was ours.
+    /// The endpoint responded, but the response shows nothing about cost: it refused the request on
+    /// its merits, or the request was a health check.
     Alive,
-    /// It failed there.
+    /// The endpoint failed the request.
     Failed,
-    /// Its client left, or it went elsewhere.
+    /// The client left, or the request moved to another endpoint.
     Unknown,
 }
 
-/// All nodes.
+/// All endpoints.
 #[derive(Debug)]
 pub struct Fleet<L> {
     endpoints: BTreeMap<EndpointId, Endpoint<L>>,
     names: HashMap<String, EndpointId>,
-    /// Of nodes.
+    /// Index of nodes.
     index: Index,
-    /// Of external endpoints.
+    /// Index of external endpoints.
     externals: Index,
     cordon: Cordon,
     next_id: EndpointId,
     claims: u64,
-    /// Endpoints that were ejected.
+    /// Counts ejections.
     pub ejections: Ejections,
-    /// Models and when a node last served them.
+    /// When each model was last served.
     remembered: BTreeMap<String, Duration>,
     figures: Figures,
     changes: Changes,
-    /// How often an endpoint was looked at for a request.
+    /// Counts how many endpoints were examined, for tests.
     #[cfg(test)]
     pub looks: std::cell::Cell<usize>,
 }
 
-/// Whether a request for a model can hope for an answer.
+/// Availability of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Availability {
-    /// Some node serves it, served it a moment ago, or will again.
+    /// Some endpoint serves the model, or served it recently.
     Served,
-    /// There are nodes, and none knows it.
+    /// There are nodes, but none serves the model.
     UnknownModel,
-    /// There is no node.
+    /// There are no nodes.
     NoNode,
 }
 
@@ -112,12 +112,14 @@ impl<L> Default for Fleet<L> {
     }
 }
 
-/// Requests of our own that begin at one time: a fleet that came at once is not asked at once.
+/// Most health checks started at once, so that a fleet that connects all at once is not checked all
+/// at once.
 const PROBES_MAX: usize = 256;
 
 impl<L> Fleet<L> {
-    /// A node's first status over a new link. Another link of that name is over, and is returned;
-    /// whether it may be, [`Fleet::is_name_taken`] tells.
+    /// Adds a node by its first status over a new link. Returns the new id and, if another link had
+    /// the same name, that link, which is removed; [`Fleet::is_name_taken`] tells beforehand
+    /// whether that is allowed.
     pub fn add(&mut self, link: L, status: NodeStatus, now: Duration) -> (EndpointId, Option<L>) {
         let endpoint = Endpoint::new(link, status, now, self.claims);
         self.insert(endpoint, now)
@@ -136,9 +138,9 @@ impl<L> Fleet<L> {
         (id, old)
     }
 
-    /// A node's next status. `None`: that link is over. Says whether its state flipped.
+    /// Records a status of a node. Returns whether its state changed; `None` if the link is gone.
     pub fn observe(&mut self, id: EndpointId, status: NodeStatus, now: Duration) -> Option<bool> {
-        // A node keeps the name that it came with: its place among the names depends on it.
+        // A node must keep its name, because the index of names depends on it.
         let endpoint = self.endpoints.get_mut(&id).filter(|e| *e.name == *status.node)?;
         let flipped = endpoint.status.state != status.state;
         let is_new_engine = endpoint.status.engine_restarts != status.engine_restarts;
@@ -150,7 +152,7 @@ impl<L> Fleet<L> {
         Some(flipped)
     }
 
-    /// A link is over; its leases die with it.
+    /// Removes a link and its leases.
     pub fn remove(&mut self, id: EndpointId, now: Duration) -> Option<L> {
         let endpoint = self.endpoints.remove(&id)?;
         endpoint.counted.into_iter().for_each(|part| self.figures.subtract(part));
@@ -169,7 +171,7 @@ impl<L> Fleet<L> {
         Some(endpoint.link)
     }
 
-    /// Takes over what a status says of models.
+    /// Applies the models of a status.
     fn settle(&mut self, id: EndpointId, now: Duration) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let told = &endpoint.status.models;
@@ -197,14 +199,14 @@ impl<L> Fleet<L> {
         }
     }
 
-    /// An endpoint may suit requests now that it did not suit before.
+    /// Records that the endpoint may now suit requests that it did not suit before.
     fn note_change(&mut self, id: EndpointId) {
         if let Some(endpoint) = self.endpoints.get_mut(&id).filter(|e| e.indexed.is_some()) {
             endpoint.changed = self.changes.note(id, endpoint.changed);
         }
     }
 
-    /// To be called whenever something that index, figures or changes depend on has changed.
+    /// Updates index, figures, and changes. Call it after any change that they depend on.
     fn reindex(&mut self, id: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let index = match endpoint.external {
@@ -248,7 +250,7 @@ impl<L> Fleet<L> {
         }
     }
 
-    /// Whether somebody who asks for `model`, and may go so far, should wait.
+    /// Availability of `model` for a request with this `external` setting.
     pub fn outlook(&self, model: &str, external: External, now: Duration) -> Availability {
         let remembered = self.remembered.get(model);
         let is_outside = external != External::Never && self.externals.of(model).is_some();
@@ -270,10 +272,11 @@ impl<L> Fleet<L> {
         ids.flat_map(Serving::all).filter_map(|id| Some((id, self.endpoints.get(&id)?)))
     }
 
-    /// Whether all nodes that suit are ready and have failed the request: none is left to hope
-    /// for. Nobody hopes for what is cordoned.
+    /// True if all nodes that meet the constraints are ready and have failed the request. Cordoned
+    /// nodes do not count.
     pub fn all_have_failed(&self, model: &str, constraints: &RouteConstraints) -> bool {
-        // Where there are nodes, others are asked when there is no hope for these.
+        // External endpoints do not count while any node serves the model: they are tried after the
+        // nodes.
         let others = self.is_external_only(model);
         let counts = |e: &Endpoint<L>| others || e.external.is_none();
         let suits = |e: &Endpoint<L>| counts(e) && e.suits(model, constraints) && !e.is_cordoned;
@@ -292,8 +295,8 @@ impl<L> Fleet<L> {
         self.reindex(id);
     }
 
-    /// Gives a slot back, and says how the request ended. False: that link is over, and the
-    /// slot with it.
+    /// Frees a slot and records the outcome. Returns false if the link is gone, and the slot with
+    /// it.
     pub fn release(&mut self, id: EndpointId, outcome: Outcome, now: Duration) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         debug_assert!(endpoint.leases > 0, "a lease is released once");
@@ -316,7 +319,8 @@ impl<L> Fleet<L> {
         true
     }
 
-    /// An endpoint has generated tokens, each in so many seconds. True: it was ejected.
+    /// Records the decoding speed of an endpoint in seconds per token. Returns true if the endpoint
+    /// was ejected.
     pub fn paced(&mut self, id: EndpointId, seconds: f64, now: Duration) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         let busy = endpoint.busy();
@@ -326,8 +330,8 @@ impl<L> Fleet<L> {
         ejected
     }
 
-    /// Sends an endpoint nothing for a while, unless too few would be left: of the endpoints of
-    /// each model, at most half are out.
+    /// Ejects an endpoint for a while, unless more than half of the endpoints of one of its models
+    /// would be ejected.
     fn eject(&mut self, id: EndpointId, now: Duration) -> bool {
         let Some(endpoint) = self.endpoints.get(&id) else { return false };
         let is_out = endpoint.health.is_out();
@@ -345,15 +349,15 @@ impl<L> Fleet<L> {
         true
     }
 
-    /// Endpoints that a request of our own should be sent to: they were out for long enough, or
-    /// nobody has asked them anything for a while. Their slots are taken.
+    /// Starts health checks: of ejected endpoints whose time is over, and of idle nodes that have
+    /// answered nothing for `interval`. Takes a slot on each and returns their ids.
     pub fn claim_probes(&mut self, now: Duration, interval: Option<Duration>) -> Vec<EndpointId> {
         let wants = |e: &Endpoint<L>| {
             let is_up = e.is_ready() && e.status.slots > 0;
-            // One that is out is asked however busy others keep it, or it would be out for ever. It
-            // has a queue of its own for what finds no free slot.
+            // An ejected node is checked even if other gateways keep it busy; otherwise it might
+            // stay out forever. A request that finds no free slot waits in the node's own queue.
             let may_be_asked = is_up && (e.busy() == 0 || e.health.is_out());
-            // Others have a check of their own, and may cost money.
+            // External endpoints have their own health check, and a request may cost money.
             let interval = interval.filter(|_| e.external.is_none());
             may_be_asked && e.any_model().is_some() && e.health.wants_probe(now, interval)
         };
@@ -368,37 +372,37 @@ impl<L> Fleet<L> {
         due
     }
 
-    /// Whether another model is served, ready or not.
+    /// True if any other model is served, by a ready node or not.
     pub fn has_others(&self, model: &str) -> bool {
         self.index.has_others(model) || self.externals.has_others(model)
     }
 
-    /// Whether a model has a free slot.
+    /// True if any node has a free slot for the model.
     pub fn is_open(&self, model: &str) -> bool {
         self.index.is_open(model)
     }
 
-    /// Whether any has: most of the time under load, none does.
+    /// True if any node has a free slot. Under load, usually none has.
     pub fn is_any_open(&self) -> bool {
         self.index.is_any_open()
     }
 
-    /// A node has reported tokens that it cannot have used. True: for the first time.
+    /// Records that a node reported more tokens than it can have used. Returns true the first time.
     pub fn record_misreport(&mut self, id: EndpointId) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         endpoint.misreports = endpoint.misreports.saturating_add(1);
         endpoint.misreports == 1
     }
 
-    /// An endpoint took that for a request.
+    /// Records the measurements of a complete response.
     pub fn learn(&mut self, id: EndpointId, model: &Arc<ModelStatus>, took: &Observation) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.learn(model, took);
         }
     }
 
-    /// Slots of the ready nodes that serve `model`, or of what else does where no node does, and
-    /// how fast they are, as far as they have shown it.
+    /// Slots and measured speed of the ready nodes that serve `model`, or of its external endpoints
+    /// if no node does.
     pub fn paces(&self, model: &str) -> impl Iterator<Item = (u32, Option<&Pace>)> {
         let index = if self.is_external_only(model) { &self.externals } else { &self.index };
         let ids = index.of(model).into_iter().flat_map(Serving::all);
@@ -406,7 +410,7 @@ impl<L> Fleet<L> {
         ready.map(move |e| (e.status.slots, e.pace(model)))
     }
 
-    /// One link's endpoint.
+    /// An endpoint by id.
     pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint<L>> {
         self.endpoints.get(&id)
     }
@@ -416,17 +420,17 @@ impl<L> Fleet<L> {
         self.endpoints.values()
     }
 
-    /// Models of the ready endpoints and when they were loaded first, by name.
+    /// Models of the ready endpoints, by name, and when each was first loaded (Unix seconds).
     pub fn models(&self) -> impl Iterator<Item = (&str, u64)> {
         self.figures.models()
     }
 
-    /// Another number whenever those are others.
+    /// Changes whenever [`Fleet::models`] does.
     pub fn models_version(&self) -> u64 {
         self.figures.version()
     }
 
-    /// Sums over all nodes.
+    /// Totals over all endpoints.
     pub fn totals(&self) -> Totals {
         self.figures.totals()
     }

@@ -1,33 +1,34 @@
-//! PURE. Which endpoints have computed how a request begins: a guess from what was sent where.
+//! PURE. Guesses which endpoints have the beginning of a request cached, from what was sent where.
 //!
-//! A request's body is cut into blocks, and each block's hash covers everything before it. What
-//! follows the messages of a chat changes from turn to turn, what comes before them does not,
-//! so the bodies of a conversation begin alike, and so do those with one system prompt. Tenants are
-//! part of the hash, because nodes share nothing between them. Nodes forget what they need room
-//! for without saying so; being wrong costs one prompt.
+//! A request body is cut into blocks, and the hash of each block covers everything before it. In a
+//! chat, fields after the messages change from turn to turn, but the messages before do not, so the
+//! bodies of one conversation share a prefix, as do requests with the same system prompt. The
+//! tenant is part of the hash, because nodes share no cache between tenants. Nodes evict caches
+//! without telling us; a wrong guess costs one prefill.
 //!
-//! Tenants share the index fairly: when it is full, a tenant that sent nothing for long makes room,
-//! and then the one that holds the most of it. So one that floods it forgets its own.
+//! Tenants share the index fairly: when it is full, a tenant that has been idle for long loses
+//! blocks first, then the tenant with the most blocks. A tenant that floods the index evicts its
+//! own blocks.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// Bytes of a block.
+/// Bytes per block.
 const BLOCK_BYTES: usize = 256;
-/// Blocks of a request that are looked at: 64 KiB.
+/// Blocks per request that are indexed: 64 KiB.
 const BLOCKS_MAX: usize = 256;
-/// Blocks that are remembered, of all tenants.
+/// Blocks indexed, over all tenants.
 const KNOWN_MAX: usize = 1 << 17;
-/// Most blocks that are forgotten at once, so that nobody waits for that for long.
+/// Most blocks evicted at once, so that no request waits long for eviction.
 const FORGOTTEN_MAX: usize = 256;
-/// A tenant that sent nothing for so long makes room before others do: what its nodes have computed
-/// is gone by then, mostly.
+/// A tenant that has sent nothing for this long loses blocks first: its caches on the nodes are
+/// mostly gone by then.
 const IDLE_AFTER: Duration = Duration::from_secs(3600);
-/// Endpoints that are remembered for a block, the last ones.
+/// Endpoints remembered per block, the most recent ones.
 const ENDPOINTS_MAX: usize = 4;
 
-/// The beginnings of a request: a hash for each.
+/// The prefix hashes of a request, one per block.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prefix {
     tenant: u64,
@@ -35,7 +36,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Of a body, for one tenant.
+    /// Hashes the body of a request by this tenant.
     pub fn new(tenant: &str, body: &[u8]) -> Self {
         let mut hasher = DefaultHasher::new();
         tenant.hash(&mut hasher);
@@ -48,18 +49,19 @@ impl Prefix {
         Self { tenant, blocks: blocks.map(hash).collect() }
     }
 
-    /// Whether the request is too short to be remembered.
+    /// True if the request is too short to be indexed.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 }
 
-/// What is known of a block.
+/// An indexed block.
 #[derive(Debug)]
 struct Known<I> {
-    /// The endpoints that were sent it, the last one first.
+    /// Endpoints that received the block, most recent first.
     endpoints: Vec<I>,
-    /// Whether it was sent again since it was looked at last: then it stays once more.
+    /// True if the block was sent again since it was last considered for eviction: it then stays
+    /// once more (second chance).
     is_used: bool,
 }
 
@@ -71,23 +73,23 @@ impl<I: Copy + PartialEq> Known<I> {
     }
 }
 
-/// A tenant's share.
+/// A tenant's share of the index.
 #[derive(Debug, Default)]
 struct Share {
-    /// Its blocks, in the order in which they are forgotten.
+    /// Its blocks, in order of eviction.
     blocks: VecDeque<u64>,
-    /// When it sent something last.
+    /// When the tenant last sent a request.
     used: Duration,
 }
 
-/// What was sent where. Bounded; see the module for who makes room.
+/// What was sent where. Bounded; the module describes eviction.
 #[derive(Debug)]
 pub struct PrefixIndex<I> {
     known: HashMap<u64, Known<I>>,
     shares: HashMap<u64, Share>,
-    /// Tenants by the blocks that they hold.
+    /// Tenants by number of blocks.
     by_size: BTreeSet<(usize, u64)>,
-    /// Tenants by when they sent something last.
+    /// Tenants by last use.
     by_use: BTreeSet<(Duration, u64)>,
 }
 
@@ -103,7 +105,7 @@ impl<I> Default for PrefixIndex<I> {
 }
 
 impl<I: Copy + PartialEq> PrefixIndex<I> {
-    /// A request was sent to an endpoint.
+    /// Records that a request was sent to an endpoint.
     pub fn insert(&mut self, prefix: &Prefix, endpoint: I, now: Duration) {
         if prefix.is_empty() {
             return;
@@ -124,7 +126,7 @@ impl<I: Copy + PartialEq> PrefixIndex<I> {
         }
     }
 
-    /// Takes a tenant's share out; [`Self::put`] puts it back.
+    /// Takes out a tenant's share; [`Self::put`] puts it back.
     fn take(&mut self, tenant: u64) -> Share {
         let share = self.shares.remove(&tenant).unwrap_or_default();
         self.by_size.remove(&(share.blocks.len(), tenant));
@@ -140,8 +142,7 @@ impl<I: Copy + PartialEq> PrefixIndex<I> {
         }
     }
 
-    /// Forgets some blocks of the tenant that ought to make room: those that were not sent again
-    /// for the longest.
+    /// Evicts blocks of the tenant that must make room, least recently used first.
     fn forget(&mut self, now: Duration) {
         let idle = self.by_use.first().filter(|(used, _)| now.saturating_sub(*used) > IDLE_AFTER);
         let largest = || self.by_size.last().map(|(_, tenant)| *tenant);
@@ -150,7 +151,7 @@ impl<I: Copy + PartialEq> PrefixIndex<I> {
         };
         let mut share = self.take(tenant);
         let mut left = (share.blocks.len() / 4).clamp(1, FORGOTTEN_MAX);
-        // Where all are used, some go all the same.
+        // If all blocks were used, some go anyway.
         let mut spared = 4 * left;
         while left > 0
             && let Some(block) = share.blocks.pop_front()
@@ -169,7 +170,7 @@ impl<I: Copy + PartialEq> PrefixIndex<I> {
         self.put(tenant, share);
     }
 
-    /// The endpoints that hold a request's beginning, and how much of it, 0 to 1.
+    /// Endpoints that have the request's beginning cached, with the share of its blocks (0 to 1).
     pub fn held(&self, prefix: &Prefix) -> Vec<(I, f64)> {
         let mut held: Vec<(I, usize)> = Vec::new();
         for (depth, block) in prefix.blocks.iter().enumerate() {
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(endpoints, [8, 7, 6, 5]);
     }
 
-    /// A body that begins as no other does.
+    /// A body whose prefix is unique.
     fn own(number: u32) -> Vec<u8> {
         [number.to_le_bytes().to_vec(), vec![0; BLOCK_BYTES * 256]].concat()
     }

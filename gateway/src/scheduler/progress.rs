@@ -1,7 +1,7 @@
-//! PURE. What is known of an answer: enough for another node to go on with it.
+//! PURE. Tracks a response well enough for another node to continue it.
 //!
-//! A node's events come in blocks. Its marks (see [`inference_protocol::resume`]) are taken out
-//! and remembered, the rest is the client's.
+//! Events arrive in blocks. Resume marks (see [`inference_protocol::resume`]) are removed and
+//! remembered; everything else goes to the client.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ pub mod event;
 
 use event::Event;
 
-/// Most tokens of one answer that are remembered: more than any context holds.
+/// Most tokens of one response that are kept; larger than any context.
 const TOKENS_MAX: usize = 1 << 20;
-/// Most choices of one answer; nodes take 16.
+/// Most choices of one response; nodes accept 16.
 const CHOICES_MAX: usize = 64;
 
-/// An answer, as far as it is known.
+/// Progress of one response.
 #[derive(Debug, Default)]
 pub struct Progress {
     resume: Resume,
@@ -26,46 +26,49 @@ pub struct Progress {
     choice: Option<usize>,
     tokens: usize,
     usage: Option<Usage>,
-    /// Events that a node without marks has said.
+    /// Events from an endpoint that sends no resume marks.
     unmarked: u64,
-    /// Tokens of their text, about.
+    /// Estimated tokens in those events.
     unmarked_tokens: u64,
-    /// What the last of them told of the tokens that were used.
+    /// Usage that the last of those events reported.
     unmarked_usage: Option<Usage>,
-    /// Whether the client did not ask for the event with the usage.
+    /// True if the client did not ask for the usage event.
     hides_usage: bool,
     is_complete: bool,
 }
 
-/// What a block of events says.
+/// What a block of events contains.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// The client's events.
+    /// The events for the client.
     pub events: Bytes,
-    /// Whether it says anything of the answer, if only by marks.
+    /// True if the block contains anything of the response, even just resume marks.
     pub is_news: bool,
-    /// The payload of the error that it ends with.
+    /// Payload of the error event at its end.
     pub error: Option<Vec<u8>>,
 }
 
-/// More is said of an answer than can be right.
+/// The response has more tokens or choices than possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Excess;
 
 impl Progress {
-    /// An answer of which nothing is known but its id, its seed, and what else a node is told
-    /// first.
+    /// Starts a response. `resume` holds its id, its seed, and whatever else a node needs at the
+    /// start.
     pub fn new(resume: Resume) -> Self {
         Self { resume, ..Self::default() }
     }
 
-    /// What a node is told.
+    /// The resume state for the next node.
     pub fn resume(&self) -> &Resume {
         &self.resume
     }
 
-    /// Reads a block of whole events. An answer that is not streamed is one event with all of it,
-    /// and complete with that.
+    /// Reads a block of whole events. A response that is not streamed is a single event and
+    /// complete with it.
+    ///
+    /// # Errors
+    /// [`Excess`] if the resume marks contain too much.
     pub fn read(&mut self, block: &Bytes, is_streamed: bool) -> Result<Block, Excess> {
         let (mut read, mut kept) = (Block::default(), Kept::of(block));
         let mut end = 0;
@@ -74,7 +77,7 @@ impl Progress {
             let event = self.take_marks(event, &mut read)?;
             let part = end - event.len()..end;
             let Some(payload) = sse::payloads(event).next() else {
-                // A comment of somebody else's; of our marks, an empty line is left.
+                // Someone else's comment stays. Our resume marks leave an empty line, which goes.
                 if event.len() > 1 {
                     kept.keep(part);
                 }
@@ -126,7 +129,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Whether the next event belongs to no mark.
+    /// True if the next event belongs to no mark.
     fn is_unmarked(&self) -> bool {
         self.choice.is_none() && self.usage.is_none()
     }
@@ -148,40 +151,41 @@ impl Progress {
         }
     }
 
-    /// Another node goes on. `hides_usage`: it tells the usage in an event that the client did not
-    /// ask for.
+    /// Prepares for the event stream of another endpoint. `hides_usage`: it reports usage in an
+    /// event that the client did not ask for.
     pub fn moves(&mut self, hides_usage: bool) {
         self.choice = None;
         self.hides_usage = hides_usage;
     }
 
-    /// Whether another node could go on: all that the client has is marked.
+    /// True if another node could continue: everything the client has received is covered by resume
+    /// marks.
     pub fn is_resumable(&self) -> bool {
         self.unmarked == 0
     }
 
-    /// Whether the answer is here in full.
+    /// True once the response is complete.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// Choices that were heard of.
+    /// Choices seen so far.
     pub fn choices(&self) -> usize {
         self.resume.choices.len()
     }
 
-    /// Tokens that were generated, as far as that is known.
+    /// Tokens generated, as far as known.
     pub fn tokens(&self) -> u64 {
         self.tokens as u64 + self.unmarked_tokens
     }
 
-    /// Tokens of prompts and answer, once they are told.
+    /// Reported usage, if any.
     pub fn used(&self) -> Option<Usage> {
         self.usage.or(self.unmarked_usage)
     }
 }
 
-/// What is kept of a block: not copied, as long as it is one piece of it.
+/// Collects the parts of a block to keep. Copies only if they are not contiguous.
 struct Kept<'b> {
     block: &'b Bytes,
     piece: Range<usize>,
@@ -193,7 +197,7 @@ impl<'b> Kept<'b> {
         Self { block, piece: 0..0, copied: Vec::new() }
     }
 
-    /// Keeps a part of the block that comes after those before it.
+    /// Keeps a part. Parts must come in order.
     fn keep(&mut self, part: Range<usize>) {
         if !self.copied.is_empty() {
             self.copied.extend_from_slice(&self.block[part]);
@@ -214,12 +218,12 @@ impl<'b> Kept<'b> {
     }
 }
 
-/// Whether an event tells of an error.
+/// True for an error event.
 fn is_error(payload: &[u8]) -> bool {
     payload.starts_with(b"{\"error\"")
 }
 
-/// What an event says that belongs to no mark.
+/// Reads an event that no mark covers.
 fn unmarked(payload: &[u8]) -> Event {
     match payload == DONE.as_bytes() {
         true => Event::default(),

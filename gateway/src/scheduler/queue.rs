@@ -1,10 +1,10 @@
-//! PURE. The central queue: requests wait here, not at nodes, and are bound to an endpoint
-//! only when a slot is free.
+//! PURE. The central queue. Requests wait here, not on nodes, and are bound to an endpoint only
+//! when it has a free slot.
 //!
-//! Whose turn it is: classes share the slots by weight ([`class`]), the tenants of a class
-//! equally, both by work and not by count ([`turns`]); a tenant's own requests go in order of
-//! arrival. A request whose node was lost before it answered goes before all of them: it has
-//! waited already. Requests for models without a free slot hold up nobody else.
+//! Order: classes share the slots by weight ([`class`]), and the tenants of a class share equally,
+//! both by work, not by count ([`turns`]). The requests of one tenant are served first in, first
+//! out. A request whose node failed before it finished goes ahead of all: it has waited already.
+//! Requests for a model without a free slot hold up no other model.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -19,47 +19,48 @@ use turns::Turns;
 
 use crate::scheduler::prefix_index::Prefix;
 
-/// Who waits asks for as much again meanwhile: without this, waits of an overload were foretold a
-/// third too short in simulations, and with more, those of a peak would be too long.
+/// While a request waits, other tenants keep sending: their queued work counts this many times.
+/// Without this factor, simulations predicted waits in an overload a third too short; a larger
+/// factor makes predictions in a peak too long.
 const ASK_ON: f64 = 2.0;
 
-/// A waiting request's number; they grow.
+/// Id of a queued request; ids grow.
 pub type TicketId = u64;
 
-/// A waiting request.
+/// A queued request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ticket<S> {
-    /// Its number.
+    /// Its id.
     pub id: TicketId,
-    /// The model it wants.
+    /// The requested model.
     pub model: String,
-    /// Whose it is.
+    /// The tenant.
     pub tenant: String,
-    /// How urgent it is.
+    /// The scheduling class.
     pub class: Class,
-    /// What it will cost, in units of [`cost`].
+    /// Expected cost, in units of [`cost`].
     pub work: f64,
     /// Bytes that it holds in memory.
     pub bytes: usize,
-    /// How it begins.
+    /// Prefix hashes of the body.
     pub prefix: Prefix,
-    /// Since when it waits.
+    /// When it was queued.
     pub since: Duration,
-    /// How long it would wait, as far as that was known then.
+    /// Predicted wait when it was queued, if known.
     pub foretold: Option<Duration>,
-    /// What an endpoint must be for it.
+    /// Route constraints.
     pub constraints: S,
-    /// Whether an endpoint failed it already.
+    /// True if an endpoint has failed it before.
     pub is_retried: bool,
 }
 
-/// A tenant's waiting requests in one class.
+/// A tenant's queued requests in one class.
 #[derive(Debug, Default)]
 struct Line {
     models: BTreeMap<String, Waiting>,
 }
 
-/// Those of them that want one model.
+/// Those of them for one model.
 #[derive(Debug, Default)]
 struct Waiting {
     /// In order of arrival.
@@ -73,7 +74,7 @@ impl Line {
     }
 }
 
-/// A class's waiting requests.
+/// The queued requests of a class.
 #[derive(Debug, Default)]
 struct Lines {
     tenants: BTreeMap<String, Line>,
@@ -81,7 +82,7 @@ struct Lines {
     depth: usize,
 }
 
-/// Waiting requests.
+/// All queued requests.
 #[derive(Debug)]
 pub struct Queue<S> {
     bounds: Bounds,
@@ -89,12 +90,12 @@ pub struct Queue<S> {
     retried: VecDeque<TicketId>,
     classes: BTreeMap<Class, Lines>,
     turns: Turns<Class>,
-    /// What they take, and bodies that are being read.
+    /// Occupancy by queued requests and by bodies being read.
     room: Room,
 }
 
 impl<S> Queue<S> {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new(bounds: Bounds) -> Self {
         let classes = Class::ALL.into_iter().map(|class| (class, Lines::default())).collect();
         Self {
@@ -107,37 +108,37 @@ impl<S> Queue<S> {
         }
     }
 
-    /// Its bounds.
+    /// The bounds.
     pub fn bounds(&self) -> Bounds {
         self.bounds
     }
 
-    /// Other bounds, from now on.
+    /// Replaces the bounds.
     pub fn bound(&mut self, bounds: Bounds) {
         self.bounds = bounds;
     }
 
-    /// Whether there is room for a request. The less urgent a class, the less of the queue it may
-    /// fill; what models and tenants may fill is in [`room`].
+    /// Checks whether there is space for a request. The less urgent a class, the less of the queue
+    /// it may fill; [`room`] limits models and tenants.
     ///
     /// # Errors
-    /// Which limit leaves none.
+    /// The limit that leaves no space.
     pub fn has_room(&self, claim: &Claim<'_>) -> Result<(), Full> {
         self.room.fits(&self.bounds, claim)
     }
 
-    /// What is taken of the queue, and by whom.
+    /// Occupancy by model and tenant.
     pub fn room(&self) -> &Room {
         &self.room
     }
 
-    /// The same, for bodies that are being read.
+    /// The same, to account for bodies being read.
     pub fn room_mut(&mut self) -> &mut Room {
         &mut self.room
     }
 
-    /// Takes a request that [`Queue::has_room`] for. A retried one was admitted before: no limit
-    /// rejects it.
+    /// Adds a request for which [`Queue::has_room`]. A retried request was admitted before, so no
+    /// limit rejects it.
     pub fn offer(&mut self, ticket: Ticket<S>) {
         self.room.wait(&ticket.model, &ticket.tenant, ticket.bytes);
         match ticket.is_retried {
@@ -162,7 +163,7 @@ impl<S> Queue<S> {
         lines.depth += 1;
     }
 
-    /// Takes a request out: it is too late, or its client is gone.
+    /// Removes a request without binding it: it timed out, or its client left.
     pub fn remove(&mut self, id: TicketId) -> Option<Ticket<S>> {
         let ticket = self.tickets.remove(&id)?;
         self.room.leave(&ticket.model, &ticket.tenant, ticket.bytes);
@@ -190,7 +191,7 @@ impl<S> Queue<S> {
         Some(ticket)
     }
 
-    /// Takes a request out to bind it: its class and its tenant have had that much.
+    /// Removes a request to bind it, and charges its class and tenant.
     pub fn take(&mut self, id: TicketId) -> Option<Ticket<S>> {
         let ticket = self.tickets.get(&id)?;
         if !ticket.is_retried {
@@ -201,22 +202,22 @@ impl<S> Queue<S> {
         self.remove(id)
     }
 
-    /// A request that finds a slot that nobody waits for: its class and its tenant have had that
-    /// much, as if it had waited for a moment.
+    /// Charges class and tenant for a request that found a free slot without waiting, as if it had
+    /// waited for a moment.
     pub fn pass(&mut self, class: Class, tenant: &str, work: f64) {
         self.turns.pass(&class, work / class.weight());
         self.classes.entry(class).or_default().turns.pass(tenant, work);
     }
 
-    /// Corrects what a tenant was charged in a class by so much more, or less. Returns by how much
-    /// the times of class and tenant have moved.
+    /// Corrects the charge of a class and tenant by `more`, which may be negative. Returns by how
+    /// much their virtual times moved.
     pub fn correct(&mut self, class: Class, tenant: &str, more: f64) -> [f64; 2] {
         let of_class = self.turns.correct(&class, more / class.weight());
         let lines = self.classes.entry(class).or_default();
         [of_class, lines.turns.correct(tenant, more)]
     }
 
-    /// The request whose turn it is, of those whose model may be bound.
+    /// The request whose turn it is, among the models that `may` be bound.
     pub fn next(&self, may: impl Fn(&str) -> bool) -> Option<&Ticket<S>> {
         let heads = self.classes.iter().filter_map(|(class, lines)| {
             let head = lines.head(&self.tickets, &may)?;
@@ -226,36 +227,36 @@ impl<S> Queue<S> {
         first.map(|(.., head)| head)
     }
 
-    /// A request that waits.
+    /// A queued request.
     pub fn get(&self, id: TicketId) -> Option<&Ticket<S>> {
         self.tickets.get(&id)
     }
 
-    /// Requests that failed on a node and wait for another, the newest first.
+    /// Retried requests, newest first.
     pub fn retried(&self) -> impl Iterator<Item = &Ticket<S>> {
         self.retried.iter().filter_map(|id| self.tickets.get(id))
     }
 
-    /// Requests that wait.
+    /// Number of queued requests.
     pub fn depth(&self) -> usize {
         self.tickets.len()
     }
 
-    /// Requests of a class that wait, without those that failed on a node.
+    /// Queued requests of a class, without retried ones.
     pub fn depth_of(&self, class: Class) -> usize {
         self.classes.get(&class).map_or(0, |lines| lines.depth)
     }
 
-    /// Since when the first of a class waits, without those that failed on a node.
+    /// When the longest-waiting request of a class was queued, without retried ones.
     pub fn oldest_of(&self, class: Class) -> Option<Duration> {
         // In order of arrival.
         let mut lined_up = self.tickets.values().filter(|t| t.class == class && !t.is_retried);
         lined_up.next().map(|ticket| ticket.since)
     }
 
-    /// The work for its model that is done before a new request of a tenant, about: all that failed
-    /// elsewhere, of the more urgent classes, and its own, and of the others of its class as much
-    /// as its own, as far as they have it or will ask for it meanwhile.
+    /// Estimates the work for `model` ahead of a new request: all retried requests, all more urgent
+    /// classes, the tenant's own requests, and of each other tenant of the class as much as it has
+    /// queued or will add meanwhile, up to the tenant's own work.
     pub fn work_ahead(&self, class: Class, tenant: &str, model: &str, work: f64) -> f64 {
         let retried = self.retried().filter(|ticket| ticket.model == model);
         let retried: f64 = retried.map(|ticket| ticket.work).sum();

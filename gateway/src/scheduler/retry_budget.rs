@@ -1,26 +1,27 @@
-//! PURE. How many requests may be tried again: a share of all, so that nodes which fail under
-//! load do not get more of it. After Finagle's retry budget: each request earns a part of a retry,
-//! a few are there at any time, and what is not used is kept for a while only.
+//! PURE. The retry budget: retries are limited to a share of requests, so that nodes which fail
+//! under load do not get more of it. Modeled on Finagle's retry budget: each request earns a
+//! fraction of a retry, a few retries per second are free, and unused ones are kept only up to a
+//! limit.
 
 use std::time::Duration;
 
-/// So many requests earn a retry.
+/// Requests that earn one retry.
 const REQUESTS: u32 = 10;
-/// Retries a second that are there without requests.
+/// Free retries per second.
 const PER_SECOND: f64 = 1.0;
-/// Most retries that are kept: those that come without requests, for this many seconds...
+/// Free retries are kept for up to this many seconds.
 const KEPT_SECONDS: f64 = 10.0;
-/// ... and those that this many requests earn.
+/// Earned retries are kept for up to this many requests.
 const KEPT_REQUESTS: u32 = 1000;
 
-/// What is left of the budget.
+/// Remaining retries.
 #[derive(Debug, Clone)]
 pub struct RetryBudget {
-    /// Requests that have earned and not spent.
+    /// Requests that have earned and not been spent.
     earned: u32,
-    /// There without requests.
+    /// Free retries left.
     given: f64,
-    /// Since when nothing was added to that.
+    /// When free retries were last added.
     since: Duration,
 }
 
@@ -31,7 +32,7 @@ impl Default for RetryBudget {
 }
 
 impl RetryBudget {
-    /// A request is tried for the first time.
+    /// Records the first attempt of a request.
     pub fn earn(&mut self) {
         self.earned = (self.earned + 1).min(KEPT_REQUESTS);
     }

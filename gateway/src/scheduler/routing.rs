@@ -1,39 +1,39 @@
-//! PURE. Which endpoint takes a request, of those that could take it now.
+//! PURE. Picks one of the endpoints that could take a request now.
 //!
-//! By default the one with the smallest share of busy slots, where a prompt whose beginning an
-//! endpoint has computed already makes that endpoint count as less busy, and a node that has
-//! just come as busier. Neither keeps a slot idle while somebody waits: that is decided before.
+//! The default is the smallest share of busy slots. An endpoint that has the beginning of the
+//! prompt cached counts as less busy, and a new node as busier. Neither keeps a slot idle while
+//! requests wait: the queue decides that earlier.
 
 use std::time::Duration;
 
-/// A prompt that an endpoint holds in full makes up for this share of busy slots: computing
-/// it again would cost everybody there more than one reader beside them does.
+/// A fully cached prompt outweighs this share of busy slots. Computing it again would cost the
+/// requests on that node more than one more decoding sequence does.
 const PREFIX_WORTH: f64 = 0.5;
-/// A node that has just come counts as busier by this share, which goes in that time: its
-/// model comes from disk, and its speed is not known.
+/// A new node counts as busier by this share, which shrinks to zero over this time: its model is
+/// still being read from disk, and its speed is unknown.
 const NEW_PENALTY: f64 = 0.5;
 const NEW_FOR: Duration = Duration::from_secs(10);
 
-/// How endpoints are chosen.
+/// Routing policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// The least busy by share of its slots. See the module.
+    /// The least busy endpoint by share of slots, with the corrections described in the module.
     #[default]
     LeastConnections,
     /// In turns.
     RoundRobin,
-    /// The less busy of two that are drawn.
+    /// The less busy of two random endpoints.
     PowerOfTwo,
-    /// The first token soonest, by what nodes say about their speed.
+    /// The shortest predicted time to first token, by the speed that nodes report.
     Fastest,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 4] =
         [Self::LeastConnections, Self::RoundRobin, Self::PowerOfTwo, Self::Fastest];
 
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::LeastConnections => "least_connections",
@@ -43,12 +43,12 @@ impl Policy {
         }
     }
 
-    /// Whether an endpoint that holds some of the prompt comes before others that are alike.
+    /// True if the policy prefers endpoints that have part of the prompt cached.
     pub fn counts_prefixes(self) -> bool {
         matches!(self, Self::LeastConnections | Self::Fastest)
     }
 
-    /// The policy of that name.
+    /// The policy with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
@@ -57,21 +57,21 @@ impl Policy {
 /// An endpoint that could take the request now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate<I> {
-    /// Which endpoint.
+    /// The endpoint.
     pub id: I,
-    /// Slots that are taken.
+    /// Busy slots.
     pub busy: u32,
-    /// Slots in all; more than `busy`.
+    /// Total slots; more than `busy`.
     pub capacity: u32,
-    /// Share of its slots by which it counts as busier.
+    /// Added to its share of busy slots.
     pub penalty: f64,
-    /// How much of the prompt it holds already, 0 to 1.
+    /// Share of the prompt that it has cached, 0 to 1.
     pub held: f64,
-    /// How long it has been here.
+    /// Time since it was linked.
     pub age: Duration,
-    /// Prompt tokens per second, where it has said so.
+    /// Prefill speed in tokens per second, if reported.
     pub prefill_rate: Option<f32>,
-    /// The number of the choice that it was last chosen by; smaller is longer ago.
+    /// Number of the last claim here; smaller is longer ago.
     pub last_chosen: u64,
 }
 
@@ -80,22 +80,22 @@ impl<I> Candidate<I> {
         f64::from(self.busy) / f64::from(self.capacity.max(1))
     }
 
-    /// How busy it counts as for this request.
+    /// Load as it counts for this request.
     pub fn load(&self) -> f64 {
         let youth = 1.0 - (self.age.as_secs_f64() / NEW_FOR.as_secs_f64()).min(1.0);
         self.share() + self.penalty - PREFIX_WORTH * self.held.clamp(0.0, 1.0) + NEW_PENALTY * youth
     }
 
-    /// Until the first token, about, in units that all candidates share.
+    /// Estimated time to first token, in a unit that all candidates share.
     fn time_to_first_token(&self, rate_unknown: f64) -> f64 {
         let rate = self.prefill_rate.map_or(rate_unknown, f64::from).max(f64::MIN_POSITIVE);
         let rest = 1.0 - self.held.clamp(0.0, 1.0);
-        // Readers beside it take their time from its prefill.
+        // Decoding sequences on the node slow down its prefill.
         (0.02 + rest) * (1.0 + self.share() + self.penalty) / rate
     }
 }
 
-/// Chooses one of the candidates; equals are drawn by `seed`, so that idle nodes share the load.
+/// Picks a candidate. `seed` breaks ties at random, so that idle nodes share the load.
 pub fn choose<I: Copy>(policy: Policy, candidates: &[Candidate<I>], seed: u64) -> Option<I> {
     match policy {
         Policy::LeastConnections => least(candidates, seed, Candidate::load),
@@ -106,14 +106,15 @@ pub fn choose<I: Copy>(policy: Policy, candidates: &[Candidate<I>], seed: u64) -
         }
         Policy::Fastest => {
             let rates = candidates.iter().filter_map(|c| c.prefill_rate.map(f64::from));
-            // Who has said nothing is as fast as the fastest: so it is tried, and will say.
+            // A node without a reported speed counts as the fastest, so that it gets requests and
+            // can report one.
             let unknown = rates.fold(f64::MIN_POSITIVE, f64::max);
             least(candidates, seed, |c| c.time_to_first_token(unknown))
         }
     }
 }
 
-/// One of those with the smallest figure.
+/// One of the candidates with the smallest `figure`.
 fn least<I: Copy>(
     candidates: &[Candidate<I>],
     seed: u64,
@@ -126,12 +127,12 @@ fn least<I: Copy>(
     candidates.iter().filter(equal).nth(drawn).map(|c| c.id)
 }
 
-/// Two different numbers below `count`, or the same where there is only one.
+/// Two different indexes below `count`; equal if `count` is 1.
 fn two(count: usize, seed: u64) -> Option<(usize, usize)> {
     if count == 0 {
         return None;
     }
-    // Counted seeds are neighbours: mix them (the finaliser of MurmurHash3).
+    // The seeds are consecutive numbers, so mix them (finalizer of MurmurHash3).
     let mut mixed = seed;
     for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
         mixed = (mixed ^ (mixed >> 33)).wrapping_mul(factor);

@@ -1,27 +1,27 @@
-//! PURE. Counts why endpoints were chosen, why they were ejected, and whether waits were foretold
-//! rightly.
+//! PURE. Routing statistics: why endpoints were picked or ejected, and how accurate predicted waits
+//! were.
 
 use std::time::Duration;
 
 use crate::scheduler::routing::Policy;
 
-/// Why an endpoint was chosen.
+/// Why an endpoint was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// It holds some of the prompt's beginning.
+    /// It has part of the prompt cached.
     Prefix,
-    /// It came first by the policy's own figure.
+    /// By the policy.
     Policy,
     /// The key prefers external endpoints.
     ExternalPreferred,
-    /// No node could begin it in time.
+    /// No node could start the request in time.
     ExternalOverflow,
     /// No node serves the model.
     ExternalOnly,
 }
 
 impl Reason {
-    /// All of them, in order.
+    /// All reasons, in declaration order.
     pub const ALL: [Self; 5] = [
         Self::Prefix,
         Self::Policy,
@@ -30,7 +30,7 @@ impl Reason {
         Self::ExternalOnly,
     ];
 
-    /// Its name in metrics.
+    /// Label value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Prefix => "prefix",
@@ -42,22 +42,22 @@ impl Reason {
     }
 }
 
-/// What is known of a prompt's beginning when its node is chosen.
+/// Result of a prefix lookup when an endpoint was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
-    /// The chosen node was sent it before.
+    /// The picked node received the prefix before.
     Hit,
-    /// Another one was.
+    /// Only another node did.
     Elsewhere,
-    /// Nobody was.
+    /// No node did.
     Miss,
 }
 
 impl Lookup {
-    /// All of them, in order.
+    /// All results, in declaration order.
     pub const ALL: [Self; 3] = [Self::Hit, Self::Elsewhere, Self::Miss];
 
-    /// Its name in metrics.
+    /// Label value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hit => "hit",
@@ -67,38 +67,38 @@ impl Lookup {
     }
 }
 
-/// How an endpoint came to be chosen.
+/// How an endpoint was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     /// Why.
     pub reason: Reason,
-    /// What was known of the prompt; nothing of one that is too short to be remembered.
+    /// Result of the prefix lookup; `None` if the prompt is too short for the index.
     pub lookup: Option<Lookup>,
 }
 
 impl Decision {
-    /// Of an external endpoint: what they hold is not known.
+    /// Decision for an external endpoint, whose caches are unknown.
     pub fn external(reason: Reason) -> Self {
         Self { reason, lookup: None }
     }
 }
 
-/// How a wait that was foretold came out.
+/// Accuracy of a predicted wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forecast {
-    /// As foretold, within half of it or a second.
+    /// Within half of the prediction, or within one second.
     Right,
-    /// Shorter: requests may be refused that could be answered in time.
+    /// The wait was shorter: we may refuse requests that could be served in time.
     TooLong,
-    /// Longer: requests may wait for their deadline in vain.
+    /// The wait was longer: requests may wait for their deadline in vain.
     TooShort,
 }
 
 impl Forecast {
-    /// All of them, in order.
+    /// All values, in declaration order.
     pub const ALL: [Self; 3] = [Self::Right, Self::TooLong, Self::TooShort];
 
-    /// Its name in metrics.
+    /// Label value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Right => "right",
@@ -107,7 +107,7 @@ impl Forecast {
         }
     }
 
-    /// Of a request that waited so long.
+    /// Compares a predicted wait with the actual one.
     pub fn of(foretold: Duration, waited: Duration) -> Self {
         let slack = (foretold / 2).max(Duration::from_secs(1));
         if foretold.abs_diff(waited) <= slack {
@@ -117,7 +117,7 @@ impl Forecast {
     }
 }
 
-/// Counts of decisions and forecasts.
+/// Counts decisions and predictions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RoutingStats {
     decisions: [[u64; Reason::ALL.len()]; Policy::ALL.len()],
@@ -126,7 +126,7 @@ pub struct RoutingStats {
 }
 
 impl RoutingStats {
-    /// Counts one.
+    /// Counts a decision.
     pub fn count(&mut self, policy: Policy, decision: Decision) {
         self.decisions[policy as usize][decision.reason as usize] += 1;
         if let Some(lookup) = decision.lookup {
@@ -134,40 +134,40 @@ impl RoutingStats {
         }
     }
 
-    /// A request that waited so long got its slot.
+    /// Counts the prediction of a request that got a slot after `waited`.
     pub fn waited(&mut self, foretold: Option<Duration>, waited: Duration) {
         if let Some(foretold) = foretold {
             self.forecasts[Forecast::of(foretold, waited) as usize] += 1;
         }
     }
 
-    /// One that waited so long got none. That tells something only if it was foretold sooner.
+    /// Counts the prediction of a request that got no slot. Only a prediction that proved too short
+    /// counts.
     pub fn gave_up(&mut self, foretold: Option<Duration>, waited: Duration) {
         let is_late = |foretold: &Duration| Forecast::of(*foretold, waited) == Forecast::TooShort;
         self.waited(foretold.filter(is_late), waited);
     }
 
-    /// How often waits came out so.
+    /// Number of predictions with this accuracy.
     pub fn forecasts(&self, forecast: Forecast) -> u64 {
         self.forecasts[forecast as usize]
     }
 
-    /// How often endpoints were chosen so.
+    /// Number of decisions with this policy and reason.
     pub fn decisions(&self, policy: Policy, reason: Reason) -> u64 {
         self.decisions[policy as usize][reason as usize]
     }
 
-    /// How often that was known.
+    /// Number of lookups with this result.
     pub fn lookups(&self, lookup: Lookup) -> u64 {
         self.lookups[lookup as usize]
     }
 }
 
-/// How often endpoints were sent nothing for a while, because they failed again and again, or
-/// because they almost stood still.
+/// Counts ejections by cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ejections {
-    /// Failures in a row.
+    /// Consecutive failures.
     pub failures: u64,
     /// Much slower than before.
     pub slow: u64,
@@ -203,7 +203,7 @@ mod tests {
             stats.waited(Some(seconds(foretold)), seconds(waited));
         }
         stats.waited(None, seconds(9.0));
-        // Who gives up early tells nothing.
+        // A request that gives up early shows nothing.
         stats.gave_up(Some(seconds(10.0)), seconds(4.0));
         stats.gave_up(Some(seconds(10.0)), seconds(11.0));
         stats.gave_up(Some(seconds(10.0)), seconds(16.0));

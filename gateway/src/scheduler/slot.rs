@@ -1,4 +1,4 @@
-//! PURE. What a request asks of the scheduler, and what it gets.
+//! PURE. Slot requests and what they result in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,80 +14,80 @@ use crate::scheduler::queue::TicketId;
 use crate::types::class::Class;
 use crate::types::limits::{Full, Share};
 
-/// What a request asks for.
+/// A request for a slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotRequest<'a> {
-    /// The model.
+    /// The requested model.
     pub model: &'a str,
-    /// Whose it is.
+    /// The tenant.
     pub tenant: &'a str,
-    /// What the tenant's key says of its share of the queue.
+    /// The tenant's share of the queue, from its key.
     pub share: Share,
-    /// How urgent it is.
+    /// The scheduling class.
     pub class: Class,
-    /// What is known of what it will cost.
+    /// Expected size, for the cost.
     pub size: &'a Size,
-    /// Bytes that the request holds.
+    /// Bytes that the request holds in memory.
     pub bytes: usize,
-    /// How it begins.
+    /// Prefix hashes of the body.
     pub prefix: &'a Prefix,
-    /// What an endpoint must be for it.
+    /// Route constraints.
     pub constraints: &'a RouteConstraints,
 }
 
 impl SlotRequest<'_> {
-    /// Whether an endpoint failed it already.
+    /// True if an endpoint has failed the request before.
     pub fn is_retried(&self) -> bool {
         !self.constraints.tried.is_empty()
     }
 }
 
-/// Why a request may not even wait.
+/// Why a request gets no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// No node serves the model.
+    /// No endpoint serves the model.
     UnknownModel,
-    /// There is no node.
+    /// There are no nodes.
     NoNode,
-    /// It would wait longer than it can.
+    /// The predicted wait exceeds its deadline.
     DeadlineUnmet,
-    /// Too many wait, by this limit.
+    /// The queue is full, by this limit.
     QueueFull(Full),
-    /// It has waited as long as it could.
+    /// Its deadline has passed in the queue.
     Timeout,
 }
 
 impl Refused {
-    /// Whether there are too few slots.
+    /// True if the reason is a lack of slots.
     pub fn is_overload(self) -> bool {
         matches!(self, Self::DeadlineUnmet | Self::QueueFull(_) | Self::Timeout)
     }
 }
 
-/// A request and the slot that it has.
+/// A request and its slot.
 #[derive(Debug, Clone)]
 pub struct Binding {
-    /// Which request.
+    /// Id of its place in the queue; 0 if it did not wait.
     pub id: TicketId,
-    /// Where its slot is.
+    /// The endpoint.
     pub endpoint: EndpointId,
-    /// What is served there.
+    /// The model as served there.
     pub model: Arc<ModelStatus>,
-    /// Since when.
+    /// When the slot was taken.
     pub since: Duration,
-    /// Requests that its endpoint was at work on then, with this one.
+    /// Busy slots of the endpoint at that time, including this one.
     pub busy: u32,
-    /// What was charged for it, if it is the request's first.
+    /// The charge, for the first attempt of a request.
     pub charge: Option<Charge>,
 }
 
-/// What a request used that was answered.
+/// Actual usage of an answered request.
 #[derive(Debug, Clone, Copy)]
 pub struct Used {
     /// Tokens.
     pub usage: Usage,
-    /// Its answers.
+    /// Number of choices.
     pub answers: usize,
-    /// When its first token came, if that was seen.
+    /// When the first token arrived, if seen.
     pub first: Option<Duration>,
 }

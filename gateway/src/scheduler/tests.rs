@@ -1,4 +1,4 @@
-//! Requests and slots, brought together.
+//! Tests of the scheduler: requests and slots together.
 
 use std::sync::Arc;
 
@@ -59,7 +59,8 @@ fn a_request_that_was_answered_says_how_long_others_wait() {
     assert_eq!(refused, Err(Refused::DeadlineUnmet));
 }
 
-/// A fleet of nodes with a slot each, and requests that failed at one and can go on at none.
+/// A fleet of nodes with one slot each, and requests that have failed on one node and can continue
+/// on none.
 fn unservable(nodes: usize, requests: usize) -> (Scheduler<usize>, Vec<TicketId>) {
     let mut scheduler = Scheduler::new(Bounds::new(99, 99), Policy::default());
     let status = one_node().fleet.endpoints().next().map(|e| e.status.clone());

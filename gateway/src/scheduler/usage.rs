@@ -1,53 +1,54 @@
-//! PURE. Tokens that a request used: what an endpoint reports of it is believed as far as it is
-//! possible, and estimated from bytes where nothing is reported.
+//! PURE. Tokens that a request used. Reported usage is accepted as far as it is possible; without a
+//! report, it is estimated from bytes.
 
 use inference_protocol::resume::Usage;
 
-/// Bytes of a request for a token of its prompt: JSON and English.
+/// Request bytes per prompt token, for JSON and English.
 pub const REQUEST_BYTES_PER_TOKEN: u64 = 5;
-/// Bytes of generated text for a token: English.
+/// Bytes of generated text per token, for English.
 pub const TEXT_BYTES_PER_TOKEN: u64 = 4;
 
-/// Tokens that a chat template may add to a prompt beside what its request holds: a system prompt
-/// of its own and instructions for tools. Those of known models add some hundred; what surrounds
-/// each message is shorter than the JSON around it.
+/// Tokens that a chat template may add to a prompt: its own system prompt and instructions for
+/// tools. Templates of known models add a few hundred; what they add per message is shorter than
+/// the JSON around it.
 const TEMPLATE_TOKENS_MAX: u64 = 4096;
-/// Most tokens of a prompt that an external endpoint is believed: larger than any context. It sees
-/// more than our bytes (images by their address), and is paid by its own count.
+/// Most prompt tokens that we accept from an external endpoint; larger than any context. It may see
+/// more than our bytes (images by URL), and it bills by its own count.
 const EXTERNAL_PROMPT_MAX: u64 = 1 << 22;
-/// The same of each choice; hidden reasoning is part of it.
+/// Most completion tokens per choice that we accept from an external endpoint, including hidden
+/// reasoning.
 const EXTERNAL_CHOICE_MAX: u64 = 1 << 20;
 
-/// Bytes that a token takes in a response at most, in most responses: its text, escaped.
+/// Most bytes per token in a response without `logprobs`, including escapes.
 const RESPONSE_BYTES_PER_TOKEN: u64 = 64;
-/// The same with `logprobs`: twenty alternatives, each with its bytes as numbers.
+/// Most bytes per token with `logprobs`: twenty alternatives, each with its bytes as numbers.
 const LOGPROBS_BYTES_PER_TOKEN: u64 = 4096;
-/// Bytes of an embedding: 8,192 dimensions as numbers in text.
+/// Bytes of an embedding: 8,192 dimensions as decimal text.
 const EMBEDDING_BYTES: u64 = 8192 * 16;
 /// Bytes of a score, without its document.
 const SCORE_BYTES: u64 = 256;
 /// JSON may write one byte as six (`\u0000`).
 const ESCAPED: u64 = 6;
 
-/// What a request asks for.
+/// The work that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Text: most tokens of each choice if there is a limit, choices, and whether with logprobs.
+    /// Text generation.
     Generate {
-        /// Most tokens of each choice.
+        /// Most tokens per choice; `None` without a limit.
         tokens_max: Option<u64>,
-        /// Choices.
+        /// Number of choices.
         choices: u64,
-        /// Whether it names `logprobs`.
+        /// True if the request mentions `logprobs`.
         has_logprobs: bool,
     },
-    /// Embeddings of so many inputs.
+    /// Embeddings for this many inputs.
     Embed(u64),
-    /// Scores of so many documents; each is read together with the query.
+    /// Scores for this many documents; each is prefilled together with the query.
     Rerank(u64),
 }
 
-/// What a request can use at most.
+/// Upper bounds on the tokens that a request can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsageLimits {
     body_bytes: u64,
@@ -55,7 +56,7 @@ pub struct UsageLimits {
 }
 
 impl UsageLimits {
-    /// Of a request with such a body.
+    /// Bounds of a request with a body of `body_bytes`.
     pub fn new(body_bytes: usize, task: Task) -> Self {
         Self { body_bytes: body_bytes as u64, task }
     }
@@ -67,7 +68,7 @@ impl UsageLimits {
         }
     }
 
-    /// Most tokens of all choices, if there is a limit.
+    /// Most completion tokens of all choices; `None` without a limit.
     fn completion_max(&self) -> Option<u64> {
         match self.task {
             Task::Generate { tokens_max, choices, .. } => {
@@ -77,7 +78,7 @@ impl UsageLimits {
         }
     }
 
-    /// Most tokens of its prompt: no tokenizer makes more tokens than bytes of ordinary text.
+    /// Most prompt tokens: no tokenizer makes more tokens than bytes of ordinary text.
     fn prompt_max(&self) -> u64 {
         let once = self.body_bytes.saturating_add(TEMPLATE_TOKENS_MAX);
         match self.task {
@@ -86,35 +87,34 @@ impl UsageLimits {
         }
     }
 
-    /// Tokens of its prompt, about.
+    /// Estimated prompt tokens.
     pub fn prompt_estimate(&self) -> u64 {
         1 + self.body_bytes / REQUEST_BYTES_PER_TOKEN
     }
 
-    /// What a node reports, as far as it is possible, after the gateway saw so many tokens of the
-    /// answer; `None`: all of it is.
+    /// Caps the usage that a node reports, after the gateway saw `seen` completion tokens. `None`
+    /// if the report is possible as it is.
     pub fn correct(&self, reported: Usage, seen: u64) -> Option<Usage> {
-        // The token that ends a choice may not be seen.
+        // The token that ends a choice may not be visible.
         let seen = seen.saturating_add(self.choices());
         let completion_max = self.completion_max().map_or(seen, |max| max.min(seen));
         let corrected = bounded(reported, self.prompt_max(), completion_max);
         (corrected != reported).then_some(corrected)
     }
 
-    /// What an external endpoint reports, as far as it is possible at all.
+    /// Caps the usage that an external endpoint reports.
     pub fn of_external(&self, reported: Usage) -> Usage {
         let completion_max = EXTERNAL_CHOICE_MAX.saturating_mul(self.choices());
         bounded(reported, EXTERNAL_PROMPT_MAX, completion_max)
     }
 
-    /// What an answer used of which nothing was reported.
+    /// Estimates the usage of a response without a report.
     pub fn estimate(&self, generated: u64) -> Usage {
         let completion = self.completion_max().map_or(generated, |max| generated.min(max));
         Usage { prompt: self.prompt_estimate(), completion, cached: 0 }
     }
 
-    /// Whether the request itself may ask for a response of so many bytes, of a model with such a
-    /// context.
+    /// True if the request itself could produce a response of `bytes` bytes with this context size.
     pub fn may_fill(&self, bytes: usize, context_tokens: u32) -> bool {
         let most = match self.task {
             Task::Generate { tokens_max, choices, has_logprobs } => {
@@ -147,18 +147,18 @@ fn bounded(reported: Usage, prompt_max: u64, completion_max: u64) -> Usage {
 /// What the gateway saw of an attempt at an external endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// Whether the request was sent there, and not refused.
+    /// True if the request was sent and not refused.
     pub is_sent: bool,
-    /// What the endpoint reported.
+    /// The reported usage.
     pub reported: Option<Usage>,
-    /// Tokens of the answer that were received, about.
+    /// Estimated tokens received.
     pub generated: u64,
-    /// Bytes of a response that is not there in full.
+    /// Bytes received of a response that is incomplete.
     pub partial_bytes: u64,
 }
 
 impl Measured {
-    /// What is to be paid for, however the attempt ended.
+    /// The usage to pay for, however the attempt ended. `None` if nothing is due.
     pub fn usage(&self, limits: &UsageLimits) -> Option<Usage> {
         let partial = self.partial_bytes.div_ceil(TEXT_BYTES_PER_TOKEN);
         let estimated = || limits.estimate(self.generated.max(partial));

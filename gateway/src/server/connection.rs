@@ -1,4 +1,4 @@
-//! One connection of a client, from its first byte to its end.
+//! One client connection, from the first byte to the last.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -28,28 +28,28 @@ use crate::server::routes;
 use crate::types::request_id::{REQUEST_ID, RequestId};
 use crate::types::response::Body;
 
-/// A TLS handshake must be done after this.
+/// Timeout of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client's connection.
+/// A client connection.
 pub struct Connection {
     service: Service,
     gateway: Gateway,
     edge: Arc<Edge>,
     peer: IpAddr,
-    /// Who vouches for the peer, where its handshake told.
+    /// The CA that issued the peer's verified certificate, if it has one.
     authority: OnceLock<Authority>,
     watch: Arc<Watch>,
 }
 
 impl Connection {
-    /// A connection that was accepted.
+    /// Wraps an accepted connection.
     pub fn new(service: Service, gateway: Gateway, edge: Arc<Edge>, peer: IpAddr) -> Arc<Self> {
         let watch = Arc::new(Watch::new(edge.closings.clone()));
         Arc::new(Self { service, gateway, edge, peer, authority: OnceLock::new(), watch })
     }
 
-    /// Serves it until its end, with TLS where that is configured, or until its client hangs up.
+    /// Serves the connection, with TLS if configured, until it ends or the client hangs up.
     pub async fn serve(self: Arc<Self>, stream: TcpStream, tls: Option<Acceptor>) {
         let stream = Socket::new(stream);
         let watched = stream.clone();
@@ -64,7 +64,8 @@ impl Connection {
         serving.instrument(span).await;
     }
 
-    /// Boxed, so that a connection takes the memory of what it does, and not of all that it might.
+    /// Boxed, so that a connection uses memory for its current state only, not for the largest
+    /// possible one.
     async fn converse(self: Arc<Self>, stream: Socket, tls: Option<Acceptor>) {
         match tls {
             None => Box::pin(self.speak(stream)).await,
@@ -82,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// Serves HTTP over `stream`, behind TLS or without, until its end.
+    /// Serves HTTP over `stream`, with or without TLS, until it ends.
     pub async fn speak<S>(self: Arc<Self>, stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -91,10 +92,10 @@ impl Connection {
         let service = service_fn(move |mut request: Request<Incoming>| {
             let connection = answering.clone();
             let in_flight = connection.watch.begins(request.version() == Version::HTTP_2);
-            // From here on the request has its id, whatever becomes of it.
+            // Sets the request id first, so that every outcome has it.
             let id = RequestId::of(request.headers());
             request.headers_mut().insert(REQUEST_ID, id.value());
-            // hyper keeps room for this in every connection, idle or not.
+            // hyper reserves space for this future in every connection, idle or not.
             let answer = Box::pin(connection.answer(request));
             async move {
                 // Every line that is logged for the request carries its id.
@@ -109,7 +110,7 @@ impl Connection {
         self.ended(ended.err());
     }
 
-    /// A broken connection concerns its client only.
+    /// Logs at debug level: a broken connection affects only its client.
     fn ended(&self, error: Option<Box<dyn std::error::Error + Send + Sync>>) {
         self.watch.retires();
         if let Some(error) = error {

@@ -1,11 +1,10 @@
-//! The edge: what stands between the network and the pipeline, so that no client can take more
-//! than its share before anything is known of it.
+//! The edge between the network and the request pipeline: no client can take more than its share
+//! before we know who it is.
 //!
-//! What both programs do is [`flotilla_listeners`]: connections per address, how long a connection
-//! may keep us waiting, clients that do not read or hang up. [`address`] says whose address a
-//! request really has. [`cors`] (pure) answers browsers, [`files`] lets as many connections be as
-//! are configured. [`guard`] keeps a panic to its own request. [`connection`] puts all of it around
-//! one connection.
+//! [`flotilla_listeners`] holds what gateway and agent share: per-address limits, connection
+//! timers, and detection of clients that stop reading or hang up. [`cors`] (pure) handles CORS,
+//! [`panics`] confines a panic to its request, and [`super::file_limit`] allows as many connections
+//! as configured. [`super::connection`] applies all of this to one connection.
 
 pub mod body;
 pub mod cors;
@@ -25,26 +24,26 @@ use crate::observability::metrics::Metrics;
 use flotilla_listeners::connection::{Http, http};
 use pulse::Patience;
 
-/// What all connections share that were accepted under the same settings.
+/// State that all connections accepted under the same settings share.
 pub struct Edge {
-    /// Whose word about addresses is believed.
+    /// Trusted proxies.
     pub proxies: Proxies,
-    /// What browsers are told.
+    /// CORS settings.
     pub cors: Cors,
-    /// How long a client may keep us waiting.
+    /// Head and idle timeouts.
     pub patience: Patience,
-    /// How long a client may leave what we have for it.
+    /// Slow-read budget.
     pub write: Duration,
-    /// What speaks HTTP.
+    /// The HTTP server.
     pub http: Http,
-    /// Counts connections that are refused or cut.
+    /// Counts connections that we refuse or close.
     pub closings: Closings,
-    /// Cancelled when connections end with what is in flight.
+    /// When canceled, connections finish their requests in flight and close.
     pub stop: CancellationToken,
 }
 
 impl Edge {
-    /// The edge of a configuration.
+    /// Creates the edge for a configuration.
     pub fn new(config: &Config, metrics: &Metrics, stop: CancellationToken) -> Self {
         let timeouts = &config.timeouts;
         let closings: Closings = Arc::new(metrics.clone());

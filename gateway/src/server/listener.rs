@@ -1,5 +1,5 @@
-//! The listeners: accept loop, and caps on connections. What becomes of a connection is in
-//! [`crate::server::guards`].
+//! The accept loop and the limits on connections. [`crate::server::guards`] handles each
+//! connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,16 +20,17 @@ use crate::server::file_limit;
 use crate::server::guards::door::{Door, Guest};
 use crate::server::guards::{Closed, Edge};
 
-/// After a failed accept (out of file descriptors), before the next.
+/// Pause after a failed accept, for example when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How much later than we ourselves the kernel may give up a client that does not read.
+/// Extra time before the kernel drops a client that does not read, so that our own timeout comes
+/// first.
 const KERNEL_GRACE: Duration = Duration::from_secs(5);
-/// Bytes that the kernel holds and has not sent: enough to keep a line busy, and little
-/// enough to notice soon that a client does not read.
+/// Unsent bytes that the kernel buffers: enough to keep a network link busy, few enough to notice
+/// soon that a client has stopped reading.
 const UNSENT_BYTES_MAX: u32 = 256 * 1024;
 
-/// Serves until `stop`, then lets what is in flight finish, up to the configured time. In-flight
-/// requests of connections that are done count no more.
+/// Serves until `stop`, then waits up to the shutdown timeout for requests in flight. Requests of
+/// closed connections no longer count.
 pub async fn serve(service: Service, gateway: Gateway, stop: CancellationToken) {
     let socket = service.socket(&gateway.settings);
     let (mut listeners, mut settings) = (socket.changes(), gateway.settings.changes());
@@ -61,16 +62,17 @@ pub async fn serve(service: Service, gateway: Gateway, stop: CancellationToken) 
             drop((permit, guest, counted));
         }));
     }
-    // New connections are refused from here on.
+    // From here on, new connections are refused.
     socket.close();
     open.close();
     let shutdown = gateway.settings.now().config.timeouts.shutdown;
     if timeout(shutdown, open.wait()).await.is_err() {
-        tracing::warn!("requests were cut off");
+        tracing::warn!("shutdown timeout reached: requests in flight canceled");
     }
 }
 
-/// The next connection. One over the limit waits in the kernel's queue. May be cancelled.
+/// Accepts the next connection. While the limit is reached, connections wait in the kernel's queue.
+/// Cancel-safe.
 async fn accept(
     room: &Room,
     listener: Option<&TcpListener>,
@@ -87,7 +89,7 @@ async fn accept(
     }
 }
 
-/// Room for connections.
+/// Capacity for connections.
 #[derive(Debug)]
 struct Room {
     permits: Arc<Semaphore>,
@@ -101,8 +103,8 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Makes room for so many. Where there are more connections now, it gets smaller as they end:
-    /// with the next calls.
+    /// Changes the capacity. If more connections are open, it shrinks as they close, with later
+    /// calls.
     fn resize(&mut self, size: usize) {
         match size.checked_sub(self.size) {
             Some(more) => {
@@ -114,8 +116,8 @@ impl Room {
     }
 }
 
-/// Nothing: the connection is refused. Each listener has a door of its own, so that a crowd at one
-/// keeps nobody out of the other.
+/// Applies the per-address limit. `None` refuses the connection. Each listener counts separately,
+/// so that a crowd on one does not block the other.
 fn enter(
     door: &Arc<Door>,
     per_ip_max: Option<usize>,
@@ -130,8 +132,8 @@ fn enter(
     guest.map(Some)
 }
 
-/// The same for a client. One that does not read is dead to the kernel, which must not cut it
-/// before `write` is over.
+/// Sets the socket options of a client connection. The kernel treats a client that does not read as
+/// dead, and must not drop it before `write` is over.
 fn tune_client(stream: &TcpStream, write: Duration) {
     tune(stream);
     let socket = SockRef::from(stream);

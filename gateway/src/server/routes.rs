@@ -1,4 +1,4 @@
-//! Paths and methods -> what is done about them.
+//! Maps paths and methods to handlers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::types::error::Error;
 use crate::types::request_id::{RequestId, mark};
 use crate::types::response::{self, Body};
 
-/// Answers one request of a client; errors are rendered here and in the pipeline.
+/// Handles a client request. Errors are rendered here and in the pipeline.
 pub async fn serve(gateway: Gateway, peer: Peer<'_>, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path();
     let api = Api::at(path).filter(|_| request.method() == Method::POST);
@@ -40,7 +40,7 @@ pub async fn serve(gateway: Gateway, peer: Peer<'_>, request: Request<Incoming>)
     response
 }
 
-/// Everything that only looks.
+/// Handles read-only requests.
 fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>, Error> {
     let path = request.uri().path();
     let model = path.strip_prefix("/v1/models/");
@@ -61,8 +61,8 @@ fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>
     }
 }
 
-/// Models that are served and may be asked for, by their names and by others. Each key's list is
-/// made anew only when other models are served, or the configuration has changed.
+/// Models that are served and that the key may use, by name and alias. The list of each key is
+/// cached until the served models or the configuration change.
 fn models(gateway: &Gateway, caller: &Caller) -> Arc<BTreeMap<String, u64>> {
     let version = gateway.dispatcher.models_version();
     caller.models.at(version, || {

@@ -1,5 +1,4 @@
-//! Keeps the external endpoints of the configuration in the fleet, as it changes, and looks how
-//! they are.
+//! Keeps the fleet in line with the configured external endpoints, and checks their health.
 
 use std::time::Duration;
 
@@ -13,10 +12,10 @@ use crate::scheduler::fleet::EndpointId;
 use crate::types::external::PREFIX;
 use crate::upstream::Upstream;
 
-/// Between two looks.
+/// Time between health checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Keeps one until it is wanted no more, or the gateway stops.
+/// Runs one endpoint until it is removed from the configuration or the gateway stops.
 pub async fn keep(gateway: Gateway, endpoint: ExternalEndpoint, retired: CancellationToken) {
     let upstream = Upstream::external(endpoint.client.clone());
     let mut status = status(&endpoint);
@@ -50,7 +49,7 @@ pub async fn keep(gateway: Gateway, endpoint: ExternalEndpoint, retired: Cancell
     finish(&gateway, id).await;
 }
 
-/// Lets what runs there end, for as long as a stop would.
+/// Drains the endpoint for up to the shutdown timeout, then removes it.
 async fn finish(gateway: &Gateway, id: EndpointId) {
     gateway.dispatcher.retire(id);
     let until = Instant::now() + gateway.settings.now().config.timeouts.shutdown;
@@ -68,7 +67,7 @@ fn status(endpoint: &ExternalEndpoint) -> NodeStatus {
     let name = format!("{PREFIX}{}", endpoint.name);
     let model = |id: &String| ModelStatus {
         id: id.clone(),
-        // Nothing that began elsewhere goes on here.
+        // A digest of its own: no response that began elsewhere continues here.
         digest: name.clone(),
         context_tokens: u32::MAX,
         created: 0,

@@ -1,5 +1,5 @@
-//! Counts what is paid by the hour, used or not: nodes, and external endpoints that are rented. And
-//! tells the ledger what day it is.
+//! Books hourly costs, used or not, of nodes and rented external endpoints. Also updates the date
+//! of the ledger.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const HOUR: f64 = 3600.0;
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
-/// The day now (UTC), counted from 1970, and the month, counted from year 0.
+/// Today's date (UTC): days since 1970 and months since year 0.
 pub fn today() -> Date {
     let now = unix_seconds(SystemTime::now());
     let date = i64::try_from(now).ok().and_then(|now| DateTime::from_timestamp(now, 0));
@@ -25,7 +25,7 @@ pub fn today() -> Date {
     Date { day: now / DAY_SECONDS, month }
 }
 
-/// Counts until the gateway stops.
+/// Runs until the gateway stops.
 pub async fn run(gateway: Gateway) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,6 +1,6 @@
-//! Asks nodes something of our own: those that were ejected, whether they may come back, and
-//! those that nobody has asked for a while, whether they still answer. One token, through the
-//! same slot, link and engine as everything else: a heartbeat proves none of these.
+//! Health checks: asks ejected nodes whether they may return, and idle nodes whether they still
+//! respond. Each check is one token through the same slot, link, and engine as client requests,
+//! which a heartbeat does not exercise.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::dispatcher::Lease;
 use crate::scheduler::fleet::Outcome;
 use crate::types::error::Error;
 
-/// How often nodes are looked at.
+/// How often nodes are considered for a check.
 const LOOK: Duration = Duration::from_millis(500);
-/// A node without other requests answers with one token within this.
+/// Timeout of a health check on a node without other requests.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Whose requests these are, to nodes.
+/// The tenant that nodes see.
 const TENANT: &str = "flotilla-probe";
 
-/// Probes nodes until the gateway stops.
+/// Runs health checks until the gateway stops.
 pub async fn run(gateway: Gateway) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -52,14 +52,14 @@ async fn probe(mut lease: Lease) {
         () = lost => Outcome::Unknown,
     };
     if outcome == Outcome::Failed {
-        tracing::warn!(node = lease.node(), "node does not answer a request of ours");
+        tracing::warn!(node = lease.node(), "node failed a health check");
     }
     lease.ends(outcome);
 }
 
-/// What became of a request of ours says of the node; nothing: it had no answer in time. While
-/// others have all of its slots it may wait behind them, or be turned away, and that is nobody's
-/// failure: another one follows soon.
+/// What a health check shows about the node; `None` is a timeout. While other gateways use all
+/// slots of the node, the check may wait behind their requests or be refused. That is no failure,
+/// and another check follows soon.
 fn verdict(answered: Option<Result<(), Error>>, is_crowded: bool) -> Outcome {
     match answered {
         Some(Ok(())) => Outcome::Alive,
@@ -69,7 +69,8 @@ fn verdict(answered: Option<Result<(), Error>>, is_crowded: bool) -> Outcome {
     }
 }
 
-/// Whether it answers; a refusal for the request's sake, as by a model without text, is one too.
+/// Sends a health check. A refusal on its merits, as by a model without text generation, counts as
+/// success.
 async fn ask(lease: &Lease) -> Result<(), Error> {
     if let Some(client) = lease.upstream().client() {
         return client.check().await.map_err(|_| Error::NodeLost);

@@ -1,12 +1,12 @@
-//! One task for each item of a list in the settings, as the list changes.
+//! Reconciles tasks with a list in the settings: one task per item.
 
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::context::Gateway;
 
-/// Starts a task for each item that is new in the list, and tells the tasks of those that are not
-/// there any more, until the gateway stops. A changed item is another one.
+/// Starts a task for each new item and cancels the tasks of removed items, until the gateway stops.
+/// A changed item counts as removed and new.
 pub async fn follow<T, F>(
     gateway: Gateway,
     list: impl Fn(&Config) -> &[T],

@@ -1,6 +1,6 @@
-//! Takes over the configuration when it changes: at once on SIGHUP, and within two seconds when
-//! one of its files does. It is read and checked as a whole; where anything is wrong with it, the
-//! old one stays and the log says why.
+//! Reloads the configuration: right away on SIGHUP, and within two seconds when one of its files
+//! changes. The new configuration is read and checked as a whole. If anything is wrong with it, the
+//! old one stays in effect and the log says why.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,15 +13,16 @@ use crate::config::{Config, load};
 use crate::context::Gateway;
 use crate::tasks::systemd;
 
-/// How often files are looked at. One that is still being written looks different the next time.
+/// How often files are checked. A file counts as changed once two checks agree, so a file that is
+/// still being written does not.
 const LOOK: Duration = Duration::from_secs(1);
-/// A configuration that was refused is tried again after this: a file that it names may have come.
+/// A refused configuration is tried again after this long: a file that it names may have appeared.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Reading some small files.
+/// Timeout for reading a few small files.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where the configuration comes from. SIGHUP is heard from here on: without that it ends the
-/// process.
+/// The configuration file, and SIGHUP. From here on the signal is handled; without a handler it
+/// would end the process.
 #[derive(Debug)]
 pub struct Source {
     file: PathBuf,
@@ -29,16 +30,16 @@ pub struct Source {
 }
 
 impl Source {
-    /// The configuration in `file`.
+    /// Takes the configuration from `file`.
     ///
     /// # Errors
-    /// Signals cannot be heard.
+    /// The signal handler cannot be installed.
     pub fn new(file: PathBuf) -> std::io::Result<Self> {
         Ok(Self { file, hangups: signal(SignalKind::hangup())? })
     }
 }
 
-/// Follows the configuration until the gateway stops.
+/// Reloads the configuration whenever needed, until the gateway stops.
 pub async fn run(gateway: Gateway, source: Source) {
     let Source { file, mut hangups } = source;
     let loaded = gateway.settings.now().config.files.clone();
@@ -52,21 +53,21 @@ pub async fn run(gateway: Gateway, source: Source) {
     }
 }
 
-/// Why the configuration is read again.
+/// What triggers a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     BySignal,
     ByFiles,
-    /// The last try was refused.
+    /// The previous try was refused.
     Again,
 }
 
 struct Reload {
     gateway: Gateway,
     file: PathBuf,
-    /// The files as they were when they were read last.
+    /// Versions of the files at the last read.
     loaded: Vec<Named>,
-    /// What was wrong with them, and when.
+    /// The last error, and when it occurred.
     refused: Option<(String, Instant)>,
 }
 
@@ -90,14 +91,14 @@ impl Reload {
         }
     }
 
-    /// The files of the configuration in force, as they are now.
+    /// Current versions of the loaded configuration's files.
     fn files(&self) -> Vec<Named> {
         self.loaded.iter().map(|file| Named::now(file.path.clone())).collect()
     }
 
     async fn load(&mut self, asked: Asked) {
         let seen = self.files();
-        // The same trouble again is no news.
+        // A repeated error is not logged again.
         let is_news = asked != Asked::Again;
         if is_news {
             systemd::reloading();
@@ -115,7 +116,7 @@ impl Reload {
         self.loaded = seen;
         match applied {
             Ok(()) => {
-                // It may name other files now.
+                // The new configuration may name other files.
                 self.loaded = self.gateway.settings.now().config.files.clone();
                 tracing::info!("configuration loaded");
             }
@@ -137,8 +138,8 @@ fn told(applied: &Result<(), String>) -> String {
     }
 }
 
-/// Refuses a configuration whose keys file is not there: it has vanished, or is named wrongly, and
-/// turning everybody away would be the worse mistake. One that never existed may still come.
+/// Refuses a configuration whose keys file has vanished or whose path is wrong: locking out all
+/// clients would be the worse mistake. A file that never existed may still appear.
 fn keeps_keys(old: &Config, new: Config) -> Result<Config, String> {
     let never_existed = !old.has_keys_file && new.keys_file == old.keys_file;
     match &new.keys_file {

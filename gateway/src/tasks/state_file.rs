@@ -1,8 +1,8 @@
-//! What outlives a gateway, in a file (`state_file`): what was used and spent, for budgets of
-//! months and days, and which nodes are cordoned.
+//! Saves state across restarts (`state_file`): usage and spend for daily and monthly budgets, and
+//! cordoned nodes.
 //!
-//! Written every few seconds, when something has changed, and at the end. A gateway that is killed
-//! forgets the last few seconds.
+//! Written every few seconds if something has changed, and at shutdown. A gateway that is killed
+//! loses the last few seconds.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::tasks::hourly_cost::today;
 use crate::types::atomic_file::replace;
 
 const INTERVAL: Duration = Duration::from_secs(5);
-/// A disk that takes longer is as good as none.
+/// Timeout of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Some hundred bytes for each tenant, endpoint and cordoned node.
+/// A few hundred bytes per tenant, endpoint, and cordoned node.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
 const VERSION: u32 = 1;
-/// What tenants have used is nobody else's business.
+/// Usage of tenants is confidential.
 const MODE: u32 = 0o600;
 
-/// The file.
+/// Contents of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     version: u32,
@@ -34,7 +34,7 @@ struct State {
     kept: Kept,
 }
 
-/// What was kept. What cannot be read is put aside, and all begins anew.
+/// Loads the saved state. An unreadable file is moved aside, and the state starts empty.
 pub fn load(path: &Path) -> Kept {
     if !path.exists() {
         return Kept::default();
@@ -45,7 +45,7 @@ pub fn load(path: &Path) -> Kept {
     };
     let aside = path.with_extension("unreadable");
     let moved = std::fs::rename(path, &aside).err();
-    tracing::error!(path = %path.display(), why, ?moved, "state put aside: budgets and cordons begin anew");
+    tracing::error!(path = %path.display(), why, ?moved, "state file unreadable and moved aside: budgets and cordons start empty");
     Kept::default()
 }
 
@@ -57,7 +57,7 @@ fn read(text: &str) -> Result<Kept, String> {
     }
 }
 
-/// Keeps the file up to date until the gateway stops, and once more then.
+/// Saves the state until the gateway stops, and once more then.
 pub async fn keep(gateway: Gateway) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -83,7 +83,8 @@ pub async fn keep(gateway: Gateway) {
     }
 }
 
-/// One write at a time: a disk that hangs holds one thread, not one more every few seconds.
+/// Writes one file at a time, so that a hanging disk blocks one thread, not one more every few
+/// seconds.
 #[derive(Debug, Default)]
 struct Writer(Option<JoinHandle<Result<(), String>>>);
 
@@ -96,12 +97,12 @@ impl Writer {
         };
         tracing::warn!(
             why,
-            "state not saved: a restart would forget what was used and spent, and cordons"
+            "state file not written: a restart would lose usage, spend, and cordons"
         );
         false
     }
 
-    /// Writes, after what is still being written.
+    /// Runs `write` after any earlier write has finished.
     async fn run(
         &mut self,
         write: impl FnOnce() -> Result<(), String> + Send + 'static,
@@ -121,7 +122,7 @@ fn write(path: &Path, kept: Kept) -> Result<(), String> {
     replace(path, &(text + "\n"), MODE).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Takes over what was kept.
+/// Restores the saved state at startup.
 pub fn restore(gateway: &Gateway) {
     let settings = gateway.settings.now();
     let kept = settings.config.state_file.as_deref().map(load).unwrap_or_default();

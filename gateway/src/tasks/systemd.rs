@@ -1,5 +1,5 @@
-//! What systemd is told (`sd_notify`): that the gateway serves, takes a configuration over, stops,
-//! and still lives. Where nobody listens (no `NOTIFY_SOCKET`), nothing is said.
+//! Notifies systemd (`sd_notify`): ready, reloading, stopping, status, and watchdog. Does nothing
+//! without `NOTIFY_SOCKET`.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::context::Gateway;
 use crate::scheduler::fleet::Totals;
 
-/// How often the status is looked at, and how often a sign of life is given at least.
+/// How often the status is updated; also the longest watchdog interval.
 const LOOK: Duration = Duration::from_secs(5);
-/// The shortest watchdog that makes sense.
+/// Shortest useful watchdog interval.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 
-/// Clients are served, with a configuration that is in force.
+/// Clients are served under a valid configuration.
 pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(&line(status))]);
 }
@@ -25,12 +25,12 @@ pub fn reloading() {
     tell(&[NotifyState::Reloading, now, NotifyState::Status("loading the configuration")]);
 }
 
-/// Nothing new is taken from here on.
+/// No new requests are accepted from here on.
 pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing requests")]);
 }
 
-/// Tells how the fleet is, and that we live, until requests are done.
+/// Reports the fleet's status and feeds the watchdog until all requests are done.
 pub async fn run(gateway: Gateway) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;
@@ -44,7 +44,8 @@ pub async fn run(gateway: Gateway) {
             _ = looks.tick() => {}
             () = gateway.links.cancelled() => return,
         }
-        // Takes the lock that every request takes: a gateway where nobody gets it is dead.
+        // Takes the lock that every request needs: if that hangs, the gateway is dead and the
+        // watchdog must fire.
         let status = status(gateway.dispatcher.summary());
         if watchdog.is_some() {
             tell(&[NotifyState::Watchdog]);
@@ -56,7 +57,7 @@ pub async fn run(gateway: Gateway) {
     }
 }
 
-/// Twice within a watchdog's time.
+/// Twice per watchdog timeout.
 fn pace(watchdog: Option<Duration>) -> Duration {
     watchdog.map_or(LOOK, |within| (within / 2).clamp(LOOK_MIN, LOOK))
 }
@@ -68,14 +69,14 @@ fn status((totals, waiting): (Totals, usize)) -> String {
     )
 }
 
-/// A status is one line.
+/// A status must be a single line.
 fn line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "systemd was not told");
+        tracing::debug!(%error, "cannot notify systemd");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Takes spans to the collector, in batches, in the background. A batch that it does not take is
-//! lost and counted: there will be others.
+//! Exports spans to the collector in batches, in the background. A batch that the collector refuses
+//! is dropped and counted.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::config::traces::EXPORT_TIMEOUT;
 use crate::context::Gateway;
 use crate::observability::metrics::Lost;
 
-/// Spans of one batch.
+/// Spans per batch.
 const BATCH: usize = 512;
-/// A batch waits so long for more.
+/// How long a batch waits to fill up.
 const GATHER: Duration = Duration::from_secs(1);
-/// What is left when the gateway stops has this long; a little less than all tasks have.
+/// Time to flush at shutdown; slightly less than all tasks have together.
 const FLUSH: Duration = Duration::from_millis(1900);
 
-/// Exports what is put in, by the settings in force, until the gateway stops; then what is left.
+/// Exports spans as currently configured until the gateway stops, then flushes.
 pub async fn run(gateway: Gateway, spans: Receiver<SpanData>) {
     let stop = gateway.links.clone();
     let mut worker = Worker { gateway, spans, is_failing: false };
@@ -29,14 +29,14 @@ pub async fn run(gateway: Gateway, spans: Receiver<SpanData>) {
     };
     tokio::select! {
         () = worker.work(&stop) => {}
-        () = late => tracing::warn!("traces were cut off"),
+        () = late => tracing::warn!("unexported traces dropped at shutdown"),
     }
 }
 
 struct Worker {
     gateway: Gateway,
     spans: Receiver<SpanData>,
-    /// Whether the last batch was not taken.
+    /// True if the last export failed.
     is_failing: bool,
 }
 
@@ -51,7 +51,7 @@ impl Worker {
         }
     }
 
-    /// The next batch; an empty one after the last.
+    /// Collects the next batch; empty after the last one.
     async fn gather(&mut self, stop: &CancellationToken) -> Vec<SpanData> {
         let mut batch = Vec::new();
         self.receive(&mut batch, stop).await;
@@ -64,7 +64,7 @@ impl Worker {
         batch
     }
 
-    /// At least one span more, unless there will be none; may be cancelled.
+    /// Receives at least one more span, unless the channel is closed. Cancel-safe.
     async fn receive(&mut self, batch: &mut Vec<SpanData>, stop: &CancellationToken) {
         let room = BATCH - batch.len();
         tokio::select! {
@@ -76,7 +76,7 @@ impl Worker {
 
     async fn export(&mut self, batch: Vec<SpanData>) {
         let settings = self.gateway.settings.now();
-        // Nobody wants them any more.
+        // Tracing was turned off in the meantime.
         let Some(traces) = &settings.config.traces else { return };
         let spans = batch.len() as u64;
         let taken = match timeout(EXPORT_TIMEOUT, traces.collector.export(batch)).await {
@@ -84,11 +84,11 @@ impl Worker {
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("it took too long".into()),
         };
-        // The same trouble again is no news.
+        // Log only changes.
         match &taken {
-            Ok(()) if self.is_failing => tracing::info!("the collector takes traces again"),
+            Ok(()) if self.is_failing => tracing::info!("trace export recovered"),
             Err(why) if !self.is_failing => {
-                tracing::warn!(why, "the collector does not take traces");
+                tracing::warn!(why, "trace export failed");
             }
             _ => {}
         }

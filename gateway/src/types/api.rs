@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use hyper::Uri;
 
-/// An endpoint that nodes answer.
+/// An API endpoint that nodes serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
     /// `/v1/chat/completions`
@@ -18,11 +18,11 @@ pub enum Api {
 }
 
 impl Api {
-    /// All of them, in order.
+    /// All endpoints, in declaration order.
     pub const ALL: [Self; 4] =
         [Self::ChatCompletions, Self::Completions, Self::Embeddings, Self::Rerank];
 
-    /// Where it is at a node.
+    /// The endpoint's URI on a node.
     pub fn uri(self) -> Uri {
         static CHAT: LazyLock<Uri> =
             LazyLock::new(|| Uri::from_static("http://node/v1/chat/completions"));
@@ -39,7 +39,7 @@ impl Api {
         }
     }
 
-    /// Its label in metrics and logs.
+    /// Label in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::ChatCompletions => "chat_completions",
@@ -49,12 +49,12 @@ impl Api {
         }
     }
 
-    /// Whether its answers are generated, token by token.
+    /// True if responses are generated token by token.
     pub fn generates(self) -> bool {
         matches!(self, Self::ChatCompletions | Self::Completions)
     }
 
-    /// The API of a path, if it is one.
+    /// The endpoint at `path`, if there is one.
     pub fn at(path: &str) -> Option<Self> {
         match path {
             "/v1/chat/completions" => Some(Self::ChatCompletions),

@@ -1,15 +1,14 @@
-//! Files that are written anew as a whole.
+//! Atomic file writes.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 
-/// Puts a file in the place of another, with its owner and mode, or with
-/// `mode` where there was none: whole, or not at all.
+/// Replaces a file atomically. Keeps its owner and mode; a new file gets `mode`.
 ///
 /// # Errors
-/// It cannot be written; the other one is as it was.
+/// The file cannot be written. The old one is unchanged.
 pub fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".new");
@@ -25,7 +24,7 @@ fn write(new: &Path, old: &Path, text: &str, mut mode: u32) -> io::Result<()> {
     let mut file = File::create(new)?;
     if let Ok(old) = std::fs::metadata(old) {
         mode = old.mode() & 0o777;
-        // The gateway must still be able to read it. Only root may give files away.
+        // The gateway must still be able to read the file. Only root may change its owner.
         let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
     }
     file.set_permissions(Permissions::from_mode(mode))?;

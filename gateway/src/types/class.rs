@@ -1,21 +1,21 @@
-//! How urgent a request is.
+//! Scheduling classes.
 
-/// Classes, the most urgent first.
+/// Scheduling classes, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Somebody waits in front of it.
+    /// Someone is waiting for the response.
     Interactive,
-    /// What nobody said anything about.
+    /// The default.
     Standard,
-    /// It may take its time.
+    /// Work without urgency.
     Batch,
 }
 
 impl Class {
-    /// All of them.
+    /// All classes, most urgent first.
     pub const ALL: [Self; 3] = [Self::Interactive, Self::Standard, Self::Batch];
 
-    /// Its name in headers, configuration and metrics.
+    /// Name in headers, configuration, and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Interactive => "interactive",
@@ -24,12 +24,12 @@ impl Class {
         }
     }
 
-    /// The class of that name.
+    /// The class with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.name() == name)
     }
 
-    /// The class that OpenAI's `service_tier` asks for.
+    /// The class for OpenAI's `service_tier`.
     pub fn of_service_tier(tier: &str) -> Option<Self> {
         match tier {
             "priority" => Some(Self::Interactive),
@@ -39,7 +39,7 @@ impl Class {
         }
     }
 
-    /// What OpenAI calls it in an answer.
+    /// The `service_tier` in responses.
     pub fn service_tier(self) -> &'static str {
         match self {
             Self::Interactive => "priority",
@@ -48,8 +48,8 @@ impl Class {
         }
     }
 
-    /// Shares of the slots while all classes wait. The lesser ones are slowed down and never
-    /// starved.
+    /// Weight of the class while all classes have queued requests. Lower classes are slowed down
+    /// but never starved.
     pub fn weight(self) -> f64 {
         match self {
             Self::Interactive => 16.0,
@@ -58,8 +58,8 @@ impl Class {
         }
     }
 
-    /// The part of the queue's room that it may fill, with those above it: there is always
-    /// room for what is more urgent.
+    /// How much of the queue this class and more urgent ones may fill together, so that more urgent
+    /// classes always find space.
     pub(crate) fn room(self, bound: usize) -> usize {
         match self {
             Self::Interactive => bound,

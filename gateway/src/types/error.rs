@@ -1,5 +1,5 @@
-//! Everything that can go wrong with a request at the gateway, and four answers to each:
-//! status, code, whose fault, and whether another endpoint may be tried.
+//! All errors of a request at the gateway. Each has a status, a code, an origin (who caused it),
+//! and whether another endpoint may be tried.
 
 use std::time::Duration;
 
@@ -13,126 +13,126 @@ use crate::types::limits::Limit;
 
 mod message;
 
-/// Why a request was refused or failed. Rendered in [`crate::types::response`] only.
+/// Why a request was refused or failed. Only [`crate::types::response`] renders it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
     /// No such path.
     UnknownPath,
-    /// The path exists, with other methods: these.
+    /// The path exists, but only with these methods.
     Method(&'static str),
-    /// No key was sent.
+    /// No API key was sent.
     KeyMissing,
-    /// The key is not one of ours.
+    /// The API key is unknown.
     KeyWrong,
-    /// A node's join key is not ours.
+    /// A node sent a wrong join key.
     JoinKeyWrong,
-    /// A node showed no certificate that we ask nodes for.
+    /// A node sent no client certificate although one is required.
     JoinCertificate,
-    /// The operators' key is not ours.
+    /// The admin key is wrong.
     AdminKeyWrong,
-    /// There is no operators' key.
+    /// No admin key is configured.
     AdminOff,
-    /// There is no node of that name.
+    /// No node has this name.
     UnknownNode(String),
-    /// A join request that is not one.
+    /// The join request is malformed.
     JoinInvalid(String),
-    /// A node of another version.
+    /// The node speaks another version of the node link.
     JoinVersion,
-    /// A node that has a link to us already, by another address.
+    /// The node already has a link to this gateway, through another address.
     JoinedAlready,
-    /// Another node of this name has a link to us.
+    /// Another node with this name is linked.
     NodeNameTaken(String),
     /// The body is larger than this many bytes.
     TooLarge(usize),
     /// The body did not arrive in time, or its connection broke.
     SlowBody,
-    /// The body cannot be read.
+    /// The body cannot be parsed.
     Malformed(ParseError),
-    /// A field holds what it cannot.
+    /// A field has an invalid value.
     Invalid(ParseError),
-    /// No node serves this model.
+    /// No endpoint serves this model.
     UnknownModel(String),
-    /// There is no node at all.
+    /// No node is ready.
     NoNode,
-    /// The key may not ask for this model.
+    /// The key may not use this model.
     ModelForbidden(String),
-    /// The key has used what it may.
+    /// The key has reached a rate limit.
     RateLimited {
-        /// Which of its limits.
+        /// The limit.
         limit: Limit,
-        /// Until there is enough again.
+        /// Time until the request would fit.
         wait: Duration,
     },
-    /// The key has used its budget of this month.
+    /// The key has used up its monthly budget.
     Quota(Exhausted),
-    /// Too many requests wait, or their bodies are too large together.
+    /// Too many requests are queued, or their bodies are too large together.
     QueueFull {
-        /// By which limit.
+        /// The limit reached.
         full: Full,
-        /// When another try makes sense.
+        /// Suggested delay before a retry.
         retry_after_seconds: u32,
     },
-    /// A header that we act on holds something else than it may.
+    /// A header that we interpret has an invalid value; the text says what is valid.
     Header(HeaderName, String),
-    /// The queue is so long that the request's deadline cannot be met.
+    /// The predicted wait exceeds the request's deadline.
     DeadlineUnmet {
-        /// When another try makes sense.
+        /// Suggested delay before a retry.
         retry_after_seconds: u32,
     },
     /// No slot became free in time.
     QueueTimeout {
-        /// When another try makes sense.
+        /// Suggested delay before a retry.
         retry_after_seconds: u32,
     },
-    /// The connection to the node broke before it answered.
+    /// The connection to the node broke before the end of the response.
     NodeLost,
-    /// The node said that it cannot answer now.
+    /// The node refused the request with this status.
     NodeRefused(u16),
     /// The node's engine died.
     EngineLost,
-    /// Two engines have died while they worked on this request.
+    /// Two engines died while they ran this request.
     Quarantined,
-    /// The node failed in the middle of its answer, as it says.
+    /// The node reported that it failed in the middle of the response.
     NodeFailed(String),
-    /// What the request asks for turned out in the middle of its answer to be impossible, as the
-    /// node says. The client reads its words.
+    /// The node reported in the middle of the response that the request cannot be fulfilled. The
+    /// client gets the node's message.
     Unanswerable(Box<ErrorDetail>),
-    /// The node did not answer in time.
+    /// The node did not respond in time.
     NodeTimeout,
-    /// The node's answer is larger than we hold, or not what it should be.
+    /// The node's response is too large or malformed.
     NodeAnswer(&'static str),
-    /// A bug of ours: a panic, or a state that cannot be. [`Self::internal`] makes it.
+    /// A bug in the gateway: a panic or an impossible state. Created by [`Self::internal`].
     Internal,
-    /// The request asks for a response of more bytes than are held.
+    /// The request asks for a response larger than this many bytes.
     ResponseTooLarge(usize),
-    /// An external endpoint does not accept the request.
+    /// An external endpoint refused the request.
     ExternalRefused {
-        /// With this status.
+        /// The status.
         status: u16,
-        /// The field that it says is at fault, if that is one of the API.
+        /// The field that the endpoint named, if it is one of the API.
         param: Option<&'static str>,
     },
-    /// An external endpoint reported an error instead of its answer, or in the middle of it.
+    /// An external endpoint reported an error before or during its response.
     ExternalFailed,
 }
 
-/// The label of requests that a node refused, in whatever words.
+/// Label of requests that a node refused, whatever the reason.
 pub const REFUSED_BY_NODE: &str = "refused_by_node";
 
-/// Whose fault an error is; decides how loudly it is logged.
+/// Who caused an error; decides the log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The client's.
+    /// The client.
     Client,
-    /// Ours: a limit, or a lack of nodes.
+    /// The gateway: a limit, a lack of nodes, or a bug.
     Gateway,
-    /// A node's.
+    /// A node or external endpoint.
     Node,
 }
 
 impl Error {
-    /// A failure of the gateway itself. The log says what failed, and the client only that
-    /// something did.
+    /// Reports a failure of the gateway itself. The details are logged; the client learns only that
+    /// something failed.
     pub fn internal(what: impl std::fmt::Display) -> Self {
         tracing::error!(%what, "internal error");
         Self::Internal
@@ -153,8 +153,8 @@ impl Error {
             Self::Unanswerable(_) => 400,
             Self::JoinVersion => 426,
             Self::JoinedAlready => 409,
-            // Agents take a 409 for a link of their own, and try again after anything that is no
-            // refusal of theirs.
+            // Agents take a 409 as a sign of their own link, and retry after any status that is not
+            // a known refusal.
             Self::NodeNameTaken(_) => 423,
             Self::TooLarge(_) | Self::ExternalRefused { status: 413, .. } => 413,
             Self::ExternalRefused { .. } => 400,
@@ -162,7 +162,7 @@ impl Error {
             Self::NoNode | Self::QueueTimeout { .. } | Self::QueueFull { .. } => 503,
             Self::DeadlineUnmet { .. } => 503,
             Self::NodeRefused(_) => 503,
-            // Clients send again what gets a 5xx.
+            // Clients retry after a 5xx.
             Self::Quarantined | Self::ResponseTooLarge(_) => 422,
             Self::NodeLost | Self::EngineLost | Self::NodeAnswer(_) | Self::NodeFailed(_) => 502,
             Self::ExternalFailed => 502,
@@ -171,8 +171,8 @@ impl Error {
         }
     }
 
-    /// A closed set: OpenAI's `code`, and the label of metrics. Of [`Self::Unanswerable`] the label
-    /// only: its `code` is the node's.
+    /// OpenAI's `code`, and a metrics label from a fixed set. For [`Self::Unanswerable`] it is only
+    /// the label: its `code` comes from the node.
     pub fn code(&self) -> &'static str {
         match self {
             Self::UnknownPath => "unknown_url",
@@ -215,7 +215,7 @@ impl Error {
         }
     }
 
-    /// Its code, and of a limit which one: the label of refusals.
+    /// Refusal label: the code, or a name of the limit.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::QueueFull { full, .. } => full.reason(),
@@ -226,7 +226,7 @@ impl Error {
         }
     }
 
-    /// Whose fault it is.
+    /// Who caused the error.
     pub fn origin(&self) -> Origin {
         match self {
             Self::UnknownPath
@@ -270,8 +270,8 @@ impl Error {
         }
     }
 
-    /// Whether another endpoint may be tried. A node that is too slow is not the request's
-    /// last chance, but its time is up; an answer that is too large is so everywhere.
+    /// True if another endpoint may be tried. After a timeout another node might succeed, but the
+    /// request's time is up; a response that is too large would be so on any node.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::NodeLost | Self::EngineLost | Self::NodeRefused(_) | Self::ExternalFailed => true,
@@ -312,13 +312,13 @@ impl Error {
         }
     }
 
-    /// Whether another attempt costs of the budget for retries: whoever refuses may refuse because
-    /// there is too much to do. What is dead takes nothing more.
+    /// True if a retry takes from the retry budget: a node that refuses may be overloaded. A lost
+    /// node is not loaded by retries elsewhere.
     pub fn costs_a_retry(&self) -> bool {
         matches!(self, Self::NodeRefused(_))
     }
 
-    /// Whether it says that there are too few slots.
+    /// True if the cause is a lack of slots.
     pub fn is_overload(&self) -> bool {
         matches!(
             self,
@@ -339,7 +339,7 @@ impl Error {
         }
     }
 
-    /// The parameter at fault.
+    /// The invalid parameter.
     pub fn param(&self) -> Option<String> {
         match self {
             Self::Malformed(e) | Self::Invalid(e) => e.param.clone(),
@@ -350,7 +350,7 @@ impl Error {
         }
     }
 
-    /// After how long another try makes sense.
+    /// Suggested delay before a retry.
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = match self {
             Self::QueueFull { retry_after_seconds, .. }
@@ -367,7 +367,7 @@ impl Error {
     }
 }
 
-/// Clients that are told to wait for longer give up.
+/// Clients do not wait longer than this.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
 
 impl std::error::Error for Error {}

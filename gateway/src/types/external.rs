@@ -1,4 +1,4 @@
-//! External endpoints as keys, routing, and names know them.
+//! External endpoints as keys, routing, and names refer to them.
 
 /// When a request may go to an external endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -6,17 +6,17 @@ pub enum External {
     /// Never.
     #[default]
     Never,
-    /// When no node can begin it in time.
+    /// When no node can start it in time.
     Overflow,
-    /// Rather than to a node, where it is interactive.
+    /// Before any node, for interactive requests.
     Prefer,
 }
 
 impl External {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Never, Self::Overflow, Self::Prefer];
 
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Never => "never",
@@ -26,5 +26,5 @@ impl External {
     }
 }
 
-/// Before the names of external endpoints: no node can have such a name.
+/// Prefix of external endpoint names; node names cannot contain it.
 pub const PREFIX: &str = "external:";

@@ -1,14 +1,14 @@
-//! Values of headers that are written anew for every answer.
+//! Formats header values of responses.
 
 use std::fmt::{Display, Write};
 
 use bytes::BytesMut;
 use hyper::header::HeaderValue;
 
-/// Enough for the figures of one answer; what is longer costs another allocation.
+/// Enough for the numeric headers of one response; more cost another allocation.
 const BYTES: usize = 128;
 
-/// Writes values, all of them into one piece of memory.
+/// Formats header values into one buffer.
 #[derive(Debug)]
 pub struct Values(BytesMut);
 
@@ -19,7 +19,7 @@ impl Default for Values {
 }
 
 impl Values {
-    /// A value. What cannot stand in a header is left empty.
+    /// Formats a value. A value that is not valid in a header becomes empty.
     pub fn write(&mut self, value: impl Display) -> HeaderValue {
         // Writing into memory cannot fail.
         let _ = write!(self.0, "{value}");

@@ -1,16 +1,16 @@
-//! Limits that refuse requests: the bounds of the queue, and the names of what is exceeded.
+//! Limits that refuse requests: queue bounds, and names for the limit reached.
 
-/// Limits of one model or one tenant. Absent is the dynamic share.
+/// Queue limits of one model or tenant. `None` is the dynamic share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Share {
     /// Requests.
     pub depth_max: Option<usize>,
-    /// Bytes of their bodies together.
+    /// Total bytes of their bodies.
     pub bytes_max: Option<usize>,
 }
 
 impl Share {
-    /// This share, and where it says nothing another one.
+    /// Fills in missing limits from `other`.
     pub fn or(self, other: Self) -> Self {
         Self {
             depth_max: self.depth_max.or(other.depth_max),
@@ -19,33 +19,33 @@ impl Share {
     }
 }
 
-/// The queue's bounds.
+/// Bounds of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Requests.
     pub depth_max: usize,
-    /// Bytes of their bodies together, those that are being read included.
+    /// Total bytes of their bodies, including bodies being read.
     pub bytes_max: usize,
-    /// Of these, those of one model.
+    /// Share of a single model.
     pub per_model: Share,
-    /// Of these, those of one tenant whose key says nothing else.
+    /// Share of a single tenant whose key sets no limit.
     pub per_tenant: Share,
-    /// Whether more than one tenant may send requests.
+    /// True if more than one tenant may send requests.
     pub has_tenants: bool,
 }
 
 impl Bounds {
-    /// Bounds of the whole queue, for one tenant.
+    /// Bounds of the whole queue, with a single tenant.
     pub fn new(depth_max: usize, bytes_max: usize) -> Self {
         let share = Share::default();
         Self { depth_max, bytes_max, per_model: share, per_tenant: share, has_tenants: false }
     }
 }
 
-/// Which limit leaves no room.
+/// The queue limit that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
-    /// The limit of the whole queue, for this class at least.
+    /// The limit of the whole queue, at least for this class.
     Queue,
     /// The model's share.
     Model,
@@ -54,10 +54,10 @@ pub enum Full {
 }
 
 impl Full {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Queue, Self::Model, Self::Tenant];
 
-    /// Its name as the reason of a refusal.
+    /// Refusal reason.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Queue => "queue_full",
@@ -67,19 +67,19 @@ impl Full {
     }
 }
 
-/// What a limit counts.
+/// What a rate limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// Requests a minute.
+    /// Requests per minute.
     Requests,
-    /// Tokens a minute.
+    /// Tokens per minute.
     Tokens,
-    /// Requests side by side.
+    /// Concurrent requests.
     Concurrent,
 }
 
 impl Limit {
-    /// Its name in errors and metrics.
+    /// Name in errors and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Requests => "requests",
@@ -89,7 +89,7 @@ impl Limit {
     }
 }
 
-/// What of its budget a tenant has used up.
+/// The part of a budget that is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exhausted {
     /// Tokens.

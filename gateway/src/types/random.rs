@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
-/// Random bits for ids, seeds and jitter; nothing that must not be guessed. Asking the system
-/// for each would be a tenth of a request.
+/// Random bits for ids, seeds, and jitter; not for secrets. A system call for each would take a
+/// tenth of a request's time.
 pub(crate) fn random() -> u128 {
     thread_local! {
         static RANDOM: RefCell<Pcg64> = RefCell::new(Pcg64::from_seed(system_random()));
@@ -18,7 +18,7 @@ pub(crate) fn random() -> u128 {
 
 fn system_random() -> [u8; 32] {
     let mut bytes = [0; 32];
-    // Fails only before the machine has booted; an id that repeats confuses logs only.
+    // Fails only early in boot. A repeated id merely confuses logs.
     let _ = getrandom::fill(&mut bytes);
     bytes
 }

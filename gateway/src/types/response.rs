@@ -1,4 +1,4 @@
-//! Responses: the one place where an [`Error`] becomes HTTP or a last event.
+//! Builds responses. The only place where an [`Error`] becomes HTTP or a final event.
 
 use std::convert::Infallible;
 
@@ -12,41 +12,41 @@ use inference_protocol::sse;
 
 use crate::types::error::Error;
 
-/// The same in milliseconds; OpenAI's packages prefer it.
+/// Retry delay in milliseconds; OpenAI's SDKs prefer it over `Retry-After`.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Every response body of the gateway.
+/// Body of every response.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A body that is known whole.
+/// A body in one piece.
 pub fn whole(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
-/// Room for the headers of an answer, so that it is made once.
+/// Initial capacity for headers, so that the map is allocated once.
 const HEADERS: usize = 12;
 
-/// 200, and room for headers.
+/// A 200 response with capacity for headers.
 pub fn response(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     response.headers_mut().reserve(HEADERS);
     response
 }
 
-/// 200 with a JSON text.
+/// A 200 response with JSON.
 pub fn json(text: impl Into<Bytes>) -> Response<Body> {
     with_type(StatusCode::OK, "application/json", text)
 }
 
-/// Plain text with a status.
+/// A plain text response.
 pub fn text(status: StatusCode, text: &'static str) -> Response<Body> {
     with_type(status, "text/plain; charset=utf-8", text)
 }
 
-/// A whole body with its type.
+/// A response in one piece with this content type.
 pub fn with_type(
     status: StatusCode,
     content_type: &'static str,
@@ -58,18 +58,18 @@ pub fn with_type(
     response
 }
 
-/// The headers of a stream of events.
+/// A response with the headers of an event stream.
 pub fn event_stream(body: Body) -> Response<Body> {
     let mut response = response(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // nginx would hold the events back otherwise.
+    // Otherwise nginx would buffer the events.
     headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     response
 }
 
-/// An error as a response.
+/// The response for an error.
 pub fn error(error: &Error) -> Response<Body> {
     let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = with_type(status, "application/json", error_body(error).to_json());
@@ -82,7 +82,7 @@ pub fn error(error: &Error) -> Response<Body> {
         Error::KeyMissing | Error::KeyWrong | Error::JoinKeyWrong | Error::AdminKeyWrong => {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // OpenAI's packages try other 429s again.
+        // OpenAI's SDKs retry other 429s.
         Error::Quota(_) => {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
@@ -94,14 +94,14 @@ pub fn error(error: &Error) -> Response<Body> {
     response
 }
 
-/// An error as the last event of a stream whose head was sent. No `[DONE]` follows: a cut
-/// stream must not look like a whole one.
+/// The final event of a stream that fails after its head. No `[DONE]` follows, because a broken
+/// stream must not look complete.
 pub fn error_event(error: &Error) -> Bytes {
     Bytes::from(sse::data(&error_body(error).to_json()))
 }
 
 fn error_body(error: &Error) -> ErrorBody {
-    // The node knows which parameter is at fault, and why.
+    // The node knows which parameter is invalid, and why.
     if let Error::Unanswerable(told) = error {
         return ErrorBody { error: (**told).clone() };
     }

@@ -1,19 +1,19 @@
-//! Secrets: never printed, compared in constant time, held as digests.
+//! Secrets: never printed, compared in constant time, stored as digests.
 
 use std::hash::{Hash, Hasher};
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// Bytes of a digest by which a table finds it. They are no secret, and far too few to make a key
-/// of: the rest is compared in constant time.
+/// Bytes of a digest that a hash table looks up. They are not secret, and far too few to derive a
+/// key from; the rest is compared in constant time.
 const PREFIX_BYTES: usize = 8;
 
-/// The SHA-256 of a key. The keys are 256 random bits, so a plain hash does: there is
-/// nothing to guess that a slow hash would protect.
+/// SHA-256 of a key. Keys have 256 random bits, so a fast hash is enough: there is nothing to guess
+/// that a slow hash would protect.
 ///
-/// Two digests are compared in constant time wherever they are compared, also by a table that holds
-/// them: that looks for the prefix first.
+/// Digests are always compared in constant time, even in a hash table, which first looks up the
+/// prefix.
 #[derive(Clone)]
 pub struct KeyDigest([u8; 32]);
 
@@ -38,12 +38,12 @@ impl std::fmt::Debug for KeyDigest {
 }
 
 impl KeyDigest {
-    /// The digest of a key.
+    /// Hashes a key.
     pub fn of(key: impl AsRef<[u8]>) -> Self {
         Self(Sha256::digest(key.as_ref()).into())
     }
 
-    /// Reads 64 hex digits.
+    /// Parses 64 hex digits.
     pub fn from_hex(hex: &str) -> Option<Self> {
         if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
@@ -55,12 +55,12 @@ impl KeyDigest {
         Some(Self(digest))
     }
 
-    /// As 64 hex digits.
+    /// Formats as 64 hex digits.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// Whether `key` is the key, in constant time.
+    /// Compares with `key` in constant time.
     pub fn matches(&self, key: &[u8]) -> bool {
         *self == Self::of(key)
     }

@@ -1,4 +1,4 @@
-//! Drives a connection to a node.
+//! Drives the HTTP/2 connection to a node.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,11 +12,11 @@ use tokio::time::{sleep, timeout};
 
 use super::gather::Gather;
 
-/// A dead peer is noticed within the sum of these, or by its silence about its status.
+/// A dead peer is detected within the sum of these, or by its overdue status.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection that must be driven.
+/// A connection and its keep-alive pings.
 pub struct Driver<T> {
     connection: Late<Connection<Gather<T>, Bytes>>,
     pings: Option<PingPong>,
@@ -28,7 +28,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         Self { connection: Late { inner: connection, is_due: false }, pings }
     }
 
-    /// Drives it to its end, and says why it ended.
+    /// Drives the connection until it ends. Returns the reason.
     pub async fn drive(self) -> String {
         let Self { connection, pings } = self;
         tokio::select! {
@@ -50,8 +50,8 @@ async fn keep_alive(pings: Option<PingPong>) -> String {
     }
 }
 
-/// Polls its future when whatever else is ready has run: then all requests that were made in the
-/// meantime leave together, and not each with a system call of its own.
+/// Polls the inner future only after all other ready tasks have run. Requests made in the meantime
+/// are then written together instead of with a system call each.
 struct Late<F> {
     inner: F,
     is_due: bool,
@@ -63,7 +63,7 @@ impl<F: Future + Unpin> Future for Late<F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         self.is_due = !self.is_due;
         if self.is_due {
-            // A task that wakes itself goes to the end of the line.
+            // A task that wakes itself goes to the end of the run queue.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

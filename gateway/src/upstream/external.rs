@@ -1,5 +1,5 @@
-//! External endpoints: anything that speaks OpenAI's API (vLLM, llama-server, Ollama, a hosted
-//! API), reached by an HTTP client with a key of its own.
+//! External endpoints: any server with an OpenAI-compatible API (vLLM, llama-server, Ollama, a
+//! hosted API), reached by an HTTP client with its own key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,14 +18,14 @@ pub mod request;
 
 use request::{Dialect, LengthField, Translated, Wanted};
 
-/// Who cannot be reached within this fails a request: another may take it.
+/// If connecting takes longer, the request fails and another endpoint may take it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// An idle connection is kept for so long.
+/// How long idle connections are kept.
 const IDLE: Duration = Duration::from_secs(60);
-/// A check answers within this.
+/// Timeout of a health check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How an external endpoint is reached, and asked.
+/// HTTP client of an external endpoint.
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -33,33 +33,33 @@ pub struct Client {
     settings: ClientSettings,
 }
 
-/// What is configured of a [`Client`].
+/// Configuration of a [`Client`].
 #[derive(Debug, Default)]
 pub struct ClientSettings {
-    /// Up to `/v1`; the API's paths follow.
+    /// Base URL up to `/v1`.
     pub base: String,
-    /// Our names of models -> theirs.
+    /// Maps our model names to the endpoint's.
     pub models: BTreeMap<String, String>,
-    /// Under which name it takes the most tokens of a choice.
+    /// The field that limits the tokens per choice.
     pub length: LengthField,
-    /// Fields that it may have beside the known ones.
+    /// Fields to pass on besides the known ones.
     pub fields: BTreeSet<String>,
 }
 
 /// Why there is no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendFailure {
-    /// There was no connection: the request did not get there.
+    /// The connection failed: the request was not sent.
     NotSent,
-    /// The request may have got there.
+    /// The request may have been received.
     Lost,
 }
 
 impl Client {
-    /// A client. `roots` are certificates (PEM) to trust instead of the operating system's.
+    /// Creates a client. `roots` are CA certificates (PEM) to trust instead of the system's.
     ///
     /// # Errors
-    /// The certificates cannot be used.
+    /// The certificates are invalid.
     pub fn new(
         settings: ClientSettings,
         authorization: Option<HeaderValue>,
@@ -81,10 +81,10 @@ impl Client {
         Ok(Self { http, authorization, settings: ClientSettings { base, ..settings } })
     }
 
-    /// The request in its words.
+    /// Translates a request for this endpoint.
     ///
     /// # Errors
-    /// The body cannot be read as a whole; it does not serve the model, for which it was chosen.
+    /// The body is not valid, or the endpoint does not serve the model (a bug).
     pub fn translate(&self, body: &[u8], wanted: Wanted<'_>) -> Result<Translated, Error> {
         let ClientSettings { models, length, fields, .. } = &self.settings;
         let theirs = models.get(wanted.model);
@@ -94,7 +94,7 @@ impl Client {
         request::translate(body, wanted, dialect).map_err(Error::from)
     }
 
-    /// Sends a request; its path is one of a node's.
+    /// Sends a request. The path of `head` is that of the node API.
     ///
     /// # Errors
     /// There is no response.
@@ -115,10 +115,10 @@ impl Client {
         Ok(response.map(|()| NodeBody::External(Box::new(told))))
     }
 
-    /// Whether it answers, and takes our key.
+    /// Health check: the endpoint responds and accepts our key.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it is not ready.
     pub async fn check(&self) -> Result<(), String> {
         let mut request =
             self.http.get(format!("{}/models", self.settings.base)).timeout(CHECK_TIMEOUT);
@@ -136,7 +136,7 @@ impl Client {
 
 const AUTHORIZATION: hyper::header::HeaderName = hyper::header::AUTHORIZATION;
 
-/// The innermost reason: reqwest's own message does not hold it.
+/// The innermost cause of an error; reqwest's own message leaves it out.
 pub fn innermost(error: &reqwest::Error) -> String {
     let mut error: &dyn std::error::Error = error;
     while let Some(source) = error.source() {

@@ -1,6 +1,6 @@
-//! Lets small frames leave together. To a connection that can write from several places at once,
-//! h2 hands every frame of 256 bytes or more alone, with a system call for each; to one that
-//! cannot, it hands those of up to 1 KiB together. Requests are mostly that small.
+//! Makes h2 batch small frames. On a connection with vectored writes, h2 writes every frame of 256
+//! bytes or more with its own system call. Without vectored writes, it copies frames of up to 1 KiB
+//! together. Most requests are that small.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection that does not say that it can write from several places.
+/// A stream that hides its support for vectored writes.
 #[derive(Debug)]
 pub struct Gather<T>(pub T);
 

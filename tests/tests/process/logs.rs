@@ -66,7 +66,10 @@ async fn what_is_logged_of_a_failover_names_request_tenant_model_and_node() {
     assert!(whole.done && whole.errors.is_empty(), "{whole:?}");
     let log = fleet.server.log();
     let lines = lines_of(&log, "fails-over");
-    let resumed = lines.iter().find(|line| line["message"] == "resume").expect(&log);
+    let resumed = lines.iter().find(|line| {
+        line["message"] == "attempt failed: continuing the response on another endpoint"
+    });
+    let resumed = resumed.expect(&log);
     let spans = resumed["spans"].as_array().unwrap();
     let names: Vec<&str> = spans.iter().filter_map(|span| span["name"].as_str()).collect();
     assert_eq!(names, ["connection", "request", "attempt"], "{resumed}");

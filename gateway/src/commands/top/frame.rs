@@ -1,4 +1,4 @@
-//! PURE. What is drawn: lines of text, and how each is shown.
+//! PURE. Renders the screen: lines of text and their styles.
 
 use super::keys::Key;
 use crate::commands::nodes::{rate, span, state};
@@ -6,45 +6,45 @@ use crate::control::overview::{Overview, TenantView};
 use crate::dispatcher::views::ExternalView;
 use crate::dispatcher::views::NodeView;
 
-/// How a line is shown.
+/// Style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// As it is.
+    /// Default text.
     Plain,
-    /// A head.
+    /// A heading.
     Head,
     /// All is well.
     Good,
-    /// Somebody should know.
+    /// Worth a look.
     Warning,
-    /// Somebody should do something.
+    /// Needs action.
     Bad,
-    /// Of less importance.
+    /// Less important.
     Faint,
 }
 
-/// A line.
+/// A line on the screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Without control characters.
+    /// Text without control characters.
     pub text: String,
-    /// How it is shown.
+    /// Its style.
     pub style: Style,
 }
 
-/// What nodes are put in order by.
+/// Sort order of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
-    /// Their names.
+    /// By name.
     #[default]
     Name,
-    /// Their states.
+    /// By state.
     State,
-    /// Busy slots.
+    /// By busy slots.
     Busy,
-    /// Tokens that they read in a second.
+    /// By prefill speed.
     Prefill,
-    /// Tokens that they generate in a second.
+    /// By decode speed.
     Decode,
 }
 
@@ -62,19 +62,19 @@ impl Sort {
     }
 }
 
-/// What the operator chose to see.
+/// The operator's view settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct View {
-    /// The order of nodes.
+    /// Sort order of nodes.
     pub sort: Sort,
-    /// The other way round.
+    /// True to reverse the order.
     pub is_reversed: bool,
-    /// Lines that are passed over.
+    /// Lines scrolled off the top.
     pub scroll: usize,
 }
 
 impl View {
-    /// A key was pressed. False: it is the end.
+    /// Handles a key. Returns false to quit.
     pub fn press(&mut self, key: Key) -> bool {
         let count = Sort::ALL.len();
         let at = Sort::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
@@ -93,7 +93,8 @@ impl View {
 
 const HELP: &str = "q quit   left/right order   r reverse   up/down scroll";
 
-/// Exactly what fits: the summary above, the help below, and between them what is scrolled.
+/// Renders exactly one screen: the summary at the top, the help at the bottom, and the scrolled
+/// tables in between.
 pub fn frame(
     overview: Option<&Overview>,
     problem: Option<&str>,
@@ -115,7 +116,7 @@ pub fn frame(
     all.into_iter().map(cut).collect()
 }
 
-/// Everything, once.
+/// Renders everything once, without a screen.
 pub fn page(overview: &Overview) -> String {
     let mut all = summary(overview);
     all.push(line("", Style::Plain));
@@ -189,7 +190,7 @@ fn nodes(nodes: &[NodeView], view: &View) -> Vec<Line> {
     let mut nodes: Vec<&NodeView> = nodes.iter().collect();
     let rate_of = |rate: Option<f32>| rate.unwrap_or(-1.0);
     nodes.sort_by(|a, b| {
-        // The largest figures first.
+        // Largest numbers first.
         let order = match view.sort {
             Sort::Name => a.name.cmp(&b.name),
             Sort::State => state(a).cmp(&state(b)),
@@ -264,7 +265,7 @@ fn tenants(all: &[TenantView]) -> Vec<Line> {
     table(&head, "LRRRRRR", all.iter().map(row).collect())
 }
 
-/// Rows under a head. `sides` has a letter for each column: L for text, R for numbers.
+/// Formats rows below a head. `sides` has one letter per column: L aligns left, R right.
 fn table(head: &[&str], sides: &str, rows: Vec<(Style, Vec<String>)>) -> Vec<Line> {
     let head = head.iter().map(ToString::to_string).collect();
     let all: Vec<(Style, Vec<String>)> = std::iter::once((Style::Head, head)).chain(rows).collect();
@@ -282,13 +283,13 @@ fn table(head: &[&str], sides: &str, rows: Vec<(Style, Vec<String>)>) -> Vec<Lin
     all.iter().map(row).collect()
 }
 
-/// Names of nodes, models and tenants are not ours: what a terminal would obey is not written.
+/// Node, model, and tenant names are foreign input: control characters must not reach the terminal.
 fn line(text: &str, style: Style) -> Line {
     let safe = |c: char| if c.is_control() || is_invisible(c) { '?' } else { c };
     Line { text: text.chars().map(safe).collect(), style }
 }
 
-/// Characters that turn the direction of text, or take no place.
+/// Characters that change the text direction or are invisible.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

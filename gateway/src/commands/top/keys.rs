@@ -1,23 +1,23 @@
-//! PURE. Bytes of a terminal -> keys.
+//! PURE. Decodes terminal input into keys.
 
-/// A key that means something here.
+/// A key with a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
-    /// `q`, Escape, Ctrl-C or Ctrl-D: the end.
+    /// `q`, Escape, Ctrl-C, or Ctrl-D: quit.
     Quit,
-    /// Arrow, or `k`.
+    /// Up arrow or `k`.
     Up,
-    /// Arrow, or `j`.
+    /// Down arrow or `j`.
     Down,
-    /// Arrow, or `h`.
+    /// Left arrow or `h`.
     Left,
-    /// Arrow, or `l`.
+    /// Right arrow or `l`.
     Right,
-    /// `r`: the other way round.
+    /// `r`: reverse the order.
     Reverse,
 }
 
-/// The keys in bytes that were read together. An Escape that begins nothing is the key itself.
+/// Decodes bytes that were read together. An Escape that starts no sequence is the Escape key.
 pub fn keys(bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     let mut rest = bytes;

@@ -1,4 +1,4 @@
-//! Asks, draws, listens to keys, until it is told to end.
+//! The main loop: ask the gateway, draw, handle keys.
 
 use std::io::Read;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::control::overview::Overview;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The table, once.
+/// Returns the table once.
 ///
 /// # Errors
-/// The gateway does not answer, or refuses.
+/// The gateway does not respond, or refuses.
 pub async fn once(remote: &Remote) -> Result<String, String> {
     remote.overview().await.map(|overview| page(&overview))
 }
 
-/// The table, until somebody wants no more of it.
+/// Shows the table until the user quits.
 ///
 /// # Errors
-/// There is no terminal, or the gateway refuses at the first time.
+/// There is no terminal, or the first request to the gateway fails.
 pub async fn run(remote: &Remote) -> Result<(), String> {
     let mut known = Known { overview: Some(remote.overview().await?), problem: None };
     let screen = Screen::take()?;
@@ -41,11 +41,11 @@ pub async fn run(remote: &Remote) -> Result<(), String> {
         let (overview, problem) = (known.overview.as_ref(), known.problem.as_deref());
         let lines = frame(overview, problem, &mut view, screen.size());
         if screen.draw(&lines).is_err() {
-            // The terminal is gone, and with it whoever could be told.
+            // The terminal is gone, so nobody is there to see an error.
             return Ok(());
         }
         tokio::select! {
-            // Keys are heard while a gateway does not answer.
+            // Keys work even while the gateway does not respond.
             () = async { ticks.tick().await; known.ask(remote).await } => {}
             key = pressed.recv() => match key {
                 Some(key) if view.press(key) => {}
@@ -59,7 +59,7 @@ pub async fn run(remote: &Remote) -> Result<(), String> {
     }
 }
 
-/// What the gateway said last.
+/// The last response of the gateway.
 struct Known {
     overview: Option<Overview>,
     problem: Option<String>,
@@ -81,8 +81,8 @@ async fn next(signals: &mut Option<tokio::signal::unix::Signal>) {
     }
 }
 
-/// Keys, from a thread that ends with the process: nothing else reads a terminal without changing
-/// it for whoever shares it.
+/// Reads keys in a thread that ends with the process. Reading a terminal asynchronously would
+/// change it for other processes that share it.
 fn listen() -> Receiver<Key> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {

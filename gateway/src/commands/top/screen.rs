@@ -1,4 +1,4 @@
-//! The terminal: raw, on its second page, and given back as it was, whatever happens.
+//! The terminal: raw mode, alternate screen, always restored.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 
 use super::frame::{Line, Style};
 
-/// The second page, without a cursor.
+/// Switches to the alternate screen and hides the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[0m\x1b[?25h\x1b[?1049l";
-/// What a terminal has that does not tell.
+/// Size of a terminal that does not report one: columns, rows.
 const SIZE_UNKNOWN: (u16, u16) = (80, 24);
 
-/// A terminal that is ours. Dropping it, or a panic, gives it back.
+/// The terminal in raw mode. Dropping it, or a panic, restores it.
 #[derive(Debug)]
 pub struct Screen {
     before: Arc<Before>,
     has_colours: bool,
 }
 
-/// How the terminal was.
+/// The terminal's state before.
 #[derive(Debug)]
 struct Before {
     termios: Termios,
@@ -31,7 +31,7 @@ struct Before {
 impl Before {
     fn restore(&self) {
         if !self.is_restored.swap(true, Ordering::Relaxed) {
-            // There is nobody left to tell that this failed.
+            // If this fails, nobody is left to tell.
             let _ = write(LEAVE.as_bytes());
             let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.termios);
         }
@@ -39,10 +39,10 @@ impl Before {
 }
 
 impl Screen {
-    /// Takes the terminal of standard input and output.
+    /// Takes over the terminal of standard input and output.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no terminal.
     pub fn take() -> Result<Self, String> {
         if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
             return Err("this needs a terminal; --once prints the table once".into());
@@ -66,7 +66,7 @@ impl Screen {
         (columns.into(), rows.into())
     }
 
-    /// Shows these lines, and nothing else.
+    /// Replaces the contents of the screen.
     ///
     /// # Errors
     /// The terminal is gone.
@@ -88,7 +88,7 @@ impl Drop for Screen {
     }
 }
 
-/// What a panic says is for the terminal as it was.
+/// Restores the terminal before a panic message is printed.
 fn restore_on_panic(before: Arc<Before>) {
     let inner = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -103,7 +103,7 @@ fn write(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Off where NO_COLOR says so (no-color.org).
+/// Off if NO_COLOR is set (no-color.org).
 fn has_colours() -> bool {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
@@ -120,7 +120,7 @@ fn colour(style: Style) -> &'static str {
     }
 }
 
-/// Without colours heads are still bold.
+/// Without colors, headings are still bold.
 fn plain(style: Style) -> &'static str {
     if style == Style::Head { "\x1b[1m" } else { "" }
 }

@@ -1,11 +1,11 @@
-//! The shell around [`Recent`]: a clock, and a mutex that each request takes once, when it ends.
+//! The shell around [`Recent`]: a clock, and a mutex that each request locks once, when it ends.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Ended, Point, Rates, Recent, TenantTotals};
 
-/// Shared by all requests.
+/// The history, shared by all requests.
 #[derive(Debug)]
 pub struct Recorder {
     recent: Mutex<Recent>,
@@ -19,12 +19,12 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// How long it has been recording.
+    /// Time since the start of recording.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// A request ends.
+    /// Records a request that ends now.
     pub fn ended(&self, ended: &Ended<'_>) {
         let now = self.uptime();
         self.lock().ended(ended, now);
@@ -42,7 +42,7 @@ impl Recorder {
         self.lock().minute(now)
     }
 
-    /// What these tenants have used.
+    /// Totals of these tenants.
     pub fn used<'a>(&self, tenants: impl IntoIterator<Item = &'a str>) -> Vec<TenantTotals> {
         let recent = self.lock();
         tenants.into_iter().map(|tenant| recent.used(tenant)).collect()

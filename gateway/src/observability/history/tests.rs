@@ -1,4 +1,4 @@
-//! What is told of requests that ended at known times.
+//! Tests of the history with requests that ended at known times.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn tokens(recent: &Recent, now: f64) -> Vec<f64> {
 #[test]
 fn tokens_are_counted_over_the_time_that_they_took() {
     let mut recent = Recent::default();
-    // Generated from 6 to 16.
+    // Generated from second 6 to second 16.
     recent.ended(&answer(12.0, 2.0, 100), seconds(16.0));
     let told: Vec<i64> = tokens(&recent, 20.0).iter().map(|t| t.round() as i64).collect();
     assert_eq!(told, [0, 40, 50, 10]);

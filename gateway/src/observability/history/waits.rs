@@ -1,15 +1,15 @@
-//! PURE. Waiting times, so that quantiles can be told: a count for each of 120 sizes, which
-//! grow by an eighth. What is told is that near to the truth, in half a kilobyte.
+//! PURE. A histogram of waits for quantiles: 120 buckets, each an eighth wider than the one before,
+//! in half a kilobyte. Quantiles are accurate to one bucket.
 
 use std::time::Duration;
 
-/// Sizes in a decade; they begin at a millisecond.
+/// Buckets per decade, starting at one millisecond.
 const PER_DECADE: f64 = 20.0;
 /// Six decades: up to a quarter of an hour.
 const SIZES: usize = 120;
 const SMALLEST_SECONDS: f64 = 1e-3;
 
-/// See the module.
+/// A histogram of waits; see the module.
 #[derive(Debug, Clone)]
 pub struct Waits([u32; SIZES]);
 
@@ -20,16 +20,16 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// One more.
+    /// Adds a wait.
     pub fn add(&mut self, wait: Duration) {
-        // Negative and too large numbers become the first and the last size.
+        // The cast saturates: too small and too large values go to the first and last bucket.
         let size = ((wait.as_secs_f64() / SMALLEST_SECONDS).log10() * PER_DECADE) as usize;
         if let Some(count) = self.0.get_mut(size.min(SIZES - 1)) {
             *count = count.saturating_add(1);
         }
     }
 
-    /// All of another.
+    /// Adds all waits of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.0
             .iter_mut()
@@ -37,7 +37,7 @@ impl Waits {
             .for_each(|(count, more)| *count = count.saturating_add(*more));
     }
 
-    /// The wait in seconds that this share of all had at most; absent where there are none.
+    /// The quantile `share` (0 to 1) in seconds; `None` without waits.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let all: f64 = self.0.iter().map(|count| f64::from(*count)).sum();
         let wanted = all * share;

@@ -1,4 +1,4 @@
-//! The families that are counted while things happen.
+//! Metric families that count events.
 
 use inference_metrics::{Maker, Sheet, build_info};
 use prometheus::{
@@ -11,20 +11,22 @@ use crate::types::class::Class;
 use crate::types::error::Error;
 use flotilla_listeners::Closed;
 
-/// Seconds of whole requests and of waits; CPU machines are slow, so the buckets reach ten minutes.
+/// Buckets for whole requests and waits, in seconds. CPU machines are slow, so they reach ten
+/// minutes.
 const SECONDS: &[f64] = &[
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0,
 ];
-/// Seconds until an answer begins, closer together where objectives lie.
+/// Buckets for the time to first token, in seconds; finer where objectives lie.
 const FIRST: &[f64] = &[
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0,
     60.0, 120.0, 300.0,
 ];
-/// Seconds between two pieces: from a small model's pace to a reader's patience.
+/// Buckets for the time between two pieces, in seconds: from the speed of a small model to the
+/// patience of a reader.
 const GAPS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// See the module.
+/// All families that count events.
 #[derive(Debug)]
 pub struct Families {
     pub sheet: Sheet,
@@ -33,7 +35,7 @@ pub struct Families {
     pub duration: HistogramVec,
     pub first_token: HistogramVec,
     pub gap: HistogramVec,
-    /// By class, in its order.
+    /// Indexed by class.
     pub queue_wait: [Histogram; 3],
     pub retries: IntCounterVec,
     pub retries_refused: IntCounter,
@@ -54,7 +56,8 @@ pub struct Families {
 }
 
 impl Families {
-    /// All of them; those of closed sets begin with 0. Fails only if two share a name.
+    /// Creates all families. Series with fixed label values start at 0. Fails only if two families
+    /// have the same name.
     pub fn new() -> Result<Self> {
         let mut maker = Maker::default();
         let requests = requests(&mut maker)?;
@@ -137,8 +140,8 @@ impl Families {
         Ok(families)
     }
 
-    /// What is counted by closed sets is there before anything happens, so that rates see its first
-    /// step.
+    /// Creates the series with fixed label values up front, so that rates see their first
+    /// increment.
     fn begin(&self) {
         let again = [Error::NodeLost, Error::EngineLost, Error::NodeRefused(503)];
         let again = again.iter().map(Error::code).chain([NODE_LEAVES]);
@@ -249,7 +252,7 @@ fn money(maker: &mut Maker) -> Result<[CounterVec; 2]> {
     ])
 }
 
-/// A gauge for each of these.
+/// Sets the gauge with this label, capped at the range of `i64`.
 pub fn set(family: &IntGaugeVec, label: &str, value: impl TryInto<i64>) {
     family.with_label_values(&[label]).set(value.try_into().unwrap_or(i64::MAX));
 }

@@ -1,5 +1,5 @@
-//! What the fleet looks like now. Made anew for each scrape, so that a node that has gone leaves no
-//! series behind.
+//! Metrics of the fleet's current state. They are created anew for each scrape, so a removed node
+//! leaves no series behind.
 
 use inference_metrics::{Maker, Process, Sheet};
 use inference_protocol::fleet::NodeState;
@@ -10,7 +10,7 @@ use crate::dispatcher::{NodeOverview, Overview, QueueOverview};
 use crate::scheduler::routing::Policy;
 use crate::scheduler::routing_stats::{Forecast, Lookup, Reason};
 
-/// All of it, and this process.
+/// All metrics of the fleet and of this process.
 pub fn sheet(overview: &Overview) -> Result<Sheet> {
     let mut maker = Maker::default();
     queue(&mut maker, overview)?;
@@ -61,7 +61,7 @@ fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
     Ok(())
 }
 
-/// What is taken of the queue, and by whom: models that are served, and names of keys.
+/// Queue occupancy by model and tenant; both are names from the fleet and the keys.
 fn room(maker: &mut Maker, queue: &QueueOverview) -> Result<()> {
     let help = "Bytes of request bodies: of requests that wait, and of those that are being read.";
     let bytes = maker.gauges("gateway_queue_bytes", help, &["state"])?;

@@ -1,4 +1,4 @@
-//! The closed sets of labels, and what the end of a request says.
+//! Label values from fixed sets, and the data of a request's end.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use crate::types::api::Api;
 use crate::types::class::Class;
 use crate::types::error::Origin;
 
-/// What gave an answer.
+/// The kind of endpoint that produced a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointKind {
-    /// A node of ours.
+    /// A node.
     Node,
     /// An external endpoint.
     External,
-    /// Nothing: the request was refused, or left, before it had a slot.
+    /// None: the request was refused or canceled before it had a slot.
     None,
 }
 
 impl EndpointKind {
-    /// All of them, in order.
+    /// All kinds, in declaration order.
     pub const ALL: [Self; 3] = [Self::Node, Self::External, Self::None];
 
-    /// Its label.
+    /// Label value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -34,39 +34,39 @@ impl EndpointKind {
 /// Why a request goes to another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// Nothing of its answer was there.
+    /// Nothing of its response had arrived.
     Retry,
-    /// Its answer goes on.
+    /// Another node continues the response.
     Resume,
 }
 
 impl Again {
-    /// Its name in logs.
+    /// Log message.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Retry => "retry",
-            Self::Resume => "resume",
+            Self::Retry => "attempt failed: retrying on another endpoint",
+            Self::Resume => "attempt failed: continuing the response on another endpoint",
         }
     }
 }
 
-/// The reason of an attempt on another node that no failure led to.
+/// Reason of a failover without a failure: the node is about to leave.
 pub const NODE_LEAVES: &str = "node_leaves";
 
-/// Why a span is lost.
+/// Why a span was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
-    /// Too many waited for the collector, or the gateway has stopped.
+    /// Too many spans were waiting for the collector, or the gateway has stopped.
     QueueFull,
-    /// The collector did not take it.
+    /// The collector refused it.
     Refused,
 }
 
 impl Lost {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 2] = [Self::QueueFull, Self::Refused];
 
-    /// Its label.
+    /// Label value.
     pub fn name(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
@@ -75,7 +75,7 @@ impl Lost {
     }
 }
 
-/// The label of whose fault an outcome is.
+/// Label value of who caused an outcome.
 pub fn fault(origin: Option<Origin>) -> &'static str {
     match origin {
         None => "none",
@@ -85,32 +85,32 @@ pub fn fault(origin: Option<Origin>) -> &'static str {
     }
 }
 
-/// What requests are counted by together.
+/// Labels that requests are counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key<'a> {
-    /// Which endpoint of the API.
+    /// The API endpoint.
     pub api: Api,
-    /// How urgent.
+    /// The class.
     pub class: Class,
-    /// Whose, where that is known.
+    /// The tenant, if known.
     pub tenant: Option<&'a str>,
-    /// The model, where it is one that is served.
+    /// The model, if it is one that is served.
     pub model: Option<&'a str>,
-    /// What answered.
+    /// The kind of endpoint.
     pub endpoint: EndpointKind,
 }
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
-    /// A closed set.
+    /// Outcome label, from a fixed set.
     pub outcome: &'static str,
-    /// Whose fault that is, if anybody's.
+    /// Who caused the outcome; `None` if it succeeded.
     pub fault: Option<Origin>,
     /// Why it was refused, if it was.
     pub refusal: Option<&'static str>,
-    /// From its arrival to the end of its response.
+    /// From arrival to the end of the response.
     pub duration: Duration,
-    /// From its arrival to the first of its answer.
+    /// From arrival to the first token.
     pub first_token: Option<Duration>,
 }

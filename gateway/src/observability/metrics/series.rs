@@ -1,5 +1,5 @@
-//! Handles of what a request is counted in. A request finds them with one look, and nothing is
-//! formatted or hashed for each family.
+//! Cached metric handles. A request finds its series with one lookup instead of formatting and
+//! hashing labels for each family.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,12 +13,12 @@ use super::labels::{Ended, EndpointKind, Key, fault};
 use crate::types::api::Api;
 use crate::types::class::Class;
 
-/// Pairs of a tenant and a model that are told apart. Both are names that operators gave; this is
+/// Most pairs of tenant and model with their own series. Operators choose both names; the limit is
 /// for fleets whose models change names for years.
 const PAIRS_MAX: usize = 4096;
-/// What is beyond that.
+/// Label value beyond that limit.
 const OTHER: &str = "other";
-/// What is not known.
+/// Label value of an unknown tenant or model.
 const UNKNOWN: &str = "unknown";
 
 const SLOTS: usize = Api::ALL.len() * Class::ALL.len() * EndpointKind::ALL.len();
@@ -31,7 +31,7 @@ pub struct Series {
     answers: Option<Answers>,
 }
 
-/// What is counted of requests that had a slot.
+/// Series of requests that had a slot.
 #[derive(Debug)]
 struct Answers {
     first_token: Histogram,
@@ -64,7 +64,7 @@ impl Series {
         }
     }
 
-    /// A request is over.
+    /// Counts a request that has ended.
     pub fn ends(&self, families: &Families, key: Key<'_>, ended: Ended) {
         match ended.outcome {
             "ok" => self.ok.inc(),
@@ -80,23 +80,23 @@ impl Series {
         }
     }
 
-    /// It has used tokens.
+    /// Counts tokens.
     pub fn used(&self, usage: Usage) {
         let Some(answers) = &self.answers else { return };
-        // Those that are cached are part of the prompt's.
+        // Prompt tokens include the cached ones.
         answers.prompt.inc_by(usage.prompt.saturating_sub(usage.cached));
         answers.cached.inc_by(usage.cached);
         answers.completion.inc_by(usage.completion);
     }
 
-    /// So much was not paid to external endpoints.
+    /// Adds the amount saved compared to an external endpoint.
     pub fn saved(&self, amount: f64) {
         if let Some(saved) = self.answers.as_ref().and_then(|answers| answers.saved.as_ref()) {
             saved.inc_by(amount.max(0.0));
         }
     }
 
-    /// Counts gaps between pieces of one answer without a lock; they are all told when it is
+    /// Observes the gaps between pieces of one response without a lock, and reports them when
     /// dropped.
     pub fn gaps(&self) -> Option<LocalHistogram> {
         self.answers.as_ref().map(|answers| answers.gap.local())
@@ -111,14 +111,14 @@ fn requests(families: &Families, key: Key<'_>, outcome: &str, fault: &str) -> In
 
 type Pair = [Option<Arc<Series>>; SLOTS];
 
-/// Series that were found before: by tenant, then by model.
+/// Cached series by tenant, then by model.
 #[derive(Debug, Default)]
 pub struct Known {
     pairs: RwLock<HashMap<String, HashMap<String, Box<Pair>>>>,
 }
 
 impl Known {
-    /// The series of a key, and the key under which they are told.
+    /// Finds or creates the series of a key. Returns the key whose labels it has.
     pub fn find<'a>(&self, families: &Families, key: Key<'a>) -> (Arc<Series>, Key<'a>) {
         let (tenant, model) = (key.tenant.unwrap_or(UNKNOWN), key.model.unwrap_or(UNKNOWN));
         let pairs = self.pairs.read().unwrap_or_else(PoisonError::into_inner);

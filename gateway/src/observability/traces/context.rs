@@ -1,26 +1,26 @@
-//! PURE. A request's place in its trace, and whether it is traced at all: by chance, or by its
-//! client's `traceparent` (W3C Trace Context), where its key may force that.
+//! PURE. Decides whether a request is traced: by sampling, or by the client's `traceparent` (W3C
+//! Trace Context) if its key may force that. Also determines the position of its span.
 
 use hyper::header::HeaderMap;
 use opentelemetry::trace::{SpanId, SpanKind, TraceId};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample};
 
 const TRACEPARENT: &str = "traceparent";
-/// The bit of the flags that says that the client's own span is recorded.
+/// The flag that says that the client's own span is recorded.
 const SAMPLED: u8 = 1;
 
-/// Where a span stands.
+/// Position of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
-    /// Its trace.
+    /// Trace id.
     pub trace: TraceId,
-    /// Itself.
+    /// Span id.
     pub span: SpanId,
     /// The client's span that it belongs to.
     pub parent: Option<SpanId>,
 }
 
-/// Where a client says that its own span stands.
+/// The client's span as its `traceparent` describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parent {
     trace: TraceId,
@@ -28,16 +28,16 @@ pub struct Parent {
     is_sampled: bool,
 }
 
-/// What the headers of a request say of its trace.
+/// Reads the `traceparent` header.
 pub fn parent(headers: &HeaderMap) -> Option<Parent> {
     let mut parents = headers.get_all(TRACEPARENT).into_iter();
     let sent = parents.next().filter(|_| parents.next().is_none());
     sent.and_then(|value| parse(value.to_str().ok()?))
 }
 
-/// Where the span of a request stands; nothing: it has none. Whoever may force that decides by its
-/// parent's flag; otherwise the ratio does, by a number of our own: a client chooses the id of its
-/// trace. Takes random numbers for a trace and a span.
+/// Position of a request's span; `None` if it is not traced. If the caller may force traces, the
+/// parent's flag decides. Otherwise the ratio decides, applied to our own random number, because a
+/// client chooses its own trace id. `trace` and `span` are random numbers.
 pub fn of(
     parent: Option<Parent>,
     may_force: bool,
@@ -45,7 +45,7 @@ pub fn of(
     trace: u128,
     span: u128,
 ) -> Option<Context> {
-    // 0 is no id.
+    // 0 is not a valid id.
     let span = SpanId::from((span as u64).max(1));
     let trace = TraceId::from(trace.max(1));
     let is_traced = match parent.filter(|_| may_force) {
@@ -65,8 +65,8 @@ fn is_drawn(ratio: f64, number: TraceId) -> bool {
     drawn == SamplingDecision::RecordAndSample
 }
 
-/// Of later versions, which may say more, what this one knows. (The SDK's own parser takes ids that
-/// are too short.)
+/// Accepts later versions, which may append fields. (The SDK's own parser accepts ids that are too
+/// short.)
 fn parse(text: &str) -> Option<Parent> {
     let mut parts = text.trim().splitn(5, '-');
     let version = number(parts.next()?, 2)?;
@@ -81,7 +81,7 @@ fn parse(text: &str) -> Option<Parent> {
     })
 }
 
-/// So many small hex digits.
+/// Parses exactly this many lowercase hex digits.
 fn number(text: &str, digits: usize) -> Option<u128> {
     let is_hex = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let is_right = text.len() == digits && is_hex;
@@ -129,7 +129,7 @@ mod tests {
             assert_eq!(context.parent.unwrap().to_string(), SPAN);
             assert_eq!(of(sent(flags), false, 0.0, 1, 2), None);
         }
-        // Nor does it get in by an id of its choice: the smallest are drawn at any ratio.
+        // Nor by choosing its id: the smallest ids are sampled at any ratio.
         let low = format!("00-{}1-{SPAN}-01", "0".repeat(31));
         let low = parent(&headers(&[&low]));
         assert!(low.is_some());
@@ -156,7 +156,7 @@ mod tests {
         let twice = format!("00-{TRACE}-{SPAN}-00");
         let context = of(parent(&headers(&[&twice, &twice])), true, 1.0, 7, 8).unwrap();
         assert_eq!((context.trace, context.parent), (TraceId::from(7), None));
-        // A later version may say more.
+        // A later version may append fields.
         assert!(parse(&format!("01-{TRACE}-{SPAN}-01-more")).unwrap().is_sampled);
     }
 

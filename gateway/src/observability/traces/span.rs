@@ -1,5 +1,5 @@
-//! PURE. A request as a span, by OpenTelemetry's conventions for generative AI where these have a
-//! word for it.
+//! PURE. Builds the span of a request, with OpenTelemetry's semantic conventions for generative AI
+//! where they apply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,38 +11,38 @@ use opentelemetry_sdk::trace::SpanData;
 use super::Trace;
 use crate::types::api::Api;
 
-/// What is told of a request that is over.
+/// Data of a finished request.
 #[derive(Debug)]
 pub struct Ended<'a> {
-    /// Which endpoint.
+    /// The API endpoint.
     pub api: Api,
-    /// The machine of this gateway.
+    /// Hostname of this gateway.
     pub host: Arc<str>,
-    /// Its id.
+    /// Request id.
     pub request_id: &'a str,
-    /// Whose it was.
+    /// Tenant.
     pub tenant: &'a str,
-    /// Its class.
+    /// Class.
     pub class: &'static str,
-    /// The model, once a node was found for it.
+    /// Model, once an endpoint was found for it.
     pub model: Option<&'a str>,
-    /// The node that answered last.
+    /// The last node or external endpoint.
     pub node: Option<&'a str>,
-    /// A closed set.
+    /// Outcome label, from a fixed set.
     pub outcome: &'static str,
-    /// Whether that is a fault of ours or of a node.
+    /// True if the gateway or an endpoint is at fault.
     pub is_fault: bool,
-    /// From its arrival to the end of its response.
+    /// From arrival to the end of the response.
     pub duration: Duration,
-    /// From its arrival to a slot.
+    /// From arrival to a slot.
     pub queue_wait: Option<Duration>,
-    /// From its arrival to the first of its answer.
+    /// From arrival to the first token.
     pub first_token: Option<Duration>,
     /// Attempts after the first.
     pub retries: u32,
-    /// Tokens of its prompt.
+    /// Prompt tokens.
     pub prompt_tokens: Option<u64>,
-    /// Tokens of its answer.
+    /// Completion tokens.
     pub answer_tokens: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ pub fn of(trace: &Trace, ended: &Ended<'_>) -> SpanData {
             None => operation.into(),
         },
         start_time: trace.begun,
-        // By the clock that nobody sets.
+        // From the monotonic clock, which nobody can set.
         end_time: trace.begun + ended.duration,
         attributes: attributes(operation, ended),
         dropped_attributes_count: 0,
@@ -77,7 +77,7 @@ pub fn of(trace: &Trace, ended: &Ended<'_>) -> SpanData {
     }
 }
 
-/// The conventions have a word for all but the last.
+/// The conventions define all of these but the last.
 fn operation(api: Api) -> &'static str {
     match api {
         Api::ChatCompletions => "chat",
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    /// Some span.
+    /// An arbitrary span.
     pub fn any() -> SpanData {
         let context = Context {
             trace: TraceId::from(1),

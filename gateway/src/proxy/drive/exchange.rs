@@ -1,4 +1,4 @@
-//! One attempt's I/O: its slot, the request that is sent over it, and the events that come back.
+//! I/O of one attempt: its slot, the request sent over it, and the events that come back.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,90 +18,90 @@ use crate::scheduler::progress::event;
 use crate::scheduler::usage::Measured;
 use crate::types::error::Error;
 
-/// How long tokens are counted before the node's pace is reported.
+/// Seconds over which the decoding speed is averaged before it is reported.
 const PACE_SECONDS: f64 = 1.0;
 
-/// What happens over an exchange.
+/// Something that happened on an exchange.
 pub enum Event {
-    /// Its events begin.
+    /// The event stream began.
     Began {
-        /// Whether they hold a usage that the client did not ask for.
+        /// True if the events contain a usage that the client did not ask for.
         hides_usage: bool,
     },
     /// A block of whole events.
     Block(Bytes),
     /// A response in one piece.
     Whole(Whole),
-    /// It failed.
+    /// The attempt failed.
     Failed {
         /// Why.
         error: Error,
-        /// Whether its events had not begun.
+        /// True if no events had arrived.
         is_opening: bool,
     },
-    /// Its node is about to leave.
+    /// The node is about to leave.
     Leaving,
 }
 
-/// One attempt's I/O. Dropping it resets the stream and gives the slot back.
+/// I/O of one attempt. Dropping it resets the stream and frees the slot.
 pub struct Exchange {
-    /// Its attempt.
+    /// Id of the attempt.
     pub id: AttemptId,
     state: State,
-    /// Until its node is about to leave.
+    /// Completes when the node is about to leave.
     leaving: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     meter: Meter,
     pace: Pace,
-    /// Its slot. Given back last.
+    /// The slot. Declared last, so it is freed last.
     pub lease: Lease,
 }
 
 enum State {
-    /// The slot was granted, and nothing sent.
+    /// The slot is granted; nothing has been sent.
     Granted,
     Opening(Forwarding),
     Streaming(Source),
-    /// A response in one piece, until the client gets it.
+    /// A response in one piece, until the client takes it.
     Whole(Option<Next>),
     Failed,
 }
 
-/// Measures how fast tokens come while we wait for them. A client that reads slowly holds us up,
-/// and that says nothing about the node.
+/// Measures decoding speed while we wait for tokens. Time in which a slow client holds us up is not
+/// the node's and does not count.
 #[derive(Debug)]
 struct Pace {
-    /// When counting began; absent before the first token, while the node reads the prompt.
+    /// Start of the measurement; `None` before the first token, while the node prefills the prompt.
     since: Option<Instant>,
     waited: f64,
-    /// The response's tokens when counting began.
+    /// Tokens of the response at the start of the measurement.
     tokens: u64,
 }
 
 impl Exchange {
-    /// A slot that was granted.
+    /// Starts an exchange on a granted slot.
     pub fn new(id: AttemptId, lease: Lease) -> Self {
         let meter = Meter::new(lease.terms().is_some());
         let pace = Pace { since: None, waited: 0.0, tokens: 0 };
         Self { id, state: State::Granted, leaving: None, meter, pace, lease }
     }
 
-    /// Sends the request, and what is known of its response.
+    /// Sends the request and the resume header.
     pub fn send(&mut self, admitted: &Arc<Admitted>, settings: &Arc<Settings>, resume: &Resume) {
         let opening = forward(&self.lease, admitted, settings, resume, self.meter.clone());
         self.state = State::Opening(opening);
     }
 
-    /// What was seen of an attempt at an external endpoint before its events began.
+    /// What an attempt at an external endpoint did before its events began.
     pub fn measured(&self) -> Measured {
         self.meter.read()
     }
 
-    /// Whether nothing of the response has arrived.
+    /// True while the exchange waits for the head of the response.
     pub fn is_opening(&self) -> bool {
         matches!(self.state, State::Opening(_))
     }
 
-    /// What happens next; may be cancelled.
+    /// Waits for the next event. Cancel-safe.
     pub async fn next(&mut self) -> Event {
         match &mut self.state {
             State::Opening(opening) => {
@@ -151,7 +151,7 @@ impl Exchange {
         Event::Failed { error, is_opening }
     }
 
-    /// The response in one piece, once.
+    /// Takes the response in one piece. `None` if it is taken already.
     pub fn take_whole(&mut self) -> Option<Next> {
         match &mut self.state {
             State::Whole(whole) => whole.take(),
@@ -159,8 +159,8 @@ impl Exchange {
         }
     }
 
-    /// The response has so many tokens now, in so many choices. The next event must come within
-    /// `idle`.
+    /// Records that the response now has `tokens` tokens in `choices` choices. The next event must
+    /// arrive within `idle`.
     pub fn progressed(&mut self, tokens: u64, choices: usize, idle: Duration) {
         if let State::Streaming(source) = &mut self.state {
             source.expect_within(idle);
@@ -181,7 +181,7 @@ impl Exchange {
     }
 }
 
-/// Waits for what may not be there: forever, then.
+/// Awaits an optional future. Waits forever if it is `None`.
 async fn some<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,

@@ -1,4 +1,4 @@
-//! PURE. What the attempts of a request ask of whoever drives them, and what they are told.
+//! PURE. The interface between a request's attempts and their driver: actions out, event data in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use inference_protocol::resume::Usage;
 use crate::scheduler::fleet::{EngineId, Outcome, RouteConstraints};
 use crate::types::error::Error;
 
-/// Numbers the attempts of one request.
+/// Id of an attempt, unique within its request.
 pub type AttemptId = u32;
 
 /// What a slot is acquired for.
@@ -18,41 +18,41 @@ pub type AttemptId = u32;
 pub enum Purpose {
     /// The next attempt: the first one, or the one after a failure.
     Next,
-    /// A second attempt beside a late first one. Only a slot that idles will do.
+    /// A second, concurrent attempt because the first is late. Takes only an idle slot.
     Hedge,
-    /// A new place for a response whose node is about to leave.
+    /// A new slot for a response whose node is about to leave.
     Move,
 }
 
-/// A slot that was granted.
+/// A slot granted to an attempt.
 #[derive(Debug, Clone)]
 pub struct Granted {
-    /// Where it is.
+    /// The endpoint and its engine.
     pub engine: EngineId,
     /// The model as the endpoint serves it.
     pub model: Arc<ModelStatus>,
-    /// Whether it is an external endpoint's.
+    /// True if the endpoint is external.
     pub is_external: bool,
 }
 
 /// A response that arrived in one piece, without events.
 #[derive(Debug, Clone, Copy)]
 pub struct Whole {
-    /// The endpoint's HTTP status.
+    /// HTTP status of the endpoint.
     pub status: u16,
-    /// The usage that its body reports.
+    /// Usage reported in the body.
     pub usage: Option<Usage>,
-    /// Bytes of its body.
+    /// Size of the body.
     pub bytes: usize,
 }
 
-/// An attempt that failed.
+/// A failed attempt.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// Why.
+    /// The error.
     pub error: Error,
-    /// How long the endpoint needs for the prompt, as far as that was measured. Only looked at if
-    /// the first token was late.
+    /// Predicted prefill time at this endpoint, if measured. Matters only if the first token was
+    /// late.
     pub predicted_prefill: Option<Duration>,
 }
 
@@ -62,76 +62,76 @@ impl From<Error> for Failure {
     }
 }
 
-/// What a complete response teaches about costs.
+/// What a complete response shows about cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Learned {
-    /// Tokens that it used.
+    /// Tokens used.
     pub usage: Usage,
-    /// Its choices.
+    /// Number of choices.
     pub choices: usize,
 }
 
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ended {
-    /// What that says about the endpoint.
+    /// What the attempt shows about the health of its endpoint.
     pub outcome: Outcome,
-    /// What it teaches, if one endpoint gave the whole response.
+    /// Set if a single endpoint produced the whole response.
     pub learned: Option<Learned>,
-    /// Whether the endpoint reported more tokens than it can have used.
+    /// True if the endpoint reported more tokens than it can have used.
     pub has_misreported: bool,
-    /// What an external endpoint is paid for, however the attempt ended.
+    /// Usage to pay an external endpoint for, however the attempt ended.
     pub pays: Option<Usage>,
 }
 
-/// What is to be done next, in this order.
+/// Actions for the driver, to be executed in order.
 #[derive(Debug)]
 pub enum Action {
-    /// Acquire a slot until a deadline. The answer is `granted` or `not_granted`.
+    /// Acquire a slot. The driver calls `granted` or `not_granted`.
     Acquire {
-        /// What for.
+        /// Purpose of the slot.
         purpose: Purpose,
-        /// Where it may be.
+        /// Endpoints that qualify.
         constraints: RouteConstraints,
         /// When the request gives up, on the clock of the events.
         deadline: Duration,
     },
-    /// Stop waiting for a slot.
+    /// Cancel the pending acquisition.
     Withdraw(Purpose),
-    /// Send the request, and what is known of the response, over a slot that was granted.
+    /// Send the request and its resume state over a granted slot.
     Send {
-        /// Over which.
+        /// The attempt that has the slot.
         attempt: AttemptId,
-        /// What for.
+        /// Its purpose.
         purpose: Purpose,
         /// Call `late` if nothing of the response has arrived after this time.
         hedge_after: Option<Duration>,
     },
-    /// End an attempt: cancel it, and give its slot back.
+    /// End an attempt: cancel it and free its slot.
     Release(AttemptId, Ended),
-    /// The response made progress, by an event of this attempt.
+    /// This attempt made progress.
     Progressed(AttemptId),
-    /// Pass events on to the client.
+    /// Send events to the client.
     Deliver(Bytes),
-    /// Pass the whole response of an attempt on to the client.
+    /// Send an attempt's response in one piece to the client.
     DeliverWhole(AttemptId, Whole),
     /// The response is complete.
     Complete,
     /// The request fails.
     Fail(Error),
-    /// Refuse the same request for a while: it was running when engines died.
+    /// Refuse the same request for a while: engines died while they ran it.
     Quarantine,
-    /// Count a retry or a failover, for this reason.
+    /// Count a retry or a failover, with its reason.
     Retried(Error),
-    /// Count a response that leaves its node before that is gone.
+    /// Count a response that left a draining node.
     Moved,
-    /// Count a hedge, won by the second attempt or the first.
+    /// Count a decided hedge.
     Hedged {
-        /// Whether the second attempt won.
+        /// True if the second attempt won.
         by_rival: bool,
     },
     /// Count a retry that the budget refused.
     RetryRefused,
-    /// Log what an external endpoint reported in its stream; clients never see it.
+    /// Log the error that an external endpoint sent in its stream. Clients never see it.
     ExternalError(AttemptId, Vec<u8>),
 }

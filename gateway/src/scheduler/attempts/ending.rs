@@ -1,5 +1,5 @@
-//! PURE. How attempts end, and what follows: what is learned and paid, and whether another attempt
-//! is made.
+//! PURE. Ends attempts and decides what follows: what to learn, what to pay, and whether to try
+//! again.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use super::{
 use crate::scheduler::fleet::Outcome;
 use crate::types::error::Error;
 
-/// What a refused request has used.
+/// Usage of a refused request.
 const NOTHING: Usage = Usage { prompt: 0, completion: 0, cached: 0 };
 
 impl Attempts {
-    /// The response is complete.
+    /// Ends the request with a complete response.
     pub(super) fn complete(&mut self, current: Attempt) {
         let (choices, seen) = (self.progress.choices(), self.progress.tokens());
         let mut ended = ended(Outcome::Answered);
@@ -33,7 +33,7 @@ impl Attempts {
         self.actions.push_back(Action::Complete);
     }
 
-    /// The response arrived in one piece, or the endpoint refused the request.
+    /// Ends the request with a response in one piece or a refusal.
     pub(super) fn end_whole(&mut self, current: Attempt, whole: Whole) {
         let is_refused = !(200..300).contains(&whole.status);
         let mut ended = ended(if is_refused { Outcome::Alive } else { Outcome::Answered });
@@ -47,8 +47,8 @@ impl Attempts {
         self.is_over = true;
     }
 
-    /// Notes what a complete response used. A report that cannot be true is counted, and teaches
-    /// nothing about costs.
+    /// Settles the usage of a complete response. An impossible report counts as misreported and
+    /// teaches nothing about cost.
     fn settle(
         &mut self,
         attempt: &Attempt,
@@ -63,7 +63,7 @@ impl Attempts {
             choices.filter(|_| usage == reported).map(|choices| Learned { usage, choices });
     }
 
-    /// What an endpoint reports, as far as it is possible, after so many tokens were seen.
+    /// Caps the reported usage at what is possible, given that we saw `seen` tokens.
     pub(super) fn believed(&self, attempt: &Attempt, reported: Usage, seen: u64) -> Usage {
         let limits = &self.facts.usage;
         match attempt.is_external {
@@ -72,7 +72,7 @@ impl Attempts {
         }
     }
 
-    /// The attempt that the response came from failed: another one is made, or the request fails.
+    /// Handles the failure of the current attempt: makes another attempt or fails the request.
     pub(super) fn recover(
         &mut self,
         current: Attempt,
@@ -99,7 +99,7 @@ impl Attempts {
         self.acquire_next();
     }
 
-    /// What a failure says about its endpoint.
+    /// What a failure shows about the health of its endpoint.
     pub(super) fn outcome(&self, attempt: &Attempt, failure: &Failure) -> Outcome {
         let is_late = failure.error == Error::NodeTimeout && !attempt.target.has_answered;
         let predicted = failure.predicted_prefill;

@@ -1,4 +1,4 @@
-//! PURE. Decides what follows a failed attempt: a retry, a failover, or the end.
+//! PURE. Decides what follows a failed attempt: a retry, a failover, or an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use crate::scheduler::fleet::{EngineId, Outcome, RouteConstraints};
 use crate::types::error::Error;
 use crate::types::external::External;
 
-/// A request is quarantined once this many engines have died while they worked on it.
+/// A request is quarantined after this many engines have died while they ran it.
 const ENGINE_DEATHS_MAX: usize = 2;
 
-/// Where an attempt is made.
+/// The endpoint of an attempt.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub engine: EngineId,
     /// The model as the endpoint serves it.
     pub model: Arc<ModelStatus>,
-    /// Whether the endpoint has sent anything of the response.
+    /// True once the endpoint has sent anything of the response.
     pub has_answered: bool,
 }
 
-/// What is known from the attempts so far.
+/// Retry state of one request.
 #[derive(Debug, Default)]
 pub(super) struct RetryState {
     constraints: RouteConstraints,
     retries_max: usize,
-    /// Why the last attempt failed.
+    /// Error of the last failed attempt.
     failure: Option<Error>,
     /// Failed attempts since the response last made progress.
     failed: usize,
@@ -35,19 +35,19 @@ pub(super) struct RetryState {
 }
 
 impl RetryState {
-    /// `retries_max`: attempts in a row that may fail before the request does.
+    /// `retries_max`: consecutive attempts that may fail before the request fails.
     pub fn new(retries_max: usize, external: External) -> Self {
         let constraints = RouteConstraints { external, ..RouteConstraints::default() };
         Self { retries_max, constraints, ..Self::default() }
     }
 
-    /// Where the next attempt may go.
+    /// Route constraints of the next attempt.
     pub fn constraints(&self) -> &RouteConstraints {
         &self.constraints
     }
 
-    /// Where an attempt may go that takes over from `target`. A response that has begun continues
-    /// only with the same model file.
+    /// Route constraints of an attempt that replaces `target`. Once a response has begun, only
+    /// nodes with the same model file may continue it.
     pub fn beyond(&self, target: &Target) -> RouteConstraints {
         let mut constraints = self.constraints.clone();
         constraints.tried.push(target.engine);
@@ -57,29 +57,29 @@ impl RetryState {
         constraints
     }
 
-    /// Never goes back to `target`.
+    /// Rules out `target` for all further attempts.
     pub fn exclude(&mut self, target: &Target) {
         self.constraints = self.beyond(target);
     }
 
-    /// The response made progress: failures in a row are counted anew.
+    /// Records progress of the response. This resets the count of consecutive failures.
     pub fn record_progress(&mut self) {
         self.failed = 0;
     }
 
-    /// Records a failed attempt. `is_resumable`: another node could continue all that the client
-    /// has of the response.
+    /// Records a failed attempt. `is_resumable`: another node could continue everything that the
+    /// client has received.
     ///
     /// # Errors
-    /// The request fails with this error.
+    /// The request must fail with this error.
     pub fn record_failure(
         &mut self,
         target: &Target,
         is_resumable: bool,
         error: Error,
     ) -> Result<(), Error> {
-        // A node that answered and then fell silent may be replaced. Before the first token, the
-        // request's time is up.
+        // A node that stalls after its first token may be replaced. A timeout before the first
+        // token uses up the request's time.
         let error = match error {
             Error::NodeTimeout if target.has_answered && is_resumable => Error::NodeLost,
             error => error,
@@ -97,39 +97,40 @@ impl RetryState {
         Ok(())
     }
 
-    /// Records that one of two concurrent attempts failed. The other one may still answer, so this
-    /// is no retry.
+    /// Records the failure of one of two concurrent attempts. The other one may still succeed, so
+    /// this is no retry.
     pub fn record_failure_beside(&mut self, target: &Target, error: &Error) {
         self.engine_deaths += usize::from(*error == Error::EngineLost);
         self.exclude(target);
     }
 
-    /// The error of a request that got no further slot: the last failure says more than that.
+    /// Returns the error of a request that got no further slot: that of the last failed attempt if
+    /// there is one, because it says more.
     pub fn give_up(&mut self, error: Error) -> Error {
         self.failure.take().unwrap_or(error)
     }
 }
 
-/// What an error says about the endpoint where it happened.
+/// What an error shows about the health of its endpoint.
 pub(super) fn outcome_of(error: &Error) -> Outcome {
     match error {
-        // The node is full, or about to leave.
+        // The node is full or about to leave.
         Error::NodeRefused(429 | 503) => Outcome::Unknown,
         // Nothing was sent, or the gateway is at fault.
         Error::Malformed(_) | Error::Invalid(_) | Error::Internal => Outcome::Unknown,
         Error::NodeFailed(_) | Error::Unanswerable(_) => Outcome::Alive,
-        // The node did what it was asked, or was asked for what it cannot do.
+        // The node did its work, or the request asked for something it cannot do.
         Error::ResponseTooLarge(_) | Error::ExternalRefused { .. } => Outcome::Alive,
         _ => Outcome::Failed,
     }
 }
 
-/// The prompt alone explains a missing first token if reading it is predicted to take this share of
-/// the timeout. Prompts are read beside the decoding of others, which takes as much time again.
+/// A late first token counts as explained by the prompt if the predicted prefill takes this share
+/// of the timeout. Prefill runs next to other requests' decoding, which takes as much time again.
 const PREFILL_SHARE: f64 = 0.5;
 
-/// Whether the request's own prompt explains why there was no first token within `timeout`.
-/// `predicted`: how long the node needs for such a prompt, as far as that was measured.
+/// True if the request's own prompt explains why no first token came within `timeout`. `predicted`
+/// is the prefill time at this node, if measured.
 pub(super) fn is_slow_by_size(predicted: Option<Duration>, timeout: Duration) -> bool {
     predicted.is_some_and(|predicted| predicted >= timeout.mul_f64(PREFILL_SHARE))
 }

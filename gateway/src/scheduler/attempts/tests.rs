@@ -1,4 +1,5 @@
-//! Attempts as their driver sees them. The storm simulation plays them with a whole fleet.
+//! Tests of the attempts from their driver's point of view. The storm simulation runs them with a
+//! whole fleet.
 
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ fn slot(endpoint: u64, is_external: bool) -> Granted {
     Granted { engine: EngineId { endpoint, engine_restarts: 0 }, model, is_external }
 }
 
-/// What is asked for, in short.
+/// Pending actions in short form.
 fn asked(attempts: &mut Attempts) -> Vec<String> {
     let actions = std::iter::from_fn(|| attempts.next_action());
     let short = |action| match action {
@@ -64,7 +65,7 @@ fn grant(attempts: &mut Attempts, purpose: Purpose, slot: Granted) -> AttemptId 
     attempts.granted(purpose, slot, NOW, &mut || true)
 }
 
-/// An attempt that was sent and whose events have begun.
+/// Starts an attempt and its event stream.
 fn begun(attempts: &mut Attempts, slot: Granted) -> AttemptId {
     let id = grant(attempts, Purpose::Next, slot);
     attempts.began(id, false);

@@ -1,5 +1,5 @@
-//! PURE. How fast a node works on a model: prompts and answers apart, and answers by how many are
-//! written beside them.
+//! PURE. Measures the speed of a node per model: prefill and decode separately, and decode by the
+//! number of concurrent requests.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use inference_protocol::resume::Usage;
 
 /// Weight of the newest request.
 const SMOOTHING: f64 = 0.1;
-/// What is assumed of a token of a prompt beside one of an answer, until both were measured.
+/// Assumed cost of a prompt token relative to a generated token, until both were measured.
 const PROMPT_SHARE: f64 = 0.1;
-/// Bounds of what is learned of that.
+/// Bounds of the measured value.
 const PROMPT_SHARES: (f64, f64) = (0.001, 1.0);
-/// Shortest time of a token that is believed, in seconds.
+/// Shortest plausible time per token, in seconds.
 const SECONDS_MIN: f64 = 1e-6;
 
-/// A mean that follows what changes; the first few values count evenly.
+/// Exponentially weighted mean; the first few values have equal weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Mean {
     value: f64,
@@ -22,21 +22,20 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Takes a value.
+    /// Adds a value.
     pub fn add(&mut self, value: f64) {
         self.seen = self.seen.saturating_add(1);
         let weight = SMOOTHING.max(1.0 / f64::from(self.seen));
         self.value += weight * (value - self.value);
     }
 
-    /// The mean, once there is a value.
+    /// The mean, or `None` without values.
     pub fn get(self) -> Option<f64> {
         (self.seen > 0).then_some(self.value)
     }
 }
 
-/// A line through values at places, by least squares whose weights fade with age
-/// (recursive least squares with a forgetting factor).
+/// Linear regression by recursive least squares with a forgetting factor.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Line {
     weight: f64,
@@ -54,8 +53,8 @@ impl Line {
         }
     }
 
-    /// The value at a place. It does not fall: who has company is not faster for that. Further out
-    /// than was seen, it grows no faster than in proportion.
+    /// The value at `x`. It never decreases with `x`: concurrency makes no request faster. Beyond
+    /// the observed range it grows at most in proportion to `x`.
     fn at(&self, x: f64) -> Option<f64> {
         if self.weight <= 0.0 {
             return None;
@@ -63,53 +62,53 @@ impl Line {
         let (mean_x, mean_y) = (self.x / self.weight, self.y / self.weight);
         let spread = self.xx / self.weight - mean_x * mean_x;
         let common = self.xy / self.weight - mean_x * mean_y;
-        // Places that are all alike tell nothing of a slope.
+        // Points with nearly the same `x` have no meaningful slope.
         let slope = if spread > 0.05 { common / spread } else { 0.0 };
         let slope = slope.clamp(0.0, mean_y / mean_x.max(1.0));
         Some((mean_y + slope * (x - mean_x)).max(SECONDS_MIN))
     }
 }
 
-/// What an answered request took of a node.
+/// Measurements of one complete response.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observation {
-    /// Tokens.
+    /// Tokens used.
     pub usage: Usage,
-    /// Its answers.
+    /// Number of choices.
     pub answers: usize,
-    /// From its slot to its first token, if that was seen.
+    /// From slot to first token, if seen.
     pub first: Option<Duration>,
-    /// From its slot to its end.
+    /// From slot to end.
     pub held: Duration,
-    /// Requests that were at work there, itself included.
+    /// Concurrent requests on the node, including this one.
     pub busy: f64,
 }
 
 impl Observation {
-    /// Tokens of its prompt that were computed.
+    /// Prompt tokens computed.
     pub fn prompt(&self) -> f64 {
         self.usage.prompt.saturating_sub(self.usage.cached) as f64
     }
 
-    /// Tokens of each of its answers.
+    /// Completion tokens per choice.
     pub fn answer(&self) -> f64 {
         self.usage.completion as f64 / self.answers.max(1) as f64
     }
 }
 
-/// How fast a node works. See the module.
+/// Speed of a node; see the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pace {
-    /// Seconds for a token of a prompt.
+    /// Seconds per prompt token.
     prefill: Mean,
-    /// Seconds for a token of an answer, by requests at work.
+    /// Seconds per completion token, by concurrent requests.
     decode: Line,
     seen: u32,
 }
 
 impl Pace {
-    /// Learns from a request. Where its first token was not seen, what is known of prompts is
-    /// taken off.
+    /// Learns from a request. If its first token was not seen, the estimated prefill time is
+    /// subtracted.
     pub fn observe(&mut self, took: &Observation) {
         let (prompt, answer, held) = (took.prompt(), took.answer(), took.held.as_secs_f64());
         self.seen = self.seen.saturating_add(1);
@@ -119,7 +118,7 @@ impl Pace {
         let token = match took.first.map(|first| first.as_secs_f64()) {
             Some(first) => {
                 self.prefill.add(first / prompt.max(1.0));
-                // The first of them ends the prefill.
+                // The first token marks the end of prefill.
                 if answer < 2.0 {
                     return;
                 }
@@ -130,12 +129,12 @@ impl Pace {
         self.decode.add(took.busy.max(1.0), token);
     }
 
-    /// Requests that it was learned from.
+    /// Number of requests observed.
     pub fn seen(&self) -> u32 {
         self.seen
     }
 
-    /// Seconds of a request for so many tokens, while so many are at work.
+    /// Predicted seconds for a request with these tokens while `busy` requests run concurrently.
     pub fn seconds(&self, prompt: f64, answer: f64, busy: f64) -> Option<f64> {
         let decode = self.decode.at(busy);
         let prefill = self.prefill.get().or(decode.map(|decode| decode * PROMPT_SHARE))?;
@@ -145,7 +144,7 @@ impl Pace {
         Some(prompt * prefill + answer * decode.unwrap_or(prefill / PROMPT_SHARE))
     }
 
-    /// What a token of a prompt takes, over what one of an answer does.
+    /// Cost of a prompt token relative to a completion token.
     pub fn prompt_share(&self) -> f64 {
         let mean = self.decode.at(self.decode.x / self.decode.weight.max(1.0));
         let (Some(prefill), Some(decode)) = (self.prefill.get(), mean) else {
@@ -159,8 +158,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// A node that computes 100 tokens of a prompt in a second, and writes 10 alone, half as many
-    /// for each beside two others.
+    /// A node that prefills 100 tokens per second and decodes 10 per second alone, or half as many
+    /// per request next to two others.
     fn took(prompt: u64, completion: u64, busy: f64) -> Observation {
         let usage = Usage { prompt: prompt + 7, completion, cached: 7 };
         let first = prompt as f64 / 100.0;

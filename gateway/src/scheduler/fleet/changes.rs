@@ -1,11 +1,11 @@
-//! PURE. Which endpoints may suit a request now that did not a while ago: they got a free slot
-//! since, serve something else, or have started their engine again.
+//! PURE. Tracks which endpoints may suit requests that they did not suit before: they got a free
+//! slot, serve other models, or restarted their engine.
 
 use std::collections::BTreeMap;
 
 use super::EndpointId;
 
-/// Endpoints by their last change; each is here once at most.
+/// Endpoints by their last change; each appears at most once.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     last: u64,
@@ -13,7 +13,8 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// An endpoint has changed, whose last change had that number; its new one. Numbers grow.
+    /// Records a change of an endpoint whose last change was number `before`. Returns the new
+    /// number; numbers grow.
     pub(super) fn note(&mut self, id: EndpointId, before: u64) -> u64 {
         self.by_number.remove(&before);
         self.last += 1;
@@ -21,8 +22,8 @@ impl Changes {
         self.last
     }
 
-    /// An endpoint is gone, whose last change had that number. That is a change too: where no node
-    /// is left, external endpoints may serve what they did not before.
+    /// Removes an endpoint whose last change was number `before`. That is a change too: with the
+    /// last node gone, external endpoints may serve requests that they did not serve before.
     pub(super) fn forget(&mut self, before: u64) {
         self.by_number.remove(&before);
         self.last += 1;
@@ -33,7 +34,7 @@ impl Changes {
         self.last
     }
 
-    /// Endpoints that have changed after that one.
+    /// Endpoints that changed after `number`.
     pub(super) fn since(&self, number: u64) -> impl Iterator<Item = EndpointId> {
         self.by_number.range(number.saturating_add(1)..).map(|(_, id)| *id)
     }

@@ -1,20 +1,20 @@
-//! PURE. The node for a request, of all that could take it.
+//! PURE. Picks the node for a request.
 
 use std::time::Duration;
 
 use super::{EndpointId, Fleet, RouteConstraints};
 use crate::scheduler::routing::{Candidate, Policy, choose};
 
-/// What an endpoint is chosen by, beside what is known of the endpoints.
+/// Inputs of a choice besides the state of the endpoints.
 #[derive(Debug, Clone, Copy)]
 pub struct Choice<'a> {
-    /// How.
+    /// The routing policy.
     pub policy: Policy,
-    /// Endpoints that hold some of the prompt, and how much of it.
+    /// Endpoints that have part of the prompt cached, with the share (0 to 1).
     pub held: &'a [(EndpointId, f64)],
-    /// When.
+    /// The current time.
     pub now: Duration,
-    /// Draws among equals.
+    /// Seed for breaking ties.
     pub seed: u64,
 }
 
@@ -24,12 +24,12 @@ impl Choice<'_> {
     }
 }
 
-/// Endpoints that suit a request and are compared for it: those in order of load, until none
-/// that follows can win, and no more than this.
+/// Most open endpoints that are compared for a request. They are visited in order of load, until
+/// none that follows can win.
 pub(super) const CONTENDERS_MAX: usize = 32;
 
 impl<L> Fleet<L> {
-    /// The node for a request for `model`, of those that have a free slot and suit it.
+    /// Picks a node with a free slot that serves `model` and meets the constraints.
     pub fn pick(
         &self,
         model: &str,
@@ -48,7 +48,7 @@ impl<L> Fleet<L> {
         choose(choice.policy, &candidates, choice.seed)
     }
 
-    /// The same for a request that no endpoint suited after that change of the fleet.
+    /// Like [`Fleet::pick`], for a request that no endpoint suited as of `change`.
     pub fn pick_since(
         &self,
         model: &str,
@@ -61,13 +61,13 @@ impl<L> Fleet<L> {
         choose(choice.policy, &candidates.collect::<Vec<_>>(), choice.seed)
     }
 
-    /// The number of the last change by which an endpoint may suit requests that it did not suit
+    /// The number of the last change after which an endpoint may suit requests that it did not suit
     /// before.
     pub fn last_change(&self) -> u64 {
         self.changes.last()
     }
 
-    /// A node that could take a request now.
+    /// The endpoint as a candidate, if it can take the request now.
     fn candidate(
         &self,
         id: EndpointId,
@@ -85,8 +85,8 @@ impl<L> Fleet<L> {
     }
 }
 
-/// Of the endpoints that hold some of a prompt and those that are open, in order of their share of
-/// busy slots, those that may be the least busy for it.
+/// Candidates for the least load: endpoints that have part of the prompt cached, and open endpoints
+/// in order of their share of busy slots.
 fn contenders(
     held: Vec<Candidate<EndpointId>>,
     open: impl Iterator<Item = (f64, EndpointId)>,
@@ -96,7 +96,7 @@ fn contenders(
     let (mut best, mut all) = (best.unwrap_or(f64::INFINITY), held);
     let most = all.len() + CONTENDERS_MAX;
     for (share, id) in open {
-        // What may still come only adds to the share.
+        // Endpoints further on have at least this share, and nothing lowers it.
         if share >= best || all.len() >= most {
             break;
         }

@@ -1,35 +1,35 @@
-//! PURE. Nodes that get nothing new, because the operator says so.
+//! PURE. Cordoned nodes, which get no new requests because an operator said so.
 
 use std::collections::BTreeSet;
 
 use super::{EndpointId, Fleet};
 
-/// Names that are kept; those of nodes that were linked once.
+/// Most names kept, of nodes that were linked at some time.
 const NAMES_MAX: usize = 100_000;
 
-/// Names of nodes that are cordoned. A node that comes back is still cordoned.
+/// Names of cordoned nodes. A node that reconnects stays cordoned.
 #[derive(Debug, Default)]
 pub struct Cordon(BTreeSet<String>);
 
 impl Cordon {
-    /// Whether a node of that name gets nothing new.
+    /// True if the node is cordoned.
     pub fn holds(&self, node: &str) -> bool {
         self.0.contains(node)
     }
 }
 
 impl<L> Fleet<L> {
-    /// Names of nodes that are cordoned, linked or not.
+    /// Names of cordoned nodes, linked or not.
     pub fn cordoned(&self) -> &BTreeSet<String> {
         &self.cordon.0
     }
 
-    /// Nodes that were cordoned before there was a fleet.
+    /// Restores cordons from the state file.
     pub fn expect_cordoned(&mut self, names: BTreeSet<String>) {
         self.cordon.0.extend(names.into_iter().take(NAMES_MAX));
     }
 
-    /// Sends a node nothing new, until [`Fleet::uncordon`]. `None`: there is none of that name.
+    /// Cordons a node until [`Fleet::uncordon`]. `None` if no node has this name.
     pub fn cordon(&mut self, node: &str) -> Option<EndpointId> {
         let id = *self.names.get(node)?;
         if self.cordon.0.len() < NAMES_MAX {
@@ -39,8 +39,8 @@ impl<L> Fleet<L> {
         Some(id)
     }
 
-    /// Sends a node requests again; one that is not linked may come back. Renews its link with
-    /// `renew`. False: there is none of that name, and none was cordoned.
+    /// Uncordons a node; it need not be linked. Renews its link with `renew`. Returns false if no
+    /// such node is linked or cordoned.
     pub fn uncordon(&mut self, node: &str, renew: impl FnOnce(&mut L)) -> bool {
         let was_cordoned = self.cordon.0.remove(node);
         let Some(id) = self.names.get(node).copied() else { return was_cordoned };
@@ -52,7 +52,7 @@ impl<L> Fleet<L> {
         true
     }
 
-    /// Sends nothing new over this link.
+    /// Stops sending new requests over this link.
     pub fn retire(&mut self, id: EndpointId) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.is_cordoned = true;

@@ -1,4 +1,4 @@
-//! PURE. One link to one node, and what a request wants of it.
+//! PURE. One link to one endpoint, and the constraints that requests put on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,28 +12,28 @@ use crate::scheduler::cost::pace::{Observation, Pace};
 use crate::scheduler::routing::Candidate;
 use crate::types::external::External;
 
-/// A link's number; never used twice.
+/// Id of a link; never reused.
 pub type EndpointId = u64;
 
-/// An endpoint that failed a request, with the engine that it had then: one that has started
-/// its engine again may be asked again.
+/// An endpoint and the engine process that it ran. After an engine restart, the endpoint may be
+/// tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineId {
-    /// Which endpoint.
+    /// The endpoint.
     pub endpoint: EndpointId,
-    /// Its engine's restarts at the time.
+    /// Engine restarts at the time.
     pub engine_restarts: u64,
 }
 
-/// What an endpoint must be for a request, beside serving its model.
+/// Route constraints: what an endpoint must meet besides serving the model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RouteConstraints {
-    /// Attempts that failed: it is none of these.
+    /// Endpoints that have failed this request; they are ruled out.
     pub tried: Vec<EngineId>,
-    /// For an answer that goes on: it serves the model file that the answer began with, with as
-    /// large a context.
+    /// For a response that continues: the endpoint must serve the same model file, with at least
+    /// the same context size.
     pub origin: Option<Arc<ModelStatus>>,
-    /// Whether it may be none of ours.
+    /// When the request may go to an external endpoint.
     pub external: External,
 }
 
@@ -45,18 +45,18 @@ impl RouteConstraints {
     }
 }
 
-/// Where an endpoint with a free slot stands among the others: the least busy first, and of
-/// equals the one that waits longest for a request.
+/// Rank of an endpoint among those with a free slot: by load, then by the time of the last claim,
+/// oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// Share of busy slots and what else makes it count as busier, in parts of 2^32.
+    /// Share of busy slots plus penalty, in units of 2^-32.
     load: u64,
-    /// The number of the claim that took a slot there last.
+    /// Number of the last claim of a slot here.
     last_claim: u64,
 }
 
 impl Rank {
-    /// Its share of busy slots, without what depends on the request.
+    /// Share of busy slots plus penalty, without what depends on the request.
     pub fn share(self) -> f64 {
         self.load as f64 / PARTS
     }
@@ -64,40 +64,40 @@ impl Rank {
 
 const PARTS: f64 = (1u64 << 32) as f64;
 
-/// One link to one node. `L` is how to send to it.
+/// One link to one endpoint. `L` is the handle that sends to it.
 #[derive(Debug)]
 pub struct Endpoint<L> {
-    /// How to send to it.
+    /// The handle that sends to it.
     pub link: L,
-    /// Its node's name.
+    /// Name of the node or external endpoint.
     pub name: Arc<str>,
-    /// Its last status.
+    /// The last status.
     pub status: NodeStatus,
-    /// How well it does what it says.
+    /// Health, as observed from requests.
     pub health: Health,
-    /// Its terms, if it is no node of ours.
+    /// Terms of an external endpoint; `None` for nodes.
     pub external: Option<Terms>,
-    /// Whether the operator wants nothing new sent there.
+    /// True if an operator has cordoned it.
     pub is_cordoned: bool,
-    /// Responses whose reported tokens were more than can be.
+    /// Responses that reported more tokens than possible.
     pub misreports: u64,
-    /// The models it serves, or served before its engine went away.
+    /// Models that it serves, or served before its engine went away.
     pub(super) models: Vec<Arc<ModelStatus>>,
     /// Slots that we hold.
     pub(super) leases: u32,
-    /// When the link was made.
+    /// When the link was established.
     pub(super) since: Duration,
-    /// The number of the claim that took a slot here last.
+    /// Number of the last claim of a slot here.
     pub(super) last_claim: u64,
-    /// Where it stands in the index, while it has a free slot.
+    /// Its rank in the index, while it has a free slot.
     pub(super) indexed: Option<Rank>,
-    /// What it adds to the figures of the fleet.
+    /// Its contribution to the totals.
     pub(super) counted: Option<Part>,
-    /// Whether its models are among those that are served.
+    /// True if its models are in the list of served models.
     pub(super) is_listed: bool,
-    /// The number of its last change.
+    /// Number of its last change.
     pub(super) changed: u64,
-    /// How fast it works on each of its models, once it has.
+    /// Measured speed per model.
     paces: Vec<(Arc<ModelStatus>, Pace)>,
 }
 
@@ -123,14 +123,14 @@ impl<L> Endpoint<L> {
         }
     }
 
-    /// How fast it works on a model, as far as it has.
+    /// Measured speed for a model.
     pub fn pace(&self, model: &str) -> Option<&Pace> {
         self.paces.iter().find(|(of, _)| of.id == model).map(|(_, pace)| pace)
     }
 
-    /// It took that for a request.
+    /// Records the measurements of a complete response.
     pub(super) fn learn(&mut self, model: &Arc<ModelStatus>, took: &Observation) {
-        // A model that has changed is another one.
+        // A model whose status has changed counts as another model.
         let Self { paces, models, .. } = self;
         paces.retain(|(of, _)| models.contains(of));
         match paces.iter_mut().find(|(of, _)| of == model) {
@@ -144,22 +144,22 @@ impl<L> Endpoint<L> {
         }
     }
 
-    /// Whether it takes requests, as it says, and may.
+    /// True if the status is ready and the endpoint is not cordoned.
     pub fn is_ready(&self) -> bool {
         self.status.state == NodeState::Ready && !self.is_cordoned
     }
 
-    /// When its link was made.
+    /// When the link was established.
     pub fn since(&self) -> Duration {
         self.since
     }
 
-    /// What it serves under that name.
+    /// The model with this name, if served here.
     pub fn model(&self, name: &str) -> Option<&Arc<ModelStatus>> {
         self.models.iter().find(|m| m.id == name)
     }
 
-    /// One of those that it serves.
+    /// Any model served here.
     pub fn any_model(&self) -> Option<&Arc<ModelStatus>> {
         self.models.first()
     }
@@ -174,7 +174,7 @@ impl<L> Endpoint<L> {
         may && self.model(model).is_some_and(|model| constraints.takes(model))
     }
 
-    /// Busy slots as far as we know.
+    /// Busy slots: our leases plus what the node reports about others.
     pub fn busy(&self) -> u32 {
         self.status.slots_busy_elsewhere.saturating_add(self.leases)
     }
@@ -187,7 +187,7 @@ impl<L> Endpoint<L> {
         self.is_ready() && !self.health.is_out() && self.busy() < self.status.slots
     }
 
-    /// Where it ought to stand in the index, while it has a free slot.
+    /// The rank that it should have in the index, if it has a free slot.
     pub(super) fn rank(&self) -> Option<Rank> {
         let share = f64::from(self.busy()) / f64::from(self.status.slots.max(1));
         let load = ((share + self.health.penalty()) * PARTS) as u64;

@@ -1,5 +1,5 @@
-//! PURE. Endpoints that are no nodes of ours: a GPU server, a hosted API. They stand beside the
-//! nodes, and are chosen only for requests that may go there.
+//! PURE. External endpoints, such as a GPU server or a hosted API. They are picked only for
+//! requests that may go there.
 
 use std::time::Duration;
 
@@ -8,17 +8,18 @@ use inference_protocol::fleet::NodeStatus;
 use super::{Endpoint, EndpointId, Fleet, RouteConstraints};
 use crate::access::spend::Prices;
 
-/// On which terms an external endpoint serves.
+/// Terms of an external endpoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Terms {
-    /// Its share of requests beside others, by its slots.
+    /// Weight of its slots relative to other external endpoints.
     pub weight: u32,
-    /// What it costs.
+    /// Its prices.
     pub prices: Prices,
 }
 
 impl<L> Fleet<L> {
-    /// An external endpoint. Another of its name is over, and returned.
+    /// Adds an external endpoint. If another one has the same name, removes it and returns its
+    /// link.
     pub fn add_external(
         &mut self,
         link: L,
@@ -31,18 +32,18 @@ impl<L> Fleet<L> {
         self.insert(endpoint, now)
     }
 
-    /// Whether there are any.
+    /// True if there are external endpoints.
     pub fn has_externals(&self) -> bool {
         !self.externals.is_empty()
     }
 
-    /// Whether a model is served by external endpoints alone.
+    /// True if only external endpoints serve the model.
     pub fn is_external_only(&self, model: &str) -> bool {
         self.index.of(model).is_none() && self.externals.of(model).is_some()
     }
 
-    /// The external endpoint for a request: the one with the largest share of free slots by weight,
-    /// of those that it may go to and that `may_pay` says can be paid.
+    /// Picks the external endpoint with the largest weighted share of free slots among those that
+    /// meet the constraints and have budget left according to `may_pay`.
     pub fn pick_external(
         &self,
         model: &str,
@@ -64,7 +65,7 @@ impl<L> Fleet<L> {
         first.map(|(.., id)| id)
     }
 
-    /// What tokens of a model would cost outside, where that is known: the least.
+    /// The lowest external price of a model, among endpoints with prices per token.
     pub fn external_prices(&self, model: &str) -> Option<Prices> {
         let all = self.externals.of(model)?.all();
         let prices = all.filter_map(|id| Some(self.endpoints.get(&id)?.external?.prices));

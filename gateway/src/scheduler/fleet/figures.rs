@@ -1,5 +1,5 @@
-//! PURE. Sums over all endpoints, and the models that ready ones serve. Both change with the
-//! endpoints: who only looks costs nothing that grows with the fleet.
+//! PURE. Running totals over all endpoints, and the models that ready endpoints serve. They are
+//! updated with every change, so reading them costs the same for any fleet size.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,26 +8,26 @@ use inference_protocol::fleet::ModelStatus;
 
 use super::Endpoint;
 
-/// Sums over all nodes.
+/// Totals over all endpoints.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Nodes with a link.
+    /// Linked nodes.
     pub nodes: usize,
-    /// Of those, ready.
+    /// Ready nodes.
     pub ready: usize,
-    /// Of those, without requests for a while, because they failed.
+    /// Ejected nodes.
     pub ejected: usize,
-    /// Slots of the ready ones.
+    /// Slots of ready nodes.
     pub slots: u32,
-    /// Busy ones of those.
+    /// Busy slots of ready nodes.
     pub busy: u32,
-    /// Slots that we hold, anywhere.
+    /// Slots that we hold on any endpoint.
     pub leases: u32,
-    /// External endpoints that are ready.
+    /// Ready external endpoints.
     pub externals: usize,
 }
 
-/// What one endpoint adds to the sums.
+/// Contribution of one endpoint to the totals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Part {
     is_external: bool,
@@ -51,7 +51,7 @@ impl Part {
     }
 }
 
-/// See the module. What nodes say of slots is theirs: sums of it have room for any number.
+/// The running totals. Nodes can report any number of slots, so the sums are 64 bits wide.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     nodes: usize,
@@ -61,7 +61,7 @@ pub(super) struct Figures {
     busy: u64,
     leases: u64,
     externals: usize,
-    /// When each model was loaded, and at how many endpoints then.
+    /// Load times of each model (Unix seconds), with the number of endpoints.
     models: BTreeMap<String, BTreeMap<u64, usize>>,
     version: u64,
 }
@@ -82,7 +82,7 @@ impl Figures {
         }
     }
 
-    /// Takes off what [`Figures::add`] was called with before.
+    /// Removes a contribution that [`Figures::add`] added before.
     pub(super) fn subtract(&mut self, part: Part) {
         self.leases -= u64::from(part.leases);
         if part.is_external {
@@ -98,7 +98,7 @@ impl Figures {
         }
     }
 
-    /// A ready endpoint serves these models.
+    /// Adds the models of a ready endpoint.
     pub(super) fn list(&mut self, models: &[Arc<ModelStatus>]) {
         for model in models {
             let first = self.created(&model.id);
@@ -108,7 +108,7 @@ impl Figures {
         }
     }
 
-    /// It does not any more.
+    /// Removes models added by [`Figures::list`].
     pub(super) fn unlist(&mut self, models: &[Arc<ModelStatus>]) {
         for model in models {
             let first = self.created(&model.id);
@@ -130,13 +130,13 @@ impl Figures {
         self.models.get(model)?.keys().next().copied()
     }
 
-    /// Models of ready endpoints and when they were loaded first, by name.
+    /// Models of ready endpoints, by name, and when each was first loaded.
     pub(super) fn models(&self) -> impl Iterator<Item = (&str, u64)> {
         let first = |loaded: &BTreeMap<u64, usize>| loaded.keys().next().copied();
         self.models.iter().filter_map(move |(name, loaded)| Some((name.as_str(), first(loaded)?)))
     }
 
-    /// Another number whenever the models are others.
+    /// Changes whenever the models do.
     pub(super) fn version(&self) -> u64 {
         self.version
     }

@@ -1,10 +1,10 @@
-//! PURE. How well an endpoint does what it says.
+//! PURE. Tracks how well an endpoint handles requests.
 //!
-//! A node whose heartbeat is fine may fail what it is asked, or do it ever slower (gray failure:
-//! Huang and others, "Gray Failure: The Achilles' Heel of Cloud-Scale Systems", HotOS 2017).
-//! Failures in a row eject it, for longer each time; one request of our own, and not a herd of
-//! clients', finds out whether it may come back. A node that generates much slower than it did
-//! itself under the same load counts as busier, and is ejected if that goes on.
+//! A node with a fine heartbeat may still fail its requests, or become slower and slower (gray
+//! failure: Huang and others, "Gray Failure: The Achilles' Heel of Cloud-Scale Systems", HotOS
+//! 2017). Consecutive failures eject it, each time for longer. A single health check, not a herd of
+//! client requests, then decides whether it comes back. A node that decodes much slower than it
+//! used to under the same load counts as busier, and is ejected if it gets worse.
 
 use std::time::Duration;
 
@@ -13,53 +13,54 @@ mod pace;
 use pace::Drift;
 pub use pace::Pace;
 
-/// Failures in a row that eject an endpoint.
+/// Consecutive failures that eject an endpoint.
 const FAILURES_MAX: u32 = 5;
-/// How long it is out the first time, doubled each time, and the longest.
+/// First and longest ejection; each ejection lasts twice as long as the one before.
 const OUT_FIRST: Duration = Duration::from_secs(5);
 const OUT_MAX: Duration = Duration::from_secs(300);
-/// Without another ejection for so long, the next one is short again.
+/// After this long without an ejection, the next one is short again.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
-/// By how much of its slots an endpoint that has become slow counts as busier.
+/// Added to the share of busy slots of an endpoint that has become slow.
 const SLOW_PENALTY: f64 = 0.5;
 
-/// A node hangs that says nothing for so long, and for so many times as long as another one needed
-/// for the same request. Less may be chance, or a prompt that the other one had computed before.
+/// A node counts as hung if it was silent for this long, and for this many times as long as another
+/// node needed for the same request. Anything less may be chance, or a prompt that the other node
+/// had cached.
 const HUNG_AFTER: Duration = Duration::from_secs(1);
 const HUNG_TIMES: u32 = 3;
 
-/// Whether a node that was silent for so long, while another one began the same answer within
-/// `other`, counts as one that hangs.
+/// True if a node that sent nothing for `silent` counts as hung, given that another node began the
+/// same response within `other`.
 pub fn is_hung(silent: Duration, other: Duration) -> bool {
     silent >= HUNG_AFTER && silent >= other.saturating_mul(HUNG_TIMES)
 }
 
-/// Whether requests are sent.
+/// Whether the endpoint gets requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     In,
-    /// Not before this time, and then one of ours.
+    /// Ejected until this time, then due for a health check.
     Out {
         until: Duration,
     },
-    /// One of ours is under way.
+    /// A health check is in flight.
     Probed,
 }
 
-/// What is known of one endpoint's health.
+/// Health of one endpoint.
 #[derive(Debug)]
 pub struct Health {
     state: State,
     failures: u32,
     ejections: u32,
     ejected: Duration,
-    /// When it last answered something, or came.
+    /// When it last answered a request, or was added.
     answered: Duration,
     pace: Pace,
 }
 
 impl Health {
-    /// Of an endpoint that has just come.
+    /// Health of a new endpoint.
     pub fn new(now: Duration) -> Self {
         Self {
             state: State::In,
@@ -71,17 +72,17 @@ impl Health {
         }
     }
 
-    /// Whether no request of a client is sent there.
+    /// True if the endpoint gets no client requests.
     pub fn is_out(&self) -> bool {
         self.state != State::In
     }
 
-    /// By how much of its slots it counts as busier.
+    /// Added to its share of busy slots.
     pub fn penalty(&self) -> f64 {
         if self.pace.drift() == Drift::None { 0.0 } else { SLOW_PENALTY }
     }
 
-    /// It has answered a request.
+    /// Records an answered request.
     pub fn answered(&mut self, now: Duration) {
         (self.failures, self.answered) = (0, now);
         if self.state == State::Probed {
@@ -90,21 +91,22 @@ impl Health {
         }
     }
 
-    /// It has failed a request. True: it ought to be ejected.
+    /// Records a failed request. Returns true if the endpoint should be ejected.
     #[must_use]
     pub fn failed(&mut self) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.failures >= FAILURES_MAX || self.state == State::Probed
     }
 
-    /// It has generated a token in `seconds`, beside others. True: it ought to be ejected.
+    /// Records seconds per token while `busy` slots are busy. Returns true if the endpoint should
+    /// be ejected.
     #[must_use]
     pub fn paced(&mut self, busy: u32, seconds: f64) -> bool {
         self.pace.observe(busy, seconds);
         self.pace.drift() == Drift::Far && self.state == State::In
     }
 
-    /// Sends it nothing for a while.
+    /// Ejects the endpoint.
     pub fn eject(&mut self, now: Duration) {
         if now.saturating_sub(self.ejected) > FORGIVEN_AFTER {
             self.ejections = 0;
@@ -116,8 +118,8 @@ impl Health {
         self.failures = 0;
     }
 
-    /// Whether a request of ours should find out how it is: it was out long enough, or has
-    /// answered nothing for `interval`, where there is one.
+    /// True if the endpoint is due for a health check: its ejection is over, or it has answered
+    /// nothing for `interval`.
     pub fn wants_probe(&self, now: Duration, interval: Option<Duration>) -> bool {
         match self.state {
             State::Out { until } => now >= until,
@@ -126,7 +128,8 @@ impl Health {
         }
     }
 
-    /// A request of ours is under way: of clients', none is sent while it was out.
+    /// Records that a health check has started. An ejected endpoint gets no client requests until
+    /// the check ends.
     pub fn probe(&mut self, now: Duration) {
         match self.state {
             State::In => self.answered = now,
@@ -134,8 +137,8 @@ impl Health {
         }
     }
 
-    /// A request was given up, and says nothing. If it was ours, another must follow: while there
-    /// is one, nobody else's is sent.
+    /// Records a request that was canceled and shows nothing. If it was a health check, another one
+    /// must follow, because until then the endpoint gets no client requests.
     pub fn unprobed(&mut self, now: Duration) {
         if self.state == State::Probed {
             self.state = State::Out { until: now + OUT_FIRST };

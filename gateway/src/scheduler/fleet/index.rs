@@ -1,5 +1,5 @@
-//! PURE. Which endpoints serve a model, and which of them have a free slot, in order: among
-//! thousands of nodes a choice looks at a few.
+//! PURE. Indexes endpoints by model, and those with a free slot by rank, so that a choice among
+//! thousands of nodes examines only a few.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,18 +16,18 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// All of them, ready or not.
+    /// All endpoints, ready or not.
     pub fn all(&self) -> impl Iterator<Item = EndpointId> {
         self.all.iter().copied()
     }
 
-    /// Those with a free slot, the first to be chosen first.
+    /// Endpoints with a free slot, best rank first.
     pub fn open(&self) -> impl Iterator<Item = (Rank, EndpointId)> {
         self.open.iter().copied()
     }
 }
 
-/// By the models' names.
+/// Endpoints by model name.
 #[derive(Debug, Default)]
 pub struct Index(HashMap<String, Serving>);
 
@@ -37,27 +37,27 @@ impl Index {
         self.0.get(model)
     }
 
-    /// Whether an endpoint of a model has a free slot.
+    /// True if an endpoint of the model has a free slot.
     pub fn is_open(&self, model: &str) -> bool {
         self.of(model).is_some_and(|serving| !serving.open.is_empty())
     }
 
-    /// Whether any has.
+    /// True if any endpoint has a free slot.
     pub fn is_any_open(&self) -> bool {
         self.0.values().any(|serving| !serving.open.is_empty())
     }
 
-    /// Whether another model is served.
+    /// True if another model is served.
     pub fn has_others(&self, model: &str) -> bool {
         self.0.len() > usize::from(self.0.contains_key(model))
     }
 
-    /// Whether no endpoint serves anything.
+    /// True if no model is served.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// An endpoint serves these models now, and stands where it stood.
+    /// Adds an endpoint with its models and rank.
     pub fn insert(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Option<Rank>) {
         for model in models {
             let serving = match self.0.get_mut(&model.id) {
@@ -69,7 +69,7 @@ impl Index {
         }
     }
 
-    /// An endpoint serves these models no more.
+    /// Removes an endpoint from these models.
     pub fn remove(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Option<Rank>) {
         for model in models {
             let Some(serving) = self.0.get_mut(&model.id) else { continue };
@@ -81,7 +81,7 @@ impl Index {
         }
     }
 
-    /// An endpoint stands elsewhere.
+    /// Changes the rank of an endpoint.
     pub fn shift(
         &mut self,
         id: EndpointId,

@@ -1,22 +1,23 @@
-//! PURE. Whose a name is: the names of nodes tell them apart, so each has one link.
+//! PURE. Decides who may use a node name. Names identify nodes, so each name has one link.
 
 use super::Fleet;
 
-/// How a node came to us.
+/// How a node was linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// It dialed.
+    /// The node dialed the gateway.
     Joined,
-    /// We dialed it, because it is configured.
+    /// The gateway dialed the node, because it is configured.
     Configured,
 }
 
 impl<L> Fleet<L> {
-    /// Whether a node may not have this name, because another one has a link under it. A node that
-    /// joins again, as its epoch shows, takes the place of its own old link. One that we dialed has
-    /// no old link left: whoever has its name, if only by another address, keeps it.
+    /// True if a node may not use this name because another node has a link under it. A node that
+    /// joins again, recognized by its epoch, replaces its own old link. A node that we dialed has
+    /// no old link left, so whichever node has the name keeps it, even if it is the same node at
+    /// another address.
     ///
-    /// A link without a heartbeat leaves the fleet, and its name is free.
+    /// A link without a heartbeat is removed from the fleet, which frees the name.
     pub fn is_name_taken(&self, name: &str, epoch: u64, origin: Origin) -> bool {
         let holder = self.names.get(name).and_then(|id| self.endpoints.get(id));
         holder.is_some_and(|holder| origin == Origin::Configured || holder.status.epoch != epoch)

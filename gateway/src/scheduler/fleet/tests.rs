@@ -1,4 +1,4 @@
-//! What the fleet remembers and chooses.
+//! Tests of what the fleet remembers and picks.
 
 use inference_protocol::fleet::NodeState;
 
@@ -155,7 +155,7 @@ fn only_ready_nodes_are_routable_and_their_models_are_remembered() {
     );
 }
 
-/// Failures in a row that eject an endpoint.
+/// Fails often enough to eject an endpoint.
 fn fail(fleet: &mut Fleet<&str>, id: EndpointId) {
     for _ in 0..5 {
         fleet.claim(id);
@@ -189,7 +189,7 @@ fn a_node_that_is_out_is_asked_however_busy_others_keep_it() {
     let (a, _) = fleet.add("a", ready("a"), NOW);
     fleet.add("b", ready("b"), NOW);
     fail(&mut fleet, a);
-    // Another gateway has all of its slots, and more waits there.
+    // Another gateway holds all slots of this node, and more requests wait there.
     fleet.observe(a, status("a", NodeState::Ready, 2), NOW);
     let later = NOW + Duration::from_secs(5);
     assert_eq!(fleet.claim_probes(later, None), [a]);
@@ -199,7 +199,7 @@ fn a_node_that_is_out_is_asked_however_busy_others_keep_it() {
     assert_eq!(fleet.claim_probes(again, None), [a]);
     fleet.release(a, Outcome::Alive, again);
     assert_eq!(fleet.totals().ejected, 0);
-    // Who is not out is asked when nobody else asks it.
+    // A node that is not ejected is checked only while it is idle.
     let interval = Some(Duration::from_secs(1));
     let names = |ids: Vec<EndpointId>| ids.contains(&a);
     assert!(!names(fleet.claim_probes(again * 2, interval)));
@@ -255,7 +255,7 @@ fn a_slow_node_counts_as_busier() {
     let (b, _) = fleet.add("b", ready("b"), NOW);
     (0..20).for_each(|_| assert!(!fleet.paced(a, 0.1, NOW)));
     (0..20).for_each(|_| assert!(!fleet.paced(a, 0.5, NOW)));
-    // With equal shares, and even with one more, the other one is chosen.
+    // With equal shares, and even with one more, the other node is picked.
     assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), Some(b));
     assert_eq!(fleet.endpoint(a).unwrap().health.penalty(), 0.5);
     let mut order: Vec<_> =
@@ -264,7 +264,7 @@ fn a_slow_node_counts_as_busier() {
     assert_eq!(order, [a, a, b], "it is not kept idle");
 }
 
-/// What the index ought to hold.
+/// What the index should contain.
 fn open_by_hand(fleet: &Fleet<u8>, model: &str) -> Vec<EndpointId> {
     let is_open = |(_, e): &(&EndpointId, &Endpoint<u8>)| {
         e.is_ready() && e.busy() < e.status.slots && e.model(model).is_some() && !e.health.is_out()
@@ -342,7 +342,7 @@ proptest::proptest! {
             fleet.endpoint(id).unwrap().candidate(id, choice.held_by(id), NOW).load()
         };
         let least = fleet.endpoints.keys().map(|id| load(*id)).min_by(f64::total_cmp).unwrap();
-        // All young ones at once are too many to look at.
+        // All new endpoints together may be too many to examine.
         let young = loads.iter().filter(|(_, age)| *age < 10).count();
         proptest::prop_assert!(load(chosen) <= least || young > super::choice::CONTENDERS_MAX);
     }
@@ -388,7 +388,7 @@ fn what_cannot_be_paid_is_not_picked() {
     assert_eq!(fleet.pick_external("m", &constraints, |_, _| false), None);
 }
 
-/// The sums as they are found by counting.
+/// The totals, counted from scratch.
 fn counted<L>(fleet: &Fleet<L>) -> (Totals, Vec<(String, u64)>) {
     let mut totals = Totals::default();
     let mut models: BTreeMap<String, u64> = BTreeMap::new();
@@ -413,7 +413,7 @@ fn counted<L>(fleet: &Fleet<L>) -> (Totals, Vec<(String, u64)>) {
     (totals, models.into_iter().collect())
 }
 
-/// Something happens to a fleet with three endpoints or so.
+/// Applies an event to a fleet with about three endpoints.
 fn happens(fleet: &mut Fleet<u32>, what: u8, which: u8, more: u8) {
     let name = ["a", "b", "c", "gpu"][usize::from(which % 4)];
     let state = [NodeState::Ready, NodeState::Ready, NodeState::Draining][usize::from(more % 3)];
@@ -457,7 +457,7 @@ fn happens(fleet: &mut Fleet<u32>, what: u8, which: u8, more: u8) {
 }
 
 proptest::proptest! {
-    /// Whatever happens: figures that are kept are those that would be counted, and what has not
+    /// After any events, the running totals match a fresh count, and an endpoint that has not
     /// changed since no node suited a request still does not suit it.
     #[test]
     fn figures_are_kept_as_they_would_be_counted_and_no_change_is_missed(

@@ -1,5 +1,5 @@
-//! PURE. What an event, or a whole answer, without marks says: its text, its usage, its error. It
-//! comes from an endpoint that is not a node of ours.
+//! PURE. Reads events and whole responses of external endpoints, which have no resume marks: text,
+//! usage, error.
 
 use std::fmt;
 
@@ -9,24 +9,24 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::scheduler::usage::TEXT_BYTES_PER_TOKEN;
 
-/// What an event says.
+/// What an event contains.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// Tokens of its text, about: one for every four bytes, and at least one if there is any.
+    /// Estimated tokens: one per four bytes of text, and at least one if there is text.
     pub tokens: u64,
-    /// What it reports of the tokens that were used.
+    /// The reported usage.
     pub usage: Option<Usage>,
-    /// Whether it has no choices: only the usage, or nothing that we know.
+    /// True if it has no choices: only the usage, or nothing that we know.
     pub has_no_choices: bool,
-    /// Whether it tells of an error.
+    /// True if it is an error.
     pub is_error: bool,
 }
 
 impl Event {
-    /// Reads the payload of an event, or a whole answer.
+    /// Reads the payload of an event, or a whole response.
     pub fn read(payload: &[u8]) -> Self {
         let Ok(read) = serde_json::from_slice::<Read>(payload) else {
-            // It is something, and nothing that can be understood.
+            // Unreadable, but it counts as output.
             return Self { tokens: 1, ..Self::default() };
         };
         let choices = read.choices.unwrap_or_default();
@@ -70,7 +70,7 @@ impl Tokens {
 const TEXTS: [&str; 7] =
     ["content", "text", "reasoning_content", "reasoning", "refusal", "arguments", "name"];
 
-/// Bytes of text that a choice holds.
+/// Bytes of generated text in a choice.
 struct TextBytes(u64);
 
 impl<'de> Deserialize<'de> for TextBytes {
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for TextBytes {
     }
 }
 
-/// Sums the strings of a value; `counts`: those that are right here, too.
+/// Sums the lengths of strings in a value. `counts`: strings at this level count, too.
 #[derive(Clone, Copy)]
 struct Texts {
     counts: bool,

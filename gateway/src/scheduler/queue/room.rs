@@ -1,42 +1,42 @@
-//! PURE. Who fills how much of the queue, and who may fill more.
+//! PURE. Limits how much of the queue each model and tenant may fill.
 //!
-//! Beside the limits of the whole queue, each model and each tenant has a share. Without a
-//! configured limit the share is dynamic: three times of what is still free (Choudhury and Hahne,
-//! 1998). One that floods fills three quarters of the queue, and any number of them together never
-//! fills it, so another model or tenant always finds room. Where there is no other one, the whole
-//! queue is there for it.
+//! Besides the limits of the whole queue, each model and each tenant has a share. Without a
+//! configured limit, the share is dynamic: three times the free space (Choudhury and Hahne, 1998).
+//! A single flood fills three quarters of the queue, and any number of them together never fill it,
+//! so another model or tenant always finds space. If there is no other one, it may use the whole
+//! queue.
 
 use std::collections::BTreeMap;
 
 use crate::types::class::Class;
 use crate::types::limits::{Bounds, Full, Share};
 
-/// A share is so many times what is free.
+/// A dynamic share is this many times the free space.
 const SHARE_OF_FREE: usize = 3;
 
 /// What a request would take of the queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim<'a> {
-    /// Its class.
+    /// The class.
     pub class: Class,
-    /// Its tenant, and what the tenant's key says of its share.
+    /// The tenant and its configured share.
     pub tenant: (&'a str, Share),
-    /// Its model, where that is known.
+    /// The model, if known.
     pub model: Option<&'a str>,
-    /// Whether other models are served as well.
+    /// True if other models are served as well.
     pub has_models: bool,
-    /// 1, or 0 of a body that is being read.
+    /// 1, or 0 for a body that is being read.
     pub depth: usize,
-    /// Bytes of its body.
+    /// Bytes of the body.
     pub bytes: usize,
 }
 
-/// What is taken.
+/// Used space.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Requests that wait.
+    /// Queued requests.
     pub depth: usize,
-    /// Bytes of their bodies, and of those that are being read.
+    /// Bytes of their bodies and of bodies being read.
     pub bytes: usize,
 }
 
@@ -45,7 +45,7 @@ impl Occupancy {
         self == Self::default()
     }
 
-    /// Whether more fits into a share of what is free.
+    /// True if `more` fits into a share, given the free space.
     fn fits(self, share: Share, free: Self, more: Self) -> bool {
         let fits = |taken: usize, more: usize, limit: Option<usize>, free: usize| {
             let limit = limit.unwrap_or(free.saturating_mul(SHARE_OF_FREE));
@@ -56,23 +56,23 @@ impl Occupancy {
     }
 }
 
-/// What is taken of the queue, by whom. Only those who have something are listed.
+/// Used space of the queue. Lists only models and tenants that use some.
 #[derive(Debug, Default)]
 pub struct Room {
     all: Occupancy,
-    /// Bytes of bodies that are being read.
+    /// Bytes of bodies being read.
     reading: usize,
     models: BTreeMap<String, Occupancy>,
     tenants: BTreeMap<String, Occupancy>,
 }
 
 impl Room {
-    /// Everything.
+    /// In total.
     pub fn all(&self) -> Occupancy {
         self.all
     }
 
-    /// Bytes of bodies that are being read.
+    /// Bytes of bodies being read.
     pub fn reading(&self) -> usize {
         self.reading
     }
@@ -87,15 +87,15 @@ impl Room {
         &self.tenants
     }
 
-    /// Whether a request waits for a model.
+    /// True if a request waits for the model.
     pub fn has_waiting(&self, model: &str) -> bool {
         self.models.contains_key(model)
     }
 
-    /// Whether there is room for a claim.
+    /// Checks whether a claim fits.
     ///
     /// # Errors
-    /// Which limit leaves none.
+    /// The limit that leaves no space.
     pub fn fits(&self, bounds: &Bounds, claim: &Claim<'_>) -> Result<(), Full> {
         let more = Occupancy { depth: claim.depth, bytes: claim.bytes };
         let [depth_max, bytes_max] =
@@ -125,7 +125,7 @@ impl Room {
         }
     }
 
-    /// A request waits.
+    /// Adds a queued request.
     pub fn wait(&mut self, model: &str, tenant: &str, bytes: usize) {
         let more = Occupancy { depth: 1, bytes };
         add(&mut self.all, more);
@@ -133,7 +133,7 @@ impl Room {
         change(&mut self.tenants, tenant, |taken| add(taken, more));
     }
 
-    /// It waits no more.
+    /// Removes a queued request.
     pub fn leave(&mut self, model: &str, tenant: &str, bytes: usize) {
         let less = Occupancy { depth: 1, bytes };
         subtract(&mut self.all, less);
@@ -141,7 +141,7 @@ impl Room {
         change(&mut self.tenants, tenant, |taken| subtract(taken, less));
     }
 
-    /// So many more bytes of a tenant's body are being read.
+    /// Adds bytes of a tenant's body being read.
     pub fn read(&mut self, tenant: &str, bytes: usize) {
         let more = Occupancy { depth: 0, bytes };
         self.reading += bytes;
@@ -149,7 +149,7 @@ impl Room {
         change(&mut self.tenants, tenant, |taken| add(taken, more));
     }
 
-    /// So many are not any more.
+    /// Removes such bytes.
     pub fn forget(&mut self, tenant: &str, bytes: usize) {
         let less = Occupancy { depth: 0, bytes };
         self.reading = self.reading.saturating_sub(bytes);
@@ -168,7 +168,7 @@ fn subtract(taken: &mut Occupancy, less: Occupancy) {
     taken.bytes = taken.bytes.saturating_sub(less.bytes);
 }
 
-/// Changes what one has taken; who has nothing is not listed.
+/// Changes an entry and drops it once it is empty.
 fn change(map: &mut BTreeMap<String, Occupancy>, name: &str, change: impl FnOnce(&mut Occupancy)) {
     let taken = match map.get_mut(name) {
         Some(taken) => taken,
@@ -194,7 +194,7 @@ mod tests {
         Claim { class: Class::Interactive, tenant, model, has_models, depth: 1, bytes: 1 }
     }
 
-    /// Lets requests wait until there is no room; how many did, and why no more.
+    /// Queues requests until there is no space; returns how many fit and which limit was reached.
     fn fill(room: &mut Room, bounds: &Bounds, claim: &Claim<'_>) -> (usize, Full) {
         for count in 0.. {
             match room.fits(bounds, claim) {
@@ -218,7 +218,7 @@ mod tests {
         for tenant in 1..50 {
             let (count, full) = fill(&mut room, &bounds, &claim(&tenant.to_string(), None));
             assert!(count > 0 && full == Full::Tenant, "{tenant}: {count}");
-            // Each leaves a quarter of what it found.
+            // Each leaves a quarter of the space it found.
             assert!(room.all().depth < 1000);
             if room.all().depth > 990 {
                 return;

@@ -1,4 +1,4 @@
-//! The queue as its users see it: who is next, who is turned away, and nobody twice.
+//! Tests of the queue: order, limits, and that no request is lost or bound twice.
 
 use super::*;
 use crate::types::limits::Share;
@@ -29,7 +29,7 @@ fn queue(depth_max: usize) -> Queue<u32> {
     Queue::new(Bounds::new(depth_max, 100 * depth_max))
 }
 
-/// Lets a request wait, if there is room.
+/// Queues a request if there is space.
 fn offer(queue: &mut Queue<u32>, ticket: Ticket<u32>) -> Result<(), Full> {
     let tenant = (ticket.tenant.as_str(), Share::default());
     let (class, bytes) = (ticket.class, ticket.bytes);
@@ -41,7 +41,7 @@ fn offer(queue: &mut Queue<u32>, ticket: Ticket<u32>) -> Result<(), Full> {
     Ok(())
 }
 
-/// Binds everything, one after the other.
+/// Binds all requests and returns their order.
 fn order(queue: &mut Queue<u32>) -> Vec<TicketId> {
     std::iter::from_fn(|| {
         let id = queue.next(|_| true)?.id;
@@ -103,7 +103,7 @@ fn a_single_urgent_request_overtakes_everything() {
     for id in 1..=300 {
         offer(&mut queue, ticket(id, Batch, "a", 100.0)).unwrap();
     }
-    // Some are bound before the urgent one comes.
+    // Some are bound before the urgent one arrives.
     for _ in 0..50 {
         let id = queue.next(|_| true).unwrap().id;
         queue.take(id).unwrap();
@@ -178,8 +178,8 @@ fn the_work_ahead_is_what_fair_turns_put_before_it() {
 }
 
 proptest! {
-    /// Whatever comes and goes: everybody is there once, bounds hold, and in the end nothing
-    /// is left of anything.
+    /// After any arrivals and departures, each request is there exactly once, the bounds hold, and
+    /// in the end nothing is left over.
     #[test]
     fn nobody_is_lost_and_nobody_is_bound_twice(
         actions in prop::collection::vec((0u8..4, 0u64..40, 0usize..3, 0u8..4, 0.0f64..100.0), 1..200),

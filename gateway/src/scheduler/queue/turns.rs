@@ -1,32 +1,32 @@
-//! PURE. Turns by work: self-clocked fair queueing (Golestani, 1994).
+//! PURE. Fair turns by work: self-clocked fair queueing (Golestani, 1994).
 //!
-//! Everybody has a virtual time, which moves on by the work that is done for them, divided by
-//! their weight. Next is the one whose work would be finished first in virtual time, so a small
-//! piece goes before a large one. Who was away is not owed for that time, and who took much does
-//! not get away from it by leaving for a moment. Between two who always wait, the work done
-//! differs by no more than the largest pieces of both. Work is an estimate when it is charged; when
-//! it is done, [`Turns::correct`] settles the difference.
+//! Each key has a virtual time that advances by the work done for it, divided by its weight. The
+//! key whose next piece of work would finish first in virtual time is next, so small pieces go
+//! before large ones. A key earns no credit while it is away, and cannot shed its debt by leaving
+//! for a moment. Between two keys that always wait, the work done differs by at most the largest
+//! piece of each. Work is charged as an estimate; when it is done, [`Turns::correct`] settles the
+//! difference.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
-/// Fewer entries than this are never looked through.
+/// Below this many entries, no cleanup runs.
 const TIDY_AT: usize = 64;
 
-/// Virtual times of those who take turns.
+/// Virtual times by key.
 #[derive(Debug, Clone)]
 pub struct Turns<K> {
-    /// When the last piece was finished.
+    /// Virtual time at which the last piece finished.
     now: f64,
     times: BTreeMap<K, Standing>,
-    /// So many entries are worth looking through for those that tell nothing any more.
+    /// Number of entries that triggers the next cleanup.
     tidy_at: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Standing {
     time: f64,
-    /// The time at the last arrival: what was charged before has been forgiven up to here.
+    /// Virtual time of the last arrival. Corrections of earlier charges cannot go below it.
     floor: f64,
     waits: bool,
 }
@@ -38,7 +38,7 @@ impl<K> Default for Turns<K> {
 }
 
 impl<K: Ord> Turns<K> {
-    /// From now on, `key` waits for turns.
+    /// Adds `key` to those that wait.
     pub fn arrive<Q>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
@@ -57,7 +57,7 @@ impl<K: Ord> Turns<K> {
         }
     }
 
-    /// `key` has nothing to wait for any more.
+    /// Removes `key` from those that wait; its virtual time stays.
     pub fn leave<Q: Ord + ?Sized>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
@@ -67,7 +67,7 @@ impl<K: Ord> Turns<K> {
         }
     }
 
-    /// When a piece of work for `key` would be finished: the smallest is next.
+    /// Virtual time at which `work` for `key` would finish; the smallest is next.
     pub fn finish<Q: Ord + ?Sized>(&self, key: &Q, work: f64) -> f64
     where
         K: Borrow<Q>,
@@ -75,7 +75,7 @@ impl<K: Ord> Turns<K> {
         self.times.get(key).map_or(self.now, |standing| standing.time) + work
     }
 
-    /// It was the turn of `key`, and this much work is done for them.
+    /// Charges `key` for work that is done in its turn.
     pub fn charge<Q: Ord + ?Sized>(&mut self, key: &Q, work: f64)
     where
         K: Borrow<Q>,
@@ -103,8 +103,8 @@ impl<K: Ord> Turns<K> {
         }
     }
 
-    /// Corrects what `key` was charged by so much more, or less. Returns by how much its time has
-    /// moved: nobody gets a credit for what was charged before the last arrival.
+    /// Corrects the charge of `key` by `more`, which may be negative. Returns by how much its
+    /// virtual time moved: nothing charged before the last arrival is credited.
     pub fn correct<Q>(&mut self, key: &Q, more: f64) -> f64
     where
         K: Borrow<Q>,
@@ -127,7 +127,7 @@ impl<K: Ord> Turns<K> {
         }
     }
 
-    /// Who waits for nothing and is not ahead of the others is as good as new.
+    /// Drops keys that do not wait and are not ahead of the clock: they are equivalent to new ones.
     fn tidy(&mut self) {
         if self.times.len() >= self.tidy_at {
             let now = self.now;
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Does the next piece of work, of those that wait; returns whose it was.
+    /// Does the next piece of work and returns its key.
     fn next(turns: &mut Turns<u32>, waiting: &[(u32, f64)]) -> u32 {
         let finish = |turns: &Turns<u32>, (key, work): &(u32, f64)| turns.finish(key, *work);
         let least = waiting.iter().min_by(|a, b| finish(turns, a).total_cmp(&finish(turns, b)));
@@ -190,7 +190,7 @@ mod tests {
         let mut turns = Turns::default();
         [1, 2].iter().for_each(|key| turns.arrive(key));
         turns.charge(&1, 10.0);
-        // The second has a long piece; then it leaves for a moment.
+        // The second key gets a long piece, then leaves for a moment.
         turns.charge(&2, 100.0);
         turns.leave(&2);
         turns.arrive(&2);

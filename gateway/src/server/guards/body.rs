@@ -1,4 +1,4 @@
-//! A response's body as its connection sees it.
+//! A response body as its connection sees it.
 
 /// See [`flotilla_listeners::body`].
 pub type Tracked = flotilla_listeners::body::Tracked<crate::types::response::Body>;

@@ -1,5 +1,5 @@
-//! PURE. What browsers are told (CORS): which pages may ask us, and which of our headers they
-//! may read. Off unless origins are configured; keys are asked for as ever.
+//! PURE. CORS: which web pages may call the API, and which response headers they may read. Off
+//! unless origins are configured. API keys are required as always.
 
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -7,30 +7,30 @@ use hyper::{Method, Request, Response, StatusCode};
 use crate::config::cors::Cors;
 use crate::types::response::{self, Body};
 
-/// The paths that pages may use.
+/// Paths with CORS.
 const PATHS: &str = "/v1/";
-/// A page may keep what it was told for so many seconds.
+/// Seconds for which a browser may cache a preflight response.
 const MAX_AGE: &str = "600";
-/// Our headers that a page may read, besides those that it always may.
+/// Response headers that pages may read, besides the CORS-safelisted ones.
 const EXPOSED: &str = "x-request-id, retry-after, x-flotilla-endpoint, x-flotilla-class, \
     x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
     x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";
 
-/// What one answer says.
+/// CORS headers of one response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allowed {
-    /// Nothing: browsers do not ask here.
+    /// None.
     Nothing,
-    /// That it would be another one for other origins.
+    /// Only `Vary: origin`, because other origins get other headers.
     Varies,
-    /// That this origin may read it.
+    /// This origin may read the response.
     Origin(HeaderValue),
-    /// That anybody may.
+    /// Any origin may read it.
     Any,
 }
 
 impl Cors {
-    /// What the answer to a request says.
+    /// The CORS headers for the response to this request.
     pub fn allows<B>(&self, request: &Request<B>) -> Allowed {
         let origin = request.headers().get(header::ORIGIN);
         match self {
@@ -55,8 +55,8 @@ impl Allowed {
         }
     }
 
-    /// The answer to a browser that asks whether it may ask. A page that may not gets what any
-    /// OPTIONS gets.
+    /// The response to a preflight request. `None` for other requests and for origins that are not
+    /// allowed: those get what any OPTIONS request gets.
     pub fn preflight<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let headers = request.headers();
         let asks = request.method() == Method::OPTIONS
@@ -70,14 +70,14 @@ impl Allowed {
         let mut say = |name, text| answer.insert(name, HeaderValue::from_static(text));
         say(header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST");
         say(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE);
-        // Whatever a page sends: what we do not know we do not read.
+        // Any header: unknown ones are ignored anyway.
         if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
             answer.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
         }
         Some(response)
     }
 
-    /// Puts it on an answer.
+    /// Adds the CORS headers to a response.
     pub fn mark(&self, headers: &mut HeaderMap) {
         if matches!(self, Self::Varies | Self::Origin(_)) {
             headers.append(header::VARY, HeaderValue::from_static("origin"));

@@ -1,4 +1,4 @@
-//! A handler that panics fails its own request, and nothing else of its connection.
+//! Confines a panic in a handler to its own request; the connection continues.
 
 use std::panic::AssertUnwindSafe;
 
@@ -9,7 +9,7 @@ use crate::types::error::Error;
 use crate::types::request_id::{RequestId, mark};
 use crate::types::response::{self, Body};
 
-/// What a handler answers; after a panic, 500 `internal_error` with the request's id.
+/// Runs a handler. If it panics, returns 500 `internal_error` with the request id.
 pub async fn guarded(
     request_id: &RequestId,
     handler: impl Future<Output = Response<Body>>,
@@ -45,7 +45,7 @@ mod tests {
         Ok(guarded(&id, handler).await)
     }
 
-    /// Writes to a connection and reads until `end`.
+    /// Sends a request and reads until `end`.
     async fn exchange(client: &mut TcpStream, path: &str, end: &str) -> String {
         let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nx-request-id: mine\r\n\r\n");
         client.write_all(head.as_bytes()).await.unwrap();

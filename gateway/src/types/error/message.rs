@@ -1,4 +1,4 @@
-//! What each error tells its client: what happened, why, and what to do.
+//! Error messages for clients: what happened, why, and what to do.
 
 use super::Error;
 use crate::types::limits::Exhausted;

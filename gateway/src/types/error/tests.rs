@@ -1,4 +1,4 @@
-//! Every error and its four answers.
+//! Tests of every error's status, code, origin, and retryability.
 
 use super::*;
 use Origin::{Client, Gateway, Node};

@@ -1,6 +1,6 @@
-//! PURE. What an external endpoint says of a request that it does not answer. Its words may name
-//! addresses, keys, organizations, or repeat the prompt: clients get an error of ours, and the log
-//! gets what is a plain identifier.
+//! PURE. Reads the error of an external endpoint. Its message may contain addresses, keys,
+//! organizations, or the prompt. So clients get an error of ours, and only plain identifiers are
+//! logged.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -11,10 +11,10 @@ use super::request::known_field;
 use crate::types::api::Api;
 use crate::types::error::Error;
 
-/// Longest identifier that is kept.
+/// Longest identifier to keep.
 const WORD_BYTES_MAX: usize = 64;
 
-/// What is reported of an error: its type, its code, and the field at fault.
+/// Type, code, and parameter of the reported error.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
     kind: Option<String>,
@@ -31,7 +31,7 @@ struct Reported {
 }
 
 impl Refusal {
-    /// Reads an error's body or event, in OpenAI's shape or without its envelope.
+    /// Reads the body or event of an error, with or without OpenAI's `error` envelope.
     pub fn read(body: &[u8]) -> Self {
         let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
         let error = body.get_mut("error").map(Value::take).filter(Value::is_object);
@@ -39,10 +39,10 @@ impl Refusal {
         Self { kind: word(reported.kind), code: word(reported.code), param: word(reported.param) }
     }
 
-    /// The error of ours for a refusal with that status.
+    /// Our error for a refusal with this status.
     pub fn error(&self, api: Api, status: u16) -> Error {
         match status {
-            // Of the request's own making; all else is a matter between the endpoint and us.
+            // Caused by the request. Everything else is between the endpoint and us.
             400 | 413 | 415 | 422 => {
                 let param = self.param.as_deref().and_then(|name| known_field(api, name));
                 Error::ExternalRefused { status, param }
@@ -60,7 +60,7 @@ impl Display for Refusal {
     }
 }
 
-/// A plain identifier, or a number.
+/// Returns a plain identifier or number.
 fn word(value: Option<Value>) -> Option<String> {
     let text = match value? {
         Value::String(text) => text,
@@ -68,7 +68,7 @@ fn word(value: Option<Value>) -> Option<String> {
         _ => return None,
     };
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"_.[]".contains(&b);
-    // What looks like a key is not kept.
+    // Drops anything that looks like a key.
     let is_key = text.len() >= 20 && text.bytes().any(|b| b.is_ascii_digit());
     let is_word = !text.is_empty() && text.len() <= WORD_BYTES_MAX && text.bytes().all(is_plain);
     (is_word && !is_key).then_some(text)

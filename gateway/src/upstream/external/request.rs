@@ -1,6 +1,6 @@
-//! PURE. Requests in an external endpoint's words: a new object, made only of fields that are known
-//! here. What a client writes beside them never gets there, so that no server reads a limit of ours
-//! in another way, and none bills for what nobody accounts for.
+//! PURE. Translates requests for external endpoints into a new object that contains known fields
+//! only. Unknown fields are not passed on, so no server can interpret one of our limits differently
+//! or bill for something that nobody accounts for.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 
 use crate::types::api::Api;
 
-/// Sampling, constraints and length are shared by both kinds of generation. Constraints that other
-/// servers know are passed on although our nodes refuse some of them: an endpoint must honor or
-/// refuse them, and an answer without them would be worse than none.
+/// Sampling, constraint, and length fields of both completion APIs. Constraints that other servers
+/// support are passed on even if our nodes refuse them: the endpoint must honor or refuse them,
+/// because a response without the constraint would be worse than none.
 const SHARED: [&str; 47] = [
     "allowed_token_ids",
     "bad_words",
@@ -86,8 +86,8 @@ const TEXT: [&str; 4] = ["echo", "prompt", "suffix", "user"];
 const EMBEDDINGS: [&str; 4] = ["dimensions", "encoding_format", "input", "user"];
 const RERANK: [&str; 4] = ["documents", "query", "return_documents", "top_n"];
 
-/// Fields that the gateway writes itself, or that would let a client have more than its key
-/// allows: no configuration can let them through.
+/// Fields that the gateway sets itself, or that would let a client exceed its key's limits. No
+/// configuration can allow them.
 pub const RESERVED: [&str; 18] = [
     "beam_width",
     "best_of",
@@ -109,55 +109,55 @@ pub const RESERVED: [&str; 18] = [
     "use_beam_search",
 ];
 
-/// What is known of a request beside its body.
+/// Properties of a request besides its body.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// Which endpoint of the API.
+    /// The API endpoint.
     pub api: Api,
-    /// The model that it asks for.
+    /// The requested model.
     pub model: &'a str,
-    /// Whether its answer is streamed.
+    /// True if the response is streamed.
     pub is_streamed: bool,
-    /// Most tokens of each choice, if there is a limit.
+    /// Most tokens per choice, if limited.
     pub tokens_max: Option<u64>,
 }
 
-/// A request in an external endpoint's words.
+/// A translated request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Translated {
-    /// Its body.
+    /// The JSON body.
     pub body: String,
-    /// Whether it asks for the usage at the end of a stream although its client does not.
+    /// True if the request asks for usage at the end of the stream although the client did not.
     pub hides_usage: bool,
 }
 
-/// How an endpoint wants to be asked.
+/// How to phrase a request for an endpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Dialect<'a> {
-    /// Its name of the model.
+    /// The endpoint's name of the model.
     pub model: &'a str,
-    /// Under which name it takes the most tokens of a chat's choice.
+    /// The field that limits the tokens per choice in chat requests.
     pub length: LengthField,
-    /// More fields that it may have.
+    /// Additional fields to pass on.
     pub fields: &'a BTreeSet<String>,
 }
 
-/// Under which name an endpoint takes the most tokens of a chat's choice. Every request has it
-/// under this name, whatever its client calls it: servers pass over names that they do not know.
+/// The field that limits the tokens per choice in chat requests. It is always sent under this name,
+/// whatever the client used, because servers ignore names they do not know.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LengthField {
-    /// vLLM, llama-server, Ollama, and most others.
+    /// `max_tokens`: vLLM, llama-server, Ollama, and most others.
     #[default]
     MaxTokens,
-    /// OpenAI's newer models refuse the older name.
+    /// `max_completion_tokens`: OpenAI's newer models refuse the older name.
     MaxCompletionTokens,
 }
 
 impl LengthField {
-    /// Both.
+    /// All variants.
     pub const ALL: [Self; 2] = [Self::MaxTokens, Self::MaxCompletionTokens];
 
-    /// Its name.
+    /// The JSON field name.
     pub fn name(self) -> &'static str {
         match self {
             Self::MaxTokens => "max_tokens",
@@ -166,7 +166,7 @@ impl LengthField {
     }
 }
 
-/// Known fields of an endpoint of the API, beside those that the gateway writes.
+/// Known fields of an API, besides those that the gateway sets.
 pub fn fields(api: Api) -> impl Iterator<Item = &'static str> {
     let (shared, own): (&[&str], &[&str]) = match api {
         Api::ChatCompletions => (&SHARED, &CHAT),
@@ -177,16 +177,16 @@ pub fn fields(api: Api) -> impl Iterator<Item = &'static str> {
     shared.iter().chain(own).copied()
 }
 
-/// A known field of that name.
+/// The known field with this name.
 pub fn known_field(api: Api, name: &str) -> Option<&'static str> {
     let written = ["model", "max_tokens", "max_completion_tokens"];
     fields(api).chain(written).find(|field| *field == name)
 }
 
-/// Writes a request anew.
+/// Translates a request.
 ///
 /// # Errors
-/// Its body is no object, or it would lose a constraint.
+/// The body is not an object, or a constraint would be lost.
 pub fn translate(
     body: &[u8],
     wanted: Wanted<'_>,
@@ -222,7 +222,7 @@ pub fn translate(
     Ok(Translated { body: Value::Object(object).to_string(), hides_usage })
 }
 
-/// Refuses what is not passed on and would change the response: a response without a constraint is
+/// Refuses fields that would be dropped and change the response: a response without a constraint is
 /// worse than none. Our nodes refuse the same fields.
 fn check_dropped(api: Api, dropped: &Map<String, Value>) -> Result<(), Invalid> {
     let endpoint = match api {
@@ -231,7 +231,7 @@ fn check_dropped(api: Api, dropped: &Map<String, Value>) -> Result<(), Invalid> 
         Api::Embeddings => Endpoint::Embeddings,
         Api::Rerank => Endpoint::Rerank,
     };
-    // Its value is passed on, under the name that the endpoint knows.
+    // Its value is sent under the name that the endpoint knows.
     let asked = dropped.iter().filter(|(name, _)| *name != "max_completion_tokens");
     let mut known = asked.filter_map(|(name, value)| Some((Unsupported::find(name)?, value)));
     let lost = known.find(|(row, value)| row.at.contains(&endpoint) && !row.is_neutral(value));

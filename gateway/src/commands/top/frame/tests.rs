@@ -1,4 +1,4 @@
-//! What operators see of fleets that were made up.
+//! Tests of the screen with made-up fleets.
 
 use super::*;
 use crate::access::limiter::Limiter;

@@ -1,35 +1,36 @@
-//! PURE. Whether a node generates slower than it did itself, beside as many others.
+//! PURE. Detects a node that decodes slower than it used to under the same load.
 
-/// Kinds of load: 1, 2, 3 to 4, 5 to 8 busy slots, and so on.
+/// Load levels: 1, 2, 3 to 4, 5 to 8 busy slots, and so on.
 const KINDS: usize = 8;
-/// Observations of a kind before it is a yardstick.
+/// Observations of a level before it serves as a baseline.
 const SEEN_MIN: u32 = 8;
-/// Weight of the newest observation in what is usual.
+/// Weight of the newest observation in the baseline.
 const USUAL: f64 = 0.01;
-/// The same while it drifts: what is slow for good is usual one day.
+/// Weight while the node is slow. A node that stays slow gets a new baseline eventually.
 const USUAL_DRIFTING: f64 = 0.002;
-/// Weight of the newest observation in how it is now.
+/// Weight of the newest observation in the current drift.
 const RECENT: f64 = 0.2;
-/// Times slower than usual. Prompts that come in beside readers make up for little more than 2.
+/// Thresholds as multiples of the baseline. Prefills of other requests explain little more than a
+/// factor of 2.
 const SLOW: f64 = 3.0;
 const FAR: f64 = 12.0;
 
-/// How far it is from what is usual.
+/// How far the speed is from the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drift {
-    /// As usual, or not known.
+    /// At the baseline, or unknown.
     None,
-    /// Much slower.
+    /// At least 3 times slower.
     Slow,
-    /// As good as dead.
+    /// At least 12 times slower: as good as dead.
     Far,
 }
 
-/// A node's seconds for a token.
+/// Baseline and drift of a node's seconds per token.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pace {
     usual: [Usual; KINDS],
-    /// Logarithm of how many times slower than usual it is: one outlier is not a trend.
+    /// Smoothed logarithm of current time over baseline, so that one outlier is no trend.
     drift: f64,
 }
 
@@ -40,7 +41,7 @@ struct Usual {
 }
 
 impl Pace {
-    /// A token took `seconds` while so many slots were busy.
+    /// Records seconds per token while `busy` slots are busy.
     pub fn observe(&mut self, busy: u32, seconds: f64) {
         let kind = busy.max(1).next_power_of_two().trailing_zeros() as usize;
         let drifting = self.drift() != Drift::None;
@@ -54,13 +55,13 @@ impl Pace {
             _ if drifting => USUAL_DRIFTING,
             _ => USUAL,
         };
-        // Once there is a yardstick, an outlier bends it no more than twice the usual does.
+        // Once there is a baseline, an outlier counts as at most twice the baseline.
         let most = if usual.seen < SEEN_MIN { seconds } else { 2.0 * usual.seconds };
         usual.seconds += weight * (seconds.min(most) - usual.seconds);
         usual.seen = usual.seen.saturating_add(1);
     }
 
-    /// How far it is from what is usual.
+    /// How far the speed is from the baseline.
     pub fn drift(&self) -> Drift {
         match self.drift {
             drift if drift >= FAR.ln() => Drift::Far,
