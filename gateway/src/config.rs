@@ -13,7 +13,7 @@ use hyper::header::HeaderValue;
 use crate::access::keys::ApiKey;
 use crate::config::cors::Cors;
 use crate::config::proxies::Proxies;
-use crate::config::tls::{Acceptor, Authority, Dialler};
+use crate::config::tls::{Acceptor, Authority, Dialer};
 use crate::config::traces::Traces;
 use crate::scheduler::fleet::Terms;
 use crate::scheduler::routing::Policy;
@@ -22,22 +22,22 @@ use crate::types::limits::Bounds;
 use crate::types::secret::KeyDigest;
 use crate::upstream::external::Client;
 
-pub mod cors;
+pub(crate) mod cors;
 pub mod document;
 mod edge;
 pub mod effective;
 mod external;
 pub mod files;
-pub mod keys;
+pub(crate) mod keys;
 pub mod load;
 mod nodes;
-pub mod proxies;
+pub(crate) mod proxies;
 pub mod reference;
 pub mod schema;
 mod section;
-pub mod tls;
+pub(crate) mod tls;
 mod trace;
-pub mod traces;
+pub(crate) mod traces;
 mod values;
 pub mod yaml;
 
@@ -128,7 +128,7 @@ pub struct StaticNode {
     /// Port.
     pub port: u16,
     /// TLS, for https URLs.
-    pub tls: Option<Dialler>,
+    pub tls: Option<Dialer>,
     /// `Authorization` header with the key of the node's port.
     pub authorization: Option<HeaderValue>,
 }

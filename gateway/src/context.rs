@@ -16,7 +16,7 @@ use crate::observability::history::Recorder;
 use crate::observability::metrics::Metrics;
 use crate::observability::traces::Spans;
 
-pub mod peer;
+pub(crate) mod peer;
 pub mod settings;
 
 /// State shared by all requests. Clones share it.

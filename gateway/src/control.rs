@@ -7,7 +7,7 @@ use crate::types::error::Error;
 
 pub mod admin;
 pub mod health;
-pub mod join;
+pub(crate) mod join;
 pub mod overview;
 pub(crate) mod page;
 

@@ -24,16 +24,16 @@ use crate::types::error::Error;
 use crate::types::limits::Bounds;
 use crate::upstream::Upstream;
 
-pub mod kept;
+mod fleet_view;
+pub(crate) mod kept;
 mod lease;
-mod look;
 mod overview;
 mod reading;
 mod turn;
 pub mod views;
 
+pub use fleet_view::FleetView;
 pub use lease::Lease;
-pub use look::Look;
 pub use overview::{NodeOverview, Overview, QueueOverview};
 pub use reading::Reading;
 pub use turn::Turn;

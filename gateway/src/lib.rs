@@ -19,6 +19,8 @@
 //! - [`access`]: API keys, rate limits, budgets, quarantine.
 //! - [`types`]: what every layer shares: errors, request ids, classes, responses.
 
+#![warn(unreachable_pub)]
+
 pub mod access;
 pub mod app;
 pub mod commands;
@@ -26,11 +28,11 @@ pub mod config;
 pub mod context;
 pub mod control;
 pub mod dispatcher;
-pub mod nodes;
+pub(crate) mod nodes;
 pub mod observability;
-pub mod proxy;
+pub(crate) mod proxy;
 pub mod scheduler;
 pub mod server;
 pub mod tasks;
 pub mod types;
-pub mod upstream;
+pub(crate) mod upstream;

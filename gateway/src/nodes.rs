@@ -1,6 +1,6 @@
 //! Links to nodes: the HTTP/2 connection, the status stream on it, and the nodes that the gateway
 //! dials.
 
-pub mod link;
-pub mod static_nodes;
+pub(crate) mod link;
+pub(crate) mod static_nodes;
 pub(crate) mod status;

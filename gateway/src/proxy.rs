@@ -20,14 +20,14 @@ use crate::types::error::Error;
 use crate::types::header::Values;
 use crate::types::response::{self, Body};
 
-pub mod accept;
-pub mod account;
-pub mod admit;
-pub mod authenticate;
-pub mod drive;
-pub mod forward;
-pub mod route;
-pub mod stream;
+pub(crate) mod accept;
+pub(crate) mod account;
+pub(crate) mod admit;
+pub(crate) mod authenticate;
+pub(crate) mod drive;
+pub(crate) mod forward;
+pub(crate) mod route;
+pub(crate) mod stream;
 
 use crate::access::keys::Caller;
 use account::Record;
@@ -40,7 +40,7 @@ const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
 
 /// Serves an inference request. A `known` caller needs no API key: an operator has authenticated
 /// with another key.
-pub async fn serve(
+pub(crate) async fn serve(
     gateway: Gateway,
     client: IpAddr,
     api: Api,

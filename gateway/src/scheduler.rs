@@ -25,7 +25,7 @@ pub mod fleet;
 pub mod prefix_index;
 pub mod progress;
 pub mod queue;
-pub mod retry_budget;
+pub(crate) mod retry_budget;
 pub mod routing;
 pub mod routing_stats;
 mod slot;
@@ -120,8 +120,8 @@ impl<L> Scheduler<L> {
         let (work, is_retried) = (self.work(want), want.is_retried());
         self.all_skipped = self.all_skipped.filter(|_| !is_retried);
         // A retried request goes ahead of all others, so the predicted wait does not apply.
-        let foretold = if is_retried { None } else { self.wait_for(want, work, now) };
-        if foretold.is_some_and(|wait| wait > patience) {
+        let predicted = if is_retried { None } else { self.wait_for(want, work, now) };
+        if predicted.is_some_and(|wait| wait > patience) {
             return Err(Refused::DeadlineUnmet);
         }
         if !is_retried {
@@ -138,7 +138,7 @@ impl<L> Scheduler<L> {
             bytes: want.bytes,
             prefix: want.prefix.clone(),
             since: now,
-            foretold,
+            predicted,
             constraints: want.constraints.clone(),
             is_retried,
         };
@@ -286,7 +286,7 @@ impl<L> Scheduler<L> {
         self.skipped.remove(&id);
         self.stats.count(self.policy, decision);
         let ticket = self.queue.take(id)?;
-        self.stats.waited(ticket.foretold, now.saturating_sub(ticket.since));
+        self.stats.waited(ticket.predicted, now.saturating_sub(ticket.since));
         let binding = self.claim(endpoint, &ticket.model, &ticket.prefix, now)?;
         let Ticket { class, tenant, work, is_retried, .. } = ticket;
         let charge = (!is_retried).then_some(Charge { class, tenant, work });
@@ -356,7 +356,7 @@ impl<L> Scheduler<L> {
     pub fn withdraw(&mut self, id: TicketId, now: Duration) {
         self.skipped.remove(&id);
         if let Some(ticket) = self.queue.remove(id) {
-            self.stats.gave_up(ticket.foretold, now.saturating_sub(ticket.since));
+            self.stats.gave_up(ticket.predicted, now.saturating_sub(ticket.since));
         }
     }
 

@@ -8,10 +8,10 @@ use crate::config::tls::Acceptor;
 use crate::context::settings::{Live, Settings, Socket};
 
 pub mod connection;
-pub mod file_limit;
+pub(crate) mod file_limit;
 pub mod guards;
-pub mod listener;
-pub mod routes;
+pub(crate) mod listener;
+pub(crate) mod routes;
 
 /// What a listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

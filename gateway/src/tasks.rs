@@ -1,10 +1,10 @@
 //! Background tasks that run as long as the gateway. [`crate::app`] starts them.
 
-pub mod external_endpoints;
-pub mod hourly_cost;
-pub mod probes;
-pub mod reconcile;
+pub(crate) mod external_endpoints;
+pub(crate) mod hourly_cost;
+pub(crate) mod probes;
+pub(crate) mod reconcile;
 pub mod reload;
-pub mod state_file;
+pub(crate) mod state_file;
 pub mod systemd;
-pub mod trace_export;
+pub(crate) mod trace_export;

@@ -1,13 +1,13 @@
 //! Types that every layer shares. This is the lowest layer: nothing here imports another folder.
 
-pub mod api;
-pub mod atomic_file;
+pub(crate) mod api;
+pub(crate) mod atomic_file;
 pub mod class;
 pub mod error;
 pub mod external;
-pub mod header;
+pub(crate) mod header;
 pub mod limits;
-pub mod random;
-pub mod request_id;
-pub mod response;
+pub(crate) mod random;
+pub(crate) mod request_id;
+pub(crate) mod response;
 pub mod secret;

@@ -20,10 +20,10 @@ use crate::types::error::Error;
 use crate::upstream::external::Client;
 
 mod driver;
-pub mod external;
+pub(crate) mod external;
 mod gather;
 
-pub use driver::Driver;
+pub(crate) use driver::Driver;
 use gather::Gather;
 
 const STREAM_WINDOW: u32 = 1024 * 1024;
@@ -56,7 +56,7 @@ enum Via {
 }
 
 /// Opens the client side of HTTP/2 on a connected stream. The caller must run the [`Driver`].
-pub async fn connect<T>(
+pub(crate) async fn connect<T>(
     io: T,
     authorization: Option<HeaderValue>,
 ) -> Result<(Upstream, Driver<T>), h2::Error>

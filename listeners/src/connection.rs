@@ -15,9 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::pulse::Patience;
 use super::stall::{Watch, Watched};
 use super::streams::Streams;
+use super::timers::ConnectionTimeouts;
 use super::{Closed, Closings};
 
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -72,7 +72,7 @@ pub struct Terms<'a> {
     /// The HTTP server.
     pub http: &'a Http,
     /// Head and idle timeouts.
-    pub patience: Patience,
+    pub patience: ConnectionTimeouts,
     /// Slow-read budget: how long the client may leave response bytes unread.
     pub write: Duration,
     /// When canceled, the connection finishes its requests in flight and closes.

@@ -1,20 +1,20 @@
 //! Protects the listeners of both programs: no client can take more than its share before we know
 //! who it is.
 //!
-//! [`door`] limits connections per address. [`pulse`] (pure) decides how long a connection may keep
+//! [`per_address`] limits connections per address. [`timers`] (pure) decides how long a connection may keep
 //! us waiting. [`stall`] and [`streams`] disconnect clients that do not read their responses, by a
-//! slow-read budget ([`debt`], pure). [`hangup`] notices clients that leave. [`connection`] applies
+//! slow-read budget ([`slow_read`], pure). [`hangup`] notices clients that leave. [`connection`] applies
 //! all of this to one connection, and [`body`] to one response.
 
 pub mod body;
 pub mod connection;
-pub mod debt;
-pub mod door;
 pub mod hangup;
-pub mod pulse;
+pub mod per_address;
+pub mod slow_read;
 pub mod socket;
 pub mod stall;
 pub mod streams;
+pub mod timers;
 
 use std::fmt::Debug;
 use std::sync::Arc;

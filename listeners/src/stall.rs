@@ -11,39 +11,39 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep_until};
 
-use super::debt::Debt;
-use super::pulse::{Patience, Pulse};
+use super::slow_read::SlowReadBudget;
+use super::timers::{ConnectionTimeouts, ConnectionTimers};
 use super::{Closed, Closings};
 
 /// State that the byte stream, the requests, and the timers of one connection share.
 #[derive(Debug)]
 pub struct Watch {
-    pulse: Mutex<Pulse>,
+    timers: Mutex<ConnectionTimers>,
     closings: Closings,
 }
 
 impl Watch {
     /// For a new connection.
     pub fn new(closings: Closings) -> Self {
-        Self { pulse: Mutex::new(Pulse::new(Instant::now())), closings }
+        Self { timers: Mutex::new(ConnectionTimers::new(Instant::now())), closings }
     }
 
-    fn pulse(&self) -> MutexGuard<'_, Pulse> {
-        self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
+    fn timers(&self) -> MutexGuard<'_, ConnectionTimers> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a new request. Dropping the result ends it.
     pub fn begins(self: &Arc<Self>, is_multiplexed: bool) -> InFlight {
-        self.pulse().begins(is_multiplexed);
+        self.timers().begins(is_multiplexed);
         InFlight(self.clone())
     }
 
     /// Waits until a connection timer expires. Checks again every so often, because every request
     /// changes the deadline.
-    pub async fn expires(&self, patience: &Patience) -> Closed {
+    pub async fn expires(&self, patience: &ConnectionTimeouts) -> Closed {
         loop {
             let now = Instant::now();
-            let next = match self.pulse().deadline(patience) {
+            let next = match self.timers().deadline(patience) {
                 Some((at, why)) if at <= now => return why,
                 Some((at, _)) => at.min(now + patience.shortest()),
                 None => now + patience.shortest(),
@@ -54,7 +54,7 @@ impl Watch {
 
     /// Stops the timers: the bytes are no longer HTTP but a node link, which has its own deadlines.
     pub fn retires(&self) {
-        self.pulse().retires();
+        self.timers().retires();
     }
 
     /// Counts why the connection ended.
@@ -63,9 +63,9 @@ impl Watch {
     }
 
     fn reads(&self, bytes: usize) -> io::Result<()> {
-        let mut pulse = self.pulse();
-        pulse.reads(bytes, Instant::now());
-        if pulse.is_noisy() {
+        let mut timers = self.timers();
+        timers.reads(bytes, Instant::now());
+        if timers.is_noisy() {
             self.closed(Closed::Noise);
             return Err(io::Error::other("it sends much and asks nothing"));
         }
@@ -79,7 +79,7 @@ pub struct InFlight(Arc<Watch>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.pulse().ends(Instant::now());
+        self.0.timers().ends(Instant::now());
     }
 }
 
@@ -89,7 +89,7 @@ pub struct Watched<S> {
     inner: S,
     watch: Arc<Watch>,
     write: Duration,
-    debt: Debt,
+    budget: SlowReadBudget,
     /// Runs while the client reads nothing.
     stalled: Option<Pin<Box<Sleep>>>,
     is_cut: bool,
@@ -98,7 +98,14 @@ pub struct Watched<S> {
 impl<S> Watched<S> {
     /// Wraps `inner` with a slow-read budget of `write`.
     pub fn new(inner: S, watch: Arc<Watch>, write: Duration) -> Self {
-        Self { inner, watch, write, debt: Debt::default(), stalled: None, is_cut: false }
+        Self {
+            inner,
+            watch,
+            write,
+            budget: SlowReadBudget::default(),
+            stalled: None,
+            is_cut: false,
+        }
     }
 
     /// Passes on the result of a write and credits the bytes that the client read. Returns an error
@@ -111,16 +118,16 @@ impl<S> Watched<S> {
     ) -> Poll<io::Result<T>> {
         if let Poll::Ready(done) = &written {
             self.stalled = None;
-            if !self.debt.is_clear() {
-                self.debt.takes(done.as_ref().map_or(0, bytes), Instant::now());
+            if !self.budget.is_clear() {
+                self.budget.takes(done.as_ref().map_or(0, bytes), Instant::now());
             }
             return written;
         }
-        let Self { stalled, debt, write, .. } = self;
+        let Self { stalled, budget, write, .. } = self;
         let stalled = stalled.get_or_insert_with(|| {
             let now = Instant::now();
-            debt.begins(now);
-            Box::pin(sleep_until(debt.due(*write).unwrap_or(now).into()))
+            budget.begins(now);
+            Box::pin(sleep_until(budget.due(*write).unwrap_or(now).into()))
         });
         if stalled.as_mut().poll(context).is_pending() {
             return Poll::Pending;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use hyper::rt::Executor;
 use tokio::time::sleep_until;
 
-use super::debt::Debt;
+use super::slow_read::SlowReadBudget;
 use super::{Closed, Closings};
 
 tokio::task_local! {
@@ -25,7 +25,7 @@ struct Given(Mutex<Open>);
 
 #[derive(Debug, Default)]
 struct Open {
-    debt: Debt,
+    budget: SlowReadBudget,
     /// Size of the last data frame, in bytes.
     bytes: usize,
 }
@@ -37,23 +37,23 @@ impl Given {
 
     fn asked(&self) {
         let mut open = self.open();
-        if !open.debt.is_clear() {
+        if !open.budget.is_clear() {
             let bytes = std::mem::take(&mut open.bytes);
-            open.debt.takes(bytes, Instant::now());
+            open.budget.takes(bytes, Instant::now());
         }
     }
 
     fn gave(&self, bytes: usize) {
         let mut open = self.open();
         open.bytes = bytes;
-        open.debt.begins(Instant::now());
+        open.budget.begins(Instant::now());
     }
 
     /// Waits until the client has used up the slow-read budget `write`.
     async fn is_left(&self, write: Duration) {
         loop {
             let now = Instant::now();
-            let next = self.open().debt.due(write).unwrap_or(now + write);
+            let next = self.open().budget.due(write).unwrap_or(now + write);
             if next <= now {
                 return;
             }

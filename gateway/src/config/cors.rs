@@ -15,7 +15,7 @@ pub enum Cors {
 }
 
 /// Parses an origin: scheme, host, and optional port, nothing else.
-pub fn origin(text: &str) -> Option<HeaderValue> {
+pub(crate) fn origin(text: &str) -> Option<HeaderValue> {
     let (scheme, host) = text.split_once("://")?;
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]+".contains(c);
     let is_origin = !scheme.is_empty() && !host.is_empty() && (scheme.len() + host.len()) < 250;

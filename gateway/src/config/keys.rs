@@ -19,13 +19,13 @@ use crate::types::external::External;
 use crate::types::secret::KeyDigest;
 
 /// A few hundred bytes per key.
-pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+pub(crate) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// One day.
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// Rule for tenant names.
-pub const NAME: &str = "expected 1 to 64 letters, digits, '.', '_' or '-'";
+pub(crate) const NAME: &str = "expected 1 to 64 letters, digits, '.', '_' or '-'";
 /// The same rule as a pattern, for editors.
 pub(super) const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,64}$";
 
@@ -71,14 +71,18 @@ pub(super) struct Read {
 
 /// Names and digests of the keys read so far.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     names: BTreeSet<String>,
     digests: HashSet<KeyDigest>,
 }
 
 /// Reads a keys file. `None` if it does not exist. An unreadable file is a problem, not a file
 /// without keys.
-pub fn read_file(path: &Path, seen: &mut Seen, problems: &mut Vec<Problem>) -> Option<Vec<ApiKey>> {
+pub(crate) fn read_file(
+    path: &Path,
+    seen: &mut Seen,
+    problems: &mut Vec<Problem>,
+) -> Option<Vec<ApiKey>> {
     let at = |message| Problem { path: "keys_file".into(), message };
     let exists = path.try_exists().map_err(|e| format!("{}: {e}", path.display()));
     let read = exists.and_then(|exists| match exists {

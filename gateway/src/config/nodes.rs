@@ -8,7 +8,7 @@ use hyper::Uri;
 use super::StaticNode;
 use super::files::Files;
 use super::section::{Problems, Section};
-use crate::config::tls::{Authority, Dialler};
+use crate::config::tls::{Authority, Dialer};
 use crate::config::values::{header, long_key, report};
 use crate::config::yaml::Problem;
 use crate::types::secret::KeyDigest;
@@ -99,10 +99,10 @@ fn dialler(
     ca_file: Option<&Path>,
     own: Option<(&Path, &Path)>,
     problems: &mut Problems,
-) -> Option<Dialler> {
-    let trusting = report(&format!("{path}.ca_file"), Dialler::new(ca_file, None), problems)?;
+) -> Option<Dialer> {
+    let trusting = report(&format!("{path}.ca_file"), Dialer::new(ca_file, None), problems)?;
     match own {
-        Some(_) => report(&format!("{path}.cert_file"), Dialler::new(ca_file, own), problems),
+        Some(_) => report(&format!("{path}.cert_file"), Dialer::new(ca_file, own), problems),
         None => Some(trusting),
     }
 }

@@ -48,7 +48,7 @@ fn parse(hop: &[u8]) -> Option<IpAddr> {
 }
 
 /// Parses a network or a single address.
-pub fn network(text: &str) -> Option<IpNet> {
+pub(crate) fn network(text: &str) -> Option<IpNet> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
     text.parse().ok().or_else(address)
 }

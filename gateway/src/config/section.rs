@@ -35,7 +35,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    pub fn new(node: Node, path: String, trace: &Trace, problems: &mut Problems) -> Self {
+    pub(super) fn new(node: Node, path: String, trace: &Trace, problems: &mut Problems) -> Self {
         let entries = match node {
             Node::Map(entries) => entries,
             Node::Absent => Vec::new(),
@@ -67,15 +67,15 @@ impl Section {
     }
 
     /// Reports to the trace that a text must match this pattern.
-    pub fn pattern(&self, key: &str, pattern: &'static str) {
+    pub(super) fn pattern(&self, key: &str, pattern: &'static str) {
         self.trace.pattern(&self.child(key), pattern);
     }
 
-    pub fn complain(&self, key: &str, message: &str, problems: &mut Problems) {
+    pub(super) fn complain(&self, key: &str, message: &str, problems: &mut Problems) {
         problems.push(Problem { path: self.child(key), message: message.into() });
     }
 
-    pub fn section(&mut self, key: &str, problems: &mut Problems) -> Option<Section> {
+    pub(super) fn section(&mut self, key: &str, problems: &mut Problems) -> Option<Section> {
         match self.take(key) {
             Node::Absent if !self.trace.invents() => None,
             node => Some(Section::new(node, self.child(key), &self.trace, problems)),
@@ -83,12 +83,12 @@ impl Section {
     }
 
     /// A section whose defaults apply even if it is absent.
-    pub fn section_or_empty(&mut self, key: &str, problems: &mut Problems) -> Section {
+    pub(super) fn section_or_empty(&mut self, key: &str, problems: &mut Problems) -> Section {
         let node = self.take(key);
         Section::new(node, self.child(key), &self.trace, problems)
     }
 
-    pub fn list(&mut self, key: &str, problems: &mut Problems) -> Vec<Section> {
+    pub(super) fn list(&mut self, key: &str, problems: &mut Problems) -> Vec<Section> {
         let path = self.child(key);
         let trace = self.trace.clone();
         match self.take(key) {
@@ -107,7 +107,7 @@ impl Section {
         }
     }
 
-    pub fn text(&mut self, key: &str, problems: &mut Problems) -> Option<String> {
+    pub(super) fn text(&mut self, key: &str, problems: &mut Problems) -> Option<String> {
         match self.value(key, Node::Absent, text_schema) {
             Node::Absent => None,
             Node::Text(text) if !text.is_empty() => Some(text),
@@ -118,7 +118,7 @@ impl Section {
         }
     }
 
-    pub fn required_text(&mut self, key: &str, problems: &mut Problems) -> Option<String> {
+    pub(super) fn required_text(&mut self, key: &str, problems: &mut Problems) -> Option<String> {
         let before = problems.len();
         let text = self.text(key, problems);
         self.trace.required();
@@ -129,7 +129,7 @@ impl Section {
     }
 
     /// A list of nonempty texts.
-    pub fn texts(&mut self, key: &str, problems: &mut Problems) -> Vec<String> {
+    pub(super) fn texts(&mut self, key: &str, problems: &mut Problems) -> Vec<String> {
         let text = |node| match node {
             Node::Text(text) if !text.is_empty() => Some(text),
             _ => None,
@@ -147,7 +147,7 @@ impl Section {
     }
 
     /// Named texts. In a plain list, each text is its own name.
-    pub fn texts_by_name(
+    pub(super) fn texts_by_name(
         &mut self,
         key: &str,
         problems: &mut Problems,
@@ -179,12 +179,12 @@ impl Section {
     }
 
     /// A number of at least 0, possibly fractional; 0 if absent.
-    pub fn decimal(&mut self, key: &str, problems: &mut Problems) -> f64 {
+    pub(super) fn decimal(&mut self, key: &str, problems: &mut Problems) -> f64 {
         self.read_decimal(key, Node::Number(0), problems).unwrap_or(0.0)
     }
 
     /// A number of at least 0, possibly fractional; `None` if absent.
-    pub fn optional_decimal(&mut self, key: &str, problems: &mut Problems) -> Option<f64> {
+    pub(super) fn optional_decimal(&mut self, key: &str, problems: &mut Problems) -> Option<f64> {
         self.read_decimal(key, Node::Absent, problems)
     }
 
@@ -206,7 +206,7 @@ impl Section {
     }
 
     /// A number from 0 to 1.
-    pub fn share(&mut self, key: &str, default: f64, problems: &mut Problems) -> f64 {
+    pub(super) fn share(&mut self, key: &str, default: f64, problems: &mut Problems) -> f64 {
         let schema = || json!({"type": "number", "minimum": 0, "maximum": 1, "default": default});
         match self.value(key, Node::Decimal(default), schema) {
             Node::Absent => default,
@@ -220,13 +220,13 @@ impl Section {
     }
 
     /// A number from 1 to `u32::MAX`, if present.
-    pub fn limit(&mut self, key: &str, problems: &mut Problems) -> Option<NonZeroU32> {
+    pub(super) fn limit(&mut self, key: &str, problems: &mut Problems) -> Option<NonZeroU32> {
         let number = self.optional_number(key, 1..=u64::from(u32::MAX), problems)?;
         NonZeroU32::new(u32::try_from(number).ok()?)
     }
 
     /// A share of the queue: requests and bytes.
-    pub fn queue_share(&mut self, keys: [&str; 2], problems: &mut Problems) -> Share {
+    pub(super) fn queue_share(&mut self, keys: [&str; 2], problems: &mut Problems) -> Share {
         let [depth_max, bytes_max] = keys;
         let mut read = |key: &str, max: u64| {
             self.optional_number(key, 1..=max, problems).and_then(|n| usize::try_from(n).ok())
@@ -238,11 +238,11 @@ impl Section {
     }
 
     /// A number from 1 to 2^53, if present.
-    pub fn count(&mut self, key: &str, problems: &mut Problems) -> Option<NonZeroU64> {
+    pub(super) fn count(&mut self, key: &str, problems: &mut Problems) -> Option<NonZeroU64> {
         NonZeroU64::new(self.optional_number(key, 1..=COUNT_MAX, problems)?)
     }
 
-    pub fn boolean(&mut self, key: &str, default: bool, problems: &mut Problems) -> bool {
+    pub(super) fn boolean(&mut self, key: &str, default: bool, problems: &mut Problems) -> bool {
         let schema = || json!({"type": "boolean", "default": default});
         match self.value(key, Node::Bool(default), schema) {
             Node::Absent => default,
@@ -254,7 +254,7 @@ impl Section {
         }
     }
 
-    pub fn number(
+    pub(super) fn number(
         &mut self,
         key: &str,
         default: u64,
@@ -265,7 +265,7 @@ impl Section {
     }
 
     /// A number, if present.
-    pub fn optional_number(
+    pub(super) fn optional_number(
         &mut self,
         key: &str,
         allowed: RangeInclusive<u64>,
@@ -298,7 +298,7 @@ impl Section {
     }
 
     /// One of a set of names.
-    pub fn choice<T: Copy>(
+    pub(super) fn choice<T: Copy>(
         &mut self,
         key: &str,
         (all, name): (&[T], fn(T) -> &'static str),
@@ -318,7 +318,7 @@ impl Section {
         found
     }
 
-    pub fn address(
+    pub(super) fn address(
         &mut self,
         key: &str,
         default: &str,
@@ -336,7 +336,7 @@ impl Section {
         address
     }
 
-    pub fn finish(self, problems: &mut Problems) {
+    pub(super) fn finish(self, problems: &mut Problems) {
         for (key, _) in &self.entries {
             let message = format!("unknown key; known here: {}", self.known.join(", "));
             self.complain(key, &message, problems);

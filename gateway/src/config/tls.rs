@@ -64,7 +64,7 @@ impl std::fmt::Debug for Acceptor {
 
 /// TLS client with fixed roots.
 #[derive(Clone)]
-pub struct Dialler {
+pub struct Dialer {
     connector: TlsConnector,
     /// Trusted certificates; empty for those of the operating system.
     trusted: Vec<CertificateDer<'static>>,
@@ -74,17 +74,17 @@ pub struct Dialler {
 }
 
 /// Equal if roots and presented chain are the same.
-impl PartialEq for Dialler {
+impl PartialEq for Dialer {
     fn eq(&self, other: &Self) -> bool {
         (&self.trusted, &self.shown) == (&other.trusted, &other.shown)
     }
 }
 
-impl Eq for Dialler {}
+impl Eq for Dialer {}
 
-impl std::fmt::Debug for Dialler {
+impl std::fmt::Debug for Dialer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Dialler")
+        f.write_str("Dialer")
     }
 }
 
@@ -135,7 +135,7 @@ impl Acceptor {
     }
 }
 
-impl Dialler {
+impl Dialer {
     /// Trusts the certificates in `ca_file`, or else those of the operating system. Presents the
     /// chain in `own` (chain file, key file) to servers that request one.
     pub fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {

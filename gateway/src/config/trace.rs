@@ -43,21 +43,26 @@ impl std::fmt::Debug for Trace {
 }
 
 impl Trace {
-    pub fn of_keys() -> Self {
+    pub(super) fn of_keys() -> Self {
         Self(Rc::new(RefCell::new(Watch::Keys(Vec::new()))))
     }
 
-    pub fn of_values() -> Self {
+    pub(super) fn of_values() -> Self {
         Self(Rc::new(RefCell::new(Watch::Values(Vec::new()))))
     }
 
     /// True if absent sections must be read, too.
-    pub fn invents(&self) -> bool {
+    pub(super) fn invents(&self) -> bool {
         matches!(&*self.0.borrow(), Watch::Keys(_))
     }
 
     /// Records a key: its schema and its value.
-    pub fn saw(&self, path: String, schema: impl FnOnce() -> Value, value: impl FnOnce() -> Node) {
+    pub(super) fn saw(
+        &self,
+        path: String,
+        schema: impl FnOnce() -> Value,
+        value: impl FnOnce() -> Node,
+    ) {
         match &mut *self.0.borrow_mut() {
             Watch::Nothing => {}
             Watch::Keys(keys) => keys.push(Key { path, schema: schema(), required: false }),
@@ -66,7 +71,7 @@ impl Trace {
     }
 
     /// Marks the last recorded key as required.
-    pub fn required(&self) {
+    pub(super) fn required(&self) {
         if let Watch::Keys(keys) = &mut *self.0.borrow_mut()
             && let Some(key) = keys.last_mut()
         {
@@ -75,7 +80,7 @@ impl Trace {
     }
 
     /// Records that the key's texts must match a pattern.
-    pub fn pattern(&self, path: &str, pattern: &'static str) {
+    pub(super) fn pattern(&self, path: &str, pattern: &'static str) {
         if let Watch::Keys(keys) = &mut *self.0.borrow_mut()
             && let Some(key) = keys.iter_mut().find(|key| key.path == path)
         {
@@ -87,14 +92,14 @@ impl Trace {
         }
     }
 
-    pub fn into_keys(self) -> Vec<Key> {
+    pub(super) fn into_keys(self) -> Vec<Key> {
         match self.0.take() {
             Watch::Keys(keys) => keys,
             _ => Vec::new(),
         }
     }
 
-    pub fn into_values(self) -> Vec<(String, Node)> {
+    pub(super) fn into_values(self) -> Vec<(String, Node)> {
         match self.0.take() {
             Watch::Values(values) => values,
             _ => Vec::new(),

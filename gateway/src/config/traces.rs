@@ -55,7 +55,7 @@ fn resource() -> Resource {
 }
 
 /// Hostname of this machine.
-pub fn host() -> String {
+pub(crate) fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
@@ -63,7 +63,7 @@ pub fn host() -> String {
 const PATH: &str = "/v1/traces";
 
 /// Timeout for exporting a batch.
-pub const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads `traces`.
 pub(super) fn read(section: Option<Section>, problems: &mut Problems) -> Option<Traces> {

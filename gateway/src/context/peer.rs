@@ -6,7 +6,7 @@ use crate::config::tls::Authority;
 
 /// The client of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Peer<'a> {
+pub(crate) struct Peer<'a> {
     /// Its address, possibly reported by a trusted proxy.
     pub address: IpAddr,
     /// The CA that issued its verified client certificate.

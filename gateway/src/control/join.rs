@@ -23,7 +23,7 @@ use crate::types::response::{self, Body};
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Admits a node, or counts the refusal. The link runs in its own task until it ends.
-pub fn join(
+pub(crate) fn join(
     gateway: &Gateway,
     peer: &Peer<'_>,
     request: Request<Incoming>,

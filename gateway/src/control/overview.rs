@@ -65,7 +65,7 @@ pub struct History {
 
 /// The current state.
 pub fn overview(gateway: &Gateway) -> Overview {
-    let look = gateway.dispatcher.look();
+    let look = gateway.dispatcher.fleet_view();
     let models = gateway.dispatcher.models().1.into_keys().collect();
     Overview {
         version: env!("CARGO_PKG_VERSION").into(),

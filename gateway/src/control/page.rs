@@ -40,7 +40,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 /// The page's file at `path`, if there is one.
-pub fn file(path: &str) -> Option<Response<Body>> {
+pub(crate) fn file(path: &str) -> Option<Response<Body>> {
     let (_, kind, content) = FILES.iter().find(|(at, ..)| *at == path)?;
     let mut response = response::with_type(StatusCode::OK, kind, *content);
     for (name, value) in HEADERS {

@@ -17,7 +17,7 @@ use crate::upstream::{self, NodeBody, Upstream};
 
 /// What a node's status must match.
 #[derive(Debug, Clone, Default)]
-pub struct Expect {
+pub(crate) struct Expect {
     /// Name and epoch sent with the join request. `None` for a static node, which must keep those
     /// of its first status.
     pub identity: Option<(String, u64)>,
@@ -28,7 +28,7 @@ pub struct Expect {
 }
 
 /// Runs a link over a connected stream until it ends. Returns the reason.
-pub async fn run<T>(io: T, mut expect: Expect, gateway: Gateway) -> String
+pub(crate) async fn run<T>(io: T, mut expect: Expect, gateway: Gateway) -> String
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
@@ -50,7 +50,7 @@ where
 }
 
 /// Why a link ends whose node was removed from the configuration.
-pub const RETIRED: &str = "it is not in the configuration any more";
+pub(crate) const RETIRED: &str = "it is not in the configuration any more";
 
 /// The link's entry in the fleet; dropping it removes the entry.
 struct Registered {

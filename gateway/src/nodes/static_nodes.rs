@@ -17,7 +17,7 @@ const REDIAL_MAX: Duration = Duration::from_secs(5);
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 
 /// Keeps a node linked until it is removed from the configuration or the gateway stops.
-pub async fn keep_linked(gateway: Gateway, node: StaticNode, retired: CancellationToken) {
+pub(crate) async fn keep_linked(gateway: Gateway, node: StaticNode, retired: CancellationToken) {
     let mut wait = REDIAL_MIN;
     let mut last_why = String::new();
     while !retired.is_cancelled() {

@@ -22,7 +22,7 @@ const MEMORY_BYTES_MAX: u64 = 1 << 50;
 ///
 /// # Errors
 /// Why the node cannot be linked, or stay linked.
-pub fn check(mut status: NodeStatus) -> Result<NodeStatus, String> {
+pub(crate) fn check(mut status: NodeStatus) -> Result<NodeStatus, String> {
     if status.version != VERSION {
         return Err(format!(
             "it speaks version {} of the node link, this gateway version {VERSION}",

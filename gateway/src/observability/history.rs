@@ -10,16 +10,16 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub mod recorder;
+pub(crate) mod recorder;
 mod waits;
 
-pub use recorder::Recorder;
+pub(crate) use recorder::Recorder;
 use waits::Waits;
 
 /// Length of a step.
-pub const STEP: Duration = Duration::from_secs(5);
+pub(crate) const STEP: Duration = Duration::from_secs(5);
 /// Whole steps kept: ten minutes.
-pub const STEPS: u64 = 120;
+pub(crate) const STEPS: u64 = 120;
 /// Steps per minute.
 const MINUTE_STEPS: u64 = 12;
 /// Most tenants kept. Their names come from configured keys, including keys removed since.
@@ -117,7 +117,7 @@ struct Step {
 
 /// The history.
 #[derive(Debug)]
-pub struct Recent {
+pub(crate) struct Recent {
     /// Ring buffer: step n is at index n modulo the length.
     steps: Box<[Step]>,
     tenants: BTreeMap<String, TenantTotals>,
@@ -134,7 +134,7 @@ impl Default for Recent {
 impl Recent {
     /// Records a request that ends now. `now` is the time since the gateway started and never
     /// decreases.
-    pub fn ended(&mut self, ended: &Ended<'_>, now: Duration) {
+    pub(crate) fn ended(&mut self, ended: &Ended<'_>, now: Duration) {
         let begun = now.saturating_sub(ended.duration);
         let first = ended.first_token.map(|wait| begun + wait);
         if let Some(step) = self.step(now, now) {
@@ -210,7 +210,7 @@ impl Recent {
     }
 
     /// All whole steps since the start, oldest first.
-    pub fn points(&self, now: Duration) -> Vec<Point> {
+    pub(crate) fn points(&self, now: Duration) -> Vec<Point> {
         let newest = number(now);
         let point = |number: u64| {
             let ended = STEP * (number as u32 + 1);
@@ -222,7 +222,7 @@ impl Recent {
     }
 
     /// Rates of the last minute, or since the start if that is shorter.
-    pub fn minute(&self, now: Duration) -> Rates {
+    pub(crate) fn minute(&self, now: Duration) -> Rates {
         let newest = number(now);
         let oldest = newest.saturating_sub(MINUTE_STEPS - 1);
         let mut sum = Step::default();
@@ -232,7 +232,7 @@ impl Recent {
     }
 
     /// Totals of a tenant.
-    pub fn used(&self, tenant: &str) -> TenantTotals {
+    pub(crate) fn used(&self, tenant: &str) -> TenantTotals {
         self.tenants.get(tenant).copied().unwrap_or_default()
     }
 }

@@ -12,8 +12,8 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use crate::config::traces::{Traces, host};
 use crate::observability::metrics::{Lost, Metrics};
 
-pub mod context;
-pub mod span;
+pub(crate) mod context;
+pub(crate) mod span;
 
 use context::{Context, Parent};
 

@@ -11,7 +11,7 @@ use crate::types::request_id::RequestId;
 
 /// A request as it arrived.
 #[derive(Debug)]
-pub struct Received {
+pub(crate) struct Received {
     /// The client's request id if it is well-formed, otherwise ours.
     pub request_id: RequestId,
     /// The API endpoint.
@@ -25,7 +25,7 @@ pub struct Received {
 }
 
 /// Accepts a request.
-pub fn accept(api: Api, request: Request<Incoming>) -> Received {
+pub(crate) fn accept(api: Api, request: Request<Incoming>) -> Received {
     let (head, body) = request.into_parts();
     let request_id = RequestId::of(&head.headers);
     Received { request_id, api, arrived: Instant::now(), headers: head.headers, body }

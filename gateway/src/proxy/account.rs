@@ -26,7 +26,7 @@ use crate::types::request_id::RequestId;
 
 /// Everything we know about a request. Dropped at the end of its response.
 #[derive(Debug)]
-pub struct Record {
+pub(crate) struct Record {
     gateway: Gateway,
     api: Api,
     client: IpAddr,
@@ -101,7 +101,7 @@ enum Outcome {
 
 impl Record {
     /// Opens the record of a request.
-    pub fn open(gateway: &Gateway, client: IpAddr, received: &Received) -> Self {
+    pub(crate) fn open(gateway: &Gateway, client: IpAddr, received: &Received) -> Self {
         gateway.metrics.request_begins();
         Self {
             gateway: gateway.clone(),
@@ -132,22 +132,22 @@ impl Record {
     }
 
     /// Sets the trace, if the request is traced.
-    pub fn trace(&mut self, trace: Option<(Trace, Spans)>) {
+    pub(crate) fn trace(&mut self, trace: Option<(Trace, Spans)>) {
         self.trace = trace.map(Box::new);
     }
 
     /// Sets the tenant.
-    pub fn tenant(&mut self, tenant: &Arc<str>) {
+    pub(crate) fn tenant(&mut self, tenant: &Arc<str>) {
         self.tenant = Some(tenant.clone());
     }
 
     /// Sets the class.
-    pub fn class(&mut self, class: Class) {
+    pub(crate) fn class(&mut self, class: Class) {
         self.class = Some(class);
     }
 
     /// Sets the permit that the key's rate limits granted on the head of the request.
-    pub fn permit(&mut self, permit: Permit) {
+    pub(crate) fn permit(&mut self, permit: Permit) {
         self.permit = Some(permit);
     }
 
@@ -155,7 +155,7 @@ impl Record {
     ///
     /// # Errors
     /// The key has fewer tokens left.
-    pub fn reserve(&mut self, admitted: &Admitted) -> Result<(), Error> {
+    pub(crate) fn reserve(&mut self, admitted: &Admitted) -> Result<(), Error> {
         let tokens = admitted.size.tokens();
         self.permit.as_mut().map_or(Ok(()), |permit| permit.reserve(tokens))?;
         self.limits = Some(admitted.usage);
@@ -163,7 +163,7 @@ impl Record {
     }
 
     /// Books the cost of an attempt at an external endpoint, whatever its result.
-    pub fn pay(&mut self, lease: &Lease, admitted: &Admitted, usage: Usage) {
+    pub(crate) fn pay(&mut self, lease: &Lease, admitted: &Admitted, usage: Usage) {
         let Some(terms) = lease.terms() else { return };
         let amount = terms.prices.of(usage);
         let tenant = &*admitted.tenant;
@@ -183,7 +183,7 @@ impl Record {
 
     /// Updates the tokens used: the `told` usage, once the endpoint reports it, and the completion
     /// tokens so far.
-    pub fn used(&mut self, told: Option<Usage>, generated: u64) {
+    pub(crate) fn used(&mut self, told: Option<Usage>, generated: u64) {
         if generated > self.used.generated {
             self.piece();
         }
@@ -204,7 +204,7 @@ impl Record {
 
     /// Sets the model of a request that waited in vain. Some node serves that model, so a client
     /// cannot have made up the name.
-    pub fn asked(&mut self, model: &str, error: &Error) {
+    pub(crate) fn asked(&mut self, model: &str, error: &Error) {
         if error.is_overload() {
             self.asked = Some(model.to_string());
         }
@@ -212,7 +212,7 @@ impl Record {
 
     /// Sets the model and the endpoint. Only models that some endpoint serves get here, so clients
     /// cannot write arbitrary names into logs and labels.
-    pub fn routed(&mut self, lease: &Lease) {
+    pub(crate) fn routed(&mut self, lease: &Lease) {
         if self.node.is_none() {
             let wait = self.begun.elapsed();
             self.gateway.metrics.queue_waited(self.class.unwrap_or(Class::Standard), wait);
@@ -230,7 +230,7 @@ impl Record {
     }
 
     /// Name of the endpoint that serves the request.
-    pub fn node(&self) -> Option<&str> {
+    pub(crate) fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
 
@@ -239,7 +239,7 @@ impl Record {
     }
 
     /// Records a retry or failover after `tokens` tokens of the response.
-    pub fn retried(&mut self, error: &Error, tokens: u64) {
+    pub(crate) fn retried(&mut self, error: &Error, tokens: u64) {
         let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
         self.gateway.metrics.tried_again(kind, error.code());
         self.retries += 1;
@@ -249,7 +249,7 @@ impl Record {
     }
 
     /// Records a failover to a free slot because the node is about to leave.
-    pub fn moved(&mut self, tokens: u64) {
+    pub(crate) fn moved(&mut self, tokens: u64) {
         let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
         self.gateway.metrics.tried_again(kind, NODE_LEAVES);
         self.retries += 1;
@@ -262,29 +262,29 @@ impl Record {
     }
 
     /// Records the time to first token.
-    pub fn first_token(&mut self) {
+    pub(crate) fn first_token(&mut self) {
         self.first_token.get_or_insert_with(|| self.begun.elapsed());
     }
 
     /// Records a complete response.
-    pub fn succeed(&mut self, status: u16, bytes: usize) {
+    pub(crate) fn succeed(&mut self, status: u16, bytes: usize) {
         self.outcome = Outcome::Answered(status);
         self.bytes += bytes;
     }
 
     /// Records a failed response.
-    pub fn fail(&mut self, error: &Error) {
+    pub(crate) fn fail(&mut self, error: &Error) {
         let (code, origin, reason) = (error.code(), error.origin(), error.reason());
         self.outcome = Outcome::Failed { code, origin, reason };
     }
 
     /// Adds response bytes sent to the client.
-    pub fn add_bytes(&mut self, bytes: usize) {
+    pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes += bytes;
     }
 
     /// Name of the class. Requests refused before their class was known count as standard.
-    pub fn class_name(&self) -> &'static str {
+    pub(crate) fn class_name(&self) -> &'static str {
         self.class.unwrap_or(Class::Standard).name()
     }
 

@@ -27,11 +27,11 @@ use crate::types::error::Error;
 use crate::types::external::External;
 use crate::types::limits::Share;
 use crate::types::request_id::RequestId;
-use flotilla_listeners::pulse::NOISE_BYTES_MAX;
+use flotilla_listeners::timers::NOISE_BYTES_MAX;
 
 /// A request that may wait for a slot.
 #[derive(Debug)]
-pub struct Admitted {
+pub(crate) struct Admitted {
     /// Request id.
     pub request_id: RequestId,
     /// The API endpoint.
@@ -70,7 +70,7 @@ pub struct Admitted {
 
 impl Admitted {
     /// The slot request for an endpoint that meets `constraints`.
-    pub fn slot_request<'a>(&'a self, constraints: &'a RouteConstraints) -> SlotRequest<'a> {
+    pub(crate) fn slot_request<'a>(&'a self, constraints: &'a RouteConstraints) -> SlotRequest<'a> {
         let Self { model, tenant, share, class, size, prefix, body, .. } = self;
         let (share, class, bytes) = (*share, *class, body.len());
         SlotRequest { model, tenant, share, class, size, bytes, prefix, constraints }
@@ -80,17 +80,17 @@ impl Admitted {
 /// Most bytes of a refused request's body that we read and discard.
 const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Longest time that we read such a body before we respond, where we must read it first.
-pub const DISCARD_FIRST_MAX: Duration = Duration::from_secs(2);
+pub(crate) const DISCARD_FIRST_MAX: Duration = Duration::from_secs(2);
 
 /// Class header of requests and responses. It overrides `service_tier`.
-pub const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
+pub(crate) const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
 /// Request header: milliseconds within which the request must get a slot.
 const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// Reads and checks a request. After an error, the caller passes the rest of the body to
 /// [`discard`].
-pub async fn admit(
+pub(crate) async fn admit(
     authenticated: &mut Authenticated,
     config: &Config,
     dispatcher: &Dispatcher,
@@ -261,14 +261,14 @@ async fn read_body(
 
 /// True if the rest of a refused body must be read before the response: so many bytes after a
 /// response would count as noise and close the connection.
-pub fn is_read_first(error: &Error, body: &Incoming) -> bool {
+pub(crate) fn is_read_first(error: &Error, body: &Incoming) -> bool {
     matches!(error, Error::TooLarge(_)) || body.size_hint().lower() > NOISE_BYTES_MAX
 }
 
 /// Reads and discards the rest of a body for a while. Otherwise a client that is still sending
 /// would see a connection reset instead of our response; this way it can also reuse its connection.
 /// A client that waits for `100 Continue` sends nothing after a refusal.
-pub async fn discard(headers: HeaderMap, body: Incoming, time_max: Duration) {
+pub(crate) async fn discard(headers: HeaderMap, body: Incoming, time_max: Duration) {
     if headers.contains_key(header::EXPECT) {
         return;
     }

@@ -13,7 +13,7 @@ use crate::types::request_id::RequestId;
 
 /// An authenticated request.
 #[derive(Debug)]
-pub struct Authenticated {
+pub(crate) struct Authenticated {
     /// Request id.
     pub request_id: RequestId,
     /// The API endpoint.
@@ -29,7 +29,7 @@ pub struct Authenticated {
 }
 
 /// Finds the caller by the API key, unless it is `known` already.
-pub fn authenticate(
+pub(crate) fn authenticate(
     keys: &Keys,
     known: Option<Caller>,
     received: Received,

@@ -38,7 +38,7 @@ use exchange::{Event, Exchange};
 
 /// The response to one request. Dropping it cancels its attempts, frees their slots, and completes
 /// the record.
-pub struct Drive {
+pub(crate) struct Drive {
     gateway: Gateway,
     /// Settings at the start of the request.
     settings: Arc<Settings>,
@@ -67,7 +67,7 @@ struct Spans {
 
 /// The next output for the client.
 #[derive(Debug)]
-pub enum Next {
+pub(crate) enum Next {
     /// Server-sent events.
     Events(Bytes),
     /// A response in one piece: a refusal, or a response from an endpoint that sent no events.
@@ -92,7 +92,7 @@ enum Happened {
 
 impl Drive {
     /// Starts the first attempt of an admitted request.
-    pub fn new(
+    pub(crate) fn new(
         gateway: Gateway,
         settings: Arc<Settings>,
         admitted: Admitted,
@@ -129,32 +129,32 @@ impl Drive {
     }
 
     /// The record of the request.
-    pub fn record(&mut self) -> &mut Record {
+    pub(crate) fn record(&mut self) -> &mut Record {
         &mut self.record
     }
 
     /// True if the client wants a stream.
-    pub fn is_streamed(&self) -> bool {
+    pub(crate) fn is_streamed(&self) -> bool {
         self.admitted.is_streamed
     }
 
     /// How long a client waits for an event before it gets a comment.
-    pub fn comment_interval(&self) -> Duration {
+    pub(crate) fn comment_interval(&self) -> Duration {
         self.settings.config.timeouts.comment
     }
 
     /// True once the response is complete.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.attempts.is_complete()
     }
 
     /// Name of the endpoint that serves the response.
-    pub fn node(&self) -> Option<&str> {
+    pub(crate) fn node(&self) -> Option<&str> {
         self.record.node()
     }
 
     /// Returns the next output for the client and records how the request ends.
-    pub async fn next(&mut self) -> Result<Next, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Next, Error> {
         let span = self.spans.attempt.clone();
         let advanced = AssertUnwindSafe(self.advance()).catch_unwind().instrument(span).await;
         let next = advanced.unwrap_or_else(|_| Err(Error::internal("a request panicked")));

@@ -37,7 +37,7 @@ const RESUME: HeaderName = HeaderName::from_static(RESUME_HEADER);
 
 /// The response of an endpoint.
 #[derive(Debug)]
-pub enum Forwarded {
+pub(crate) enum Forwarded {
     /// A response in one piece.
     Whole {
         /// Status from the endpoint.
@@ -55,20 +55,20 @@ pub enum Forwarded {
 const WHOLE_TOO_LARGE: Error = Error::NodeAnswer("it is larger than limits.response_bytes_max");
 
 /// A request that waits for the head of the endpoint's response.
-pub type Forwarding = Pin<Box<dyn Future<Output = Result<Forwarded, Error>> + Send>>;
+pub(crate) type Forwarding = Pin<Box<dyn Future<Output = Result<Forwarded, Error>> + Send>>;
 
 /// Measurements of an attempt at an external endpoint, which bills per attempt. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Meter(Option<Arc<Mutex<Measured>>>);
+pub(crate) struct Meter(Option<Arc<Mutex<Measured>>>);
 
 impl Meter {
     /// Starts with no measurements. Measures external endpoints only.
-    pub fn new(is_external: bool) -> Self {
+    pub(crate) fn new(is_external: bool) -> Self {
         Self(is_external.then(Arc::default))
     }
 
     /// The measurements so far.
-    pub fn read(&self) -> Measured {
+    pub(crate) fn read(&self) -> Measured {
         let measured = self.0.as_ref().map(|shared| *lock(shared));
         measured.unwrap_or_default()
     }
@@ -96,7 +96,7 @@ struct Sending {
 }
 
 /// Sends a request to the endpoint of `lease`.
-pub fn forward(
+pub(crate) fn forward(
     lease: &Lease,
     admitted: &Arc<Admitted>,
     settings: &Arc<Settings>,
@@ -304,7 +304,7 @@ fn is_event_stream(response: &Response<NodeBody>) -> bool {
 
 /// The event stream of an endpoint. Dropping it resets the stream.
 #[derive(Debug)]
-pub struct Source {
+pub(crate) struct Source {
     rest: NodeBody,
     splitter: Splitter,
     silence: Pin<Box<Sleep>>,
@@ -314,13 +314,13 @@ pub struct Source {
 
 impl Source {
     /// Sets the deadline of the next events.
-    pub fn expect_within(&mut self, within: Duration) {
+    pub(crate) fn expect_within(&mut self, within: Duration) {
         self.silence.as_mut().reset(Instant::now() + within);
     }
 
     /// Returns the next whole events. Cancel-safe. A stream that ends early means that the node is
     /// lost: the last event of a complete response is marked.
-    pub async fn next(&mut self) -> Result<Bytes, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Bytes, Error> {
         loop {
             let data = tokio::select! {
                 biased;

@@ -10,11 +10,11 @@ use crate::scheduler::fleet::RouteConstraints;
 use crate::types::error::Error;
 
 /// A request that waits for a slot. Dropping it gives up its place in the queue.
-pub type Routing = Pin<Box<dyn Future<Output = Result<Lease, Error>> + Send>>;
+pub(crate) type Routing = Pin<Box<dyn Future<Output = Result<Lease, Error>> + Send>>;
 
 /// Acquires a slot on an endpoint that meets `constraints`. `deadline` is on the dispatcher's
 /// clock.
-pub fn route(
+pub(crate) fn route(
     dispatcher: &Dispatcher,
     admitted: &Arc<Admitted>,
     constraints: RouteConstraints,

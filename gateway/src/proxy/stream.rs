@@ -31,7 +31,7 @@ const COMMENT: &str = ": waiting\n\n";
 
 /// Returns the response once it begins or, if it is not streamed, once it is complete. A stream
 /// that does not begin soon gets its head anyway, followed by comments.
-pub async fn stream(mut drive: Box<Drive>) -> Result<Response<Body>, Error> {
+pub(crate) async fn stream(mut drive: Box<Drive>) -> Result<Response<Body>, Error> {
     let class = HeaderValue::from_static(drive.record().class_name());
     let mut response = match drive.is_streamed() {
         true => begin_within(drive).await?,

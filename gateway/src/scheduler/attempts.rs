@@ -261,13 +261,13 @@ impl Attempts {
         if let Some(hides_usage) = current.begun.take() {
             self.progress.moves(hides_usage);
         }
-        let Ok(Block { events, is_news, error }) =
+        let Ok(Block { events, is_progress, error }) =
             self.progress.read(block, self.facts.is_streamed)
         else {
             self.release(current, Outcome::Failed);
             return self.fail(TOO_LARGE);
         };
-        if is_news {
+        if is_progress {
             self.record_progress(&mut current);
         }
         if !events.is_empty() {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub mod pace;
+pub(crate) mod pace;
 
 use inference_protocol::openai::CHOICES_MAX;
 use inference_protocol::resume::Usage;

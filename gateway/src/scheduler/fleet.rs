@@ -17,9 +17,9 @@ mod changes;
 mod choice;
 mod cordon;
 mod endpoint;
-pub mod external;
+pub(crate) mod external;
 mod figures;
-pub mod health;
+pub(crate) mod health;
 mod index;
 mod names;
 
@@ -175,12 +175,12 @@ impl<L> Fleet<L> {
     fn settle(&mut self, id: EndpointId, now: Duration) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let told = &endpoint.status.models;
-        let is_news = !told.is_empty() && !told.iter().eq(endpoint.models.iter().map(|m| &**m));
+        let is_progress = !told.is_empty() && !told.iter().eq(endpoint.models.iter().map(|m| &**m));
         let index = match endpoint.external {
             None => &mut self.index,
             Some(_) => &mut self.externals,
         };
-        if is_news {
+        if is_progress {
             if std::mem::take(&mut endpoint.is_listed) {
                 self.figures.unlist(&endpoint.models);
             }
@@ -191,7 +191,7 @@ impl<L> Fleet<L> {
         let is_node = endpoint.external.is_none();
         let models = endpoint.models.clone();
         self.reindex(id);
-        if is_news {
+        if is_progress {
             self.note_change(id);
         }
         if is_node {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use inference_protocol::resume::{Mark, Resume, Said, Usage};
 use inference_protocol::sse::{self, DONE};
 
-pub mod event;
+pub(crate) mod event;
 
 use event::Event;
 
@@ -43,7 +43,7 @@ pub struct Block {
     /// The events for the client.
     pub events: Bytes,
     /// True if the block contains anything of the response, even just resume marks.
-    pub is_news: bool,
+    pub is_progress: bool,
     /// Payload of the error event at its end.
     pub error: Option<Vec<u8>>,
 }
@@ -88,7 +88,7 @@ impl Progress {
                 read.error = Some(payload.to_vec());
                 break;
             }
-            read.is_news = true;
+            read.is_progress = true;
             let is_usage_only = |event: &Event| event.usage.is_some() && event.has_no_choices;
             if !(self.hides_usage && unmarked.as_ref().is_some_and(is_usage_only)) {
                 kept.keep(part);
@@ -107,7 +107,7 @@ impl Progress {
     ) -> Result<&'e [u8], Excess> {
         while let Some((mark, rest)) = Mark::take(event) {
             event = rest;
-            read.is_news = true;
+            read.is_progress = true;
             match mark {
                 Mark::Usage(usage) => (self.usage, self.choice) = (Some(usage), None),
                 Mark::Tokens { choice, tokens } => self.add(choice as usize, &tokens)?,
@@ -272,7 +272,7 @@ mod tests {
     fn a_whole_answer_is_one_event() {
         let mut progress = Progress::default();
         let first = progress.read(&Bytes::from_static(b": t 0 5\n\n"), false).unwrap();
-        assert_eq!((first.events.len(), first.is_news), (0, true));
+        assert_eq!((first.events.len(), first.is_progress), (0, true));
         let last = progress.read(&Bytes::from_static(b": u 3 1 0\ndata: {}\n\n"), false).unwrap();
         assert_eq!(last.events, "data: {}\n\n");
         assert!(progress.is_complete());

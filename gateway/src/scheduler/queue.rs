@@ -47,7 +47,7 @@ pub struct Ticket<S> {
     /// When it was queued.
     pub since: Duration,
     /// Predicted wait when it was queued, if known.
-    pub foretold: Option<Duration>,
+    pub predicted: Option<Duration>,
     /// Route constraints.
     pub constraints: S,
     /// True if an endpoint has failed it before.

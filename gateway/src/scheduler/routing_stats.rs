@@ -108,12 +108,12 @@ impl Forecast {
     }
 
     /// Compares a predicted wait with the actual one.
-    pub fn of(foretold: Duration, waited: Duration) -> Self {
-        let slack = (foretold / 2).max(Duration::from_secs(1));
-        if foretold.abs_diff(waited) <= slack {
+    pub fn of(predicted: Duration, waited: Duration) -> Self {
+        let slack = (predicted / 2).max(Duration::from_secs(1));
+        if predicted.abs_diff(waited) <= slack {
             return Self::Right;
         }
-        if foretold > waited { Self::TooLong } else { Self::TooShort }
+        if predicted > waited { Self::TooLong } else { Self::TooShort }
     }
 }
 
@@ -135,17 +135,17 @@ impl RoutingStats {
     }
 
     /// Counts the prediction of a request that got a slot after `waited`.
-    pub fn waited(&mut self, foretold: Option<Duration>, waited: Duration) {
-        if let Some(foretold) = foretold {
-            self.forecasts[Forecast::of(foretold, waited) as usize] += 1;
+    pub fn waited(&mut self, predicted: Option<Duration>, waited: Duration) {
+        if let Some(predicted) = predicted {
+            self.forecasts[Forecast::of(predicted, waited) as usize] += 1;
         }
     }
 
     /// Counts the prediction of a request that got no slot. Only a prediction that proved too short
     /// counts.
-    pub fn gave_up(&mut self, foretold: Option<Duration>, waited: Duration) {
-        let is_late = |foretold: &Duration| Forecast::of(*foretold, waited) == Forecast::TooShort;
-        self.waited(foretold.filter(is_late), waited);
+    pub fn gave_up(&mut self, predicted: Option<Duration>, waited: Duration) {
+        let is_late = |predicted: &Duration| Forecast::of(*predicted, waited) == Forecast::TooShort;
+        self.waited(predicted.filter(is_late), waited);
     }
 
     /// Number of predictions with this accuracy.
@@ -199,8 +199,8 @@ mod tests {
         let seconds = |seconds: f64| Duration::from_secs_f64(seconds);
         let right = [(10.0, 5.0), (10.0, 15.0), (0.1, 1.0), (1.0, 0.1)];
         let wrong = [(10.0, 4.9), (10.0, 15.1), (0.1, 1.2)];
-        for (foretold, waited) in right.into_iter().chain(wrong) {
-            stats.waited(Some(seconds(foretold)), seconds(waited));
+        for (predicted, waited) in right.into_iter().chain(wrong) {
+            stats.waited(Some(seconds(predicted)), seconds(waited));
         }
         stats.waited(None, seconds(9.0));
         // A request that gives up early shows nothing.

@@ -20,13 +20,13 @@ use crate::context::peer::Peer;
 use crate::control::admin;
 use crate::server::Service;
 use crate::server::guards::body::Tracked;
-use crate::server::guards::hangup::Socket;
 use crate::server::guards::panics::guarded;
-use crate::server::guards::stall::Watch;
 use crate::server::guards::{Closed, Edge};
 use crate::server::routes;
 use crate::types::request_id::{REQUEST_ID, RequestId};
 use crate::types::response::Body;
+use flotilla_listeners::hangup::Socket;
+use flotilla_listeners::stall::Watch;
 
 /// Timeout of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

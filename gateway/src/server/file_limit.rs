@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const OTHERS: u64 = 128;
 
 /// Raises the limit to the maximum, and warns if that is less than the configuration needs.
-pub fn allow(connections_max: usize) {
+pub(crate) fn allow(connections_max: usize) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let allowed = if raised.is_ok() { maximum } else { current };

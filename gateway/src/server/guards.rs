@@ -6,11 +6,11 @@
 //! [`panics`] confines a panic to its request, and [`super::file_limit`] allows as many connections
 //! as configured. [`super::connection`] applies all of this to one connection.
 
-pub mod body;
-pub mod cors;
-pub mod panics;
+pub(crate) mod body;
+pub(crate) mod cors;
+pub(crate) mod panics;
 
-pub use flotilla_listeners::{Closed, Closings, debt, door, hangup, pulse, stall, streams};
+pub use flotilla_listeners::{Closed, Closings};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::config::cors::Cors;
 use crate::config::proxies::Proxies;
 use crate::observability::metrics::Metrics;
 use flotilla_listeners::connection::{Http, http};
-use pulse::Patience;
+use flotilla_listeners::timers::ConnectionTimeouts;
 
 /// State that all connections accepted under the same settings share.
 pub struct Edge {
@@ -31,7 +31,7 @@ pub struct Edge {
     /// CORS settings.
     pub cors: Cors,
     /// Head and idle timeouts.
-    pub patience: Patience,
+    pub patience: ConnectionTimeouts,
     /// Slow-read budget.
     pub write: Duration,
     /// The HTTP server.
@@ -50,7 +50,7 @@ impl Edge {
         Self {
             proxies: config.trusted_proxies.clone(),
             cors: config.cors.clone(),
-            patience: Patience { head: timeouts.header, idle: timeouts.keep_alive },
+            patience: ConnectionTimeouts { head: timeouts.header, idle: timeouts.keep_alive },
             write: timeouts.write,
             http: http(timeouts.write, closings.clone()),
             closings,

@@ -17,8 +17,8 @@ use super::Service;
 use crate::context::Gateway;
 use crate::server::connection::Connection;
 use crate::server::file_limit;
-use crate::server::guards::door::{Door, Guest};
 use crate::server::guards::{Closed, Edge};
+use flotilla_listeners::per_address::{ConnectionPermit, PerAddressLimit};
 
 /// Pause after a failed accept, for example when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -31,10 +31,11 @@ const UNSENT_BYTES_MAX: u32 = 256 * 1024;
 
 /// Serves until `stop`, then waits up to the shutdown timeout for requests in flight. Requests of
 /// closed connections no longer count.
-pub async fn serve(service: Service, gateway: Gateway, stop: CancellationToken) {
+pub(crate) async fn serve(service: Service, gateway: Gateway, stop: CancellationToken) {
     let socket = service.socket(&gateway.settings);
     let (mut listeners, mut settings) = (socket.changes(), gateway.settings.changes());
-    let (mut room, door, open) = (Room::default(), Arc::new(Door::default()), TaskTracker::new());
+    let (mut room, per_address, open) =
+        (Room::default(), Arc::new(PerAddressLimit::default()), TaskTracker::new());
     let mut now = settings.borrow_and_update().clone();
     file_limit::allow(service.connections_max(&now));
     let mut edge = Arc::new(Edge::new(&now.config, &gateway.metrics, stop.clone()));
@@ -53,13 +54,13 @@ pub async fn serve(service: Service, gateway: Gateway, stop: CancellationToken) 
         };
         let Some((stream, peer)) = accepted else { continue };
         let per_ip_max = service.connections_per_ip_max(&now, peer.ip());
-        let Some(guest) = enter(&door, per_ip_max, &edge, peer) else { continue };
+        let Some(address_permit) = enter(&per_address, per_ip_max, &edge, peer) else { continue };
         tune_client(&stream, edge.write);
         let connection = Connection::new(service, gateway.clone(), edge.clone(), peer.ip());
         let (tls, counted) = (service.tls(&now), gateway.metrics.open_connection());
         gateway.tasks.spawn(open.track_future(async move {
             connection.serve(stream, tls).await;
-            drop((permit, guest, counted));
+            drop((permit, address_permit, counted));
         }));
     }
     // From here on, new connections are refused.
@@ -119,17 +120,17 @@ impl Room {
 /// Applies the per-address limit. `None` refuses the connection. Each listener counts separately,
 /// so that a crowd on one does not block the other.
 fn enter(
-    door: &Arc<Door>,
+    per_address: &Arc<PerAddressLimit>,
     per_ip_max: Option<usize>,
     edge: &Edge,
     peer: SocketAddr,
-) -> Option<Option<Guest>> {
+) -> Option<Option<ConnectionPermit>> {
     let Some(max) = per_ip_max else { return Some(None) };
-    let guest = door.enter(peer.ip(), max);
-    if guest.is_none() {
+    let address_permit = per_address.enter(peer.ip(), max);
+    if address_permit.is_none() {
         edge.closings.connection_closed(Closed::AddressLimit);
     }
-    guest.map(Some)
+    address_permit.map(Some)
 }
 
 /// Sets the socket options of a client connection. The kernel treats a client that does not read as

@@ -21,7 +21,11 @@ use crate::types::request_id::{RequestId, mark};
 use crate::types::response::{self, Body};
 
 /// Handles a client request. Errors are rendered here and in the pipeline.
-pub async fn serve(gateway: Gateway, peer: Peer<'_>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn serve(
+    gateway: Gateway,
+    peer: Peer<'_>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let path = request.uri().path();
     let api = Api::at(path).filter(|_| request.method() == Method::POST);
     if let Some(api) = api {

@@ -16,7 +16,7 @@ use crate::upstream::Upstream;
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Runs one endpoint until it is removed from the configuration or the gateway stops.
-pub async fn keep(gateway: Gateway, endpoint: ExternalEndpoint, retired: CancellationToken) {
+pub(crate) async fn keep(gateway: Gateway, endpoint: ExternalEndpoint, retired: CancellationToken) {
     let upstream = Upstream::external(endpoint.client.clone());
     let mut status = status(&endpoint);
     let id = gateway.dispatcher.add_external(upstream, status.clone(), endpoint.terms);

@@ -17,7 +17,7 @@ const HOUR: f64 = 3600.0;
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// Today's date (UTC): days since 1970 and months since year 0.
-pub fn today() -> Date {
+pub(crate) fn today() -> Date {
     let now = unix_seconds(SystemTime::now());
     let date = i64::try_from(now).ok().and_then(|now| DateTime::from_timestamp(now, 0));
     let month = date
@@ -26,7 +26,7 @@ pub fn today() -> Date {
 }
 
 /// Runs until the gateway stops.
-pub async fn run(gateway: Gateway) {
+pub(crate) async fn run(gateway: Gateway) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut until = Instant::now();

@@ -23,7 +23,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const TENANT: &str = "flotilla-probe";
 
 /// Runs health checks until the gateway stops.
-pub async fn run(gateway: Gateway) {
+pub(crate) async fn run(gateway: Gateway) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

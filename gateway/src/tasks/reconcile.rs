@@ -7,7 +7,7 @@ use crate::context::Gateway;
 
 /// Starts a task for each new item and cancels the tasks of removed items, until the gateway stops.
 /// A changed item counts as removed and new.
-pub async fn follow<T, F>(
+pub(crate) async fn follow<T, F>(
     gateway: Gateway,
     list: impl Fn(&Config) -> &[T],
     start: impl Fn(Gateway, T, CancellationToken) -> F,

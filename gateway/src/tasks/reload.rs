@@ -99,8 +99,8 @@ impl Reload {
     async fn load(&mut self, asked: Asked) {
         let seen = self.files();
         // A repeated error is not logged again.
-        let is_news = asked != Asked::Again;
-        if is_news {
+        let is_progress = asked != Asked::Again;
+        if is_progress {
             systemd::reloading();
         }
         let read = read(self.file.clone()).await;
@@ -110,7 +110,7 @@ impl Reload {
             Err(why) => Err(why),
         };
         let (is_ok, before) = (applied.is_ok(), self.refused.take());
-        if is_news {
+        if is_progress {
             systemd::ready(&told(&applied));
         }
         self.loaded = seen;
@@ -121,7 +121,7 @@ impl Reload {
                 tracing::info!("configuration loaded");
             }
             Err(why) => {
-                if is_news || before.is_none_or(|(told, _)| told != why) {
+                if is_progress || before.is_none_or(|(told, _)| told != why) {
                     tracing::error!(why, "configuration refused; the old one stays");
                 }
                 self.refused = Some((why, Instant::now()));

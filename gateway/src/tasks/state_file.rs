@@ -35,7 +35,7 @@ struct State {
 }
 
 /// Loads the saved state. An unreadable file is moved aside, and the state starts empty.
-pub fn load(path: &Path) -> Kept {
+pub(crate) fn load(path: &Path) -> Kept {
     if !path.exists() {
         return Kept::default();
     }
@@ -58,7 +58,7 @@ fn read(text: &str) -> Result<Kept, String> {
 }
 
 /// Saves the state until the gateway stops, and once more then.
-pub async fn keep(gateway: Gateway) {
+pub(crate) async fn keep(gateway: Gateway) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut writer = Writer::default();
@@ -123,7 +123,7 @@ fn write(path: &Path, kept: Kept) -> Result<(), String> {
 }
 
 /// Restores the saved state at startup.
-pub fn restore(gateway: &Gateway) {
+pub(crate) fn restore(gateway: &Gateway) {
     let settings = gateway.settings.now();
     let kept = settings.config.state_file.as_deref().map(load).unwrap_or_default();
     gateway.dispatcher.restore(kept, today());

@@ -20,7 +20,7 @@ const GATHER: Duration = Duration::from_secs(1);
 const FLUSH: Duration = Duration::from_millis(1900);
 
 /// Exports spans as currently configured until the gateway stops, then flushes.
-pub async fn run(gateway: Gateway, spans: Receiver<SpanData>) {
+pub(crate) async fn run(gateway: Gateway, spans: Receiver<SpanData>) {
     let stop = gateway.links.clone();
     let mut worker = Worker { gateway, spans, is_failing: false };
     let late = async {

@@ -9,7 +9,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The file cannot be written. The old one is unchanged.
-pub fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".new");
     let new = path.with_file_name(name);

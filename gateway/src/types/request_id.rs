@@ -8,15 +8,15 @@ use super::random::random;
 use crate::types::response::Body;
 
 /// Header with the request id, in requests and responses.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// A well-formed request id. Clones share it.
 #[derive(Debug, Clone)]
-pub struct RequestId(HeaderValue);
+pub(crate) struct RequestId(HeaderValue);
 
 impl RequestId {
     /// The id that the client sent if it is well-formed, otherwise a new one.
-    pub fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         let sent = headers.get(REQUEST_ID).and_then(|v| v.to_str().ok());
         match sent.filter(|id| is_plain_id(id)) {
             Some(id) => Self::new(id.into()),
@@ -34,17 +34,17 @@ impl RequestId {
     }
 
     /// The id as text.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
     }
 
     /// The id as a header value.
-    pub fn value(&self) -> HeaderValue {
+    pub(crate) fn value(&self) -> HeaderValue {
         self.0.clone()
     }
 }
 
 /// Adds the request id to a response.
-pub fn mark(response: &mut Response<Body>, request_id: &RequestId) {
+pub(crate) fn mark(response: &mut Response<Body>, request_id: &RequestId) {
     response.headers_mut().insert(REQUEST_ID, request_id.value());
 }

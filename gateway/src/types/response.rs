@@ -19,10 +19,10 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Body of every response.
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A body in one piece.
-pub fn whole(bytes: impl Into<Bytes>) -> Body {
+pub(crate) fn whole(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
@@ -30,24 +30,24 @@ pub fn whole(bytes: impl Into<Bytes>) -> Body {
 const HEADERS: usize = 12;
 
 /// A 200 response with capacity for headers.
-pub fn response(body: Body) -> Response<Body> {
+pub(crate) fn response(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     response.headers_mut().reserve(HEADERS);
     response
 }
 
 /// A 200 response with JSON.
-pub fn json(text: impl Into<Bytes>) -> Response<Body> {
+pub(crate) fn json(text: impl Into<Bytes>) -> Response<Body> {
     with_type(StatusCode::OK, "application/json", text)
 }
 
 /// A plain text response.
-pub fn text(status: StatusCode, text: &'static str) -> Response<Body> {
+pub(crate) fn text(status: StatusCode, text: &'static str) -> Response<Body> {
     with_type(status, "text/plain; charset=utf-8", text)
 }
 
 /// A response in one piece with this content type.
-pub fn with_type(
+pub(crate) fn with_type(
     status: StatusCode,
     content_type: &'static str,
     body: impl Into<Bytes>,
@@ -59,7 +59,7 @@ pub fn with_type(
 }
 
 /// A response with the headers of an event stream.
-pub fn event_stream(body: Body) -> Response<Body> {
+pub(crate) fn event_stream(body: Body) -> Response<Body> {
     let mut response = response(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -70,7 +70,7 @@ pub fn event_stream(body: Body) -> Response<Body> {
 }
 
 /// The response for an error.
-pub fn error(error: &Error) -> Response<Body> {
+pub(crate) fn error(error: &Error) -> Response<Body> {
     let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = with_type(status, "application/json", error_body(error).to_json());
     let headers = response.headers_mut();
@@ -96,7 +96,7 @@ pub fn error(error: &Error) -> Response<Body> {
 
 /// The final event of a stream that fails after its head. No `[DONE]` follows, because a broken
 /// stream must not look complete.
-pub fn error_event(error: &Error) -> Bytes {
+pub(crate) fn error_event(error: &Error) -> Bytes {
     Bytes::from(sse::data(&error_body(error).to_json()))
 }
 

@@ -17,7 +17,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection and its keep-alive pings.
-pub struct Driver<T> {
+pub(crate) struct Driver<T> {
     connection: Late<Connection<Gather<T>, Bytes>>,
     pings: Option<PingPong>,
 }
@@ -29,7 +29,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     }
 
     /// Drives the connection until it ends. Returns the reason.
-    pub async fn drive(self) -> String {
+    pub(crate) async fn drive(self) -> String {
         let Self { connection, pings } = self;
         tokio::select! {
             ended = connection => ended.map_or_else(|e| e.to_string(), |()| "the node closed it".into()),

@@ -13,8 +13,8 @@ use hyper::http::request::Parts;
 use crate::types::error::Error;
 use crate::upstream::NodeBody;
 
-pub mod refusal;
-pub mod request;
+pub(crate) mod refusal;
+pub(crate) mod request;
 
 use request::{Dialect, LengthField, Translated, Wanted};
 
@@ -137,7 +137,7 @@ impl Client {
 const AUTHORIZATION: hyper::header::HeaderName = hyper::header::AUTHORIZATION;
 
 /// The innermost cause of an error; reqwest's own message leaves it out.
-pub fn innermost(error: &reqwest::Error) -> String {
+pub(crate) fn innermost(error: &reqwest::Error) -> String {
     let mut error: &dyn std::error::Error = error;
     while let Some(source) = error.source() {
         error = source;

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream that hides its support for vectored writes.
 #[derive(Debug)]
-pub struct Gather<T>(pub T);
+pub(super) struct Gather<T>(pub T);
 
 impl<T: AsyncRead + Unpin> AsyncRead for Gather<T> {
     fn poll_read(

@@ -21,7 +21,7 @@ use crate::types::error::NotTaken;
 /// Events that wait for a client that does not read. Beyond, its request is cancelled.
 const EVENTS_MAX: usize = 4096;
 
-/// Which link a request came over: a connection to the agent's port, or a dialled one.
+/// Which link a request came over: a connection to the agent's port, or a dialed one.
 pub type LinkId = u64;
 
 /// Where a request came from, and whom it is meant for.

@@ -118,9 +118,9 @@ impl EngineFlags {
         tuned: Option<&Tuned>,
     ) -> Result<(EngineOptions, String), String> {
         let header = files.header();
-        let quantised = self.kv_type.is_some_and(KvType::is_quantised);
-        if quantised && self.flash_attention == Some(FlashAttention::Off) {
-            return Err("--kv-type: a quantised type needs flash attention".into());
+        let quantized = self.kv_type.is_some_and(KvType::is_quantised);
+        if quantized && self.flash_attention == Some(FlashAttention::Off) {
+            return Err("--kv-type: a quantized type needs flash attention".into());
         }
         let cpus = self.cpus()?;
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);

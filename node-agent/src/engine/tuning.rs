@@ -152,9 +152,9 @@ impl<'a> TuneJob<'a> {
     }
 
     /// Alternatives to what no flag fixes.
-    fn space(&self, base: Candidate, quantised: bool, tells_rows: bool) -> Space {
+    fn space(&self, base: Candidate, quantized: bool, tells_rows: bool) -> Space {
         let free_threads = self.fixed.threads.is_none() && self.fixed.cpus.is_none();
-        let free_attention = self.fixed.flash_attention.is_none() && !quantised;
+        let free_attention = self.fixed.flash_attention.is_none() && !quantized;
         let free_rows = self.fixed.batch_rows.is_none() && tells_rows;
         let only = |free: bool, value: u32| if free { vec![value] } else { Vec::new() };
         Space {

@@ -1,4 +1,4 @@
-//! Paths and methods -> answers. The same service on the agent's port and on dialled links.
+//! Paths and methods -> answers. The same service on the agent's port and on dialed links.
 
 mod answer;
 mod body;

@@ -1,5 +1,5 @@
 //! Keeps a link to every gateway of a name, and follows the name's addresses: the replicas of a
-//! gateway have one name. Each address is dialled by a task of its own, for ever, with jitter, so
+//! gateway have one name. Each address is dialed by a task of its own, for ever, with jitter, so
 //! that a restarted gateway is not met by all nodes at once.
 //!
 //! A link that stands stays, whatever becomes of its address: a gateway that leaves finishes first.
@@ -153,13 +153,13 @@ impl Address {
         loop {
             let Shared { gateway, joining, .. } = &*self.shared;
             self.ends.mark_unchanged();
-            let dialled = tokio::select! {
-                dialled = dial(gateway, self.address, &joining.node, &joining.held) => dialled,
+            let dialed = tokio::select! {
+                dialed = dial(gateway, self.address, &joining.node, &joining.held) => dialed,
                 () = retired.cancelled() => return Ok(()),
                 () = stop.cancelled() => return Ok(()),
             };
-            let is_same = matches!(dialled, Err(JoinError::Already));
-            match dialled {
+            let is_same = matches!(dialed, Err(JoinError::Already));
+            match dialed {
                 Ok(link) => tokio::select! {
                     () = self.serve(link) => {}
                     () = stop.cancelled() => return Ok(()),

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use flotilla_listeners::body::Tracked;
 use flotilla_listeners::connection::{self, Http, Terms, speak};
-use flotilla_listeners::door::{Door, Guest};
 use flotilla_listeners::hangup::Socket;
-use flotilla_listeners::pulse::Patience;
+use flotilla_listeners::per_address::{ConnectionPermit, PerAddressLimit};
 use flotilla_listeners::socket::tune;
 use flotilla_listeners::stall::Watch;
+use flotilla_listeners::timers::ConnectionTimeouts;
 use flotilla_listeners::{Closed, Closings};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
@@ -40,7 +40,8 @@ const CONNECTIONS_MAX: usize = 1024;
 /// A request's head must be here after this.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client of the own port may keep us waiting.
-const PATIENCE: Patience = Patience { head: HEADER_TIMEOUT, idle: Duration::from_secs(75) };
+const PATIENCE: ConnectionTimeouts =
+    ConnectionTimeouts { head: HEADER_TIMEOUT, idle: Duration::from_secs(75) };
 /// How long it may leave what we have for it. A gateway that dials us waits for clients of its own,
 /// and cuts those after half of this unless it is told otherwise.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -63,7 +64,7 @@ pub fn next_link() -> LinkId {
     NEXT_LINK.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The settings of connections that we dialled: their other end is a gateway that let us in.
+/// The settings of connections that we dialed: their other end is a gateway that let us in.
 pub fn http() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
@@ -81,7 +82,7 @@ pub fn http() -> auto::Builder<TokioExecutor> {
 pub struct Port {
     node: Arc<Node>,
     http: Http,
-    door: Arc<Door>,
+    per_address: Arc<PerAddressLimit>,
     /// Connections that one address may have.
     per_address_max: usize,
     closings: Closings,
@@ -99,8 +100,8 @@ impl Port {
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .max_concurrent_streams(STREAMS_MAX);
-        let door = Arc::new(Door::default());
-        Arc::new(Self { node, http, door, per_address_max, closings, stop })
+        let per_address = Arc::new(PerAddressLimit::default());
+        Arc::new(Self { node, http, per_address, per_address_max, closings, stop })
     }
 
     /// Serves `listener` until it is told to stop, then lets what is in flight finish.
@@ -124,14 +125,14 @@ impl Port {
                     continue;
                 }
             };
-            let Some(guest) = self.enter(peer) else { continue };
+            let Some(address_permit) = self.enter(peer) else { continue };
             tune(&stream);
             // A client that does not read is ours to cut, and not the kernel's.
             let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(WRITE_TIMEOUT + KERNEL_GRACE));
             let port = self.clone();
             tasks.spawn(open.track_future(async move {
                 port.converse(stream).await;
-                drop((permit, guest));
+                drop((permit, address_permit));
             }));
         }
         drop(listener);
@@ -140,12 +141,12 @@ impl Port {
     }
 
     /// Nothing: its address has as many connections as it may have, and this one is refused.
-    fn enter(&self, peer: SocketAddr) -> Option<Guest> {
-        let guest = self.door.enter(peer.ip(), self.per_address_max);
-        if guest.is_none() {
+    fn enter(&self, peer: SocketAddr) -> Option<ConnectionPermit> {
+        let address_permit = self.per_address.enter(peer.ip(), self.per_address_max);
+        if address_permit.is_none() {
             self.closings.connection_closed(Closed::AddressLimit);
         }
-        guest
+        address_permit
     }
 
     async fn converse(&self, stream: TcpStream) {

@@ -38,6 +38,6 @@ pub struct Link {
     /// Which link.
     pub id: LinkId,
     /// Whether its other end has shown that it may use this node: the gateway on a link
-    /// that we dialled.
+    /// that we dialed.
     pub trusted: bool,
 }

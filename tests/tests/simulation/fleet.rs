@@ -186,11 +186,11 @@ impl Scene {
         self.run(router).waits()
     }
 
-    /// How long turns waited for a slot, and should have waited by what the gateway foretold; and
+    /// How long turns waited for a slot, and should have waited by what the gateway predicted; and
     /// what it says of that.
-    pub fn foretold(&self, policy: Policy) -> (Vec<(f64, f64)>, RoutingStats) {
+    pub fn predicted(&self, policy: Policy) -> (Vec<(f64, f64)>, RoutingStats) {
         let run = self.run(Router::Flotilla(policy));
-        (run.foretold, run.scheduler.stats)
+        (run.predicted, run.scheduler.stats)
     }
 
     fn run(&self, router: Router) -> Run<'_> {
@@ -241,7 +241,7 @@ struct Run<'a> {
     /// Turns that have a slot, and what the gateway learns of them in the end.
     bound: HashMap<usize, (Binding, Used)>,
     /// How long turns waited that should have waited so long.
-    foretold: Vec<(f64, f64)>,
+    predicted: Vec<(f64, f64)>,
 }
 
 impl<'a> Run<'a> {
@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
             scheduler,
             waiting: HashMap::new(),
             bound: HashMap::new(),
-            foretold: Vec::new(),
+            predicted: Vec::new(),
         }
     }
 
@@ -358,7 +358,7 @@ impl<'a> Run<'a> {
         while let Some(binding) = self.scheduler.bind(Duration::from_secs_f64(now)) {
             let (number, wait) = self.waiting.remove(&binding.id).unwrap();
             let waited = now - self.scene.turns[number].at;
-            self.foretold.extend(wait.map(|wait| (waited, wait)));
+            self.predicted.extend(wait.map(|wait| (waited, wait)));
             let node = self.scheduler.fleet.endpoint(binding.endpoint).unwrap().link;
             let used = self.start(number, node, now);
             self.bound.insert(number, (binding, used));

@@ -73,21 +73,21 @@ fn the_other_policies_are_no_worse_than_a_plain_proxy() {
     }
 }
 
-/// How far what is foretold of waits of more than a second is from them, as a part of them: the
-/// median; all that was foretold over all that was waited; and the part of all forecasts that the
+/// How far what is predicted of waits of more than a second is from them, as a part of them: the
+/// median; all that was predicted over all that was waited; and the part of all forecasts that the
 /// gateway's metrics call right.
 fn wait_errors(load: f64, seed: u64) -> [f64; 3] {
     let mut scene = Scene::new(50, load, 600.0, seed);
     scene.limits_are_told = false;
-    let (mut waits, stats) = scene.foretold(Policy::default());
+    let (mut waits, stats) = scene.predicted(Policy::default());
     let [right, long, short] = Forecast::ALL.map(|forecast| stats.forecasts(forecast));
     assert_eq!(waits.len() as u64, right + long + short);
     waits.retain(|(waited, _)| *waited > 1.0);
     assert!(waits.len() > 1_000, "seed {seed}: only {} wait", waits.len());
-    let [waited, foretold] =
+    let [waited, predicted] =
         [0, 1].map(|i| waits.iter().map(|wait| [wait.0, wait.1][i]).sum::<f64>());
-    let errors = waits.iter().map(|(waited, foretold)| (foretold - waited).abs() / waited);
-    [median(errors.collect()), foretold / waited, right as f64 / (right + long + short) as f64]
+    let errors = waits.iter().map(|(waited, predicted)| (predicted - waited).abs() / waited);
+    [median(errors.collect()), predicted / waited, right as f64 / (right + long + short) as f64]
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn waits_are_foretold_on_mixed_nodes_whose_answers_tell_no_length() {
             [0, 1, 2].map(|i| median(all.iter().map(|one| one[i]).collect()));
         let how = format!(
             "waits of more than a second for a slot of 50 mixed nodes at {percent} % load, in \
-             simulated time: what was foretold on arrival against what came; median of seeds"
+             simulated time: what was predicted on arrival against what came; median of seeds"
         );
         for (name, value) in
             [("error", error), ("foretold_over_waited", ratio), ("forecasts_right", right)]

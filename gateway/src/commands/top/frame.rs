@@ -34,7 +34,7 @@ pub struct Line {
 
 /// Sort order of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sort {
+pub(crate) enum Sort {
     /// By name.
     #[default]
     Name,
@@ -64,7 +64,7 @@ impl Sort {
 
 /// The operator's view settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct View {
+pub(crate) struct View {
     /// Sort order of nodes.
     pub sort: Sort,
     /// True to reverse the order.
@@ -75,7 +75,7 @@ pub struct View {
 
 impl View {
     /// Handles a key. Returns false to quit.
-    pub fn press(&mut self, key: Key) -> bool {
+    pub(crate) fn press(&mut self, key: Key) -> bool {
         let count = Sort::ALL.len();
         let at = Sort::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
         let sort = |at: usize| Sort::ALL.get(at % count).copied().unwrap_or_default();
@@ -95,7 +95,7 @@ const HELP: &str = "q quit   left/right order   r reverse   up/down scroll";
 
 /// Renders exactly one screen: the summary at the top, the help at the bottom, and the scrolled
 /// tables in between.
-pub fn frame(
+pub(crate) fn frame(
     overview: Option<&Overview>,
     problem: Option<&str>,
     view: &mut View,
@@ -117,7 +117,7 @@ pub fn frame(
 }
 
 /// Renders everything once, without a screen.
-pub fn page(overview: &Overview) -> String {
+pub(crate) fn page(overview: &Overview) -> String {
     let mut all = summary(overview);
     all.push(line("", Style::Plain));
     all.extend(tables(overview, &View::default()));

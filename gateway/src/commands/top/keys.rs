@@ -2,7 +2,7 @@
 
 /// A key with a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Key {
+pub(crate) enum Key {
     /// `q`, Escape, Ctrl-C, or Ctrl-D: quit.
     Quit,
     /// Up arrow or `k`.
@@ -18,7 +18,7 @@ pub enum Key {
 }
 
 /// Decodes bytes that were read together. An Escape that starts no sequence is the Escape key.
-pub fn keys(bytes: &[u8]) -> Vec<Key> {
+pub(crate) fn keys(bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     let mut rest = bytes;
     while let Some((first, after)) = rest.split_first() {

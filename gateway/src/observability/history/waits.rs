@@ -11,7 +11,7 @@ const SMALLEST_SECONDS: f64 = 1e-3;
 
 /// A histogram of waits; see the module.
 #[derive(Debug, Clone)]
-pub struct Waits([u32; SIZES]);
+pub(super) struct Waits([u32; SIZES]);
 
 impl Default for Waits {
     fn default() -> Self {
@@ -21,7 +21,7 @@ impl Default for Waits {
 
 impl Waits {
     /// Adds a wait.
-    pub fn add(&mut self, wait: Duration) {
+    pub(super) fn add(&mut self, wait: Duration) {
         // The cast saturates: too small and too large values go to the first and last bucket.
         let size = ((wait.as_secs_f64() / SMALLEST_SECONDS).log10() * PER_DECADE) as usize;
         if let Some(count) = self.0.get_mut(size.min(SIZES - 1)) {
@@ -30,7 +30,7 @@ impl Waits {
     }
 
     /// Adds all waits of `other`.
-    pub fn merge(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         self.0
             .iter_mut()
             .zip(&other.0)
@@ -38,7 +38,7 @@ impl Waits {
     }
 
     /// The quantile `share` (0 to 1) in seconds; `None` without waits.
-    pub fn quantile(&self, share: f64) -> Option<f64> {
+    pub(super) fn quantile(&self, share: f64) -> Option<f64> {
         let all: f64 = self.0.iter().map(|count| f64::from(*count)).sum();
         let wanted = all * share;
         let mut below = 0.0;

@@ -253,6 +253,6 @@ fn money(maker: &mut Maker) -> Result<[CounterVec; 2]> {
 }
 
 /// Sets the gauge with this label, capped at the range of `i64`.
-pub fn set(family: &IntGaugeVec, label: &str, value: impl TryInto<i64>) {
+pub(super) fn set(family: &IntGaugeVec, label: &str, value: impl TryInto<i64>) {
     family.with_label_values(&[label]).set(value.try_into().unwrap_or(i64::MAX));
 }

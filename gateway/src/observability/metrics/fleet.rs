@@ -11,7 +11,7 @@ use crate::scheduler::routing::Policy;
 use crate::scheduler::routing_stats::{Forecast, Lookup, Reason};
 
 /// All metrics of the fleet and of this process.
-pub fn sheet(overview: &Overview) -> Result<Sheet> {
+pub(super) fn sheet(overview: &Overview) -> Result<Sheet> {
     let mut maker = Maker::default();
     queue(&mut maker, overview)?;
     decisions(&mut maker, overview)?;
@@ -47,7 +47,7 @@ fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
     room(maker, queue)?;
     let forecasts = maker.counters(
         "gateway_wait_forecasts_total",
-        "Requests that waited, by how what was foretold of that came out: right within half of it \
+        "Requests that waited, by how what was predicted of that came out: right within half of it \
          or a second, too long (others may be refused without need), or too short (others may wait \
          in vain).",
         &["result"],

@@ -76,7 +76,7 @@ impl Lost {
 }
 
 /// Label value of who caused an outcome.
-pub fn fault(origin: Option<Origin>) -> &'static str {
+pub(super) fn fault(origin: Option<Origin>) -> &'static str {
     match origin {
         None => "none",
         Some(Origin::Client) => "client",

@@ -113,13 +113,13 @@ type Pair = [Option<Arc<Series>>; SLOTS];
 
 /// Cached series by tenant, then by model.
 #[derive(Debug, Default)]
-pub struct Known {
+pub(super) struct Known {
     pairs: RwLock<HashMap<String, HashMap<String, Box<Pair>>>>,
 }
 
 impl Known {
     /// Finds or creates the series of a key. Returns the key whose labels it has.
-    pub fn find<'a>(&self, families: &Families, key: Key<'a>) -> (Arc<Series>, Key<'a>) {
+    pub(super) fn find<'a>(&self, families: &Families, key: Key<'a>) -> (Arc<Series>, Key<'a>) {
         let (tenant, model) = (key.tenant.unwrap_or(UNKNOWN), key.model.unwrap_or(UNKNOWN));
         let pairs = self.pairs.read().unwrap_or_else(PoisonError::into_inner);
         let pair = pairs.get(tenant).and_then(|models| models.get(model));

@@ -22,14 +22,14 @@ pub struct Context {
 
 /// The client's span as its `traceparent` describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parent {
+pub(crate) struct Parent {
     trace: TraceId,
     span: SpanId,
     is_sampled: bool,
 }
 
 /// Reads the `traceparent` header.
-pub fn parent(headers: &HeaderMap) -> Option<Parent> {
+pub(crate) fn parent(headers: &HeaderMap) -> Option<Parent> {
     let mut parents = headers.get_all(TRACEPARENT).into_iter();
     let sent = parents.next().filter(|_| parents.next().is_none());
     sent.and_then(|value| parse(value.to_str().ok()?))
@@ -38,7 +38,7 @@ pub fn parent(headers: &HeaderMap) -> Option<Parent> {
 /// Position of a request's span; `None` if it is not traced. If the caller may force traces, the
 /// parent's flag decides. Otherwise the ratio decides, applied to our own random number, because a
 /// client chooses its own trace id. `trace` and `span` are random numbers.
-pub fn of(
+pub(crate) fn of(
     parent: Option<Parent>,
     may_force: bool,
     ratio: f64,

@@ -13,7 +13,7 @@ use crate::types::api::Api;
 
 /// Data of a finished request.
 #[derive(Debug)]
-pub struct Ended<'a> {
+pub(crate) struct Ended<'a> {
     /// The API endpoint.
     pub api: Api,
     /// Hostname of this gateway.
@@ -47,7 +47,7 @@ pub struct Ended<'a> {
 }
 
 /// The span of a request.
-pub fn of(trace: &Trace, ended: &Ended<'_>) -> SpanData {
+pub(crate) fn of(trace: &Trace, ended: &Ended<'_>) -> SpanData {
     let context = trace.context;
     let flags = TraceFlags::SAMPLED;
     let state = TraceState::default();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     /// An arbitrary span.
-    pub fn any() -> SpanData {
+    pub(crate) fn any() -> SpanData {
         let context = Context {
             trace: TraceId::from(1),
             span: SpanId::from(2),

@@ -22,7 +22,7 @@ use crate::types::error::Error;
 const PACE_SECONDS: f64 = 1.0;
 
 /// Something that happened on an exchange.
-pub enum Event {
+pub(super) enum Event {
     /// The event stream began.
     Began {
         /// True if the events contain a usage that the client did not ask for.
@@ -44,7 +44,7 @@ pub enum Event {
 }
 
 /// I/O of one attempt. Dropping it resets the stream and frees the slot.
-pub struct Exchange {
+pub(super) struct Exchange {
     /// Id of the attempt.
     pub id: AttemptId,
     state: State,
@@ -79,30 +79,35 @@ struct Pace {
 
 impl Exchange {
     /// Starts an exchange on a granted slot.
-    pub fn new(id: AttemptId, lease: Lease) -> Self {
+    pub(super) fn new(id: AttemptId, lease: Lease) -> Self {
         let meter = Meter::new(lease.terms().is_some());
         let pace = Pace { since: None, waited: 0.0, tokens: 0 };
         Self { id, state: State::Granted, leaving: None, meter, pace, lease }
     }
 
     /// Sends the request and the resume header.
-    pub fn send(&mut self, admitted: &Arc<Admitted>, settings: &Arc<Settings>, resume: &Resume) {
+    pub(super) fn send(
+        &mut self,
+        admitted: &Arc<Admitted>,
+        settings: &Arc<Settings>,
+        resume: &Resume,
+    ) {
         let opening = forward(&self.lease, admitted, settings, resume, self.meter.clone());
         self.state = State::Opening(opening);
     }
 
     /// What an attempt at an external endpoint did before its events began.
-    pub fn measured(&self) -> Measured {
+    pub(super) fn measured(&self) -> Measured {
         self.meter.read()
     }
 
     /// True while the exchange waits for the head of the response.
-    pub fn is_opening(&self) -> bool {
+    pub(super) fn is_opening(&self) -> bool {
         matches!(self.state, State::Opening(_))
     }
 
     /// Waits for the next event. Cancel-safe.
-    pub async fn next(&mut self) -> Event {
+    pub(super) async fn next(&mut self) -> Event {
         match &mut self.state {
             State::Opening(opening) => {
                 let opened = opening.await;
@@ -152,7 +157,7 @@ impl Exchange {
     }
 
     /// Takes the response in one piece. `None` if it is taken already.
-    pub fn take_whole(&mut self) -> Option<Next> {
+    pub(super) fn take_whole(&mut self) -> Option<Next> {
         match &mut self.state {
             State::Whole(whole) => whole.take(),
             _ => None,
@@ -161,7 +166,7 @@ impl Exchange {
 
     /// Records that the response now has `tokens` tokens in `choices` choices. The next event must
     /// arrive within `idle`.
-    pub fn progressed(&mut self, tokens: u64, choices: usize, idle: Duration) {
+    pub(super) fn progressed(&mut self, tokens: u64, choices: usize, idle: Duration) {
         if let State::Streaming(source) = &mut self.state {
             source.expect_within(idle);
         }

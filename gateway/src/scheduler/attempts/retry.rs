@@ -36,19 +36,19 @@ pub(super) struct RetryState {
 
 impl RetryState {
     /// `retries_max`: consecutive attempts that may fail before the request fails.
-    pub fn new(retries_max: usize, external: External) -> Self {
+    pub(super) fn new(retries_max: usize, external: External) -> Self {
         let constraints = RouteConstraints { external, ..RouteConstraints::default() };
         Self { retries_max, constraints, ..Self::default() }
     }
 
     /// Route constraints of the next attempt.
-    pub fn constraints(&self) -> &RouteConstraints {
+    pub(super) fn constraints(&self) -> &RouteConstraints {
         &self.constraints
     }
 
     /// Route constraints of an attempt that replaces `target`. Once a response has begun, only
     /// nodes with the same model file may continue it.
-    pub fn beyond(&self, target: &Target) -> RouteConstraints {
+    pub(super) fn beyond(&self, target: &Target) -> RouteConstraints {
         let mut constraints = self.constraints.clone();
         constraints.tried.push(target.engine);
         if target.has_answered {
@@ -58,12 +58,12 @@ impl RetryState {
     }
 
     /// Rules out `target` for all further attempts.
-    pub fn exclude(&mut self, target: &Target) {
+    pub(super) fn exclude(&mut self, target: &Target) {
         self.constraints = self.beyond(target);
     }
 
     /// Records progress of the response. This resets the count of consecutive failures.
-    pub fn record_progress(&mut self) {
+    pub(super) fn record_progress(&mut self) {
         self.failed = 0;
     }
 
@@ -72,7 +72,7 @@ impl RetryState {
     ///
     /// # Errors
     /// The request must fail with this error.
-    pub fn record_failure(
+    pub(super) fn record_failure(
         &mut self,
         target: &Target,
         is_resumable: bool,
@@ -99,14 +99,14 @@ impl RetryState {
 
     /// Records the failure of one of two concurrent attempts. The other one may still succeed, so
     /// this is no retry.
-    pub fn record_failure_beside(&mut self, target: &Target, error: &Error) {
+    pub(super) fn record_failure_beside(&mut self, target: &Target, error: &Error) {
         self.engine_deaths += usize::from(*error == Error::EngineLost);
         self.exclude(target);
     }
 
     /// Returns the error of a request that got no further slot: that of the last failed attempt if
     /// there is one, because it says more.
-    pub fn give_up(&mut self, error: Error) -> Error {
+    pub(super) fn give_up(&mut self, error: Error) -> Error {
         self.failure.take().unwrap_or(error)
     }
 }

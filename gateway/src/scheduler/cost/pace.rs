@@ -16,21 +16,21 @@ const SECONDS_MIN: f64 = 1e-6;
 
 /// Exponentially weighted mean; the first few values have equal weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Mean {
+pub(crate) struct Mean {
     value: f64,
     seen: u32,
 }
 
 impl Mean {
     /// Adds a value.
-    pub fn add(&mut self, value: f64) {
+    pub(crate) fn add(&mut self, value: f64) {
         self.seen = self.seen.saturating_add(1);
         let weight = SMOOTHING.max(1.0 / f64::from(self.seen));
         self.value += weight * (value - self.value);
     }
 
     /// The mean, or `None` without values.
-    pub fn get(self) -> Option<f64> {
+    pub(crate) fn get(self) -> Option<f64> {
         (self.seen > 0).then_some(self.value)
     }
 }

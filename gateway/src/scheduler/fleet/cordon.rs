@@ -9,11 +9,11 @@ const NAMES_MAX: usize = 100_000;
 
 /// Names of cordoned nodes. A node that reconnects stays cordoned.
 #[derive(Debug, Default)]
-pub struct Cordon(BTreeSet<String>);
+pub(super) struct Cordon(BTreeSet<String>);
 
 impl Cordon {
     /// True if the node is cordoned.
-    pub fn holds(&self, node: &str) -> bool {
+    pub(super) fn holds(&self, node: &str) -> bool {
         self.0.contains(node)
     }
 }

@@ -48,7 +48,7 @@ impl RouteConstraints {
 /// Rank of an endpoint among those with a free slot: by load, then by the time of the last claim,
 /// oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rank {
+pub(super) struct Rank {
     /// Share of busy slots plus penalty, in units of 2^-32.
     load: u64,
     /// Number of the last claim of a slot here.
@@ -57,7 +57,7 @@ pub struct Rank {
 
 impl Rank {
     /// Share of busy slots plus penalty, without what depends on the request.
-    pub fn share(self) -> f64 {
+    pub(super) fn share(self) -> f64 {
         self.load as f64 / PARTS
     }
 }

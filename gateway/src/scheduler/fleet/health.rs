@@ -11,7 +11,7 @@ use std::time::Duration;
 mod pace;
 
 use pace::Drift;
-pub use pace::Pace;
+pub(crate) use pace::Pace;
 
 /// Consecutive failures that eject an endpoint.
 const FAILURES_MAX: u32 = 5;
@@ -31,7 +31,7 @@ const HUNG_TIMES: u32 = 3;
 
 /// True if a node that sent nothing for `silent` counts as hung, given that another node began the
 /// same response within `other`.
-pub fn is_hung(silent: Duration, other: Duration) -> bool {
+pub(crate) fn is_hung(silent: Duration, other: Duration) -> bool {
     silent >= HUNG_AFTER && silent >= other.saturating_mul(HUNG_TIMES)
 }
 

@@ -10,55 +10,55 @@ use super::endpoint::{EndpointId, Rank};
 
 /// The endpoints of one model.
 #[derive(Debug, Default)]
-pub struct Serving {
+pub(super) struct Serving {
     all: BTreeSet<EndpointId>,
     open: BTreeSet<(Rank, EndpointId)>,
 }
 
 impl Serving {
     /// All endpoints, ready or not.
-    pub fn all(&self) -> impl Iterator<Item = EndpointId> {
+    pub(super) fn all(&self) -> impl Iterator<Item = EndpointId> {
         self.all.iter().copied()
     }
 
     /// Endpoints with a free slot, best rank first.
-    pub fn open(&self) -> impl Iterator<Item = (Rank, EndpointId)> {
+    pub(super) fn open(&self) -> impl Iterator<Item = (Rank, EndpointId)> {
         self.open.iter().copied()
     }
 }
 
 /// Endpoints by model name.
 #[derive(Debug, Default)]
-pub struct Index(HashMap<String, Serving>);
+pub(super) struct Index(HashMap<String, Serving>);
 
 impl Index {
     /// The endpoints of a model.
-    pub fn of(&self, model: &str) -> Option<&Serving> {
+    pub(super) fn of(&self, model: &str) -> Option<&Serving> {
         self.0.get(model)
     }
 
     /// True if an endpoint of the model has a free slot.
-    pub fn is_open(&self, model: &str) -> bool {
+    pub(super) fn is_open(&self, model: &str) -> bool {
         self.of(model).is_some_and(|serving| !serving.open.is_empty())
     }
 
     /// True if any endpoint has a free slot.
-    pub fn is_any_open(&self) -> bool {
+    pub(super) fn is_any_open(&self) -> bool {
         self.0.values().any(|serving| !serving.open.is_empty())
     }
 
     /// True if another model is served.
-    pub fn has_others(&self, model: &str) -> bool {
+    pub(super) fn has_others(&self, model: &str) -> bool {
         self.0.len() > usize::from(self.0.contains_key(model))
     }
 
     /// True if no model is served.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Adds an endpoint with its models and rank.
-    pub fn insert(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Option<Rank>) {
+    pub(super) fn insert(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Option<Rank>) {
         for model in models {
             let serving = match self.0.get_mut(&model.id) {
                 Some(serving) => serving,
@@ -70,7 +70,7 @@ impl Index {
     }
 
     /// Removes an endpoint from these models.
-    pub fn remove(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Option<Rank>) {
+    pub(super) fn remove(&mut self, id: EndpointId, models: &[Arc<ModelStatus>], at: Option<Rank>) {
         for model in models {
             let Some(serving) = self.0.get_mut(&model.id) else { continue };
             serving.take(id, at);
@@ -82,7 +82,7 @@ impl Index {
     }
 
     /// Changes the rank of an endpoint.
-    pub fn shift(
+    pub(super) fn shift(
         &mut self,
         id: EndpointId,
         models: &[Arc<ModelStatus>],

@@ -11,7 +11,7 @@ use crate::scheduler::usage::TEXT_BYTES_PER_TOKEN;
 
 /// What an event contains.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Event {
+pub(crate) struct Event {
     /// Estimated tokens: one per four bytes of text, and at least one if there is text.
     pub tokens: u64,
     /// The reported usage.
@@ -24,7 +24,7 @@ pub struct Event {
 
 impl Event {
     /// Reads the payload of an event, or a whole response.
-    pub fn read(payload: &[u8]) -> Self {
+    pub(crate) fn read(payload: &[u8]) -> Self {
         let Ok(read) = serde_json::from_slice::<Read>(payload) else {
             // Unreadable, but it counts as output.
             return Self { tokens: 1, ..Self::default() };

@@ -9,7 +9,7 @@ use Class::{Batch, Interactive, Standard};
 fn ticket(id: TicketId, class: Class, tenant: &str, work: f64) -> Ticket<u32> {
     let (model, tenant) = ("m".into(), tenant.into());
     let (prefix, since) = (Prefix::default(), Duration::from_secs(id));
-    let (bytes, foretold, constraints, is_retried) = (1, None, 0, false);
+    let (bytes, predicted, constraints, is_retried) = (1, None, 0, false);
     Ticket {
         id,
         model,
@@ -19,7 +19,7 @@ fn ticket(id: TicketId, class: Class, tenant: &str, work: f64) -> Ticket<u32> {
         bytes,
         prefix,
         since,
-        foretold,
+        predicted,
         constraints,
         is_retried,
     }

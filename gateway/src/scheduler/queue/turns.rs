@@ -15,7 +15,7 @@ const TIDY_AT: usize = 64;
 
 /// Virtual times by key.
 #[derive(Debug, Clone)]
-pub struct Turns<K> {
+pub(super) struct Turns<K> {
     /// Virtual time at which the last piece finished.
     now: f64,
     times: BTreeMap<K, Standing>,
@@ -39,7 +39,7 @@ impl<K> Default for Turns<K> {
 
 impl<K: Ord> Turns<K> {
     /// Adds `key` to those that wait.
-    pub fn arrive<Q>(&mut self, key: &Q)
+    pub(super) fn arrive<Q>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
         Q: Ord + ToOwned<Owned = K> + ?Sized,
@@ -58,7 +58,7 @@ impl<K: Ord> Turns<K> {
     }
 
     /// Removes `key` from those that wait; its virtual time stays.
-    pub fn leave<Q: Ord + ?Sized>(&mut self, key: &Q)
+    pub(super) fn leave<Q: Ord + ?Sized>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
     {
@@ -68,7 +68,7 @@ impl<K: Ord> Turns<K> {
     }
 
     /// Virtual time at which `work` for `key` would finish; the smallest is next.
-    pub fn finish<Q: Ord + ?Sized>(&self, key: &Q, work: f64) -> f64
+    pub(super) fn finish<Q: Ord + ?Sized>(&self, key: &Q, work: f64) -> f64
     where
         K: Borrow<Q>,
     {
@@ -76,7 +76,7 @@ impl<K: Ord> Turns<K> {
     }
 
     /// Charges `key` for work that is done in its turn.
-    pub fn charge<Q: Ord + ?Sized>(&mut self, key: &Q, work: f64)
+    pub(super) fn charge<Q: Ord + ?Sized>(&mut self, key: &Q, work: f64)
     where
         K: Borrow<Q>,
     {
@@ -88,7 +88,7 @@ impl<K: Ord> Turns<K> {
     }
 
     /// Charges `key` for work that did not wait in line, whether `key` waits for other work or not.
-    pub fn pass<Q>(&mut self, key: &Q, work: f64)
+    pub(super) fn pass<Q>(&mut self, key: &Q, work: f64)
     where
         K: Borrow<Q>,
         Q: Ord + ToOwned<Owned = K> + ?Sized,
@@ -105,7 +105,7 @@ impl<K: Ord> Turns<K> {
 
     /// Corrects the charge of `key` by `more`, which may be negative. Returns by how much its
     /// virtual time moved: nothing charged before the last arrival is credited.
-    pub fn correct<Q>(&mut self, key: &Q, more: f64) -> f64
+    pub(super) fn correct<Q>(&mut self, key: &Q, more: f64) -> f64
     where
         K: Borrow<Q>,
         Q: Ord + ToOwned<Owned = K> + ?Sized,

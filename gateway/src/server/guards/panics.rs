@@ -10,7 +10,7 @@ use crate::types::request_id::{RequestId, mark};
 use crate::types::response::{self, Body};
 
 /// Runs a handler. If it panics, returns 500 `internal_error` with the request id.
-pub async fn guarded(
+pub(crate) async fn guarded(
     request_id: &RequestId,
     handler: impl Future<Output = Response<Body>>,
 ) -> Response<Body> {

@@ -16,7 +16,7 @@ const WORD_BYTES_MAX: usize = 64;
 
 /// Type, code, and parameter of the reported error.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     kind: Option<String>,
     code: Option<String>,
     param: Option<String>,
@@ -32,7 +32,7 @@ struct Reported {
 
 impl Refusal {
     /// Reads the body or event of an error, with or without OpenAI's `error` envelope.
-    pub fn read(body: &[u8]) -> Self {
+    pub(crate) fn read(body: &[u8]) -> Self {
         let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
         let error = body.get_mut("error").map(Value::take).filter(Value::is_object);
         let reported: Reported = serde_json::from_value(error.unwrap_or(body)).unwrap_or_default();
@@ -40,7 +40,7 @@ impl Refusal {
     }
 
     /// Our error for a refusal with this status.
-    pub fn error(&self, api: Api, status: u16) -> Error {
+    pub(crate) fn error(&self, api: Api, status: u16) -> Error {
         match status {
             // Caused by the request. Everything else is between the endpoint and us.
             400 | 413 | 415 | 422 => {

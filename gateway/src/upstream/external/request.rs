@@ -88,7 +88,7 @@ const RERANK: [&str; 4] = ["documents", "query", "return_documents", "top_n"];
 
 /// Fields that the gateway sets itself, or that would let a client exceed its key's limits. No
 /// configuration can allow them.
-pub const RESERVED: [&str; 18] = [
+pub(crate) const RESERVED: [&str; 18] = [
     "beam_width",
     "best_of",
     "max_completion_tokens",
@@ -133,7 +133,7 @@ pub struct Translated {
 
 /// How to phrase a request for an endpoint.
 #[derive(Debug, Clone, Copy)]
-pub struct Dialect<'a> {
+pub(crate) struct Dialect<'a> {
     /// The endpoint's name of the model.
     pub model: &'a str,
     /// The field that limits the tokens per choice in chat requests.
@@ -167,7 +167,7 @@ impl LengthField {
 }
 
 /// Known fields of an API, besides those that the gateway sets.
-pub fn fields(api: Api) -> impl Iterator<Item = &'static str> {
+pub(crate) fn fields(api: Api) -> impl Iterator<Item = &'static str> {
     let (shared, own): (&[&str], &[&str]) = match api {
         Api::ChatCompletions => (&SHARED, &CHAT),
         Api::Completions => (&SHARED, &TEXT),
@@ -178,7 +178,7 @@ pub fn fields(api: Api) -> impl Iterator<Item = &'static str> {
 }
 
 /// The known field with this name.
-pub fn known_field(api: Api, name: &str) -> Option<&'static str> {
+pub(crate) fn known_field(api: Api, name: &str) -> Option<&'static str> {
     let written = ["model", "max_tokens", "max_completion_tokens"];
     fields(api).chain(written).find(|field| *field == name)
 }
@@ -187,7 +187,7 @@ pub fn known_field(api: Api, name: &str) -> Option<&'static str> {
 ///
 /// # Errors
 /// The body is not an object, or a constraint would be lost.
-pub fn translate(
+pub(crate) fn translate(
     body: &[u8],
     wanted: Wanted<'_>,
     dialect: Dialect<'_>,

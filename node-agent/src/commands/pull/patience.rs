@@ -18,7 +18,7 @@ const RESTARTS_MAX: u32 = 5;
 
 /// What is left of our patience with one file.
 #[derive(Debug)]
-pub struct Patience {
+pub struct ConnectionTimeouts {
     backoff: Backoff,
     failures_max: u32,
     failures: u32,
@@ -30,7 +30,7 @@ pub struct Patience {
     furthest: u64,
 }
 
-impl Patience {
+impl ConnectionTimeouts {
     /// `failures_max`: how many failures in a row are taken.
     pub fn new(failures_max: u32, seed: u64) -> Self {
         Self {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn failures_in_a_row_are_bounded_and_progress_forgives_them() {
-        let mut patience = Patience::new(2, 1);
+        let mut patience = ConnectionTimeouts::new(2, 1);
         patience.answered();
         for bytes in 1..100 {
             assert!(patience.after_failure(None).is_ok());
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_same_bytes_again_are_no_progress() {
-        let mut patience = Patience::new(1, 1);
+        let mut patience = ConnectionTimeouts::new(1, 1);
         patience.answered();
         patience.progressed(50);
         assert!(patience.after_failure(None).is_ok());
@@ -122,21 +122,21 @@ mod tests {
 
     #[test]
     fn a_server_that_never_answered_is_given_up_early() {
-        let mut patience = Patience::new(50, 1);
+        let mut patience = ConnectionTimeouts::new(50, 1);
         let waits = (0..).take_while(|_| patience.after_failure(None).is_ok()).count();
         assert_eq!(waits, FIRST_FAILURES_MAX as usize);
     }
 
     #[test]
     fn a_server_may_ask_for_some_wait_and_not_for_more() {
-        let mut patience = Patience::new(9, 1);
+        let mut patience = ConnectionTimeouts::new(9, 1);
         assert!(patience.after_failure(Some(60)).unwrap() >= Duration::from_secs(60));
         assert!(patience.after_failure(Some(3600)).unwrap_err().contains("3600 s"));
     }
 
     #[test]
     fn requests_and_restarts_are_bounded() {
-        let mut patience = Patience::new(9, 1);
+        let mut patience = ConnectionTimeouts::new(9, 1);
         assert_eq!((0..).take_while(|_| patience.restart().is_ok()).count(), 5);
         assert_eq!((0..).take_while(|_| patience.request().is_ok()).count(), 10_000);
     }

@@ -10,7 +10,7 @@ use super::content::{self, HEAD_BYTES};
 use super::endpoint::host_of;
 use super::memo::Memo;
 use super::part::{Part, boot_id, folder_of};
-use super::patience::Patience;
+use super::patience::ConnectionTimeouts;
 use super::progress::Progress;
 use super::refusal::{self, Asked, Refusal};
 use super::source::Source;
@@ -56,7 +56,7 @@ pub(super) struct Transfer<'a> {
     pub(super) job: &'a Job,
     pub(super) tools: &'a mut Tools,
     pub(super) part: Part,
-    patience: Patience,
+    patience: ConnectionTimeouts,
     /// What the hub says of the file.
     pub(super) linked: Linked,
 }
@@ -72,7 +72,7 @@ enum Received {
 /// fails, but for bytes that are proven wrong.
 pub async fn fetch(job: &Job, tools: &mut Tools) -> Result<Fetched, Failed> {
     let part = Part::open(&job.target)?;
-    let patience = Patience::new(tools.retries, tools.seed);
+    let patience = ConnectionTimeouts::new(tools.retries, tools.seed);
     let mut transfer = Transfer { job, tools, part, patience, linked: Linked::default() };
     let done = transfer.run().await;
     let at = transfer.part.at();

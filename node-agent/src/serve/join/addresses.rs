@@ -8,7 +8,7 @@ use hyper::Uri;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-/// How often a name is looked up: an address that is new is dialled within this.
+/// How often a name is looked up: an address that is new is dialed within this.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// The system asks several servers, each for some seconds.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(30);

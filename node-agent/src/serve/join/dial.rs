@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::held::{Claim, Held};
-use crate::serve::join::tls::Dialler;
+use crate::serve::join::tls::Dialer;
 use crate::serve::listener;
 use crate::serve::node::{Link, Node};
 use crate::types::causes::with_causes;
@@ -41,7 +41,7 @@ pub struct Gateway {
     /// The join key, ready for its header.
     pub authorization: HeaderValue,
     /// Set for https.
-    pub tls: Option<Dialler>,
+    pub tls: Option<Dialer>,
 }
 
 /// Why a dial did not become a link.

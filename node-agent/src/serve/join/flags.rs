@@ -7,7 +7,7 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 
 use crate::serve::join::Gateway;
-use crate::serve::join::tls::Dialler;
+use crate::serve::join::tls::Dialer;
 use crate::types::key_file::read_key;
 
 /// Which gateways are joined.
@@ -68,9 +68,9 @@ impl JoinFlags {
         self.join.iter().map(gateway).collect()
     }
 
-    fn dialler(&self) -> Result<Dialler, String> {
+    fn dialler(&self) -> Result<Dialer, String> {
         let certificate = self.join_cert_file.as_deref();
-        Dialler::new(
+        Dialer::new(
             self.join_ca_file.as_deref(),
             certificate.zip(self.join_cert_key_file.as_deref()),
         )

@@ -12,15 +12,15 @@ use tokio_rustls::client::TlsStream;
 
 /// Dials TLS with fixed roots.
 #[derive(Clone)]
-pub struct Dialler(TlsConnector);
+pub struct Dialer(TlsConnector);
 
-impl std::fmt::Debug for Dialler {
+impl std::fmt::Debug for Dialer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Dialler")
+        f.write_str("Dialer")
     }
 }
 
-impl Dialler {
+impl Dialer {
     /// Trusts the certificates in `ca_file`, or else the operating system's. Shows the certificate
     /// of `own`, a chain and its key, to gateways that ask for one.
     pub fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {

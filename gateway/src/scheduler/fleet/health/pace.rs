@@ -17,7 +17,7 @@ const FAR: f64 = 12.0;
 
 /// How far the speed is from the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drift {
+pub(crate) enum Drift {
     /// At the baseline, or unknown.
     None,
     /// At least 3 times slower.
@@ -28,7 +28,7 @@ pub enum Drift {
 
 /// Baseline and drift of a node's seconds per token.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Pace {
+pub(crate) struct Pace {
     usual: [Usual; KINDS],
     /// Smoothed logarithm of current time over baseline, so that one outlier is no trend.
     drift: f64,
@@ -42,7 +42,7 @@ struct Usual {
 
 impl Pace {
     /// Records seconds per token while `busy` slots are busy.
-    pub fn observe(&mut self, busy: u32, seconds: f64) {
+    pub(crate) fn observe(&mut self, busy: u32, seconds: f64) {
         let kind = busy.max(1).next_power_of_two().trailing_zeros() as usize;
         let drifting = self.drift() != Drift::None;
         let usual = &mut self.usual[kind.min(KINDS - 1)];
@@ -62,7 +62,7 @@ impl Pace {
     }
 
     /// How far the speed is from the baseline.
-    pub fn drift(&self) -> Drift {
+    pub(crate) fn drift(&self) -> Drift {
         match self.drift {
             drift if drift >= FAR.ln() => Drift::Far,
             drift if drift >= SLOW.ln() => Drift::Slow,

@@ -16,14 +16,14 @@ pub const NOISE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct ConnectionTimeouts {
     /// For a request head.
     pub head: Duration,
     /// For the next request.
     pub idle: Duration,
 }
 
-impl Patience {
+impl ConnectionTimeouts {
     /// The shorter timeout: no deadline that starts from now on can be sooner than this.
     pub fn shortest(&self) -> Duration {
         self.head.min(self.idle)
@@ -32,7 +32,7 @@ impl Patience {
 
 /// The timers of one connection.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct ConnectionTimers {
     in_flight: u32,
     /// When the first byte of the current head arrived.
     head_since: Option<Instant>,
@@ -43,7 +43,7 @@ pub struct Pulse {
     is_retired: bool,
 }
 
-impl Pulse {
+impl ConnectionTimers {
     /// Starts the timer for the first head.
     pub fn new(now: Instant) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl Pulse {
     }
 
     /// When to close the connection as things stand, and why.
-    pub fn deadline(&self, patience: &Patience) -> Option<(Instant, Closed)> {
+    pub fn deadline(&self, patience: &ConnectionTimeouts) -> Option<(Instant, Closed)> {
         match self.head_since {
             _ if self.in_flight > 0 => None,
             Some(since) => Some((since + patience.head, Closed::SlowHead)),
@@ -107,63 +107,63 @@ impl Pulse {
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience =
-        Patience { head: Duration::from_secs(10), idle: Duration::from_secs(75) };
+    const PATIENCE: ConnectionTimeouts =
+        ConnectionTimeouts { head: Duration::from_secs(10), idle: Duration::from_secs(75) };
 
     /// Returns the deadline in seconds after `begun`.
-    fn deadline(pulse: &Pulse, begun: Instant) -> Option<(u64, Closed)> {
-        pulse.deadline(&PATIENCE).map(|(at, why)| ((at - begun).as_secs(), why))
+    fn deadline(timers: &ConnectionTimers, begun: Instant) -> Option<(u64, Closed)> {
+        timers.deadline(&PATIENCE).map(|(at, why)| ((at - begun).as_secs(), why))
     }
 
     #[test]
     fn the_first_head_is_owed_at_once_however_slowly_it_comes() {
         let begun = Instant::now();
-        let mut pulse = Pulse::new(begun);
-        assert_eq!(deadline(&pulse, begun), Some((10, Closed::SlowHead)));
-        pulse.reads(1, begun + Duration::from_secs(9));
-        assert_eq!(deadline(&pulse, begun), Some((10, Closed::SlowHead)));
-        pulse.begins(false);
-        assert_eq!(deadline(&pulse, begun), None);
+        let mut timers = ConnectionTimers::new(begun);
+        assert_eq!(deadline(&timers, begun), Some((10, Closed::SlowHead)));
+        timers.reads(1, begun + Duration::from_secs(9));
+        assert_eq!(deadline(&timers, begun), Some((10, Closed::SlowHead)));
+        timers.begins(false);
+        assert_eq!(deadline(&timers, begun), None);
     }
 
     #[test]
     fn between_requests_a_connection_may_be_idle_until_the_next_begins() {
         let begun = Instant::now();
-        let mut pulse = Pulse::new(begun);
-        pulse.begins(false);
-        pulse.ends(begun + Duration::from_secs(100));
-        assert_eq!(deadline(&pulse, begun), Some((175, Closed::Idle)));
-        pulse.reads(1, begun + Duration::from_secs(150));
-        pulse.reads(1, begun + Duration::from_secs(159));
-        assert_eq!(deadline(&pulse, begun), Some((160, Closed::SlowHead)));
+        let mut timers = ConnectionTimers::new(begun);
+        timers.begins(false);
+        timers.ends(begun + Duration::from_secs(100));
+        assert_eq!(deadline(&timers, begun), Some((175, Closed::Idle)));
+        timers.reads(1, begun + Duration::from_secs(150));
+        timers.reads(1, begun + Duration::from_secs(159));
+        assert_eq!(deadline(&timers, begun), Some((160, Closed::SlowHead)));
     }
 
     #[test]
     fn a_connection_of_http_2_that_answers_pings_is_idle() {
         let begun = Instant::now();
-        let mut pulse = Pulse::new(begun);
-        pulse.begins(true);
-        pulse.begins(true);
-        pulse.ends(begun);
-        assert_eq!(deadline(&pulse, begun), None, "one is still in flight");
-        pulse.ends(begun + Duration::from_secs(1));
-        pulse.reads(17, begun + Duration::from_secs(20));
-        assert_eq!(deadline(&pulse, begun), Some((76, Closed::Idle)));
+        let mut timers = ConnectionTimers::new(begun);
+        timers.begins(true);
+        timers.begins(true);
+        timers.ends(begun);
+        assert_eq!(deadline(&timers, begun), None, "one is still in flight");
+        timers.ends(begun + Duration::from_secs(1));
+        timers.reads(17, begun + Duration::from_secs(20));
+        assert_eq!(deadline(&timers, begun), Some((76, Closed::Idle)));
     }
 
     #[test]
     fn noise_is_what_comes_while_nothing_is_asked() {
         let now = Instant::now();
-        let mut pulse = Pulse::new(now);
-        pulse.reads(NOISE_BYTES_MAX as usize, now);
-        pulse.begins(true);
-        pulse.reads(usize::MAX, now);
-        pulse.ends(now);
-        pulse.reads(NOISE_BYTES_MAX as usize, now);
-        assert!(!pulse.is_noisy());
-        pulse.reads(1, now);
-        assert!(pulse.is_noisy());
-        let mut link = Pulse::new(now);
+        let mut timers = ConnectionTimers::new(now);
+        timers.reads(NOISE_BYTES_MAX as usize, now);
+        timers.begins(true);
+        timers.reads(usize::MAX, now);
+        timers.ends(now);
+        timers.reads(NOISE_BYTES_MAX as usize, now);
+        assert!(!timers.is_noisy());
+        timers.reads(1, now);
+        assert!(timers.is_noisy());
+        let mut link = ConnectionTimers::new(now);
         link.retires();
         link.reads(usize::MAX, now);
         assert!(!link.is_noisy(), "a node may say what it likes");

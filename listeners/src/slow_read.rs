@@ -9,13 +9,13 @@ const BYTES_PER_SECOND_MIN: f64 = 256.0;
 
 /// Time used up of a slow-read budget.
 #[derive(Debug, Default)]
-pub struct Debt {
+pub struct SlowReadBudget {
     owed: Duration,
     /// When the client stopped reading while bytes were waiting for it.
     since: Option<Instant>,
 }
 
-impl Debt {
+impl SlowReadBudget {
     /// Starts the clock, unless it runs already: bytes are waiting for the client.
     pub fn begins(&mut self, now: Instant) {
         self.since.get_or_insert(now);
@@ -50,12 +50,12 @@ mod tests {
     /// Seconds until disconnection if the client reads `bytes` every `every` seconds.
     fn cut_after(bytes: usize, every: u64) -> Option<u64> {
         let begun = Instant::now();
-        let mut debt = Debt::default();
+        let mut budget = SlowReadBudget::default();
         (0..1000).find_map(|round| {
             let now = begun + Duration::from_secs(round * every);
-            debt.begins(now);
-            let due = debt.due(PATIENCE).filter(|due| *due <= now + Duration::from_secs(every));
-            debt.takes(bytes, now + Duration::from_secs(every));
+            budget.begins(now);
+            let due = budget.due(PATIENCE).filter(|due| *due <= now + Duration::from_secs(every));
+            budget.takes(bytes, now + Duration::from_secs(every));
             due.map(|due| due.duration_since(begun).as_secs())
         })
     }
@@ -76,9 +76,9 @@ mod tests {
     fn a_slow_line_is_none_that_owes() {
         assert_eq!(cut_after(1000, 1), None);
         assert_eq!(cut_after(16_384, 25), None, "now and then, and much");
-        let mut debt = Debt::default();
-        assert!(debt.is_clear() && debt.due(PATIENCE).is_none());
-        debt.takes(9, Instant::now());
-        assert!(debt.is_clear(), "nothing is saved up");
+        let mut budget = SlowReadBudget::default();
+        assert!(budget.is_clear() && budget.due(PATIENCE).is_none());
+        budget.takes(9, Instant::now());
+        assert!(budget.is_clear(), "nothing is saved up");
     }
 }

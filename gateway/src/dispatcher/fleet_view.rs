@@ -6,7 +6,7 @@ use crate::dispatcher::views::{ExternalView, QueueView};
 
 /// The fleet and queue at one moment.
 #[derive(Debug)]
-pub struct Look {
+pub struct FleetView {
     /// Nodes by name.
     pub nodes: Vec<NodeView>,
     /// External endpoints by name.
@@ -19,7 +19,7 @@ pub struct Look {
 
 impl Dispatcher {
     /// Takes a snapshot.
-    pub fn look(&self) -> Look {
+    pub fn fleet_view(&self) -> FleetView {
         let now = self.now();
         let core = self.lock();
         let scheduler = &core.scheduler;
@@ -47,6 +47,6 @@ impl Dispatcher {
         drop(core);
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         external.sort_by(|a, b| a.node.name.cmp(&b.node.name));
-        Look { nodes, external, queue, retrying }
+        FleetView { nodes, external, queue, retrying }
     }
 }

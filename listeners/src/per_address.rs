@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Open connections by address.
 #[derive(Debug, Default)]
-pub struct Door {
+pub struct PerAddressLimit {
     inside: Mutex<HashMap<IpAddr, usize>>,
 }
 
-impl Door {
+impl PerAddressLimit {
     /// Returns a permit if the address has fewer than `max` connections.
-    pub fn enter(self: &Arc<Self>, address: IpAddr, max: usize) -> Option<Guest> {
+    pub fn enter(self: &Arc<Self>, address: IpAddr, max: usize) -> Option<ConnectionPermit> {
         let network = network(address);
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         let here = inside.get(&network).copied().unwrap_or(0);
@@ -20,7 +20,7 @@ impl Door {
             return None;
         }
         inside.insert(network, here + 1);
-        Some(Guest { door: self.clone(), network })
+        Some(ConnectionPermit { limit: self.clone(), network })
     }
 
     fn leave(&self, network: IpAddr) {
@@ -42,14 +42,14 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// A permit for one connection. Dropping it frees the place.
 #[derive(Debug)]
-pub struct Guest {
-    door: Arc<Door>,
+pub struct ConnectionPermit {
+    limit: Arc<PerAddressLimit>,
     network: IpAddr,
 }
 
-impl Drop for Guest {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.door.leave(self.network);
+        self.limit.leave(self.network);
     }
 }
 
@@ -57,35 +57,35 @@ impl Drop for Guest {
 mod tests {
     use super::*;
 
-    fn enter(door: &Arc<Door>, address: &str, max: usize) -> Option<Guest> {
-        door.enter(address.parse().unwrap(), max)
+    fn enter(limit: &Arc<PerAddressLimit>, address: &str, max: usize) -> Option<ConnectionPermit> {
+        limit.enter(address.parse().unwrap(), max)
     }
 
     #[test]
     fn an_address_has_its_limit_and_others_have_theirs() {
-        let door = Arc::new(Door::default());
-        let first = enter(&door, "192.0.2.1", 2).unwrap();
-        let _second = enter(&door, "::ffff:192.0.2.1", 2).unwrap();
-        assert!(enter(&door, "192.0.2.1", 2).is_none());
-        assert!(enter(&door, "192.0.2.2", 2).is_some());
+        let limit = Arc::new(PerAddressLimit::default());
+        let first = enter(&limit, "192.0.2.1", 2).unwrap();
+        let _second = enter(&limit, "::ffff:192.0.2.1", 2).unwrap();
+        assert!(enter(&limit, "192.0.2.1", 2).is_none());
+        assert!(enter(&limit, "192.0.2.2", 2).is_some());
         drop(first);
-        assert!(enter(&door, "192.0.2.1", 2).is_some());
+        assert!(enter(&limit, "192.0.2.1", 2).is_some());
     }
 
     #[test]
     fn addresses_of_one_ipv6_network_count_together() {
-        let door = Arc::new(Door::default());
-        let _first = enter(&door, "2001:db8::1", 1).unwrap();
-        assert!(enter(&door, "2001:db8::ffff:1", 1).is_none());
-        assert!(enter(&door, "2001:db8:0:1::1", 1).is_some());
+        let limit = Arc::new(PerAddressLimit::default());
+        let _first = enter(&limit, "2001:db8::1", 1).unwrap();
+        assert!(enter(&limit, "2001:db8::ffff:1", 1).is_none());
+        assert!(enter(&limit, "2001:db8:0:1::1", 1).is_some());
     }
 
     #[test]
     fn who_has_left_is_forgotten() {
-        let door = Arc::new(Door::default());
-        let guests: Vec<_> = (0..5).map(|i| enter(&door, &format!("192.0.2.{i}"), 9)).collect();
-        assert_eq!(door.inside.lock().unwrap().len(), 5);
-        drop(guests);
-        assert_eq!(door.inside.lock().unwrap().len(), 0);
+        let limit = Arc::new(PerAddressLimit::default());
+        let permits: Vec<_> = (0..5).map(|i| enter(&limit, &format!("192.0.2.{i}"), 9)).collect();
+        assert_eq!(limit.inside.lock().unwrap().len(), 5);
+        drop(permits);
+        assert_eq!(limit.inside.lock().unwrap().len(), 0);
     }
 }
