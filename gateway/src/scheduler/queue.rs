@@ -1,7 +1,7 @@
 //! PURE. The central queue. Requests wait here, not on nodes, and are bound to an endpoint only
 //! when it has a free slot.
 //!
-//! Order: classes share the slots by weight ([`class`]), and the tenants of a class share equally,
+//! Order: classes share the slots by weight ([`Class`]), and the tenants of a class share equally,
 //! both by work, not by count ([`turns`]). The requests of one tenant are served first in, first
 //! out. A request whose node failed before it finished goes ahead of all: it has waited already.
 //! Requests for a model without a free slot hold up no other model.
@@ -38,7 +38,7 @@ pub struct Ticket<S> {
     pub tenant: String,
     /// The scheduling class.
     pub class: Class,
-    /// Expected cost, in units of [`cost`].
+    /// Expected cost, in units of [`crate::scheduler::cost`].
     pub work: f64,
     /// Bytes that it holds in memory.
     pub bytes: usize,
