@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes what compose.yaml needs and is secret: the join key, the operators' key, and a key for you,
-# which is printed once.
+# Creates the secrets of compose.yaml: the join key, the admin key, and an API key for you, which it prints
+# once.
 set -euo pipefail
 cd "$(dirname "$0")"
 umask 022
 mkdir -p -m 700 secrets
 for name in join admin; do
-    # The folder is for nobody else; the files are mounted as they are, and the images run as nobody.
+    # Only you can enter the folder. The files keep their mode when mounted, and the images run as nobody.
     [ -e "secrets/$name.key" ] || head -c 32 /dev/urandom | base64 >"secrets/$name.key"
 done
 [ -e gateway/keys.yaml ] && exit 0

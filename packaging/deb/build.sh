@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the Debian packages of both programs: build.sh FOLDER-WITH-BINARIES FOLDER-FOR-PACKAGES
-# VERSION= is that of the workspace if nothing is said, DEB_MAINTAINER= who answers for them,
-# DEB_LEVEL= how hard they are compressed (0 to 9). Needs dpkg-dev and binutils.
+# Builds the Debian packages of both programs: build.sh FOLDER-WITH-BINARIES FOLDER-FOR-PACKAGES
+# Variables: VERSION (default: the workspace's version), DEB_MAINTAINER (name and address of the maintainer),
+# DEB_LEVEL (compression level, 0 to 9). Needs dpkg-dev and binutils.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
@@ -15,7 +15,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 umask 022
 
-# What Debian calls the libraries that a program is linked to.
+# The Debian packages of the libraries that a program is linked to.
 libraries() {
     mkdir -p "$work/shlibs/debian"
     printf 'Source: flotilla\n\nPackage: flotilla\nArchitecture: any\n' >"$work/shlibs/debian/control"
@@ -23,7 +23,7 @@ libraries() {
         sed -n 's/^shlibs:Depends=//p'
 }
 
-# Man pages and completions, by the program itself.
+# Man pages and completions, which the program itself prints.
 manual() {
     local program=$1 tree=$2 name=${1##*/}
     "$program" man --help >/dev/null 2>&1 || return 0
@@ -37,7 +37,7 @@ manual() {
     "$program" completions fish >"$tree/usr/share/fish/vendor_completions.d/$name.fish"
 }
 
-# All files of a package below $tree.
+# Installs all files of a package below $tree.
 files() {
     local part=$1 tree=$2 package=flotilla-$1 doc=$2/usr/share/doc/flotilla-$1
     install -Dm755 "$binaries/$package" "$tree/usr/bin/$package"
@@ -65,7 +65,7 @@ files() {
     } | gzip -9n >"$doc/changelog.gz"
 }
 
-# What dpkg wants to know beside the files.
+# Writes the control files of a package.
 facts() {
     local part=$1 tree=$2
     install -d -m755 "$tree/DEBIAN"

@@ -1,12 +1,12 @@
 # The agent's image. From the root of the repository:
 #   docker build -f packaging/docker/agent.Dockerfile -t flotilla-agent .
-# One image for every x86-64 CPU with AVX2 and for every 64-bit ARM: the agent carries its kernels
-# and tries at its start which of them run. It reads models from /models, runs as user 65532, and
-# writes nothing (--read-only) but what FLOTILLA_TUNE finds out, to /cache.
-# Every flag of 'flotilla-agent serve' is a variable: FLOTILLA_MODEL, FLOTILLA_JOIN, ...
+# One image serves every x86-64 CPU with AVX2 and every 64-bit ARM CPU: the agent contains its kernels and
+# tests them at startup. It reads models from /models, runs as user 65532, and writes nothing
+# (--read-only) except the results of FLOTILLA_TUNE, to /cache.
+# Every flag of 'flotilla-agent serve' has a variable: FLOTILLA_MODEL, FLOTILLA_JOIN, ...
 
 FROM rust:1.95-slim-bookworm AS build
-# What compiles llama.cpp; the versions are those of the image's Debian.
+# Needed to compile llama.cpp. The versions are those of the image's Debian.
 # hadolint ignore=DL3008
 RUN apt-get update && \
     apt-get install -y --no-install-recommends cmake g++ libclang-dev make && \
@@ -34,7 +34,7 @@ ENV FLOTILLA_LISTEN=0.0.0.0:8080 \
 USER 65532:65532
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-# That its model is loaded, which may take minutes.
+# Healthy once the model is loaded, which may take minutes.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15m --retries=3 \
     CMD ["/usr/bin/flotilla-agent", "health"]
 ENTRYPOINT ["/usr/bin/flotilla-agent"]

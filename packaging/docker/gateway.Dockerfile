@@ -24,10 +24,10 @@ LABEL org.opencontainers.image.title="flotilla-gateway" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /out/flotilla-gateway /usr/bin/flotilla-gateway
 USER 65532:65532
-# Clients and nodes, operators.
+# 8080: clients and nodes. 8081: admin listener.
 EXPOSE 8080 8081
 STOPSIGNAL SIGTERM
-# That it runs: without nodes it is not ready, and starting it again brings none.
+# Healthy while it runs: without nodes it is not ready, but a restart would not bring nodes back.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
     CMD ["/usr/bin/flotilla-gateway", "health", "--live", "--config", "/etc/flotilla/gateway.yaml"]
 ENTRYPOINT ["/usr/bin/flotilla-gateway"]
