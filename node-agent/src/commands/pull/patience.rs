@@ -1,22 +1,22 @@
-//! PURE. How often a file is asked for again, and after which wait.
+//! PURE. Retries: how often a file is requested again, and after which wait.
 
 use std::time::Duration;
 
 use crate::types::backoff::Backoff;
 
-/// Shortest and longest wait that we choose.
+/// Minimum and maximum wait that we choose.
 const WAIT_MIN: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Longest wait that a server may ask for.
+/// Maximum wait that a server may ask for.
 pub const ASKED_MAX: Duration = Duration::from_secs(120);
-/// Failures in a row before a server has answered at all: most likely a name is wrong.
+/// Consecutive failures before a server has responded at all: most likely a name is wrong.
 const FIRST_FAILURES_MAX: u32 = 4;
-/// Most requests for one file, however well each goes on.
+/// Maximum requests for one file, however much progress each makes.
 const REQUESTS_MAX: u32 = 10_000;
-/// How often one file may be begun again from its first byte.
+/// Maximum restarts of one file from its first byte.
 const RESTARTS_MAX: u32 = 5;
 
-/// What is left of our patience with one file.
+/// Retry state of one file.
 #[derive(Debug)]
 pub struct Patience {
     backoff: Backoff,
@@ -25,13 +25,13 @@ pub struct Patience {
     requests: u32,
     restarts: u32,
     answered: bool,
-    /// Most bytes that were ever here. Only more count as progress, so that a file which
-    /// begins again and again does not go on for ever.
+    /// Most bytes ever present. Only more count as progress, so that a file which restarts again
+    /// and again does not continue forever.
     furthest: u64,
 }
 
 impl Patience {
-    /// `failures_max`: how many failures in a row are taken.
+    /// `failures_max`: maximum consecutive failures.
     pub fn new(failures_max: u32, seed: u64) -> Self {
         Self {
             backoff: Backoff::new(WAIT_MIN, WAIT_MAX, seed),
@@ -44,7 +44,7 @@ impl Patience {
         }
     }
 
-    /// Before each request; the error says that there were too many.
+    /// Records a request; the error says that there were too many.
     pub fn request(&mut self) -> Result<(), String> {
         self.requests += 1;
         if self.requests > REQUESTS_MAX {
@@ -53,12 +53,12 @@ impl Patience {
         Ok(())
     }
 
-    /// A server answered with bytes of the file.
+    /// Records that a server responded with bytes of the file.
     pub fn answered(&mut self) {
         self.answered = true;
     }
 
-    /// This many bytes are here now.
+    /// Records that `bytes` bytes are present.
     pub fn progressed(&mut self, bytes: u64) {
         if bytes > self.furthest {
             self.furthest = bytes;
@@ -67,8 +67,8 @@ impl Patience {
         }
     }
 
-    /// After a failure: how long to wait, or why not to. `asked`: seconds that the server
-    /// asked for.
+    /// Records a failure: returns how long to wait, or why to give up. `asked`: seconds that the
+    /// server asked for.
     pub fn after_failure(&mut self, asked: Option<u64>) -> Result<Duration, String> {
         self.failures += 1;
         let first = if self.answered { u32::MAX } else { FIRST_FAILURES_MAX };
@@ -82,7 +82,7 @@ impl Patience {
         Ok(self.backoff.next_wait().max(asked))
     }
 
-    /// Before the file is begun again; the error says that it was too often.
+    /// Records a restart of the file; the error says that there were too many.
     pub fn restart(&mut self) -> Result<(), String> {
         self.restarts += 1;
         if self.restarts > RESTARTS_MAX {
