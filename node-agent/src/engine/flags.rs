@@ -216,7 +216,7 @@ impl EngineFlags {
                             slots,
                             context_tokens = tokens,
                             kv,
-                            "memory is short: {why}"
+                            "sizes reduced to fit into memory: {why}"
                         );
                     }
                     return Ok(sizes);

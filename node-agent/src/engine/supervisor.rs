@@ -165,7 +165,7 @@ async fn read_reports(
                     "engine ready"
                 );
                 if let Some(missing) = facts.sandbox.missing() {
-                    tracing::warn!(missing, "the engine is not fully confined");
+                    tracing::warn!(missing, "engine sandbox incomplete");
                 }
                 client.set_ready(facts);
             }

@@ -58,6 +58,6 @@ pub async fn live(engine: &EngineClient) -> Infallible {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "systemd was not told");
+        tracing::debug!(%error, "systemd notification failed");
     }
 }

@@ -72,21 +72,21 @@ impl<'a> TuneJob<'a> {
             && let Some(entry) = kept.best(&self.fixed)
         {
             let path = self.store.path(&self.key).unwrap_or_default();
-            tracing::info!("uses what was tuned: {}", path.display());
+            tracing::info!("using tuned settings: {}", path.display());
             return Some(entry.tuned);
         }
         if !measure {
             let model = self.files.path().display();
             tracing::info!(
-                "not tuned: 'flotilla-agent tune {model}' (or --tune) would measure how it runs \
-                 best here, once"
+                "not tuned: run 'flotilla-agent tune {model}' or serve with --tune once to find \
+                 the fastest settings for this machine"
             );
             return None;
         }
         match self.measure(BUDGET) {
             Ok(entry) => Some(entry.tuned),
             Err(why) => {
-                tracing::warn!("not tuned: {why}");
+                tracing::warn!("tuning failed: {why}");
                 None
             }
         }

@@ -65,7 +65,7 @@ pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), Strin
                 links.follow(&found);
             }
             Err(why) if trouble.is_new(&why) => {
-                tracing::warn!(gateway = url, why, "not looked up");
+                tracing::warn!(gateway = url, why, "gateway address lookup failed");
             }
             Err(_) => {}
         }
@@ -202,7 +202,7 @@ impl Address {
                 tracing::warn!(%gateway, %address, why, "not joined");
             }
             JoinError::Already => {
-                tracing::debug!(%gateway, %address, "another address of a gateway with a link");
+                tracing::debug!(%gateway, %address, "address skipped: gateway already linked");
             }
             JoinError::Refused(why) | JoinError::NameTaken(why) | JoinError::Unreachable(why) => {
                 tracing::debug!(%gateway, %address, why, "not joined");

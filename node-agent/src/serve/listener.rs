@@ -191,7 +191,7 @@ pub fn service(
             // A handler that panics fails only its own request, not the rest of its connection.
             let answered = AssertUnwindSafe(api::serve(node, link, request)).catch_unwind().await;
             Ok(answered.unwrap_or_else(|_| {
-                tracing::error!("a handler panicked");
+                tracing::error!("request handler panicked");
                 response::error(&Error::Internal)
             }))
         }

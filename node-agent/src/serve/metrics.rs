@@ -93,7 +93,7 @@ impl CountClosed for Metrics {
 
 fn written(text: Result<String, String>) -> String {
     text.unwrap_or_else(|error| {
-        tracing::error!(error, "metrics cannot be written");
+        tracing::error!(error, "metrics rendering failed");
         String::new()
     })
 }

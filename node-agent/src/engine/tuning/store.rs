@@ -39,7 +39,7 @@ impl Store {
                 return None;
             }
             Err(e) => {
-                tracing::warn!("{} is ignored: {e}", path.display());
+                tracing::warn!("tuning results ignored: {}: {e}", path.display());
                 return None;
             }
         };
@@ -48,7 +48,7 @@ impl Store {
         match read.and_then(|_| Kept::parse(&text, key)) {
             Ok(kept) => Some(kept),
             Err(why) => {
-                tracing::warn!("{} is ignored: {why}", path.display());
+                tracing::warn!("tuning results ignored: {}: {why}", path.display());
                 None
             }
         }

@@ -191,7 +191,7 @@ impl<F: FnMut() -> Result<Command, String>> Children<F> {
         match self.ask(Question::Curve(candidate, self.effort)) {
             Ok(Answer::Curve(points)) => points,
             other => {
-                tracing::warn!("the curve of batches could not be measured: {other:?}");
+                tracing::warn!("batch size curve could not be measured: {other:?}");
                 Vec::new()
             }
         }
@@ -204,7 +204,7 @@ impl<F: FnMut() -> Result<Command, String>> Trials for Children<F> {
         match self.ask(Question::Measure(*candidate, self.effort)) {
             Ok(Answer::Measured(measured)) => Some(measured),
             other => {
-                tracing::warn!("{candidate:?} is out: {other:?}");
+                tracing::warn!("tuning candidate rejected: {candidate:?}: {other:?}");
                 None
             }
         }
