@@ -9,7 +9,7 @@ pub const LARGE_BYTES: usize = 64 * 1024;
 /// Maximum requests in one lane, in total and per tenant.
 const REQUESTS_MAX: usize = 512;
 const TENANT_REQUESTS_MAX: usize = 256;
-/// Maximum bytes in one lane, in total and per tenant: eight of the largest requests.
+/// Maximum bytes in one lane, in total and per tenant: the latter is eight of the largest requests.
 const BYTES_MAX: u64 = 256 << 20;
 const TENANT_BYTES_MAX: u64 = 64 << 20;
 /// The fair queue counts tokens; a token is about this many bytes.

@@ -220,9 +220,9 @@ impl EventStream {
             chunks.iter().for_each(|chunk| out.push_str(&sse::data(chunk)));
             return Ok(());
         };
-        // Reports tokens with their first event: a gateway that has that event can get the others
-        // from another node. With logprobs, it reports them with the last event, because no
-        // logprobs may be lost.
+        // Reports tokens with the first chunk of their text: a gateway that has it can get the
+        // other chunks from another node. With logprobs, it reports them with the last chunk,
+        // because no logprobs may be lost.
         let told_with =
             if self.choices[number].wants_logprobs { chunks.len().saturating_sub(1) } else { 0 };
         for (i, chunk) in chunks.iter().enumerate() {

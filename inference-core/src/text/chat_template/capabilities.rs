@@ -208,7 +208,8 @@ impl Calls<'_> {
         calls.iter().all(|(argument, result)| text.contains(argument) && text.contains(result))
     }
 
-    /// False if it renders objects as Python does, or not at all, but renders strings as they are.
+    /// True unless it renders objects as Python does, or not at all, but renders JSON strings as
+    /// they are.
     fn wants_objects(&self) -> bool {
         let calls = [(NEEDLE, "R1q")];
         let objects = self.render(&calls, true).unwrap_or_default();

@@ -22,7 +22,7 @@ const SLOTS: u32 = 16;
 fn sampled() -> Sampling {
     Sampling { temperature: 1.0, ..Sampling::GREEDY }
 }
-/// About the tokens of 1,000 and of 400 English words.
+/// Approximate number of tokens in 1,000 English words (long prompt) and in 400 (system prompt).
 const LONG_TOKENS: u32 = 1300;
 const SYSTEM_TOKENS: u32 = 520;
 
