@@ -1,8 +1,7 @@
-//! What this machine has, read from the kernel's files, and what it can do, found out by
-//! trying.
+//! Reads the machine's hardware from the kernel's files, and tests what it can run.
 //!
-//! A CPU's feature flags are not believed: virtual machines advertise instructions that
-//! kill the process. A set of kernels is used when it has run in a child process.
+//! CPU feature flags are not trusted: virtual machines advertise instructions that kill the
+//! process. A set of kernels is used only after it has run in a child process.
 
 pub mod bandwidth;
 pub mod cgroup;
@@ -21,24 +20,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernel {
-    /// AMX tiles beside AVX-512: Sapphire Rapids and later.
+    /// AMX tiles in addition to AVX-512: Sapphire Rapids and later.
     #[cfg(target_arch = "x86_64")]
     Amx,
     /// AVX-512 with VNNI and VBMI: Ice Lake, Sapphire Rapids, Zen 4 and later.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// Products of matrices of bytes: Graviton 3, Neoverse V1 and N2 and later.
+    /// 8-bit integer matrix multiplication: Graviton 3, Neoverse V1 and N2 and later.
     #[cfg(target_arch = "aarch64")]
     I8mm,
-    /// Dot products of bytes: Raspberry Pi 5, Graviton 2, Ampere Altra and later.
+    /// 8-bit integer dot products: Raspberry Pi 5, Graviton 2, Ampere Altra and later.
     #[cfg(target_arch = "aarch64")]
     Dotprod,
-    /// What every supported CPU has: on x86-64 AVX2, FMA, F16C and BMI2; on aarch64 ARMv8.
+    /// Every supported CPU: on x86-64 AVX2, FMA, F16C and BMI2; on aarch64 ARMv8.
     Baseline,
 }
 
 impl Kernel {
-    /// All of them, the fastest first.
+    /// All kernels of this architecture, fastest first.
     pub const ALL: &[Self] = &[
         #[cfg(target_arch = "x86_64")]
         Self::Amx,
@@ -51,7 +50,7 @@ impl Kernel {
         Self::Baseline,
     ];
 
-    /// Its name on the command line, in logs and in metrics.
+    /// The name on the command line, in logs and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -77,7 +76,7 @@ impl std::str::FromStr for Kernel {
     }
 }
 
-/// The fastest kernel for which `trial` succeeds; the error lists why each one failed.
+/// Returns the fastest kernel for which `trial` succeeds; the error lists why each one failed.
 pub fn choose_kernel(
     mut trial: impl FnMut(Kernel) -> Result<(), String>,
 ) -> Result<Kernel, Vec<(Kernel, String)>> {
@@ -91,8 +90,8 @@ pub fn choose_kernel(
     Err(failures)
 }
 
-/// Threads worth computing with: physical cores inside the affinity mask, the fast ones where
-/// there are two kinds, and no more than the cgroups' quotas.
+/// Number of compute threads: the physical cores in the affinity mask, only the performance cores
+/// of a hybrid CPU, and at most the cgroup quotas.
 pub fn compute_threads() -> usize {
     let allowed = std::thread::available_parallelism().map_or(1, usize::from);
     let files = Root::machine();

@@ -1,9 +1,9 @@
-//! llama.cpp, made safe. The only unsafe code of the workspace.
+//! Safe wrapper of llama.cpp, and the only unsafe code of the workspace.
 //!
-//! Raw bindings (llama-cpp-sys-2) rather than a safe crate, because the engine needs what
-//! none of them offers: choosing the CPU kernels, bounding the output rows, attaching a
-//! thread pool. llama.cpp aborts on misuse and may throw; inputs are checked before they
-//! reach it, and the whole module runs in a process that may be restarted.
+//! It uses raw bindings (llama-cpp-sys-2) instead of a safe crate because the engine needs what
+//! none of them offers: choosing the CPU kernels, limiting the output rows, attaching a thread
+//! pool. llama.cpp aborts on misuse and may throw, so inputs are checked before they reach it, and
+//! the whole module runs in a process that may be restarted.
 
 #![expect(unsafe_code, reason = "the binding to llama.cpp")]
 
@@ -32,25 +32,25 @@ pub use weights::{LlamaTokenizer, Pooling, Weights};
 /// Why a model could not be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoadError {
-    /// The path holds a zero byte.
+    /// The path contains a NUL byte.
     Path,
     /// The kernels could not be registered.
     Kernel(String),
-    /// llama.cpp refused the file; the first error that it logged.
+    /// llama.cpp rejected the file; holds the first error that it logged.
     Refused(String),
-    /// The context could not be created, most often for want of memory.
+    /// The context could not be created, usually for lack of memory.
     Context(String),
-    /// The file holds no vocabulary.
+    /// The file has no vocabulary.
     NoVocabulary,
-    /// The file holds no model that generates text.
+    /// The model does not generate text.
     NotGenerative,
-    /// The file holds a reranker without the prompt that it was trained with.
+    /// The file is a reranker without the prompt template it was trained with.
     NoRerankTemplate,
-    /// The file holds a reranker that gives no probabilities.
+    /// The file is a reranker that outputs no probabilities.
     NoLabels,
-    /// The file's prompt for reranking cannot be used.
+    /// The file's rerank template cannot be used.
     RerankTemplate(String),
-    /// The first batch could not be decoded.
+    /// The warm-up batch could not be decoded.
     WarmUp(String),
 }
 

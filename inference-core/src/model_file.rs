@@ -1,5 +1,5 @@
-//! Model files before they are loaded: [`gguf`] reads and checks the header, [`memory_plan`] says
-//! how much memory the model takes.
+//! Model files before loading: [`gguf`] reads and checks the header, [`memory_plan`] computes how
+//! much memory the model takes.
 
 pub mod gguf;
 pub mod memory_plan;

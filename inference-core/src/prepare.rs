@@ -1,5 +1,5 @@
-//! PURE. A request -> the tokens of its prompt and the grammar of its answer, or why not;
-//! and questions about tokens.
+//! PURE. Turns a request into the tokens of its prompt and the grammar of its response, or into an
+//! error; answers questions about tokens.
 
 use std::sync::OnceLock;
 
@@ -27,27 +27,27 @@ pub use waiting::{Lane, Waiting};
 
 use reading::{Reading, Stopped};
 
-/// Most tokens that are told at once, and most with their pieces, which are far larger.
+/// Maximum tokens in one result, without pieces and with them; pieces are far larger.
 const TOLD_TOKENS_MAX: usize = 1 << 20;
 const TOLD_PIECES_MAX: usize = 1 << 17;
-/// Longest text that tokens are turned into at once, in bytes: that of the largest request.
+/// Maximum length in bytes of a text that tokens are turned into: that of the largest request.
 const TOLD_BYTES_MAX: usize = 8 << 20;
 
-/// What a loaded model offers to turn requests into tokens.
+/// The parts of a loaded model that are needed to prepare requests.
 pub struct Preparer {
-    /// Its tokenizer.
+    /// The model's tokenizer.
     pub tokenizer: Box<dyn Tokenizer>,
-    /// Its chat template; the error says what is wrong with it, `None` that there is none.
+    /// The model's chat template; `None` if it has none, an error if it is invalid.
     pub template: Option<Result<ChatTemplate, String>>,
-    /// Tokens that prompt and answer may have together.
+    /// Maximum tokens of prompt and response together.
     pub context_tokens: u32,
-    /// How the model writes thoughts and calls.
+    /// The model's notation of reasoning and tool calls.
     pub format: Format,
-    /// The prompt of a reranker that was trained with one.
+    /// The prompt template of a reranker that was trained with one.
     pub rerank: Option<RerankTemplate>,
     /// Built when the first request needs it.
     pub grammars: OnceLock<Result<Grammars, GrammarError>>,
-    /// What its vocabulary promises of every text.
+    /// What the vocabulary guarantees for every text.
     bounds: Bounds,
 }
 
@@ -55,7 +55,7 @@ fn format_of(template: &ChatTemplate) -> Format {
     let format = Format::detect(template.source(true));
     match template.capabilities(true).tools {
         true => format,
-        // Then the tools are explained for it, in this notation.
+        // Without tool support in the template, we describe the tools in Hermes notation.
         false => Format { calls: CallFormat::Hermes, ..format },
     }
 }
@@ -63,23 +63,23 @@ fn format_of(template: &ChatTemplate) -> Format {
 /// A request that is ready to run.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The prompt's tokens, and after them what the answer began with elsewhere.
+    /// Tokens of the prompt, followed by those of a resumed response.
     pub tokens: Vec<Token>,
-    /// How many of these are the answer's.
+    /// How many of these tokens belong to the response.
     pub said: usize,
-    /// Whether it ends inside of the assistant's thoughts.
+    /// True if the prompt ends inside the assistant's reasoning.
     pub thinking: bool,
-    /// Control tokens whose text is part of the answer's text.
+    /// Control tokens whose text is part of the response text.
     pub visible: Vec<Token>,
-    /// What the answer must look like.
+    /// Grammar of the response, if constrained.
     pub form: Option<Form>,
 }
 
-/// A prompt's tokens, and where the answer to it begins.
+/// Tokens of a prompt, and where in the assistant's message its response starts.
 type Tokenized = (Vec<Token>, Beginning);
 
 impl Preparer {
-    /// What a loaded model offers.
+    /// Creates a preparer from the parts of a loaded model.
     pub fn new(
         tokenizer: Box<dyn Tokenizer>,
         template: Option<Result<ChatTemplate, String>>,
@@ -93,13 +93,14 @@ impl Preparer {
         Self { tokenizer, template, context_tokens, format, rerank: None, grammars, bounds }
     }
 
-    /// The same for a reranker that was trained with a prompt.
+    /// Adds the prompt template of a reranker that was trained with one.
     pub fn with_rerank_template(self, rerank: Option<RerankTemplate>) -> Self {
         Self { rerank, ..self }
     }
 
-    /// The prompt's tokens: at least one, and room left for an answer; and what the answer
-    /// must look like. One for each answer that is asked for; the prompt is read once.
+    /// Tokenizes the prompt, checks that it has at least one token and leaves room for a response,
+    /// and compiles the grammar. Returns one entry for each requested choice; the prompt is
+    /// tokenized once.
     pub fn prepare(
         &self,
         request: &GenerateRequest,
@@ -113,7 +114,7 @@ impl Preparer {
         let read = self.tokenize(&request.prompt, now, context_tokens as usize, wanted);
         let (prompt, beginning) = read.map_err(|stopped| stopped.refusal(too_long))?;
         let all = std::iter::once(&request.said).chain(request.more.iter().map(|one| &one.said));
-        // An answer has a token at least.
+        // A response has at least one token.
         let longest = all.clone().map(Vec::len).max().unwrap_or(0).max(1);
         self.check_length(prompt.len(), longest, chat)?;
         if !wanted() {
@@ -170,7 +171,7 @@ impl Preparer {
         }
     }
 
-    /// The tokens of inputs for a model that makes vectors: none is empty or too long.
+    /// Tokenizes the inputs of an embeddings request; fails if one is empty or too long.
     pub fn embed_inputs(
         &self,
         inputs: &[EmbedInput],
@@ -196,7 +197,7 @@ impl Preparer {
         (0..).zip(inputs).map(check).collect()
     }
 
-    /// The fewest tokens that an input can become.
+    /// Lower limit of the number of tokens of an input.
     fn fewest_tokens(&self, input: &EmbedInput) -> usize {
         let solid = |text: &str| solid_bytes(text.as_bytes());
         self.bounds.tokens_min(match input {
@@ -214,8 +215,8 @@ impl Preparer {
                 if let Some(template) = &self.rerank {
                     return self.tokenize_segments(&template.render(query, document));
                 }
-                // As BERT's ([CLS] query [SEP] document [SEP]) and RoBERTa's
-                // (<s> query </s></s> document </s>) rerankers are trained.
+                // As BERT rerankers ([CLS] query [SEP] document [SEP]) and RoBERTa rerankers (<s>
+                // query </s></s> document </s>) are trained.
                 let separator = self.tokenizer.separator();
                 let query = self.with_beginning(self.tokenizer.tokenize(query, false)?);
                 let document = self.tokenizer.tokenize(document, false)?;
@@ -225,7 +226,7 @@ impl Preparer {
         }
     }
 
-    /// The control tokens with these texts.
+    /// The control tokens with these texts; skips texts that are no control token.
     fn control_tokens(&self, texts: &[&str]) -> Vec<Token> {
         texts.iter().filter_map(|text| self.control_token(text)).collect()
     }
@@ -250,7 +251,7 @@ impl Preparer {
         Ok(Told::Tokens(tokens, pieces))
     }
 
-    /// At most `tokens_max` tokens are wanted.
+    /// Tokenizes a prompt; stops early beyond `tokens_max` tokens.
     fn tokenize(
         &self,
         prompt: &Prompt,
@@ -272,7 +273,7 @@ impl Preparer {
                 let infill = self.tokenizer.infill().ok_or(Failure::NoInfill)?;
                 let (prefix, suffix) =
                     (read(&[prefix.as_str()], false)?, read(&[suffix.as_str()], false)?);
-                // The order that models for code are trained with.
+                // The order that code models are trained with.
                 let mut tokens = vec![infill.prefix];
                 tokens.extend(prefix);
                 tokens.push(infill.suffix);
@@ -284,7 +285,7 @@ impl Preparer {
         Ok((tokens, Beginning::Fresh))
     }
 
-    /// The tokens of texts, each read by itself.
+    /// Tokenizes texts separately and joins the tokens.
     fn read<'t>(
         &self,
         texts: impl Iterator<Item = &'t str> + Clone,
@@ -326,7 +327,8 @@ impl Preparer {
         template.render(&conversation).map_err(Failure::Template)
     }
 
-    /// Most templates write the beginning token themselves; two of them harm the answer.
+    /// Adds the beginning token (BOS) if it is missing. Most templates write it themselves; two of
+    /// them harm the response.
     fn with_beginning(&self, mut tokens: Vec<Token>) -> Vec<Token> {
         if let Some((beginning, _)) = self.tokenizer.beginning()
             && tokens.first() != Some(&beginning)
@@ -344,7 +346,7 @@ impl Preparer {
         }
     }
 
-    /// Whether so many tokens of a prompt, and so many of an answer, fit together.
+    /// Checks that the prompt is not empty and that prompt and response fit into the context.
     fn check_length(&self, prompt: usize, answer: usize, chat: bool) -> Result<(), Failure> {
         if prompt == 0 {
             return Err(Failure::EmptyPrompt);

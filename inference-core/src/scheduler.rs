@@ -1,7 +1,7 @@
-//! Runs jobs on a model: the engine's thread ([`engine_thread`]), its step for text ([`step`]) and
-//! for embeddings ([`embed`]), and what a step decides with: who is next ([`queue`]), which cells
-//! of the KV pool hold what ([`kv_pool`]), how many rows a batch has ([`pace`], [`planning`]), and
-//! which token follows ([`sampler`]).
+//! Runs jobs on a model: the engine thread ([`engine_thread`]), the step for text generation
+//! ([`step`]) and for embeddings ([`embed`]), and the parts a step decides with: who is next
+//! ([`queue`]), which KV cells hold what ([`kv_pool`]), how many rows a batch has ([`pace`],
+//! [`planning`]), and which token comes next ([`sampler`]).
 
 pub mod embed;
 pub mod engine_thread;

@@ -1,5 +1,5 @@
-//! Text on its way into a model and out of it: [`chat_template`] renders messages, [`grammar`]
-//! constrains the tokens of an answer, [`utf8`] and [`stop`] make text of tokens, and [`output`]
+//! Text on its way into and out of a model: [`chat_template`] renders messages, [`grammar`]
+//! constrains the tokens of a response, [`utf8`] and [`stop`] turn tokens into text, and [`output`]
 //! finds reasoning and tool calls in it.
 
 pub mod chat_template;

@@ -1,4 +1,5 @@
-//! What operators measure and make with the engine: [`mod@bench`], [`tune`], and [`synth`].
+//! Tools for operators: [`mod@bench`] and [`tune`] measure the engine, [`synth`] creates model
+//! files.
 
 pub mod bench;
 pub mod synth;

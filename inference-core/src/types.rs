@@ -1,5 +1,5 @@
-//! What every layer shares: requests and events, constraints, the traits that a model implements,
-//! and how numbers are printed. The lowest layer: nothing here imports another folder.
+//! Types that every layer shares: requests and events, constraints, the traits that a model
+//! implements, and number formatting. The lowest layer: nothing here imports another folder.
 
 pub mod constraint;
 pub mod embedder;

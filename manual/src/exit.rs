@@ -1,21 +1,21 @@
-//! Exit codes: those of `sysexits.h`, the same for both programs.
+//! Exit codes from `sysexits.h`, the same for both programs.
 
-/// The command line or the configuration is wrong.
+/// The command line or the configuration is invalid.
 pub const USAGE: u8 = 64;
-/// A model file, or what is said about it, cannot be used.
+/// A model file, or information about it, cannot be used.
 pub const DATA: u8 = 65;
-/// Something that is needed is not there: an address, a gateway, a hub, enough memory.
+/// A requirement is unavailable: an address, a gateway, a hub, enough memory.
 pub const UNAVAILABLE: u8 = 69;
-/// A bug, or a machine without resources.
+/// A bug, or a machine out of resources.
 pub const SOFTWARE: u8 = 70;
-/// An answer or a file cannot be written.
+/// Output or a file cannot be written.
 pub const WRITE: u8 = 74;
-/// Another one is at the same work.
+/// Another process is doing the same work.
 pub const BUSY: u8 = 75;
-/// Somebody who was asked refused us.
+/// A server denied access.
 pub const NO_PERMISSION: u8 = 77;
 
-/// Every code, and what it means.
+/// Every code and its meaning.
 pub const ALL: [(u8, &str); 8] = [
     (0, "done, or stopped as asked"),
     (USAGE, "the command line or the configuration is wrong; starting again does not help"),
@@ -30,7 +30,7 @@ pub const ALL: [(u8, &str); 8] = [
     (NO_PERMISSION, "refused by the gateway or the hub: a key or a certificate is wrong"),
 ];
 
-/// All of them, a line each.
+/// All codes, one per line.
 pub fn table() -> String {
     let lines: Vec<String> = ALL.iter().map(|(code, said)| format!("  {code:<3} {said}")).collect();
     lines.join("\n")

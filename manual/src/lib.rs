@@ -1,5 +1,5 @@
-//! What both programs say about themselves: exit codes, help with examples, completions for shells,
-//! man pages. All of it is made of the command line's own description.
+//! Documentation that both programs generate from the definition of their command line: exit codes,
+//! help with examples, shell completions, man pages.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ mod shells;
 pub use page::pages;
 pub use shells::completions;
 
-/// A command, by the names that lead to it, and a line that shows its use.
+/// The command's name with its parent commands, and an example command line.
 pub type Example = (&'static str, &'static str);
 
 /// Which shell.
@@ -33,7 +33,7 @@ pub struct ManArgs {
     pub to: Option<PathBuf>,
 }
 
-/// Adds examples to the help of each command, and the exit codes to the program's.
+/// Adds examples to the help of each command, and the exit codes to the program's help.
 pub fn documented(program: Command, examples: &[Example]) -> Command {
     let name = program.get_name().to_string();
     let codes = exit::table();
@@ -58,8 +58,8 @@ fn with_examples(command: Command, path: &str, examples: &[Example]) -> Command 
     })
 }
 
-/// Reads the command line. The error is the exit code: help was asked for and printed, or what is
-/// wrong was.
+/// Parses the command line. The error is the exit code, after printing the requested help or the
+/// error.
 pub fn parse<T: FromArgMatches>(
     command: Command,
     words: impl Iterator<Item = OsString>,
@@ -69,7 +69,7 @@ pub fn parse<T: FromArgMatches>(
         T::from_arg_matches(&matches).map_err(|e| e.format(&mut command))
     };
     read(command).map_err(|error| {
-        // There is nobody to tell that it cannot be printed.
+        // If printing fails, there is no one to tell.
         let printed = error.print().is_ok();
         match (error.use_stderr(), printed) {
             (true, _) => exit::USAGE,
@@ -79,8 +79,8 @@ pub fn parse<T: FromArgMatches>(
     })
 }
 
-/// What the help of a program leaves unsaid: flags without a word, values without a default,
-/// commands without an example. For tests.
+/// Gaps in a program's help: flags without help, values without a default, commands without an
+/// example. For tests.
 pub fn unsaid(program: &Command) -> Vec<String> {
     let mut missing = Vec::new();
     for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
@@ -107,8 +107,8 @@ pub fn unsaid(program: &Command) -> Vec<String> {
     missing
 }
 
-/// Why examples are no command lines of a program: variables before it, and what its output goes
-/// to, are the shell's. For tests.
+/// Why examples are not valid command lines of a program, ignoring shell syntax: variables before
+/// it and redirections after it. For tests.
 pub fn not_understood<T: Parser>(examples: &[Example]) -> Vec<String> {
     let read = |(_, example): &Example| {
         let line = example.split(['>', '|']).next().unwrap_or_default().replace("\\\n", " ");

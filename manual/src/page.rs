@@ -1,4 +1,4 @@
-//! Man pages: one for the program, and one for each command.
+//! Man pages: one for the program and one for each command.
 
 use std::io::{Error, Write};
 use std::path::Path;
@@ -8,10 +8,10 @@ use clap_mangen::Man;
 
 use crate::exit;
 
-/// When what pages say last changed much. Without a date some readers complain.
+/// Date of the last major change to the pages. Some man page readers warn without one.
 const DATE: &str = "2026-11-22";
 
-/// Writes a page for a program and for each of its commands into a folder, or the program's alone
+/// Writes the pages of a program and each of its commands to a folder, or only the program's page
 /// to `out`.
 pub fn pages(program: Command, to: Option<&Path>, out: &mut dyn Write) -> Result<(), Error> {
     let mut program = program.disable_help_subcommand(true);
@@ -47,18 +47,18 @@ fn page(program: &Command, command: &Command) -> Result<String, Error> {
     }
     let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     for paragraph in after.split("\n\n") {
-        // The codes are the same on every page.
+        // The exit codes are the same on every page.
         match paragraph.split_once(":\n") {
             Some(("Exit codes", _)) | None => {}
             Some((title, text)) => verbatim(&title.to_uppercase(), text, out)?,
         }
     }
     verbatim("EXIT STATUS", &exit::table(), out)?;
-    // Breaks beside an empty line mean nothing, and some readers say so.
+    // Line breaks next to an empty line have no effect, and some readers warn about them.
     Ok(String::from_utf8_lossy(out).replace("\n.br\n\n.br\n", "\n.sp\n"))
 }
 
-/// A section whose lines stay as they are.
+/// Writes a section whose lines stay as they are.
 fn verbatim(title: &str, text: &str, out: &mut dyn Write) -> Result<(), Error> {
     writeln!(out, ".SH \"{title}\"\n.nf")?;
     for line in text.lines() {

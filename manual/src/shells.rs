@@ -1,16 +1,16 @@
-//! Completions for shells.
+//! Shell completions.
 
 use clap::Command;
 use clap_complete::Shell;
 
-/// A script that teaches a shell the commands and flags of a program.
+/// A completion script for the commands and flags of a program.
 pub fn completions(program: &Command, shell: Shell) -> Vec<u8> {
     let name = program.get_name().to_string();
     if shell != Shell::Bash {
         return script(program, shell, &name);
     }
-    // The generator for bash takes the dash of a program's name for a space in half of its places,
-    // and then completes nothing below a command. So it sees a name without one; only the last
+    // The bash generator treats the dash in a program's name as a space in half of the places, and
+    // then completes nothing below a command. So it gets a name without a dash; only the last
     // lines, which bind the function to the program, need the real one.
     let plain = name.replace('-', "_");
     let script = String::from_utf8_lossy(&script(program, shell, &plain)).into_owned();
@@ -27,7 +27,7 @@ fn script(program: &Command, shell: Shell, name: &str) -> Vec<u8> {
     script
 }
 
-/// A command without what is hidden: the generators would show that.
+/// A command without hidden parts, which the generators would show.
 fn visible(command: &Command) -> Command {
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned();
     let below = command.get_subcommands().filter(|command| !command.is_hide_set()).map(visible);
@@ -64,7 +64,7 @@ mod tests {
         let key = Command::new("key").subcommand(Command::new("revoke"));
         let program = Command::new("boat-yard").subcommand(key);
         let script = String::from_utf8(completions(&program, Shell::Bash)).unwrap();
-        // What is chosen by the words before, and what is offered for it, have the same name.
+        // The case for the preceding words and the completions it offers have the same name.
         assert_eq!(script.matches("cmd=\"boat_yard__subcmd__key\"").count(), 1, "{script}");
         assert!(script.contains("        boat_yard__subcmd__key)\n"), "{script}");
         let bound = script.lines().filter(|line| line.contains("complete -F"));

@@ -1,4 +1,4 @@
-//! The commands of `flotilla-agent`, one file or folder for each. [`cli`] is the command line.
+//! The commands of `flotilla-agent`, one file or folder for each. [`cli`] defines the command line.
 
 pub mod bench;
 pub mod check;

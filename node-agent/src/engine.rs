@@ -1,6 +1,6 @@
-//! The engine's process, and the agent's side of it: what it is started with ([`flags`],
-//! [`options`], [`tuning`], [`launch`]), what keeps it alive ([`supervisor`]), how requests reach
-//! it ([`client`], [`ipc`]), and what it does ([`process`], [`sandbox`]).
+//! The engine process and the agent's side of it: how it is started ([`flags`], [`options`],
+//! [`tuning`], [`launch`]), kept alive ([`supervisor`]) and given requests ([`client`], [`ipc`]),
+//! and what it does ([`process`], [`sandbox`]).
 
 pub mod affinity;
 pub mod client;

@@ -1,4 +1,4 @@
-//! `flotilla-agent`: reads the command line and runs the command.
+//! `flotilla-agent`: parses the command line and runs the command.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -66,8 +66,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { code, message }) => {
             let code = if message.starts_with(UNWRITTEN) { exit::WRITE } else { code };
-            // One line for the operator, whatever a file calls its tensors; there is nobody to
-            // tell that it cannot be written.
+            // One line for the operator, even if a file's tensor names contain control characters.
+            // If writing fails, there is no one to tell.
             let message = message.replace(char::is_control, " ");
             let _ = writeln!(std::io::stderr(), "flotilla-agent: {message}");
             ExitCode::from(code)
@@ -84,7 +84,7 @@ fn serve(args: ServeArgs) -> Result<(), Failed> {
         .build()
         .map_err(|e| software(e.to_string()))?;
     let served = runtime.block_on(serve::serve(options));
-    // A name that is being looked up must not keep us.
+    // Do not wait for a DNS lookup in progress.
     runtime.shutdown_background();
     served
 }
@@ -97,7 +97,7 @@ fn software(message: String) -> Failed {
     Failed { code: EXIT_SOFTWARE, message }
 }
 
-/// The kernels to use, proven in a child process.
+/// Chooses the kernels by testing them in a child process.
 fn prove(wanted: Option<Kernel>) -> Result<Kernel, Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| software(e.to_string()))?;
@@ -146,11 +146,11 @@ fn trial(kernel: Kernel) -> Result<(), Failed> {
     inference_core::llama::trial(kernel).map_err(failed)
 }
 
-/// Text for people, JSON lines for machines, both on stderr.
+/// Logs to stderr: text for people, JSON lines for programs.
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // Otherwise a line that cannot be written (a full disk) ends in a panic about that.
+    // Otherwise a line that cannot be written (a full disk) would cause a panic.
     let log = tracing_subscriber::fmt().log_internal_errors(false);
     let log = log.with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {

@@ -1,5 +1,5 @@
-//! The node as gateways and clients see it: [`listener`] and [`join`] take requests, [`api`]
-//! answers them, [`stream`] writes what the engine generates, [`status`] and [`metrics`] report
+//! The node as gateways and clients see it: [`listener`] and [`join`] accept requests, [`api`]
+//! handles them, [`stream`] writes what the engine generates, [`status`] and [`metrics`] report
 //! load and speed.
 
 pub mod api;

@@ -1,5 +1,5 @@
-//! What every layer shares: errors and how they are rendered, exit codes, waits, randomness, and
-//! what is printed. The lowest layer: nothing here imports another folder.
+//! Types that every layer shares: errors and their rendering, exit codes, backoff, randomness, and
+//! output. The lowest layer: nothing here imports another folder.
 
 pub mod backoff;
 pub mod causes;

@@ -1,5 +1,5 @@
-//! What the metrics of gateway and agent have in common: families that are made and listed in one
-//! place, the process, and the build. The list is what the reference in the docs is made of.
+//! Metrics that gateway and agent share: a registry that lists its families, the process metrics,
+//! and the build info. The reference in the docs is generated from that list.
 
 #![cfg_attr(
     test,
@@ -14,15 +14,15 @@ pub use process::Process;
 
 /// The version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The commit that it was built from; `make dist` tells it.
+/// The commit of this build, set by `make dist`.
 pub const REVISION: &str = match option_env!("FLOTILLA_REVISION") {
     Some(revision) => revision,
     None => "unknown",
 };
-/// The compiler that built it.
+/// Version of the compiler that built it.
 pub const RUSTC: &str = env!("FLOTILLA_RUSTC");
 
-/// Adds what a program was built from, as a family with that name.
+/// Adds a family with this name whose labels describe the build.
 ///
 /// # Errors
 /// Another family has that name.

@@ -1,4 +1,4 @@
-//! Makes families of metrics, registers them, and keeps a list of them.
+//! Creates and registers metric families, and keeps a list of them.
 
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
@@ -7,94 +7,94 @@ use prometheus::{
     IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, Result, TextEncoder,
 };
 
-/// A family, as it is described.
+/// Description of a metric family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
-    /// Its name.
+    /// Metric name.
     pub name: String,
     /// `counter`, `gauge` or `histogram`.
     pub kind: &'static str,
-    /// The names of its labels.
+    /// Label names.
     pub labels: Vec<String>,
-    /// What it says.
+    /// Help text.
     pub help: String,
 }
 
-/// Makes families. Labels come from closed sets or from configured names only.
+/// Creates metric families. Label values come from closed sets or from configured names only.
 #[derive(Debug, Default)]
 pub struct Maker {
     registry: Registry,
     made: Vec<Made>,
 }
 
-/// Families that are made, and what they are.
+/// Registered families and their descriptions.
 #[derive(Debug)]
 pub struct Sheet {
     registry: Registry,
-    /// The families, in the order in which they were made.
+    /// Descriptions, in order of creation.
     pub made: Vec<Made>,
 }
 
 impl Sheet {
-    /// The families that have anything to tell.
+    /// Collects the families that have samples.
     pub fn gather(&self) -> Vec<MetricFamily> {
         self.registry.gather()
     }
 }
 
 impl Maker {
-    /// Whole numbers that only grow.
+    /// Creates a counter of integers with labels.
     ///
     /// # Errors
-    /// Another family has that name; this is so for all of them.
+    /// Another family has that name; the same holds for all functions below.
     pub fn counters(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
         let family = IntCounterVec::new(Opts::new(name, help), labels)?;
         self.keep("counter", (name, help, labels), family)
     }
 
-    /// One of them.
+    /// Creates a counter of integers without labels.
     pub fn counter(&mut self, name: &str, help: &str) -> Result<IntCounter> {
         let family = IntCounter::new(name, help)?;
         self.keep("counter", (name, help, &[]), family)
     }
 
-    /// Amounts that only grow.
+    /// Creates a counter of floats with labels.
     pub fn amounts(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec> {
         let family = CounterVec::new(Opts::new(name, help), labels)?;
         self.keep("counter", (name, help, labels), family)
     }
 
-    /// One of them.
+    /// Creates a counter of floats without labels.
     pub fn amount(&mut self, name: &str, help: &str) -> Result<Counter> {
         let family = Counter::new(name, help)?;
         self.keep("counter", (name, help, &[]), family)
     }
 
-    /// Whole numbers.
+    /// Creates a gauge of integers with labels.
     pub fn gauges(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
         let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
         self.keep("gauge", (name, help, labels), family)
     }
 
-    /// One of them.
+    /// Creates a gauge of integers without labels.
     pub fn gauge(&mut self, name: &str, help: &str) -> Result<IntGauge> {
         let family = IntGauge::new(name, help)?;
         self.keep("gauge", (name, help, &[]), family)
     }
 
-    /// Numbers.
+    /// Creates a gauge of floats with labels.
     pub fn levels(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec> {
         let family = GaugeVec::new(Opts::new(name, help), labels)?;
         self.keep("gauge", (name, help, labels), family)
     }
 
-    /// One of them.
+    /// Creates a gauge of floats without labels.
     pub fn level(&mut self, name: &str, help: &str) -> Result<Gauge> {
         let family = Gauge::new(name, help)?;
         self.keep("gauge", (name, help, &[]), family)
     }
 
-    /// Distributions; `buckets` are their upper bounds.
+    /// Creates a histogram with labels; `buckets` are upper bounds.
     pub fn histograms(
         &mut self,
         name: &str,
@@ -106,7 +106,7 @@ impl Maker {
         self.keep("histogram", (name, help, labels), HistogramVec::new(opts, labels)?)
     }
 
-    /// One of them.
+    /// Creates a histogram without labels.
     pub fn histogram(&mut self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
         let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
         self.keep("histogram", (name, help, &[]), Histogram::with_opts(opts)?)
@@ -124,16 +124,16 @@ impl Maker {
         Ok(family)
     }
 
-    /// Nothing more is made.
+    /// Finishes creating families.
     pub fn done(self) -> Sheet {
         Sheet { registry: self.registry, made: self.made }
     }
 }
 
-/// Families in Prometheus' text format 0.0.4.
+/// Renders families in Prometheus text format 0.0.4.
 ///
 /// # Errors
-/// A family is not consistent in itself.
+/// A family is inconsistent.
 pub fn text(families: &[MetricFamily]) -> Result<String> {
     let mut out = Vec::new();
     TextEncoder::new().encode(families, &mut out)?;

@@ -1,4 +1,4 @@
-//! A process as every Prometheus client tells it: CPU time, memory, open files, start.
+//! The process metrics of every Prometheus client: CPU time, memory, open files, start time.
 
 use std::path::Path;
 
@@ -6,35 +6,35 @@ use prometheus::Result;
 
 use crate::Maker;
 
-/// Ticks of a second in `/proc/PID/stat`: the kernel's USER_HZ, 100 wherever we run.
+/// Clock ticks per second in `/proc/PID/stat`: the kernel's USER_HZ, 100 wherever we run.
 const TICKS: f64 = 100.0;
-/// Folders of open files are counted up to this.
+/// Counting open files stops at this number.
 const FILES_MAX: usize = 1 << 20;
 
-/// What the kernel says of a process at one moment; what it does not say is 0.
+/// A snapshot of a process by the kernel; missing values are 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Process {
-    /// User and system time.
+    /// User and system time in seconds.
     pub cpu_seconds: f64,
-    /// Memory that is resident, mapped files included.
+    /// Resident memory in bytes, including mapped files.
     pub resident_bytes: u64,
-    /// Open files.
+    /// Number of open files.
     pub open_files: u64,
-    /// Most open files.
+    /// Maximum number of open files.
     pub open_files_max: u64,
-    /// When it was started, Unix time.
+    /// Start time, Unix seconds.
     pub started: f64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
 }
 
 impl Process {
-    /// This process.
+    /// A snapshot of this process.
     pub fn this() -> Self {
         Self::at(Path::new("/proc/self"))
     }
 
-    /// Another one of this machine.
+    /// A snapshot of another process on this machine.
     pub fn of(pid: u32) -> Self {
         Self::at(Path::new(&format!("/proc/{pid}")))
     }
@@ -49,7 +49,7 @@ impl Process {
     }
 
     fn read(stat: &str, status: &str, limits: &str, boot: &str) -> Self {
-        // The name before the other fields may hold anything.
+        // The process name before the other fields may contain any character.
         let fields: Vec<&str> =
             stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
         let field = |number: usize| -> f64 {
@@ -69,7 +69,7 @@ impl Process {
         }
     }
 
-    /// Adds its families.
+    /// Adds the process families.
     ///
     /// # Errors
     /// Other families have their names.
@@ -88,8 +88,8 @@ impl Process {
     }
 }
 
-/// Open files of a process. Newer kernels (6.2) tell their number as the folder's size; with tens
-/// of thousands of connections counting them takes a while.
+/// Number of open files of a process. Newer kernels (6.2) report it as the folder's size; counting
+/// tens of thousands of connections takes a while.
 fn open_files(folder: &Path) -> u64 {
     match std::fs::metadata(folder).map_or(0, |folder| folder.len()) {
         0 => {

@@ -1,45 +1,46 @@
 //! The node link: how a node joins a gateway, and the status it pushes.
 //!
-//! A node is reached over HTTP/2, whoever dialled. A dialled link starts as an HTTP/1.1
-//! request `POST /fleet/v1/join` with `Upgrade: flotilla-node`; after the 101 the roles
-//! flip and the gateway is the HTTP/2 client. On any link the gateway then opens
-//! `GET /fleet/v1/status`, whose body is one JSON [`NodeStatus`] a line, pushed at every
-//! change and at least every [`STATUS_INTERVAL_MS`], until the node leaves.
+//! The gateway reaches a node over HTTP/2, whichever side dialed. A link dialed by the node starts
+//! as an HTTP/1.1 request `POST /fleet/v1/join` with `Upgrade: flotilla-node`; after the 101 the
+//! roles flip and the gateway is the HTTP/2 client. On any link the gateway then opens `GET
+//! /fleet/v1/status`, whose body has one JSON [`NodeStatus`] per line. The node pushes a line at
+//! every change and at least every [`STATUS_INTERVAL_MS`], until it leaves.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where a node joins.
+/// Path on the gateway where a node joins.
 pub const JOIN_PATH: &str = "/fleet/v1/join";
-/// Where the gateway reads a node's status on an established link.
+/// Path on the node where the gateway reads its status.
 pub const STATUS_PATH: &str = "/fleet/v1/status";
-/// The `Upgrade` protocol of a dialled link.
+/// The `Upgrade` protocol of a link that the node dialed.
 pub const JOIN_UPGRADE: &str = "flotilla-node";
 /// Header: the node's name, a plain id.
 pub const NODE_HEADER: &str = "x-flotilla-node";
-/// Header: the node's epoch, decimal. A restarted agent has a new one. A node that joins again has
-/// the same, and takes the place of its old link; another node of its name is refused with 423.
+/// Header: the node's epoch, decimal. A restarted agent has a new one. A node that joins again with
+/// the same epoch replaces its old link; the gateway refuses another node of that name with 423.
 pub const EPOCH_HEADER: &str = "x-flotilla-epoch";
-/// Header of the gateway's answer to a join: which gateway it is, another one after each start.
+/// Header of the gateway's response to a join: its id, which changes with each start.
 pub const GATEWAY_HEADER: &str = "x-flotilla-gateway";
-/// Header of a join: the gateways that the node is linked to already, with commas. One of them
-/// refuses with 409: several addresses may lead to one gateway, and each has one link.
+/// Header of a join: the ids of the gateways that the node is already linked to, comma-separated.
+/// Such a gateway refuses with 409: several addresses may lead to one gateway, and each gateway has
+/// one link.
 pub const LINKED_HEADER: &str = "x-flotilla-linked";
-/// Header: version of this protocol, [`VERSION`]; any other is refused with 426.
+/// Header: version of this protocol, [`VERSION`]; the gateway refuses any other with 426.
 pub const VERSION_HEADER: &str = "x-flotilla-version";
-/// Header of a request that the gateway sends: whose it is. Nodes keep what tenants have
-/// cached apart and let tenants take turns.
+/// Header of a request from the gateway: its tenant. Nodes separate the caches of tenants and let
+/// tenants take turns.
 pub const TENANT_HEADER: &str = "x-flotilla-tenant";
-/// Header of a request that the gateway sends: the digest of the weights that it is meant for, as
-/// the node told it last. A node whose engine has others by now refuses with 503.
+/// Header of a request from the gateway: the digest of the intended weights, as the node last
+/// reported it. A node whose engine has loaded other weights refuses with 503.
 pub const DIGEST_HEADER: &str = "x-flotilla-digest";
-/// Version of the node link.
+/// Version of the node link protocol.
 pub const VERSION: u32 = 3;
-/// A node pushes its status at least this often, in milliseconds.
+/// Maximum time between two status lines of a node, in milliseconds.
 pub const STATUS_INTERVAL_MS: u64 = 1_000;
-/// A node whose last status is older than this is out, in milliseconds.
+/// A node whose last status is older than this is offline, in milliseconds.
 pub const STATUS_DEADLINE_MS: u64 = 3_000;
-/// Longest status line that is read, in bytes.
+/// Maximum length of a status line in bytes.
 pub const STATUS_LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// What a node is able to do right now.
@@ -57,10 +58,10 @@ pub enum NodeState {
 }
 
 impl NodeState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 4] = [Self::Loading, Self::Ready, Self::Restarting, Self::Draining];
 
-    /// Its name in metrics and lists.
+    /// The name in metrics and lists.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loading => "loading",

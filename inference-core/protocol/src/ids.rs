@@ -1,8 +1,8 @@
-//! Ids. Their randomness is an argument, so that everything that makes one stays pure.
+//! Ids. Callers pass in the randomness, so that everything that creates an id stays pure.
 
 use std::fmt::Write;
 
-/// Longest id that we accept from outside (a node's name, a client's request id), in bytes.
+/// Maximum length in bytes of an id from outside (a node's name, a client's request id).
 pub const ID_BYTES_MAX: usize = 64;
 /// Longest name of a model, in bytes.
 pub const MODEL_NAME_BYTES_MAX: usize = 128;
@@ -15,18 +15,18 @@ pub fn request_id(random: u128) -> String {
     id
 }
 
-/// The id of a chat completion as OpenAI shapes it; `hex` are 32 random digits.
+/// An OpenAI-style chat completion id; `hex` are 32 random digits.
 pub fn chat_completion_id(hex: &str) -> String {
     format!("chatcmpl-{hex}")
 }
 
-/// The id of a text completion as OpenAI shapes it; `hex` are 32 random digits.
+/// An OpenAI-style text completion id; `hex` are 32 random digits.
 pub fn completion_id(hex: &str) -> String {
     format!("cmpl-{hex}")
 }
 
-/// Whether `id` can stand in logs, metric labels and headers as it is:
-/// 1 to [`ID_BYTES_MAX`] bytes of letters, digits, `.`, `_` and `-`.
+/// True if `id` is safe in logs, metric labels and headers: 1 to [`ID_BYTES_MAX`] bytes of letters,
+/// digits, `.`, `_` and `-`.
 pub fn is_plain_id(id: &str) -> bool {
     !id.is_empty()
         && id.len() <= ID_BYTES_MAX

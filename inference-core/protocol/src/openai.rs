@@ -1,7 +1,7 @@
-//! The OpenAI surface: request fields that we act on, and the shapes that we write.
+//! The OpenAI API: the request fields that we use, and the response formats.
 //!
-//! Requests are read once by [`parse`]; unknown fields pass, wrong types are refused with
-//! the name of the parameter. Responses are plain structs, serialised as they stand.
+//! [`parse`] reads a request once; it ignores unknown fields and rejects wrong types with the name
+//! of the parameter. Responses are plain structs that are serialized as they are.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,23 +34,23 @@ pub use text::{Completion, CompletionChoice, TextLogprobs};
 pub use tokens::{Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized};
 pub use unsupported::{Api, Endpoint, IGNORED, UNSUPPORTED, Unsupported, first_unsupported};
 
-/// A request body that cannot be read: `message` for people, `param` the JSON path.
+/// A request body that cannot be parsed: `message` for people, `param` the JSON path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseError {
     /// What is wrong.
     pub message: String,
-    /// The parameter at fault, if one is.
+    /// The invalid parameter, if there is one.
     pub param: Option<String>,
 }
 
-/// Reads a request body: one JSON object.
+/// Parses a request body, which must be a JSON object.
 pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ParseError> {
-    // Serde would read the fields of a struct from a list, too.
+    // Serde would also accept a list for the fields of a struct.
     if body.trim_ascii_start().starts_with(b"[") {
         let message = "the request body is a JSON list; expected an object".into();
         return Err(ParseError { message, param: None });
     }
-    // Keeping track of the path costs as much again; who asks rightly does not pay for it.
+    // Tracking the path doubles the cost, so valid requests skip it.
     if let Ok(value) = serde_json::from_slice(body) {
         return Ok(value);
     }
@@ -78,7 +78,7 @@ pub struct ErrorBody {
     pub error: ErrorDetail,
 }
 
-/// The `type` of errors that are the client's.
+/// The error `type` of client errors.
 pub const INVALID_REQUEST: &str = "invalid_request_error";
 
 /// What went wrong, as OpenAI's clients read it.
@@ -96,14 +96,14 @@ pub struct ErrorDetail {
 }
 
 impl ErrorBody {
-    /// The JSON text.
+    /// Serializes it as JSON.
     pub fn to_json(&self) -> String {
         to_json(self)
     }
 }
 
-/// JSON of one of this module's types. They hold no maps with foreign keys and no
-/// failing serialisers, so this cannot fail; the fallback keeps that claim panic-free.
+/// Serializes one of this module's types as JSON. They contain no maps with foreign keys and no
+/// failing serializers, so this cannot fail; the fallback avoids a panic regardless.
 pub fn to_json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| Value::Null.to_string())
 }

@@ -1,97 +1,97 @@
-//! Answers that outlive their node.
+//! Responses that survive the loss of their node.
 //!
-//! A gateway that sends a request with [`RESUME_HEADER`] puts a [`Resume`] before its body: id,
-//! time and seed of the answer, and what is known of it already. The node then answers with a
-//! stream of events, also where the client wants no stream: the whole answer is its only event
-//! then. Into each event it writes [`Mark`]s, comment lines with the tokens that led to it. Text is
-//! a function of the tokens, so that another node with the same model file, given the tokens,
-//! writes the same events: it leaves out those that the client has, and goes on.
+//! A gateway that sends a request with [`RESUME_HEADER`] puts a [`Resume`] before its body: the
+//! response's id, time and seed, and what is already known of it. The node then always responds
+//! with a stream of events; if the client wants no stream, the whole response is its only event.
+//! The node adds [`Mark`]s to the events, comment lines with the tokens that led to each. Text is a
+//! function of the tokens, so another node with the same model file that gets the tokens writes the
+//! same events: it skips those that the client has, and continues.
 
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-/// Header of a request that the gateway sends: how many bytes of its body are a [`Resume`], as
-/// JSON. The client's body follows.
+/// Header of a request from the gateway: how many bytes of its body are a [`Resume`] in JSON. The
+/// client's body follows.
 pub const RESUME_HEADER: &str = "x-flotilla-resume";
-/// The error code of a node that did not write the same events as the one before it.
+/// Error code of a node that did not write the same events as the one before it.
 pub const MISMATCH: &str = "resume_mismatch";
-/// The error code of a node whose engine died while it worked on a request.
+/// Error code of a node whose engine died while it worked on a request.
 pub const ENGINE_LOST: &str = "engine_lost";
 
-/// An answer, as far as it is known.
+/// What is known of a response.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
-    /// 32 hex digits, from which the answer's id is made.
+    /// 32 hex digits, from which the response id is made.
     pub id: String,
-    /// Unix time in seconds when it was asked for.
+    /// Time of the request, Unix seconds.
     pub created: u64,
-    /// For the random numbers, where the client gives no seed.
+    /// Seed of the sampler, if the client gives none.
     pub seed: u64,
-    /// Of each choice, by its index; empty when nothing was said.
+    /// State of each choice, by index; empty if nothing was generated.
     #[serde(default)]
     pub choices: Vec<Said>,
-    /// Whether the event with the usage was passed on.
+    /// True if the client has received the usage event.
     #[serde(default)]
     pub usage_told: bool,
-    /// The model that is meant, where the body names it otherwise.
+    /// The intended model, if the body names it differently.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Most tokens of each choice, whatever the body says.
+    /// Maximum tokens of each choice; overrides the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_max: Option<u32>,
-    /// The `service_tier` that the answer tells.
+    /// The `service_tier` that the response reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<String>,
 }
 
 impl Resume {
-    /// Of an answer that begins; its id and its seed are random.
+    /// Starts a new response; `random` provides its id and its seed.
     pub fn new(random: u128, created: u64) -> Self {
         let id = format!("{random:032x}");
         Self { id, created, seed: random as u64, ..Self::default() }
     }
 
-    /// The model that is meant by a body that names it so.
+    /// The intended model of a body that names it `named`.
     pub fn model<'a>(told: &'a Option<Self>, named: Option<&'a str>) -> Option<&'a str> {
         told.as_ref().and_then(|told| told.model.as_deref()).or(named)
     }
 }
 
-/// What was said of a choice.
+/// What was generated of a choice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
-    /// Its tokens, as far as marks told them.
+    /// Its tokens, as far as marks reported them.
     pub tokens: Vec<u32>,
-    /// Its events that the client has.
+    /// Number of its events that the client has.
     pub events: u64,
-    /// Their bytes, without marks.
+    /// Size of those events in bytes, without marks.
     pub bytes: u64,
 }
 
-/// A comment line at the beginning of an event. The event belongs to the choice of the last
+/// A comment line at the start of an event. The event belongs to the choice of the last
 /// [`Mark::Tokens`], unless a [`Mark::Usage`] came since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
     /// More tokens of a choice.
     Tokens {
-        /// Its index.
+        /// Index of the choice.
         choice: u32,
-        /// The tokens.
+        /// Token ids.
         tokens: Vec<u32>,
     },
-    /// What the answer used: once, with the first event after all choices.
+    /// Token usage: once, with the first event after all choices.
     Usage(Usage),
 }
 
-/// Tokens that an answer used.
+/// Token usage of a response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Of its prompts.
+    /// Tokens of its prompts.
     pub prompt: u64,
-    /// Of all choices.
+    /// Tokens of all choices.
     pub completion: u64,
-    /// Of the prompts' tokens, those that did not have to be computed.
+    /// Prompt tokens served from the cache.
     pub cached: u64,
 }
 
@@ -99,7 +99,7 @@ const TOKENS: &[u8] = b": t ";
 const USAGE: &[u8] = b": u ";
 
 impl Mark {
-    /// Writes its line.
+    /// Appends its line to `out`.
     pub fn write(&self, out: &mut String) {
         // Writing to a string cannot fail.
         let _ = match self {
@@ -118,8 +118,8 @@ impl Mark {
         };
     }
 
-    /// Takes the mark from the beginning of an event, if one is there, and says what follows.
-    /// A line that only looks like one is left where it is.
+    /// Splits off a mark at the start of an event, and returns it with the rest. Leaves a line that
+    /// only looks like a mark in place.
     pub fn take(event: &[u8]) -> Option<(Self, &[u8])> {
         if !event.starts_with(TOKENS) && !event.starts_with(USAGE) {
             return None;

@@ -1,43 +1,43 @@
 //! Server-sent events (WHATWG HTML, section 9.2), as far as OpenAI streams use them.
 //!
-//! [`Splitter`] cuts a byte stream into whole events without copying twice and without
-//! ever passing on half an event; [`data`] writes one.
+//! [`Splitter`] splits a byte stream into whole events without copying twice, and never passes on
+//! half an event; [`data`] writes one.
 
 use std::borrow::Cow;
 
 use memchr::memchr_iter;
 
-/// The end of an OpenAI stream.
+/// Payload of the last event of an OpenAI stream.
 pub const DONE: &str = "[DONE]";
 
-/// One event with `payload` as its data. `payload` must not contain a line break;
-/// JSON from serde never does.
+/// An event with `payload` as its data. `payload` must not contain a line break; JSON from serde
+/// never does.
 pub fn data(payload: &str) -> String {
     debug_assert!(!payload.contains(['\n', '\r']));
     format!("data: {payload}\n\n")
 }
 
-/// An event larger than the splitter may hold.
+/// The event is larger than the splitter's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge;
 
-/// Cuts a byte stream into events: each is everything up to and including the blank line.
+/// Splits a byte stream into events: each is everything up to and including the blank line.
 #[derive(Debug)]
 pub struct Splitter {
     buffer: Vec<u8>,
-    /// Bytes before this were searched already.
+    /// Bytes before this index were already searched.
     searched: usize,
     event_bytes_max: usize,
 }
 
 impl Splitter {
-    /// A splitter that holds at most `event_bytes_max` bytes of an unfinished event.
+    /// Creates a splitter that holds at most `event_bytes_max` bytes of an unfinished event.
     pub fn new(event_bytes_max: usize) -> Self {
         Self { buffer: Vec::new(), searched: 0, event_bytes_max }
     }
 
-    /// Takes more bytes and returns all events that they complete, as one block
-    /// (empty when none is complete yet). Bytes that are whole events are not copied.
+    /// Takes more bytes and returns all events that they complete, as one block (empty if none is
+    /// complete). Does not copy bytes that are whole events.
     pub fn push<'b>(&mut self, bytes: &'b [u8]) -> Result<Cow<'b, [u8]>, TooLarge> {
         if self.buffer.is_empty() && bytes.ends_with(b"\n\n") {
             return Ok(Cow::Borrowed(bytes));
@@ -46,7 +46,7 @@ impl Splitter {
         let end = self.last_event_end();
         let rest = self.buffer.split_off(end);
         let events = Cow::Owned(std::mem::replace(&mut self.buffer, rest));
-        // A terminator is at most 4 bytes, so one may begin in the last 3 already seen.
+        // A terminator has at most 4 bytes, so one may start in the last 3 bytes already seen.
         self.searched = self.buffer.len().saturating_sub(3);
         if self.buffer.len() > self.event_bytes_max {
             return Err(TooLarge);
@@ -54,7 +54,7 @@ impl Splitter {
         Ok(events)
     }
 
-    /// Whether an event was begun and not finished.
+    /// True in the middle of an event.
     pub fn is_mid_event(&self) -> bool {
         !self.buffer.is_empty()
     }
@@ -67,15 +67,15 @@ impl Splitter {
     }
 }
 
-/// Whether the line feed at `at` ends an empty line. A block may begin with one: blank lines
-/// between two events are events without anything in them.
+/// True if the line feed at `at` ends an empty line. A block may start with one: blank lines
+/// between two events are empty events.
 fn is_blank_line_end(bytes: &[u8], at: usize) -> bool {
     let before = &bytes[..at];
     let before = before.strip_suffix(b"\r").unwrap_or(before);
     before.is_empty() || before.ends_with(b"\n")
 }
 
-/// Each event of a block of whole events, with its blank line.
+/// Each event of a block of whole events, including its blank line.
 pub fn events(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = block;
     std::iter::from_fn(move || {
@@ -93,7 +93,7 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     ends.map(move |end| &text[std::mem::replace(&mut from, end + 1)..end])
 }
 
-/// The data of each event in a block of whole events; comments and other fields are left out.
+/// The data of each event in a block of whole events; skips comments and other fields.
 pub fn payloads(events: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines(events).filter_map(|line| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);

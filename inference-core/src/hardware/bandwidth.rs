@@ -1,4 +1,5 @@
-//! How fast this machine's threads read memory: what decoding one request is bound by.
+//! Measures how fast this machine's threads read memory, which limits the decode speed of a single
+//! request.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -6,34 +7,33 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-/// Smallest and largest buffer, all threads together, in bytes.
+/// Smallest and largest buffer of all threads together, in bytes.
 const BUFFER_MIN: u64 = 256 << 20;
 const BUFFER_MAX: u64 = 2 << 30;
 /// The buffer is this many times the largest cache.
 const CACHES: u64 = 4;
-/// At most this part of the available memory is taken.
+/// The buffer takes at most 1 / `SHARE` of the available memory.
 const SHARE: u64 = 4;
-/// Sums that are carried side by side: whole vectors, and no more than there are registers.
+/// Sums accumulated in parallel: whole vectors, and no more than there are registers.
 const LANES: usize = 8;
-/// Places of the buffer that a thread reads in turns: one stream does not fill the memory's
-/// queues.
+/// Streams that each thread reads in turn: one stream does not fill the memory's queues.
 const STREAMS: usize = 4;
 
-/// See the module.
+/// Measured memory bandwidth. See the module.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bandwidth {
-    /// The fastest pass, in bytes per second.
+    /// Bytes per second of the fastest pass.
     pub best: f64,
-    /// The pass in the middle.
+    /// Bytes per second of the median pass.
     pub median: f64,
-    /// Threads that read.
+    /// Number of reading threads.
     pub threads: usize,
-    /// What they read in a pass, in bytes.
+    /// Bytes read per pass.
     pub buffer: u64,
 }
 
-/// Bytes to read: well above the cache, well below the memory; `None` if that is too little
-/// to tell.
+/// Size of the buffer in bytes: well above the cache, well below the memory. `None` if that is too
+/// small for a meaningful measurement.
 pub fn buffer_bytes(cache: u64, available: u64) -> Option<u64> {
     let wanted = cache.saturating_mul(CACHES).clamp(BUFFER_MIN, BUFFER_MAX);
     let bytes = wanted.min(available / SHARE);
@@ -50,7 +50,7 @@ pub fn measure(threads: usize, bytes: u64, passes: usize) -> Result<Bandwidth, S
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                // Written before it is read: pages that nobody wrote are all one page.
+                // Write before reading: all untouched pages map to the same zero page.
                 let mut buffer: Vec<u64> = Vec::new();
                 let made = buffer.try_reserve_exact(words).is_ok();
                 if made {
@@ -71,7 +71,7 @@ pub fn measure(threads: usize, bytes: u64, passes: usize) -> Result<Bandwidth, S
             seconds.push(begun.elapsed().as_secs_f64());
         }
     });
-    // The first pass warms up.
+    // Discard the first pass, which warms up.
     let mut seconds = seconds.split_off(1.min(seconds.len()));
     seconds.sort_by(f64::total_cmp);
     let bytes = (words * 8 * threads) as u64;

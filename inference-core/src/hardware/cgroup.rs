@@ -1,40 +1,40 @@
-//! PURE. What the control groups of this process leave to it, versions 1 and 2.
+//! PURE. Limits that the control groups of this process impose, versions 1 and 2.
 //!
-//! A limit of any ancestor counts. Files: the kernel's `Documentation/admin-guide/cgroup-v2.rst`
+//! The limit of any ancestor counts. Files: the kernel's `Documentation/admin-guide/cgroup-v2.rst`
 //! and `cgroup-v1/`.
 
 use serde::Serialize;
 
 use super::files::Files;
 
-/// Most levels between the root and a group.
+/// Maximum levels between the root and a group.
 const LEVELS_MAX: usize = 64;
-/// Version 1 says "no limit" with a number near this or above.
+/// Version 1 reports "no limit" as a number near this or above.
 const UNLIMITED: u64 = 1 << 60;
 
-/// What a group and its ancestors leave.
+/// The limits of a group and its ancestors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Cgroup {
-    /// CPUs that the smallest quota allows, such as 1.5.
+    /// CPUs that the smallest quota allows, such as 1.5. `None` without a quota.
     pub cpu_quota: Option<f64>,
-    /// The group with that quota.
+    /// Path of the group with that quota.
     pub cpu_quota_of: Option<String>,
-    /// Bytes that the smallest memory limit allows.
+    /// Smallest memory limit, in bytes.
     pub memory_limit: Option<u64>,
-    /// Bytes that this process can still take below every limit.
+    /// Bytes that this process can still allocate under every limit.
     pub memory_available: Option<u64>,
-    /// The group that leaves least.
+    /// Path of the group that leaves the least memory.
     pub memory_limit_of: Option<String>,
 }
 
-/// A hierarchy that holds this process: where its own group is, and those above.
+/// A hierarchy that contains this process: its own group and the groups above.
 struct Hierarchy {
-    /// Folders from the own group up to the mount.
+    /// Folders from this process's group up to the mount point.
     folders: Vec<String>,
 }
 
 impl Cgroup {
-    /// Reads them.
+    /// Reads the limits; a file that cannot be read imposes none.
     pub fn read(files: &impl Files) -> Self {
         let mut all = Self::default();
         if let Some(unified) = Hierarchy::find(files, None) {
@@ -52,7 +52,7 @@ impl Cgroup {
         all
     }
 
-    /// Threads that the quota keeps busy; at least 1.
+    /// Threads that the quota can keep busy, rounded down; at least 1.
     pub fn quota_threads(&self) -> Option<usize> {
         self.cpu_quota.map(|cpus| (cpus.floor() as usize).max(1))
     }
@@ -76,12 +76,12 @@ impl Cgroup {
 }
 
 impl Hierarchy {
-    /// The hierarchy of a version 1 controller, or the unified one.
+    /// Finds the hierarchy of a version 1 controller, or the unified one.
     fn find(files: &impl Files, controller: Option<&str>) -> Option<Self> {
         let own = own_path(&files.text("/proc/self/cgroup")?, controller)?;
         let (mounted, point) = mount(&files.text("/proc/self/mountinfo")?, controller)?;
-        // Inside a container the mount may show only a part of the tree. A path outside of
-        // it means that all we see is the mount's own group.
+        // Inside a container the mount may show only a part of the tree. A path outside of it means
+        // that only the mount's own group is visible.
         let below = match own.strip_prefix(mounted.trim_end_matches('/')) {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
             _ => "",
@@ -100,7 +100,7 @@ impl Hierarchy {
     }
 }
 
-/// The group of this process: lines are `id:controllers:path`.
+/// Path of this process's group: lines are `id:controllers:path`.
 fn own_path(text: &str, controller: Option<&str>) -> Option<String> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -113,7 +113,7 @@ fn own_path(text: &str, controller: Option<&str>) -> Option<String> {
     })
 }
 
-/// What is mounted of a hierarchy, and where: fields 4 and 5 of a line of mountinfo.
+/// Root and mount point of a hierarchy: fields 4 and 5 of a line of mountinfo.
 fn mount(text: &str, controller: Option<&str>) -> Option<(String, String)> {
     text.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
@@ -146,7 +146,7 @@ fn share(quota: f64, period: f64) -> Option<f64> {
     (quota > 0.0 && period > 0.0 && cpus.is_finite()).then_some(cpus)
 }
 
-/// The sum of these lines of a `memory.stat`.
+/// Sum of the `names` entries of a `memory.stat`.
 fn stat(text: &str, names: [&str; 2]) -> u64 {
     let value = |line: &str| {
         let (name, value) = line.split_once(' ')?;
@@ -155,10 +155,11 @@ fn stat(text: &str, names: [&str; 2]) -> u64 {
     text.lines().filter_map(value).fold(0, u64::saturating_add)
 }
 
-/// Limit and what is left below it. Files in the page cache give way to new memory.
+/// The limit, and the bytes left below it. The kernel drops page cache for new memory, so that
+/// counts as free.
 fn memory_v2(files: &impl Files, folder: &str) -> Option<(u64, u64)> {
     let bound = |name: &str| files.number(&format!("{folder}/{name}"));
-    // Beyond memory.high a process is slowed down until it is below.
+    // The kernel throttles a process above memory.high until it is below.
     let limit = match (bound("memory.max"), bound("memory.high")) {
         (Some(max), Some(high)) => max.min(high),
         (one, other) => one.or(other)?,

@@ -1,4 +1,4 @@
-//! PURE. The CPUs of a machine and those that this process may use.
+//! PURE. The CPUs of a machine, and those that this process may use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,16 +6,16 @@ use serde::Serialize;
 
 use super::files::{Files, parse_list};
 
-/// A core this much slower than the fastest, in percent, is an efficiency core.
+/// A core is an efficiency core if its speed is below this percentage of the fastest one's.
 const EFFICIENCY_PERCENT: u64 = 75;
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// See the module.
+/// CPU topology and features. See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Cpus {
-    /// What the maker calls it.
+    /// Model name by its vendor.
     pub model: String,
-    /// Sockets.
+    /// Number of sockets.
     pub sockets: usize,
     /// Physical cores of the machine.
     pub cores: usize,
@@ -25,27 +25,27 @@ pub struct Cpus {
     pub cores_allowed: usize,
     /// Logical CPUs that the affinity mask allows.
     pub logical_allowed: usize,
-    /// Whether cores run several threads.
+    /// True if cores run several threads (SMT).
     pub smt: bool,
-    /// Cores of two kinds, where there are.
+    /// Performance and efficiency cores, on a hybrid CPU.
     pub hybrid: Option<Hybrid>,
-    /// Bytes of the largest cache, as one CPU sees it; 0 if unknown.
+    /// Size of the largest cache that one CPU sees, in bytes; 0 if unknown.
     pub cache_bytes: u64,
-    /// Whether a hypervisor says that it is there.
+    /// True if the CPU reports a hypervisor.
     pub hypervisor: bool,
-    /// What the kernel says that the CPU can.
+    /// Feature flags that the kernel reports.
     #[serde(skip)]
     pub flags: BTreeSet<String>,
 }
 
-/// Cores of two kinds, among those that are allowed.
+/// Cores of a hybrid CPU that the affinity mask allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Hybrid {
     /// Fast cores.
     pub performance_cores: usize,
-    /// Slow ones.
+    /// Slow cores.
     pub efficiency_cores: usize,
-    /// What told them apart.
+    /// The source of the classification.
     pub told_by: &'static str,
 }
 
@@ -58,7 +58,7 @@ struct Logical {
 }
 
 impl Cpus {
-    /// Reads them.
+    /// Reads them from the kernel's files.
     pub fn read(files: &impl Files) -> Self {
         let info = files.text("/proc/cpuinfo").unwrap_or_default();
         let all = logical(files, &info);
@@ -82,14 +82,14 @@ impl Cpus {
         }
     }
 
-    /// Cores worth computing with: where there are two kinds, the slow ones would hold the
-    /// fast ones up at every barrier.
+    /// Number of cores to compute on. A hybrid CPU counts its performance cores only: the slow ones
+    /// would hold up the fast ones at every barrier.
     pub fn compute_cores(&self) -> usize {
         self.hybrid.as_ref().map_or(self.cores_allowed, |h| h.performance_cores).max(1)
     }
 }
 
-/// The value of the first line with this key.
+/// Value of the first line with this key.
 fn first<'a>(info: &'a str, key: &str) -> Option<&'a str> {
     info.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -120,7 +120,7 @@ fn model(files: &impl Files, info: &str) -> String {
     }
 }
 
-/// Names of ARM's own cores that serve models: Arm's product documentation.
+/// Names of ARM's own cores by part number. Source: Arm's product documentation.
 fn arm_part(part: &str) -> Option<&'static str> {
     Some(match part {
         "0xd03" => "Cortex-A53",
@@ -138,7 +138,7 @@ fn arm_part(part: &str) -> Option<&'static str> {
     })
 }
 
-/// All logical CPUs that are on line: from /sys, or else from /proc/cpuinfo.
+/// All logical CPUs that are online: from /sys, or else from /proc/cpuinfo.
 fn logical(files: &impl Files, info: &str) -> Vec<Logical> {
     let online = files.text(&format!("{CPUS}/online")).and_then(|list| parse_list(&list));
     let read = |id: u32| {
@@ -175,8 +175,8 @@ fn allowed(files: &impl Files, all: &[Logical]) -> Vec<Logical> {
     all.iter().filter(|l| ids.contains(&l.id)).cloned().collect()
 }
 
-/// Tells fast from slow cores: by the kernel's core types (x86), by capacity (ARM), or by
-/// the highest frequency.
+/// Classifies fast and slow cores by the kernel's core types (x86), by capacity (ARM), or by
+/// maximum frequency.
 fn hybrid(files: &impl Files, allowed: &[Logical]) -> Option<Hybrid> {
     let small = files.text("/sys/devices/cpu_atom/cpus").and_then(|list| parse_list(&list));
     if let Some(small) = small {
@@ -219,7 +219,7 @@ fn split(
     })
 }
 
-/// The largest cache of the first CPU, such as `266240K`.
+/// Size of the largest cache of the first CPU, from entries such as `266240K`.
 fn cache_bytes(files: &impl Files) -> u64 {
     let folder = format!("{CPUS}/cpu0/cache");
     let size = |name: String| {

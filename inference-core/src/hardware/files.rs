@@ -1,33 +1,33 @@
-//! The kernel's files, below a root: `/` in earnest, made-up ones in tests.
+//! The kernel's files below a root: `/` in production, fake files in tests.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// Most bytes that are read of a file; `/proc/cpuinfo` of 512 CPUs has about 1 MB.
+/// Maximum bytes read from a file; `/proc/cpuinfo` of 512 CPUs has about 1 MB.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Most entries that are read of a folder.
+/// Maximum entries read from a folder.
 const ENTRIES_MAX: usize = 65_536;
 
-/// Where the kernel's files are read. Paths begin with `/`.
+/// Source of the kernel's files. Paths begin with `/`.
 pub trait Files {
-    /// The text of a file, cut off where it is too long; `None` if it cannot be read.
+    /// The text of a file, truncated if it is too long; `None` if it cannot be read.
     fn text(&self, path: &str) -> Option<String>;
-    /// The names in a folder; none if it cannot be read.
+    /// The names in a folder; empty if it cannot be read.
     fn names(&self, folder: &str) -> Vec<String>;
 
-    /// The one number in a file.
+    /// A file that holds a single number.
     fn number(&self, path: &str) -> Option<u64> {
         self.text(path)?.trim().parse().ok()
     }
 
-    /// A file's text without the spaces around it.
+    /// The text of a file, trimmed; `None` if empty.
     fn word(&self, path: &str) -> Option<String> {
         Some(self.text(path)?.trim().to_string()).filter(|word| !word.is_empty())
     }
 }
 
-/// A real folder.
+/// Files below a real folder.
 #[derive(Debug, Clone)]
 pub struct Root(pub PathBuf);
 
@@ -59,9 +59,9 @@ impl Files for Root {
     }
 }
 
-/// Reads the kernel's list format, such as `0-3,8`.
+/// Parses the kernel's list format, such as `0-3,8`.
 pub fn parse_list(list: &str) -> Option<Vec<u32>> {
-    /// No machine has more CPUs or nodes than this; a longer range is a misread file.
+    /// No machine has more CPUs or nodes; a longer range means that the file was misread.
     const MOST: u32 = 65_536;
     let mut all = Vec::new();
     for part in list.trim().split(',') {
@@ -78,7 +78,7 @@ pub fn parse_list(list: &str) -> Option<Vec<u32>> {
     Some(all)
 }
 
-/// Made-up files: what the folders hold follows from the paths.
+/// Fake files for tests; folder contents follow from the paths.
 #[cfg(test)]
 #[derive(Debug, Clone, Default)]
 pub struct MadeUp(pub std::collections::BTreeMap<String, String>);

@@ -1,73 +1,74 @@
-//! PURE. The machine's memory and the kernel's rules for it.
+//! PURE. The machine's memory, and the kernel's settings for it.
 
 use serde::Serialize;
 
 use super::cgroup::Cgroup;
 use super::files::{Files, parse_list};
 
-/// See the module. Sizes are bytes.
+/// Memory facts. See the module. Sizes are in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// All of the machine.
+    /// Total memory of the machine.
     pub total: u64,
-    /// What the kernel could give without swapping.
+    /// Memory that the kernel could provide without swapping.
     pub available: u64,
-    /// Swap space.
+    /// Total swap space.
     pub swap_total: u64,
     /// Free swap space.
     pub swap_free: u64,
-    /// What this process may take: the least of the machine, its groups and its limits.
+    /// Memory that this process may use: the minimum of the machine, its cgroups and its resource
+    /// limits.
     pub available_here: u64,
-    /// What keeps it to that.
+    /// What imposes that minimum.
     pub bound_by: String,
-    /// `vm.overcommit_memory`: 0 guesses, 1 always, 2 never.
+    /// `vm.overcommit_memory`: 0 heuristic, 1 always, 2 never.
     pub overcommit: Option<u64>,
-    /// `vm.swappiness`
+    /// `vm.swappiness`, 0 to 200.
     pub swappiness: Option<u64>,
-    /// Bytes that may be locked; none: no limit.
+    /// Limit for locked memory; `None` is unlimited.
     pub lockable: Option<u64>,
-    /// Bytes of address space; none: no limit.
+    /// Limit of the address space; `None` is unlimited.
     pub address_space: Option<u64>,
-    /// Bytes of a page.
+    /// Page size.
     pub page: u64,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub huge_pages: Option<String>,
-    /// When the kernel makes room for them.
+    /// The `defrag` setting: when the kernel compacts memory for huge pages.
     pub huge_pages_defrag: Option<String>,
-    /// The same for shared memory.
+    /// The `shmem_enabled` setting, for shared memory.
     pub huge_pages_shmem: Option<String>,
-    /// Reserved huge pages.
+    /// Reserved huge pages, by size.
     pub reserved: Vec<Reserved>,
     /// NUMA nodes.
     pub nodes: Vec<Node>,
 }
 
-/// Huge pages of one size that are set aside.
+/// Reserved huge pages of one size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reserved {
-    /// Bytes of one.
+    /// Size of one page in bytes.
     pub size: u64,
-    /// How many there are.
+    /// Number of reserved pages.
     pub count: u64,
-    /// How many are free.
+    /// Number of free pages.
     pub free: u64,
 }
 
-/// Memory and the CPUs next to it.
+/// A NUMA node: memory and the CPUs next to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Node {
-    /// Its number.
+    /// Node number.
     pub id: u32,
-    /// Its CPUs in the kernel's list format.
+    /// Its CPUs, in the kernel's list format.
     pub cpus: String,
-    /// Its memory.
+    /// Its memory in bytes.
     pub total: u64,
-    /// What of it is free.
+    /// Its free memory in bytes.
     pub free: u64,
 }
 
 impl Memory {
-    /// Reads it.
+    /// Reads the kernel's files; what cannot be read is 0 or `None`.
     pub fn read(files: &impl Files, cgroup: &Cgroup) -> Self {
         let info = files.text("/proc/meminfo").unwrap_or_default();
         let kib = |name: &str| kibibytes(&info, name);
@@ -108,14 +109,14 @@ impl Memory {
     }
 }
 
-/// What this machine, and the groups of this process, could still give.
+/// Memory that the machine and the cgroups of this process can still provide, in bytes.
 pub fn available(files: &impl Files, cgroup: &Cgroup) -> u64 {
     let info = files.text("/proc/meminfo").unwrap_or_default();
     let machine = kibibytes(&info, "MemAvailable").unwrap_or(0);
     cgroup.memory_available.map_or(machine, |left| left.min(machine))
 }
 
-/// A value of a file like /proc/meminfo, in bytes.
+/// A value of a file such as /proc/meminfo, converted to bytes.
 fn kibibytes(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (left, right) = line.split_once(':')?;
@@ -125,19 +126,19 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// The soft limit in a line of /proc/self/limits; none: no limit.
+/// The soft limit in a line of /proc/self/limits; `None` if unlimited.
 fn limit(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The first mapping's pages are those of the machine.
+/// The page size of this process's first mapping.
 fn page(files: &impl Files) -> u64 {
     let text = files.text("/proc/self/smaps").unwrap_or_default();
     kibibytes(&text, "KernelPageSize").unwrap_or(4096)
 }
 
-/// The word in brackets, such as `madvise` in `always [madvise] never`.
+/// The selected word, in brackets: `madvise` in `always [madvise] never`.
 fn chosen(files: &impl Files, name: &str) -> Option<String> {
     let text = files.text(&format!("/sys/kernel/mm/transparent_hugepage/{name}"))?;
     let (_, rest) = text.split_once('[')?;

@@ -1,4 +1,4 @@
-//! PURE. A machine as a node sees it: facts, what follows from them, and warnings.
+//! PURE. The machine as a node sees it: facts, derived values, and warnings.
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -12,36 +12,37 @@ use super::memory::Memory;
 use super::simd::{Level, Simd, claims};
 use crate::types::units::{bytes, rate};
 
-/// Swapping out a model costs more than dropping file pages; above this it is likely.
+/// Swapping out a model costs more than dropping page cache; a swappiness above this makes it
+/// likely.
 const SWAPPINESS_HIGH: u64 = 10;
 
-/// See the module.
+/// Hardware report. See the module.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Machine {
-    /// The operating system's kernel.
+    /// Kernel release.
     pub kernel: String,
-    /// The CPU architecture, as Rust names it.
+    /// CPU architecture by its Rust name.
     pub architecture: String,
-    /// The container that this process is in, where it can be told.
+    /// Kind of container that this process runs in, if detected.
     pub container: Option<String>,
-    /// CPUs.
+    /// CPU topology and features.
     pub cpus: Cpus,
-    /// Control groups.
+    /// Limits of the control groups.
     pub cgroup: Cgroup,
-    /// Memory.
+    /// Memory facts.
     pub memory: Memory,
-    /// Vector instructions.
+    /// Vector instruction levels.
     pub simd: Vec<Simd>,
-    /// Threads worth computing with.
+    /// Number of compute threads.
     pub threads: usize,
-    /// Measured read speed of these threads.
+    /// Memory bandwidth measured with these threads.
     pub bandwidth: Option<Bandwidth>,
-    /// Plain words about what is odd.
+    /// Warnings, in plain words.
     pub warnings: Vec<String>,
 }
 
 impl Machine {
-    /// Reads everything that stands in files; nothing is measured or tried.
+    /// Reads everything that the kernel's files tell; measures and tests nothing.
     pub fn read(files: &impl Files, architecture: &str) -> Self {
         let cpus = Cpus::read(files);
         let cgroup = Cgroup::read(files);
@@ -63,7 +64,7 @@ impl Machine {
         machine
     }
 
-    /// Adds what was found by trying; `claimed` says what CPUID claims beside the kernel.
+    /// Adds the result of a test run; `claimed` is CPUID's claim, in addition to the kernel's.
     pub fn add_trial(&mut self, level: Level, claimed: bool, runs: Option<bool>) {
         for simd in self.simd.iter_mut().filter(|s| s.level == level) {
             simd.claimed |= claimed;
@@ -141,7 +142,7 @@ impl Machine {
     }
 }
 
-/// The kind of container, from what its runtime leaves behind.
+/// Detects the kind of container from traces of its runtime.
 fn container(files: &impl Files) -> Option<String> {
     let exists = |path: &str| files.text(path).is_some();
     let groups = files.text("/proc/self/cgroup").unwrap_or_default();
@@ -163,7 +164,7 @@ fn yes(flag: bool) -> &'static str {
 }
 
 impl Display for Machine {
-    /// A table of several lines, without a newline at its end.
+    /// Writes a multi-line table without a trailing newline.
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let (cpus, memory) = (&self.cpus, &self.memory);
         writeln!(f, "cpu             {}", cpus.model)?;

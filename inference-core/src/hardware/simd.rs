@@ -1,4 +1,4 @@
-//! PURE. Levels of vector instructions: what they are called, and what the kernel claims.
+//! PURE. Levels of vector instructions: their names, and what the kernel claims.
 
 use std::collections::BTreeSet;
 
@@ -68,15 +68,15 @@ const AARCH64: &[(Level, &str, &str)] = &[
     (Level::Sme, "sme", "sme"),
 ];
 
-/// What is known of a level.
+/// Support for a vector instruction level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Simd {
-    /// The level.
+    /// Instruction level.
     #[serde(serialize_with = "name")]
     pub level: Level,
-    /// Whether the kernel or CPUID claims it.
+    /// True if the kernel or CPUID claims it.
     pub claimed: bool,
-    /// Whether it ran in a child process; none: not tried.
+    /// True if an instruction ran in a child process; `None` if not tested.
     pub runs: Option<bool>,
 }
 
@@ -85,13 +85,13 @@ fn name<S: serde::Serializer>(level: &Level, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Level {
-    /// Its name on the command line and in reports.
+    /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         let found = X86_64.iter().chain(AARCH64).find(|(level, ..)| *level == self);
         found.map_or("unknown", |(_, name, _)| name)
     }
 
-    /// Those of a CPU architecture, as Rust names it.
+    /// All levels of a CPU architecture, given by its Rust name.
     pub fn of(architecture: &str) -> impl Iterator<Item = Self> {
         table(architecture).iter().map(|(level, ..)| *level)
     }

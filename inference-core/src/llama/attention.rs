@@ -1,24 +1,24 @@
-//! Attention alone, as one operation of a set of CPU kernels: for the trial and for tests.
-//! The computation is in inference-core/kernels.
+//! Attention alone, as a single operation of a set of CPU kernels, for the kernel trial and for
+//! tests. The computation is in inference-core/kernels.
 
 use llama_cpp_sys_2 as sys;
 
 use super::kernel::{Buffer, Device, new_graph};
 
-/// Half-precision minus infinity: a cell that a row does not see.
+/// Negative infinity in half precision: masks a cell that a row does not attend to.
 const HIDDEN: u16 = 0xFC00;
 
-/// One attention.
+/// Inputs of one attention operation.
 pub(super) struct Attention {
-    /// Heads of the queries.
+    /// Number of query heads.
     pub heads: usize,
-    /// Heads of the keys and values; a divisor of `heads`.
+    /// Number of key and value heads; a divisor of `heads`.
     pub key_heads: usize,
-    /// Numbers of a head.
+    /// Elements per head.
     pub size: usize,
-    /// Query rows.
+    /// Number of query rows.
     pub rows: usize,
-    /// Cells with a key and a value.
+    /// Number of KV cells.
     pub cells: usize,
     /// `[row][head][size]`
     pub queries: Vec<f32>,
@@ -26,12 +26,12 @@ pub(super) struct Attention {
     pub keys: Vec<f32>,
     /// `[cell][key head][size]`
     pub values: Vec<f32>,
-    /// `[row][cell]`: whether the row sees the cell.
+    /// `[row][cell]`: true if the row attends to the cell.
     pub sees: Vec<bool>,
 }
 
 impl Attention {
-    /// Ones everywhere: every number of the result is 1, whatever the weights are.
+    /// All ones: every element of the result is 1, whatever the attention weights are.
     pub fn ones(rows: usize) -> Self {
         let (heads, key_heads, size, cells) = (8, 2, 64, 256);
         Self {
@@ -47,7 +47,7 @@ impl Attention {
         }
     }
 
-    /// Computes it with keys and values of a type: `[row][head][size]`.
+    /// Runs it with keys and values of type `kind`; returns `[row][head][size]`.
     pub fn run(
         &self,
         device: &Device,
@@ -57,7 +57,7 @@ impl Attention {
         let [heads, key_heads, size, rows, cells] =
             [self.heads, self.key_heads, self.size, self.rows, self.cells].map(|n| n as i64);
         // SAFETY: all tensors belong to a context and a buffer that live to the end of the
-        // function, what is copied has the tensors' sizes, and null is checked.
+        // function, all copies have the tensors' sizes, and null is checked.
         unsafe {
             let graph = new_graph()?;
             let cache = |kind| sys::ggml_new_tensor_3d(graph.0, kind, size, key_heads, cells);
@@ -125,16 +125,16 @@ mod tests {
     use rand_core::{Rng, SeedableRng};
     use rand_pcg::Pcg64;
 
-    /// Which cells the rows see.
+    /// Which cells the rows attend to.
     #[derive(Debug, Clone, Copy)]
     enum Rows {
-        /// Those of one prompt, each after the other.
+        /// Consecutive rows of one prompt, causally.
         Prompt,
-        /// One of each of several sequences, whose cells lie interleaved.
+        /// One row of each of several sequences, whose cells are interleaved.
         Interleaved,
-        /// A few sequences' next tokens and a piece of a prompt.
+        /// The next tokens of a few sequences and a chunk of a prompt.
         Mixed,
-        /// Anything, also nothing.
+        /// Random cells, possibly none.
         Random,
     }
 
@@ -161,7 +161,7 @@ mod tests {
         let queries = (0..rows * heads * size)
             .map(|_| (random.next_u32() % 257) as f32 / 128.0 - 1.0)
             .collect();
-        // Whole sixteenths of at most 127 in blocks that hold 127: exact in every type.
+        // Multiples of 1/16 up to 127/16 in blocks that contain the maximum: exact in every type.
         let mut cache = || -> Vec<f32> {
             let mut one = |i| if i % 32 == 0 { 127 } else { random.next_u32() as i32 % 128 };
             (0..cells * key_heads * size).map(|i| one(i) as f32 / 16.0).collect()
@@ -171,7 +171,7 @@ mod tests {
         Attention { heads, key_heads, size, rows, cells, queries, keys, values, sees }
     }
 
-    /// The definition, in double precision.
+    /// Reference implementation in double precision.
     fn expected(a: &Attention) -> Vec<f64> {
         let (size, shared) = (a.size, a.heads / a.key_heads);
         let mut out = vec![0.0; a.queries.len()];
@@ -199,7 +199,7 @@ mod tests {
     }
 
     impl Attention {
-        /// One row of it.
+        /// A single row of it.
         fn only(&self, row: usize) -> Self {
             let numbers = self.heads * self.size;
             Self {
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// By what the CPU claims; every kernel has its own trial at run time.
+    /// By the CPU's claims; each kernel has its own trial at run time.
     fn runs_here(kernel: Kernel) -> bool {
         match kernel {
             #[cfg(target_arch = "x86_64")]
@@ -228,7 +228,7 @@ mod tests {
     fn check(shape: [usize; 5], rows_see: Rows, kind: sys::ggml_type, threads: i32, seed: u64) {
         let attention = attention(shape, rows_see, seed);
         let wanted = expected(&attention);
-        // What ours leaves to ggml is summed in half precision, or from rounded queries.
+        // Cases our kernels leave to ggml are summed in half precision, or from rounded queries.
         let ours = shape[0] >= 2;
         let tolerance = if ours { 2e-4 } else { 0.3 };
         for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {

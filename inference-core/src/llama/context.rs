@@ -1,4 +1,4 @@
-//! A context on loaded weights: the KV cells and the compute buffers.
+//! A llama.cpp context on loaded weights: the KV cells and the compute buffers.
 
 use llama_cpp_sys_2 as sys;
 use serde::{Deserialize, Serialize};
@@ -12,15 +12,14 @@ use crate::types::model::TrackId;
 use crate::types::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
 use crate::types::request::Token;
 
-/// Most rows of one batch, unless told otherwise; one batch is one graph, so a step is
-/// bounded by it.
+/// Default maximum rows of one batch. A batch is one graph, so this limits the duration of a step.
 pub const BATCH_ROWS: u32 = 512;
-/// A batch has a row for each of the most slots, and its buffers stay small.
+/// Allowed maximum rows: enough for one row per slot, and buffers stay small.
 const BATCH_ROWS_RANGE: std::ops::RangeInclusive<u32> = 128..=2048;
-/// How long threads look for work before they sleep, in percent; ggml's own default.
+/// How long idle threads poll before they sleep, in percent; ggml's default.
 pub const POLL: u32 = 50;
 
-/// How keys and values are stored.
+/// Storage type of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are ggml's")]
@@ -36,7 +35,7 @@ pub enum KvType {
 }
 
 impl KvType {
-    /// All of them, the most exact first.
+    /// All types, most precise first.
     pub const ALL: [(&str, Self); 8] = [
         ("f32", Self::F32),
         ("f16", Self::F16),
@@ -48,12 +47,12 @@ impl KvType {
         ("q4_0", Self::Q4_0),
     ];
 
-    /// Its name.
+    /// The type's name, as llama.cpp spells it.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("f16", |(name, _)| name)
     }
 
-    /// Whether values are rounded to a few bits.
+    /// True for quantized types.
     pub fn is_quantised(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
@@ -84,20 +83,20 @@ impl std::str::FromStr for KvType {
     }
 }
 
-/// Whether attention is computed in tiles.
+/// Whether to use flash attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlashAttention {
-    /// As llama.cpp decides.
+    /// llama.cpp decides.
     Auto,
-    /// Always.
+    /// Always use flash attention.
     On,
-    /// Never.
+    /// Never use flash attention.
     Off,
 }
 
 impl FlashAttention {
-    /// Its name.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -120,27 +119,26 @@ impl std::str::FromStr for FlashAttention {
     }
 }
 
-/// Sizes of a context.
+/// Parameters of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOptions {
-    /// Sequences side by side, 1 to 256.
+    /// Parallel sequences, 1 to 256.
     pub slots: u32,
-    /// Tokens that one sequence may hold.
+    /// Maximum tokens of one sequence.
     pub context_tokens: u32,
-    /// Tokens that all sequences may hold together, live and kept; at least
-    /// `context_tokens`.
+    /// KV cells of all sequences, live and kept; at least `context_tokens`.
     pub cells: u32,
-    /// Whether prompts that begin alike share that, where the model allows it.
+    /// Share cached prefixes between prompts, if the model allows it.
     pub prefix_cache: bool,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: u32,
-    /// How keys and values are stored.
+    /// Storage type of keys and values.
     pub kv_type: KvType,
-    /// Whether attention is computed in tiles.
+    /// Whether to use flash attention.
     pub flash_attention: FlashAttention,
-    /// Most rows of one batch, 128 to 2048.
+    /// Maximum rows of one batch, 128 to 2048.
     pub batch_rows: u32,
-    /// How long threads look for work before they sleep, 0 to 100.
+    /// How long idle threads poll before they sleep, 0 to 100.
     pub poll: u32,
 }
 
@@ -161,18 +159,18 @@ impl Default for ContextOptions {
     }
 }
 
-/// llama.cpp as the engine's model.
+/// The [`Model`] that runs on llama.cpp.
 #[derive(Debug)]
 pub struct LlamaModel {
     context: *mut sys::llama_context,
     batch: Batch,
     shape: Shape,
-    /// Dropped after the context, which computes on it.
+    /// Dropped after the context, which uses it.
     _threads: ThreadPool,
     weights: Weights,
 }
 
-// SAFETY: the context has no ties to the thread that made it; one thread owns it at a time.
+// SAFETY: the context has no ties to the thread that created it; one thread owns it at a time.
 unsafe impl Send for LlamaModel {}
 
 impl Drop for LlamaModel {
@@ -183,16 +181,16 @@ impl Drop for LlamaModel {
 }
 
 impl LlamaModel {
-    /// Creates a context and runs one batch of every kind, so that the first request does
-    /// not pay for it and a kernel that cannot run dies here.
+    /// Creates a context and runs one batch of every kind, so that the first request does not pay
+    /// for the warm-up, and an unsupported kernel crashes here.
     pub fn new(weights: Weights, options: ContextOptions) -> Result<Self, LoadError> {
         if weights.is_encoder() {
             return Err(LoadError::NotGenerative);
         }
         let slots = options.slots.clamp(1, SEQUENCES_MAX);
         let cells = options.cells.max(options.context_tokens);
-        // Where nothing can be shared nothing is kept: each sequence would have a state, or cells
-        // for a window.
+        // Models that cannot share prefixes keep no finished sequences: each would need its own
+        // state, or cells for a window.
         let shares_prefixes = options.prefix_cache && weights.shares_prefixes();
         let kept = if shares_prefixes { KEPT_SEQUENCES } else { 0 };
         let tracks = (slots + kept).min(SEQUENCES_MAX);
@@ -219,11 +217,11 @@ impl LlamaModel {
         Ok(model)
     }
 
-    /// Removes what a batch that was stopped left. llama.cpp removes the part in which it was
-    /// stopped; parts before that stay.
+    /// Removes what a stopped batch left. llama.cpp removes the ubatch in which it stopped;
+    /// ubatches before that remain.
     fn take_back(&mut self, rows: &[Row]) {
         let mut last = None;
-        // Rows of a track are consecutive: its first one tells where it was.
+        // Rows of one sequence are consecutive: the first one has its previous length.
         for row in rows.iter().filter(|row| last.replace(row.track) != Some(row.track)) {
             if !self.remove_from(row.track, row.position) {
                 self.clear(row.track);
@@ -231,11 +229,11 @@ impl LlamaModel {
         }
     }
 
-    /// Removes what a track has from a position on. False where that cannot be: a state holds
-    /// all of it.
+    /// Removes a sequence's cells from a position on. False if that is impossible, because a
+    /// recurrent state covers all of it.
     fn remove_from(&mut self, track: TrackId, position: u32) -> bool {
         let (track, position) = (track as i32, position as i32);
-        // SAFETY: the context is valid and the track below its n_seq_max.
+        // SAFETY: the context is valid and the sequence id is below its n_seq_max.
         unsafe {
             let memory = sys::llama_get_memory(self.context);
             sys::llama_memory_seq_rm(memory, track, position, -1)
@@ -269,17 +267,17 @@ fn new_context(
     // SAFETY: the weights are valid and outlive the context; null is checked.
     let context = unsafe {
         let mut params = sys::llama_context_default_params();
-        // One pool of cells for all sequences: they are booked in crate::scheduler::kv_pool.
+        // One pool of KV cells for all sequences, managed in crate::scheduler::kv_pool.
         params.kv_unified = true;
-        // Cells that have left their window are used again: no sequence goes back to them, except
-        // in a batch that is stopped, which began behind them.
+        // Reuse cells that have left their sliding window: no sequence goes back to them, except in
+        // a stopped batch, which started after them.
         params.swa_full = false;
         params.n_ctx = options.cells;
         params.n_seq_max = tracks;
         params.n_batch = options.batch_rows;
         params.n_ubatch = options.batch_rows;
-        // Otherwise the graph reserves logits for every row of a batch; llama.cpp wants room
-        // for one row of each sequence.
+        // Otherwise the graph reserves logits for every row of a batch. llama.cpp requires room for
+        // one row per sequence.
         params.n_outputs_max = tracks;
         params.type_k = options.kv_type.raw();
         params.type_v = options.kv_type.raw();
@@ -331,7 +329,7 @@ impl Model for LlamaModel {
 
     fn share(&mut self, from: TrackId, to: TrackId, tokens: u32) {
         let (from, to, end) = (from as i32, to as i32, tokens as i32);
-        // SAFETY: the context is valid and both tracks below its n_seq_max.
+        // SAFETY: the context is valid and both sequence ids are below its n_seq_max.
         unsafe {
             sys::llama_memory_seq_cp(sys::llama_get_memory(self.context), from, to, 0, end);
         }
@@ -342,7 +340,7 @@ impl Model for LlamaModel {
     }
 
     fn clear(&mut self, track: TrackId) {
-        // SAFETY: the context is valid and the track below its n_seq_max.
+        // SAFETY: the context is valid and the sequence id is below its n_seq_max.
         unsafe {
             sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), track as i32, -1, -1);
         }
@@ -357,7 +355,7 @@ impl Model for LlamaModel {
     }
 }
 
-/// A llama_batch with room for a fixed number of rows.
+/// A `llama_batch` with a fixed capacity of rows.
 #[derive(Debug)]
 pub(super) struct Batch {
     raw: sys::llama_batch,
@@ -366,19 +364,19 @@ pub(super) struct Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        // SAFETY: came from llama_batch_init, freed once.
+        // SAFETY: allocated by llama_batch_init, freed once.
         unsafe { sys::llama_batch_free(self.raw) };
     }
 }
 
 impl Batch {
     pub(super) fn new(rows: u32) -> Self {
-        // SAFETY: plain allocation of arrays for `rows` rows with one sequence each.
+        // SAFETY: allocates arrays for `rows` rows with one sequence each.
         let raw = unsafe { sys::llama_batch_init(rows as i32, 0, 1) };
         Self { raw, capacity: rows as usize }
     }
 
-    /// As llama.cpp takes it; valid as long as this batch.
+    /// The raw batch; valid as long as this `Batch`.
     pub(super) fn raw(&self) -> sys::llama_batch {
         self.raw
     }
@@ -388,7 +386,7 @@ impl Batch {
         let rows = &rows[..rows.len().min(self.capacity)];
         self.raw.n_tokens = rows.len() as i32;
         for (i, row) in rows.iter().enumerate() {
-            // SAFETY: i is below the capacity that the arrays were allocated with.
+            // SAFETY: i is below the capacity of the arrays.
             unsafe {
                 *self.raw.token.add(i) = row.token as i32;
                 *self.raw.pos.add(i) = row.position as i32;

@@ -1,4 +1,4 @@
-//! llama.cpp as a model that makes vectors.
+//! Embedding and reranking models on llama.cpp.
 
 use llama_cpp_sys_2 as sys;
 
@@ -12,36 +12,36 @@ use crate::types::embedder::{EmbedShape, Embedder, Vectors, normalise};
 use crate::types::model::{DecodeError, Row, Stop};
 use crate::types::request::Token;
 
-/// Sizes of a context for embeddings.
+/// Parameters of a context for embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbedOptions {
-    /// Requests that are told to be answered side by side.
+    /// Number of parallel requests to advertise.
     pub slots: u32,
-    /// Most tokens of one input.
+    /// Maximum tokens of one input.
     pub context_tokens: u32,
-    /// How the vectors of a text's tokens become one.
+    /// How the token embeddings of a text are pooled into one.
     pub pooling: Pooling,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: u32,
 }
 
-/// A context that makes vectors.
+/// The [`Embedder`] that runs on llama.cpp.
 #[derive(Debug)]
 pub struct LlamaEmbedder {
     context: *mut sys::llama_context,
     batch: Batch,
     shape: EmbedShape,
-    /// Numbers of one result.
+    /// Elements of one result.
     width: usize,
-    /// Which of them is the score, in a model that ranks.
+    /// Index of the score among them, for a reranking model.
     score: usize,
     pooling: Pooling,
-    /// Dropped after the context, which computes on it.
+    /// Dropped after the context, which uses it.
     _threads: ThreadPool,
     weights: Weights,
 }
 
-// SAFETY: the context has no ties to the thread that made it; one thread owns it at a time.
+// SAFETY: the context has no ties to the thread that created it; one thread owns it at a time.
 unsafe impl Send for LlamaEmbedder {}
 
 impl Drop for LlamaEmbedder {
@@ -52,12 +52,13 @@ impl Drop for LlamaEmbedder {
 }
 
 impl LlamaEmbedder {
-    /// Creates a context and embeds one token, so that the first request does not pay for it.
+    /// Creates a context and embeds one token, so that the first request does not pay for the
+    /// warm-up.
     pub fn new(weights: Weights, options: EmbedOptions) -> Result<Self, LoadError> {
         Self::in_parts(weights, options, BATCH_ROWS)
     }
 
-    /// As [`LlamaEmbedder::new`]; long texts are read in parts of so many rows where that is
+    /// Like [`LlamaEmbedder::new`], but splits long texts into ubatches of `part` rows where
     /// possible.
     fn in_parts(weights: Weights, options: EmbedOptions, part: u32) -> Result<Self, LoadError> {
         if options.pooling == Pooling::Rank {
@@ -67,7 +68,7 @@ impl LlamaEmbedder {
         let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);
         let pool = ThreadPool::new(threads, POLL)?;
         let part = match options.pooling {
-            // Only the last token's vector counts, and it comes with the last part.
+            // Only the last token's embedding counts, and it comes with the last ubatch.
             Pooling::Last if !weights.encodes() => part.min(rows),
             _ => rows,
         };
@@ -97,7 +98,7 @@ impl LlamaEmbedder {
             .zip(inputs)
             .flat_map(|(track, tokens)| {
                 (0u32..).zip(*tokens).map(move |(position, token)| {
-                    // Pooling wants the output of every row.
+                    // Pooling needs the output of every row.
                     Row { track, position, token: *token, logits: true }
                 })
             })
@@ -123,8 +124,8 @@ impl LlamaEmbedder {
     }
 
     fn vector(&self, track: usize) -> Result<Vec<f32>, DecodeError> {
-        // SAFETY: `track` was part of the last batch; null is checked; pooled results have
-        // as many numbers as the model says.
+        // SAFETY: `track` was part of the last batch; null is checked; pooled results have as many
+        // elements as the model reports.
         let values = unsafe {
             let values = sys::llama_get_embeddings_seq(self.context, track as i32);
             if values.is_null() {
@@ -160,7 +161,7 @@ impl Embedder for LlamaEmbedder {
         let vectors = (0..inputs.len()).map(|track| {
             let mut values = self.vector(track)?;
             match self.pooling {
-                // A classifier with one label gives a logit, one with more a probability.
+                // A classifier with one label outputs a logit; one with more outputs probabilities.
                 Pooling::Rank => {
                     let score = values.get(self.score).copied().unwrap_or_default();
                     values = vec![if one_label { 1.0 / (1.0 + (-score).exp()) } else { score }];
@@ -187,7 +188,7 @@ fn new_context(
         params.kv_unified = true;
         params.n_ctx = rows;
         params.n_seq_max = TRACKS;
-        // Most of these models read a text at once: attention goes both ways.
+        // Most of these models process a text at once, because their attention is bidirectional.
         params.n_batch = rows;
         params.n_ubatch = part;
         params.swa_full = false;

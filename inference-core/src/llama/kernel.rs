@@ -1,4 +1,4 @@
-//! The sets of CPU kernels in this binary: registering one, and proving that it runs.
+//! The sets of CPU kernels in this binary: registers one, and proves that it runs.
 
 use std::ffi::c_void;
 
@@ -24,7 +24,7 @@ unsafe extern "C" {
 
 fn registration(kernel: Kernel) -> sys::ggml_backend_reg_t {
     match kernel {
-        // SAFETY: all of them return a pointer to a static and need nothing initialised.
+        // SAFETY: all of these return a pointer to a static and need no initialization.
         #[cfg(target_arch = "x86_64")]
         Kernel::Amx => unsafe { ggml_backend_cpu_amx_reg() },
         // SAFETY: as above.
@@ -41,11 +41,11 @@ fn registration(kernel: Kernel) -> sys::ggml_backend_reg_t {
     }
 }
 
-/// Makes `kernel` the one that computes. Once per process, before any model is loaded;
+/// Registers `kernel` as the one that computes. Call it once per process, before loading a model;
 /// later calls change nothing.
 pub fn register(kernel: Kernel) {
     log::install();
-    // SAFETY: registering twice is ignored by the registry; the registration is static.
+    // SAFETY: the registry ignores a second registration; the registration is static.
     unsafe {
         if sys::ggml_backend_reg_count() == 0 {
             sys::ggml_backend_register(registration(kernel));
@@ -54,16 +54,16 @@ pub fn register(kernel: Kernel) {
     }
 }
 
-/// Rows and columns of the trial's weights: whole blocks of every quantisation.
+/// Rows and columns of the trial's weights: whole blocks of every quantization type.
 const ROWS: i64 = 64;
 const COLUMNS: i64 = 512;
 
-/// Threads of a trial.
+/// Number of threads in a trial.
 const TRIAL_THREADS: i32 = 2;
 
-/// Runs `kernel` on small matrices of the common types, one column and eight, in every
-/// layout that it offers, and on small attentions, and checks the sums. Dies of SIGILL where the
-/// machine does not have what the kernel uses: run it in a process of its own.
+/// Runs `kernel` on small matrices of the common types, with one column and eight, in every layout
+/// that it offers, and on small attention operations, and checks the sums. The process dies of
+/// SIGILL if the machine lacks the kernel's instructions, so run this in a child process.
 pub fn trial(kernel: Kernel) -> Result<(), String> {
     register(kernel);
     let device = Device::open(kernel)?;
@@ -96,7 +96,7 @@ pub(super) struct Device {
     backend: sys::ggml_backend_t,
 }
 
-/// Frees a ggml context.
+/// A ggml context, freed on drop.
 pub(super) struct Graph(pub *mut sys::ggml_context);
 
 impl Drop for Graph {
@@ -106,7 +106,7 @@ impl Drop for Graph {
     }
 }
 
-/// Frees a buffer of tensors.
+/// A buffer of tensors, freed on drop.
 pub(super) struct Buffer(pub sys::ggml_backend_buffer_t);
 
 impl Drop for Buffer {
@@ -118,7 +118,7 @@ impl Drop for Buffer {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: the backend was initialised in `open` and is freed once.
+        // SAFETY: the backend was initialized in `open` and is freed once.
         unsafe { sys::ggml_backend_free(self.backend) };
     }
 }
@@ -162,8 +162,8 @@ impl Device {
         }
     }
 
-    /// Ones times ones: every element of the product is the number of columns of the
-    /// weights. A layout that does not take this type is passed over.
+    /// Multiplies ones by ones: every element of the product is the number of weight columns. Skips
+    /// a layout that does not support this type.
     fn multiply(
         &self,
         layout: sys::ggml_backend_buffer_type_t,
@@ -213,7 +213,7 @@ impl Device {
         }
     }
 
-    /// What computes.
+    /// The backend that computes.
     pub fn backend(&self) -> sys::ggml_backend_t {
         self.backend
     }
@@ -229,7 +229,7 @@ impl Device {
         threads: i32,
     ) -> Result<(), String> {
         type SetThreads = unsafe extern "C" fn(sys::ggml_backend_t, i32);
-        // SAFETY: the names' types are ggml's own; null is checked; see above.
+        // SAFETY: ggml defines the type of each named function; null is checked; see above.
         unsafe {
             let name = c"ggml_backend_set_n_threads".as_ptr();
             let address = sys::ggml_backend_reg_get_proc_address(self.registration, name);
@@ -246,8 +246,8 @@ impl Device {
     }
 }
 
-/// Whether a layout of weights is that for AMX tiles; it is offered only where the kernel
-/// lets this process use them.
+/// True for the AMX tile layout, which is offered only where the kernel lets this process use
+/// tiles.
 #[cfg(target_arch = "x86_64")]
 fn is_tiled(layout: sys::ggml_backend_buffer_type_t) -> bool {
     // SAFETY: the layout is static; its name is null or a static string.
@@ -257,7 +257,7 @@ fn is_tiled(layout: sys::ggml_backend_buffer_type_t) -> bool {
     }
 }
 
-/// Quantisation rounds ones slightly; a wrong kernel is far off.
+/// Quantization rounds ones slightly; a wrong kernel is far off.
 fn check_all(numbers: &[f32], expected: f32) -> Result<(), String> {
     match numbers.iter().find(|s| (*s - expected).abs() > 0.05 * expected || s.is_nan()) {
         Some(wrong) => Err(format!("a number is {wrong}, not {expected}")),
@@ -265,7 +265,7 @@ fn check_all(numbers: &[f32], expected: f32) -> Result<(), String> {
     }
 }
 
-/// A ggml context for descriptions of a few tensors and one graph.
+/// Creates a ggml context for the metadata of a few tensors and one graph.
 ///
 /// # Safety
 /// None beyond ggml being linked; the result frees itself.

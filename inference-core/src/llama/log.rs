@@ -1,4 +1,4 @@
-//! llama.cpp's log: the first error of a load goes into its message.
+//! Captures llama.cpp's log: the first error of a load becomes part of its error message.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Mutex, Once, PoisonError};
@@ -7,10 +7,10 @@ use llama_cpp_sys_2 as sys;
 
 static INSTALL: Once = Once::new();
 static FIRST_ERROR: Mutex<String> = Mutex::new(String::new());
-/// Longest message that is kept, in bytes.
+/// Maximum length of a kept message, in characters.
 const MESSAGE_BYTES_MAX: usize = 512;
 
-/// Takes over the process-wide log of llama.cpp and ggml.
+/// Redirects the process-wide log of llama.cpp and ggml.
 pub(super) fn install() {
     INSTALL.call_once(|| {
         // SAFETY: the callback is a static function without user data.
@@ -18,7 +18,7 @@ pub(super) fn install() {
     });
 }
 
-/// The first error that was logged since this was last called.
+/// The first error logged since the previous call.
 pub(super) fn take_first_error() -> String {
     let mut first = FIRST_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
     let text = std::mem::take(&mut *first);
@@ -33,7 +33,7 @@ extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _: *mut c
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let text: String = text.trim().chars().take(MESSAGE_BYTES_MAX).collect();
     let mut first = FIRST_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
-    // What follows says less and less: at the end, that the model was not loaded.
+    // Later errors are less specific; the last one only says that the model was not loaded.
     if first.is_empty() {
         *first = text;
     }

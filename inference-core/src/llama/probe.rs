@@ -1,11 +1,11 @@
-//! Executes one instruction of a level of vector instructions. Where the machine does not
-//! have it, the process dies of SIGILL: run this in a process of its own.
+//! Executes one instruction of a vector instruction level. The process dies of SIGILL if the
+//! machine lacks it, so run this in a child process.
 
 use std::arch::asm;
 
 use crate::hardware::simd::Level;
 
-/// Executes an instruction of `level`. Returns if the machine has it; the error says why it
+/// Executes an instruction of `level`. Returns if the machine supports it; the error says why it
 /// was not tried.
 pub fn probe(level: Level) -> Result<(), String> {
     if Level::of(std::env::consts::ARCH).all(|l| l != level) {
@@ -14,8 +14,8 @@ pub fn probe(level: Level) -> Result<(), String> {
     execute(level)
 }
 
-/// Whether CPUID claims a level, whatever the kernel says: libraries ask it. Elsewhere than
-/// on x86-64 there is only the kernel to ask.
+/// True if CPUID claims a level, whatever the kernel reports: libraries check CPUID. False on other
+/// architectures, where only the kernel reports features.
 pub fn claims(level: Level) -> bool {
     #[cfg(target_arch = "x86_64")]
     return x86_claims(level);
@@ -33,7 +33,7 @@ fn x86_claims(level: Level) -> bool {
     if most < 7 {
         return false;
     }
-    // Intel's Software Developer's Manual, volume 2A, CPUID.
+    // Source: Intel's Software Developer's Manual, volume 2A, CPUID.
     let (one, seven, more) = (__cpuid(1), __cpuid_count(7, 0), __cpuid_count(7, 1));
     let (register, bit) = match level {
         Level::Fma => (one.ecx, 12),
@@ -58,14 +58,14 @@ fn x86_claims(level: Level) -> bool {
     register >> bit & 1 == 1
 }
 
-/// One instruction on registers only. It changes the vector registers 0 to 2, `eax` and no
-/// memory; the upper halves are cleared, so that code compiled for SSE is not slowed down.
+/// Executes one instruction on registers only. It changes the vector registers 0 to 2, `eax` and no
+/// memory. The upper halves are cleared, so that code compiled for SSE does not slow down.
 #[cfg(target_arch = "x86_64")]
 macro_rules! on_registers {
     ($($line:literal),+) => {
-        // SAFETY: the instructions touch the registers that are named as changed, and no
-        // memory and no stack. A machine without them raises SIGILL, which ends the
-        // process: that is what this function is called to find out.
+        // SAFETY: the instructions touch the registers named as changed, and no memory and no
+        // stack. A machine without them raises SIGILL, which ends the process: the caller wants to
+        // find out exactly that.
         unsafe {
             asm!($($line),+, out("xmm0") _, out("xmm1") _, out("xmm2") _, out("eax") _,
                 options(nomem, nostack));
@@ -85,7 +85,7 @@ fn execute(level: Level) -> Result<(), String> {
         Level::AvxVnni => on_registers!("{{vex}} vpdpbusd ymm0, ymm1, ymm2", "vzeroupper"),
         Level::Avx512f => on_registers!("vaddps zmm0, zmm1, zmm2", "vzeroupper"),
         Level::Avx512bw => on_registers!("vpaddb zmm0, zmm1, zmm2", "vzeroupper"),
-        // A rotation exists with the 512-bit encoding only.
+        // Only the 512-bit (EVEX) encoding has a rotation.
         Level::Avx512vl => on_registers!("vprold ymm0, ymm1, 3", "vzeroupper"),
         Level::Avx512Vnni => on_registers!("vpdpbusd zmm0, zmm1, zmm2", "vzeroupper"),
         Level::Avx512Vbmi => on_registers!("vpermb zmm0, zmm1, zmm2", "vzeroupper"),
@@ -97,11 +97,11 @@ fn execute(level: Level) -> Result<(), String> {
     Ok(())
 }
 
-/// Rows of a tile and bytes of a row.
+/// Rows of a tile, and bytes per row.
 #[cfg(target_arch = "x86_64")]
 const TILE: (u8, u8) = (16, 64);
 
-/// What `ldtilecfg` reads: Intel's Software Developer's Manual, volume 1, 18.2.
+/// The operand of `ldtilecfg`: Intel's Software Developer's Manual, volume 1, 18.2.
 #[cfg(target_arch = "x86_64")]
 #[repr(C, align(64))]
 struct TileConfig([u8; 64]);
@@ -109,7 +109,7 @@ struct TileConfig([u8; 64]);
 #[cfg(target_arch = "x86_64")]
 fn tile_config() -> TileConfig {
     let mut config = TileConfig([0; 64]);
-    // Palette 1; bytes of a row are 16-bit numbers from 16 on, rows are bytes from 48 on.
+    // Palette 1. Bytes per row are 16-bit numbers at offset 16, row counts are bytes at offset 48.
     config.0[0] = 1;
     for tile in 0..3 {
         config.0[16 + 2 * tile] = TILE.1;
@@ -118,7 +118,7 @@ fn tile_config() -> TileConfig {
     config
 }
 
-/// Asks the kernel for the tiles' state, loads tiles and multiplies them.
+/// Requests tile state from the kernel, loads tiles and multiplies them.
 #[cfg(target_arch = "x86_64")]
 fn tiles(level: Level) -> Result<(), String> {
     let code = request_tiles();
@@ -128,12 +128,12 @@ fn tiles(level: Level) -> Result<(), String> {
     let config = tile_config();
     let ones = [1u8; 16 * 64];
     let (config, ones) = (config.0.as_ptr(), ones.as_ptr());
-    /// Loads three tiles, computes and gives them back.
+    /// Loads three tiles, computes and releases them.
     macro_rules! compute {
         ($line:literal) => {
-            // SAFETY: the configuration has the 64 bytes that are read, and the numbers have
-            // 16 rows of 64 bytes, which is what each tile loads with a stride of 64. The
-            // tile registers are named as changed. Without tiles the process ends by SIGILL.
+            // SAFETY: the configuration has the 64 bytes that are read, and each tile loads 16 rows
+            // of 64 bytes with a stride of 64, which the numbers have. The tile registers are named
+            // as changed. A machine without tiles ends the process with SIGILL.
             unsafe {
                 asm!("ldtilecfg [{config}]", "tileloadd tmm1, [{ones} + {stride}]",
                     "tileloadd tmm2, [{ones} + {stride}]", "tilezero tmm0", $line, "tilerelease",
@@ -150,15 +150,15 @@ fn tiles(level: Level) -> Result<(), String> {
     Ok(())
 }
 
-/// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`: 0, or an error below 0.
+/// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`: returns 0, or a negative error.
 #[cfg(target_arch = "x86_64")]
 fn request_tiles() -> i64 {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
     const XFEATURE_XTILEDATA: u64 = 18;
     let code: i64;
-    // SAFETY: the call takes two numbers and no memory; rcx and r11 are what the kernel
-    // changes in a system call.
+    // SAFETY: the call takes two numbers and no memory; the kernel changes rcx and r11 in a system
+    // call.
     unsafe {
         asm!("syscall", inlateout("rax") ARCH_PRCTL => code, in("rdi") ARCH_REQ_XCOMP_PERM,
             in("rsi") XFEATURE_XTILEDATA, out("rcx") _, out("r11") _, options(nostack));
@@ -166,12 +166,12 @@ fn request_tiles() -> i64 {
     code
 }
 
-/// One instruction by its encoding, so that the assembler need not know it.
+/// Executes one instruction by its encoding, so that the assembler need not know it.
 #[cfg(target_arch = "aarch64")]
 macro_rules! encoded {
     ($line:literal) => {
-        // SAFETY: the instruction changes the vector, predicate and general registers that
-        // are named, and no memory and no stack. A machine without it raises SIGILL.
+        // SAFETY: the instruction changes the vector, predicate and general registers that are
+        // named, and no memory and no stack. A machine without it raises SIGILL.
         unsafe {
             asm!($line, out("v0") _, out("p0") _, out("x0") _, options(nomem, nostack));
         }
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_this_program_is_compiled_for_runs() {
-        // Every x86-64 machine that runs these tests has what the engine's baseline needs.
+        // Every x86-64 machine that runs these tests supports the engine's baseline.
         #[cfg(target_arch = "x86_64")]
         for level in [Level::Sse42, Level::Avx, Level::Avx2, Level::Fma, Level::F16c, Level::Bmi2] {
             assert_eq!((claims(level), probe(level)), (true, Ok(())), "{}", level.name());

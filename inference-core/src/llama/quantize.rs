@@ -1,9 +1,9 @@
-//! Rows of numbers -> rows of a ggml type.
+//! Quantizes rows of f32 to a ggml type.
 
 use llama_cpp_sys_2 as sys;
 
-/// Bytes of one row with `columns` numbers in a ggml type; `None` where the type does not
-/// exist or its blocks do not divide the row.
+/// Size in bytes of a row with `columns` elements of a ggml type; `None` if the type does not exist
+/// or its blocks do not divide the row.
 pub fn row_bytes(kind: u32, columns: u64) -> Option<u64> {
     if kind >= sys::GGML_TYPE_COUNT {
         return None;
@@ -17,7 +17,7 @@ pub fn row_bytes(kind: u32, columns: u64) -> Option<u64> {
     }
 }
 
-/// Quantises rows of `columns` numbers each. `None` as above, or where the numbers are not
+/// Quantizes rows of `columns` elements each. `None` as for [`row_bytes`], or if `numbers` is not
 /// whole rows.
 pub fn quantize(kind: u32, numbers: &[f32], columns: u64) -> Option<Vec<u8>> {
     let bytes = row_bytes(kind, columns)?;
@@ -26,7 +26,7 @@ pub fn quantize(kind: u32, numbers: &[f32], columns: u64) -> Option<Vec<u8>> {
         return None;
     }
     let mut out = vec![0u8; (rows * bytes) as usize];
-    // SAFETY: the source holds rows x columns numbers, the destination rows x bytes, and the
+    // SAFETY: the source holds rows x columns elements, the destination rows x bytes, and the
     // type's blocks divide a row; no importance matrix is given.
     unsafe {
         sys::ggml_quantize_chunk(

@@ -1,4 +1,5 @@
-//! Ends a batch early: what llama.cpp asks between two operations of its graph.
+//! Stops a batch early, through the callback that llama.cpp calls between two operations of its
+//! graph.
 
 use std::ffi::c_void;
 
@@ -6,13 +7,13 @@ use llama_cpp_sys_2 as sys;
 
 use crate::types::model::Stop;
 
-/// What `llama_decode` and `llama_encode` return for a batch that was stopped.
+/// Return value of `llama_decode` and `llama_encode` for a stopped batch.
 pub(super) const STOPPED: i32 = 2;
 
-/// Runs `compute`, which computes on `context`, and lets `stop` end that.
+/// Runs `compute`, which computes on `context`, and stops it when `stop` returns true.
 ///
 /// # Safety
-/// `context` must be valid and used by nobody else meanwhile.
+/// `context` must be valid, and nothing else may use it meanwhile.
 pub(super) unsafe fn stoppable(
     context: *mut sys::llama_context,
     stop: Stop<'_>,
@@ -20,8 +21,8 @@ pub(super) unsafe fn stoppable(
 ) -> i32 {
     let mut stop = stop;
     let data = (&raw mut stop).cast::<c_void>();
-    // SAFETY: the context is valid. The data lives on this stack until the callback is taken
-    // away again, and llama.cpp asks only while it computes.
+    // SAFETY: the context is valid. The data lives on this stack until the callback is removed, and
+    // llama.cpp calls back only while it computes.
     unsafe {
         sys::llama_set_abort_callback(context, Some(ask), data);
         let code = compute();
@@ -31,7 +32,7 @@ pub(super) unsafe fn stoppable(
 }
 
 unsafe extern "C" fn ask(data: *mut c_void) -> bool {
-    // SAFETY: `stoppable` gave the address of a `Stop` that lives as long as the callback is set.
+    // SAFETY: `stoppable` passed the address of a `Stop` that lives as long as the callback is set.
     let stop = unsafe { *data.cast::<Stop<'_>>() };
     stop()
 }

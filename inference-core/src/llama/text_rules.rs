@@ -1,4 +1,4 @@
-//! What llama.cpp's tokenizers promise of every text.
+//! What llama.cpp's tokenizers guarantee for every text.
 
 use std::ffi::CStr;
 
@@ -7,18 +7,18 @@ use llama_cpp_sys_2 as sys;
 use super::weights::{PIECE_BYTES_MAX, Weights};
 use crate::types::model::TextRules;
 
-/// Kinds of tokens whose pieces show all that they stand for.
+/// Attributes of tokens whose pieces show all the text they represent.
 const SHOWN: sys::llama_token_attr = sys::LLAMA_TOKEN_ATTR_NORMAL
     | sys::LLAMA_TOKEN_ATTR_CONTROL
     | sys::LLAMA_TOKEN_ATTR_USER_DEFINED
     | sys::LLAMA_TOKEN_ATTR_BYTE
     | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
-/// Tokens that take the whitespace beside them.
+/// Attributes of tokens that strip the adjacent whitespace.
 const STRIPS: sys::llama_token_attr = sys::LLAMA_TOKEN_ATTR_LSTRIP | sys::LLAMA_TOKEN_ATTR_RSTRIP;
 
-/// Byte pair and SentencePiece vocabularies keep every byte; the others normalize text, or have
-/// unknown tokens for any number of characters. SentencePiece puts a space before each text, so
-/// that a part is not read as it would be behind another.
+/// BPE and SentencePiece vocabularies keep every byte; the others normalize text, or have unknown
+/// tokens for any number of characters. SentencePiece prepends a space to each text, so a part is
+/// tokenized differently alone than after another.
 pub fn read(weights: &Weights) -> TextRules {
     let vocab = weights.vocab();
     // SAFETY: the vocabulary is valid.
@@ -30,7 +30,8 @@ pub fn read(weights: &Weights) -> TextRules {
         hidden_bytes: 0,
     };
     for id in 0..i32::try_from(weights.vocabulary()).unwrap_or(0) {
-        // SAFETY: the id is inside the vocabulary; a text that is not null lives as long as it.
+        // SAFETY: the id is inside the vocabulary; a text that is not null lives as long as the
+        // vocabulary.
         let (attributes, text) = unsafe {
             let text = sys::llama_vocab_get_text(vocab, id);
             let bytes = if text.is_null() { &[][..] } else { CStr::from_ptr(text).to_bytes() };
@@ -62,7 +63,7 @@ mod tests {
         LlamaTokenizer(Weights::load(&[path], LoadMode::Mmap).unwrap())
     }
 
-    /// Lines of words, code, numbers and other scripts, some of them very long.
+    /// Lines of words, code, numbers and other scripts, some very long.
     fn mixed() -> String {
         let lines = [
             "The capital of France is Paris",
@@ -98,7 +99,7 @@ mod tests {
         let fewest = bounds.tokens_min(solid_bytes(text.as_bytes()));
         let tokens = tokenizer.tokenize(&text, true).unwrap().len();
         assert!(0 < fewest && fewest <= tokens, "{fewest} {tokens}");
-        // The longest tokens alone: as few as there can be.
+        // The longest tokens alone: the minimum number of tokens.
         let piece = |token| {
             let mut bytes = Vec::new();
             tokenizer.piece(token, true, &mut bytes);

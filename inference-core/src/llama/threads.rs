@@ -1,5 +1,5 @@
-//! The threads that compute: one pool for the life of a context. Without it, llama.cpp
-//! starts and joins its threads for every batch.
+//! The compute threads: one pool for the lifetime of a context. Without it, llama.cpp starts and
+//! joins threads for every batch.
 
 use std::ffi::{CStr, c_void};
 
@@ -10,7 +10,7 @@ use super::LoadError;
 type New = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> sys::ggml_threadpool_t;
 type Free = unsafe extern "C" fn(sys::ggml_threadpool_t);
 
-/// A pool of threads of the registered kernels.
+/// A thread pool of the registered kernels.
 #[derive(Debug)]
 pub(super) struct ThreadPool {
     raw: sys::ggml_threadpool_t,
@@ -19,14 +19,14 @@ pub(super) struct ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        // SAFETY: made by the matching `new`, freed once, after the context that used it.
+        // SAFETY: created by the matching `new`, freed once, after the context that used it.
         unsafe { (self.free)(self.raw) };
     }
 }
 
 impl ThreadPool {
-    /// Starts `threads` threads, the caller's own included. `poll`: how long they look for
-    /// work before they sleep, 0 (not at all) to 100.
+    /// Starts `threads` threads, including the caller's own. `poll` is how long idle threads poll
+    /// before they sleep, 0 (not at all) to 100.
     pub(super) fn new(threads: i32, poll: u32) -> Result<Self, LoadError> {
         // SAFETY: both functions have these types in ggml-cpu.h; null is checked.
         unsafe {
@@ -47,14 +47,14 @@ impl ThreadPool {
     /// # Safety
     /// `context` must be valid, and freed before this pool.
     pub(super) unsafe fn attach(&self, context: *mut sys::llama_context) {
-        // SAFETY: promised by the caller. One pool serves batches of one row and of many.
+        // SAFETY: ensured by the caller. One pool serves batches of one row and of many.
         unsafe { sys::llama_attach_threadpool(context, self.raw, self.raw) };
     }
 }
 
-/// A function of the registered kernels: each set has its own threads.
+/// Address of a function of the registered kernels: each set has its own threads.
 fn address(name: &CStr) -> Result<*mut c_void, LoadError> {
-    // SAFETY: a kernel is registered before any context is made.
+    // SAFETY: a kernel is registered before any context is created.
     let address = unsafe {
         sys::ggml_backend_reg_get_proc_address(sys::ggml_backend_reg_get(0), name.as_ptr())
     };

@@ -1,5 +1,6 @@
-//! Every pre-tokenizer that llama.cpp knows: texts that end a process with std::regex are split, on
-//! a stack that could not hold them, and texts that std::regex survives are split as it does.
+//! Tests every pre-tokenizer that llama.cpp knows. Texts that crash a process with std::regex are
+//! split on a stack too small for std::regex, and texts that std::regex survives are split the same
+//! way.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,19 +18,19 @@ use crate::types::model::Tokenizer;
 use crate::types::request::{Failure, Token};
 
 unsafe extern "C" {
-    /// Whether this thread's texts are split by std::regex, as llama.cpp does it.
+    /// Makes this thread split texts with std::regex, as llama.cpp does.
     fn flotilla_use_std_regex(on: bool);
 }
 
-/// Characters of a long text; std::regex dies of 7,000.
+/// Characters of a long text; std::regex crashes at 7,000.
 const LONG: usize = 100_000;
-/// Characters of a text that std::regex is tried with, and a stack that it survives them on.
+/// Characters of a text for std::regex, and a stack large enough for it.
 const SHORT: usize = 1000;
 const LARGE_STACK: usize = 1 << 30;
-/// A stack that could not hold a frame for each character of a long text.
+/// A stack too small for one frame per character of a long text.
 const SMALL_STACK: usize = 256 << 10;
 
-/// One of each class of characters that expressions tell apart, and a few mixtures.
+/// One of each class of characters that the expressions distinguish, and a few combinations.
 const UNITS: [&str; 44] = [
     " ",
     "\t",
@@ -77,7 +78,7 @@ const UNITS: [&str; 44] = [
     "…",
 ];
 
-/// A file that is removed with its handle.
+/// A file that is deleted on drop.
 struct File(PathBuf);
 
 impl Drop for File {
@@ -106,7 +107,7 @@ fn tokenizer(pre: &str) -> LlamaTokenizer {
     LlamaTokenizer(load(&Vocabulary::of_pairs(pre), 1, |_| {}).unwrap())
 }
 
-/// Runs something on a thread with so large a stack.
+/// Runs `run` on a thread with a stack of `bytes`.
 fn on_stack<T: Send>(bytes: usize, run: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(bytes);
@@ -114,7 +115,7 @@ fn on_stack<T: Send>(bytes: usize, run: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// The first name of each group, and its tokenizer, shared among the cores.
+/// Runs `run` on the first name of each group and its tokenizer, spread over the cores.
 fn each_pre_tokenizer(run: impl Fn(&str, &LlamaTokenizer) + Sync) {
     let next = AtomicUsize::new(0);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -129,7 +130,7 @@ fn each_pre_tokenizer(run: impl Fn(&str, &LlamaTokenizer) + Sync) {
     });
 }
 
-/// What tokens stand for; spaces are left out, because some pre-tokenizers replace or drop them.
+/// The text of tokens without spaces, because some pre-tokenizers replace or drop them.
 fn spoken(tokenizer: &LlamaTokenizer, tokens: &[Token]) -> String {
     let mut pieces = BTreeMap::new();
     let mut bytes = Vec::new();
@@ -151,7 +152,7 @@ fn repeated(unit: &str, characters: usize) -> String {
     unit.repeat(characters.div_ceil(unit.chars().count()))
 }
 
-/// The Big List of Naughty Strings, where it lies beside the repository.
+/// The Big List of Naughty Strings, if it is available next to the repository.
 fn naughty_strings() -> Vec<String> {
     let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     let Ok(text) = std::fs::read_to_string(data.join("naughty-strings/blns.json")) else {
@@ -161,7 +162,7 @@ fn naughty_strings() -> Vec<String> {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Texts of units in any order, some of them repeated.
+/// Random sequences of units, some of them repeated.
 fn mixtures(count: usize, characters: usize) -> Vec<String> {
     let mut rng = Pcg64::seed_from_u64(1);
     let mut below = |most: usize| rng.next_u32() as usize % most;
@@ -252,7 +253,7 @@ fn a_hundred_thousand_special_tokens_are_found_one_by_one() {
 
 #[test]
 fn a_text_may_have_more_tokens_than_bytes() {
-    // A space is three bytes to it, and no token.
+    // A space takes three bytes here and has no token.
     let vocabulary = Vocabulary::new("gemma4", 300).unwrap();
     let tokenizer = LlamaTokenizer(load(&vocabulary, 1, |_| {}).unwrap());
     let spaces = " ".repeat(1000);
@@ -261,7 +262,7 @@ fn a_text_may_have_more_tokens_than_bytes() {
 
 #[test]
 fn what_llama_cpp_would_abort_on_is_an_error() {
-    // Its pre-tokenizer leaves spaces between words to a tokenizer that drops them.
+    // This pre-tokenizer leaves spaces between words to a tokenizer that drops them.
     let mut vocabulary = Vocabulary::new("whitespace", 300).unwrap();
     let whole = LlamaTokenizer(load(&vocabulary, 1, |_| {}).unwrap());
     assert_eq!(whole.tokenize("two  spaces", false).unwrap().len(), "twospaces".len());
@@ -277,7 +278,7 @@ fn a_tekken_model_without_a_chat_template_has_none() {
         let at = file.windows(key.len()).position(|w| w == key).unwrap();
         file[at + key.len() - 1] = b'_';
     };
-    // llama.cpp names one of its own formats for those of 40 layers.
+    // llama.cpp assumes one of its own formats for models of 40 layers.
     let weights = load(&Vocabulary::new("tekken", 300).unwrap(), 40, rename).unwrap();
     assert!(weights.chat_templates().is_none());
     let name_only = |file: &mut Vec<u8>| {

@@ -13,26 +13,26 @@ use crate::text::chat_template::Sources;
 use crate::types::model::{Infill, TextRules, Tokenizer};
 use crate::types::request::{Failure, Token};
 
-/// Longest piece of one token that is read, in bytes.
+/// Maximum length of a token's piece in bytes.
 pub(super) const PIECE_BYTES_MAX: usize = 4096;
-/// Tokens that a model may want around a text, and more.
+/// Maximum tokens that a model adds around a text, with a margin.
 const FRAME_TOKENS: usize = 8;
-/// Most tokens of a byte. A character of three bytes may become 18 when it is normalized, and each
-/// of these three tokens.
+/// Maximum tokens per byte. Normalization may turn a character of three bytes into 18, and each of
+/// these into three tokens.
 const BYTE_TOKENS_MAX: usize = 18;
-/// Longest value in a model file that is read as text: that of a chat template.
+/// Maximum length in bytes of a text value in a model file: that of a chat template.
 const VALUE_BYTES_MAX: usize = 4 << 20;
 
-/// How the vectors of a text's tokens become one.
+/// How the token embeddings of a text are pooled into one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pooling {
-    /// Their mean.
+    /// The mean of all tokens.
     Mean,
-    /// That of the first token.
+    /// The first token's embedding.
     Cls,
-    /// That of the last token.
+    /// The last token's embedding.
     Last,
-    /// A score instead of a vector.
+    /// A score instead of an embedding.
     Rank,
 }
 
@@ -61,7 +61,7 @@ impl std::str::FromStr for Pooling {
     }
 }
 
-/// Weights and vocabulary. Freed with the last user.
+/// Weights and vocabulary. The last clone frees them.
 #[derive(Debug, Clone)]
 pub struct Weights(Arc<Owned>);
 
@@ -71,22 +71,22 @@ struct Owned {
     ends: Vec<Token>,
 }
 
-// SAFETY: after loading, the model is only read; llama.cpp's vocabulary functions and
-// contexts on one model may be used from several threads.
+// SAFETY: after loading, the model is read-only; several threads may use llama.cpp's vocabulary
+// functions and contexts on one model.
 unsafe impl Send for Owned {}
 // SAFETY: as above.
 unsafe impl Sync for Owned {}
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: contexts hold a `Weights`, so none is left when this runs.
+        // SAFETY: contexts hold a `Weights`, so none exists when this runs.
         unsafe { sys::llama_model_free(self.model) };
     }
 }
 
 impl Weights {
-    /// Loads a model from its file, or from all files of a split one, in order. A kernel must be
-    /// registered. Blocks for as long as it takes.
+    /// Loads a model from its file, or from all files of a split model, in order. A kernel must be
+    /// registered. Blocks until the model is loaded.
     pub fn load(paths: &[impl AsRef<Path>], mode: LoadMode) -> Result<Self, LoadError> {
         log::install();
         log::take_first_error();
@@ -95,8 +95,8 @@ impl Weights {
         let paths: Vec<CString> =
             paths.iter().map(text).collect::<Result<_, _>>().map_err(|_| LoadError::Path)?;
         let mut pointers: Vec<*const c_char> = paths.iter().map(|path| path.as_ptr()).collect();
-        // SAFETY: there are as many paths as it says; they are zero-terminated and outlive the
-        // call. Null is checked, and llama.cpp refuses an empty list.
+        // SAFETY: the number of paths is correct; they are NUL-terminated and outlive the call.
+        // Null is checked, and llama.cpp rejects an empty list.
         let model = unsafe {
             let mut params = sys::llama_model_default_params();
             params.n_gpu_layers = 0;
@@ -115,20 +115,20 @@ impl Weights {
         let weights = Self(Arc::new(owned));
         // SAFETY: the vocabulary is valid.
         let kind = unsafe { sys::llama_vocab_type(weights.vocab()) };
-        // Without a tokenizer, llama.cpp may still count tokens that have no names.
+        // Without a tokenizer, llama.cpp may still report tokens that have no text.
         match weights.vocabulary() > 0 && kind != sys::LLAMA_VOCAB_TYPE_NONE {
             true => Ok(weights),
             false => Err(LoadError::NoVocabulary),
         }
     }
 
-    /// Whether it has an encoder, beside a decoder or alone.
+    /// True if the model has an encoder, with or without a decoder.
     pub fn is_encoder(&self) -> bool {
         // SAFETY: the model is valid.
         unsafe { sys::llama_model_has_encoder(self.as_ptr()) }
     }
 
-    /// How the file says that vectors are made; nothing for a model that generates.
+    /// The pooling type of an embedding model; `None` for a model that generates.
     pub fn pooling(&self) -> Option<Pooling> {
         let architecture = self.metadata("general.architecture")?;
         let said = self.metadata(&format!("{architecture}.pooling_type"));
@@ -137,19 +137,19 @@ impl Weights {
             Some("2") => Some(Pooling::Cls),
             Some("3") => Some(Pooling::Last),
             Some("4") => Some(Pooling::Rank),
-            // What cannot generate makes vectors, whatever its file says.
+            // A model that cannot generate is an embedding model, whatever its file says.
             _ => self.only_reads().then_some(Pooling::Mean),
         }
     }
 
-    /// Whether it cannot generate text.
+    /// True if the model cannot generate text.
     fn only_reads(&self) -> bool {
         let architecture = self.metadata("general.architecture");
         architecture.is_some_and(|name| name.contains("bert")) || self.is_encoder()
     }
 
-    /// Whether its scores mean anything. BERT's rerankers are trained on pairs; one that was made
-    /// of a model for text is trained with a prompt, and gives probabilities of its labels.
+    /// Checks that its scores are meaningful. BERT rerankers are trained on pairs. A reranker based
+    /// on a generative model needs the prompt it was trained with, and outputs label probabilities.
     pub(super) fn check_ranking(&self) -> Result<(), LoadError> {
         if self.only_reads() {
             return Ok(());
@@ -160,10 +160,11 @@ impl Weights {
         if self.labels() < 2 { Err(LoadError::NoLabels) } else { Ok(()) }
     }
 
-    /// Which of its labels is the score of a pair: "yes", or the first one.
+    /// Index of the label that is the score of a pair: "yes", or the first one.
     pub(super) fn score_label(&self) -> usize {
         let is_yes = |label: &u32| {
-            // SAFETY: the model is valid; the result is null or a string that lives as long as it.
+            // SAFETY: the model is valid; the result is null or a string that lives as long as the
+            // model.
             let text = unsafe { sys::llama_model_cls_label(self.as_ptr(), *label) };
             // SAFETY: as above; null is checked.
             !text.is_null()
@@ -172,7 +173,7 @@ impl Weights {
         (0..self.labels()).find(is_yes).unwrap_or(0) as usize
     }
 
-    /// Whether a text is read at once, because every token sees all others.
+    /// True if the model processes a text at once, because every token attends to all others.
     pub(super) fn encodes(&self) -> bool {
         let Some(architecture) = self.metadata("general.architecture") else { return true };
         let causal = self.metadata(&format!("{architecture}.attention.causal"));
@@ -182,7 +183,7 @@ impl Weights {
     fn metadata(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;
         let read = |buffer: &mut [u8]| {
-            // SAFETY: key and buffer are valid and as long as they say.
+            // SAFETY: key and buffer are valid and have the given length.
             let written = unsafe {
                 sys::llama_model_meta_val_str(
                     self.as_ptr(),
@@ -196,20 +197,20 @@ impl Weights {
         let mut buffer = vec![0u8; 128];
         let mut bytes = read(&mut buffer)?;
         if bytes >= buffer.len() {
-            // One more for the zero at the end.
+            // One extra byte for the terminating NUL.
             buffer = vec![0u8; bytes.min(VALUE_BYTES_MAX) + 1];
             bytes = read(&mut buffer)?;
         }
         Some(String::from_utf8_lossy(buffer.get(..bytes)?).into_owned())
     }
 
-    /// Numbers of one vector.
+    /// Number of elements of an embedding.
     pub fn embedding_width(&self) -> u32 {
         // SAFETY: the model is valid.
         u32::try_from(unsafe { sys::llama_model_n_embd_out(self.as_ptr()) }).unwrap_or(0)
     }
 
-    /// Numbers that a model that ranks gives for a pair.
+    /// Number of outputs that a reranking model computes for a pair.
     pub(super) fn labels(&self) -> u32 {
         // SAFETY: the model is valid.
         unsafe { sys::llama_model_n_cls_out(self.as_ptr()) }
@@ -224,20 +225,20 @@ impl Weights {
         unsafe { sys::llama_model_get_vocab(self.as_ptr()) }
     }
 
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub fn vocabulary(&self) -> u32 {
         // SAFETY: the vocabulary is valid.
         u32::try_from(unsafe { sys::llama_vocab_n_tokens(self.vocab()) }).unwrap_or(0)
     }
 
-    /// The context that the model was trained for, in tokens.
+    /// Context length that the model was trained for, in tokens.
     pub fn trained_context_tokens(&self) -> u32 {
         // SAFETY: the model is valid.
         u32::try_from(unsafe { sys::llama_model_n_ctx_train(self.as_ptr()) }).unwrap_or(0)
     }
 
-    /// Whether sequences can share the cells of a common beginning: not where old cells
-    /// are dropped (sliding windows) or where there is one state instead (recurrent).
+    /// True if sequences can share the KV cells of a common prefix. False for sliding windows,
+    /// which drop old cells, and for recurrent models, which keep a single state instead.
     pub fn shares_prefixes(&self) -> bool {
         // SAFETY: the model is valid; all three only read it.
         unsafe {
@@ -247,9 +248,10 @@ impl Weights {
         }
     }
 
-    /// The chat templates in the file. Not llama.cpp's own answer to that: for some models without
-    /// one it names a format that only llama.cpp knows. A file may hold such a name as well: what
-    /// has no expression and no statement writes the same for every chat.
+    /// The chat templates in the file. This does not ask llama.cpp, which for some models without a
+    /// template names a format that only it knows. A file may contain such a name as well; a
+    /// template without expressions and statements renders the same for every chat, so it does not
+    /// count.
     pub fn chat_templates(&self) -> Option<Sources> {
         let template = |key: &str| {
             let source = self.metadata(key);
@@ -259,13 +261,13 @@ impl Weights {
         Some(Sources { default, tool_use: template("tokenizer.chat_template.tool_use") })
     }
 
-    /// The prompt that a reranker was trained with, where its file has one: a text with
+    /// The prompt template that a reranker was trained with, if its file has one: a text with
     /// `{query}` and `{document}`.
     pub fn rerank_template(&self) -> Option<String> {
         self.metadata("tokenizer.chat_template.rerank")
     }
 
-    /// Texts of the tokens that begin and end a text; empty where there is none.
+    /// Texts of the BOS and EOS tokens; empty if the model has none.
     pub fn bos_eos(&self) -> (String, String) {
         // SAFETY: the vocabulary is valid.
         let (bos, eos) =
@@ -285,12 +287,12 @@ impl Weights {
             .collect()
     }
 
-    /// Appends the bytes of a token's text; that of control tokens only if `control`.
+    /// Appends the bytes of a token's text; that of a control token only if `control`.
     pub(super) fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>) {
         let Ok(id) = i32::try_from(token) else { return };
         let mut buffer = [0u8; PIECE_BYTES_MAX];
-        // SAFETY: the buffer is as long as it says; ids outside the vocabulary are
-        // never sampled and are refused before they get here.
+        // SAFETY: the buffer has the given length; ids outside the vocabulary are never sampled and
+        // are rejected before they get here.
         let written = unsafe {
             sys::llama_token_to_piece(
                 self.vocab(),
@@ -306,7 +308,7 @@ impl Weights {
         }
     }
 
-    /// The tokens that end an answer.
+    /// The tokens that end a response (end of generation).
     pub fn ends(&self) -> &[Token] {
         &self.0.ends
     }
@@ -326,9 +328,9 @@ impl Weights {
     }
 }
 
-/// The tokens of a valid model that end an answer.
+/// The end-of-generation tokens of a valid model.
 fn ends(model: *const sys::llama_model) -> Vec<Token> {
-    // SAFETY: the model is valid; ids run inside of its vocabulary.
+    // SAFETY: the model is valid; all ids are inside its vocabulary.
     unsafe {
         let vocab = sys::llama_model_get_vocab(model);
         let ends =
@@ -337,18 +339,18 @@ fn ends(model: *const sys::llama_model) -> Vec<Token> {
     }
 }
 
-/// llama.cpp's tokenizer of a model file.
+/// llama.cpp's tokenizer for a model file.
 #[derive(Debug)]
 pub struct LlamaTokenizer(pub Weights);
 
 impl LlamaTokenizer {
-    /// `framed`: with the tokens that the model wants around a text.
+    /// Tokenizes `text`; with `framed`, adds the tokens that the model expects around a text.
     fn run(&self, text: &str, framed: bool, special: bool) -> Result<Vec<Token>, Failure> {
         if framed && !self.can_frame() {
             return Err(Failure::Untokenizable);
         }
-        // Most texts have fewer tokens than bytes: not where a character becomes several when it
-        // is normalized, or where a space is not one byte to the model.
+        // Most texts have fewer tokens than bytes. Exceptions: normalization expands a character,
+        // or the model represents a space by several bytes.
         let mut tokens = vec![0i32; text.len() + FRAME_TOKENS];
         let mut count = self.fill(text, &mut tokens, framed, special)?;
         if let Err(needed) = count {
@@ -359,13 +361,13 @@ impl LlamaTokenizer {
             count = self.fill(text, &mut tokens, framed, special)?;
         }
         tokens.truncate(count.map_err(|_| Failure::Untokenizable)?);
-        // What is no token stands for a piece of the text that the file has no token for.
+        // A negative id marks text that the file has no token for.
         let known = |token: i32| Token::try_from(token).map_err(|_| Failure::Untokenizable);
         tokens.into_iter().map(known).collect()
     }
 
-    /// Fills a buffer with the tokens of a text. How many they are, or how many they would be if
-    /// there were room for them.
+    /// Tokenizes into a buffer. Returns the number of tokens, or the number needed as the error if
+    /// the buffer is too small.
     fn fill(
         &self,
         text: &str,
@@ -375,7 +377,7 @@ impl LlamaTokenizer {
     ) -> Result<Result<usize, usize>, Failure> {
         let bytes = i32::try_from(text.len()).map_err(|_| Failure::TooLarge)?;
         let room = i32::try_from(tokens.len()).map_err(|_| Failure::TooLarge)?;
-        // SAFETY: both buffers are as long as they say; ours lets no exception out.
+        // SAFETY: both buffers have the given length; our tokenizer lets no exception out.
         let count = unsafe {
             sys::llama_tokenize(
                 self.0.vocab(),
@@ -388,13 +390,13 @@ impl LlamaTokenizer {
             )
         };
         match count {
-            // What tokenizer/tokenize.cpp says of an exception.
+            // The result of tokenizer/tokenize.cpp after an exception.
             i32::MIN => Err(Failure::Untokenizable),
             _ => Ok(usize::try_from(count).map_err(|_| count.unsigned_abs() as usize)),
         }
     }
 
-    /// Whether the file has the tokens that it wants around texts: llama.cpp aborts if not.
+    /// True if the file has the tokens that it wants around texts: llama.cpp aborts otherwise.
     fn can_frame(&self) -> bool {
         let vocab = self.0.vocab();
         // SAFETY: the vocabulary is valid.

@@ -1,7 +1,7 @@
-//! PURE. Reads a GGUF header before llama.cpp does, which aborts on what it does not like.
+//! PURE. Reads and checks a GGUF header before llama.cpp does, which aborts on invalid values.
 //!
-//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3,
-//! little endian. Every count and length is checked against the file before it is used.
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3, little
+//! endian. Every count and length is checked against the file size before it is used.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -9,64 +9,64 @@ use std::io::{self, Read};
 pub mod kinds;
 pub mod write;
 
-/// Largest header that is read, in bytes. Vocabularies of 250,000 tokens need about 10 MB.
+/// Maximum header size in bytes. Vocabularies of 250,000 tokens need about 10 MB.
 const HEADER_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Longest string in a header, in bytes. Chat templates have some 10 kB.
+/// Maximum length of a string in bytes. Chat templates have about 10 kB.
 const STRING_BYTES_MAX: u64 = 4 * 1024 * 1024;
 const METADATA_MAX: u64 = 65_536;
 const TENSORS_MAX: u64 = 65_536;
 const DIMENSIONS_MAX: u32 = 4;
-/// Longest name of a tensor, in bytes: llama.cpp refuses longer ones.
+/// Maximum length of a tensor name in bytes: llama.cpp rejects longer ones.
 const TENSOR_NAME_BYTES_MAX: u64 = 63;
-/// Most layers: llama.cpp aborts where there are more, or none.
+/// Maximum number of layers: llama.cpp aborts on more, or on none.
 const LAYERS_MAX: u64 = 512;
-/// Types that ggml has for its own use and for whole numbers: it crashes when it multiplies with
-/// a matrix of one. Q8_1, Q8_K, I8, I16, I32, I64, F64.
+/// Types that ggml uses internally and for integers: it crashes when it multiplies with a matrix of
+/// one. Q8_1, Q8_K, I8, I16, I32, I64, F64.
 const NO_MATRIX: [u32; 7] = [9, 15, 24, 25, 26, 27, 28];
-/// Longest list of numbers that is kept: one for each layer. Longer ones are passed over.
+/// Maximum length of a stored list of numbers: one per layer. Longer lists are skipped.
 const LIST_MAX: u64 = 1024;
-/// Most numbers that are kept of a header; what comes after is passed over.
+/// Maximum count of numbers stored per header; further ones are skipped.
 const NUMBERS_MAX: usize = 65_536;
 
-/// What we want to know of a model file before it is loaded.
+/// The header fields that are needed before loading.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Header {
     /// `general.architecture`, such as `llama`.
     pub architecture: String,
-    /// `general.name`, where there is one.
+    /// `general.name`, if present.
     pub name: Option<String>,
-    /// The context that the model was trained for, in tokens; 0 if it does not say.
+    /// Context length that the model was trained for, in tokens; 0 if not given.
     pub context_tokens: u32,
-    /// Tensors in the file.
+    /// Number of tensors in the file.
     pub tensors: u64,
-    /// Tokens of the vocabulary; 0 if it has none.
+    /// Number of tokens in the vocabulary; 0 if it has none.
     pub vocabulary: u64,
-    /// Merges of a byte pair vocabulary.
+    /// Number of merges of a BPE vocabulary.
     pub merges: u64,
-    /// Whole numbers and flags, by key: one, or one for each layer. Without the tokenizer's.
+    /// Integers and flags by key: one value, or one per layer. Excludes the tokenizer's keys.
     pub numbers: BTreeMap<String, Vec<u64>>,
-    /// What the file says of each tensor.
+    /// Name, shape and type of each tensor.
     pub tensor_list: Vec<TensorInfo>,
 }
 
-/// A tensor of a file.
+/// Metadata of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name, such as `blk.0.attn_q.weight`.
+    /// Name, such as `blk.0.attn_q.weight`.
     pub name: String,
-    /// Its sizes, the contiguous one first; one to four, none of them 0.
+    /// Dimensions, the contiguous one first; one to four, none of them 0.
     pub dimensions: Vec<u64>,
-    /// Its ggml type: see [`kinds`].
+    /// ggml type: see [`kinds`].
     pub kind: u32,
 }
 
 impl TensorInfo {
-    /// Its elements; the reader has checked that they can be counted.
+    /// Number of elements; the reader has checked that this cannot overflow.
     pub fn elements(&self) -> u64 {
         self.dimensions.iter().fold(1, |n, size| n.saturating_mul(*size))
     }
 
-    /// Bytes of its data; `None` where its type is unknown or does not fit its rows.
+    /// Size of its data in bytes; `None` if its type is unknown or does not fit its rows.
     pub fn bytes(&self) -> Option<u64> {
         let row = self.dimensions.first().copied()?;
         let rows = self.elements() / row.max(1);
@@ -75,12 +75,12 @@ impl TensorInfo {
 }
 
 impl Header {
-    /// The number under `{architecture}.{key}`.
+    /// The number under `{architecture}.{key}`; `None` for a list.
     pub fn number(&self, key: &str) -> Option<u64> {
         self.list(key).filter(|list| list.len() == 1)?.first().copied()
     }
 
-    /// The numbers under `{architecture}.{key}`.
+    /// The number or list under `{architecture}.{key}`.
     pub fn list(&self, key: &str) -> Option<&[u64]> {
         self.numbers.get(&format!("{}.{key}", self.architecture)).map(Vec::as_slice)
     }
@@ -93,21 +93,21 @@ impl Header {
     }
 }
 
-/// Why a file is not a model.
+/// Why a file is not a valid model.
 #[derive(Debug)]
 pub enum HeaderError {
-    /// It could not be read.
+    /// The file could not be read.
     Io(io::Error),
-    /// It is something else.
+    /// The file is not in GGUF format.
     NotGguf,
-    /// It ends before its header does, or before its last tensor does.
+    /// The file ends before its header or its last tensor does.
     Truncated {
-        /// Bytes that the file has.
+        /// Size of the file in bytes.
         has: u64,
-        /// Bytes that it needs at least.
+        /// Minimum size that the header requires, in bytes.
         needs: u64,
     },
-    /// Its header contradicts itself or the format.
+    /// The header contradicts itself or the format.
     Invalid(String),
 }
 
@@ -156,7 +156,7 @@ pub fn read_header(source: impl Read, file_bytes: u64) -> Result<Header, HeaderE
                 }
                 header.keep(&mut kept, key, vec![n]);
             }
-            // llama.cpp aborts when it computes with it.
+            // llama.cpp aborts when it computes with such a value.
             (name, Value::Fraction(epsilon))
                 if name.ends_with("_epsilon") && (epsilon < 0.0 || epsilon.is_nan()) =>
             {
@@ -183,7 +183,7 @@ pub fn read_header(source: impl Read, file_bytes: u64) -> Result<Header, HeaderE
     Ok(header)
 }
 
-/// The tensors' data must lie inside the file: that is checked of the last one.
+/// Checks that the tensor data lies inside the file, by the end of the last tensor.
 fn read_tensors(
     reader: &mut Reader<impl Read>,
     tensors: u64,
@@ -212,7 +212,7 @@ fn read_tensors(
     Ok(all)
 }
 
-/// What the header says of the next tensor, without its offset.
+/// Reads the next tensor's metadata, without its offset.
 fn read_tensor(reader: &mut Reader<impl Read>) -> Result<TensorInfo, HeaderError> {
     let name = reader.short_string("a tensor's name", TENSOR_NAME_BYTES_MAX)?;
     let count = reader.u32()?;
@@ -243,11 +243,11 @@ fn invalid(why: String) -> HeaderError {
 
 enum Value {
     Text(String),
-    /// A flag, or a whole number that is not negative.
+    /// A flag or a non-negative integer.
     Number(u64),
-    /// A number of 32 bits with a fraction.
+    /// A 32-bit float.
     Fraction(f32),
-    /// A list; its numbers, if it holds such and not too many.
+    /// A list, with its numbers if it has integers and not too many.
     List {
         length: u64,
         numbers: Vec<u64>,
@@ -335,7 +335,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// A flag or a whole number; `None` if it is negative.
+    /// Reads a flag or an integer; `None` if it is negative.
     fn whole(&mut self, kind: u32) -> Result<Option<u64>, HeaderError> {
         Ok(match kind {
             0 | 7 => Some(u64::from(self.bytes::<1>()?[0])),
@@ -360,7 +360,7 @@ impl<R: Read> Reader<R> {
             }
         } else if is_whole(kind) && length <= LIST_MAX {
             for _ in 0..length {
-                // A negative number stands for none.
+                // Negative numbers mean "none".
                 numbers.push(self.whole(kind)?.unwrap_or(0));
             }
         } else {
@@ -371,13 +371,13 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Whether a metadata type is a flag or a whole number.
+/// True if a metadata type is a flag or an integer.
 fn is_whole(kind: u32) -> bool {
     matches!(kind, 0..=5 | 7 | 10 | 11)
 }
 
-/// Bytes of a scalar metadata type. Arrays of arrays are allowed by the format, but no
-/// model uses them.
+/// Size of a scalar metadata type in bytes. The format allows arrays of arrays, but no model uses
+/// them.
 fn scalar_bytes(kind: u32) -> Result<u64, HeaderError> {
     match kind {
         0 | 1 | 7 => Ok(1),

@@ -1,7 +1,7 @@
-//! PURE. What a model will take on a machine, before it is loaded: weights, cells, buffers
-//! and the rest against the memory that there is; and what would fit if it does not.
+//! PURE. Computes, before loading, how much memory a model takes on a machine (weights, KV cells,
+//! buffers and the rest) compared with the available memory, and what would fit if it does not.
 //!
-//! Figures are upper bounds, by a little: a plan that fits is safe to load.
+//! Figures are slight overestimates: a plan that fits is safe to load.
 
 pub mod context;
 pub mod layout;
@@ -17,43 +17,43 @@ use layout::{Layout, Vectors};
 pub use search::{Advice, NoPlan, Refusal, guard, plan};
 use weights::{Repacking, Weights};
 
-/// Slots where none are asked for, if they fit.
+/// Default number of slots, if they fit.
 pub const SLOTS_DEFAULT: u64 = 4;
-/// Most slots; the command line has the same bound.
+/// Maximum number of slots; the command line has the same limit.
 pub const SLOTS_MAX: u64 = 64;
-/// Finished sequences that the engine keeps for prompts that begin like them.
+/// Finished sequences that the engine keeps for prompts with the same prefix.
 pub const KEPT_SEQUENCES: u32 = 32;
-/// Most sequences of a context: llama.cpp's own bound.
+/// llama.cpp's maximum number of sequences.
 pub const SEQUENCES_MAX: u32 = 256;
-/// Inputs of a batch of a model that makes vectors.
+/// Maximum inputs in a batch of an embedding model.
 pub const EMBED_TRACKS: u32 = 64;
-/// Rows of a batch of such a model, unless one input needs more.
+/// Rows of a batch of an embedding model, unless one input needs more.
 pub const EMBED_BATCH_ROWS: u32 = 512;
-/// Most cells of a pool.
+/// Maximum KV cells of a pool.
 pub const CELLS_MAX: u64 = 4 * 1024 * 1024;
-/// The engine's and the agent's programs, heaps and stacks, without a model.
+/// Programs, heaps and stacks of engine and agent, without a model.
 const PROCESS_BYTES: u64 = 24 << 20;
-/// What llama.cpp and we keep for a token of the vocabulary: its text, in several tables.
+/// Memory that llama.cpp and we use per vocabulary token: its text, in several tables.
 const TOKEN_BYTES: u64 = 200;
-/// The same for a model that keeps no cells: it has no merges, and writes no token's text.
+/// The same for an encoder: it has no merges and never detokenizes.
 const ENCODER_TOKEN_BYTES: u64 = 136;
-/// What llama.cpp keeps for a merge.
+/// Memory that llama.cpp uses per merge.
 const MERGE_BYTES: u64 = 160;
-/// What llama.cpp keeps for a cell of the pool beside its keys and values.
+/// Memory that llama.cpp uses per KV cell in addition to keys and values.
 const CELL_BYTES: u64 = 96;
-/// Left free for the system: this, or a share of what there is.
+/// Memory left free for the system: this, or a fraction of the available memory.
 const RESERVE_BYTES: u64 = 128 << 20;
 const RESERVE_SHARE: u64 = 32;
 
-/// How the weights come into memory.
+/// How the weights are loaded into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadMode {
-    /// The file is mapped; what is not used may leave memory again.
+    /// Map the file; the kernel may evict unused pages.
     Mmap,
-    /// The file is mapped and may not leave memory.
+    /// Map the file and lock its pages in memory.
     Mlock,
-    /// Weights are read into memory of the process.
+    /// Read the weights into memory of the process.
     None,
 }
 
@@ -70,50 +70,50 @@ impl std::str::FromStr for LoadMode {
     }
 }
 
-/// What a plan has to know of the machine.
+/// What a plan needs to know about the machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
-    /// Memory that this process may take, in bytes.
+    /// Memory that this process may use, in bytes.
     pub available_bytes: u64,
-    /// Memory that may be locked, in bytes; `None`: without a bound.
+    /// Memory that may be locked, in bytes; `None` is unlimited.
     pub lockable_bytes: Option<u64>,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: u64,
-    /// Weights that the kernels copy into another layout.
+    /// Which weights the kernels copy into another layout.
     pub repacking: Repacking,
-    /// What those threads read from memory, in bytes per second, where it was measured.
+    /// Memory bandwidth of those threads in bytes per second, if measured.
     pub bandwidth: Option<f64>,
-    /// Prompt tokens per second, where they were measured.
+    /// Prompt tokens per second, if measured.
     pub prefill_rate: Option<f64>,
 }
 
-/// What is asked for. `None`: the best that fits.
+/// Requested settings. `None` means the best value that fits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wanted {
-    /// Requests side by side.
+    /// Number of parallel requests.
     pub slots: Option<u64>,
-    /// Tokens of one request.
+    /// Maximum tokens of one request.
     pub context_tokens: Option<u64>,
-    /// Tokens of the pool; otherwise slots x context.
+    /// KV cells of the pool; `None` is slots x context.
     pub kv_cells: Option<u64>,
-    /// How keys are stored, such as `f16`.
+    /// Storage type of keys, such as `f16`.
     pub key_kind: String,
-    /// How values are stored.
+    /// Storage type of values.
     pub value_kind: String,
-    /// Whether attention is computed in tiles.
+    /// Use flash attention.
     pub flash_attention: bool,
-    /// How the weights come into memory.
+    /// How the weights are loaded.
     pub load: LoadMode,
     /// Rows of the largest batch.
     pub batch_rows: u64,
-    /// Whether prompts that begin alike share that, where the model allows it.
+    /// Share cached prefixes, if the model allows it.
     pub prefix_cache: bool,
-    /// How the model is to make vectors, whatever its file says.
+    /// How the model computes embeddings, overriding its file.
     pub vectors: Option<Vectors>,
 }
 
 impl Default for Wanted {
-    /// What the engine does unless it is told otherwise.
+    /// The engine's defaults.
     fn default() -> Self {
         Self {
             slots: None,
@@ -130,97 +130,97 @@ impl Default for Wanted {
     }
 }
 
-/// Where the memory goes, in bytes.
+/// Memory use by part, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Parts {
     /// Weights in the mapped file that computing uses.
     pub weights_mapped: u64,
-    /// Weights in the process's own memory, as they are in the file.
+    /// Weights in the process's own memory, in the file's layout.
     pub weights_resident: u64,
-    /// Weights copied into a layout that is faster.
+    /// Weights copied into a faster layout.
     pub weights_repacked: u64,
-    /// Cells, states and buffers.
+    /// KV cells, recurrent states and buffers.
     #[serde(flatten)]
     pub context: ContextBytes,
-    /// The programs, the vocabulary and the pool's book.
+    /// Programs, vocabulary and the pool's bookkeeping.
     pub process: u64,
 }
 
-/// What a model takes on a machine.
+/// Memory plan of a model on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// `general.architecture`
     pub architecture: String,
     /// `general.name`
     pub name: Option<String>,
-    /// Whether the architecture's caches are known; if not, they are taken for those of a
-    /// plain transformer.
+    /// True if the architecture's caches are known; if not, the plan assumes those of a plain
+    /// transformer.
     pub known_architecture: bool,
-    /// Numbers in all tensors.
+    /// Number of parameters in all tensors.
     pub parameters: u64,
-    /// Requests side by side.
+    /// Number of parallel requests.
     pub slots: u64,
-    /// Tokens of one request.
+    /// Maximum tokens of one request.
     pub context_tokens: u64,
-    /// Tokens of the pool.
+    /// KV cells of the pool.
     pub kv_cells: u64,
-    /// Whether it makes vectors.
+    /// True for an embedding model.
     pub embeds: bool,
-    /// How keys and values are stored.
+    /// Storage type of keys.
     pub key_kind: String,
-    /// See `key_kind`.
+    /// Storage type of values.
     pub value_kind: String,
-    /// How the weights come into memory.
+    /// How the weights are loaded.
     pub load: LoadMode,
     /// Keys and values of one token, in bytes.
     pub kv_bytes_per_token: u64,
-    /// Where the memory goes.
+    /// Memory use by part.
     pub parts: Parts,
-    /// What must stay in memory: the sum of the parts.
+    /// Memory that must stay resident: the sum of the parts.
     pub needed_bytes: u64,
-    /// Pages of the mapped file that stay only while nothing else wants the memory.
+    /// Pages of the mapped file that the kernel may evict when memory is short.
     pub reclaimable_bytes: u64,
-    /// What the process may take on this machine.
+    /// Memory that the process may use on this machine.
     pub available_bytes: u64,
-    /// Left free for everything else.
+    /// Memory left free for everything else.
     pub reserve_bytes: u64,
-    /// What is free after that; 0 if it does not fit.
+    /// Free memory after that; 0 if it does not fit.
     pub headroom_bytes: u64,
-    /// What is missing; 0 if it fits.
+    /// Missing memory; 0 if it fits.
     pub missing_bytes: u64,
-    /// Whether it fits.
+    /// True if it fits.
     pub fits: bool,
-    /// What a token reads of the weights, in bytes.
+    /// Weights read per token, in bytes.
     pub read_bytes_per_token: u64,
-    /// Estimate, from the memory's speed: tokens per second of one request at its start.
+    /// Estimate from the memory bandwidth: tokens per second of one request with an empty context.
     pub decode_estimate: Option<f64>,
     /// The same with a full context.
     pub decode_estimate_full: Option<f64>,
-    /// Seconds until the first token of a full context, from a measured rate.
+    /// Estimated seconds to the first token of a full context, from a measured rate.
     pub prefill_seconds_full: Option<f64>,
-    /// Things to know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
-/// Why a model cannot be planned.
+/// Why no plan can be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlanError {
-    /// A key that every such model has is missing.
+    /// A required key is missing.
     MissingKey(String),
-    /// A number in the header cannot be.
+    /// A number in the header is impossible.
     Impossible(String),
-    /// A tensor's size is not known.
+    /// The size of a tensor is unknown.
     UnknownTensor {
-        /// Its name.
+        /// Tensor name.
         name: String,
-        /// Its type.
+        /// Tensor type.
         kind: String,
     },
-    /// A key stands for a cache whose size is not known here.
+    /// The key describes a cache whose size is unknown here.
     UnknownCache(String),
     /// The model is split into this many files.
     Split(u64),
-    /// What is asked for contradicts itself or the model.
+    /// The requested settings contradict themselves or the model.
     Wanted(String),
 }
 
@@ -246,7 +246,7 @@ impl std::fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
-/// A model and a machine, and what was asked for.
+/// A model, a machine, and the requested settings.
 struct Case<'a> {
     header: &'a Header,
     layout: Layout,
@@ -301,7 +301,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Cells of the pool, if it is not asked for another number.
+    /// KV cells of the pool, unless requested otherwise.
     fn cells(&self, slots: u64, context: u64) -> u64 {
         let most = slots.saturating_mul(context).min(CELLS_MAX).max(context);
         self.wanted.kv_cells.unwrap_or(most)
@@ -315,7 +315,7 @@ impl<'a> Case<'a> {
         let sizes = self.sizes(slots, context)?;
         let mapped = self.wanted.load != LoadMode::None;
         let plain = match self.wanted.load {
-            // All of the file stays, also what was copied.
+            // The whole file stays resident, including the copied weights.
             LoadMode::Mlock => self.weights.file_bytes,
             LoadMode::Mmap | LoadMode::None => self.weights.plain_bytes,
         };
@@ -385,7 +385,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// A token cannot come faster than memory gives what it reads.
+    /// Memory bandwidth limits the decode rate: each token reads this many bytes.
     fn decode_estimate(&self, kv_bytes: u64) -> Option<f64> {
         let state = self.layout.state().saturating_mul(8);
         let read = self.weights.read_bytes.saturating_add(kv_bytes).saturating_add(state);
@@ -415,7 +415,7 @@ impl<'a> Case<'a> {
 }
 
 impl Parts {
-    /// All of them together.
+    /// Sum of all parts.
     pub fn sum(&self) -> u64 {
         let context = &self.context;
         [

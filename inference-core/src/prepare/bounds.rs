@@ -1,37 +1,38 @@
-//! PURE. What a vocabulary promises of every text: how few tokens it can become, and where it
-//! may be cut without changing them.
+//! PURE. What a vocabulary guarantees for every text: the minimum number of its tokens, and where
+//! it may be split without changing them.
 
 use crate::types::model::Tokenizer;
 
-/// Texts are cut into parts of about this many bytes, some milliseconds of work.
+/// Texts are split into parts of about this many bytes, which take a few milliseconds each.
 const PART_BYTES: usize = 64 * 1024;
 
-/// See the module.
+/// Guarantees of a vocabulary. See the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The most that one token can stand for, in [`solid_bytes`]; `None` where nothing is known.
+    /// Maximum [`solid_bytes`] that one token can represent; `None` if unknown.
     bytes_per_token: Option<usize>,
-    /// Whether a text may be cut between a line that ends with a letter and one that begins so.
+    /// True if a text may be split between a line that ends with a letter and one that starts with
+    /// a letter.
     cuts_at_lines: bool,
 }
 
-/// Bytes of a text that are not ASCII whitespace, which tokenizers strip beside some tokens.
+/// Number of bytes that are not ASCII whitespace, which tokenizers strip next to some tokens.
 pub fn solid_bytes(text: &[u8]) -> usize {
     text.iter().filter(|byte| !is_space(**byte)).count()
 }
 
-/// As C's `isspace`.
+/// Like C's `isspace`.
 fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }
 
-/// Whether UTF-8 has such a byte.
+/// True if valid UTF-8 can contain this byte.
 fn is_in_text(byte: u8) -> bool {
     !matches!(byte, 0xc0 | 0xc1 | 0xf5..)
 }
 
 impl Bounds {
-    /// Looks at every token of a vocabulary.
+    /// Inspects every token of a vocabulary.
     pub fn new(tokenizer: &dyn Tokenizer) -> Self {
         let rules = tokenizer.text_rules();
         let (mut longest, mut lines_join) = (rules.hidden_bytes.max(1), false);
@@ -46,7 +47,7 @@ impl Bounds {
                 bytes_alone[usize::from(byte)] = true;
             }
         }
-        // A byte that is no token of its own may be dropped, or be part of an unknown token.
+        // A byte without its own token may be dropped, or become part of an unknown token.
         let mut needed = (0..=u8::MAX).filter(|byte| is_in_text(*byte) && !is_space(*byte));
         let keeps_bytes = rules.keeps_bytes && needed.all(|byte| bytes_alone[usize::from(byte)]);
         Self {
@@ -55,12 +56,12 @@ impl Bounds {
         }
     }
 
-    /// The fewest tokens that texts with so many [`solid_bytes`] can become.
+    /// Minimum number of tokens of texts with `solid` [`solid_bytes`].
     pub fn tokens_min(&self, solid: usize) -> usize {
         self.bytes_per_token.map_or(0, |most| solid.div_ceil(most))
     }
 
-    /// The parts of a text: their tokens, one after the other, are those of the text.
+    /// Splits a text into parts whose tokens, concatenated, are those of the text.
     pub fn parts<'a>(&self, text: &'a str) -> impl Iterator<Item = &'a str> {
         let cuts = self.cuts_at_lines;
         let mut rest = Some(text);
@@ -76,7 +77,7 @@ impl Bounds {
     }
 }
 
-/// Where a long text may be cut: behind a single line feed between two letters. No tokenizer's
+/// Where a long text may be split: after a single line feed between two letters. No tokenizer's
 /// expression looks across one, and the line feed is a piece of its own or ends one.
 fn cut(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();

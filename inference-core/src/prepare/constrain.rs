@@ -1,4 +1,4 @@
-//! PURE. What a request asks of its answer -> a grammar over the model's tokens.
+//! PURE. Turns the constraint and tool rules of a request into a grammar over the model's tokens.
 
 use super::Preparer;
 use crate::scheduler::sequence::Form;
@@ -9,7 +9,7 @@ use crate::types::constraint::Constraint;
 use crate::types::request::{CallRules, Chat, Failure, GenerateRequest, Prompt};
 
 impl Preparer {
-    /// The form of an answer, if it has one.
+    /// The constraint on the response, if the request has one.
     pub(super) fn form(
         &self,
         request: &GenerateRequest,
@@ -27,7 +27,7 @@ impl Preparer {
         }
     }
 
-    /// `parted`: where the answer begins, if its reader parts it into reasoning and content.
+    /// `parted` is where the response starts, if its parser splits it into reasoning and content.
     fn constrained(
         &self,
         constraint: &Constraint,

@@ -1,19 +1,19 @@
-//! PURE. Texts become tokens part by part: reading ends when nobody wants them anymore, and when
-//! they are too many.
+//! PURE. Tokenizes texts part by part, and stops when the request is canceled or has too many
+//! tokens.
 
 use super::bounds::{Bounds, solid_bytes};
 use crate::types::model::Tokenizer;
 use crate::types::request::{Failure, Token};
 
-/// Whether a request is still wanted.
+/// False once the request is canceled.
 pub type Wanted<'a> = &'a dyn Fn() -> bool;
 
-/// Why a request is not prepared.
+/// Why a request was not prepared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody wants it anymore.
+    /// The caller canceled it.
     Cancelled,
-    /// It cannot be answered.
+    /// The request is invalid or cannot be served.
     Failed(Failure),
 }
 
@@ -23,14 +23,14 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// Why reading ended early.
+/// Why tokenizing stopped early.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// Nobody wants the tokens anymore.
+    /// The request was canceled.
     Cancelled,
-    /// They are at least so many, which is too many.
+    /// There are at least this many tokens, which is too many.
     TooLong(usize),
-    /// There are none.
+    /// The tokenizer failed.
     Failed(Failure),
 }
 
@@ -41,7 +41,7 @@ impl From<Failure> for Stopped {
 }
 
 impl Stopped {
-    /// The same for who asked; `too_long` says what it means to have so many tokens.
+    /// Converts it for the caller; `too_long` turns a number of tokens into a failure.
     pub(super) fn refusal(self, too_long: impl FnOnce(u32) -> Failure) -> Refusal {
         match self {
             Self::Cancelled => Refusal::Cancelled,
@@ -53,26 +53,26 @@ impl Stopped {
     }
 }
 
-/// Tokens that are being read.
+/// State of tokenizing the texts of a request.
 pub(super) struct Reading<'a> {
     pub(super) tokenizer: &'a dyn Tokenizer,
     pub(super) bounds: &'a Bounds,
     pub(super) wanted: Wanted<'a>,
-    /// More tokens than this are too many.
+    /// Maximum number of tokens.
     pub(super) tokens_max: usize,
     pub(super) tokens: Vec<Token>,
 }
 
 impl Reading<'_> {
-    /// Ends before anything is read where `texts` cannot become few enough tokens. Texts of
-    /// somewhat too many tokens are read to the end, to tell how many they are.
+    /// Fails before any tokenizing if `texts` certainly have too many tokens. If they have only
+    /// slightly too many, tokenizing continues to the end to report the exact number.
     pub(super) fn announce<'t>(&self, texts: impl Iterator<Item = &'t str>) -> Result<(), Stopped> {
         let solid = texts.map(|text| solid_bytes(text.as_bytes())).sum();
         let fewest = self.bounds.tokens_min(solid);
         if fewest > self.tokens_max { Err(Stopped::TooLong(fewest)) } else { Ok(()) }
     }
 
-    /// Reads a text. `control`: texts of control tokens become those tokens.
+    /// Tokenizes a text. With `control`, the texts of control tokens become those tokens.
     pub(super) fn text(&mut self, text: &str, control: bool) -> Result<(), Stopped> {
         for part in self.bounds.parts(text) {
             if !(self.wanted)() {

@@ -1,5 +1,5 @@
-//! PURE. The prompt that a reranker was trained with (`tokenizer.chat_template.rerank`): a text
-//! with `{query}` and `{document}`.
+//! PURE. The prompt template that a reranker was trained with (`tokenizer.chat_template.rerank`): a
+//! text with `{query}` and `{document}`.
 
 use crate::text::chat_template::Control;
 
@@ -13,7 +13,7 @@ enum Part {
     Document,
 }
 
-/// A reranker's prompt.
+/// A reranker's prompt template.
 #[derive(Debug)]
 pub struct RerankTemplate {
     parts: Vec<Part>,
@@ -21,8 +21,8 @@ pub struct RerankTemplate {
 }
 
 impl RerankTemplate {
-    /// Reads a template; `control` are the texts of the model's control tokens. The error says what
-    /// it lacks.
+    /// Parses a template; `control` are the texts of the model's control tokens. The error names
+    /// the missing placeholder.
     pub fn new(template: &str, control: &[String]) -> Result<Self, String> {
         for placeholder in [QUERY, DOCUMENT] {
             if !template.contains(placeholder) {
@@ -43,7 +43,8 @@ impl RerankTemplate {
         Ok(Self { parts, control: Control::new(control) })
     }
 
-    /// The prompt for a pair. It may hold marks: see [`crate::text::chat_template::segments`].
+    /// Renders the prompt of a pair. It may contain marks: see
+    /// [`crate::text::chat_template::segments`].
     pub fn render(&self, query: &str, document: &str) -> String {
         let user = |text: &str| {
             let mut text = text.to_string();

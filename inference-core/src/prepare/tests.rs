@@ -1,4 +1,4 @@
-//! Tests of preparing: what is refused, what is read, and when reading ends.
+//! Tests of preparing: what is rejected, what is tokenized, and when tokenizing stops.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn users_cannot_write_control_tokens_in_a_chat() {
     assert_eq!(tokens, [u32::from(b'<'), u32::from(b'e'), u32::from(b'>'), end]);
 }
 
-/// Counts how often it is asked for tokens.
+/// A tokenizer that counts its calls.
 struct Counting(Arc<AtomicUsize>);
 
 impl Tokenizer for Counting {
@@ -154,12 +154,12 @@ fn what_cannot_fit_is_refused_before_it_is_tokenized() {
     let refused = preparer.answer(&question, NaiveDateTime::default(), &|| true);
     assert_eq!(refused, Err(Refusal::Failed(Failure::TooLarge)));
     assert_eq!(calls.load(Ordering::Relaxed), 0);
-    // Fifty of the longest tokens fit, with as many spaces as there may be.
+    // Fifty of the longest tokens fit, with the maximum number of spaces.
     let most = format!("{}{}", "<e>".repeat(50), " ".repeat(49));
     assert_eq!(prepare(&preparer, Prompt::Text(most)).unwrap().len(), 99);
 }
 
-/// A text of `parts` parts whose bytes do not say that it is long.
+/// A text of `parts` parts whose bytes do not reveal that it is long.
 fn wide(parts: usize) -> String {
     format!("a{}a\n", " ".repeat(65_600)).repeat(parts)
 }
@@ -201,12 +201,12 @@ fn a_prompt_is_read_once_for_all_its_answers() {
         assert_eq!((&one.tokens[..5], one.said), (&hello[..], said));
         assert_eq!(one.tokens[5..], vec![2; said]);
     }
-    // The longest of them must fit, too.
+    // The longest of them must fit as well.
     asked.more[3].said = vec![2; 96];
     assert!(matches!(preparer.prepare(&asked, &|| true), Err(Refusal::Failed(_))));
 }
 
-/// Whether an answer of this form may be `text`.
+/// True if a response under this constraint may be `text`.
 fn accepts(form: &Form, text: &str) -> bool {
     let mut grammar = form.grammar.clone();
     let mut all = text.bytes().map(Token::from).chain([FakeTokenizer::END]);
@@ -246,7 +246,7 @@ fn with_the_template_of_gpt_oss_a_form_holds_for_the_final_channel() {
     let message = whole(parts);
     assert_eq!(message.content.as_deref(), Some(json));
     assert_eq!(message.reasoning.as_deref(), Some("Let me {think}."));
-    // A message that is continued has its header already.
+    // A continued message already has its header.
     let own = r#"{"role":"assistant","content":"Here it is: "}"#;
     let inside = form(&format!("[{question},{own}]"), Ending::Prefill);
     assert!(accepts(&inside, json) && !accepts(&inside, &format!("{last}{json}")));

@@ -1,38 +1,37 @@
-//! PURE. Requests that wait to be prepared: in two lanes, so that small ones never wait for the
-//! text of a large one to be read, and fairly between tenants in each.
+//! PURE. Queue of requests waiting to be prepared. It has two lanes, so that small requests never
+//! wait for the tokenizing of a large one, each fair between tenants.
 
 use crate::scheduler::queue::FairQueue;
 use crate::types::request::Tenant;
 
-/// From this size on a request is large, in bytes of text: reading it takes milliseconds.
+/// Requests of at least this many bytes of text are large: tokenizing them takes milliseconds.
 pub const LARGE_BYTES: usize = 64 * 1024;
-/// Requests that may wait in one lane, and of them those of one tenant.
+/// Maximum requests in one lane, in total and per tenant.
 const REQUESTS_MAX: usize = 512;
 const TENANT_REQUESTS_MAX: usize = 256;
-/// Bytes that may wait in one lane, and of them those of one tenant: eight of the largest
-/// requests.
+/// Maximum bytes in one lane, in total and per tenant: the latter is eight of the largest requests.
 const BYTES_MAX: u64 = 256 << 20;
 const TENANT_BYTES_MAX: u64 = 64 << 20;
-/// The queue counts tokens: about so many bytes are one.
+/// The fair queue counts tokens; a token is about this many bytes.
 const BYTES_PER_TOKEN: usize = 4;
 
 /// Which requests a thread prepares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// Those that take no time to speak of.
+    /// Small requests, prepared in negligible time.
     Small,
-    /// The others.
+    /// Large requests.
     Large,
 }
 
 impl Lane {
-    /// The lane of a request of so many bytes.
+    /// The lane of a request with `bytes` bytes of text.
     pub fn of(bytes: usize) -> Self {
         if bytes < LARGE_BYTES { Self::Small } else { Self::Large }
     }
 }
 
-/// See the module.
+/// Requests waiting to be prepared. See the module.
 #[derive(Debug)]
 pub struct Waiting<T> {
     small: FairQueue<(T, u64)>,
@@ -46,8 +45,8 @@ impl<T> Default for Waiting<T> {
 }
 
 impl<T> Waiting<T> {
-    /// Adds a request of so many bytes; gives it back where the lane, or the tenant's share of
-    /// it, is full.
+    /// Adds a request with `bytes` bytes of text; returns it as the error if the lane, or the
+    /// tenant's share of it, is full.
     pub fn push(&mut self, tenant: Tenant, bytes: usize, request: T) -> Result<(), T> {
         let queue = self.lane(Lane::of(bytes));
         let own = queue.waiting_of(tenant).map(|(_, bytes)| *bytes);
@@ -61,12 +60,12 @@ impl<T> Waiting<T> {
         queue.push(tenant, tokens, (request, size)).map_err(|(request, _)| request)
     }
 
-    /// The next request of a lane.
+    /// Removes and returns the next request of a lane.
     pub fn pop(&mut self, lane: Lane) -> Option<T> {
         self.lane(lane).pop().map(|(request, _)| request)
     }
 
-    /// Drops what is not wanted anymore.
+    /// Drops the requests for which `wanted` is false.
     pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
         for lane in [Lane::Small, Lane::Large] {
             self.lane(lane).retain(|(request, _)| wanted(request));

@@ -1,8 +1,7 @@
-//! PURE. Texts -> vectors: inputs of several requests share batches, tenants take turns.
+//! PURE. Texts -> embeddings. Inputs of several requests share batches, and tenants take turns.
 //!
-//! A model for embeddings reads a text at once and writes nothing, so there is no state
-//! between steps: a step takes as many inputs as a batch holds, and as can be computed in a
-//! step's time.
+//! An embedding model processes a whole text at once and generates nothing, so steps share no
+//! state. A step takes as many inputs as a batch holds and as fit into the target time of a step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,16 +13,16 @@ use crate::scheduler::sequence::CancelFlag;
 use crate::types::embedder::{Embedder, Vectors};
 use crate::types::request::{EngineStats, Event, Failure, FinishReason, RequestId, Tenant, Token};
 
-/// A request that is ready to run: each input is tokens, and fits into a batch.
+/// A request that is ready to run: each input is tokenized and fits into a batch.
 #[derive(Debug)]
 pub struct EmbedJob {
-    /// The caller's id.
+    /// Id chosen by the caller.
     pub id: RequestId,
-    /// Whose it is.
+    /// Tenant that sent the request.
     pub tenant: Tenant,
     /// At least one; none is empty.
     pub inputs: Vec<Vec<Token>>,
-    /// Whether it is still wanted.
+    /// Set when the caller no longer wants the result.
     pub cancel: CancelFlag,
 }
 
@@ -35,7 +34,7 @@ struct Input {
     cancel: CancelFlag,
 }
 
-/// A request some of whose inputs are not answered yet.
+/// A request with inputs that have no embedding yet.
 #[derive(Debug)]
 struct Pending {
     left: usize,
@@ -44,20 +43,20 @@ struct Pending {
     cancel: CancelFlag,
 }
 
-/// Inputs on a model. See the module.
+/// Embedding engine: queue, model, and statistics. See the module.
 #[derive(Debug)]
 pub struct EmbedEngine<M> {
     model: M,
     queue: FairQueue<Input>,
     inputs_max: usize,
-    /// The head of the line, where it did not fit into the last batch.
+    /// The input at the head of the queue that did not fit into the last batch.
     next: Option<Input>,
     pending: BTreeMap<RequestId, Pending>,
     stats: EngineStats,
 }
 
 impl<M: Embedder> EmbedEngine<M> {
-    /// An engine on `model` with at most `inputs_max` inputs waiting.
+    /// Creates an engine on `model` whose queue holds at most `inputs_max` inputs.
     pub fn new(model: M, inputs_max: usize) -> Self {
         let stats = EngineStats { slots: model.shape().slots, ..EngineStats::default() };
         let queue = FairQueue::new(inputs_max);
@@ -76,7 +75,7 @@ impl<M: Embedder> EmbedEngine<M> {
         });
     }
 
-    /// Tokens of the next batch, if it holds more than one input.
+    /// Maximum tokens of the next batch, if it holds more than one input.
     fn rows_max(&self) -> u32 {
         let rate = self.stats.prefill_tokens_per_second;
         let timely = match rate > 0.0 {
@@ -134,7 +133,7 @@ impl<M: Embedder> EmbedEngine<M> {
         }
     }
 
-    /// A batch that failed takes its requests with it; everybody else goes on.
+    /// Fails all requests in a failed batch; all other requests continue.
     fn fail(&mut self, batch: &[Input], why: &str, emit: Emit<'_>) {
         for input in batch {
             if self.pending.remove(&input.id).is_some() {
@@ -165,7 +164,7 @@ impl<M: Embedder> Steps for EmbedEngine<M> {
         for (index, tokens) in job.inputs.into_iter().enumerate() {
             let (cost, cancel) = (tokens.len() as u32, job.cancel.clone());
             let input = Input { id: job.id, index: index as u32, tokens, cancel };
-            // There is room: it was looked for above.
+            // The queue has room: checked above.
             let _ = self.queue.push(job.tenant, cost, input);
         }
     }
@@ -222,11 +221,11 @@ mod tests {
     use crate::types::embedder::EmbedShape;
     use crate::types::model::{DecodeError, Stop};
 
-    /// The vector of an input is its tokens; token 9 cannot be embedded.
+    /// Fake embedder: the embedding of an input is its tokens; token 9 cannot be embedded.
     #[derive(Default)]
     struct Mirror {
         batches: Vec<usize>,
-        /// Seconds of each token, on a clock of its own.
+        /// Seconds that each token takes, on the fake's own clock.
         seconds: f64,
         now: Rc<Cell<f64>>,
         batch_rows: u32,
@@ -288,7 +287,7 @@ mod tests {
             self.step_while(|| {});
         }
 
-        /// A step; something else happens right before its batch.
+        /// Runs a step and calls `happens` right before its batch.
         fn step_while(&mut self, happens: impl Fn()) {
             let events = &mut self.events;
             let now = self.engine.model.now.clone();
@@ -376,7 +375,7 @@ mod tests {
         run.step_while(|| cancel.set());
         assert_eq!((run.last(1), run.vectors(1).len()), (&Event::Cancelled, 0));
         assert!(run.engine.is_idle());
-        // Somebody else in the batch still wants it.
+        // Another request in the batch is still wanted.
         let cancel = run.submit(2, &[&[1; 2]]);
         run.submit(3, &[&[3; 2]]);
         run.step_while(|| cancel.set());

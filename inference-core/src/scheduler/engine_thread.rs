@@ -1,4 +1,4 @@
-//! The engine's thread: owns what is stepped and drives it until the last handle is gone.
+//! The engine thread: owns the engine and steps it until the last handle is dropped.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
 use std::thread::JoinHandle;
@@ -6,41 +6,43 @@ use std::time::{Duration, Instant};
 
 use crate::types::request::{EngineStats, Event, Failure, RequestId};
 
-/// Jobs that may wait between two steps; the engine's own queue comes on top.
+/// Maximum jobs that may wait between two steps, in addition to the engine's own queue.
 const INBOX_MAX: usize = 256;
-/// While busy, statistics are reported this often.
+/// Interval of statistics reports while the engine is busy.
 const STATS_INTERVAL: Duration = Duration::from_millis(250);
-/// Cancellation of a request that waits in an idle inbox is noticed by the next step; this
-/// only bounds how long an idle thread sleeps without looking at its inbox.
+/// Limits how long an idle thread sleeps without checking its inbox. The next step notices the
+/// cancellation of a request that waits in an idle inbox.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
 
-/// Receives what happens to requests.
+/// Callback that receives the events of requests.
 pub type Emit<'a> = &'a mut dyn FnMut(RequestId, Event);
 
-/// Work that is done step by step: [`crate::scheduler::step::Engine`] and
+/// An engine that works in steps: [`crate::scheduler::step::Engine`] and
 /// [`crate::scheduler::embed::EmbedEngine`].
 pub trait Steps {
     /// A request that is ready to run.
     type Job;
-    /// Takes a job, or refuses it when too many wait.
+    /// Queues a job, or emits a failure when the queue is full.
     fn submit(&mut self, job: Self::Job, emit: Emit<'_>);
-    /// Whether there is nothing to do.
+    /// True if there is nothing to do.
     fn is_idle(&self) -> bool;
-    /// One step. `clock` is read before and after computing, to learn the model's pace.
+    /// Runs one step. The engine reads `clock` before and after computing to learn the model's
+    /// speed.
     fn step(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>);
-    /// How it is doing.
+    /// Current statistics.
     fn stats(&self) -> EngineStats;
 }
 
-/// Receives what the engine says; called on its thread, must not block for long.
+/// Receives the engine's events and statistics. Called on the engine thread, so it must not block
+/// for long.
 pub trait Listener: Send {
-    /// Something happened to a request.
+    /// Receives an event of a request.
     fn event(&mut self, id: RequestId, event: Event);
-    /// How the engine is doing: on every change of load and at intervals while busy.
+    /// Receives the statistics: whenever the load changes, and at intervals while busy.
     fn stats(&mut self, stats: EngineStats);
 }
 
-/// Hands jobs to the engine. The engine stops when its handle is dropped or closed.
+/// Submits jobs to the engine. The engine stops when its handle is dropped or closed.
 #[derive(Debug)]
 pub struct EngineHandle<Job> {
     inbox: SyncSender<Job>,
@@ -48,7 +50,10 @@ pub struct EngineHandle<Job> {
 }
 
 impl<Job> EngineHandle<Job> {
-    /// Submits a job; refused where the inbox is full.
+    /// Submits a job.
+    ///
+    /// # Errors
+    /// [`Failure::QueueFull`] if the inbox is full.
     pub fn submit(&self, job: Job) -> Result<(), Failure> {
         self.inbox.try_send(job).map_err(|e| match e {
             TrySendError::Full(_) => Failure::QueueFull,
@@ -56,15 +61,15 @@ impl<Job> EngineHandle<Job> {
         })
     }
 
-    /// Lets the engine finish what it has and waits for its thread.
+    /// Lets the engine finish all submitted jobs and waits for its thread to exit.
     pub fn close(self) {
         drop(self.inbox);
-        // A panic of the engine's thread is reported by its own message.
+        // If the engine thread panicked, it has already printed its own message.
         let _ = self.thread.join();
     }
 }
 
-/// Starts the engine's thread.
+/// Starts the engine thread.
 pub fn start<E>(
     engine: E,
     listener: impl Listener + 'static,
@@ -97,13 +102,13 @@ fn run<E: Steps>(mut engine: E, jobs: &Receiver<E::Job>, mut listener: impl List
             listener.stats(stats);
             (reported, reported_at) = (stats, Instant::now());
         }
-        // Whoever has an answer finds it in the figures.
+        // Events go out after the statistics, so whoever has a response finds it counted.
         events.drain(..).for_each(|(id, event)| listener.event(id, event));
     }
 }
 
-/// Drains the inbox; waits there while there is nothing else to do. False: all handles
-/// are gone and everything is answered.
+/// Submits all jobs from the inbox; blocks there while there is nothing else to do. Returns false
+/// once all handles are gone and all work is finished.
 fn take_jobs<E: Steps>(
     engine: &mut E,
     jobs: &Receiver<E::Job>,

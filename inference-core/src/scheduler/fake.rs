@@ -1,8 +1,8 @@
 //! A deterministic model without weights, for tests and simulation.
 //!
-//! Its vocabulary is the 256 bytes and an ending token. It answers a prompt by repeating
-//! it for ever, or until a token that the prompt marks as last: every answer is known
-//! from its prompt, so that mixed-up sequences show at once.
+//! Its vocabulary is the 256 bytes and an end token. It responds to a prompt by repeating it
+//! forever, or until a token that the prompt marks as last. Every response follows from its prompt,
+//! so tests notice mixed-up sequences at once.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::types::model::{
 };
 use crate::types::request::{Failure, Token};
 
-/// Bytes as tokens; `<e>` is the ending token.
+/// Tokenizer whose tokens are bytes; `<e>` is the end token.
 #[derive(Debug, Clone, Copy)]
 pub struct FakeTokenizer;
 
 impl FakeTokenizer {
-    /// The ending token.
+    /// The end token.
     pub const END: Token = 256;
 }
 
@@ -76,27 +76,28 @@ impl Tokenizer for FakeTokenizer {
     }
 }
 
-/// See the module.
+/// The fake model. See the module.
 #[derive(Debug)]
 pub struct FakeModel {
     shape: Shape,
-    /// The cells of each track, with their tokens.
+    /// The KV cells of each sequence id, with their tokens.
     tracks: Vec<Vec<(u64, Token)>>,
     next_cell: u64,
     logits: Vec<Vec<f32>>,
-    /// Fails the next batch.
+    /// Makes the next batch fail.
     pub fail_next: bool,
     /// Rows of every batch that was decoded.
     pub batches: Vec<Vec<Row>>,
 }
 
 impl FakeModel {
-    /// A model of `slots` sequences with `context_tokens` each, and cells for all of them.
+    /// Creates a model with `slots` sequences of `context_tokens` each, and KV cells for all of
+    /// them.
     pub fn new(slots: u32, context_tokens: u32, batch_rows: u32) -> Self {
         Self::with_cells(slots, context_tokens, batch_rows, slots * context_tokens)
     }
 
-    /// The same with another number of cells.
+    /// Like [`Self::new`], with `cells` KV cells.
     pub fn with_cells(slots: u32, context_tokens: u32, batch_rows: u32, cells: u32) -> Self {
         let vocabulary = FakeTokenizer::END + 1;
         let tracks = 2 * slots;
@@ -119,29 +120,29 @@ impl FakeModel {
         }
     }
 
-    /// The same with another number of finished sequences that it can keep.
+    /// Sets how many finished sequences it can keep in the cache.
     pub fn keeping(mut self, kept: u32) -> Self {
         self.shape.tracks = self.shape.slots + kept;
         self.tracks = vec![Vec::new(); self.shape.tracks as usize];
         self
     }
 
-    /// The same without shared beginnings, as models with windows or a recurrent state are.
+    /// Disables prefix sharing, as in models with sliding windows or a recurrent state.
     pub fn without_sharing(self) -> Self {
         let mut alone = self.keeping(0);
         alone.shape.shares_prefixes = false;
         alone
     }
 
-    /// Cells that some track has.
+    /// KV cells in use by any sequence id.
     pub fn cells(&self) -> u32 {
         let all: BTreeSet<u64> = self.tracks.iter().flatten().map(|(cell, _)| *cell).collect();
         all.len() as u32
     }
 
-    /// What follows `sequence`: the token after the last place where its answer stands,
-    /// reading the prompt as a circle. The prompt ends at the first 0x00, which is part
-    /// of it; without one, the first token is repeated.
+    /// The token that follows `sequence`: the one after the last position that the response has
+    /// reached, treating the prompt as a circle. The prompt ends with the first 0x00; without one,
+    /// the first token is repeated.
     fn next(sequence: &[Token]) -> Token {
         let prompt = sequence.iter().position(|t| *t == 0).map_or(1, |i| i + 1);
         let answered = sequence.len() - prompt.min(sequence.len());
@@ -160,7 +161,7 @@ impl Model for FakeModel {
     fn decode(&mut self, rows: &[Row], stop: Stop<'_>) -> Result<Decoded, DecodeError> {
         assert!(!rows.is_empty() && rows.len() <= self.shape.batch_rows as usize);
         if stop() {
-            // A state cannot be taken back.
+            // A recurrent state cannot be rolled back.
             let lost = rows.iter().filter(|_| !self.shape.shares_prefixes);
             lost.for_each(|row| self.tracks[row.track as usize].clear());
             return Ok(Decoded::Stopped);

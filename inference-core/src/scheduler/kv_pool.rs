@@ -1,37 +1,39 @@
-//! PURE. Which cells of the KV pool hold what, and which prompts begin alike.
+//! PURE. Bookkeeping of the KV cells: what each holds, and which prompts share a prefix.
 //!
-//! Cells are booked as runs of tokens in a tree: a track (a sequence of the context, live
-//! or kept for later) is a path from a root to a run, and two tracks that share their
-//! beginning share those runs, as they share the cells in the context. A run belongs to
-//! one tenant: nobody is served from, or can time, what another one asked.
+//! The pool records cells as runs of tokens in a tree. A track (a sequence id of the context, live
+//! or kept in the cache) is a path from a root to a run. Two sequences with a common prefix share
+//! its runs here, as they share the cells in the context. A run belongs to one tenant: no tenant is
+//! served from another's prompts, or can detect them by timing.
 //!
-//! After every step `free + in use + cached` is the pool.
+//! After every step `free + in use + cached` equals the pool's size.
 
 use crate::types::model::TrackId;
 use crate::types::request::{Tenant, Token};
 
 type RunId = usize;
 
-/// Cells, by use.
+/// KV cells by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cells {
-    /// Nothing is in them.
+    /// Empty cells.
     pub free: u32,
-    /// A live track needs them.
+    /// Cells that a live sequence needs.
     pub in_use: u32,
-    /// Only kept tracks have them: they can be had by evicting those.
+    /// Cells that only kept sequences hold; evicting those frees them.
     pub cached: u32,
 }
 
-/// A new track, and what it begins with.
+/// A newly opened sequence, and the prefix it starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
-    /// The track.
+    /// Its sequence id.
     pub track: TrackId,
-    /// A track that has its first tokens, and how many: to be shared in the context. It may be
-    /// the new track itself, which was kept: what it has after those is to be removed.
+    /// A sequence id that holds the prefix, and the prefix's length in tokens, to be shared in the
+    /// context. It may be the new sequence id itself, which was kept: then the caller truncates it
+    /// after that prefix.
     pub shared: Option<(TrackId, u32)>,
-    /// A kept track that had to go for its number; to be removed from the context first.
+    /// A kept sequence that was evicted to free its id; the caller removes it from the context
+    /// first.
     pub evicted: Option<TrackId>,
 }
 
@@ -41,36 +43,36 @@ struct Run {
     parent: Option<RunId>,
     children: Vec<RunId>,
     tokens: Vec<Token>,
-    /// Tracks whose path goes through this run.
+    /// Sequences whose path goes through this run.
     tracks: u32,
-    /// Of those, live.
+    /// Of those, the live ones.
     live: u32,
 }
 
 #[derive(Debug)]
 struct Track {
     tenant: Tenant,
-    /// Where its path ends; none while it is empty.
+    /// The run where its path ends; `None` while the sequence is empty.
     leaf: Option<RunId>,
     live: bool,
     used_at: u64,
 }
 
-/// The book. See the module.
+/// The pool's bookkeeping. See the module.
 #[derive(Debug)]
 pub struct KvPool {
     cells: u32,
     runs: Vec<Option<Run>>,
     roots: Vec<RunId>,
     tracks: Vec<Option<Track>>,
-    /// Whether tracks may have cells in common.
+    /// True if sequences may share cells.
     shares: bool,
     now: u64,
 }
 
 impl KvPool {
-    /// A book of `cells` cells and `tracks` sequences. `shares`: prompts begin with what
-    /// other tracks have, and finished ones are kept for that.
+    /// Creates a pool of `cells` cells and `tracks` sequence ids. With `shares`, a prompt may start
+    /// with the cells of other sequences, and finished sequences are kept for that.
     pub fn new(cells: u32, tracks: u32, shares: bool) -> Self {
         Self {
             cells,
@@ -82,7 +84,7 @@ impl KvPool {
         }
     }
 
-    /// How many cells are what.
+    /// Counts the cells by use.
     pub fn cells(&self) -> Cells {
         let (mut in_use, mut cached) = (0, 0);
         for run in self.runs.iter().flatten() {
@@ -92,10 +94,10 @@ impl KvPool {
         Cells { free: self.cells - in_use - cached, in_use, cached }
     }
 
-    /// Opens a live track for `tokens`, which begins with as many of them as any track
-    /// already has, but not with the last: its logits are wanted. Where every number is taken,
-    /// the kept track that was not used for the longest time gives up its own, and the one that
-    /// has the beginning only if there is no other. `None`: every number is taken by a live track.
+    /// Opens a live sequence for `tokens`. It starts with the longest prefix that any sequence
+    /// already has, except for the last token, because the caller needs its logits. If every
+    /// sequence id is taken, this evicts the least recently used kept sequence, and the one that
+    /// holds the prefix only if there is no other. Returns `None` if live sequences hold every id.
     pub fn open(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<Opened> {
         self.now += 1;
         let wanted = &tokens[..tokens.len().saturating_sub(1)];
@@ -110,7 +112,7 @@ impl KvPool {
             Some(_) => None,
             None => Some(self.oldest_kept(donor).or_else(|| self.oldest_kept(None))?),
         };
-        // Booked before anything is evicted: the beginning stays, whoever goes.
+        // Recorded before anything is evicted, so that the prefix stays whichever sequence goes.
         self.along(leaf, |run| {
             run.tracks += 1;
             run.live += 1;
@@ -125,13 +127,13 @@ impl KvPool {
         Some(Opened { track, shared: shared.map(|(_, from, depth)| (from, depth)), evicted })
     }
 
-    /// How many of `tokens` a new track would begin with.
+    /// Length of the cached prefix that a new sequence for `tokens` would start with.
     pub fn matching(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
         self.longest_match(tenant, &tokens[..tokens.len().saturating_sub(1)]).1
     }
 
-    /// How many cells of that beginning only kept tracks have: they count as cached, and would
-    /// be in use.
+    /// How many cells of that prefix only kept sequences hold: they count as cached now and would
+    /// become in use.
     pub fn matching_cached(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
         let wanted = &tokens[..tokens.len().saturating_sub(1)];
         let (mut at, mut left) = self.longest_match(tenant, wanted);
@@ -141,7 +143,7 @@ impl KvPool {
             at = run.parent;
         }
         let mut cached = 0;
-        // From the root: the match may end inside of its last run.
+        // From the root: the match may end in the middle of its last run.
         for run in path.iter().rev() {
             let tokens = left.min(run.tokens.len() as u32);
             left -= tokens;
@@ -150,8 +152,7 @@ impl KvPool {
         cached
     }
 
-    /// Notes that a request that begins like this waits: what it would begin with is evicted
-    /// after everything else.
+    /// Protects the cached prefix of a queued request: its cells are evicted after all others.
     pub fn hold(&mut self, tenant: Tenant, tokens: &[Token]) {
         self.now += 1;
         let wanted = &tokens[..tokens.len().saturating_sub(1)];
@@ -166,7 +167,7 @@ impl KvPool {
         }
     }
 
-    /// Books cells for `tokens` at the end of a live track.
+    /// Records cells for `tokens` at the end of a live sequence.
     pub fn append(&mut self, track: TrackId, tokens: &[Token]) {
         let Some(entry) = &self.tracks[track as usize] else { return };
         let (tenant, leaf) = (entry.tenant, entry.leaf);
@@ -192,8 +193,9 @@ impl KvPool {
         }
     }
 
-    /// Ends a live track. It is kept, unless another track holds all of it. Tracks that are
-    /// to be removed from the context, itself or those it makes superfluous, go to `removed`.
+    /// Closes a live sequence and keeps it in the cache, unless another sequence holds all of its
+    /// tokens. Sequence ids that the caller must remove from the context, this one or those it
+    /// makes redundant, are added to `removed`.
     pub fn close(&mut self, track: TrackId, removed: &mut Vec<TrackId>) {
         self.now += 1;
         let Some(entry) = &mut self.tracks[track as usize] else { return };
@@ -203,7 +205,7 @@ impl KvPool {
         self.along(leaf, |run| run.live -= 1);
         let superfluous = match leaf.and_then(|leaf| self.runs[leaf].as_ref()) {
             None => true,
-            // Another track holds all of it.
+            // Another sequence holds all of its tokens.
             Some(run) => run.tracks > 1,
         };
         if superfluous || !self.shares {
@@ -219,7 +221,8 @@ impl KvPool {
         }
     }
 
-    /// Forgets a live track at once: parked or failed, its cells are wanted.
+    /// Removes a live sequence at once, because it was preempted or failed and its cells are
+    /// needed.
     pub fn discard(&mut self, track: TrackId) {
         let Some(entry) = &mut self.tracks[track as usize] else { return };
         let was_live = std::mem::replace(&mut entry.live, false);
@@ -230,14 +233,14 @@ impl KvPool {
         self.remove(track);
     }
 
-    /// Evicts the kept track that was not used for the longest time.
+    /// Evicts the least recently used kept sequence.
     pub fn evict(&mut self) -> Option<TrackId> {
         let oldest = self.oldest_kept(None)?;
         self.remove(oldest);
         Some(oldest)
     }
 
-    /// Kept tracks.
+    /// All kept sequences.
     fn kept(&self) -> Vec<TrackId> {
         let kept =
             |(i, t): (usize, &Option<Track>)| t.as_ref().filter(|t| !t.live).map(|_| i as TrackId);
@@ -253,7 +256,7 @@ impl KvPool {
         self.tracks[track as usize].as_ref()?.leaf
     }
 
-    /// Takes a track off its path; runs that nobody needs are gone.
+    /// Removes a sequence from its path, and the runs that no other sequence needs.
     fn remove(&mut self, track: TrackId) {
         let Some(track) = self.tracks[track as usize].take() else { return };
         let mut at = track.leaf;
@@ -305,7 +308,7 @@ impl KvPool {
         at.is_some()
     }
 
-    /// A track that has all of a run: a live one if there is one, and the last used.
+    /// A sequence that holds all of a run: a live one if there is one, else the most recently used.
     fn track_through(&self, run: RunId) -> Option<TrackId> {
         let through = |(_, track): &(usize, &Option<Track>)| {
             track.as_ref().is_some_and(|t| self.is_on_path(Some(run), t.leaf))
@@ -316,7 +319,7 @@ impl KvPool {
         found.map(|(i, _)| i as TrackId)
     }
 
-    /// The run in which the longest match ends, and the match's tokens.
+    /// The run in which the longest match ends, and the length of the match in tokens.
     fn longest_match(&self, tenant: Tenant, tokens: &[Token]) -> (Option<RunId>, u32) {
         let (mut best, mut longest) = (None, 0);
         if !self.shares {
@@ -341,7 +344,7 @@ impl KvPool {
         (best, longest as u32)
     }
 
-    /// Makes a run end at `depth` tokens from the root; returns it.
+    /// Splits a run so that it ends at `depth` tokens from the root; returns it.
     fn split(&mut self, id: RunId, depth: u32) -> RunId {
         let mut before = 0;
         let mut at = self.runs[id].as_ref().and_then(|run| run.parent);
@@ -379,7 +382,7 @@ impl KvPool {
     }
 }
 
-/// How many tokens both begin with.
+/// Length of the common prefix in tokens.
 pub(crate) fn common(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -1,52 +1,53 @@
-//! PURE. How long steps take here, learned from the steps themselves, and how much prefill
-//! a step can carry without holding up its readers.
+//! PURE. Learns how long steps take on this machine, and computes how much prefill a step can carry
+//! without slowing the decoding sequences too much.
 //!
-//! A step costs about what its decoding rows cost alone, plus a price for each prefill row.
-//! Both are measured: the first by steps without prefill, for each number of readers; the
-//! second by what mixed steps cost more. A few rows cost almost what a few dozen do, so
-//! prefill comes in chunks as long as a reader's gap may be, and then pauses until its
-//! share of the time allows the next one.
+//! A step costs about what its decoding rows cost alone, plus a price for each prefill row. Steps
+//! without prefill measure the first, for each number of decoding sequences; the extra cost of
+//! mixed steps gives the second. A few rows cost almost as much as a few dozen, so prefill comes in
+//! chunks as long as the gap that a decoding sequence may see, and then pauses until its share of
+//! the time allows the next one.
 //!
-//! A step without readers is all prefill. It is bounded by time as well: until it ends, nobody
-//! is heard who arrives or leaves. What its rows cost is measured by such steps.
+//! A step without decoding sequences is all prefill. Time limits it as well, because the engine
+//! handles no arrival or cancellation until it ends. Such steps measure what their rows cost.
 
-/// Prefill may take this much of the readers' own time: they keep 1 / (1 + this) of their
-/// speed.
+/// Prefill may take this fraction of the decoding time: decoding keeps 1 / (1 + this) of its speed.
 const PREFILL_SHARE: f32 = 1.0;
-/// A chunk takes this many times as long as the readers alone would: their longest gap.
+/// A step with a prefill chunk takes this many times as long as decoding alone would. This is the
+/// longest gap between tokens.
 const CHUNK_TIME: f32 = 1.75;
-/// Weight of the newest measurement.
+/// Weight of the newest measurement in the moving average.
 const SMOOTHING: f32 = 0.15;
-/// Prefill rows of a step before anything is known.
+/// Prefill rows of a step before anything has been measured.
 pub(crate) const ROWS_FIRST: u32 = 32;
-/// A step without readers takes about so many seconds: what a new request may wait until it is
-/// heard. Batches of half a second are as fast as longer ones wherever they have some dozen rows.
+/// Target seconds of a step without decoding sequences: how long a new request may wait until the
+/// engine handles it. Batches of half a second are as fast as longer ones wherever they have a few
+/// dozen rows.
 pub(crate) const STEP_SECONDS: f32 = 0.5;
-/// Prefill rows of a step without readers, however slow the machine is: with fewer, most of the
-/// time would go into reading the weights.
+/// Minimum prefill rows of a step without decoding sequences, however slow the machine is: with
+/// fewer, loading the weights would take most of the time.
 pub(crate) const ROWS_ALONE_MIN: u32 = 16;
-/// Weight of the newest measurement where rows of steps without readers became cheaper.
+/// Weight of the newest measurement when rows of prefill-only steps got cheaper.
 const SMOOTHING_ALONE: f32 = 0.5;
-/// Rows are computed in tiles: a full one costs what a part of it does.
+/// Rows are computed in tiles: a partial tile costs as much as a full one.
 const TILE_ROWS: u32 = 4;
-/// A chunk of prefill alone that is long enough to tell the price of a row.
+/// Rows that a prefill-only chunk needs to measure the price of a row reliably.
 const ROWS_TELLING: u32 = 64;
 
-/// What was learned. See the module.
+/// What has been measured so far. See the module.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    /// Seconds of a step with so many readers and no prefill; 0 is unknown.
+    /// Seconds of a step by number of decoding sequences, without prefill; 0 if unknown.
     reading: Vec<f32>,
-    /// Seconds that one more row of prefill costs; 0 is unknown.
+    /// Seconds that one more prefill row costs in a mixed step; 0 if unknown.
     prefill_row: f32,
-    /// Seconds of a row in a step that is all prefill; 0 is unknown.
+    /// Seconds per row in a prefill-only step; 0 if unknown.
     alone_row: f32,
-    /// Seconds that prefill may take from the readers; negative after a chunk.
+    /// Seconds that prefill may take from decoding; negative after a chunk.
     credit: f32,
 }
 
 impl Pace {
-    /// Nothing is known of a model with `slots` slots.
+    /// Starts without measurements, for a model with `slots` slots.
     pub fn new(slots: u32) -> Self {
         Self {
             reading: vec![0.0; slots as usize + 1],
@@ -56,7 +57,7 @@ impl Pace {
         }
     }
 
-    /// Learns from a step with `readers` decoding rows and `prefill` prefill rows.
+    /// Records the duration of a step with `readers` decoding rows and `prefill` prefill rows.
     pub fn observe(&mut self, readers: u32, prefill: u32, seconds: f32) {
         if readers == 0 && prefill > 0 {
             self.observe_alone(prefill, seconds);
@@ -77,9 +78,9 @@ impl Pace {
         self.account(readers, prefill, seconds);
     }
 
-    /// Learns what a row costs where nobody reads. The few rows that end a prompt cost almost
-    /// what many do: they tell nothing, unless they took too long. A machine that got slower is
-    /// believed at once.
+    /// Records the price of a row in a prefill-only step. The few rows that end a prompt cost
+    /// almost as much as many do, so they count only if they took too long. A slowdown is believed
+    /// at once.
     fn observe_alone(&mut self, rows: u32, seconds: f32) {
         let price = seconds / rows as f32;
         if self.alone_row == 0.0 {
@@ -90,7 +91,7 @@ impl Pace {
         }
     }
 
-    /// Rows of a step without readers.
+    /// Rows of a prefill-only step.
     fn rows_alone(&self) -> u32 {
         if self.alone_row == 0.0 {
             return ROWS_FIRST;
@@ -99,7 +100,7 @@ impl Pace {
         (rows / TILE_ROWS * TILE_ROWS).max(ROWS_ALONE_MIN)
     }
 
-    /// Readers' time earns prefill its share; prefill spends it.
+    /// Decoding time earns prefill its share; prefill spends it.
     fn account(&mut self, readers: u32, prefill: u32, seconds: f32) {
         let alone = self.reading_seconds(readers);
         if readers == 0 || alone == 0.0 {
@@ -108,13 +109,13 @@ impl Pace {
         }
         let spent = if prefill > 0 { (seconds - alone).max(0.0) } else { 0.0 };
         let earned = PREFILL_SHARE * alone;
-        // Nothing is saved up beyond one step, and a step that took very long for reasons of
-        // its own does not keep prompts waiting for ever.
+        // Credit is limited to one step, and a step that took very long for other reasons does not
+        // make prompts wait forever.
         let debt_max = -2.0 * CHUNK_TIME * alone;
         self.credit = (self.credit + earned - spent).clamp(debt_max, earned);
     }
 
-    /// Prefill rows for a step with `readers` decoding rows; 0 while its share is used up.
+    /// Prefill rows for a step with `readers` decoding rows; 0 while prefill has used up its share.
     pub fn prefill_rows(&self, readers: u32, batch_rows: u32) -> u32 {
         let room = batch_rows.saturating_sub(readers);
         if readers == 0 {
@@ -133,7 +134,8 @@ impl Pace {
         (whole_tiles.max(least) - readers).min(room)
     }
 
-    /// A step with so many readers, or the nearest number that was measured.
+    /// Seconds of a step with this number of decoding sequences, or the nearest number that was
+    /// measured.
     pub fn reading_seconds(&self, readers: u32) -> f32 {
         let at = readers as usize;
         let known = |i: &usize| self.reading.get(*i).is_some_and(|s| *s > 0.0);
@@ -143,7 +145,7 @@ impl Pace {
     }
 }
 
-/// Moves a measured value towards its newest measurement; the first one counts in full.
+/// Moves `value` toward the newest measurement; the first one counts in full.
 pub(crate) fn smooth(value: &mut f32, newest: f32) {
     *value = if *value == 0.0 { newest } else { *value + SMOOTHING * (newest - *value) };
 }
@@ -152,7 +154,8 @@ pub(crate) fn smooth(value: &mut f32, newest: f32) {
 mod tests {
     use super::*;
 
-    /// A machine: 20 ms and 5 ms for each reader, 4 ms for each prefill row.
+    /// A simulated machine: 20 ms per step, 5 ms for each decoding sequence, 4 ms for each prefill
+    /// row.
     fn cost(readers: u32, prefill: u32) -> f32 {
         let reading = if readers == 0 { 0.02 } else { 0.02 + 0.005 * readers as f32 };
         reading + 0.004 * prefill as f32
@@ -184,8 +187,9 @@ mod tests {
         }
     }
 
-    /// Prompts without readers on a machine that takes `fixed` and `row` seconds for a step and
-    /// each row: the longest step after the first, and rows per second on the whole.
+    /// Runs prompts without decoding sequences on a machine that takes `fixed` seconds for a step
+    /// and `row` seconds for each row. Returns the longest step after the first, and the overall
+    /// rows per second.
     fn alone(fixed: f32, row: f32, prompts: &[u32]) -> (f32, f32) {
         let mut pace = Pace::new(4);
         let (mut longest, mut time, mut all) = (0.0f32, 0.0, 0);
@@ -252,7 +256,7 @@ mod tests {
     fn after_a_chunk_readers_are_left_alone_for_a_while_but_not_for_ever() {
         let mut pace = known(4);
         let rows = pace.prefill_rows(4, 512);
-        // It took a minute: the machine was busy with something else.
+        // The step took a minute because the machine was busy with something else.
         pace.observe(4, rows, 60.0);
         let steps = (0..100).find(|_| {
             let allowed = pace.prefill_rows(4, 512) > 0;

@@ -1,31 +1,30 @@
-//! PURE. What one step decodes.
+//! PURE. Plans what one step decodes.
 //!
-//! Every decoding sequence gets its row first, so that no prompt stalls a reader. Prefill
-//! takes what its budget ([`crate::scheduler::pace`]) and the free cells leave: the shortest rest
-//! first, because it frees a slot's reader soonest, but a prompt that was passed over
-//! ages until it is the next.
+//! Every decoding sequence gets its row first, so that no prompt stalls it. Prefill takes what its
+//! budget ([`crate::scheduler::pace`]) and the free KV cells leave: the shortest remainder first,
+//! because it starts its response soonest, but a skipped prompt ages until it is next.
 
 use crate::types::model::Slot;
 
-/// Each step in which a prompt is passed over makes it this many rows shorter.
+/// Each step that skips a prompt makes it count as this many rows shorter.
 const AGEING_ROWS: u32 = 8;
 
-/// What the scheduler needs to know of a sequence.
+/// A sequence as the planner sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {
     /// Its slot.
     pub slot: Slot,
-    /// Tokens known but not decoded yet: 1 while decoding, more while prefilling.
+    /// Tokens known but not yet decoded: 1 while decoding, more while prefilling.
     pub rows: u32,
-    /// Whether its answer has begun.
+    /// True if its response has started.
     pub decoding: bool,
-    /// Steps in which its prefill was passed over.
+    /// Steps that skipped its prefill.
     pub passed_over: u32,
     /// Order of arrival: smaller is older.
     pub arrival: u64,
 }
 
-/// How many rows a sequence gets in a step.
+/// A slot's rows in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// Its slot.
@@ -34,19 +33,19 @@ pub struct Share {
     pub rows: u32,
 }
 
-/// What a step may use.
+/// Limits of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Rows of the whole batch.
+    /// Maximum rows of the batch.
     pub batch_rows: u32,
-    /// Rows of prefill.
+    /// Maximum prefill rows.
     pub prefill_rows: u32,
-    /// Cells that are free or can be had; one for each row.
+    /// KV cells that are free or can be evicted; each row needs one.
     pub cells: u32,
 }
 
-/// Plans one step. Nobody is in the plan twice. The caller has seen to it that there are
-/// cells for all decoding sequences.
+/// Plans one step. Each slot appears at most once. The caller ensures that every decoding sequence
+/// has a cell.
 pub fn plan(sequences: &[Waiting], limits: Limits) -> Vec<Share> {
     let rows_max = limits.batch_rows.min(limits.cells);
     let decoding = sequences.iter().filter(|s| s.decoding);
@@ -103,7 +102,7 @@ mod tests {
     fn a_prompt_that_is_passed_over_ages_until_it_is_the_next() {
         let limits = Limits { prefill_rows: 20, ..WIDE };
         let mut long = prefilling(0, 1000, 0);
-        // New short prompts keep coming.
+        // New short prompts keep arriving.
         let steps = (0..1000).find(|step| {
             let shares = plan(&[long, prefilling(1, 20, step + 1)], limits);
             long.passed_over += 1;

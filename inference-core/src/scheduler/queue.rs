@@ -1,15 +1,15 @@
-//! PURE. Requests that wait for a slot, fairly between tenants: deficit round robin by
-//! prompt tokens (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round
-//! Robin", SIGCOMM 1995). One tenant's long prompts do not hold up another's short ones.
+//! PURE. Queue of requests that wait for a slot, fair between tenants: deficit round robin by
+//! prompt tokens (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin",
+//! SIGCOMM 1995). One tenant's long prompts do not hold up another's short ones.
 
 use std::collections::VecDeque;
 
 use crate::types::request::Tenant;
 
-/// Prompt tokens that a tenant may start before it is the next one's turn.
+/// Prompt tokens that a tenant may start before the next tenant's turn.
 const QUANTUM: u32 = 512;
 
-/// A bounded queue. See the module.
+/// A bounded fair queue. See the module.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     lanes: VecDeque<Lane<T>>,
@@ -20,28 +20,29 @@ pub struct FairQueue<T> {
 #[derive(Debug)]
 struct Lane<T> {
     tenant: Tenant,
-    /// Tokens it may start now.
+    /// Prompt tokens the tenant may start now.
     credit: u32,
     waiting: VecDeque<(T, u32)>,
 }
 
 impl<T> FairQueue<T> {
-    /// An empty queue for at most `max` requests.
+    /// Creates an empty queue for at most `max` requests.
     pub fn new(max: usize) -> Self {
         Self { lanes: VecDeque::new(), len: 0, max }
     }
 
-    /// Requests that wait.
+    /// Number of queued requests.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nobody waits.
+    /// True if the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds a request whose prompt has `tokens` tokens; gives it back when the queue is full.
+    /// Adds a request whose prompt has `tokens` tokens; returns it as the error when the queue is
+    /// full.
     pub fn push(&mut self, tenant: Tenant, tokens: u32, request: T) -> Result<(), T> {
         if self.len >= self.max {
             return Err(request);
@@ -57,18 +58,18 @@ impl<T> FairQueue<T> {
         Ok(())
     }
 
-    /// What waits.
+    /// All queued requests, grouped by tenant.
     pub fn waiting(&self) -> impl Iterator<Item = &T> {
         self.lanes.iter().flat_map(|lane| &lane.waiting).map(|(request, _)| request)
     }
 
-    /// What waits of one tenant.
+    /// The queued requests of one tenant.
     pub fn waiting_of(&self, tenant: Tenant) -> impl Iterator<Item = &T> {
         let own = self.lanes.iter().filter(move |lane| lane.tenant == tenant);
         own.flat_map(|lane| &lane.waiting).map(|(request, _)| request)
     }
 
-    /// The next request.
+    /// Removes and returns the next request.
     pub fn pop(&mut self) -> Option<T> {
         loop {
             let lane = self.lanes.front_mut()?;
@@ -77,7 +78,7 @@ impl<T> FairQueue<T> {
                 lane.credit -= tokens;
                 self.len -= 1;
                 if lane.waiting.is_empty() {
-                    // Credit is not saved up while there is nothing to start.
+                    // A tenant with nothing to start saves up no credit.
                     self.lanes.pop_front();
                 }
                 return Some(request);
@@ -87,7 +88,7 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Drops requests that are not wanted any more.
+    /// Drops the requests for which `wanted` is false.
     pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
         for lane in &mut self.lanes {
             lane.waiting.retain(|(request, _)| wanted(request));

@@ -1,11 +1,11 @@
 //! PURE. Logits -> one token.
 //!
-//! The steps and their order are llama.cpp's: bias and penalties ([`adjust`]), top_k,
-//! typical_p, top_p, min_p ([`candidates`]), temperature, draw. [`logprobs`] tells how
-//! likely tokens were before all that.
+//! The steps and their order are llama.cpp's: bias and penalties ([`adjust`]), top_k, typical_p,
+//! top_p, min_p ([`candidates`]), temperature, draw. [`logprobs`] reports the log probabilities
+//! before all of that.
 //!
-//! This runs once for each token of each reader, over the whole vocabulary: nothing is
-//! sorted that need not be, and loops are such that the compiler makes vectors of them.
+//! This runs over the whole vocabulary once for each token of each decoding sequence: it sorts only
+//! what it must, and the compiler can vectorize its loops.
 
 use std::collections::HashMap;
 
@@ -24,12 +24,12 @@ mod vector;
 use candidates::Candidates;
 use vector::{BLOCK, Weights, exp_differences, maximum};
 
-/// A temperature below this is greedy: it would only decide between tokens that are equally likely,
-/// and the inverse of the smallest ones is infinite.
+/// Temperatures below this are greedy: they would only decide between equally likely tokens, and
+/// the inverse of the smallest ones is infinite.
 const GREEDY_BELOW: f32 = 1e-5;
 
-/// Room for the work of one choice, kept between calls so that a step allocates nothing.
-/// All sequences of an engine share one.
+/// Scratch buffers, kept between calls so that a step allocates nothing. All sequences of an engine
+/// share one.
 #[derive(Debug, Default)]
 pub struct Scratch {
     adjusted: Vec<f32>,
@@ -38,37 +38,36 @@ pub struct Scratch {
     weights: Weights,
 }
 
-/// What a choice depends on beside the logits.
+/// What a choice depends on besides the logits.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// Prompt and answer so far.
+    /// Tokens of the prompt and the response so far.
     pub tokens: &'a [Token],
-    /// Tokens that end an answer.
+    /// Tokens that end a response.
     pub ends: &'a [Token],
 }
 
-/// Takes tokens out by setting their logits to negative infinity.
+/// Excludes tokens by setting their logits to negative infinity.
 pub type Forbid<'a> = &'a mut dyn FnMut(&mut [f32]);
 
-/// One request's sampler: its parameters, its own random numbers, and what its answer holds.
+/// The sampler of one request: its parameters, its random number generator, and its token counts.
 #[derive(Debug)]
 pub struct Sampler {
     params: Sampling,
     rng: Pcg64,
-    /// How often the answer holds each token; kept only where a penalty needs it.
+    /// How often the response contains each token; counted only if a penalty needs it.
     counts: HashMap<Token, u32>,
 }
 
 impl Sampler {
-    /// A sampler with the seed of `params`.
+    /// Creates a sampler seeded with the seed of `params`.
     pub fn new(params: Sampling) -> Self {
         let rng = Pcg64::seed_from_u64(params.seed);
         Self { params, rng, counts: HashMap::new() }
     }
 
-    /// Chooses a token. `logits` holds one value per token of the vocabulary; values that
-    /// are not numbers are never chosen while any other is left. `forbid` may take tokens
-    /// out.
+    /// Chooses a token. `logits` holds one value per token of the vocabulary; NaN is never chosen
+    /// while any other value is left. `forbid` may exclude tokens.
     pub fn sample(
         &mut self,
         logits: &[f32],
@@ -76,8 +75,8 @@ impl Sampler {
         forbid: Option<Forbid<'_>>,
         scratch: &mut Scratch,
     ) -> Token {
-        // One number for each token, needed or not: an answer that goes on elsewhere meets the
-        // numbers that it would have met here.
+        // Draws one number for each token, needed or not, so that a response that resumes on
+        // another node gets the same numbers.
         let random = self.rng.next_u64() as f64 / u64::MAX as f64;
         if forbid.is_none() && !adjust::changes_logits(&self.params) {
             return self.choose(logits, random, scratch);
@@ -94,14 +93,14 @@ impl Sampler {
         token
     }
 
-    /// Notes that the answer goes on with `token`.
+    /// Records that `token` was appended to the response.
     pub fn accept(&mut self, token: Token) {
         if self.params.frequency_penalty != 0.0 || self.params.presence_penalty != 0.0 {
             *self.counts.entry(token).or_default() += 1;
         }
     }
 
-    /// Passes over a token that was chosen elsewhere.
+    /// Skips the random number of a token that another node chose.
     pub fn skip(&mut self) {
         self.rng.next_u64();
     }
@@ -124,7 +123,7 @@ impl Sampler {
     }
 }
 
-/// The place of a weight, drawn in proportion; `random` is 0 to 1.
+/// Draws the index of a weight with probability proportional to it; `random` is 0 to 1.
 fn draw(random: f64, weights: &mut Weights) -> usize {
     let all = weights.sum();
     let Weights { values, sums } = weights;
@@ -141,12 +140,12 @@ fn draw(random: f64, weights: &mut Weights) -> usize {
             }
         }
     }
-    // Rounding may leave a little; the likeliest is the safest choice then.
+    // Rounding may leave a remainder; the most likely token is then the safest choice.
     let best = maximum(values);
     first_of(values, best) as usize
 }
 
-/// The first place of a value.
+/// Index of the first element equal to `value`; 0 if there is none.
 fn first_of(values: &[f32], value: f32) -> Token {
     values.iter().position(|v| *v == value).unwrap_or(0) as Token
 }

@@ -17,132 +17,132 @@ mod held;
 
 use held::HeldLogprobs;
 
-/// Set by the caller, read by the engine: the request is no longer wanted.
+/// Cancellation flag: the caller sets it, the engine reads it.
 #[derive(Debug, Clone, Default)]
 pub struct CancelFlag(Arc<AtomicBool>);
 
 impl CancelFlag {
-    /// Marks the request as unwanted.
+    /// Cancels the request.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is.
+    /// True if the request was canceled.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A request that is ready to run: it is tokens, and they fit.
+/// A request that is ready to run: it is tokenized and fits into the context.
 #[derive(Debug)]
 pub struct Job {
-    /// The caller's id.
+    /// Id chosen by the caller.
     pub id: RequestId,
-    /// Whose it is.
+    /// Tenant that sent the request.
     pub tenant: Tenant,
-    /// The prompt, at least one token and fewer than the context holds, and after it what the
-    /// answer began with elsewhere.
+    /// The prompt, at least one token and fewer than the context holds, followed by the tokens of a
+    /// resumed response.
     pub tokens: Vec<Token>,
-    /// How many of these are the answer's.
+    /// How many of these tokens belong to the response.
     pub said: usize,
-    /// How, and until when.
+    /// Sampling and stop options.
     pub options: Options,
-    /// Control tokens whose text is part of the answer's text.
+    /// Control tokens whose text is part of the response text.
     pub visible: Vec<Token>,
-    /// Whether the prompt ends inside of the assistant's thoughts.
+    /// True if the prompt ends inside the assistant's reasoning.
     pub thinking: bool,
-    /// What the answer must look like.
+    /// Grammar of the response, if constrained.
     pub form: Option<Form>,
-    /// Whether it is still wanted.
+    /// Set when the caller no longer wants the response.
     pub cancel: CancelFlag,
 }
 
-/// What an answer must look like.
+/// A constraint on the response.
 #[derive(Debug)]
 pub struct Form {
-    /// The tokens that may come next.
+    /// The compiled grammar, which decides the tokens that may come next.
     pub grammar: Grammar,
-    /// What it is called where it cannot be gone on with: by what the request asked for.
+    /// Turns a grammar failure into the [`Failure`] that matches what the request asked for.
     pub refusal: fn(String) -> Failure,
 }
 
 impl Form {
-    /// The same for another answer: see [`Grammar::separate`].
+    /// A copy for another choice: see [`Grammar::separate`].
     pub fn separate(&self) -> Self {
         Self { grammar: self.grammar.separate(), refusal: self.refusal }
     }
 }
 
-/// A token that was sampled.
+/// A sampled token.
 #[derive(Debug)]
 pub struct Sampled<'a> {
-    /// Which.
+    /// Its id.
     pub token: Token,
-    /// Its text.
+    /// Its text, as bytes; may be part of a character.
     pub piece: &'a [u8],
-    /// Whether it ends the answer.
+    /// True if it ends the response.
     pub is_end: bool,
-    /// How likely it was, where that is wanted.
+    /// Its log probability, if the request asked for it.
     pub logprob: Option<TokenLogprob>,
 }
 
 /// What a new token did to a sequence.
 #[derive(Debug, PartialEq)]
 pub struct Advance {
-    /// What can be shown now.
+    /// Text that can be emitted now.
     pub shown: Option<Shown>,
-    /// Set when the answer is complete.
+    /// Set when the response is complete.
     pub finished: Option<FinishReason>,
 }
 
-/// What an answer that goes on has said elsewhere.
+/// The part of a resumed response that another node already generated.
 #[derive(Debug, Default, PartialEq)]
 pub struct Replay {
-    /// In the pieces in which it was shown there.
+    /// In the same pieces in which it was emitted there.
     pub shown: Vec<Shown>,
-    /// Set when it was complete.
+    /// Set if the response was already complete.
     pub finished: Option<FinishReason>,
 }
 
-/// Another sequence that is about to compute what this one begins with.
+/// Another sequence that is about to compute this one's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leader {
-    /// Which: its order of arrival.
+    /// Its arrival number.
     pub arrival: u64,
-    /// How many tokens both have in common.
+    /// Length of the common prefix in tokens.
     pub tokens: u32,
 }
 
 /// A job in a slot.
 #[derive(Debug)]
 pub struct Sequence {
-    /// The caller's id.
+    /// Id chosen by the caller.
     pub id: RequestId,
-    /// Whose it is.
+    /// Tenant that sent the request.
     pub tenant: Tenant,
-    /// Its sequence in the context.
+    /// Its sequence id in the context.
     pub track: TrackId,
-    /// Tokens of the prompt that were found in the cache.
+    /// Prompt tokens found in the cache.
     pub cached_tokens: u32,
-    /// Whom it waits for.
+    /// The sequence whose prefill it waits for.
     pub leader: Option<Leader>,
-    /// Whether its prompt ends inside of the assistant's thoughts.
+    /// True if its prompt ends inside the assistant's reasoning.
     pub thinking: bool,
-    /// Steps in which its prefill was passed over.
+    /// Steps that skipped its prefill.
     pub passed_over: u32,
-    /// Whether it is still wanted.
+    /// Set when the caller no longer wants the response.
     pub cancel: CancelFlag,
     /// Order of arrival.
     pub arrival: u64,
     tokens: Vec<Token>,
     prompt_tokens: u32,
-    /// Tokens that it had when it came.
+    /// Tokens that it arrived with: the prompt and a resumed response.
     brought: u32,
-    /// Tokens that were told, the prompt's included.
+    /// Tokens reported so far, including the prompt's.
     told: usize,
     decoded: u32,
     tokens_max: u32,
-    /// How many of the likeliest tokens are to be told.
+    /// How many of the most likely tokens to report.
     logprobs: Option<u32>,
     visible: Vec<Token>,
     form: Option<Form>,
@@ -153,7 +153,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Puts a job into a context of `context_tokens`.
+    /// Creates the sequence of a job for a context of `context_tokens`.
     pub fn new(job: Job, arrival: u64, context_tokens: u32) -> Self {
         let prompt_tokens = job.tokens.len().saturating_sub(job.said) as u32;
         debug_assert!(prompt_tokens > 0 && prompt_tokens < context_tokens);
@@ -185,22 +185,22 @@ impl Sequence {
         }
     }
 
-    /// Tokens known but not decoded yet.
+    /// Tokens known but not yet decoded.
     pub fn undecoded(&self) -> &[Token] {
         &self.tokens[self.decoded as usize..]
     }
 
-    /// Position of the first token that is not decoded yet.
+    /// Position of the first token that is not yet decoded.
     pub fn position(&self) -> u32 {
         self.decoded
     }
 
-    /// Every token that is known.
+    /// All known tokens, of prompt and response.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// Starts, or goes on, in `track`, which holds the first `tokens` tokens already.
+    /// Starts or continues with sequence id `track`, which already holds the first `tokens` tokens.
     pub fn begin(&mut self, track: TrackId, tokens: u32) {
         self.track = track;
         self.decoded = tokens;
@@ -209,18 +209,18 @@ impl Sequence {
         }
     }
 
-    /// Gives up its cells: everything is to be decoded again.
+    /// Preempts the sequence: it gives up its KV cells and must decode all tokens again.
     pub fn park(&mut self) {
         self.decoded = 0;
         self.leader = None;
     }
 
-    /// Whether its answer has begun and only the next token is missing.
+    /// True if it is decoding: its response has started and only the next token is missing.
     pub fn is_reading(&self) -> bool {
         self.completion_tokens() > 0 && self.undecoded().len() == 1
     }
 
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub fn prompt_tokens(&self) -> u32 {
         self.prompt_tokens
     }
@@ -230,27 +230,27 @@ impl Sequence {
         self.tokens.len() as u32 - self.prompt_tokens
     }
 
-    /// Notes that `rows` more tokens are decoded.
+    /// Records that `rows` more tokens are decoded.
     pub fn mark_decoded(&mut self, rows: u32) {
         self.decoded += rows;
         debug_assert!(self.decoded as usize <= self.tokens.len());
     }
 
-    /// How many of the likeliest tokens are to be told with each token of the answer.
+    /// How many of the most likely tokens to report with each token of the response.
     pub fn logprobs(&self) -> Option<u32> {
         self.logprobs
     }
 
-    /// Whether the text of a control token is part of the answer's.
+    /// True if the text of a control token is part of the response text.
     pub fn shows(&self, control: Token) -> bool {
         self.visible.contains(&control)
     }
 
-    /// Chooses the next token from the logits after the last one; `ends` are the tokens
-    /// that end an answer.
+    /// Chooses the next token from the logits after the last one; `ends` are the tokens that end a
+    /// response.
     ///
     /// # Errors
-    /// The grammar cannot go on; the answer ends here.
+    /// The grammar allows no further token; the response ends here.
     pub fn sample(
         &mut self,
         logits: &[f32],
@@ -268,12 +268,12 @@ impl Sequence {
         accepted.map(|()| token).map_err(|error| refusal(error.to_string()))
     }
 
-    /// Repeats what its tokens did to grammar, sampler and text when they were sampled elsewhere;
-    /// to be called once, before anything is sampled. `write` writes a token's text, that of a
-    /// control token only if it is told to; `ends` are the tokens that end an answer.
+    /// Replays the effect of its response tokens on grammar, sampler and text, which happened on
+    /// another node. Call it once, before sampling. `write` appends the text of a token, that of a
+    /// control token only on request; `ends` are the tokens that end a response.
     ///
     /// # Errors
-    /// The grammar does not allow a token: this is not the model that sampled it.
+    /// The grammar does not allow a token: another model sampled it.
     pub fn replay(
         &mut self,
         ends: &[Token],
@@ -289,7 +289,7 @@ impl Sequence {
             piece.clear();
             write(token, self.shows(token), &mut piece);
             let is_end = ends.contains(&token);
-            // It was told with its token; only its place counts now.
+            // Its logprob was reported with the token; only its place counts now.
             let chosen = || LikelyToken { token, bytes: Vec::new(), logprob: 0.0 };
             let likeliest = Vec::new();
             let logprob = self.logprobs.map(|_| TokenLogprob { chosen: chosen(), likeliest });
@@ -303,7 +303,7 @@ impl Sequence {
         Ok(replay)
     }
 
-    /// The last event of an answer that is complete.
+    /// The last event of a complete response.
     pub fn finish(&self, reason: FinishReason) -> Event {
         Event::Finished {
             reason,
@@ -321,7 +321,8 @@ impl Sequence {
         if sampled.is_end {
             self.utf8.finish(&mut whole);
         } else {
-            // A character that the length cuts in two is left out: nothing was wrong with it.
+            // Drops a character that the length limit cuts in two instead of replacing it: it is
+            // not invalid.
             self.utf8.push(sampled.piece, &mut whole);
             self.held.push(sampled.piece.len(), sampled.logprob);
         }

@@ -1,8 +1,8 @@
 //! The engine's step: commands -> plan -> decode -> sample -> emit.
 //!
-//! [`Engine`] owns the model, the book of its cells and every sequence. It is driven from
-//! one thread ([`crate::scheduler::engine_thread`]) or from a test; time is an argument, events
-//! go to a callback. Who gets a slot is in [`admission`].
+//! [`Engine`] owns the model, the bookkeeping of its KV cells, and every sequence. One thread
+//! ([`crate::scheduler::engine_thread`]) or a test drives it; time is an argument, events go to a
+//! callback. [`admission`] decides which requests get slots.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ mod admission;
 #[cfg(test)]
 mod tests;
 
-/// Sequences on a model. See the module.
+/// Text generation engine: model, slots, and queue. See the module.
 #[derive(Debug)]
 pub struct Engine<M> {
     model: M,
@@ -31,14 +31,14 @@ pub struct Engine<M> {
     pool: KvPool,
     pace: Pace,
     queue: FairQueue<Job>,
-    /// The head of the line, while there are no cells for it.
+    /// The request at the head of the queue, while it lacks KV cells.
     next: Option<Job>,
-    /// Sequences that gave up their cells and go on when there are some.
+    /// Preempted sequences, which continue when there are KV cells again.
     parked: Vec<Sequence>,
     slots: Vec<Option<Sequence>>,
     arrivals: u64,
     stats: EngineStats,
-    /// Kept between steps, so that a step allocates little.
+    /// Kept between steps to save allocations.
     rows: Vec<Row>,
     piece: Vec<u8>,
     scratch: Scratch,
@@ -46,7 +46,7 @@ pub struct Engine<M> {
 }
 
 impl<M: Model> Engine<M> {
-    /// An engine on `model` with at most `queue_max` requests waiting for a slot.
+    /// Creates an engine on `model` with at most `queue_max` requests waiting for a slot.
     pub fn new(model: M, queue_max: usize) -> Self {
         let shape = model.shape();
         Self {
@@ -67,7 +67,7 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    /// What it steps.
+    /// The model it runs.
     pub fn model(&self) -> &M {
         &self.model
     }
@@ -111,7 +111,7 @@ impl<M: Model> Engine<M> {
         debug_assert!(self.rows.len() <= self.shape.batch_rows as usize);
     }
 
-    /// Evicts kept tracks until so many cells are free.
+    /// Evicts kept sequences until `cells` KV cells are free.
     fn evict_for(&mut self, cells: u32) {
         while self.pool.cells().free < cells
             && let Some(track) = self.pool.evict()
@@ -128,14 +128,14 @@ impl<M: Model> Engine<M> {
             let Some(sequence) = &mut self.slots[share.slot as usize] else { continue };
             self.pool.append(sequence.track, &sequence.undecoded()[..share.rows as usize]);
             sequence.mark_decoded(share.rows);
-            // A reader that left during the decode gets no further token.
+            // A sequence canceled during the decode gets no further token.
             if sequence.undecoded().is_empty() && !sequence.cancel.is_set() {
                 self.sample(share.slot, row - 1, emit);
             }
         }
     }
 
-    /// Chooses the next token of the sequence in a slot by the logits of a row.
+    /// Chooses the next token of the sequence in a slot from the logits of a row.
     fn sample(&mut self, slot: Slot, row: usize, emit: Emit<'_>) {
         let Some(sequence) = &mut self.slots[slot as usize] else { return };
         let logits = self.model.logits(row);
@@ -172,19 +172,19 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    /// A batch that failed takes its sequences with it; everybody else goes on.
+    /// Fails all sequences in a failed batch; all others continue.
     fn fail(&mut self, shares: &[Share], why: &str, emit: Emit<'_>) {
         for share in shares {
             if let Some(sequence) = self.slots[share.slot as usize].take() {
                 emit(sequence.id, Event::Failed(Failure::Decode(why.to_string())));
-                // What the context holds of it now is not known.
+                // The context's state of this sequence is unknown now.
                 self.pool.discard(sequence.track);
                 self.model.clear(sequence.track);
             }
         }
     }
 
-    /// Ends the sequence in a slot; what it computed is kept for prompts that begin alike.
+    /// Ends the sequence in a slot; its KV cells are kept for prompts with the same prefix.
     fn free(&mut self, slot: Slot) {
         if let Some(sequence) = self.slots[slot as usize].take() {
             self.close(sequence.track);
@@ -216,7 +216,7 @@ impl<M: Model> Engine<M> {
         self.stats.decode_seconds += f64::from(reading);
         self.stats.prefill_seconds += f64::from(seconds - reading);
         self.pace.observe(readers, prefilled, seconds);
-        // Only steps of one kind measure that kind.
+        // Only a pure decode or prefill step measures its kind.
         match (readers, prefilled) {
             (n, 0) => smooth(&mut self.stats.decode_tokens_per_second, n as f32 / seconds),
             (0, n) => smooth(&mut self.stats.prefill_tokens_per_second, n as f32 / seconds),
@@ -269,7 +269,7 @@ impl<M: Model> Steps for Engine<M> {
         let begun = clock();
         let flags: Vec<&CancelFlag> =
             shares.iter().flat_map(|s| &self.slots[s.slot as usize]).map(|s| &s.cancel).collect();
-        // One that still wants its rows is not held up for those that left.
+        // Sequences that still want their rows are not held up by canceled ones.
         let is_unwanted = || flags.iter().all(|flag| flag.is_set());
         let decoded = self.model.decode(&self.rows, &is_unwanted);
         let spent = clock().saturating_sub(begun);
@@ -280,15 +280,15 @@ impl<M: Model> Steps for Engine<M> {
                 self.learn(&shares, spent);
                 self.sample_all(&shares, emit);
             }
-            // Nothing of it is in the book. What its sequences had before is kept or freed as
-            // for all that are canceled.
+            // The pool recorded nothing of this batch. What its sequences had before is kept or
+            // freed as for every canceled sequence.
             Ok(Decoded::Stopped) => self.drop_cancelled(emit),
             Err(error) => self.fail(&shares, &error.0, emit),
         }
     }
 }
 
-/// What the scheduler sees of a slot; nothing while its prefix is being computed elsewhere.
+/// The planner's view of a slot; `None` while another sequence is computing its prefix.
 fn view((slot, entry): (usize, &Option<Sequence>)) -> Option<Waiting> {
     let sequence = entry.as_ref().filter(|s| s.leader.is_none())?;
     Some(Waiting {

@@ -1,14 +1,14 @@
-//! PURE. Chat templates: Jinja from the model file, rendered as Hugging Face's
-//! `apply_chat_template` does. `tests/chat_templates` holds what its renderer makes of the
-//! shapes of known families; ours makes the same.
+//! PURE. Renders chat templates: Jinja from the model file, with the results of Hugging Face's
+//! `apply_chat_template`. `tests/chat_templates` holds what its renderer outputs for the template
+//! shapes of known families; ours outputs the same.
 //!
-//! A rendering's way: read the JSON -> [`adapt`] it to what the template can ([`Capabilities`],
-//! found by trying when it is compiled) -> break up control tokens that users wrote
+//! Rendering takes these steps: read the JSON -> [`adapt`] it to what the template supports
+//! ([`Capabilities`], detected when it is compiled) -> break up control tokens that users wrote
 //! ([`control`]) -> render ([`environment`]) -> cut, for a prefill ([`ending`]).
 //!
-//! Templates are foreign code: a rendering has no access to anything, and limits on its
-//! instructions, its recursion and what it writes. Memory that a hostile template takes in
-//! between is not limited; the engine's process is.
+//! Templates are untrusted code: a rendering has no access to anything, and its instructions,
+//! recursion and output are limited. Memory that a hostile template uses in between is not limited,
+//! but the engine's process is.
 
 use chrono::NaiveDateTime;
 use minijinja::{Environment, Error, ErrorKind, Value};
@@ -37,17 +37,17 @@ pub use control::{opens_thinking, segments};
 
 use reading::Chat;
 
-/// Longest source of a template; those of known models have less than 64 KiB.
+/// Maximum length of a template's source in bytes; those of known models have less than 64 KiB.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 /// The name that a template is compiled under.
 const NAME: &str = "chat";
 
-/// The templates in a model file.
+/// Template sources in a model file.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// `tokenizer.chat_template`.
     pub default: String,
-    /// `tokenizer.chat_template.tool_use`: instead of the default when tools are given.
+    /// `tokenizer.chat_template.tool_use`: replaces the default for requests with tools.
     pub tool_use: Option<String>,
 }
 
@@ -60,40 +60,40 @@ impl From<String> for Sources {
 /// Texts of the model's special tokens.
 #[derive(Debug, Clone, Default)]
 pub struct SpecialTokens {
-    /// Of the token that begins a text; empty if there is none.
+    /// Text of the beginning-of-sequence token; empty if there is none.
     pub bos: String,
-    /// Of the token that ends a text; empty if there is none.
+    /// Text of the end-of-sequence token; empty if there is none.
     pub eos: String,
-    /// Of all control tokens, which users must not be able to write.
+    /// Texts of all control tokens, which users must not be able to write.
     pub control: Vec<String>,
 }
 
-/// What is rendered.
+/// The conversation to render.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversation<'a> {
-    /// A JSON array of messages.
+    /// JSON array of messages.
     pub messages: &'a str,
-    /// A JSON array of tools.
+    /// JSON array of tools.
     pub tools: Option<&'a str>,
-    /// A JSON array of documents, for templates that cite.
+    /// JSON array of documents, for templates that cite.
     pub documents: Option<&'a str>,
-    /// A JSON object of more variables for the template (`chat_template_kwargs`).
+    /// JSON object of extra template variables (`chat_template_kwargs`).
     pub variables: Option<&'a str>,
-    /// The time for templates that write a date.
+    /// Current time, for templates that print a date.
     pub now: NaiveDateTime,
     /// How the prompt ends.
     pub ending: Ending,
 }
 
 impl<'a> Conversation<'a> {
-    /// Messages that the assistant is to answer.
+    /// Messages that the assistant responds to.
     pub fn new(messages: &'a str, now: NaiveDateTime) -> Self {
         let ending = Ending::Answer;
         Self { messages, tools: None, documents: None, variables: None, now, ending }
     }
 }
 
-/// A model's chat template, compiled.
+/// A model's compiled chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
     default: Compiled,
@@ -102,8 +102,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles the sources, and finds out what they can. The error says what is wrong
-    /// with which of them.
+    /// Compiles the sources and detects their capabilities. The error says which source is invalid,
+    /// and why.
     pub fn new(sources: impl Into<Sources>, tokens: SpecialTokens) -> Result<Self, String> {
         let sources = sources.into();
         let control = Control::new(&tokens.control);
@@ -113,9 +113,8 @@ impl ChatTemplate {
         Ok(Self { default, tool_use, control })
     }
 
-    /// Renders the prompt of a conversation, adapted to what the template can. The result
-    /// may hold marks: see [`segments`]. The error is the template's own complaint where it
-    /// made one.
+    /// Renders the prompt of a conversation, adapted to the template's capabilities. The result may
+    /// contain marks: see [`segments`]. The error is the template's own message if it raised one.
     pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, String> {
         let mut chat = Chat::read(conversation)?;
         let compiled = self.of(conversation.tools.is_some());
@@ -123,18 +122,18 @@ impl ChatTemplate {
         compiled.render(chat, &self.control)
     }
 
-    /// Renders a conversation just as Hugging Face does: nothing is adapted.
+    /// Renders a conversation exactly as Hugging Face does, without adapting it.
     pub fn render_as_is(&self, conversation: &Conversation<'_>) -> Result<String, String> {
         let chat = Chat::read(conversation)?;
         self.of(conversation.tools.is_some()).render(chat, &self.control)
     }
 
-    /// What the template can do by itself, with or without tools.
+    /// What the template supports by itself, with or without tools.
     pub fn capabilities(&self, with_tools: bool) -> &Capabilities {
         &self.of(with_tools).capabilities
     }
 
-    /// The template's text, with or without tools.
+    /// The template's source, with or without tools.
     pub fn source(&self, with_tools: bool) -> &str {
         &self.of(with_tools).source
     }
@@ -144,7 +143,7 @@ impl ChatTemplate {
     }
 }
 
-/// One template.
+/// One compiled template.
 #[derive(Debug)]
 struct Compiled {
     source: String,
@@ -183,8 +182,8 @@ impl Compiled {
         }
     }
 
-    /// Renders with all variables set. minijinja panics at some expressions that only a
-    /// faulty template holds; such a template must not end the engine.
+    /// Renders with all variables set. minijinja panics on some expressions that only a faulty
+    /// template contains; such a template must not end the engine.
     fn run(&self, chat: Chat) -> Result<String, String> {
         let variables = self.variables(chat);
         let mut out = output::Bounded::default();
@@ -221,7 +220,7 @@ impl Compiled {
     }
 }
 
-/// Messages as they are read.
+/// A parsed message.
 type Message = Map<String, Json>;
 
 fn explain(error: Error) -> String {

@@ -1,15 +1,15 @@
-//! PURE. Structured output: which tokens may come next, so that an answer has the form that
-//! its request asks for.
+//! PURE. Structured output: decides which tokens may come next, so that a response satisfies the
+//! constraint of its request.
 //!
 //! [`Grammars`] holds a model's vocabulary, once. It compiles a
 //! [`Constraint`](crate::types::constraint::Constraint) into a [`Grammar`], the state of one
-//! answer. The work is done by the crate `llguidance` (Earley parser over lexemes, lexemes by
-//! derivatives of regular expressions, tokens in a trie); JSON schemas, Lark and regular
-//! expressions are its own, GBNF is translated ([`gbnf`]).
+//! response. The crate `llguidance` does the work (Earley parser over lexemes, lexemes by
+//! derivatives of regular expressions, tokens in a trie). It supports JSON schemas, Lark and
+//! regular expressions itself; GBNF is translated ([`gbnf`]).
 //!
-//! Constraints come from clients: each part of the way has a limit, and what is beyond one
-//! is [`GrammarError::TooComplex`]. The state is a pure function of the accepted tokens, so
-//! that replaying them on another machine gives the same state.
+//! Constraints come from clients, so each step has a limit; exceeding one is
+//! [`GrammarError::TooComplex`]. The state is a pure function of the accepted tokens: replaying
+//! them on another machine gives the same state.
 
 mod compile;
 mod error;

@@ -1,20 +1,20 @@
-//! PURE. A model's streamed text -> the parts of a chat answer: content, thoughts, calls of
-//! tools, whole or as deltas.
+//! PURE. Parses a model's streamed text into the parts of a chat response: content, reasoning and
+//! tool calls, whole or as deltas.
 //!
 //! Every model family has its own notation; [`Format::detect`] finds it from the chat template.
-//! What holds for all of them:
+//! These rules hold for all of them:
 //!
-//! - The parts joined are a function of the whole text: chunks do not matter.
-//! - Content is passed on as soon as it cannot be the beginning of a mark. Whitespace around
-//!   thoughts and calls is dropped; prose of one kind in several pieces is joined by line breaks.
-//! - A call begins ([`Part::CallStart`]) when its name is complete and known and its arguments
-//!   have begun. Until then everything is held, and is content if it turns out to be no
-//!   call: broken JSON, an unknown name, too many calls.
-//! - Arguments are passed on as they come. Joined, they are the JSON that the model wrote
-//!   (control characters in strings escaped), or, for notations in tags, JSON made from them by the
+//! - The joined parts are a function of the whole text: chunk boundaries do not matter.
+//! - The parser emits content as soon as it cannot be the start of a delimiter. It drops whitespace
+//!   around reasoning and calls, and joins several pieces of prose of one kind by line breaks.
+//! - A call starts ([`Part::CallStart`]) when its name is complete and known and its arguments have
+//!   started. Until then the parser holds everything, and emits it as content if it turns out not
+//!   to be a call: broken JSON, an unknown name, too many calls.
+//! - It emits arguments as they arrive. Joined, they are the JSON that the model wrote (control
+//!   characters in strings escaped), or, for notations with tags, JSON derived from them by the
 //!   tool's schema. If they break off, the call stays incomplete, and the rest is content.
-//! - Inside of thoughts nothing is a call: the closing mark comes first (except for harmony,
-//!   where every message says what it is).
+//! - Inside reasoning nothing is a call: the closing delimiter comes first (except for harmony,
+//!   where every message names its type).
 //!
 //! The crates tool-parser and reasoning-parser do this too, but with an async runtime, a Python
 //! parser and OpenAI's types (some 190 crates), and their results depend on the chunks.
@@ -40,50 +40,50 @@ pub use format::{Beginning, CallFormat, Format, Thinking};
 pub use parser::{CALL_BYTES_MAX, Parser};
 pub use tools::{Tool, ToolSet};
 
-/// Something new in an answer.
+/// A new part of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// More of the thoughts.
+    /// More reasoning.
     Reasoning(String),
-    /// More of what the reader sees.
+    /// More content, which the user sees.
     Content(String),
-    /// A call begins.
+    /// Start of a tool call.
     CallStart {
-        /// Its number in this answer, from 0.
+        /// Index of the call in this response, from 0.
         index: usize,
-        /// The function.
+        /// Function name.
         name: String,
     },
     /// More of a call's arguments.
     CallArguments {
-        /// Its number.
+        /// Index of the call.
         index: usize,
-        /// JSON text.
+        /// Fragment of the JSON text.
         fragment: String,
     },
 }
 
-/// A whole answer.
+/// A whole response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// What the reader sees.
+    /// Content, which the user sees.
     pub content: Option<String>,
-    /// The thoughts.
+    /// Reasoning text.
     pub reasoning: Option<String>,
-    /// The calls; the last may be incomplete if the answer was cut.
+    /// Tool calls; the last may be incomplete if the response was cut off.
     pub calls: Vec<Call>,
 }
 
-/// A whole call.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// The function.
+    /// Function name.
     pub name: String,
     /// JSON text.
     pub arguments: String,
 }
 
-/// Joins the parts of an answer.
+/// Joins the parts of a response.
 pub fn whole(parts: impl IntoIterator<Item = Part>) -> Message {
     let mut message = Message::default();
     for part in parts {

@@ -1,9 +1,9 @@
-//! PURE. Stop strings in streamed text.
+//! PURE. Finds stop strings in streamed text.
 //!
-//! Text that might turn out to be the beginning of a stop string is held back, so that
-//! no part of one is ever shown. At most the longest stop string's length is held.
+//! It holds back text that might be the start of a stop string, so that no part of one is ever
+//! emitted. It holds at most the length of the longest stop string.
 
-/// Watches text for stop strings.
+/// Searches streamed text for stop strings.
 #[derive(Debug, Default)]
 pub struct StopMatcher {
     stops: Vec<String>,
@@ -11,12 +11,12 @@ pub struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// Watches for any of `stops`; empty strings are ignored.
+    /// Searches for any of `stops`; ignores empty strings.
     pub fn new(stops: Vec<String>) -> Self {
         Self { stops: stops.into_iter().filter(|s| !s.is_empty()).collect(), held: String::new() }
     }
 
-    /// Takes text and appends to `out` what can be shown. True: a stop string was met,
+    /// Takes text and appends what can be emitted to `out`. Returns true if a stop string matched:
     /// `out` ends before it, and nothing more must be pushed.
     pub fn push(&mut self, text: &str, out: &mut String) -> bool {
         self.held.push_str(text);
@@ -31,13 +31,13 @@ impl StopMatcher {
         false
     }
 
-    /// The end: what was held back is text after all.
+    /// Ends the text: held-back text is emitted after all.
     pub fn finish(&mut self, out: &mut String) {
         out.push_str(&self.held);
         self.held.clear();
     }
 
-    /// Length of the longest end of `held` that begins a stop string.
+    /// Length of the longest suffix of `held` that starts a stop string.
     fn partial_match(&self) -> usize {
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
         let from = self.held.len().saturating_sub(longest.saturating_sub(1));

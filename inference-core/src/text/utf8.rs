@@ -1,13 +1,13 @@
-//! PURE. Bytes of tokens -> whole UTF-8.
+//! PURE. Assembles whole UTF-8 from the bytes of tokens.
 //!
-//! A token may end in the middle of a character. Its bytes are held until the character
-//! is complete; bytes that can never become one are replaced by U+FFFD, one for each
-//! maximal invalid part, as the Unicode standard recommends (chapter 3.9).
+//! A token may end in the middle of a character. Its bytes are held until the character is
+//! complete; invalid bytes are replaced by U+FFFD, one for each maximal invalid part, as the
+//! Unicode standard recommends (chapter 3.9).
 
 /// Assembles text from the bytes of tokens.
 #[derive(Debug, Default)]
 pub struct Utf8 {
-    /// The beginning of one character: at most 3 bytes between calls.
+    /// Bytes of an incomplete character: at most 3 between calls.
     pending: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ impl Utf8 {
         self.pending.drain(..start);
     }
 
-    /// The end: a character that was begun and never finished becomes U+FFFD.
+    /// Ends the text: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self, out: &mut String) {
         if !self.pending.is_empty() {
             self.pending.clear();

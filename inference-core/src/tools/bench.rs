@@ -1,5 +1,5 @@
-//! What an engine is measured with: raw batches of a model, and clients of its scheduler,
-//! all on one thread and one clock. The figures are ratios of two measurements in one run.
+//! Measures an engine: raw batches of a model, and clients of its scheduler, all on one thread and
+//! one clock. Reported figures are ratios of two measurements in one run.
 
 pub mod raw;
 
@@ -13,11 +13,11 @@ use crate::types::model::TrackId;
 use crate::types::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
 use crate::types::request::{EngineStats, Event, Options, RequestId, Sampling, Tenant, Token};
 
-/// A model whose answers never end by themselves, and that notes how long it decodes.
+/// A model whose responses never end by themselves, and that records its decode time.
 #[derive(Debug)]
 pub struct Endless<M> {
     inner: M,
-    /// Time spent in decode.
+    /// Total time spent in decode.
     pub decoding: Duration,
 }
 
@@ -57,7 +57,7 @@ impl<M: Model> Model for Endless<M> {
     }
 
     fn piece(&self, _: Token, _: bool, out: &mut Vec<u8>) {
-        // Every token is seen, whatever its text would be.
+        // Every token becomes visible text.
         out.push(b'.');
     }
 
@@ -66,41 +66,41 @@ impl<M: Model> Model for Endless<M> {
     }
 }
 
-/// A prompt of `tokens` tokens that begins like no other one with another `number`.
+/// A prompt of `tokens` tokens that shares no prefix with that of another `number`.
 pub fn prompt(number: u32, tokens: u32) -> Vec<Token> {
-    // A full cycle of letters and digits, begun elsewhere for each prompt.
+    // A full cycle of letters and digits, with another start for each prompt.
     (0..tokens).map(|i| 33 + (number * 7 + i * (1 + number % 5)) % 90).collect()
 }
 
-/// What a client saw of its request.
+/// The timing of a request, as its client sees it.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// When it asked.
+    /// Time of the request.
     pub asked: Duration,
-    /// When each of its tokens came.
+    /// Arrival time of each token.
     pub tokens: Vec<Duration>,
-    /// When its answer was complete.
+    /// Time when the response was complete.
     pub done: Option<Duration>,
 }
 
 impl Seen {
-    /// From asking to the first token, in seconds.
+    /// Time to first token, in seconds.
     pub fn first_token(&self) -> f64 {
         self.tokens.first().map_or(f64::NAN, |at| (*at - self.asked).as_secs_f64())
     }
 
-    /// From asking to the last token, in seconds.
+    /// Time to last token, in seconds.
     pub fn whole(&self) -> f64 {
         self.tokens.last().map_or(f64::NAN, |at| (*at - self.asked).as_secs_f64())
     }
 
-    /// Between tokens, in seconds.
+    /// Time between tokens, in seconds.
     pub fn gaps(&self) -> Vec<f64> {
         self.tokens.windows(2).map(|w| (w[1] - w[0]).as_secs_f64()).collect()
     }
 }
 
-/// Clients on an engine. Requests are numbered as they are asked.
+/// Clients on an engine. Requests are numbered in order of submission.
 #[derive(Debug)]
 pub struct Bench<M> {
     engine: Engine<Endless<M>>,
@@ -109,13 +109,13 @@ pub struct Bench<M> {
 }
 
 impl<M: Model> Bench<M> {
-    /// An idle engine.
+    /// Creates an idle engine on `model`.
     pub fn new(model: M) -> Self {
         let engine = Engine::new(Endless::new(model), 64);
         Self { engine, begun: Instant::now(), seen: BTreeMap::new() }
     }
 
-    /// Asks; returns the request's number.
+    /// Submits a request; returns its id.
     pub fn ask(&mut self, prompt: Vec<Token>, max_tokens: u32, sampling: Sampling) -> RequestId {
         let id = self.seen.len() as RequestId;
         let asked = self.begun.elapsed();
@@ -135,7 +135,7 @@ impl<M: Model> Bench<M> {
         id
     }
 
-    /// One step of the engine.
+    /// Runs one step of the engine.
     pub fn step(&mut self) {
         let (begun, seen) = (self.begun, &mut self.seen);
         self.engine.step(&|| begun.elapsed(), &mut |id, event| {
@@ -148,35 +148,35 @@ impl<M: Model> Bench<M> {
         });
     }
 
-    /// Steps until all of these are answered.
+    /// Steps until all of these requests are complete.
     pub fn finish(&mut self, ids: &[RequestId]) {
         while ids.iter().any(|id| self.seen[id].done.is_none()) && !self.engine.is_idle() {
             self.step();
         }
     }
 
-    /// What became of a request.
+    /// The timing of a request.
     pub fn seen(&self, id: RequestId) -> &Seen {
         &self.seen[&id]
     }
 
-    /// The engine's own figures.
+    /// The engine's statistics.
     pub fn stats(&self) -> EngineStats {
         self.engine.stats()
     }
 
-    /// Seconds since the beginning, and of those in decode.
+    /// Seconds since the start, and those spent in decode.
     pub fn seconds(&self) -> (f64, f64) {
         (self.begun.elapsed().as_secs_f64(), self.engine.model().decoding.as_secs_f64())
     }
 }
 
-/// The middle of these values.
+/// Median of these values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     percentile(&mut values, 0.5)
 }
 
-/// The value below which this share of the values lies.
+/// The percentile `share` (0 to 1) of these values.
 pub fn percentile(values: &mut [f64], share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let last = values.len().saturating_sub(1) as f64;

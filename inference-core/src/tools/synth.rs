@@ -1,8 +1,8 @@
-//! Model files with random weights and the shape of a real model: what a model costs on a
-//! machine, in time and memory, can be known before it is downloaded.
+//! Creates model files with random weights in the shape of a real model, to find out what a model
+//! costs on a machine, in time and memory, before downloading it.
 //!
-//! Shapes are those of the published configurations. Weights are drawn once for a few rows
-//! and repeated: speed does not depend on their values.
+//! Shapes are those of the published configurations. Weights are drawn once for a few rows and
+//! repeated: speed does not depend on their values.
 
 use std::io::{self, Write};
 
@@ -19,24 +19,24 @@ mod vocabulary;
 pub(crate) use vocabulary::Vocabulary;
 pub use vocabulary::{DEFAULT_PRE, PRE_TOKENIZERS};
 
-/// Rows that are drawn; all others repeat them.
+/// Number of rows drawn at random; all others repeat them.
 const DRAWN_ROWS: u64 = 16;
 const SEED: u64 = 1;
 const F32: u32 = 0;
 const CHAT_TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\
     <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// How Qwen3's rerankers are asked, and what they answer.
+/// The prompt of Qwen3's rerankers, and their labels.
 const RERANK_TEMPLATE: &str = "<|im_start|>system\nAnswer \"yes\" or \"no\".<|im_end|>\n\
     <|im_start|>user\n<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n";
 const RERANK_LABELS: [&str; 2] = ["yes", "no"];
-/// llama.cpp's number of models that judge texts.
+/// `pooling_type` of reranking models in llama.cpp.
 const POOLING_RANK: u32 = 4;
 
-/// Sizes of a model.
+/// Dimensions of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ModelShape {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
     architecture: &'static str,
     layers: u32,
@@ -49,12 +49,12 @@ pub struct ModelShape {
     rope_base: f32,
     epsilon: f32,
     context: u32,
-    /// Whether it judges texts instead of writing one.
+    /// True for a reranking model.
     ranks: bool,
 }
 
-/// The shapes that we know. Those that write text tie the output to the embedding; BERT's
-/// make vectors.
+/// All known shapes. Generative ones tie the output to the embedding matrix; BERT shapes compute
+/// embeddings.
 pub const SHAPES: &[ModelShape] = &[
     ModelShape {
         name: "tiny",
@@ -223,20 +223,20 @@ pub const SHAPES: &[ModelShape] = &[
     },
 ];
 
-/// How weights are stored.
+/// Storage types of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quant {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// The ggml type of matrices.
+    /// ggml type of matrices.
     matrix: u32,
-    /// The ggml type of the embedding, which is the output as well.
+    /// ggml type of the embedding matrix, which is also the output matrix.
     embedding: u32,
-    /// The ggml type of `attn_v` and `ffn_down` in half of the layers.
+    /// ggml type of `attn_v` and `ffn_down` in half of the layers.
     sensitive: u32,
 }
 
-/// The ways that we know. Q4_K_M: llama.cpp's mixture.
+/// All known quantizations. Q4_K_M is llama.cpp's mixture.
 pub const QUANTS: &[Quant] = &[
     Quant { name: "f16", matrix: 1, embedding: 1, sensitive: 1 },
     Quant { name: "q8_0", matrix: 8, embedding: 8, sensitive: 8 },
@@ -244,19 +244,19 @@ pub const QUANTS: &[Quant] = &[
     Quant { name: "q4_k_m", matrix: 12, embedding: 14, sensitive: 14 },
 ];
 
-/// A file to be written.
+/// A model file to write.
 #[derive(Debug)]
 pub struct Synth {
     writer: Writer,
 }
 
 impl Synth {
-    /// Plans a file; the error says which row does not fit the quantisation.
+    /// Plans a file; the error names the row that does not fit the quantization.
     pub fn new(shape: &ModelShape, quant: &Quant) -> Result<Self, String> {
         Self::with_pre(shape, quant, DEFAULT_PRE)
     }
 
-    /// The same with one of [`PRE_TOKENIZERS`]; BERT's shapes have none.
+    /// Like [`Self::new`], with one of [`PRE_TOKENIZERS`]; BERT shapes have none.
     pub fn with_pre(shape: &ModelShape, quant: &Quant, pre: &str) -> Result<Self, String> {
         if shape.architecture == "bert" && pre != DEFAULT_PRE {
             return Err(format!("{} has no pre-tokenizer; leave --pre out", shape.name));
@@ -292,12 +292,12 @@ impl Synth {
         Ok(Self { writer })
     }
 
-    /// Its size.
+    /// Size of the file in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.writer.file_bytes()
     }
 
-    /// Writes it; `progress` hears how many bytes were written.
+    /// Writes the file; calls `progress` with the number of bytes written.
     pub fn write<W: Write>(&self, out: &mut W, mut progress: impl FnMut(u64)) -> io::Result<()> {
         let mut rng = Pcg64::seed_from_u64(SEED);
         self.writer.finish(out, |tensor, out| {
@@ -326,8 +326,8 @@ impl Synth {
     }
 }
 
-/// K-quants have blocks of 256; where those do not divide a row, llama.cpp falls back to
-/// types with blocks of 32.
+/// K-quants have blocks of 256; if those do not divide a row, llama.cpp falls back to types with
+/// blocks of 32.
 fn fitting(kind: u32, columns: u64) -> u32 {
     match kind {
         12 if !columns.is_multiple_of(256) => 6, // Q4_K -> Q5_0
@@ -336,7 +336,8 @@ fn fitting(kind: u32, columns: u64) -> u32 {
     }
 }
 
-/// Near enough to a normal distribution of width 0.02: the sum of four uniform draws.
+/// Approximates a normal distribution with standard deviation 0.02 by the sum of four uniform
+/// draws.
 fn small(rng: &mut Pcg64) -> f32 {
     let uniform = |bits: u32| bits as f32 / u32::MAX as f32 - 0.5;
     (0..4).map(|_| uniform(rng.next_u32())).sum::<f32>() * 0.02 * 1.73
@@ -422,7 +423,7 @@ fn write_metadata(writer: &mut Writer, shape: &ModelShape, vocabulary: &Vocabula
     writer.text("tokenizer.chat_template", CHAT_TEMPLATE);
 }
 
-/// A small model file with a vocabulary, for tests of tokenizers.
+/// A small model file with a vocabulary, for tokenizer tests.
 #[cfg(test)]
 pub(crate) fn small_file(vocabulary: &Vocabulary, layers: u32) -> Vec<u8> {
     let vocabulary_size = vocabulary.len();

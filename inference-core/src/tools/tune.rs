@@ -1,9 +1,9 @@
-//! PURE. Finds out how a model is run best on a machine, by a short search over measured
-//! trials, and how many requests side by side are worth it.
+//! PURE. Finds the best way to run a model on a machine, by a short search over measured trials,
+//! and how many parallel requests pay off.
 //!
-//! A greedy search over one coordinate after another: everything else stays as the best so
-//! far has it. Machines are noisy, so that a candidate has to win by more than
-//! [`WINS_BY`], and twice: before it is taken, it and the best so far are measured again in turn.
+//! A greedy search over one coordinate after another, with everything else as in the best candidate
+//! so far. Machines are noisy, so a candidate must win by more than [`WINS_BY`], twice: before the
+//! search accepts it, it measures that candidate and the best so far again in turn.
 
 use std::time::Duration;
 
@@ -11,50 +11,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::llama::FlashAttention;
 
-/// A candidate must be this much better.
+/// Fraction by which a candidate must be better.
 pub const WINS_BY: f64 = 0.03;
-/// The rest of a coordinate is passed over after a candidate this much worse: alternatives
-/// are sorted away from the best guess.
+/// The search skips the rest of a coordinate after a candidate this much worse: alternatives are
+/// sorted by distance from the best guess.
 const HOPELESS: f64 = 0.10;
-/// What a search takes by default, without loading the weights.
+/// Default time budget of a search, without loading the weights.
 pub const BUDGET: Duration = Duration::from_secs(30);
-/// A budget is good for about so many trials.
+/// Approximate number of trials in a budget.
 pub const TRIALS: u32 = 7;
-/// Weights of the speeds in a score: prompts, one reader, four readers.
+/// Weights of the speeds in a score: prefill, one decoding sequence, four decoding sequences.
 const WEIGHTS: [f64; 3] = [0.3, 0.35, 0.35];
-/// Doubling a batch must gain this share to be worth its memory.
+/// Minimum speedup from doubling a batch that is worth its memory.
 const SLOT_GAIN: f64 = 0.05;
-/// Most slots that are chosen without being asked for.
+/// Maximum number of slots chosen automatically.
 pub const SLOTS_CHOSEN_MAX: u32 = 16;
-/// Batches whose speeds tell the number of slots.
+/// Batch sizes whose speeds determine the number of slots.
 pub const CURVE: [u32; 5] = [1, 2, 4, 8, 16];
 
 /// One way to run a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: u32,
-    /// Whether attention is computed in tiles.
+    /// Whether to use flash attention.
     pub flash_attention: FlashAttention,
-    /// Most rows of one batch.
+    /// Maximum rows of one batch.
     pub batch_rows: u32,
-    /// How long threads look for work before they sleep, 0 to 100.
+    /// How long idle threads poll before they sleep, 0 to 100.
     pub poll: u32,
 }
 
-/// What a trial measured, in tokens per second.
+/// Speeds that a trial measured, in tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Of a long prompt.
+    /// Prefill of a long prompt.
     pub prefill: f64,
-    /// Of one reader at the depth of that prompt.
+    /// Decode of one sequence at the depth of that prompt.
     pub decode_one: f64,
-    /// Of four readers together.
+    /// Decode of four sequences together.
     pub decode_many: f64,
 }
 
 impl Measured {
-    /// The weighted geometric mean of the speeds; 0 if one of them is no number.
+    /// The weighted geometric mean of the speeds; 0 if any is not a positive number.
     pub fn score(&self) -> f64 {
         let speeds = [self.prefill, self.decode_one, self.decode_many];
         if speeds.iter().any(|s| !s.is_finite() || *s <= 0.0) {
@@ -64,33 +64,32 @@ impl Measured {
     }
 }
 
-/// Measures candidates; what dies or is refused is nothing.
+/// Measures candidates.
 pub trait Trials {
-    /// Measures one.
+    /// Measures one candidate; `None` if it crashed or was rejected.
     fn run(&mut self, candidate: &Candidate) -> Option<Measured>;
-    /// Time since the search began.
+    /// Time since the search started.
     fn elapsed(&self) -> Duration;
 }
 
-/// Where the search may go: alternatives to `base`, those nearest to it first. A coordinate
-/// that is fixed has none.
+/// The search space: alternatives to `base`, nearest first. A fixed coordinate has none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Space {
-    /// What is right on most machines.
+    /// The best choice on most machines.
     pub base: Candidate,
-    /// Other numbers of threads.
+    /// Alternative numbers of threads.
     pub threads: Vec<u32>,
-    /// Other choices of attention.
+    /// Alternative flash attention settings.
     pub flash_attention: Vec<FlashAttention>,
-    /// Other sizes of a batch.
+    /// Alternative batch sizes.
     pub batch_rows: Vec<u32>,
-    /// Other ways to wait.
+    /// Alternative poll settings.
     pub poll: Vec<u32>,
 }
 
 impl Space {
-    /// Other numbers of threads on a machine with so many cores: one less, where that leaves
-    /// a core to the network, and half.
+    /// Alternative numbers of threads on a machine with `cores` cores: one fewer, if that leaves a
+    /// core to the network, and half.
     pub fn threads_beside(cores: u32) -> Vec<u32> {
         let one_less = (cores >= 3).then(|| cores - 1);
         let half = (cores >= 2).then_some(cores / 2);
@@ -99,7 +98,7 @@ impl Space {
         all
     }
 
-    /// The coordinates, those that matter most first.
+    /// The coordinates, most important first.
     fn moves(&self) -> [Vec<Move>; 4] {
         [
             self.flash_attention.iter().map(|f| Move::FlashAttention(*f)).collect(),
@@ -129,7 +128,7 @@ impl Move {
     }
 }
 
-/// What became of a candidate.
+/// Result of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -137,18 +136,18 @@ pub enum Verdict {
     First,
     /// Better, twice.
     Better,
-    /// Not better by enough.
+    /// Not sufficiently better.
     NoBetter,
-    /// Better once, and not the second time.
+    /// Better once, but not the second time.
     Luck,
-    /// Better once; there was no time to look again.
+    /// Better once; there was no time to confirm it.
     Unconfirmed,
     /// It did not run.
     Failed,
 }
 
 impl Verdict {
-    /// In words.
+    /// A description for the report.
     pub fn text(self) -> &'static str {
         match self {
             Self::First => "where the search begins",
@@ -161,38 +160,38 @@ impl Verdict {
     }
 }
 
-/// One candidate and what became of it.
+/// A candidate and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     /// What was tried.
     pub candidate: Candidate,
-    /// What it did; the first measurement.
+    /// The first measurement; `None` if it did not run.
     pub measured: Option<Measured>,
-    /// Its score.
+    /// Score of that measurement.
     pub score: f64,
-    /// What became of it.
+    /// Whether it won, and why not.
     pub verdict: Verdict,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Found {
-    /// The best; `None`: nothing ran.
+    /// The best candidate; `None` if nothing ran.
     pub best: Option<Candidate>,
-    /// Everything that was tried, in order.
+    /// All trials, in order.
     pub trials: Vec<Trial>,
-    /// Whether time ran out before everything was tried.
+    /// True if time ran out before everything was tried.
     pub cut_short: bool,
 }
 
-/// Searches; see the module. Deterministic, given what `trials` say.
+/// Runs the search; see the module. Deterministic for given results of `trials`.
 pub fn search(space: &Space, trials: &mut dyn Trials, budget: Duration) -> Found {
     let found = Found { best: None, trials: Vec::new(), cut_short: false };
     let longest = Duration::ZERO;
     let mut search = Search { trials, budget, longest, best: None, found };
     search.attempt(space.base);
     for moves in space.moves() {
-        // Nothing ran yet: begin at the base all the same.
+        // Nothing has run yet: start from the base anyway.
         let from = search.best.map_or(space.base, |(candidate, _)| candidate);
         for step in moves {
             if !search.has_time(1) {
@@ -211,13 +210,13 @@ pub fn search(space: &Space, trials: &mut dyn Trials, budget: Duration) -> Found
 struct Search<'a> {
     trials: &'a mut dyn Trials,
     budget: Duration,
-    /// The longest trial until now.
+    /// Duration of the longest trial so far.
     longest: Duration,
     best: Option<(Candidate, f64)>,
     found: Found,
 }
 
-/// Whether a coordinate's next alternative is worth a trial.
+/// Whether the next alternative of a coordinate is worth a trial.
 #[derive(Debug, PartialEq, Eq)]
 enum Hope {
     Some,
@@ -270,9 +269,9 @@ impl Search<'_> {
     }
 }
 
-/// The largest batch that is worth its memory: each doubling gains at least 5 % in tokens
-/// per second of all readers together. One batch may be no better than the one before (some
-/// kernels compute four rows at the price of two) if the next makes up for it.
+/// The largest batch that is worth its memory: each doubling must gain at least 5 % in total tokens
+/// per second. One batch may be no better than the one before (some kernels compute four rows at
+/// the price of two) if the next makes up for it.
 pub fn slots_worth(curve: &[(u32, f64)]) -> u32 {
     let mut chosen: Option<(u32, f64)> = None;
     for (batch, speed) in curve.iter().copied().filter(|(n, s)| *n > 0 && s.is_finite()) {

@@ -1,21 +1,22 @@
-//! What an answer must look like, as a request says it.
+//! The constraint on a response, as a request states it.
 
 use serde::{Deserialize, Serialize};
 
-/// What an answer must look like.
+/// A constraint on the response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Constraint {
     /// Any JSON object.
     JsonObject,
     /// A JSON value that a JSON schema allows. Keywords that cannot be enforced are refused.
     JsonSchema(String),
-    /// The same, but keywords that cannot be enforced are passed over, and `oneOf` is `anyOf`.
+    /// Like [`Self::JsonSchema`], but ignores keywords that cannot be enforced, and treats `oneOf`
+    /// as `anyOf`.
     LenientJsonSchema(String),
-    /// llama.cpp's grammar format.
+    /// A grammar in llama.cpp's GBNF format.
     Gbnf(String),
-    /// llguidance's variant of Lark.
+    /// A grammar in llguidance's variant of Lark.
     Lark(String),
-    /// A regular expression (syntax of Rust's crate `regex`) for the whole answer.
+    /// A regular expression (syntax of the Rust crate `regex`) for the whole response.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),

@@ -1,30 +1,30 @@
-//! The narrow view of a model for embeddings that [`crate::scheduler::embed`] steps.
+//! The narrow view of an embedding model that [`crate::scheduler::embed`] steps.
 
 use crate::types::model::{DecodeError, Stop};
 use crate::types::request::Token;
 
-/// Sizes that never change while a model is loaded.
+/// Sizes that are fixed while a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbedShape {
-    /// Requests that are told to be answered side by side.
+    /// Number of parallel requests to advertise.
     pub slots: u32,
-    /// Most inputs of one batch.
+    /// Maximum inputs in one batch.
     pub tracks: u32,
-    /// Most tokens of a batch of several inputs.
+    /// Maximum tokens in a batch of several inputs.
     pub batch_rows: u32,
-    /// Most tokens of an input; a longer one than a batch is computed alone.
+    /// Maximum tokens of one input; one that is longer than a batch is computed alone.
     pub input_rows: u32,
 }
 
-/// One for each input.
+/// One embedding per input.
 pub type Vectors = Vec<Vec<f32>>;
 
 /// Runs batches of inputs.
 pub trait Embedder {
-    /// Its sizes.
+    /// The sizes of this model.
     fn shape(&self) -> EmbedShape;
-    /// The vector of each input, in order; all inputs together fit into a batch. Nothing if
-    /// `stop` said in the middle that they are not wanted any more.
+    /// Computes the embedding of each input, in order; all inputs together fit into a batch.
+    /// Returns `None` if `stop` reported in the middle that no one wants them any more.
     fn embed(
         &mut self,
         inputs: &[&[Token]],
@@ -32,7 +32,7 @@ pub trait Embedder {
     ) -> Result<Option<Vectors>, DecodeError>;
 }
 
-/// Scales a vector to length 1; one of zeros stays.
+/// Scales an embedding to length 1; leaves a zero vector unchanged.
 pub fn normalise(values: &mut [f32]) {
     let length = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32;
     if length > 0.0 && length.is_finite() {

@@ -1,130 +1,131 @@
-//! The narrow view of a model that the engine steps: two implementations, llama.cpp
+//! The narrow view of a model that the engine steps, with two implementations: llama.cpp
 //! ([`crate::llama`]) and a deterministic fake ([`crate::scheduler::fake`]) for tests and
 //! simulation.
 
 use crate::types::request::{Failure, Token};
 
-/// A place for one live sequence.
+/// Index of a slot, which holds one live sequence.
 pub type Slot = u32;
 
-/// A sequence of the context.
+/// Sequence id in the context (llama.cpp's `llama_seq_id`).
 pub type TrackId = u32;
 
-/// Sizes that never change while a model is loaded.
+/// Sizes that are fixed while a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Live sequences side by side.
+    /// Maximum number of live sequences.
     pub slots: u32,
-    /// Sequences of the context, live or kept: at least `slots`.
+    /// Sequence ids of the context, live or kept: at least `slots`.
     pub tracks: u32,
-    /// Cells for the tokens of all tracks; at least `context_tokens`.
+    /// KV cells of all sequences together; at least `context_tokens`.
     pub cells: u32,
-    /// Whether tracks can share the cells of a common beginning.
+    /// True if sequences can share the cells of a common prefix.
     pub shares_prefixes: bool,
-    /// Tokens that one sequence may hold, prompt and answer together.
+    /// Maximum tokens of one sequence, prompt and response together.
     pub context_tokens: u32,
-    /// Most rows of one batch.
+    /// Maximum rows of one batch.
     pub batch_rows: u32,
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: u32,
 }
 
 /// One row of a batch: a token of a sequence at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// The sequence.
+    /// Sequence id.
     pub track: TrackId,
-    /// Place of the token in the sequence; rows of a track are consecutive.
+    /// Position of the token in the sequence; positions of one sequence are consecutive.
     pub position: u32,
-    /// The token.
+    /// Token id.
     pub token: Token,
-    /// Whether the logits after this token are wanted.
+    /// True if the engine needs the logits after this token.
     pub logits: bool,
 }
 
-/// Why a batch was not decoded. Nothing of it counts; the sequences in it are lost.
+/// Why a batch could not be decoded. None of it counts; its sequences are lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError(pub String);
 
-/// Asked while a batch is computed, from whatever thread: whether nobody wants it any more.
+/// Polled while a batch is computed, from any thread: true if no one wants the batch any more.
 pub type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
 
-/// How a batch ended that did not fail.
+/// Result of a batch that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decoded {
-    /// All of it was computed.
+    /// The whole batch was computed.
     Whole,
-    /// It was stopped. Its sequences are as they were before, or empty where the model cannot
-    /// take back what it computed (recurrent state).
+    /// The batch was stopped. Its sequences are as they were before, or empty if the model cannot
+    /// undo what it computed (recurrent state).
     Stopped,
 }
 
 /// Runs batches. Not shared: one thread owns it.
 pub trait Model {
-    /// Its sizes.
+    /// The sizes of this model.
     fn shape(&self) -> Shape;
-    /// Runs one batch, unless `stop` says in the middle that it is not wanted any more;
-    /// afterwards [`Model::logits`] is valid for its rows that want them.
+    /// Runs one batch, unless `stop` reports in the middle that it is not wanted any more;
+    /// afterwards [`Model::logits`] is valid for the rows that asked for logits.
     fn decode(&mut self, rows: &[Row], stop: Stop<'_>) -> Result<Decoded, DecodeError>;
-    /// The logits of row `row` of the last batch, one for each token of the vocabulary.
+    /// The logits of row `row` of the last batch, one per token of the vocabulary.
     fn logits(&self, row: usize) -> &[f32];
-    /// Lets `to`, which is empty, begin with the first `tokens` tokens of `from`, in the same
+    /// Makes `to`, which is empty, start with the first `tokens` tokens of `from`, in the same KV
     /// cells: nothing is computed or copied.
     fn share(&mut self, from: TrackId, to: TrackId, tokens: u32);
-    /// Forgets what a track has after its first `tokens` tokens; only where tracks can share.
+    /// Removes everything after the first `tokens` tokens of a sequence; only for models whose
+    /// sequences can share cells.
     fn truncate(&mut self, track: TrackId, tokens: u32);
-    /// Forgets everything of a track; cells that no other track shares are free.
+    /// Removes a sequence; KV cells that no other sequence shares become free.
     fn clear(&mut self, track: TrackId);
-    /// Appends the bytes of a token's text; that of control tokens only if `control`.
+    /// Appends the bytes of a token's text; that of a control token only if `control`.
     fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>);
-    /// The tokens that end an answer.
+    /// The tokens that end a response (end of generation).
     fn ends(&self) -> &[Token];
 }
 
 /// Text -> tokens. Shared: any thread may tokenize while the model runs.
 pub trait Tokenizer: Send + Sync {
-    /// Tokens of `text`. `special`: texts of control tokens become those tokens.
+    /// Tokenizes `text`. With `special`, the texts of control tokens become those tokens.
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<Token>, Failure>;
-    /// Tokens of `text` with those that a model for embeddings wants around it.
+    /// Tokenizes `text` and adds the tokens that an embedding model expects around it.
     fn tokenize_framed(&self, text: &str) -> Result<Vec<Token>, Failure>;
-    /// What a model that ranks wants between a query and a document, and after that.
+    /// The tokens that a reranking model expects between a query and a document, and after that.
     fn separator(&self) -> Vec<Token>;
-    /// The token that begins every prompt, where the model wants one, and its text.
+    /// The token (BOS) that starts every prompt, if the model wants one, and its text.
     fn beginning(&self) -> Option<(Token, String)>;
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     fn vocabulary(&self) -> u32;
-    /// Appends the bytes of a token's text; that of control tokens only if `control`.
+    /// Appends the bytes of a token's text; that of a control token only if `control`.
     fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>);
-    /// Whether a token has no text in ordinary answers.
+    /// True if a token has no text in ordinary responses.
     fn is_control(&self, token: Token) -> bool;
-    /// The tokens that end an answer.
+    /// The tokens that end a response (end of generation).
     fn ends(&self) -> &[Token];
-    /// The tokens for filling a gap, where the model was trained for that.
+    /// The fill-in-the-middle tokens, if the model has them.
     fn infill(&self) -> Option<Infill>;
-    /// What it promises of every text.
+    /// What this tokenizer guarantees for every text.
     fn text_rules(&self) -> TextRules;
 }
 
-/// What a tokenizer promises of every text. The default promises nothing.
+/// What a tokenizer guarantees for every text. The default guarantees nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TextRules {
-    /// Every byte that is not whitespace becomes part of a token that stands for no others, if
-    /// the vocabulary has a token for each single byte.
+    /// Every byte that is not whitespace becomes part of a token that represents no others, if the
+    /// vocabulary has a token for each single byte.
     pub keeps_bytes: bool,
-    /// A text may be cut behind a line feed between two letters, unless a token of the
-    /// vocabulary holds a line feed before a letter.
+    /// A text may be split after a line feed between two letters, unless a token of the vocabulary
+    /// contains a line feed before a letter.
     pub cuts_at_lines: bool,
-    /// The most bytes of a text that a token stands for whose piece does not show them.
+    /// Maximum bytes of text that a token represents but its piece does not show.
     pub hidden_bytes: usize,
 }
 
-/// Tokens that mark a gap in a text: `prefix` before, `suffix` after, `middle` to fill.
+/// Fill-in-the-middle tokens that mark a gap in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Infill {
-    /// Before the text that comes before the gap.
+    /// Precedes the text before the gap.
     pub prefix: Token,
-    /// Before the text that comes after it.
+    /// Precedes the text after the gap.
     pub suffix: Token,
-    /// Where the model is to write.
+    /// Marks where the model fills in.
     pub middle: Token,
 }

@@ -1,4 +1,4 @@
-//! What the engine is asked and what it answers. Plain data that crosses a process border.
+//! Requests to the engine, and its responses. Plain data that crosses a process boundary.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,124 +13,125 @@ pub use event::{EngineStats, Event, Failure, FinishReason, LikelyToken, Shown, T
 pub use sampling::{BIASES_MAX, RECENT_TOKENS_MAX, Sampling};
 pub use work::Work;
 
-/// An id that the caller chooses; unique among the requests in flight.
+/// Id that the caller chooses; unique among the requests in flight.
 pub type RequestId = u64;
-/// A token of the model's vocabulary.
+/// Token id in the model's vocabulary.
 pub type Token = u32;
 
-/// Whose a request is: requests of one tenant share cached prefixes, and tenants take
-/// turns. A number that the caller derives from the tenant's name.
+/// Tenant of a request: requests of one tenant share cached prefixes, and tenants take turns. The
+/// caller derives the number from the tenant's name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant(pub u64);
 
-/// Most stop strings of one request.
+/// Maximum stop strings per request.
 pub const STOPS_MAX: usize = 16;
-/// Longest stop string, in bytes: it bounds how much text may be held back.
+/// Maximum length of a stop string in bytes: it limits how much text may be held back.
 pub const STOP_BYTES_MAX: usize = 256;
 
-/// Most likely tokens that are told for each token of an answer.
+/// Maximum number of most likely tokens reported for each token of a response.
 pub const LOGPROBS_MAX: u32 = 20;
 
-/// One generation.
+/// A request to generate a response, or several.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GenerateRequest {
-    /// Whose it is.
+    /// Tenant that sent the request.
     pub tenant: Tenant,
-    /// What to go on from.
+    /// The prompt to continue.
     pub prompt: Prompt,
-    /// How, and until when.
+    /// Sampling and stop options.
     pub options: Options,
-    /// What the answer must look like.
+    /// Constraint on the response.
     pub constraint: Option<Constraint>,
-    /// The tools that the answer may or must call.
+    /// The tools that the response may or must call.
     pub calls: Option<CallRules>,
-    /// Whether the marks of thoughts and calls are part of the text, control tokens or not.
+    /// True if the delimiters of reasoning and tool calls are part of the text, whether they are
+    /// control tokens or not.
     pub shows_marks: bool,
-    /// What the answer began with elsewhere: it goes on after these tokens.
+    /// Tokens of a response that started on another node; it resumes after these.
     pub said: Vec<Token>,
-    /// For templates that write a date: Unix seconds.
+    /// Unix time in seconds, for templates that print a date.
     pub now: i64,
-    /// More answers to the same prompt, which is prepared once for all.
+    /// Further choices for the same prompt, which is prepared once for all.
     pub more: Vec<Sibling>,
 }
 
-/// Another answer to the prompt of a [`GenerateRequest`]: what it has of its own.
+/// Another choice for the prompt of a [`GenerateRequest`]: the fields that differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sibling {
-    /// Seed of its random numbers.
+    /// Seed of its random number generator.
     pub seed: u64,
-    /// What it began with elsewhere.
+    /// Tokens of this choice that were generated on another node.
     pub said: Vec<Token>,
 }
 
-/// Calls of tools in an answer.
+/// Rules for tool calls in a response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallRules {
-    /// Which may or must be called.
+    /// Which tools may or must be called.
     pub choice: Choice,
-    /// Most calls.
+    /// Maximum number of calls.
     pub calls_max: u32,
 }
 
-/// Inputs for a model that makes one vector of each.
+/// Inputs for an embedding model, which computes one embedding of each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EmbedRequest {
-    /// Whose it is.
+    /// Tenant that sent the request.
     pub tenant: Tenant,
-    /// The inputs; each becomes an [`Event::Embedded`].
+    /// The inputs; each results in an [`Event::Embedded`].
     pub inputs: Vec<EmbedInput>,
 }
 
 /// An input of an [`EmbedRequest`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum EmbedInput {
-    /// A text.
+    /// Text to tokenize.
     Text(String),
-    /// Tokens, as they are.
+    /// Token ids, used as they are.
     Tokens(Vec<Token>),
-    /// For a model that ranks: how well a document answers a query.
+    /// For a reranking model: scores how well a document answers a query.
     Pair {
-        /// The query.
+        /// Search query.
         query: String,
-        /// The document.
+        /// Document to score.
         document: String,
     },
 }
 
-/// How an answer is generated, and when it ends.
+/// How a response is generated, and when it ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Options {
-    /// How to choose tokens.
+    /// Sampling parameters.
     pub sampling: Sampling,
-    /// Most tokens to generate; absent is as many as the context holds.
+    /// Maximum tokens to generate; `None` is as many as the context holds.
     pub max_tokens: Option<u32>,
-    /// Strings that end the answer and are not part of it.
+    /// Strings that end the response and are not part of it.
     pub stop: Vec<String>,
-    /// Tell how likely each token was, and so many of the likeliest beside it.
+    /// Report the logprob of each token, and this many of the most likely alternatives.
     pub logprobs: Option<u32>,
 }
 
 impl Options {
-    /// Always the likeliest token, as many as the context holds.
+    /// Always the most likely token, as many as the context holds.
     pub const GREEDY: Self =
         Self { sampling: Sampling::GREEDY, max_tokens: None, stop: Vec::new(), logprobs: None };
 }
 
-/// What to go on from.
+/// The prompt to continue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Prompt {
-    /// For the model's chat template. Templates read fields that we do not know, so
-    /// messages and tools travel as the client wrote them.
+    /// Messages for the model's chat template. Templates read fields unknown to us, so messages and
+    /// tools stay as the client wrote them.
     Chat(Chat),
-    /// Text, with special tokens recognised: the caller speaks to the model directly.
+    /// Text with special tokens recognized: the caller addresses the model directly.
     Text(String),
-    /// Tokens, as they are.
+    /// Token ids, used as they are.
     Tokens(Vec<Token>),
-    /// The text that is missing between two others.
+    /// Fill-in-the-middle: generates the text between two others.
     Infill {
-        /// Before the gap.
+        /// Text before the gap.
         prefix: String,
-        /// After it.
+        /// Text after the gap.
         suffix: String,
     },
 }
@@ -138,20 +139,20 @@ pub enum Prompt {
 /// A conversation, as JSON texts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chat {
-    /// An array of messages.
+    /// JSON array of messages.
     pub messages: String,
-    /// An array of tools.
+    /// JSON array of tools.
     pub tools: Option<String>,
-    /// An array of documents.
+    /// JSON array of documents.
     pub documents: Option<String>,
-    /// An object of more variables for the template.
+    /// JSON object of extra template variables.
     pub variables: Option<String>,
     /// How the prompt ends.
     pub ending: Ending,
 }
 
 impl Chat {
-    /// A conversation that the assistant is to answer.
+    /// A conversation that the assistant responds to.
     pub fn new(messages: String) -> Self {
         let ending = Ending::Answer;
         Self { messages, tools: None, documents: None, variables: None, ending }
@@ -161,7 +162,7 @@ impl Chat {
 /// How the prompt of a chat ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
-    /// With the beginning of the assistant's answer.
+    /// With the start of the assistant's response.
     Answer,
     /// Inside the last message, which the assistant continues.
     Prefill,
@@ -169,38 +170,38 @@ pub enum Ending {
     Closed,
 }
 
-/// A question about text and tokens, answered without the model's weights.
+/// A query about text and tokens, which needs no model weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Question {
-    /// The tokens of a prompt.
+    /// Tokenize a prompt.
     Tokenize {
-        /// The prompt.
+        /// Prompt to tokenize.
         prompt: Prompt,
-        /// Whether each token's text is wanted, too.
+        /// Return the text of each token as well.
         with_pieces: bool,
     },
-    /// The tokens of a text, with nothing put before it.
+    /// Tokenize a text without adding anything before it.
     TokenizeText {
-        /// The text.
+        /// Text to tokenize.
         text: String,
-        /// Whether the model's beginning token comes first.
+        /// Start with the model's beginning token (BOS).
         beginning: bool,
-        /// Whether texts of control tokens become those tokens.
+        /// Turn the texts of control tokens into those tokens.
         control: bool,
-        /// Whether each token's text is wanted, too.
+        /// Return the text of each token as well.
         with_pieces: bool,
     },
-    /// The text of tokens.
+    /// Convert tokens to text.
     Detokenize(Vec<Token>),
-    /// The prompt of a chat.
+    /// Render the prompt of a chat.
     Render(Chat),
 }
 
-/// The answer to a [`Question`].
+/// The result of a [`Question`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Told {
-    /// Tokens; with their texts, if those were wanted.
+    /// Tokens, and their texts if requested.
     Tokens(Vec<Token>, Vec<Vec<u8>>),
-    /// A text.
+    /// Detokenized text or a rendered prompt.
     Text(String),
 }

@@ -1,16 +1,16 @@
-//! Whether an answer may or must call tools, as a request says it.
+//! Tool choice: whether a response may or must call tools.
 
 use serde::{Deserialize, Serialize};
 
-/// What `tool_choice` asks for.
+/// The `tool_choice` of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Choice {
-    /// No calls: text is never read as one.
+    /// No calls: text is never parsed as one.
     None,
     /// The model decides.
     Auto,
     /// At least one call.
     Required,
-    /// This function.
+    /// This function, by name.
     Function(String),
 }

@@ -1,6 +1,6 @@
-//! PURE. Numbers for people.
+//! PURE. Human-readable numbers.
 
-/// `512 B`, `3.5 KiB`, `120 MiB`, `1.94 GiB`: three digits that matter.
+/// `512 B`, `3.5 KiB`, `120 MiB`, `1.94 GiB`: three significant digits.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if n < 1024 {
@@ -16,7 +16,7 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.digits$} {}", UNITS.get(unit).unwrap_or(&"EiB"))
 }
 
-/// `13.2 GB/s`, decimal as memory makers count.
+/// `13.2 GB/s`, in decimal units as memory vendors use.
 pub fn rate(bytes_per_second: f64) -> String {
     format!("{:.1} GB/s", bytes_per_second / 1e9)
 }

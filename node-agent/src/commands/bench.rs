@@ -1,8 +1,8 @@
-//! `flotilla-agent bench`: how fast a model is here, what our scheduler makes of it, and the
-//! memory that it takes.
+//! `flotilla-agent bench`: measures how fast a model runs on this machine, alone and through our
+//! scheduler, and the memory it takes.
 //!
-//! Every figure is a line of JSON, `{"name", "value", "aim", "how"}`, or a part of a table.
-//! Figures with an aim are ratios of two measurements that take turns in this run.
+//! Every figure is a line of JSON, `{"name", "value", "aim", "how"}`, or a part of a table. Figures
+//! with an aim are ratios of two measurements that alternate in this run.
 
 pub mod attention;
 pub mod memory;
@@ -58,20 +58,20 @@ pub enum Format {
     Json,
 }
 
-/// How the engine of a child that measures runs.
+/// Options of the engine in a measuring child process.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Setup {
-    /// The kernels, proven.
+    /// The tested CPU kernels.
     pub kernel: Kernel,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: u32,
-    /// Measurements of each figure that is a median.
+    /// Measurements for each figure that is a median.
     pub rounds: u32,
-    /// Whether it confines itself.
+    /// Whether the child confines itself.
     pub sandbox: Choice,
 }
 
-/// Where figures go.
+/// Output of the figures.
 struct Show {
     format: Format,
     bar: Progress,

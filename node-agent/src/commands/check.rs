@@ -1,5 +1,5 @@
-//! `flotilla-agent check`: loads models once, as `serve` would, and says whether they work and
-//! what memory they take.
+//! `flotilla-agent check`: loads models once, as `serve` would, and reports whether they work and
+//! how much memory they take.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,8 +34,8 @@ pub struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// Loads one model after the other, each in a process of its own, and prints one line for
-    /// each. The error says how many do not work.
+    /// Loads one model after the other, each in a separate process, and prints one line for each.
+    /// The error says how many failed.
     pub async fn run(&self, kernel: Kernel) -> Result<(), String> {
         let mut broken = 0;
         for model in &self.models {
@@ -56,7 +56,7 @@ impl CheckArgs {
     async fn check(&self, model: &Path, kernel: Kernel) -> Result<Works, String> {
         let named = |why| format!("model file {}: {why}", model.display());
         let launch = Launch::new(model, self.engine.clone(), kernel).map_err(|why| {
-            // What is wrong with the file names it already.
+            // An error about the file already names it.
             if why.starts_with("model file ") { why } else { named(why) }
         })?;
         match tokio::time::timeout(Duration::from_secs(self.load_seconds), load(launch)).await {
@@ -66,11 +66,11 @@ impl CheckArgs {
     }
 }
 
-/// What was seen of a model that works.
+/// Measurements of a model that works.
 struct Works {
     facts: EngineFacts,
     planned_bytes: Option<u64>,
-    /// Of agent and engine.
+    /// Resident memory of agent and engine in bytes.
     resident_bytes: u64,
 }
 
@@ -86,8 +86,8 @@ impl std::fmt::Display for Works {
     }
 }
 
-/// Starts an engine and ends it as soon as it is ready, and has made a vector of the longest
-/// input if it makes vectors: that takes the most memory.
+/// Starts an engine and ends it as soon as it is ready. For an embedding model, it first embeds an
+/// input of maximum length, which takes the most memory.
 async fn load(launch: Launch) -> Result<Works, String> {
     let client = EngineClient::default();
     let mut state = client.watch_state();
@@ -109,7 +109,7 @@ async fn load(launch: Launch) -> Result<Works, String> {
         embed(&client, facts.context_tokens)
             .await
             .map_err(|e| format!("model file {model}: {e}"))?;
-        // As a node's status counts: agent and engine.
+        // Counted as in a node's status: agent and engine.
         let engine = client.pid().map_or(0, |pid| Process::of(pid).resident_bytes);
         let resident_bytes = Process::this().resident_bytes.saturating_add(engine);
         Ok(Works { facts, planned_bytes, resident_bytes })
@@ -120,7 +120,7 @@ async fn load(launch: Launch) -> Result<Works, String> {
     }
 }
 
-/// Makes a vector of as many tokens as there may be; nothing where the model makes none.
+/// Embeds an input of `tokens` tokens; does nothing for a model without embeddings.
 async fn embed(client: &EngineClient, tokens: u32) -> Result<(), String> {
     let inputs = vec![EmbedInput::Tokens(vec![0; tokens as usize])];
     let request = EmbedRequest { tenant: Tenant::default(), inputs };

@@ -1,4 +1,4 @@
-//! The command line: every command, hidden ones too, and examples.
+//! The command line: every command, including hidden ones, and examples.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ use crate::commands::synth::SynthArgs;
 use crate::commands::tune::TuneArgs;
 use crate::engine::measuring::ChildArgs;
 
-/// Shown after the help of each command, and in its man page.
+/// Examples, shown after the help of each command and in its man page.
 pub const EXAMPLES: &[Example] = &[
     ("", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
     ("serve", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),

@@ -1,5 +1,5 @@
-//! `flotilla-agent doctor`: looks for what keeps this machine from serving well, and says how it is
-//! mended. What is looked at is `doctor/facts.rs`, what follows from it `doctor/checks.rs`.
+//! `flotilla-agent doctor`: finds what keeps this machine from serving well, and how to fix it.
+//! `doctor/facts.rs` collects the facts, `doctor/checks.rs` evaluates them.
 
 pub mod checks;
 pub mod facts;
@@ -22,9 +22,9 @@ use checks::diagnose;
 use facts::{Disk, Facts, Model, Reached};
 use finding::{Level, Report};
 
-/// Something has to be mended.
+/// Exit code if something must be fixed.
 const EXIT_ILL: u8 = 1;
-/// Where the packages keep models and the join key.
+/// Where the packages store models and the join key.
 const MODELS: &str = "/var/lib/flotilla/models";
 const JOIN_KEY: &str = "/etc/flotilla/join.key";
 
@@ -61,7 +61,7 @@ pub struct DoctorArgs {
 }
 
 impl DoctorArgs {
-    /// Prints the report; an error where something has to be mended.
+    /// Prints the report; fails if something must be fixed.
     pub fn run(&self) -> Result<(), Failed> {
         let software = |message| Failed { code: EXIT_SOFTWARE, message };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -117,7 +117,7 @@ impl DoctorArgs {
         Disk { folder: folder.display().to_string(), free }
     }
 
-    /// The package's join key, where none is named.
+    /// Uses the package's join key if no other is given.
     async fn visit(&self) -> Vec<(String, Reached)> {
         let mut flags = self.gateways.clone();
         let packaged = Path::new(JOIN_KEY);

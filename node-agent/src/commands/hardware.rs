@@ -1,7 +1,7 @@
-//! `flotilla-agent hardware`: what this machine has and can do.
+//! `flotilla-agent hardware`: shows this machine's hardware and what it can run.
 //!
-//! Each level of vector instructions is tried in a child process, which is this executable
-//! with the hidden command `probe`: where CPUID promises too much, the child dies of SIGILL.
+//! It tests each level of vector instructions in a child process, which is this executable with the
+//! hidden command `probe`: if CPUID promises too much, the child dies of SIGILL.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
@@ -21,7 +21,7 @@ use crate::types::print::say;
 
 /// A probe executes some instructions; one that takes longer hangs.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Passes over the buffer; the median of them is shown.
+/// Passes over the buffer; the report shows their median.
 const PASSES: usize = 7;
 const SIGILL: i32 = 4;
 
@@ -53,14 +53,14 @@ impl HardwareArgs {
     }
 }
 
-/// The speed of this machine's memory; `None` if there is too little of it to tell.
+/// Measures the memory bandwidth; `None` if there is too little memory for a meaningful result.
 pub fn measure(machine: &Machine) -> Result<Option<Bandwidth>, String> {
     let available = machine.memory.available_here;
     let buffer = bandwidth::buffer_bytes(machine.cpus.cache_bytes, available);
     buffer.map(|bytes| bandwidth::measure(machine.threads, bytes, PASSES)).transpose()
 }
 
-/// Tries every level of this CPU architecture.
+/// Tests every level of this CPU architecture.
 async fn try_levels(machine: &mut Machine) {
     for level in Level::of(std::env::consts::ARCH) {
         let runs = try_level(level).await;
@@ -68,7 +68,7 @@ async fn try_levels(machine: &mut Machine) {
     }
 }
 
-/// Whether a level runs; `None` if that could not be found out.
+/// True if a level runs; `None` if that could not be determined.
 async fn try_level(level: Level) -> Option<bool> {
     let child = Process::new(SELF)
         .args(["probe", level.name()])
@@ -81,7 +81,8 @@ async fn try_level(level: Level) -> Option<bool> {
     verdict(status)
 }
 
-/// Success: it runs. SIGILL, or no permission for tiles: it does not. Else nobody knows.
+/// Success means that it runs. SIGILL, or no permission for tiles, means that it does not. Anything
+/// else is inconclusive.
 fn verdict(status: ExitStatus) -> Option<bool> {
     match (status.code(), status.signal()) {
         (Some(0), _) => Some(true),
@@ -90,10 +91,10 @@ fn verdict(status: ExitStatus) -> Option<bool> {
     }
 }
 
-/// `probe`: executes one instruction of a level. An expected death leaves no core file.
+/// `probe`: executes one instruction of a level. An expected crash leaves no core file.
 pub fn probe(level: Level) -> Result<(), String> {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-    // Only the disk would mind.
+    // Failing here only costs disk space.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     llama::probe(level)
 }

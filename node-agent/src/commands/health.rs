@@ -1,5 +1,5 @@
-//! `flotilla-agent health`: asks a running agent how it is, for whoever restarts it (a container's
-//! HEALTHCHECK has no other program than ours).
+//! `flotilla-agent health`: asks a running agent for its health, for process managers that restart
+//! it (a container's HEALTHCHECK has no program other than ours).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::types::causes::with_causes;
 use crate::types::exit::Failed;
 use crate::types::print::say;
 
-/// Whoever asks understands two answers: exit code 0 and 1.
+/// Health checks understand two results: exit codes 0 and 1.
 const EXIT_UNHEALTHY: u8 = 1;
 
 /// `health`
@@ -28,7 +28,7 @@ pub struct HealthArgs {
 }
 
 impl HealthArgs {
-    /// Says what the agent says.
+    /// Prints the agent's response; fails unless it is healthy.
     pub fn run(&self) -> Result<(), Failed> {
         let unhealthy = |message| Failed { code: EXIT_UNHEALTHY, message };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -48,14 +48,14 @@ impl HealthArgs {
         let answer = client.get(format!("http://{address}{path}")).send().await;
         let mut answer =
             answer.map_err(|e| format!("no agent at {address}: {}", with_causes(&e)))?;
-        // It says one word.
+        // The response is one word.
         let (status, word) = (answer.status(), answer.chunk().await.map_err(|e| with_causes(&e))?);
         let text = String::from_utf8_lossy(&word.unwrap_or_default()).trim().to_string();
         if status.is_success() { Ok(text) } else { Err(format!("{text} (status {status})")) }
     }
 }
 
-/// Where a listener on all addresses is reached from this machine.
+/// The local address of a listener, also for one on all addresses.
 fn here(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

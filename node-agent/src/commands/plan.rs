@@ -1,4 +1,4 @@
-//! `flotilla-agent plan`: whether a model fits this machine, and how.
+//! `flotilla-agent plan`: shows whether a model fits this machine, and with which settings.
 
 pub mod calculator;
 pub mod capacity;
@@ -63,12 +63,12 @@ pub struct PlanArgs {
     pub capacity: CapacityArgs,
 }
 
-/// Why `plan` ends without a plan.
+/// Why there is no plan that fits.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoFit {
     /// The model file or an option cannot be used: one line.
     Data(String),
-    /// It does not fit; the table was printed.
+    /// The model does not fit; the table was printed.
     Memory(String),
 }
 
@@ -138,7 +138,7 @@ impl PlanArgs {
     }
 }
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(serde::Serialize)]
 struct Planned<'a> {
     #[serde(flatten)]

@@ -1,8 +1,8 @@
-//! `flotilla-agent pull`: downloads a model file, and goes on where a download stopped.
+//! `flotilla-agent pull`: downloads a model file, and resumes interrupted downloads.
 //!
-//! [`transfer`] fetches one file: it asks through [`client`], [`answer`] and [`refusal`] judge
-//! what comes, [`part`] holds the bytes, [`patience`] decides about another attempt. A file
-//! gets its name only when it is whole and its digest is right.
+//! [`transfer`] fetches one file: it sends requests through [`client`], [`answer`] and [`refusal`]
+//! judge the responses, [`part`] holds the bytes, [`patience`] decides about further attempts. A
+//! file gets its name only when it is complete and its digest is right.
 
 pub mod answer;
 pub mod client;
@@ -70,7 +70,7 @@ pub struct PullArgs {
     pub stall_seconds: u32,
 }
 
-/// Pulls all files of a model.
+/// Downloads all files of a model.
 pub fn run(args: PullArgs) -> Result<(), Failed> {
     let usage = |message| Failed { code: EXIT_USAGE, message };
     let variable = |name: &str| std::env::var(name).ok();
@@ -99,12 +99,12 @@ pub fn run(args: PullArgs) -> Result<(), Failed> {
         };
         fetch_all(jobs, &mut tools).await
     });
-    // A name that is being looked up must not keep us.
+    // Do not wait for a DNS lookup in progress.
     runtime.shutdown_background();
     print_path(&done?)
 }
 
-/// Fetches one file after the other; the path of the first.
+/// Fetches one file after the other; returns the path of the first.
 async fn fetch_all(jobs: Vec<Job>, tools: &mut Tools) -> Result<PathBuf, Failed> {
     let mut first = PathBuf::new();
     let mut commit: Option<String> = None;
@@ -112,7 +112,7 @@ async fn fetch_all(jobs: Vec<Job>, tools: &mut Tools) -> Result<PathBuf, Failed>
         if n == 0 {
             first.clone_from(&job.target);
         }
-        // All files of a model from one commit, even if the branch moves on meanwhile.
+        // Fetch all files of a model from one commit, even if the branch moves meanwhile.
         if let Some(commit) = &commit {
             job.source = job.source.at_revision(commit);
         }
@@ -143,7 +143,7 @@ impl PullArgs {
         }
         let digests = self.digests(names.len())?;
         let job = |((name, target), sha256): ((&String, &String), _)| Job {
-            // A URL is taken as it was given, where it can be.
+            // Use a URL as it was given, if possible.
             source: if names.len() == 1 { source.clone() } else { source.beside(name) },
             target: folder.join(target),
             sha256,
@@ -152,7 +152,7 @@ impl PullArgs {
         Ok(names.iter().zip(&targets).zip(digests).map(job).collect())
     }
 
-    /// The folder to write into, and the file's name if the operator chose it.
+    /// The folder to write to, and the file's name if the operator chose it.
     fn place(&self) -> Result<(PathBuf, Option<String>), String> {
         let Some(to) = &self.to else { return Ok((PathBuf::new(), None)) };
         if to.is_dir() {
@@ -187,7 +187,7 @@ impl PullArgs {
     }
 }
 
-/// An error of the file system, with what to do about a full disk.
+/// A file system error, with advice for a full disk.
 pub(crate) fn io_failed(path: &Path, error: &io::Error) -> Failed {
     let hint = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

@@ -1,4 +1,4 @@
-//! `flotilla-agent serve`: builds the parts of the agent, starts them, and stops them again.
+//! `flotilla-agent serve`: creates the parts of the agent, starts them, and stops them again.
 
 pub mod options;
 
@@ -26,7 +26,7 @@ fn failed(code: u8) -> impl Fn(String) -> Failed {
     move |message| Failed { code, message }
 }
 
-/// Runs the agent's role until a signal, or until it cannot go on.
+/// Runs the agent until a signal or a fatal error.
 pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
     let mut terminate = Signals::new().map_err(|e| failed(EXIT_SOFTWARE)(e.to_string()))?;
     let listener = match options.listen {
@@ -80,7 +80,7 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
         engine_stop.cancel();
         while parts.join_next().await.is_some() {}
     };
-    // Clients that hold idle connections open must not keep us.
+    // Do not wait for clients that hold idle connections open.
     let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
     engine_stop.cancel();
     outcome
@@ -118,7 +118,7 @@ async fn wait_idle(engine: &EngineClient) {
     }
 }
 
-/// SIGTERM and SIGINT.
+/// Handlers of SIGTERM and SIGINT.
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,

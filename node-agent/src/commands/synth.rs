@@ -29,8 +29,8 @@ pub struct SynthArgs {
 }
 
 impl SynthArgs {
-    /// Writes the file; the error is one line for the operator. Nothing is left behind of a
-    /// file that could not be finished.
+    /// Writes the file; the error is one line for the operator. Deletes a file that could not be
+    /// finished.
     pub fn run(&self) -> Result<(), String> {
         let shape = SHAPES.iter().find(|s| s.name == self.shape).ok_or("unknown shape")?;
         let quant = QUANTS.iter().find(|q| q.name == self.quant).ok_or("unknown quantisation")?;
@@ -40,7 +40,7 @@ impl SynthArgs {
         options.write(true).truncate(true).create(self.force).create_new(!self.force);
         let file = options.open(&self.out).map_err(fail)?;
         let written = self.write(&synth, BufWriter::with_capacity(1 << 20, file));
-        // A device is not ours to remove.
+        // Do not remove a device.
         let is_file = std::fs::symlink_metadata(&self.out).is_ok_and(|m| m.is_file());
         if written.is_err() && is_file {
             let _ = std::fs::remove_file(&self.out);

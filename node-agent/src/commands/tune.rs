@@ -1,4 +1,5 @@
-//! `flotilla-agent tune`: finds out how a model is run best here, and keeps that for `serve`.
+//! `flotilla-agent tune`: finds the best way to run a model on this machine, and stores it for
+//! `serve`.
 
 pub mod report;
 

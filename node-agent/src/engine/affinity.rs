@@ -1,8 +1,8 @@
-//! Keeps threads on some CPUs.
+//! CPU affinity of threads.
 
 use std::io;
 
-/// Keeps this thread, and all that it will start, on some CPUs.
+/// Restricts this thread, and all that it starts later, to these CPUs.
 pub(crate) fn stay_on(cpus: &[u32]) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     for cpu in cpus.iter().filter(|cpu| (**cpu as usize) < rustix::thread::CpuSet::MAX_CPU) {

@@ -1,7 +1,7 @@
-//! The agent's view of its engine: submit a request, receive its events, cancel by Drop.
+//! The agent's view of its engine: submit a request, receive its events, cancel by dropping.
 //!
-//! One mutex guards the requests in flight. A request stays in flight until the engine
-//! has said its last word (or is dead), so that the figures are the engine's own.
+//! One mutex guards the requests in flight. A request stays in flight until the engine has sent its
+//! last event (or is dead), so the agent's figures match the engine's.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,35 +18,36 @@ use crate::engine::ipc::{Command, EngineFacts};
 use crate::engine::model_files::digest::Fingerprint;
 use crate::types::error::NotTaken;
 
-/// Events that wait for a client that does not read. Beyond, its request is cancelled.
+/// Maximum events buffered for a slow client. Beyond that, its request is canceled.
 const EVENTS_MAX: usize = 4096;
 
-/// Which link a request came over: a connection to the agent's port, or a dialed one.
+/// The link that a request came over: a connection to the agent's port, or one that the agent
+/// dialed.
 pub type LinkId = u64;
 
-/// Where a request came from, and whom it is meant for.
+/// Where a request came from, and which weights it is meant for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Via {
-    /// The link.
+    /// Link it came over.
     pub link: LinkId,
-    /// The weights that it is meant for; an engine with others does not take it.
+    /// Digest of the intended weights; an engine with others refuses it.
     pub digest: Option<Fingerprint>,
 }
 
-/// What the engine can do right now.
+/// State of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineState {
-    /// The first load goes on.
+    /// The model is being loaded for the first time.
     Loading,
-    /// Requests are answered.
+    /// The engine accepts requests.
     Ready(EngineFacts),
-    /// It died and is being started again.
+    /// The engine died and is being restarted.
     Restarting,
-    /// The agent finishes what it has and takes nothing new.
+    /// The agent finishes requests in flight and accepts no new ones.
     Draining,
 }
 
-/// The engine, as all requests share it.
+/// Client of the engine, shared by all requests.
 #[derive(Debug, Clone)]
 pub struct EngineClient(Arc<Shared>);
 
@@ -54,13 +55,13 @@ pub struct EngineClient(Arc<Shared>);
 struct Shared {
     state: watch::Sender<EngineState>,
     inner: Mutex<Inner>,
-    /// Wakes the task that writes to the engine.
+    /// Wakes the task that writes commands to the engine.
     commands_ready: Notify,
-    /// Wakes whoever pushes status: state or load changed.
+    /// Wakes tasks that push status: state or load changed.
     changed: watch::Sender<u64>,
-    /// Reports of engines.
+    /// Number of reports from all engines so far.
     reports: AtomicU64,
-    /// The engine's process; 0 before the first.
+    /// Process id of the engine; 0 before the first start.
     pid: AtomicU32,
 }
 
@@ -68,7 +69,7 @@ struct Shared {
 struct Inner {
     next_id: RequestId,
     in_flight: HashMap<RequestId, InFlight>,
-    /// Bounded by the requests in flight: one submit and one cancel each.
+    /// Commands to write. Limited by the requests in flight: one submit and one cancel each.
     commands: Vec<Command>,
     stats: EngineStats,
     totals: Totals,
@@ -90,30 +91,30 @@ pub struct Totals {
     pub generated_tokens: u64,
     /// Steps.
     pub steps: u64,
-    /// Prompt tokens that were found in the cache.
+    /// Prompt tokens served from the cache.
     pub cached_tokens: u64,
-    /// Kept prefixes that were evicted.
+    /// Kept prefixes evicted.
     pub evictions: u64,
-    /// Times that a request gave up its cells.
+    /// Preemptions.
     pub parkings: u64,
-    /// Time spent on prompts.
+    /// Seconds spent on prefill.
     pub prefill_seconds: f64,
-    /// Time spent on readers.
+    /// Seconds spent on decoding.
     pub decode_seconds: f64,
-    /// Slots that steps worked on.
+    /// Busy slots of all steps, added up.
     pub slot_steps: u64,
 }
 
-/// Everything countable, read at one moment.
+/// A snapshot of all statistics.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
-    /// The engine's last report.
+    /// The engine's last statistics.
     pub stats: EngineStats,
     /// Counters since the agent started.
     pub totals: Totals,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub in_flight: usize,
-    /// Times that the engine was started again.
+    /// Number of engine restarts.
     pub restarts: u64,
 }
 
@@ -131,22 +132,22 @@ impl Default for EngineClient {
 }
 
 impl EngineClient {
-    /// What the engine can do right now.
+    /// Current state of the engine.
     pub fn state(&self) -> EngineState {
         self.0.state.borrow().clone()
     }
 
-    /// Follows the state.
+    /// Subscribes to the state.
     pub fn watch_state(&self) -> watch::Receiver<EngineState> {
         self.0.state.subscribe()
     }
 
-    /// Follows everything that a status tells.
+    /// Subscribes to all changes that a status reports.
     pub fn watch_changes(&self) -> watch::Receiver<u64> {
         self.0.changed.subscribe()
     }
 
-    /// All figures.
+    /// Current statistics.
     pub fn figures(&self) -> Figures {
         let inner = self.lock();
         Figures {
@@ -157,22 +158,22 @@ impl EngineClient {
         }
     }
 
-    /// Requests in flight that came over another link than `link`.
+    /// Number of requests in flight from links other than `link`.
     pub fn in_flight_elsewhere(&self, link: LinkId) -> usize {
         self.lock().in_flight.values().filter(|r| r.link != link).count()
     }
 
-    /// Submits a request: a generation for each answer that it asks for.
+    /// Submits a request; returns one generation for each choice.
     pub fn submit(&self, request: GenerateRequest, via: Via) -> Result<Vec<Generation>, NotTaken> {
         self.start(Work::Generate(Box::new(request)), via)
     }
 
-    /// Asks for vectors.
+    /// Submits an embeddings request.
     pub fn embed(&self, request: EmbedRequest, via: Via) -> Result<Generation, NotTaken> {
         Ok(self.start(Work::Embed(request), via)?.remove(0))
     }
 
-    /// Asks a question; its answer is one [`Event::Told`].
+    /// Submits a question; the response is one [`Event::Told`].
     pub fn ask(
         &self,
         tenant: Tenant,
@@ -182,9 +183,9 @@ impl EngineClient {
         Ok(self.start(Work::Ask(tenant, question), via)?.remove(0))
     }
 
-    /// One generation for each request that the work stands for, at least one.
+    /// Submits work; returns one generation for each of its requests, at least one.
     fn start(&self, work: Work, via: Via) -> Result<Vec<Generation>, NotTaken> {
-        // Held while the state is read, so that a death in between is not missed.
+        // Held while the state is read, so that the death of the engine in between is not missed.
         let mut inner = self.lock();
         match &*self.0.state.borrow() {
             EngineState::Ready(facts) if via.digest.is_none_or(|d| d == facts.digest) => {}
@@ -208,12 +209,12 @@ impl EngineClient {
         Ok(started)
     }
 
-    /// The supervisor's side: the engine can take requests.
+    /// Called by the supervisor: the engine accepts requests.
     pub(crate) fn set_ready(&self, facts: EngineFacts) {
         self.transition(EngineState::Ready(facts));
     }
 
-    /// The supervisor's side: the engine is dead; everything in flight is lost.
+    /// Called by the supervisor: the engine is dead, and all requests in flight are lost.
     pub(crate) fn set_dead(&self) {
         let mut inner = self.lock();
         self.transition(EngineState::Restarting);
@@ -227,13 +228,13 @@ impl EngineClient {
         self.bump();
     }
 
-    /// Takes nothing new from now on.
+    /// Accepts no new requests from now on.
     pub fn drain(&self) {
         self.0.state.send_replace(EngineState::Draining);
         self.bump();
     }
 
-    /// Draining is final.
+    /// Changes the state; draining is final.
     fn transition(&self, to: EngineState) {
         self.0.state.send_if_modified(|state| {
             let open = *state != EngineState::Draining;
@@ -245,27 +246,27 @@ impl EngineClient {
         self.bump();
     }
 
-    /// The supervisor's side: there is a process.
+    /// Called by the supervisor: the engine process has started.
     pub(crate) fn set_pid(&self, pid: u32) {
         self.0.pid.store(pid, Ordering::Relaxed);
     }
 
-    /// The engine's process, or the last one.
+    /// Process id of the current or last engine; `None` before the first.
     pub fn pid(&self) -> Option<u32> {
         Some(self.0.pid.load(Ordering::Relaxed)).filter(|pid| *pid > 0)
     }
 
-    /// The supervisor's side: the engine has said something.
+    /// Called by the supervisor: the engine has sent a report.
     pub(crate) fn count_report(&self) {
         self.0.reports.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it has.
+    /// Number of reports received.
     pub(crate) fn reports(&self) -> u64 {
         self.0.reports.load(Ordering::Relaxed)
     }
 
-    /// The supervisor's side: an event of a request.
+    /// Called by the supervisor: delivers an event to its request.
     pub(crate) fn deliver(&self, id: RequestId, event: Event) {
         let last = event.is_last();
         let mut inner = self.lock();
@@ -276,8 +277,8 @@ impl EngineClient {
             drop(inner);
             self.bump();
         } else if !delivered {
-            // The client is gone or does not read; its Generation cancels when dropped,
-            // and a reader that is merely stuck must not hold a slot either.
+            // The client is gone or does not read. Dropping its `Generation` cancels it; a client
+            // that is merely stuck must not hold a slot either.
             self.request_cancel(inner, id);
         }
     }
@@ -286,7 +287,7 @@ impl EngineClient {
         self.lock().stats = stats;
     }
 
-    /// Commands for the engine, when there are any.
+    /// Waits for commands for the engine.
     pub(crate) async fn next_commands(&self) -> Vec<Command> {
         loop {
             let commands = std::mem::take(&mut self.lock().commands);
@@ -337,7 +338,7 @@ impl Inner {
     }
 }
 
-/// One request's events. Dropping it cancels the request.
+/// Events of one request. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct Generation {
     id: RequestId,
@@ -347,17 +348,17 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// The next event; `None`: the engine died (or cut a client that does not read).
+    /// Waits for the next event; `None` if the engine died (or the client was too slow).
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
     }
 
-    /// As [`Generation::next`], for a response body.
+    /// Like [`Generation::next`], for a response body.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         self.events.poll_recv(cx)
     }
 
-    /// When it was submitted.
+    /// Time of submission.
     pub fn begun(&self) -> Instant {
         self.begun
     }

@@ -1,8 +1,8 @@
-//! The flags that say how the engine runs, and what they mean on this machine.
+//! The flags that configure the engine, and their values on this machine.
 //!
-//! Before anything is loaded, a memory plan is made ([`inference_core::model_file::memory_plan`]):
-//! sizes that nobody asked for shrink until they fit, and what was asked for is refused if it does
-//! not.
+//! Before loading, the agent makes a memory plan ([`inference_core::model_file::memory_plan`]):
+//! sizes that were not set shrink until they fit, and sizes that were set are rejected if they do
+//! not fit.
 
 pub mod choice;
 pub mod tuned;
@@ -24,13 +24,13 @@ use crate::engine::plan_facts::facts;
 use crate::engine::sandbox;
 use choice::{Choice, Source};
 
-/// Context of one request where the command line names none, in tokens.
+/// Default context of one request, in tokens.
 const CONTEXT_DEFAULT: u32 = 4096;
 const CONTEXT_MIN: u32 = 64;
 const SLOTS_DEFAULT: u32 = 4;
-/// Most tokens of a KV pool.
+/// Maximum KV cells of a pool.
 const KV_CELLS_MAX: u32 = 4 * 1024 * 1024;
-/// Sizes that are tried, where nobody asked for any and those by default do not fit.
+/// Sizes to try if none were set and the defaults do not fit.
 const SMALLER: [(u32, u32); 6] =
     [(4, 2048), (2, 2048), (2, 1024), (1, 1024), (1, 512), (1, CONTEXT_MIN)];
 
@@ -97,8 +97,8 @@ pub struct EngineFlags {
 }
 
 impl EngineFlags {
-    /// What the engine is told, with what was tuned for this machine; the error is one line
-    /// for the operator. Logs where each setting comes from.
+    /// Resolves the engine's options, including those tuned for this machine, and logs where each
+    /// setting comes from; the error is one line for the operator.
     pub fn check(
         &self,
         files: &ModelFiles,
@@ -110,7 +110,7 @@ impl EngineFlags {
         Ok(options)
     }
 
-    /// As [`EngineFlags::check`]; the text says where each setting comes from.
+    /// Like [`EngineFlags::check`]; returns the text about where each setting comes from.
     pub fn resolve(
         &self,
         files: &ModelFiles,
@@ -174,7 +174,7 @@ impl EngineFlags {
         Ok((options, origins))
     }
 
-    /// What tuning may not change.
+    /// Settings that tuning must not change.
     pub fn fixed(&self) -> Result<Fixed, String> {
         Ok(Fixed {
             threads: self.threads,
@@ -192,8 +192,8 @@ impl EngineFlags {
         self.cpus.as_deref().map(read_cpus).transpose()
     }
 
-    /// The sizes that were asked for, if they fit; otherwise the largest usual ones that do,
-    /// each with exact keys and values before rounded ones.
+    /// The sizes that were set, if they fit; otherwise the largest usual ones that do, preferring
+    /// unquantized keys and values for each.
     fn sizes(&self, case: &Case<'_>, tuned: Option<u32>) -> Result<Sizes, String> {
         let context = context_tokens(self.context_tokens, case.header)?;
         let slots = Choice::of(self.slots, tuned, SLOTS_DEFAULT);
@@ -216,7 +216,7 @@ impl EngineFlags {
                             slots,
                             context_tokens = tokens,
                             kv,
-                            "memory is short: {why}"
+                            "sizes reduced to fit into memory: {why}"
                         );
                     }
                     return Ok(sizes);
@@ -228,13 +228,13 @@ impl EngineFlags {
         Err(format!("{why} (--no-memory-plan loads it all the same)"))
     }
 
-    /// Ways to store keys and values, the best first. Slots that were tuned are a wish: they
-    /// are no reason to round anything.
+    /// Storage types of keys and values to try, best first. A tuned number of slots is only a
+    /// preference, and does not justify quantizing.
     fn kv_types(&self, slots: Choice<u32>, case: &Case<'_>) -> Vec<KvType> {
         let attention = case.attention;
         let bound = slots.source == Source::Tuned
             || attention.source == Source::Flag && attention.value == FlashAttention::Off
-            // Contexts for vectors keep nothing.
+            // Contexts for embeddings store no KV cells.
             || case.vectors.is_some();
         match self.kv_type {
             Some(kind) => vec![kind],
@@ -253,8 +253,8 @@ impl EngineFlags {
         Ok(Sizes { slots, context_tokens, kv_cells, kv_type, planned_bytes: None })
     }
 
-    /// Plans sizes; the error says why they do not fit. What cannot be planned is loaded:
-    /// llama.cpp may know better.
+    /// Plans the sizes; the error says why they do not fit. A model that cannot be planned is
+    /// loaded anyway: llama.cpp may support it.
     fn fit(&self, case: &Case<'_>, sizes: &mut Sizes) -> Result<(), String> {
         if self.no_memory_plan {
             return Ok(());
@@ -265,7 +265,7 @@ impl EngineFlags {
             kv_cells: Some(u64::from(sizes.kv_cells)),
             key_kind: sizes.kv_type.name().into(),
             value_kind: sizes.kv_type.name().into(),
-            // Contexts for vectors decide about it themselves.
+            // Contexts for embeddings decide on flash attention themselves.
             flash_attention: case.vectors.is_some()
                 || attention_with(sizes.kv_type, case.attention).value != FlashAttention::Off,
             load: self.load,
@@ -280,7 +280,7 @@ impl EngineFlags {
                 Ok(())
             }
             Err(NoPlan::Refused(refusal)) => Err(refusal.to_string()),
-            // A type that nobody asked for has to be possible.
+            // A type that the operator did not choose must be possible.
             Err(NoPlan::Error(error)) if self.kv_type.is_none() && sizes.kv_type != KvType::F16 => {
                 Err(error.to_string())
             }
@@ -292,13 +292,13 @@ impl EngineFlags {
     }
 }
 
-/// What sizes have to fit.
+/// What the sizes must fit.
 struct Case<'a> {
     header: &'a Header,
     facts: &'a Facts,
     attention: Choice<FlashAttention>,
     batch_rows: u32,
-    /// How the model makes vectors, if it does.
+    /// How the model computes embeddings, if it does.
     vectors: Option<Vectors>,
 }
 
@@ -309,11 +309,11 @@ struct Sizes {
     context_tokens: u32,
     kv_cells: u32,
     kv_type: KvType,
-    /// What the plan says that they take, if there is one.
+    /// Memory according to the plan, if there is one.
     planned_bytes: Option<u64>,
 }
 
-/// Rounded values need attention in tiles, whatever was tuned with exact ones.
+/// Quantized values need flash attention, whatever was tuned with unquantized ones.
 fn attention_with(kv_type: KvType, chosen: Choice<FlashAttention>) -> Choice<FlashAttention> {
     match chosen.value {
         FlashAttention::Off if kv_type.is_quantised() => {

@@ -13,51 +13,51 @@ use serde::{Deserialize, Serialize};
 use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::sandbox::Sandbox;
 
-/// Largest frame, in bytes: a request body at its limit, and room for its envelope.
+/// Maximum frame size in bytes: a request body of maximum size plus its envelope.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What the agent tells the engine.
+/// Commands from the agent to the engine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Command {
-    /// Something to do; the answer comes as events with this id.
+    /// Submits work; its events carry this id.
     Submit(RequestId, Work),
-    /// The request is no longer wanted.
+    /// Cancels a request.
     Cancel(RequestId),
 }
 
-/// What the engine tells the agent.
+/// Reports from the engine to the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Report {
-    /// The model is loaded and has decoded its first batches.
+    /// The model is loaded and has decoded its warm-up batches.
     Ready(EngineFacts),
-    /// The model cannot be loaded, or is no longer what was loaded; the engine ends.
+    /// The model cannot be loaded, or its file has changed; the engine exits.
     LoadFailed(String),
-    /// Something happened to a request.
+    /// An event of a request.
     Event(RequestId, Event),
-    /// How the engine is doing.
+    /// Current statistics.
     Stats(EngineStats),
 }
 
-/// What is true while an engine runs.
+/// Properties of a running engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineFacts {
-    /// Sequences side by side.
+    /// Number of slots.
     pub slots: u32,
-    /// Tokens that prompt and answer may have together.
+    /// Maximum tokens of prompt and response together.
     pub context_tokens: u32,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: u32,
-    /// How the model writes thoughts and calls.
+    /// The model's notation of reasoning and tool calls.
     pub format: Format,
     /// Name of the CPU kernels.
     pub kernel: String,
-    /// Which weights are loaded.
+    /// Fingerprint of the loaded weights.
     pub digest: Fingerprint,
-    /// What confines the engine.
+    /// The sandbox in force.
     pub sandbox: Sandbox,
 }
 
-/// Encodes one frame.
+/// Encodes one frame, including its length.
 pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let frame = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     finish_frame(frame)
@@ -72,7 +72,7 @@ fn finish_frame(mut frame: Vec<u8>) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Checks a frame's length as it was read.
+/// Decodes a frame's length and checks it against [`FRAME_BYTES_MAX`].
 pub fn frame_length(header: [u8; 4]) -> io::Result<usize> {
     let bytes = u32::from_le_bytes(header) as usize;
     if bytes > FRAME_BYTES_MAX {
@@ -81,7 +81,7 @@ pub fn frame_length(header: [u8; 4]) -> io::Result<usize> {
     Ok(bytes)
 }
 
-/// Decodes a frame's payload; bytes left over are an error.
+/// Decodes a frame's payload; leftover bytes are an error.
 pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> io::Result<T> {
     let (message, rest) = postcard::take_from_bytes(payload)
         .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
@@ -92,7 +92,7 @@ pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> io::Result<T> {
     }
 }
 
-/// Reads one frame, for the engine's blocking side. `None`: the other side is gone.
+/// Reads one frame, blocking, on the engine's side. `None` if the other side is gone.
 pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
     let mut header = [0; 4];
     match from.read_exact(&mut header) {
@@ -106,7 +106,7 @@ pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Optio
 
 #[cfg(test)]
 impl EngineFacts {
-    /// Of an engine that is made up.
+    /// Facts of a fake engine, for tests.
     pub(crate) fn made_up(format: Format) -> Self {
         Self {
             slots: 1,

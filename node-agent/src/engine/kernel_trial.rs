@@ -1,4 +1,4 @@
-//! Finds the kernels to use: runs them in child processes, the fastest first.
+//! Chooses the CPU kernels: runs them in child processes, fastest first.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::types::executable::SELF;
 
-/// A trial runs some small multiplications; one that takes longer hangs.
+/// A trial runs a few small multiplications; one that takes longer hangs.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs one kernel's trial in a child process.
@@ -33,7 +33,7 @@ pub async fn try_kernel(kernel: Kernel) -> Result<(), String> {
     }
 }
 
-/// Runs the kernels in child processes, the fastest first, and takes the first that works.
+/// Runs the kernels' trials, fastest first, and returns the first kernel that works.
 pub async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
     if let Some(kernel) = wanted {
         let tried = try_kernel(kernel).await;

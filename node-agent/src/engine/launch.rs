@@ -1,5 +1,5 @@
-//! What an engine is started with. Looked at again before each further start: by then another file
-//! may stand where the model file did, with other weights and other needs.
+//! What an engine is started with. The agent renews it before each restart: the model file may have
+//! been replaced by one with other weights and other memory needs.
 
 use std::path::Path;
 
@@ -11,12 +11,12 @@ use crate::engine::model_files::ModelFiles;
 use crate::engine::options::EngineOptions;
 use crate::engine::tuning::TuneJob;
 
-/// How an engine of a model is started.
+/// How to start an engine for a model.
 #[derive(Debug, Clone)]
 pub struct Launch {
     flags: EngineFlags,
     kernel: Kernel,
-    /// What the engine is told.
+    /// Options that the engine gets.
     pub options: EngineOptions,
 }
 
@@ -28,7 +28,8 @@ impl Launch {
         Ok(Self { flags, kernel, options })
     }
 
-    /// The same with what was tuned for this machine; `measure`: tunes it first if nobody has.
+    /// Like [`Self::new`] with settings tuned for this machine. With `measure`, tunes first if no
+    /// settings are stored.
     pub fn tuned(
         path: &Path,
         flags: EngineFlags,
@@ -40,7 +41,7 @@ impl Launch {
         Ok(Self { flags, kernel, options })
     }
 
-    /// Looks at the model file again, and plans anew where it holds other weights. The error, one
+    /// Opens the model file again, and plans again if it contains other weights. The error, one
     /// line for the operator, says why no engine can be started now. Blocks.
     pub fn renewed(self) -> Result<Self, String> {
         let files = ModelFiles::open(&self.options.model)?;
@@ -65,7 +66,7 @@ fn options(
     measure: bool,
 ) -> Result<EngineOptions, String> {
     let tuned: Option<Tuned> = match flags.pooling {
-        // Models that make vectors have nothing to tune.
+        // Embedding models have nothing to tune.
         Some(_) => None,
         None => TuneJob::new(files, kernel, flags)?.for_serving(measure),
     };

@@ -1,5 +1,5 @@
-//! A child process that measures: this executable with a hidden command. Questions and
-//! answers are lines of JSON, so that whatever kills the child costs one answer only.
+//! A child process that measures: this executable with a hidden command. Questions and answers are
+//! lines of JSON, so whatever kills the child costs only one answer.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use crate::engine::model_files::ModelFiles;
 use crate::engine::sandbox::{self, Choice};
 use crate::types::executable::SELF;
 
-/// Longest answer, in bytes.
+/// Maximum length of an answer in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
-/// Answers that wait to be read: there is one for each question.
+/// Answers buffered for reading: one for each question.
 const ANSWERS_MAX: usize = 4;
 
 /// Hidden commands that measure
@@ -33,7 +33,7 @@ pub struct ChildArgs {
     pub options: String,
 }
 
-/// A running child. Killed when dropped.
+/// A running child, killed on drop.
 #[derive(Debug)]
 pub struct Measuring {
     child: Child,
@@ -43,7 +43,7 @@ pub struct Measuring {
 
 impl Drop for Measuring {
     fn drop(&mut self) {
-        // It may be gone already.
+        // It may already have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -58,7 +58,7 @@ pub fn command(name: &str, model: &Path, options: &impl Serialize) -> Result<Com
 }
 
 impl Measuring {
-    /// Starts it.
+    /// Starts the child.
     pub fn start(mut command: Command) -> Result<Self, String> {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = piped.spawn().map_err(|e| format!("cannot start measuring: {e}"))?;
@@ -81,7 +81,8 @@ impl Measuring {
         Ok(Self { child, questions, answers })
     }
 
-    /// Asks, and waits for the answer. After an error, this child is of no more use.
+    /// Sends a question and waits for the answer. After an error, this child cannot be used any
+    /// more.
     pub fn ask<A: DeserializeOwned>(
         &mut self,
         question: &impl Serialize,
@@ -89,7 +90,7 @@ impl Measuring {
     ) -> Result<A, String> {
         let line = serde_json::to_string(question).map_err(|e| e.to_string())?;
         if let Some(stdin) = &mut self.questions {
-            // If it is dead, that is said below, with the reason.
+            // If the child is dead, the error below gives the reason.
             let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
         }
         self.answer(patience)
@@ -108,19 +109,19 @@ impl Measuring {
     }
 }
 
-/// The child's side, before anything else: it ends with its parent, and a death that is
-/// expected leaves no core file.
+/// Prepares the child before anything else: it exits with its parent, and an expected crash leaves
+/// no core file.
 pub fn prepare_child() -> Result<(), String> {
     let end = rustix::process::Signal::KILL;
     rustix::process::set_parent_process_death_signal(Some(end)).map_err(|e| e.to_string())?;
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-    // Only the disk would mind.
+    // Failing here only costs disk space.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     Ok(())
 }
 
-/// The child's side, before it starts any thread: opens a model, leaves itself nothing else, and
-/// loads it.
+/// In the child, before it starts any thread: opens a model, confines the process to it, and loads
+/// it.
 pub fn load_confined(
     model: &Path,
     sandbox: Choice,
@@ -133,7 +134,7 @@ pub fn load_confined(
     Weights::load(&files.open_paths(), mode).map_err(|e| e.to_string())
 }
 
-/// The child's side: writes an answer.
+/// In the child: writes an answer.
 pub fn tell(answer: &impl Serialize) -> Result<(), String> {
     let line = serde_json::to_string(answer).map_err(|e| e.to_string())?;
     let mut out = std::io::stdout();

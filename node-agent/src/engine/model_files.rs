@@ -1,5 +1,6 @@
-//! The files of a model, opened once. What is checked, fingerprinted and loaded is one set of open
-//! files, whatever their path leads to meanwhile: a file that replaces another has no part in it.
+//! The files of a model, opened once. The agent checks, fingerprints and loads the same open files,
+//! whatever their paths lead to in the meantime: a file that replaces another has no effect on
+//! them.
 
 pub mod digest;
 pub mod split;
@@ -14,7 +15,7 @@ use inference_core::model_file::gguf::{self, Header};
 
 use crate::engine::model_files::digest::Fingerprint;
 
-/// The files of a model, open for reading.
+/// The open files of a model.
 #[derive(Debug)]
 pub struct ModelFiles {
     path: PathBuf,
@@ -24,13 +25,13 @@ pub struct ModelFiles {
     versions: Vec<Version>,
 }
 
-/// Changes when a file's content does.
+/// File metadata that changes when its content does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Version {
     bytes: u64,
-    /// Seconds and nanoseconds.
+    /// Modification time, in seconds and nanoseconds.
     modified: (i64, i64),
-    /// The same. It also moves when a file gets other permissions, or loses a name.
+    /// Change time. It also changes when a file gets other permissions or loses a name.
     changed: (i64, i64),
 }
 
@@ -50,36 +51,36 @@ impl Version {
 }
 
 impl ModelFiles {
-    /// Opens a model file, and the other parts of a split one. The error is one line that names
+    /// Opens a model file, and the other parts of a split model. The error is one line that names
     /// the file.
     pub fn open(path: &Path) -> Result<Self, String> {
         let first = open_file(path)?;
         let fail = |e: &dyn std::fmt::Display| named(path, e);
         let bytes = first.metadata().map_err(|e| fail(&e))?.len();
-        // Reading through a copy of the handle moves nothing that anybody else looks at.
+        // The clone shares the file position, but no other reader uses it.
         let reader = BufReader::new(first.try_clone().map_err(|e| fail(&e))?);
         let header = gguf::read_header(reader, bytes).map_err(|e| fail(&e))?;
         let mut parts = vec![first];
         for other in other_parts(path, &header)? {
             parts.push(open_file(&other)?);
         }
-        // Before the content is read: what changes from now on is noticed.
+        // Taken before the content is read, so that later changes are noticed.
         let versions = versions(&parts).map_err(|e| fail(&e))?;
         let digest = Fingerprint::of(&parts).map_err(|e| fail(&e))?;
         Ok(Self { path: path.to_path_buf(), parts, header, digest, versions })
     }
 
-    /// Where the (first) file was found.
+    /// Path of the (first) file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the (first) file says of the model.
+    /// Header of the (first) file.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Which weights these are.
+    /// Fingerprint of the weights.
     pub fn digest(&self) -> Fingerprint {
         self.digest
     }
@@ -89,14 +90,14 @@ impl ModelFiles {
         &self.parts
     }
 
-    /// Paths under which this process opens just these files again.
+    /// Paths under which this process can reopen exactly these files.
     pub fn open_paths(&self) -> Vec<PathBuf> {
         let path = |part: &File| format!("/proc/self/fd/{}", part.as_raw_fd()).into();
         self.parts.iter().map(path).collect()
     }
 
-    /// Whether somebody wrote into one of the files since they were opened. A file that merely
-    /// lost its name to another one, or got other permissions, has its content still.
+    /// True if the content of a file has changed since it was opened. A file that only lost its
+    /// name to another one, or got other permissions, still has its content.
     ///
     /// # Errors
     /// One line that names the file.
@@ -107,7 +108,7 @@ impl ModelFiles {
             return Ok(false);
         }
         let is_other = self.versions.iter().zip(&now).any(|(old, now)| old.has_other_content(now));
-        // Writers can turn the time of modification back, but not that of the change.
+        // Writers can set the modification time back, but not the change time.
         if is_other || Fingerprint::of(&self.parts).map_err(fail)? != self.digest {
             return Ok(true);
         }
@@ -152,7 +153,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A copy of the demo model in a folder of its own, which stays for the system to clean.
+    /// A copy of the demo model in its own folder, which the system cleans up.
     fn copied(name: &str) -> PathBuf {
         let demo = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../inference-core/demo-model/flotilla-demo.gguf");

@@ -1,4 +1,4 @@
-//! What the engine's process is told on its command line.
+//! The engine process's options.
 
 use std::path::PathBuf;
 
@@ -10,44 +10,45 @@ use serde::{Deserialize, Serialize};
 use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::sandbox::Choice;
 
-/// What the engine's process is told on its command line, as JSON.
+/// The engine process's options, passed on its command line as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EngineOptions {
-    /// The model file: an argument of its own, because JSON holds no path that is not text.
+    /// Path of the model file: passed as a separate argument, because JSON cannot hold a path that
+    /// is not UTF-8.
     #[serde(skip)]
     pub model: PathBuf,
-    /// Which weights the file holds: an engine that finds others does not begin.
+    /// Fingerprint of the weights: an engine that finds others does not start.
     pub digest: Fingerprint,
-    /// Whether it confines itself before it parses the file.
+    /// Whether the engine confines itself before it parses the file.
     pub sandbox: Choice,
-    /// The CPU kernels, proven by the agent.
+    /// The CPU kernels, tested by the agent.
     pub kernel: Kernel,
-    /// Sequences side by side.
+    /// Number of slots.
     pub slots: u32,
-    /// Tokens of one sequence.
+    /// Maximum tokens of one sequence.
     pub context_tokens: u32,
-    /// Tokens of all sequences together, live and kept.
+    /// KV cells of all sequences, live and kept.
     pub kv_cells: u32,
-    /// Whether prompts that begin alike share that.
+    /// Share cached prefixes between prompts.
     pub prefix_cache: bool,
-    /// For a model whose file does not say how it makes vectors.
+    /// Pooling type for an embedding model whose file does not give it.
     pub pooling: Option<Pooling>,
-    /// How keys and values are stored.
+    /// Storage type of keys and values.
     pub kv_type: KvType,
-    /// Whether attention is computed in tiles.
+    /// Whether to use flash attention.
     pub flash_attention: FlashAttention,
-    /// How the weights come into memory.
+    /// How the weights are loaded.
     pub load: LoadMode,
-    /// Whether the kernel is asked for huge pages.
+    /// Ask the kernel for huge pages.
     pub huge_pages: bool,
-    /// CPUs that compute.
+    /// CPUs to compute on; `None` is all.
     pub cpus: Option<Vec<u32>>,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: u32,
-    /// Most rows of one batch.
+    /// Maximum rows of one batch.
     pub batch_rows: u32,
-    /// How long threads look for work before they sleep, 0 to 100.
+    /// How long idle threads poll before they sleep, 0 to 100.
     pub poll: u32,
-    /// What the memory plan says that all this takes, in bytes; nothing without a plan.
+    /// Memory according to the plan, in bytes; `None` without a plan.
     pub planned_bytes: Option<u64>,
 }

@@ -1,12 +1,12 @@
-//! What a memory plan has to know of this machine.
+//! Machine facts for the memory plan.
 
 use inference_core::hardware::report::Machine;
 use inference_core::hardware::simd::Level;
 use inference_core::model_file::memory_plan::Facts;
 use inference_core::model_file::memory_plan::weights::Repacking;
 
-/// What a plan has to know of the machine. Levels are believed as CPUID and the kernel claim
-/// them: copies of weights that do not come cost nothing.
+/// Machine facts for the memory plan. Trusts the instruction levels that CPUID and the kernel
+/// claim: planning for repacked weights that are not made does no harm.
 pub fn facts(machine: &Machine) -> Facts {
     let claimed = |level| machine.simd.iter().any(|s| s.level == level && s.claimed);
     let repacking = if claimed(Level::Avx512f) {

@@ -1,10 +1,9 @@
 //! The engine's role: a process with the model and without a network.
 //!
-//! Its main thread reads commands from standard input, which is one end of a socketpair.
-//! A second thread loads the model and then prepares large prompts, a third the small ones, the
-//! engine's own thread steps, others write reports and look after the model file. When the agent
-//! is gone, the process ends at once. Before there is a second thread, it confines itself
-//! ([`sandbox`]).
+//! Its main thread reads commands from standard input, which is one end of a socketpair. A second
+//! thread loads the model and then prepares large prompts, a third prepares small ones, the engine
+//! thread steps, and others write reports and watch the model file. When the agent is gone, the
+//! process exits at once. It confines itself ([`sandbox`]) before it starts a second thread.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -39,20 +38,21 @@ mod watch;
 use inbox::{Inbox, Submit};
 use watch::{CHANGED, watch};
 
-/// Requests that may wait for a slot. A gateway binds only to free slots, so these are
-/// the stand-alone server's own clients.
+/// Maximum requests waiting for a slot. A gateway sends requests only to free slots, so these come
+/// from clients of the standalone server.
 const QUEUE_MAX: usize = 256;
-/// Inputs for vectors that may wait: some requests of the largest kind.
+/// Maximum embedding inputs waiting: some requests of the largest kind.
 const INPUTS_MAX: usize = 16 * 1024;
-/// Reports that wait to be written. The agent always reads.
+/// Reports buffered for writing. The agent always reads.
 const REPORTS_MAX: usize = 4096;
 
-/// Requests in flight and how to cancel them.
+/// Cancellation flags of the requests in flight.
 type Flags = Arc<Mutex<HashMap<RequestId, CancelFlag>>>;
 
 /// Runs the engine until the agent is gone.
 pub fn run(options: EngineOptions) -> io::Result<()> {
-    // A stopped process reads no end of file; the kernel ends it with its agent all the same.
+    // A stopped process does not read the end of file, but the kernel still kills it together with
+    // its agent.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     if let Some(cpus) = &options.cpus {
         stay_on(cpus)?;
@@ -74,7 +74,7 @@ pub fn run(options: EngineOptions) -> io::Result<()> {
                 .name("prompts".into())
                 .spawn(move || prompts.run(files, &submits))?;
         }
-        // The agent ends this process as soon as it knows.
+        // The agent kills this process as soon as it receives this.
         Err(why) => drop(reports.send(Report::LoadFailed(why))),
     }
     let read = read_commands(socket, &inbox, &reports, &flags);
@@ -82,8 +82,7 @@ pub fn run(options: EngineOptions) -> io::Result<()> {
     read
 }
 
-/// Opens the model's files, if they are those that are meant, and leaves this process nothing but
-/// them.
+/// Opens the model's files, if they are the intended ones, and confines this process to them.
 fn open(options: &EngineOptions) -> Result<(ModelFiles, Sandbox), String> {
     let files = ModelFiles::open(&options.model)?;
     if files.digest() != options.digest {
@@ -138,7 +137,7 @@ fn write_reports(socket: UnixStream, outbox: &Receiver<Report>) {
     let mut writer = BufWriter::new(socket);
     while let Ok(report) = outbox.recv() {
         let mut next = Some(report);
-        // One system call for everything that is ready.
+        // One system call for all reports that are ready.
         while let Some(report) = next {
             if write_report(&mut writer, report).is_err() {
                 return;
@@ -151,7 +150,7 @@ fn write_reports(socket: UnixStream, outbox: &Receiver<Report>) {
     }
 }
 
-/// A report that is too large for a frame fails its request and nobody else's.
+/// A report that is too large for a frame fails only its own request.
 fn write_report(writer: &mut impl Write, report: Report) -> io::Result<()> {
     let frame = match (encode(&report), report) {
         (Err(_), Report::Event(id, _)) => {
@@ -162,8 +161,8 @@ fn write_report(writer: &mut impl Write, report: Report) -> io::Result<()> {
     writer.write_all(&frame)
 }
 
-/// Ends the process with a thread that panics: an engine that lacks one answers nobody, while
-/// one that is gone is started again.
+/// Ends the process when a thread panics: an engine without one of its threads serves no one, while
+/// one that is gone is restarted.
 struct EndsWithPanic;
 
 impl Drop for EndsWithPanic {
@@ -174,8 +173,8 @@ impl Drop for EndsWithPanic {
     }
 }
 
-/// Threads of llama.cpp may be computing: leaving through main would run its static
-/// destructors under them.
+/// llama.cpp's threads may be computing: returning from main would run its static destructors under
+/// them.
 fn end_process() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
 }
@@ -213,7 +212,7 @@ impl Prompts {
         });
     }
 
-    /// Prepares what comes in one lane, until the process ends.
+    /// Prepares requests of one lane until the process ends.
     fn prepare_all(&self, inbox: &Inbox, lane: Lane, preparer: &Preparer, running: &Running) {
         loop {
             let submit = inbox.next(lane);
@@ -229,7 +228,7 @@ impl Prompts {
         }
     }
 
-    /// Makes jobs of a request, or answers it: then that is its last event.
+    /// Turns a request into jobs, or reports its last event if it fails or needs no engine.
     fn prepare(
         &self,
         submit: &Submit,
@@ -260,7 +259,7 @@ impl Prompts {
         finish(&self.reports, &self.flags, id, last);
     }
 
-    /// Loads the model and says so, if nobody has written into its files meanwhile.
+    /// Loads the model and reports that, unless its files were changed meanwhile.
     fn load(&self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
         let (preparer, running) = self.load_weights(files).map_err(|e| e.to_string())?;
         if files.have_changed()? {
@@ -336,14 +335,14 @@ fn no_thread(error: io::Error) -> LoadError {
     LoadError::Context(error.to_string())
 }
 
-/// A model is for text or for vectors.
+/// A model either generates or computes embeddings.
 enum Running {
     Generates(EngineHandle<Job>),
     Embeds { engine: EngineHandle<EmbedJob>, ranks: bool },
 }
 
 impl Running {
-    /// A job for each answer that is asked for.
+    /// Creates a job for each requested choice.
     fn jobs(
         &self,
         preparer: &Preparer,
@@ -402,18 +401,18 @@ impl Running {
     }
 }
 
-/// For templates that write a date.
+/// Current time, for templates that print a date.
 fn now() -> chrono::NaiveDateTime {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seconds = since.map_or(0, |d| d.as_secs() as i64);
     chrono::DateTime::from_timestamp(seconds, 0).unwrap_or_default().naive_utc()
 }
 
-/// Passes on what the engine's thread says.
+/// Forwards the engine thread's events and statistics.
 struct Reporter {
     reports: SyncSender<Report>,
     flags: Flags,
-    /// It lives and dies with the engine's thread.
+    /// Dropped with the engine thread.
     _ends: EndsWithPanic,
 }
 

@@ -1,8 +1,8 @@
-//! Confines a process that parses a model file: llama.cpp reads files that strangers made.
+//! Confines a process that parses a model file, because llama.cpp reads untrusted files.
 //!
-//! Landlock ([`files`]) leaves it the open model files, to be read, and seccomp ([`calls`]) the
-//! system calls that computing needs: no network, no other program, no file that is written. Both
-//! are set once, before there is a second thread, and cannot be taken back.
+//! Landlock ([`files`]) allows only reading the open model files, and seccomp ([`calls`]) only the
+//! system calls that computing needs: no network, no other program, no writing to files. Both are
+//! set once, before there is a second thread, and cannot be undone.
 
 pub mod calls;
 pub mod escape;
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
-    /// What the kernel supports; the log says what is missing.
+    /// Enable what the kernel supports, and log what is missing.
     #[default]
     Auto,
-    /// All of it, or no engine.
+    /// Enable all of it, or fail.
     On,
-    /// Nothing.
+    /// Disabled.
     Off,
 }
 
@@ -46,15 +46,15 @@ impl std::fmt::Display for Choice {
     }
 }
 
-/// Whether a part of the sandbox is in force.
+/// State of one part of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// It is.
+    /// In force.
     On,
-    /// Nobody wants it.
+    /// Disabled.
     Off,
-    /// It cannot be: why.
+    /// Unavailable, with the reason.
     Missing(String),
 }
 
@@ -64,10 +64,10 @@ impl Part {
     }
 }
 
-/// What confines a process.
+/// The sandbox of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
-    /// Files: Landlock.
+    /// File access: Landlock.
     pub files: Part,
     /// System calls: seccomp.
     pub system_calls: Part,
@@ -82,7 +82,7 @@ impl Sandbox {
         [("files", &self.files), ("system_calls", &self.system_calls)]
     }
 
-    /// What is wanted and cannot be: one line, or nothing.
+    /// The parts that are enabled but unavailable, on one line; `None` if there are none.
     pub fn missing(&self) -> Option<String> {
         let missing = self.parts().into_iter().filter_map(|(name, part)| match part {
             Part::Missing(why) => Some(format!("{}: {why}", name.replace('_', " "))),
@@ -93,7 +93,7 @@ impl Sandbox {
     }
 }
 
-/// For a log and for people: which parts are in force.
+/// Which parts are in force, for logs and people.
 impl std::fmt::Display for Sandbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match (&self.files, &self.system_calls) {
@@ -105,17 +105,17 @@ impl std::fmt::Display for Sandbox {
     }
 }
 
-/// Confines this process, which may read `readable` and nothing else from now on.
+/// Confines this process, which can then read only `readable`.
 ///
 /// # Errors
-/// With [`Choice::On`] where a part is missing.
+/// With [`Choice::On`], if a part is unavailable.
 pub fn confine(choice: Choice, readable: &[File]) -> Result<Sandbox, String> {
     if choice == Choice::Off {
         return Ok(Sandbox::OFF);
     }
     let sandbox = match is_single_threaded() {
         Ok(()) => {
-            // In this order: the other way round the calls of Landlock would be refused.
+            // In this order, because the seccomp filter rejects Landlock's system calls.
             let files = Part::of(files::confine(readable));
             Sandbox { files, system_calls: Part::of(calls::confine()) }
         }
@@ -129,7 +129,7 @@ pub fn confine(choice: Choice, readable: &[File]) -> Result<Sandbox, String> {
     }
 }
 
-/// Threads that there are already would stay free.
+/// Existing threads would stay unconfined.
 fn is_single_threaded() -> Result<(), String> {
     let tasks =
         std::fs::read_dir("/proc/self/task").map_err(|e| format!("/proc/self/task: {e}"))?;
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_process_with_threads_is_not_half_confined() {
-        // This one has others: those of the test harness.
+        // This process has other threads: those of the test harness.
         let (other, end) = std::sync::mpsc::sync_channel::<()>(0);
         let thread = std::thread::spawn(move || assert!(end.recv().is_err()));
         let sandbox = confine(Choice::Auto, &[]).unwrap();

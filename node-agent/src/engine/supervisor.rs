@@ -1,7 +1,7 @@
-//! Starts the engine's process, watches it and starts it again when it dies.
+//! Starts the engine process, watches it, and restarts it when it dies.
 //!
-//! The agent survives whatever the engine does. The executable is run again by its inode
-//! (`/proc/self/exe`), so that an upgrade on disk never mixes two versions.
+//! The agent survives whatever the engine does. It runs the executable again by its inode
+//! (`/proc/self/exe`), so an upgrade on disk never mixes two versions.
 
 pub mod watchdog;
 
@@ -29,14 +29,14 @@ use crate::types::executable::SELF;
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 const RESTART_MIN: Duration = Duration::from_millis(50);
 const RESTART_MAX: Duration = Duration::from_secs(5);
-/// How long a killed engine may take to be gone.
+/// How long a killed engine may take to exit.
 const REAP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why the engine will never run.
+/// Why the engine cannot run.
 #[derive(Debug)]
 pub struct EngineError(pub String);
 
-/// Keeps an engine running until `stop`. Returns early only when the first load fails.
+/// Keeps an engine running until `stop`. Returns early only if the first load fails.
 pub async fn supervise(
     launch: Launch,
     client: EngineClient,
@@ -67,7 +67,7 @@ async fn keep_running(
             let digest = launch.options.digest;
             let named = format!("model file {}: {end}", launch.options.model.display());
             match renewed(&launch).await {
-                // It was replaced before its first engine had read it.
+                // The file was replaced before the first engine had read it.
                 Ok(next) if next.options.digest != digest => launch = next,
                 _ => return Err(EngineError(named)),
             }
@@ -92,14 +92,14 @@ async fn keep_running(
     }
 }
 
-/// What the next engine is started with: the model file may be another one by now.
+/// The options of the next engine: the model file may have been replaced.
 async fn renewed(launch: &Launch) -> Result<Launch, String> {
     let launch = launch.clone();
     let renewing = tokio::task::spawn_blocking(move || launch.renewed());
     renewing.await.unwrap_or_else(|e| Err(e.to_string()))
 }
 
-/// Runs one engine process to its end and says how it ended. Killed when dropped.
+/// Runs one engine process to its end, and returns why it ended. Kills it on drop.
 async fn run_once(options: &EngineOptions, client: &EngineClient, was_ready: &mut bool) -> String {
     let (mut child, socket) = match spawn(options) {
         Ok(spawned) => spawned,
@@ -126,7 +126,7 @@ fn spawn(options: &EngineOptions) -> std::io::Result<(Child, UnixStream)> {
     ours.set_nonblocking(true)?;
     let mut process = Process::new(SELF);
     if options.huge_pages {
-        // glibc then asks for huge pages (MADV_HUGEPAGE) for everything large it allocates.
+        // Makes glibc ask for huge pages (MADV_HUGEPAGE) for all large allocations.
         process.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
     }
     let child = process
@@ -141,7 +141,7 @@ fn spawn(options: &EngineOptions) -> std::io::Result<(Child, UnixStream)> {
     Ok((child, UnixStream::from_std(ours)?))
 }
 
-/// Reads until the engine is gone. Empty: it closed its end without a word.
+/// Reads reports until the engine is gone. Empty if it closed its end without an error.
 async fn read_reports(
     reader: OwnedReadHalf,
     client: &EngineClient,
@@ -165,7 +165,7 @@ async fn read_reports(
                     "engine ready"
                 );
                 if let Some(missing) = facts.sandbox.missing() {
-                    tracing::warn!(missing, "the engine is not fully confined");
+                    tracing::warn!(missing, "engine sandbox incomplete");
                 }
                 client.set_ready(facts);
             }
@@ -183,7 +183,7 @@ async fn read_report(
 ) -> std::io::Result<Option<Report>> {
     let mut header = [0; 4];
     match reader.read_exact(&mut header).await {
-        // A killed engine is a reset or an end of file, depending on what it left unread.
+        // A killed engine causes a reset or an end of file, depending on what it left unread.
         Err(e) if is_gone(&e) => return Ok(None),
         other => other.map(drop)?,
     }
@@ -196,15 +196,15 @@ fn is_gone(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset)
 }
 
-/// Writes commands until that fails.
+/// Writes commands until writing fails.
 async fn write_commands(mut writer: OwnedWriteHalf, client: &EngineClient) -> std::io::Error {
     loop {
         let mut wire = Vec::new();
         for command in client.next_commands().await {
             match (encode(&command), command) {
                 (Ok(frame), _) => wire.extend(frame),
-                // JSON may grow when it is written again: 1e15 has sixteen digits. That is its
-                // sender's trouble and not the engine's.
+                // JSON may grow when it is serialized again: 1e15 has sixteen digits. That fails
+                // only this request, not the engine.
                 (Err(_), Command::Submit(id, _)) => {
                     client.deliver(id, Event::Failed(Failure::TooLarge));
                 }

@@ -1,6 +1,5 @@
-//! What systemd is told (`sd_notify`): that the model is loaded, what the engine does, that the
-//! agent stops, and that it still lives. Where nobody listens (no `NOTIFY_SOCKET`), nothing is
-//! said.
+//! Notifies systemd (`sd_notify`): the model is loaded, the engine's state, the agent stops, and
+//! watchdog keep-alives. Does nothing without `NOTIFY_SOCKET`.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,16 +10,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::client::{EngineClient, EngineState};
 
-/// How often a sign of life is given at least.
+/// Maximum interval of keep-alives.
 const BEAT: Duration = Duration::from_secs(5);
 const BEAT_MIN: Duration = Duration::from_millis(10);
 
-/// Nothing new is taken from here on.
+/// Reports that the agent is stopping and accepts no new requests.
 pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing requests")]);
 }
 
-/// Tells what becomes of the engine, until `stop`. We are ready when it is, for the first time.
+/// Reports the engine's state until `stop`. The service is ready when the engine first is.
 pub async fn follow(engine: EngineClient, model: String, stop: CancellationToken) {
     let mut states = engine.watch_state();
     loop {
@@ -34,7 +33,7 @@ pub async fn follow(engine: EngineClient, model: String, stop: CancellationToken
             EngineState::Restarting => {
                 tell(&[NotifyState::Status("the engine died and is being started again")]);
             }
-            // Told by who drains it.
+            // Reported by the caller of drain.
             EngineState::Draining => return,
         }
         tokio::select! {
@@ -44,8 +43,8 @@ pub async fn follow(engine: EngineClient, model: String, stop: CancellationToken
     }
 }
 
-/// Signs of life, from the task that supervises the engine: where that hangs, or where nobody gets
-/// the lock that every request takes, there are none.
+/// Sends keep-alives from the task that supervises the engine: they stop if it hangs, or if no one
+/// can get the lock that every request takes.
 pub async fn live(engine: &EngineClient) -> Infallible {
     let Some(within) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     let mut beats = interval((within / 2).clamp(BEAT_MIN, BEAT));
@@ -59,6 +58,6 @@ pub async fn live(engine: &EngineClient) -> Infallible {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "systemd was not told");
+        tracing::debug!(%error, "systemd notification failed");
     }
 }

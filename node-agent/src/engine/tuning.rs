@@ -1,7 +1,7 @@
-//! Finds out how a model is run best on this machine, and keeps that for `serve`.
+//! Finds the best way to run a model on this machine, and stores it for `serve`.
 //!
 //! The search is [`inference_core::tools::tune`]; its trials run in a child process ([`trials`]),
-//! so that a candidate that crashes is only rejected. Flags are never changed.
+//! so a candidate that crashes is only rejected. Tuning never changes settings fixed by flags.
 
 pub mod cache;
 pub mod store;
@@ -28,10 +28,10 @@ use crate::engine::model_files::ModelFiles;
 use crate::engine::options::EngineOptions;
 use crate::types::progress::Progress;
 
-/// Sizes of a batch that are tried beside the default.
+/// Batch size to try besides the default.
 const OTHER_ROWS: u32 = 256;
 
-/// A candidate in one line.
+/// A candidate on one line.
 pub fn describe(c: &Candidate) -> String {
     let attention = c.flash_attention.name();
     format!(
@@ -53,7 +53,7 @@ pub struct TuneJob<'a> {
 }
 
 impl<'a> TuneJob<'a> {
-    /// Looks at the machine; the error is one line about a flag.
+    /// Inspects the machine; the error is one line about a flag.
     pub fn new(
         files: &'a ModelFiles,
         kernel: Kernel,
@@ -66,43 +66,44 @@ impl<'a> TuneJob<'a> {
         Ok(Self { files, flags, kernel, cores, key, fixed, store })
     }
 
-    /// What `serve` uses: what is known; measured first if it is not and that is wanted.
+    /// Settings for `serve`: the stored ones, or with `measure` newly measured ones if none are
+    /// stored.
     pub fn for_serving(&self, measure: bool) -> Option<Tuned> {
         if let Some(kept) = self.store.read(&self.key)
             && let Some(entry) = kept.best(&self.fixed)
         {
             let path = self.store.path(&self.key).unwrap_or_default();
-            tracing::info!("uses what was tuned: {}", path.display());
+            tracing::info!("using tuned settings: {}", path.display());
             return Some(entry.tuned);
         }
         if !measure {
             let model = self.files.path().display();
             tracing::info!(
-                "not tuned: 'flotilla-agent tune {model}' (or --tune) would measure how it runs \
-                 best here, once"
+                "not tuned: run 'flotilla-agent tune {model}' or serve with --tune once to find \
+                 the fastest settings for this machine"
             );
             return None;
         }
         match self.measure(BUDGET) {
             Ok(entry) => Some(entry.tuned),
             Err(why) => {
-                tracing::warn!("not tuned: {why}");
+                tracing::warn!("tuning failed: {why}");
                 None
             }
         }
     }
 
-    /// The file that keeps what is known; none where there is no folder for that.
+    /// The file with the stored results; `None` if there is no folder for it.
     pub fn path(&self) -> Option<PathBuf> {
         self.store.path(&self.key)
     }
 
-    /// What was measured with exactly these flags.
+    /// The result measured with exactly these flags.
     pub fn known_exactly(&self) -> Option<Entry> {
         self.store.read(&self.key)?.exact(&self.fixed).cloned()
     }
 
-    /// Searches, and keeps the result where there is a folder for that.
+    /// Searches, and stores the result if there is a folder for it.
     ///
     /// # Errors
     /// One line for the operator.
@@ -111,7 +112,7 @@ impl<'a> TuneJob<'a> {
         let entry = self.search(&base, budget)?;
         let mut kept = self.store.read(&self.key).unwrap_or_else(|| Kept::new(self.key.clone()));
         kept.put(entry.clone());
-        // What was measured is good for this run all the same.
+        // The result still applies to this run.
         if let Err(why) = self.store.write(&kept) {
             tracing::warn!("{why}");
         }
@@ -151,7 +152,7 @@ impl<'a> TuneJob<'a> {
         })
     }
 
-    /// Alternatives to what no flag fixes.
+    /// Alternatives for settings that no flag fixes.
     fn space(&self, base: Candidate, quantized: bool, tells_rows: bool) -> Space {
         let free_threads = self.fixed.threads.is_none() && self.fixed.cpus.is_none();
         let free_attention = self.fixed.flash_attention.is_none() && !quantized;
@@ -166,7 +167,8 @@ impl<'a> TuneJob<'a> {
         }
     }
 
-    /// Most slots that are worth it and that memory allows as they are.
+    /// The largest number of slots that pays off and fits into memory with the other sizes
+    /// unchanged.
     fn slots(&self, base: &EngineOptions, best: Candidate, worth: u32) -> u32 {
         let fits = |slots: &u32| {
             let tuned = Tuned { candidate: best, slots: *slots };

@@ -1,4 +1,4 @@
-//! Paths and methods -> answers. The same service on the agent's port and on dialed links.
+//! Routes requests to handlers. The same service runs on the agent's port and on dialed links.
 
 mod answer;
 mod body;
@@ -30,7 +30,7 @@ use crate::serve::status;
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
-/// Answers one request; errors are rendered here.
+/// Handles one request, and renders errors.
 pub async fn serve(node: Arc<Node>, link: Link, request: Request<Incoming>) -> Response<Body> {
     match route(&node, link, request).await {
         Ok(response) => response,
@@ -84,7 +84,7 @@ async fn route(
     }
 }
 
-/// What the engine is asked.
+/// Kinds of requests to the engine.
 #[derive(Debug, Clone, Copy)]
 enum Question {
     Chat,
@@ -132,7 +132,7 @@ async fn answer_to(
     }
 }
 
-/// Parts what a gateway knows of an answer from the client's body.
+/// Splits the gateway's resume state from the client's body.
 fn take_resume<'a>(length: &[u8], body: &'a [u8]) -> Result<(Option<Resume>, &'a [u8]), Error> {
     let length = std::str::from_utf8(length).ok().and_then(|text| text.parse().ok());
     let parts = length.and_then(|length| body.split_at_checked(length));
@@ -160,7 +160,7 @@ fn authenticate<B>(node: &Node, link: Link, request: &Request<B>) -> Result<(), 
     if bool::from(digest.ct_eq(&expected)) { Ok(()) } else { Err(Error::Unauthenticated) }
 }
 
-/// Who wants an answer.
+/// Where a request came from, and its tenant.
 #[derive(Debug, Clone, Copy)]
 struct Caller {
     via: Via,
@@ -172,7 +172,7 @@ fn caller<B>(node: &Node, link: Link, request: &Request<B>) -> Result<Caller, Er
     Ok(Caller { via, tenant: tenant(request, link.trusted || node.key.is_some()) })
 }
 
-/// The weights that a gateway means, where it says so.
+/// Digest of the weights that a gateway intends, if given.
 fn meant_digest<B>(request: &Request<B>) -> Result<Option<Fingerprint>, Error> {
     let Some(value) = request.headers().get(DIGEST_HEADER) else { return Ok(None) };
     let read = value.to_str().map_err(|e| e.to_string()).and_then(|text| text.parse());
@@ -181,7 +181,7 @@ fn meant_digest<B>(request: &Request<B>) -> Result<Option<Fingerprint>, Error> {
     read.map(Some).map_err(invalid)
 }
 
-/// The tenant is believed to those who have shown a key: gateways.
+/// The tenant header counts only from callers that presented a key: gateways.
 fn tenant<B>(request: &Request<B>, shown_key: bool) -> Tenant {
     let Some(name) = request.headers().get(fleet::TENANT_HEADER).filter(|_| shown_key) else {
         return Tenant::default();
@@ -191,7 +191,7 @@ fn tenant<B>(request: &Request<B>, shown_key: bool) -> Tenant {
     Tenant(u64::from_le_bytes(number))
 }
 
-/// A node serves one model, and needs no name for it; another name is refused.
+/// A node serves one model and needs no name for it, but rejects another name.
 fn check_model(node: &Node, asked: Option<&str>) -> Result<(), Error> {
     let Some(asked) = asked.filter(|asked| *asked != node.model) else { return Ok(()) };
     Err(Error::UnknownModel {

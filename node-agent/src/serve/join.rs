@@ -1,8 +1,9 @@
 //! Keeps a link to every gateway of a name, and follows the name's addresses: the replicas of a
-//! gateway have one name. Each address is dialed by a task of its own, for ever, with jitter, so
-//! that a restarted gateway is not met by all nodes at once.
+//! gateway share one name. A separate task dials each address, forever and with jitter, so that all
+//! nodes do not hit a restarted gateway at once.
 //!
-//! A link that stands stays, whatever becomes of its address: a gateway that leaves finishes first.
+//! An established link stays open, whatever happens to its address: a gateway that leaves finishes
+//! first.
 
 mod addresses;
 mod dial;
@@ -30,24 +31,24 @@ pub use held::Held;
 
 const REDIAL_MIN: Duration = Duration::from_millis(200);
 const REDIAL_MAX: Duration = Duration::from_secs(5);
-/// A link that held this long was good: the next dial is quick.
+/// A link that lasted this long was good: the next dial is quick.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
-/// How long an address counts as one of a gateway that has a link already.
+/// How long an address counts as one of a gateway that already has a link.
 const SAME_FOR: Duration = Duration::from_secs(30);
 
 /// What the links of a node share.
 #[derive(Debug, Clone)]
 pub struct Joining {
-    /// The node.
+    /// The node itself.
     pub node: Arc<Node>,
-    /// The gateways that it is linked to.
+    /// The gateways that the node is linked to.
     pub held: Held,
-    /// Cancelled when it leaves.
+    /// Canceled when the node leaves.
     pub stop: CancellationToken,
 }
 
-/// Keeps links to `gateway` until the node leaves. Returns early only when the very first answer is
-/// a refusal: the operator is still watching then.
+/// Keeps links to `gateway` until the node leaves. Returns early only if the first response is a
+/// refusal, while the operator is still watching.
 pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), String> {
     let place = Place::new(&gateway.url, if gateway.tls.is_some() { 443 } else { 80 });
     let (url, stop) = (gateway.url.to_string(), joining.stop.clone());
@@ -64,11 +65,11 @@ pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), Strin
                 links.follow(&found);
             }
             Err(why) if trouble.is_new(&why) => {
-                tracing::warn!(gateway = url, why, "not looked up");
+                tracing::warn!(gateway = url, why, "gateway address lookup failed");
             }
             Err(_) => {}
         }
-        // An address is what it is.
+        // An IP address needs no further lookups.
         let look = place.is_name() || links.wanted.is_empty();
         tokio::select! {
             () = sleep(LOOK_AGAIN), if look => {}
@@ -91,7 +92,7 @@ impl Links {
         Self { shared: Arc::new(shared), wanted: BTreeMap::new(), tasks: JoinSet::new() }
     }
 
-    /// Dials what is new, and dials no more what is gone.
+    /// Dials new addresses and stops dialing those that are gone.
     fn follow(&mut self, found: &BTreeSet<SocketAddr>) {
         self.wanted.retain(|address, retired| {
             let stays = found.contains(address);
@@ -110,7 +111,7 @@ impl Links {
         }
     }
 
-    /// Waits for the refusal that ends all of it. May be cancelled.
+    /// Waits for a refusal that ends the join. Cancel-safe.
     async fn refused(&mut self) -> Option<String> {
         loop {
             match self.tasks.join_next().await {
@@ -126,7 +127,7 @@ impl Links {
 struct Shared {
     gateway: Gateway,
     joining: Joining,
-    /// Whether a gateway has let us in.
+    /// True once a gateway has accepted the node.
     answered: AtomicBool,
 }
 
@@ -174,7 +175,7 @@ impl Address {
         }
     }
 
-    /// One link, until it ends.
+    /// Serves one link until it ends.
     async fn serve(&mut self, link: Dialled) {
         let Shared { gateway, joining, answered } = &*self.shared;
         answered.store(true, Ordering::Relaxed);
@@ -188,7 +189,7 @@ impl Address {
         }
     }
 
-    /// Logs why there is no link. The same again is no news.
+    /// Logs why there is no link, unless the reason is the same as before.
     fn tell(&mut self, why: JoinError) -> Result<(), String> {
         let Shared { gateway, answered, .. } = &*self.shared;
         let (gateway, address) = (&gateway.url, self.address);
@@ -201,7 +202,7 @@ impl Address {
                 tracing::warn!(%gateway, %address, why, "not joined");
             }
             JoinError::Already => {
-                tracing::debug!(%gateway, %address, "another address of a gateway with a link");
+                tracing::debug!(%gateway, %address, "address skipped: gateway already linked");
             }
             JoinError::Refused(why) | JoinError::NameTaken(why) | JoinError::Unreachable(why) => {
                 tracing::debug!(%gateway, %address, why, "not joined");
@@ -210,7 +211,8 @@ impl Address {
         Ok(())
     }
 
-    /// Until the next dial. A gateway that has a link is wanted again when one ends.
+    /// Waits until the next dial. An address of an already linked gateway is dialed again when a
+    /// link ends.
     async fn pause(&mut self, is_same: bool) {
         if is_same {
             let _ = timeout(SAME_FOR, self.ends.changed()).await;
@@ -220,7 +222,7 @@ impl Address {
     }
 }
 
-/// What was told last.
+/// The last logged reason.
 #[derive(Debug, Default)]
 struct News(Option<String>);
 

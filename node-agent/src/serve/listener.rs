@@ -1,5 +1,5 @@
-//! The agent's own port: accept loop and limits. What one connection may take is
-//! [`flotilla_listeners`]' matter, as in the gateway.
+//! The agent's own port: accept loop and limits. [`flotilla_listeners`] limits what one connection
+//! may use, as in the gateway.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -35,36 +35,36 @@ use crate::serve::{api, request_id};
 use crate::types::error::Error;
 use crate::types::response;
 
-/// Connections at one time.
+/// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 1024;
-/// A request's head must be here after this.
+/// A request's head must arrive within this time.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client of the own port may keep us waiting.
-const PATIENCE: ConnectionTimeouts =
-    ConnectionTimeouts { head: HEADER_TIMEOUT, idle: Duration::from_secs(75) };
-/// How long it may leave what we have for it. A gateway that dials us waits for clients of its own,
-/// and cuts those after half of this unless it is told otherwise.
+/// Read timeouts for clients of the agent's port.
+const PATIENCE: ConnectionTimeouts = ConnectionTimeouts { head: HEADER_TIMEOUT, idle: Duration::from_secs(75) };
+/// Write timeout for clients that do not read. A gateway that dials the agent waits for its own
+/// clients, and by default disconnects those after half of this.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Both ends of an HTTP/2 connection notice a dead peer within this and the next.
+/// Both ends of an HTTP/2 connection detect a dead peer within this time plus the next.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests side by side on one HTTP/2 connection: slots, their queue, and the status.
+/// Maximum concurrent requests on one HTTP/2 connection: slots, their queue, and the status.
 const STREAMS_MAX: u32 = 1024;
-/// Bytes of headers of one request.
+/// Maximum size of a request's headers in bytes.
 const HEADER_BYTES_MAX: u32 = 32 * 1024;
-/// How much later than we ourselves the kernel may give up a client that does not read.
+/// How long after our write timeout the kernel drops a client that does not read.
 const KERNEL_GRACE: Duration = Duration::from_secs(5);
-/// After a failed accept (out of file descriptors), before the next.
+/// Pause after a failed accept (out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 static NEXT_LINK: AtomicU64 = AtomicU64::new(1);
 
-/// A number for a new link.
+/// Allocates the id of a new link.
 pub fn next_link() -> LinkId {
     NEXT_LINK.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The settings of connections that we dialed: their other end is a gateway that let us in.
+/// Settings for connections that the agent dialed: their other end is a gateway that accepted the
+/// node.
 pub fn http() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
@@ -83,19 +83,19 @@ pub struct Port {
     node: Arc<Node>,
     http: Http,
     per_address: Arc<PerAddressLimit>,
-    /// Connections that one address may have.
+    /// Maximum connections per address.
     per_address_max: usize,
     closings: Closings,
-    /// Cancelled when connections end with what is in flight.
+    /// Canceled when connections should finish what is in flight and close.
     stop: CancellationToken,
 }
 
 impl Port {
-    /// Where `node` is asked, by so many connections of one address.
+    /// Creates the port of `node`, with at most `per_address_max` connections per address.
     pub fn new(node: Arc<Node>, per_address_max: usize, stop: CancellationToken) -> Arc<Self> {
         let closings: Closings = Arc::new(node.metrics.clone());
         let mut http = connection::http(WRITE_TIMEOUT, closings.clone());
-        // A gateway that dials us has all its requests on one connection.
+        // A gateway that dials the agent sends all its requests over one connection.
         http.http2()
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
@@ -104,7 +104,7 @@ impl Port {
         Arc::new(Self { node, http, per_address, per_address_max, closings, stop })
     }
 
-    /// Serves `listener` until it is told to stop, then lets what is in flight finish.
+    /// Serves `listener` until `stop`, then lets requests in flight finish.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, tasks: TaskTracker) {
         let (room, open) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), TaskTracker::new());
         loop {
@@ -127,7 +127,7 @@ impl Port {
             };
             let Some(address_permit) = self.enter(peer) else { continue };
             tune(&stream);
-            // A client that does not read is ours to cut, and not the kernel's.
+            // The agent, not the kernel, should disconnect a client that does not read.
             let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(WRITE_TIMEOUT + KERNEL_GRACE));
             let port = self.clone();
             tasks.spawn(open.track_future(async move {
@@ -140,7 +140,7 @@ impl Port {
         open.wait().await;
     }
 
-    /// Nothing: its address has as many connections as it may have, and this one is refused.
+    /// Returns `None` if the address has its maximum of connections, so that this one is refused.
     fn enter(&self, peer: SocketAddr) -> Option<ConnectionPermit> {
         let address_permit = self.per_address.enter(peer.ip(), self.per_address_max);
         if address_permit.is_none() {
@@ -165,7 +165,7 @@ impl Port {
         tokio::select! {
             biased;
             ended = speak(stream, service, &watch, terms) => {
-                // A broken connection concerns its client only.
+                // A broken connection affects its client only.
                 if let Err(error) = ended {
                     tracing::debug!(%error, "connection ended");
                 }
@@ -189,14 +189,10 @@ pub fn service(
     service_fn(move |request| {
         let node = node.clone();
         async move {
-            let id = request_id::of(request.headers());
-            // Every line that is logged for the request carries the id that its gateway gave it.
-            let span = tracing::error_span!("request", request_id = id);
-            // A handler that panics fails its own request, and nothing else of its connection.
-            let answering = AssertUnwindSafe(api::serve(node, link, request)).catch_unwind();
-            let answered = answering.instrument(span.clone()).await;
-            let mut response = answered.unwrap_or_else(|_| {
-                span.in_scope(|| tracing::error!("a handler panicked"));
+            // A handler that panics fails only its own request, not the rest of its connection.
+            let answered = AssertUnwindSafe(api::serve(node, link, request)).catch_unwind().await;
+            Ok(answered.unwrap_or_else(|_| {
+                tracing::error!("request handler panicked");
                 response::error(&Error::Internal)
             });
             request_id::mark(response.headers_mut(), &id);

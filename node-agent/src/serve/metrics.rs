@@ -1,6 +1,6 @@
-//! All metrics of the agent. [`families`] counts while requests are answered, [`record`] is one
-//! request, [`engine`] tells at each scrape how engine and machine are, [`compat`] tells the same
-//! under the names of other servers. `docs/metrics.md` lists all of them.
+//! All metrics of the agent. [`families`] counts while requests are handled, [`record`] is one
+//! request, [`engine`] reports the state of engine and machine at each scrape, [`compat`] reports
+//! the same under the names of other servers. `docs/metrics.md` lists all of them.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ mod record;
 use families::Families;
 pub use record::Record;
 
-/// The agent's metrics. Cloning shares them.
+/// The agent's metrics. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Shared>);
 
@@ -30,25 +30,25 @@ struct Shared {
 /// What a scrape sees of the engine and the machine.
 #[derive(Debug)]
 pub struct Sight<'a> {
-    /// The node's name.
+    /// Node name.
     pub node: &'a str,
-    /// The model's name.
+    /// Model name.
     pub model: &'a str,
-    /// What the engine says.
+    /// Client of the engine.
     pub engine: &'a EngineClient,
-    /// Its figures.
+    /// Statistics of the engine.
     pub figures: Figures,
-    /// What the kernel says.
+    /// Kernel statistics of engine and machine.
     pub sample: Sample,
 }
 
 impl Metrics {
-    /// Every family. Fails only if two share a name.
+    /// Creates every family. Fails only if two share a name.
     pub fn new() -> prometheus::Result<Self> {
         Ok(Self(Arc::new(Shared { families: Families::new()? })))
     }
 
-    /// What every family is, by name.
+    /// The description of every family, by name.
     ///
     /// # Errors
     /// Two share a name.
@@ -67,7 +67,7 @@ impl Metrics {
         Record::new(self.clone(), api)
     }
 
-    /// Everything in Prometheus' text format 0.0.4.
+    /// Renders everything in Prometheus text format 0.0.4.
     pub fn render(&self, sight: &Sight<'_>) -> String {
         let counted = self.0.families.sheet.gather();
         let engine = engine::sheet(sight).as_ref().map(Sheet::gather).map_err(ToString::to_string);
@@ -77,7 +77,7 @@ impl Metrics {
         }))
     }
 
-    /// The same under another server's names.
+    /// Renders the same under another server's names.
     pub fn render_as(&self, names: compat::Names, sight: &Sight<'_>) -> String {
         let families = compat::families(names, &self.0.families.sheet.gather(), sight);
         let text = families.and_then(|families| inference_metrics::text(&families));
@@ -93,7 +93,7 @@ impl CountClosed for Metrics {
 
 fn written(text: Result<String, String>) -> String {
     text.unwrap_or_else(|error| {
-        tracing::error!(error, "metrics cannot be written");
+        tracing::error!(error, "metrics rendering failed");
         String::new()
     })
 }

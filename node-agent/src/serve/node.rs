@@ -1,4 +1,4 @@
-//! The node, as every request, link, and status sees it.
+//! The node, shared by every request, link, and status.
 
 use tokio_util::sync::CancellationToken;
 
@@ -7,37 +7,37 @@ use crate::serve::metrics::Metrics;
 use crate::serve::metrics::compat::Names;
 use crate::serve::vitals::Vitals;
 
-/// What all requests share.
+/// State that all requests share.
 #[derive(Debug)]
 pub struct Node {
     /// The node's name in the fleet.
     pub name: String,
-    /// Chosen at random when the agent started.
+    /// Random number chosen when the agent started.
     pub epoch: u64,
-    /// The model's name.
+    /// Model name.
     pub model: String,
     /// When the model file was opened, Unix seconds.
     pub created: u64,
     /// Digest of the key that clients of the agent's port must send.
     pub key: Option<[u8; 32]>,
-    /// The engine.
+    /// Client of the engine.
     pub engine: EngineClient,
-    /// The metrics.
+    /// Metrics of this agent.
     pub metrics: Metrics,
-    /// Whose names they are told by too.
+    /// Other servers' names under which metrics are served as well.
     pub compat: Vec<Names>,
-    /// How engine and machine are.
+    /// Memory and pressure of engine and machine.
     pub vitals: Vitals,
-    /// Cancelled when requests are done: what never ends by itself must end now.
+    /// Canceled when all requests are done, to end responses that never end by themselves.
     pub stop: CancellationToken,
 }
 
 /// Where a request came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
-    /// Which link.
+    /// Link id.
     pub id: LinkId,
-    /// Whether its other end has shown that it may use this node: the gateway on a link
-    /// that we dialed.
+    /// True if the other end has proven that it may use this node: the gateway on a link that the
+    /// agent dialed.
     pub trusted: bool,
 }

@@ -18,10 +18,10 @@ use crate::engine::client::{EngineState, Figures, LinkId};
 use crate::serve::node::Node;
 use crate::types::response::{self, Body};
 
-/// Changes that come closer together than this are told together.
+/// Changes within this time are reported together.
 const COALESCE: Duration = Duration::from_millis(20);
 
-/// The node's status as the other end of `link` should see it.
+/// The node's status from the point of view of `link`.
 pub fn facts(node: &Node, link: LinkId) -> NodeStatus {
     let figures = node.engine.figures();
     let (state, engine) = match node.engine.state() {
@@ -70,7 +70,7 @@ fn measured(speed: f32) -> Option<f32> {
     (speed > 0.0).then_some(speed)
 }
 
-/// A response that never ends by itself: the status now, at every change, and at
+/// A response that never ends by itself: the current status, then one at every change, and at
 /// intervals as a heartbeat.
 pub fn stream(node: Arc<Node>, link: LinkId) -> Response<Body> {
     let changes = node.engine.watch_changes();

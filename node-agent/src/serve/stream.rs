@@ -1,9 +1,9 @@
-//! Engine events -> an OpenAI response, whole or streamed.
+//! Turns engine events into an OpenAI response, whole or streamed.
 //!
-//! A request has one choice or several; each is a generation of its own, and they share
-//! their prompt's cells in the engine. The response body owns them: a client that goes away
-//! drops the body, and that cancels them. A gateway that can resume the answer elsewhere gets a
-//! stream with [`marks`] in any case.
+//! A request has one choice or several; each is a separate generation, and they share their
+//! prompt's KV cells in the engine. The response body owns them: a client that disconnects drops
+//! the body, which cancels them. A gateway that can resume the response on another node always gets
+//! a stream with [`marks`].
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -35,15 +35,15 @@ pub use envelope::{Envelope, Shape};
 use choice::News;
 use marks::Marks;
 
-/// Waits until the engine has begun with the first choice: refusals become errors while a
-/// status can be sent. The others may have to wait for a slot.
+/// Waits until the engine has started the first choice, so that failures become errors while a
+/// status can still be sent. The others may have to wait for a slot.
 async fn begin(choices: &mut [Choice]) -> Result<(), Error> {
     let Some(first) = choices.first_mut() else { return Ok(()) };
     let event = first.generation.next().await;
     first.take(event).map(drop)
 }
 
-/// The answer to a question about text and tokens.
+/// The result of a question about text and tokens.
 pub async fn told(
     mut generation: Generation,
 ) -> Result<inference_core::types::request::Told, Error> {
@@ -54,14 +54,14 @@ pub async fn told(
     }
 }
 
-/// The whole answer.
+/// The whole response.
 pub async fn whole(
     envelope: &Envelope,
     mut choices: Vec<Choice>,
     mut record: Record,
 ) -> Result<Response<Body>, Error> {
     let mut all: Vec<Vec<News>> = choices.iter().map(|_| Vec::new()).collect();
-    // All of them at once: events of a choice that nobody reads would pile up.
+    // Reads all choices at once: the events of a choice that no one reads would pile up.
     let said = poll_fn(|cx| {
         for (choice, said) in choices.iter_mut().zip(&mut all) {
             while !choice.is_done()
@@ -86,13 +86,13 @@ pub async fn whole(
     Ok(response::json(envelope.whole(&choices, all, usage(&choices))))
 }
 
-/// Counts what is new of an answer.
+/// Records new parts of a response.
 fn note(record: &mut Record, news: &News) {
     record.said();
     news.finish.into_iter().for_each(|reason| record.finished(reason));
 }
 
-/// The answer as a stream; its head is sent when the engine has begun.
+/// The response as a stream; its head is sent when the engine has started.
 pub async fn stream(
     envelope: Envelope,
     mut choices: Vec<Choice>,
@@ -103,8 +103,8 @@ pub async fn stream(
     Ok(events(EventStream::new(envelope, choices, record)))
 }
 
-/// The answer for a gateway that can resume it, and the rest of one that began elsewhere: a
-/// stream with marks, also where the client wants none.
+/// The response for a gateway that can resume it, or the rest of one that started on another node:
+/// a stream with marks, even if the client wants no stream.
 pub async fn resumable(
     envelope: Envelope,
     mut choices: Vec<Choice>,
@@ -127,7 +127,7 @@ fn events(stream: EventStream) -> Response<Body> {
     response::event_stream(stream.boxed_unsync())
 }
 
-/// The prompts' tokens count once for each prompt, however many answers it gets.
+/// Sums the usage; the tokens of each prompt count once, however many choices it has.
 fn usage(choices: &[Choice]) -> Usage {
     let (mut prompt, mut completion, mut cached) = (0u32, 0u32, 0u32);
     for choice in choices {
@@ -145,9 +145,9 @@ struct EventStream {
     envelope: Envelope,
     choices: Vec<Choice>,
     record: Record,
-    /// Where a gateway can resume the answer.
+    /// Set if a gateway can resume the response.
     marks: Option<Marks>,
-    /// Where the client wants no stream: what was new of each choice.
+    /// Set if the client wants no stream: the new parts of each choice.
     collected: Option<Vec<Vec<News>>>,
     ended: bool,
 }
@@ -202,8 +202,8 @@ impl EventStream {
 
     fn tell(&mut self, number: usize, news: News, out: &mut String) -> Result<(), Error> {
         if let Some(collected) = &mut self.collected {
-            // Logprobs of tokens that were generated elsewhere are not known: an answer with all
-            // of them begins anew there.
+            // The logprobs of tokens from another node are unknown here, so a response with
+            // logprobs cannot resume and starts over.
             if let Some(marks) = &mut self.marks
                 && !self.choices[number].wants_logprobs
             {
@@ -220,8 +220,9 @@ impl EventStream {
             chunks.iter().for_each(|chunk| out.push_str(&sse::data(chunk)));
             return Ok(());
         };
-        // Tokens are told as soon as their first event: whoever has that gets the others
-        // elsewhere. Where logprobs are told, those must not be missed.
+        // Reports tokens with the first chunk of their text: a gateway that has it can get the
+        // other chunks from another node. With logprobs, it reports them with the last chunk,
+        // because no logprobs may be lost.
         let told_with =
             if self.choices[number].wants_logprobs { chunks.len().saturating_sub(1) } else { 0 };
         for (i, chunk) in chunks.iter().enumerate() {
@@ -231,8 +232,8 @@ impl EventStream {
         Ok(())
     }
 
-    /// What comes before the first token comes with it: until then the gateway may still
-    /// send the request to another node.
+    /// The opening chunk is sent with the first token: until then the gateway may still send the
+    /// request to another node.
     fn opening(&mut self, number: usize) -> Option<String> {
         let choice = &mut self.choices[number];
         let opens = !std::mem::replace(&mut choice.opened, true);
@@ -257,7 +258,7 @@ impl EventStream {
         self.ended = true;
     }
 
-    /// One error event and no `[DONE]`: a cut stream must not look like a whole one.
+    /// One error event and no `[DONE]`: a stream that was cut off must not look complete.
     fn fail(&mut self, error: &Error, out: &mut String) {
         out.push_str(&sse::data(&response::error_body(error).to_json()));
         self.record.fail(error.code());

@@ -1,4 +1,4 @@
-//! How engine and machine are: memory and pressure. Read at most once a second, whoever asks.
+//! Memory and pressure of engine and machine, read at most once per second.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,30 +8,30 @@ use inference_core::hardware::files::{Files, Root};
 use inference_core::hardware::memory::available;
 use inference_metrics::Process;
 
-/// What was read is told again for this long.
+/// How long a sample is reused.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// What the kernel says at one moment.
+/// Kernel statistics at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sample {
-    /// The engine's process, once it is there.
+    /// The engine's process; `None` before it starts.
     pub engine: Option<Process>,
-    /// Memory that agent and engine hold.
+    /// Resident memory of agent and engine in bytes.
     pub resident_bytes: u64,
-    /// Memory that the machine, or our control group, could still give.
+    /// Memory that the machine, or our cgroup, could still provide, in bytes.
     pub available_bytes: u64,
-    /// Shares of time in which something waited, 0 to 1.
+    /// Fraction of time in which a task waited, 0 to 1.
     pub pressure: Pressure,
 }
 
-/// Pressure stall information, where the kernel measures it.
+/// Pressure stall information, if the kernel measures it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pressure {
-    /// For CPUs.
+    /// CPU pressure.
     pub cpu: Option<f32>,
-    /// For memory.
+    /// Memory pressure.
     pub memory: Option<f32>,
-    /// For disks.
+    /// Disk I/O pressure.
     pub io: Option<f32>,
 }
 
@@ -48,19 +48,19 @@ impl Pressure {
     }
 }
 
-/// The share of the last ten seconds, of `some avg10=1.53 avg60=...`.
+/// Parses the fraction of the last ten seconds from `some avg10=1.53 avg60=...`.
 fn share(text: &str) -> Option<f32> {
     let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
     let percent = line.split(' ').find_map(|field| field.strip_prefix("avg10="))?;
     percent.parse::<f32>().ok().map(|percent| percent / 100.0)
 }
 
-/// Reads samples.
+/// Reads and caches samples.
 #[derive(Debug, Default)]
 pub struct Vitals(Mutex<Option<(Instant, Sample)>>);
 
 impl Vitals {
-    /// How it is now, or was less than a second ago.
+    /// The current sample, less than a second old.
     pub fn now(&self, engine: Option<u32>) -> Sample {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, sample)) = *last

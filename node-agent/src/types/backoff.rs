@@ -1,15 +1,15 @@
-//! PURE. Waiting times between attempts: exponential with full jitter
-//! (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+//! PURE. Delays between attempts: exponential backoff with jitter (Brooker, "Exponential Backoff
+//! And Jitter", AWS Architecture Blog, 2015).
 
 use std::time::Duration;
 
-/// Waiting times from `min` to `max`, doubling, each drawn between half of it and all.
+/// Delays from `min` to `max` that double each time; each is drawn between half of it and all.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     min: Duration,
     max: Duration,
     next: Duration,
-    /// State of a splitmix64 generator: jitter needs no more.
+    /// State of a splitmix64 generator: sufficient for jitter.
     random: u64,
 }
 
@@ -19,7 +19,7 @@ impl Backoff {
         Self { min, max, next: min, random: seed }
     }
 
-    /// The next waiting time.
+    /// The next delay.
     pub fn next_wait(&mut self) -> Duration {
         let ceiling = self.next;
         self.next = (self.next * 2).min(self.max);
@@ -27,12 +27,12 @@ impl Backoff {
         ceiling.mul_f64(share)
     }
 
-    /// Success: the next wait is the shortest again.
+    /// Resets the delay to the minimum after a success.
     pub fn reset(&mut self) {
         self.next = self.min;
     }
 
-    /// A number in 0..1 (Steele, Lea, Flood, "Fast splittable pseudorandom number
+    /// A random number in 0..1 (Steele, Lea, Flood, "Fast splittable pseudorandom number
     /// generators", 2014).
     fn draw(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);

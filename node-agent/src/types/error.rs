@@ -1,15 +1,15 @@
-//! Everything that can go wrong with a request at a node, and the answer to each.
+//! All request errors of a node, and their responses.
 
 use inference_core::types::request::Failure;
 use inference_protocol::openai::{INVALID_REQUEST, ParseError};
 use inference_protocol::resume;
 
-/// Why a request was refused or failed. Rendered in [`crate::types::response`] only.
+/// Why a request failed. Only [`crate::types::response`] renders it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
     /// No such path.
     UnknownPath,
-    /// The path exists, with other methods: these.
+    /// The path exists, but only with these methods.
     Method(&'static str),
     /// The key is missing or wrong.
     Unauthenticated,
@@ -17,25 +17,25 @@ pub enum Error {
     TooLarge(usize),
     /// The body did not arrive in time, or its connection broke.
     SlowBody,
-    /// The body cannot be read.
+    /// The body cannot be parsed.
     Malformed(ParseError),
-    /// A value is out of range or cannot be honoured.
+    /// A value is out of range or not supported.
     Invalid {
-        /// The parameter.
+        /// Name of the parameter.
         param: &'static str,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what would be valid.
         message: String,
     },
     /// This node serves another model.
     UnknownModel {
-        /// What was asked for.
+        /// Requested model.
         asked: String,
-        /// What is served.
+        /// Model that this node serves.
         served: String,
     },
-    /// The engine refused the request or failed on it.
+    /// The engine rejected the request or failed on it.
     Engine(Failure),
-    /// The engine takes nothing at the moment.
+    /// The engine accepts no requests at the moment.
     NotTaken(NotTaken),
     /// The engine died while it worked on the request.
     EngineLost,
@@ -78,7 +78,7 @@ impl Error {
         }
     }
 
-    /// A closed set: OpenAI's `code`, and the label of a metric.
+    /// OpenAI's `code`, which is also a metric label: a closed set.
     pub fn code(&self) -> &'static str {
         match self {
             Self::UnknownPath => "unknown_url",
@@ -128,7 +128,7 @@ impl Error {
         }
     }
 
-    /// The parameter at fault.
+    /// The invalid parameter.
     pub fn param(&self) -> Option<String> {
         match self {
             Self::Malformed(e) => e.param.clone(),
@@ -151,7 +151,7 @@ impl Error {
         }
     }
 
-    /// After how many seconds another try makes sense.
+    /// Seconds after which a retry makes sense.
     pub fn retry_after_seconds(&self) -> Option<u32> {
         match self {
             Self::Engine(Failure::QueueFull) | Self::EngineLost => Some(1),
@@ -164,16 +164,16 @@ impl Error {
     }
 }
 
-/// Why a request was not taken.
+/// Why a request was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotTaken {
     /// The model is not loaded yet.
     Loading,
-    /// The engine is being started again.
+    /// The engine is being restarted.
     Restarting,
-    /// The agent is about to end.
+    /// The agent is stopping.
     Draining,
-    /// The engine has other weights by now than those that were meant.
+    /// The engine has loaded other weights than the intended ones.
     OtherWeights,
 }
 

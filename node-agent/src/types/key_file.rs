@@ -1,11 +1,11 @@
-//! Files that hold one key.
+//! Files that contain a key.
 
 use std::path::Path;
 
 /// A key file is one line.
 const KEY_BYTES_MAX: u64 = 4096;
 
-/// A key from a file: its first line, without the spaces around it.
+/// Reads a key from a file: its first line, trimmed.
 pub(crate) fn read_key(path: &Path) -> Result<String, String> {
     use std::io::Read;
     let fail = |e: &dyn std::fmt::Display| format!("key file {}: {e}", path.display());

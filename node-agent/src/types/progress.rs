@@ -1,19 +1,19 @@
-//! How far measuring has come: a bar on a terminal, nothing elsewhere.
+//! Shows the progress of measurements: a bar on a terminal, nothing elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Between frames of the spinner.
+/// Time between frames of the spinner.
 const TICK: Duration = Duration::from_millis(200);
 
-/// A bar; copies are the same bar.
+/// A progress bar; clones share it.
 #[derive(Debug, Clone)]
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// `steps`: how many there will be, where that is known.
+    /// `steps`: their number, if known.
     pub fn new(steps: Option<u64>) -> Self {
         let target = match std::io::stderr().is_terminal() {
             true => ProgressDrawTarget::stderr(),
@@ -26,28 +26,28 @@ impl Progress {
         Self(bar)
     }
 
-    /// The next step begins; the one before is done.
+    /// Starts the next step; the previous one is done.
     pub fn begin(&self, what: &str) {
         self.0.set_message(what.to_string());
     }
 
-    /// A step is done.
+    /// Marks a step as done.
     pub fn step(&self) {
         self.0.inc(1);
     }
 
-    /// Runs something that writes, beside the bar.
+    /// Runs something that writes, without disturbing the bar.
     pub fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.0.suspend(write)
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn end(&self) {
         self.0.finish_and_clear();
     }
 }
 
-/// Templates of ours are always well formed; another look would do no harm.
+/// Our templates are always valid; another style would do no harm.
 fn style(counted: bool) -> ProgressStyle {
     let template = match counted {
         true => "{spinner} {wide_msg} {bar:24} {pos}/{len} {elapsed}",

@@ -1,4 +1,4 @@
-//! Responses: the one place where an [`Error`] becomes HTTP.
+//! Responses: the only place where an [`Error`] becomes HTTP.
 
 use std::convert::Infallible;
 
@@ -11,30 +11,30 @@ use inference_protocol::openai::{ErrorBody, ErrorDetail};
 
 use crate::types::error::Error;
 
-/// Every response body of the agent.
+/// Body type of every response of the agent.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A body that is known whole.
+/// A body from bytes that are all known.
 pub fn whole(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
-/// 200 with a JSON text.
+/// A JSON response with status 200.
 pub fn json(text: String) -> Response<Body> {
     json_with_status(StatusCode::OK, text)
 }
 
-/// A JSON text with a status.
+/// A JSON response with this status.
 pub fn json_with_status(status: StatusCode, text: String) -> Response<Body> {
     with_type(status, "application/json", text)
 }
 
-/// Plain text with a status.
+/// A plain text response with this status.
 pub fn text(status: StatusCode, text: &'static str) -> Response<Body> {
     with_type(status, "text/plain; charset=utf-8", text)
 }
 
-/// A whole body with its type.
+/// A response with a whole body and its content type.
 pub fn with_type(
     status: StatusCode,
     content_type: &'static str,
@@ -43,7 +43,7 @@ pub fn with_type(
     with_type_and_body(status, content_type, whole(body))
 }
 
-/// Any body with its type.
+/// A response with any body and its content type.
 pub fn with_type_and_body(
     status: StatusCode,
     content_type: &'static str,
@@ -55,18 +55,18 @@ pub fn with_type_and_body(
     response
 }
 
-/// A stream of server-sent events.
+/// A response with a stream of server-sent events.
 pub fn event_stream(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // nginx would hold the events back otherwise.
+    // Without this, nginx would buffer the events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 
-/// The OpenAI-shaped body of an error.
+/// The OpenAI-style body of an error.
 pub fn error_body(error: &Error) -> ErrorBody {
     ErrorBody {
         error: ErrorDetail {
@@ -78,7 +78,7 @@ pub fn error_body(error: &Error) -> ErrorBody {
     }
 }
 
-/// An error as a response.
+/// Turns an error into a response.
 pub fn error(error: &Error) -> Response<Body> {
     let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = json_with_status(status, error_body(error).to_json());

@@ -93,7 +93,7 @@ fn events(
 }
 
 fn status() -> impl stream::Stream<Item = String> {
-    let line = json!(healthy("stub", 10_000)).to_string() + "\n";
+    let line = json!(healthy("stub", 4_096)).to_string() + "\n";
     ticking(interval(Duration::from_millis(500))).map(move |()| line.clone())
 }
 

@@ -62,7 +62,7 @@ fn what_was_tuned_is_kept_and_served_and_a_flag_wins() {
     assert!(again.contains("measured before") && again.contains("chosen:"), "{again}");
 
     let server = place.serve(&[]);
-    server.wait_for_line("uses what was tuned");
+    server.wait_for_line("using tuned settings");
     let line = server.wait_for_line("batch rows");
     assert!(line.contains(&format!("slots {slots} (tuned)")), "{line}");
     assert!(line.contains("KV f16 (default)") && !line.contains("(flag)"), "{line}");
@@ -82,11 +82,11 @@ fn a_broken_file_is_ignored_and_replaced() {
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, &text[..text.len() / 2]).unwrap();
     let server = place.serve(&["--slots", "2"]);
-    server.wait_for_line("is ignored");
+    server.wait_for_line("tuning results ignored");
     let line = server.wait_for_line("batch rows");
     assert!(line.contains("threads") && !line.contains("(tuned)"), "{line}");
     let server = place.serve(&["--slots", "2", "--tune"]);
-    server.wait_for_line("is ignored");
+    server.wait_for_line("tuning results ignored");
     assert!(server.wait_for_line("batch rows").contains("(tuned)"));
     assert!(serde_json::from_str::<Value>(&std::fs::read_to_string(&file).unwrap()).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Answers of chats, whole and streamed.
+//! Chat completion responses, whole and streamed.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Vectors of texts, and documents in the order of a query.
+//! Embeddings, and reranking of documents by a query.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -92,7 +92,7 @@ pub struct PromptUsage {
 }
 
 impl PromptUsage {
-    /// Counts.
+    /// Creates a usage without completion tokens.
     pub fn new(prompt_tokens: u32) -> Self {
         Self { prompt_tokens, total_tokens: prompt_tokens }
     }

@@ -1,4 +1,4 @@
-//! Requests: only what we act on is typed.
+//! Requests: only the fields that we use are typed.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -111,7 +111,7 @@ pub enum OneOrMany {
 }
 
 impl OneOrMany {
-    /// The strings as a list.
+    /// The strings as a slice.
     pub fn as_slice(&self) -> &[String] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
@@ -167,7 +167,7 @@ pub struct ChatRequest {
     pub stream_options: Option<StreamOptions>,
 }
 
-/// One message, as the client wrote it: the chat template may know more fields than we do.
+/// A message as the client wrote it: the chat template may use more fields than we do.
 pub type ChatMessage = serde_json::Map<String, Value>;
 
 /// `POST /v1/completions`.

@@ -1,4 +1,4 @@
-//! What all responses share, and the list of models.
+//! Parts that all responses share, and the model list.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub struct PromptTokensDetails {
 }
 
 impl Usage {
-    /// Counts with their sum.
+    /// Computes the total.
     pub fn new(prompt_tokens: u32, completion_tokens: u32, cached_tokens: u32) -> Self {
         let total_tokens = prompt_tokens.saturating_add(completion_tokens);
         let prompt_tokens_details = PromptTokensDetails { cached_tokens };
@@ -42,7 +42,7 @@ pub struct ModelList {
 }
 
 impl ModelList {
-    /// A list of `data`.
+    /// Creates a model list.
     pub fn new(data: Vec<Model>) -> Self {
         Self { object: "list".into(), data }
     }
@@ -62,7 +62,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A model as it is listed.
+    /// Creates the list entry of a model.
     pub fn new(id: String, created: u64) -> Self {
         Self { id, object: "model".into(), created, owned_by: "flotilla".into() }
     }

@@ -1,5 +1,5 @@
-//! The fields of a request that a gateway acts on, read in one pass over the body. A field that
-//! occurs twice is an error: parsers disagree on which of the two counts.
+//! The request fields that a gateway uses, read in one pass over the body. A duplicate field is an
+//! error: parsers disagree on which of the two counts.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 
 use super::ParseError;
 
-/// Most choices of one request: prompts times `n`.
+/// Maximum choices per request: prompts times `n`.
 pub const CHOICES_MAX: u64 = 16;
 
 /// The fields of any generation request that the gateway routes by.
@@ -51,19 +51,19 @@ pub struct Routed {
 /// How much a request asks to generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lengths {
-    /// Most tokens of each choice, if the request says.
+    /// Maximum tokens per choice, if the request limits them.
     pub tokens_max: Option<u64>,
-    /// The highest limit that any of its fields names, and that field: a server may honor either.
+    /// The highest limit in any of its fields, and that field's name: a server may honor either.
     pub highest: Option<(u64, &'static str)>,
-    /// Choices: prompts times `n`.
+    /// Number of choices: prompts times `n`.
     pub choices: u64,
 }
 
 impl Routed {
-    /// How much a chat asks to generate.
+    /// How much a chat request asks to generate.
     ///
     /// # Errors
-    /// A field is not a whole number, or out of its range.
+    /// A field is not an integer, or is out of range.
     pub fn of_chat(&self) -> Result<Lengths, Invalid> {
         let newer = self.max_completion_tokens.length("max_completion_tokens")?;
         let older = self.max_tokens.length("max_tokens")?;
@@ -73,10 +73,10 @@ impl Routed {
         Ok(Lengths { tokens_max: newer.or(older), highest, choices: self.n()? })
     }
 
-    /// How much a text completion asks to generate.
+    /// How much a text completion request asks to generate.
     ///
     /// # Errors
-    /// A field is not a whole number, or out of its range.
+    /// A field is not an integer, or is out of range.
     pub fn of_text(&self) -> Result<Lengths, Invalid> {
         let tokens_max = self.max_tokens.length("max_tokens")?;
         let n = self.n()?;
@@ -92,17 +92,17 @@ impl Routed {
         Ok(Lengths { tokens_max, highest, choices })
     }
 
-    /// Separate inputs of an embeddings request.
+    /// Number of separate inputs of an embeddings request.
     pub fn inputs(&self) -> u64 {
         self.input.0
     }
 
-    /// Documents of a rerank request.
+    /// Number of documents of a rerank request.
     pub fn documents(&self) -> u64 {
         self.documents.0
     }
 
-    /// Whether the request names `logprobs`, which make each token of the response much larger.
+    /// True if the request sets `logprobs`, which makes each token of the response much larger.
     pub fn has_logprobs(&self) -> bool {
         self.logprobs.is_some()
     }
@@ -120,14 +120,14 @@ fn wrong(name: &str, expected: &str) -> Invalid {
     Invalid::Value(ParseError { message: format!("{name} {expected}"), param: Some(name.into()) })
 }
 
-/// A whole number that is not negative. Everything else is remembered as wrong and not kept: a
-/// text such as `"9000"` or a float such as `1e4` is a number to some servers.
+/// A non-negative integer. Any other value is recorded as wrong and not kept: some servers accept a
+/// string such as `"9000"` or a float such as `1e4` as a number.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 enum Count {
     #[default]
     Absent,
     Whole(u64),
-    /// The number that it is instead, if it is one.
+    /// Not an integer; its value if it is a number.
     Wrong(Option<f64>),
 }
 
@@ -153,12 +153,12 @@ impl Count {
     }
 }
 
-/// What is wrong with a field.
+/// Why a field is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invalid {
-    /// It is of another type.
+    /// Wrong type.
     Type(ParseError),
-    /// Its value cannot be.
+    /// Wrong value.
     Value(ParseError),
 }
 
@@ -173,8 +173,8 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// How many separate texts a field holds: one text, a list of texts or objects, a list of lists of
-/// token ids. A plain list of token ids is one text.
+/// Number of separate texts in a field: one string, a list of strings or objects, or a list of
+/// lists of token ids. A plain list of token ids is one text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Entries(u64);
 
@@ -188,7 +188,7 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// What a JSON value is, without keeping it.
+/// The kind of a JSON value, without its contents.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Seen {
     Null,
@@ -196,7 +196,7 @@ enum Seen {
     /// Negative, or with a fraction or an exponent.
     Number(f64),
     Text,
-    /// A list of so many texts.
+    /// A list of this many texts.
     List(u64),
     Other,
 }

@@ -1,4 +1,4 @@
-//! Answers of text completions, whole and streamed.
+//! Text completion responses, whole and streamed.
 
 use schemars::JsonSchema;
 use serde::Serialize;

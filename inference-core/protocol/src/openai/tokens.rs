@@ -1,4 +1,4 @@
-//! Texts and tokens: llama-server's and vLLM's names for the same.
+//! Tokenizing and detokenizing, with the field names of llama-server and vLLM.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
-//! PURE. Fields of other servers' APIs that would change a response and that our engine does
-//! not honor. A request that sets one is refused by name: an unconstrained response to a
-//! constrained request is worse than none. [`UNSUPPORTED`] is the only list of them; docs/api.md
-//! and docs/openapi.json are generated from it.
+//! PURE. Fields of other servers' APIs that would change a response and that our engine does not
+//! honor. A request that sets one is rejected by name: an unconstrained response to a constrained
+//! request is worse than none. [`UNSUPPORTED`] is the only list of them; docs/api.md and
+//! docs/openapi.json are generated from it.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ mod table;
 
 pub use table::{IGNORED, UNSUPPORTED};
 
-/// An API that knows a field.
+/// An API that has the field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
     /// OpenAI's own.
@@ -28,7 +28,7 @@ pub enum Api {
 }
 
 impl Api {
-    /// Its name as its makers write it.
+    /// The name as its makers write it.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenAi => "OpenAI",
@@ -39,7 +39,7 @@ impl Api {
     }
 }
 
-/// An endpoint that reads a request body.
+/// An endpoint with a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Endpoint {
     /// `/v1/chat/completions`
@@ -53,10 +53,10 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// All of them.
+    /// All endpoints.
     pub const ALL: [Self; 4] = [Self::Chat, Self::Completions, Self::Embeddings, Self::Rerank];
 
-    /// One word for tables.
+    /// A one-word name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -67,31 +67,31 @@ impl Endpoint {
     }
 }
 
-/// A row of the table.
+/// An unsupported field.
 #[derive(Debug)]
 pub struct Unsupported {
-    /// The field, at the top level of the body.
+    /// Field name, at the top level of the body.
     pub field: &'static str,
-    /// Who knows it.
+    /// APIs that have the field.
     pub from: &'static [Api],
-    /// Endpoints that refuse it; the others ignore it.
+    /// Endpoints that reject it; the others ignore it.
     pub at: &'static [Endpoint],
-    /// JSON texts of values that ask for what happens anyway; `null` always does.
+    /// Values (JSON text) that ask for the default behavior; `null` always does.
     pub neutral: &'static [&'static str],
-    /// JSON text of a value that is refused, for tests.
+    /// A rejected value (JSON text), for tests.
     pub refused: &'static str,
-    /// Why, or what to use instead: the end of a sentence.
+    /// The reason or the alternative: the end of a sentence.
     pub instead: &'static str,
 }
 
 impl Unsupported {
-    /// The row of a field.
+    /// Finds the row of a field.
     pub fn find(field: &str) -> Option<&'static Self> {
         let index = UNSUPPORTED.binary_search_by(|row| row.field.cmp(field)).ok()?;
         UNSUPPORTED.get(index)
     }
 
-    /// Whether `value` asks for what happens anyway. An object that only has nulls is empty.
+    /// True if `value` asks for the default behavior. An object that contains only nulls is empty.
     pub fn is_neutral(&self, value: &Value) -> bool {
         let is_empty = |v: &Value| v.as_object().is_some_and(|o| o.values().all(Value::is_null));
         let read = |text: &&str| serde_json::from_str::<Value>(text).ok();
@@ -102,13 +102,13 @@ impl Unsupported {
         value.is_null() || self.neutral.iter().filter_map(read).any(alike)
     }
 
-    /// What a client that set it is told.
+    /// The error message for a client that set it.
     pub fn refusal(&self) -> String {
         format!("{} is not supported by this engine: {}", self.field, self.instead)
     }
 }
 
-/// The first field in `body` that asks `endpoint` for something that it does not honor.
+/// The first field in `body` that `endpoint` rejects.
 pub fn first_unsupported(
     endpoint: Endpoint,
     body: &[u8],

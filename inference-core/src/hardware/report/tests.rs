@@ -1,4 +1,4 @@
-//! Machines made of small files: bare metal, hybrid, containers, ARM; and this one.
+//! Tests fake machines (bare metal, hybrid, containers, ARM) and this one.
 
 use super::*;
 use crate::hardware::cpus::Hybrid;
@@ -8,7 +8,7 @@ use crate::hardware::memory::Reserved;
 const GIB: u64 = 1 << 30;
 const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-/// CPUs with their siblings, one package; the flags of an x86 machine.
+/// CPUs with their SMT siblings in one package; the flags of an x86 machine.
 fn cpus(files: MadeUp, siblings: &[&str]) -> MadeUp {
     let last = siblings.len() - 1;
     let files = files
@@ -73,7 +73,7 @@ fn the_affinity_mask_counts_cores_not_their_threads() {
 
 #[test]
 fn of_two_kinds_of_cores_the_fast_ones_compute() {
-    // Two cores with two threads each, four without.
+    // Two cores with two threads each, four with one.
     let siblings = ["0-1", "0-1", "2-3", "2-3", "4", "5", "6", "7"];
     let plain = memory(cpus(MadeUp::default(), &siblings), 16 * GIB, 12 * GIB);
     let typed = plain

@@ -1,5 +1,5 @@
-//! Real contexts on models with random weights: nothing that is computed beside a sequence, before
-//! it or in its cells changes its logits, and a batch that was stopped leaves no trace.
+//! Tests real contexts on models with random weights. Neither parallel sequences nor earlier
+//! contents of the KV cells change a sequence's logits, and a stopped batch leaves no trace.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -16,14 +16,14 @@ use crate::scheduler::step::Engine;
 use crate::tools::synth::{QUANTS, SHAPES, Synth};
 use crate::types::request::{Event, Options, Tenant};
 
-/// Tokens of a prompt: more than two windows.
+/// Tokens of a prompt: more than two sliding windows.
 const TOKENS: u32 = 300;
 const CONTEXT: u32 = 512;
 const NEVER: Stop<'static> = &|| false;
-/// Shared cells, windows, and states beside attention.
+/// Models with shared cells, with sliding windows, and with recurrent states besides attention.
 const ALL: [&str; 3] = ["tiny", "tiny-window", "tiny-hybrid"];
 
-/// A model with random weights, of a file that is gone.
+/// A model with random weights, whose file is already deleted.
 pub fn weights(shape: &str) -> Weights {
     static FILES: AtomicU32 = AtomicU32::new(0);
     register(Kernel::Baseline);
@@ -34,7 +34,7 @@ pub fn weights(shape: &str) -> Weights {
     let synth = Synth::new(shape, &QUANTS[0]).unwrap();
     synth.write(&mut BufWriter::new(File::create(&path).unwrap()), |_| {}).unwrap();
     let weights = Weights::load(&[&path], LoadMode::Mmap);
-    // What is mapped stays until it is dropped.
+    // The mapping stays valid until it is dropped.
     std::fs::remove_file(&path).unwrap();
     weights.unwrap()
 }
@@ -50,7 +50,7 @@ fn model(shape: &str, slots: u32, batch_rows: u32) -> LlamaModel {
     LlamaModel::new(weights(shape), options).unwrap()
 }
 
-/// All prompts end alike: only what came before can tell them apart.
+/// All prompts have the same last token: only the tokens before it distinguish them.
 fn token(prompt: u32, position: u32) -> Token {
     let last = position + 1 == TOKENS;
     33 + if last { 5 } else { (prompt * 7 + position * (3 + 2 * prompt)) % 90 }
@@ -66,7 +66,7 @@ fn rows(track: TrackId, prompt: u32, from: u32, count: u32) -> Vec<Row> {
     (from..TOKENS.min(from + count)).map(row).collect()
 }
 
-/// Decodes part of a prompt; the logits after it, if that was all of it.
+/// Decodes a prompt from position `from` on; returns the logits after its last token.
 fn feed(model: &mut LlamaModel, track: TrackId, prompt: u32, from: u32) -> Vec<f32> {
     let mut last = Vec::new();
     for from in (from..TOKENS).step_by(100) {
@@ -79,13 +79,13 @@ fn feed(model: &mut LlamaModel, track: TrackId, prompt: u32, from: u32) -> Vec<f
     last
 }
 
-/// How far apart two vectors are.
+/// Euclidean distance of two vectors.
 pub fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt()
 }
 
-/// What three prompts give in a context of their own, in a single batch where nothing is used
-/// twice; and how far apart that is.
+/// Logits of three prompts, each in its own context and a single batch, where no cell is reused;
+/// and the distance between them.
 fn alone(shape: &str) -> (Vec<Vec<f32>>, f32) {
     let each = |prompt| {
         let mut model = model(shape, 1, 512);
@@ -117,7 +117,7 @@ fn others_in_the_pool_and_a_second_beginning_never_change_the_logits() {
                 }
             }
         }
-        // It gave up its cells, and goes on later.
+        // The sequence is preempted and continues later.
         model.clear(1);
         let again = feed(&mut model, 1, 1, 0);
         check(1, &again, "begun again");
@@ -140,7 +140,7 @@ fn a_batch_that_is_stopped_in_the_middle_leaves_no_trace() {
         let stop = || asked.fetch_add(1, Ordering::Relaxed) >= 10;
         assert_eq!(model.decode(&rows(0, 0, 200, 100), &stop), Ok(Decoded::Stopped), "{shape}");
         assert_eq!(asked.load(Ordering::Relaxed), 11, "{shape}: it is not asked any more");
-        // A state cannot be taken back: it is gone.
+        // A recurrent state cannot be rolled back: it is lost.
         let from = if shape == "tiny-hybrid" { 0 } else { 200 };
         let mut all = vec![feed(&mut model, 0, 0, from)];
         if shares {
@@ -178,7 +178,7 @@ fn a_canceled_prompt_stops_the_engine_in_the_middle_of_its_batch() {
         let mut events = Vec::new();
         let cancel = CancelFlag::default();
         engine.submit(job(1, &cancel), &mut |id, event| events.push((id, event)));
-        // The clock is read when the batch begins.
+        // The engine reads the clock when the batch starts.
         let leaves = || {
             cancel.set();
             Duration::ZERO

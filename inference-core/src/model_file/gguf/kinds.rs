@@ -1,18 +1,18 @@
-//! PURE. The ggml types of tensors: how many bytes a block of how many elements takes.
+//! PURE. The ggml tensor types, with elements and bytes per block.
 //!
-//! From ggml's `ggml.h` and `ggml-common.h` (ggml 0.26). A type that is not listed here is
-//! one whose size nobody should guess.
+//! From ggml's `ggml.h` and `ggml-common.h` (ggml 0.26). A type that is not listed here has an
+//! unknown size, which must not be guessed.
 
-/// A way to store numbers.
+/// A ggml tensor type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// Its number in a file.
+    /// Type number in a file.
     pub code: u32,
-    /// Its name, such as `q4_k`.
+    /// Name, such as `q4_k`.
     pub name: &'static str,
-    /// Elements of one block.
+    /// Elements per block.
     pub block_elements: u64,
-    /// Bytes of one block.
+    /// Bytes per block.
     pub block_bytes: u64,
 }
 
@@ -20,7 +20,7 @@ const fn new(code: u32, name: &'static str, block_elements: u64, block_bytes: u6
     Kind { code, name, block_elements, block_bytes }
 }
 
-/// All types that a file may hold.
+/// All types that a file may contain.
 pub const KINDS: &[Kind] = &[
     new(0, "f32", 1, 4),
     new(1, "f16", 1, 2),
@@ -70,8 +70,8 @@ pub fn named(name: &str) -> Option<&'static Kind> {
 }
 
 impl Kind {
-    /// Bytes of a row of `elements`; `None` where they do not fill whole blocks, or where the
-    /// number is impossible.
+    /// Size in bytes of a row of `elements`; `None` if they do not fill whole blocks or the size
+    /// overflows.
     pub fn row_bytes(&self, elements: u64) -> Option<u64> {
         if !elements.is_multiple_of(self.block_elements) {
             return None;

@@ -1,4 +1,4 @@
-//! Headers that are right, cut, changed and hostile.
+//! Tests valid, truncated, modified and hostile headers.
 
 use proptest::prelude::*;
 
@@ -77,7 +77,7 @@ fn other_files_are_refused_by_name() {
     assert!(read(&old).unwrap_err().to_string().contains("version 1"));
 }
 
-/// A file with one number more.
+/// A file with one more metadata number.
 fn file_with(key: &str, kind: u8, value: [u8; 4]) -> Vec<u8> {
     let mut out = file();
     out[16] += 1;

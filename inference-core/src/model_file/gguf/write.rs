@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-/// Tensors begin at multiples of this, the format's default.
+/// Alignment of tensor data in bytes, the format's default.
 const ALIGNMENT: u64 = 32;
 
 const UINT32: u32 = 4;
@@ -12,20 +12,20 @@ const BOOL: u32 = 7;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// A tensor to be written.
+/// A tensor to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name, such as `blk.0.attn_q.weight`.
+    /// Name, such as `blk.0.attn_q.weight`.
     pub name: String,
-    /// Its sizes, the contiguous one first.
+    /// Dimensions, the contiguous one first.
     pub dimensions: Vec<u64>,
-    /// Its ggml type.
+    /// ggml type.
     pub kind: u32,
-    /// Bytes of its data.
+    /// Size of its data in bytes.
     pub bytes: u64,
 }
 
-/// Collects a header. See the module.
+/// Collects a header, then writes the file. See the module.
 #[derive(Debug, Default)]
 pub struct Writer {
     metadata: Vec<u8>,
@@ -34,54 +34,55 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Adds a text.
+    /// Adds a string.
     pub fn text(&mut self, key: &str, value: &str) {
         self.entry(key, STRING);
         string(&mut self.metadata, value);
     }
 
-    /// Adds a whole number.
+    /// Adds an unsigned integer.
     pub fn number(&mut self, key: &str, value: u32) {
         self.entry(key, UINT32);
         self.metadata.extend(value.to_le_bytes());
     }
 
-    /// Adds a fraction.
+    /// Adds a 32-bit float.
     pub fn fraction(&mut self, key: &str, value: f32) {
         self.entry(key, FLOAT32);
         self.metadata.extend(value.to_le_bytes());
     }
 
-    /// Adds true or false.
+    /// Adds a boolean.
     pub fn flag(&mut self, key: &str, value: bool) {
         self.entry(key, BOOL);
         self.metadata.push(u8::from(value));
     }
 
-    /// Adds a list of texts.
+    /// Adds an array of strings.
     pub fn texts(&mut self, key: &str, values: &[String]) {
         self.array(key, STRING, values.len());
         values.iter().for_each(|value| string(&mut self.metadata, value));
     }
 
-    /// Adds a list of whole numbers.
+    /// Adds an array of integers.
     pub fn numbers(&mut self, key: &str, values: &[i32]) {
         self.array(key, INT32, values.len());
         values.iter().for_each(|value| self.metadata.extend(value.to_le_bytes()));
     }
 
-    /// Adds a tensor; its data is asked for by [`Writer::finish`].
+    /// Adds a tensor; [`Writer::finish`] asks for its data.
     pub fn tensor(&mut self, tensor: Tensor) {
         self.tensors.push(tensor);
     }
 
-    /// The whole file's size in bytes.
+    /// Size of the whole file in bytes.
     pub fn file_bytes(&self) -> u64 {
         let data: u64 = self.tensors.iter().map(|t| t.bytes.next_multiple_of(ALIGNMENT)).sum();
         self.header().len() as u64 + data
     }
 
-    /// Writes the file. `fill` writes the data of each tensor: exactly its bytes.
+    /// Writes the file. `fill` writes the data of each tensor, exactly as many bytes as it
+    /// declares.
     pub fn finish<W: Write>(
         &self,
         out: &mut W,

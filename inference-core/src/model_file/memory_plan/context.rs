@@ -1,59 +1,59 @@
-//! PURE. What a context takes: cells, states, the compute buffer and the rest.
+//! PURE. Memory of a context: KV cells, recurrent states, the compute buffer and the rest.
 //!
-//! The compute buffer follows the graphs that llama.cpp reserves: at the widest point of a
-//! layer its allocator holds the masks, five hidden states and what is inside of a block;
-//! at the end instead of that the logits. Each case was measured with llama.cpp 0.6.0-dev.
+//! The compute buffer follows the graphs that llama.cpp reserves. At the widest point of a layer,
+//! its allocator holds the masks, five hidden states and the inside of a block; at the end, the
+//! logits instead of the latter. Each case was measured with llama.cpp 0.6.0-dev.
 
 use super::PlanError;
 use super::layout::{Layer, Layout};
 use crate::model_file::gguf::kinds::{self, Kind};
 
-/// Cells come in multiples of this.
+/// llama.cpp rounds the number of KV cells up to a multiple of this.
 pub const CELLS_MULTIPLE: u64 = 256;
-/// Rows of inputs (positions, indices, lengths) and the allocator's padding, bytes per row.
+/// Bytes per row for inputs (positions, indices, lengths) and the allocator's padding.
 const INPUT_BYTES: u64 = 64;
-/// Room for kernels with tiles, for each thread.
+/// Bytes per thread for kernels with tiles.
 const THREAD_BYTES: u64 = 512 * 1024;
-/// Rows and columns of a tile of flash attention.
+/// Rows and columns of a flash attention tile.
 const TILE: u64 = 64;
 
-/// How many bytes the parts of a context take.
+/// Memory of a context by part, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ContextBytes {
     /// Keys and values of all cells.
     pub kv: u64,
-    /// States of all sequences.
+    /// Recurrent states of all sequences.
     pub state: u64,
     /// Activations of the largest batch.
     pub compute: u64,
-    /// Logits of all sequences, or vectors of all rows.
+    /// Logits of all sequences, or embeddings of all rows.
     pub output: u64,
-    /// Scratch of the threads that compute.
+    /// Scratch memory of the compute threads.
     pub scratch: u64,
 }
 
-/// What a context is made for.
+/// Parameters of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// Cells of the pool, before they are rounded up.
+    /// KV cells of the pool, before rounding up.
     pub cells: u64,
-    /// Sequences that the context knows: those of the slots, and kept ones.
+    /// Sequence ids of the context: those of the slots, and kept ones.
     pub tracks: u64,
     /// Rows of the largest batch.
     pub batch_rows: u64,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: u64,
-    /// How keys are stored.
+    /// Storage type of keys.
     pub key_kind: Kind,
-    /// How values are stored.
+    /// Storage type of values.
     pub value_kind: Kind,
-    /// Whether attention is computed in tiles, without a matrix of all scores.
+    /// True for flash attention, which needs no matrix of all scores.
     pub flash_attention: bool,
-    /// Whether every row becomes a vector, and none of them logits.
+    /// True if every row yields an embedding and none yields logits.
     pub embeds: bool,
 }
 
-/// The way to store keys and values with this name.
+/// The storage type for keys and values with this name.
 pub fn cache_kind(name: &str) -> Result<Kind, PlanError> {
     const NAMES: [&str; 9] =
         ["f16", "f32", "bf16", "q8_0", "q5_0", "q5_1", "q4_0", "q4_1", "iq4_nl"];
@@ -64,12 +64,12 @@ pub fn cache_kind(name: &str) -> Result<Kind, PlanError> {
 }
 
 impl Sizes {
-    /// Cells of the pool.
+    /// KV cells of the pool, rounded up.
     pub fn padded_cells(&self) -> u64 {
         self.cells.checked_next_multiple_of(CELLS_MULTIPLE).unwrap_or(u64::MAX)
     }
 
-    /// Cells of a layer: those of a window are used again once it has passed.
+    /// KV cells of a layer: a sliding window reuses its cells once they have left it.
     fn layer_cells(&self, layer: &Layer, window: u64) -> u64 {
         match layer.windowed {
             true => self.window_cells(window),
@@ -77,21 +77,21 @@ impl Sizes {
         }
     }
 
-    /// Cells of a layer with a window: each sequence's window, and a batch.
+    /// KV cells of a layer with a sliding window: each sequence's window, and a batch.
     fn window_cells(&self, window: u64) -> u64 {
         let seen = window.saturating_mul(self.tracks).saturating_add(self.batch_rows);
         let seen = seen.min(self.padded_cells());
         seen.checked_next_multiple_of(CELLS_MULTIPLE).unwrap_or(u64::MAX)
     }
 
-    /// Rows of the reserved graph: a batch, filled up to whole turns of all sequences. An
-    /// upper bound, so that more slots never need less.
+    /// Rows of the reserved graph: a batch, rounded up to a multiple of all sequences. An upper
+    /// bound, so that more slots never need less.
     fn graph_rows(&self) -> u64 {
         self.batch_rows.min(self.padded_cells()).saturating_add(self.tracks)
     }
 }
 
-/// Bytes of keys and values of one token in a layer.
+/// Bytes of keys and values per token in one layer.
 fn token_bytes(layer: &Layer, sizes: &Sizes) -> Result<u64, PlanError> {
     let bytes = |kind: &Kind, what: &str, width: u64| {
         let row = kind.row_bytes(width).and_then(|bytes| bytes.checked_mul(layer.kv_heads));
@@ -106,8 +106,8 @@ fn token_bytes(layer: &Layer, sizes: &Sizes) -> Result<u64, PlanError> {
     Ok(key.saturating_add(bytes(&sizes.value_kind, "value", layer.value_width)?))
 }
 
-/// Bytes of keys and values of one token, all layers together; of `tokens` tokens of one
-/// sequence where windows end.
+/// Bytes of keys and values of `tokens` tokens of one sequence, over all layers; sliding windows
+/// hold fewer tokens.
 pub fn sequence_bytes(layout: &Layout, sizes: &Sizes, tokens: u64) -> Result<u64, PlanError> {
     layout.layers.iter().try_fold(0u64, |sum, layer| {
         let seen = if layer.windowed { tokens.min(layout.window) } else { tokens };
@@ -115,7 +115,7 @@ pub fn sequence_bytes(layout: &Layout, sizes: &Sizes, tokens: u64) -> Result<u64
     })
 }
 
-/// Adds a context up.
+/// Computes the memory of a context.
 pub fn context_bytes(layout: &Layout, sizes: &Sizes) -> Result<ContextBytes, PlanError> {
     if !sizes.flash_attention && sizes.value_kind.block_elements > 1 {
         return Err(PlanError::Wanted("values can only be quantised with flash attention".into()));
@@ -135,14 +135,14 @@ pub fn context_bytes(layout: &Layout, sizes: &Sizes) -> Result<ContextBytes, Pla
 
 fn output_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
     let (rows, width) = match sizes.embeds {
-        // Of a whole text, also where it is read in parts.
+        // Of the whole text, even if it is processed in ubatches.
         true => (sizes.cells, layout.width),
         false => (sizes.tracks, layout.vocabulary),
     };
     rows.saturating_mul(width).saturating_mul(4)
 }
 
-/// What a row of the mask takes: of all cells, and of those of a window.
+/// Bytes of the masks per row: of all cells, and of those of a window.
 fn mask_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
     let window = if layout.has_windows() { sizes.window_cells(layout.window) } else { 0 };
     let each = if sizes.flash_attention { 2 } else { 4 };
@@ -158,18 +158,18 @@ fn compute_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
     let block = layout.hidden.saturating_mul(3);
     let used = layout.experts_used;
     let experts = layout.expert_hidden.saturating_mul(3).saturating_add(layout.width);
-    // A convolution and its state, where there is one: input, output, gate and their sums.
+    // A recurrent layer's convolution and state, if any: input, output, gate and their sums.
     let state = layout.layers.iter().map(|l| l.state).max().unwrap_or(0);
     let recurrent = if state > 0 { layout.width.saturating_mul(16) } else { 0 };
     let inside =
         block.max(experts.saturating_mul(used)).max(sum(&[queries, scores])).max(recurrent);
-    // The states of a layer, of all sequences, before and after a batch.
+    // The recurrent states of one layer for all sequences, before and after a batch.
     let states = state.saturating_mul(sizes.tracks).saturating_mul(2 * 4);
     let hidden = layout.width.saturating_mul(5 * 4);
     let rows = sizes.graph_rows();
     let outer = sum(&[mask, hidden, INPUT_BYTES]).saturating_mul(rows);
     let layer = inside.saturating_mul(4).saturating_mul(rows).saturating_add(states);
-    // A model that generates computes logits even where nobody asks for them.
+    // A generative model computes logits even if no row asks for them.
     let last = match (layout.encodes, sizes.embeds) {
         (true, _) => 0,
         (false, true) => rows,
@@ -179,8 +179,8 @@ fn compute_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
     outer.saturating_add(layer.max(logits))
 }
 
-/// The input of the widest multiplication in the type that its weights want, or the tiles
-/// of attention; and the tiles of each thread.
+/// The input of the widest multiplication in the type that its weights require, or the attention
+/// tiles, plus the tiles of each thread.
 fn scratch_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
     let widest = layout.hidden.max(layout.query_width).max(layout.width);
     let experts = layout.expert_hidden.saturating_mul(layout.experts_used);

@@ -1,15 +1,15 @@
-//! PURE. What a model keeps for each token and each sequence, read from its header.
+//! PURE. Reads from the header what a model stores per token and per sequence.
 //!
-//! The keys, and what llama.cpp makes of them, are those of llama.cpp's `llama-hparams.cpp`
-//! and of the `load_arch_hparams` of each architecture.
+//! The keys and their interpretation are those of llama.cpp's `llama-hparams.cpp` and of the
+//! `load_arch_hparams` of each architecture.
 
 use super::PlanError;
 use crate::model_file::gguf::Header;
 
-/// Most layers of a model; llama.cpp's own bound is 512.
+/// Maximum number of layers; the same as llama.cpp's limit.
 const LAYERS_MAX: u64 = 512;
 
-/// Architectures whose caches the formulas here describe.
+/// Architectures whose caches these formulas describe.
 const KNOWN: &[&str] = &[
     "bert",
     "nomic-bert",
@@ -79,19 +79,19 @@ const KNOWN: &[&str] = &[
     "afmoe",
     "mpt",
 ];
-/// Architectures with a state instead of cells in every layer.
+/// Architectures with a recurrent state instead of KV cells in every layer.
 const RECURRENT: &[&str] = &["mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"];
-/// Architectures that make vectors and keep no cells, beside all kinds of BERT.
+/// Embedding architectures without KV cells, in addition to all kinds of BERT.
 const ENCODERS: &[&str] = &["t5encoder", "eurobert", "gemma-embedding", "wavtokenizer-dec"];
-/// `pooling_type` of a model that generates, and of one whose vector is that of the last token.
+/// `pooling_type` of a generative model, and of last-token pooling.
 const POOLING_NONE: u64 = 0;
 const POOLING_LAST: u64 = 3;
-/// Architectures where every fourth layer attends, unless the file says otherwise.
+/// Architectures in which every fourth layer has attention, unless the file says otherwise.
 const EVERY_FOURTH: &[&str] = &["qwen3next", "qwen35", "qwen35moe"];
-/// Keys of caches that no formula here describes.
+/// Keys of caches that these formulas do not describe.
 const UNKNOWN_CACHES: &[&str] =
     &["attention.indexer.key_length", "attention.indexer.head_count", "kda.head_dim"];
-/// Sliding windows where the file names no pattern: all but every n-th layer slide.
+/// Sliding windows if the file gives no pattern: all but every n-th layer have one.
 const WINDOW_PATTERNS: &[(&str, u64)] = &[
     ("gemma2", 2),
     ("gemma3", 6),
@@ -104,72 +104,74 @@ const WINDOW_PATTERNS: &[(&str, u64)] = &[
     ("afmoe", 4),
 ];
 
-/// How vectors are made of texts, as far as memory depends on it.
+/// How embeddings are computed, as far as memory depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vectors {
-    /// A text is read at once.
+    /// The whole text at once.
     Whole,
-    /// A long text is read part by part, because only its last token counts.
+    /// In ubatches, because only the last token counts.
     Parts,
 }
 
-/// Whether models of this architecture read a text at once, in both directions, and keep no cells.
+/// True for architectures that process a text at once with bidirectional attention and have no KV
+/// cells.
 pub fn encodes(architecture: &str) -> bool {
     architecture.contains("bert") || ENCODERS.contains(&architecture)
 }
 
-/// What one layer keeps.
+/// What one layer stores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Layer {
-    /// Elements of one head's key; 0 where the layer has no cells.
+    /// Elements of one head's key; 0 if the layer has no KV cells.
     pub key_width: u64,
-    /// Elements of one head's value; 0 where it is part of the key.
+    /// Elements of one head's value; 0 if it is part of the key.
     pub value_width: u64,
-    /// Heads of keys and values.
+    /// Number of key and value heads.
     pub kv_heads: u64,
-    /// Whether the layer sees only a window.
+    /// True if the layer has a sliding window.
     pub windowed: bool,
-    /// Elements of the state of one sequence.
+    /// Elements of the recurrent state of one sequence.
     pub state: u64,
 }
 
-/// The sizes of a model that its memory depends on.
+/// The dimensions of a model that its memory depends on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Whether the formulas describe this architecture; if not, figures are those of a
-    /// plain transformer with these sizes.
+    /// True if the formulas describe this architecture; if not, figures are those of a plain
+    /// transformer with these dimensions.
     pub known: bool,
-    /// Elements of the hidden state.
+    /// Elements of the hidden state (embedding length).
     pub width: u64,
-    /// Elements inside a feed-forward block, of the widest layer; of the shared experts too.
+    /// Elements inside the feed-forward block of the widest layer, including shared experts.
     pub hidden: u64,
     /// Elements inside one expert.
     pub expert_hidden: u64,
-    /// Experts, and those that a token uses; 0 without.
+    /// Number of experts; 0 without.
     pub experts: u64,
-    /// See `experts`.
+    /// Experts that each token uses; 0 without.
     pub experts_used: u64,
-    /// Query heads of the layer with most.
+    /// Maximum number of query heads of any layer.
     pub heads: u64,
     /// Elements of all queries of a layer.
     pub query_width: u64,
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: u64,
-    /// Merges of the vocabulary.
+    /// Number of merges of the vocabulary.
     pub merges: u64,
-    /// The context that the model was trained for; 0 if it does not say.
+    /// Context length that the model was trained for, in tokens; 0 if not given.
     pub trained_tokens: u64,
-    /// Tokens of a sliding window; 0 without.
+    /// Tokens of the sliding window; 0 without.
     pub window: u64,
-    /// Whether it reads a text at once and keeps no cells.
+    /// True if it processes a text at once and has no KV cells.
     pub encodes: bool,
-    /// How it makes vectors, if the file says that it does.
+    /// How it computes embeddings, if the file says that it does.
     pub vectors: Option<Vectors>,
-    /// What each layer keeps.
+    /// What each layer stores.
     pub layers: Vec<Layer>,
 }
 
-/// One number for each layer: a list, one number for all, or what is said here.
+/// One number per layer, from a list or from one number for all; `otherwise` where the key is
+/// missing.
 fn each(header: &Header, key: &str, layers: u64, otherwise: u64) -> Vec<u64> {
     let list = header.list(key).unwrap_or_default();
     let at = |i: u64| match list {
@@ -245,24 +247,24 @@ impl Layout {
         })
     }
 
-    /// Whether some layers see only a window.
+    /// True if any layer has a sliding window.
     pub fn has_windows(&self) -> bool {
         self.layers.iter().any(|l| l.windowed)
     }
 
-    /// Whether sequences may share the cells of a common beginning: not where old cells are
-    /// dropped, or where there is one state instead. The engine then keeps no finished ones.
+    /// True if sequences may share the KV cells of a common prefix. False for sliding windows,
+    /// which drop old cells, and for recurrent states; the engine then keeps no finished sequences.
     pub fn shares_prefixes(&self) -> bool {
         !self.has_windows() && self.state() == 0
     }
 
-    /// Elements of the keys of a token, in the layer with most.
+    /// Elements of a token's keys in the layer with the most.
     pub fn kv_width(&self) -> u64 {
         let widths = self.layers.iter().map(|l| l.kv_heads.saturating_mul(l.key_width));
         widths.max().unwrap_or(0)
     }
 
-    /// Elements of the state of one sequence, all layers together.
+    /// Elements of the recurrent state of one sequence, over all layers.
     pub fn state(&self) -> u64 {
         self.layers.iter().fold(0, |sum, l| sum.saturating_add(l.state))
     }
@@ -274,7 +276,7 @@ fn layers(header: &Header, heads: &[u64], key_width: u64) -> Vec<Layer> {
     let windowed = windows(header, count);
     let recurrent = recurrence(header, heads);
     let state = state(header);
-    // Compressed attention keeps one latent for keys and values.
+    // Multi-head latent attention stores one latent for keys and values.
     let latent = header.number("attention.key_length_mla").is_some_and(|n| n > 0);
     let value_width = header.number("attention.value_length").unwrap_or(key_width);
     let kv_heads = each(header, "attention.head_count_kv", count, most(heads));
@@ -305,7 +307,7 @@ fn layers(header: &Header, heads: &[u64], key_width: u64) -> Vec<Layer> {
     kv_heads.iter().enumerate().map(layer).collect()
 }
 
-/// Which layers see only a window.
+/// Which layers have a sliding window.
 fn windows(header: &Header, count: u64) -> Vec<bool> {
     let all = |value| (0..count).map(move |_| value);
     if header.number("attention.sliding_window").unwrap_or(0) == 0 {
@@ -323,7 +325,7 @@ fn windows(header: &Header, count: u64) -> Vec<bool> {
     }
 }
 
-/// Which layers keep a state.
+/// Which layers have a recurrent state.
 fn recurrence(header: &Header, heads: &[u64]) -> Vec<bool> {
     let architecture = header.architecture.as_str();
     let count = heads.len() as u64;
@@ -346,7 +348,7 @@ fn recurrence(header: &Header, heads: &[u64]) -> Vec<bool> {
     kv_heads.iter().zip(hidden).map(|(kv, hidden)| *kv == 0 && (hidden == 0 || !plain)).collect()
 }
 
-/// Elements of the state of one sequence in a layer that has one.
+/// Elements of the recurrent state of one sequence in a layer that has one.
 fn state(header: &Header) -> u64 {
     let get = |key: &str| header.number(key).unwrap_or(0);
     let width = get("embedding_length");

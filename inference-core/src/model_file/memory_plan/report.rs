@@ -1,4 +1,4 @@
-//! PURE. A plan as a table for people. For machines it is serialised.
+//! PURE. Prints a plan as a table for people. Programs read the serialized form.
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -6,7 +6,7 @@ use super::{LoadMode, Plan, Refusal};
 use crate::types::units::bytes;
 
 impl Display for Plan {
-    /// A table of several lines, without a newline at its end.
+    /// Writes a multi-line table without a trailing newline.
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let name = self.name.as_deref().unwrap_or("(no name)");
         let billions = self.parameters as f64 / 1e9;
@@ -86,7 +86,7 @@ impl Plan {
 }
 
 impl Refusal {
-    /// The plan that does not fit, and below it what would; several lines.
+    /// The plan that does not fit, followed by what would; several lines.
     pub fn table(&self) -> String {
         let mut text = self.plan.to_string();
         for advice in &self.advice {

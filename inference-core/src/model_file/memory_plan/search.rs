@@ -1,4 +1,4 @@
-//! PURE. Chooses what is not asked for, and says what would fit if it does not.
+//! PURE. Chooses settings that were not requested, and finds what would fit if the plan does not.
 
 use serde::Serialize;
 
@@ -7,15 +7,15 @@ use super::{Case, Facts, Plan, PlanError, SLOTS_DEFAULT, SLOTS_MAX, Wanted};
 use crate::model_file::gguf::Header;
 use crate::types::units;
 
-/// Fewest tokens of a request that are worth a plan; the command line has the same bound.
+/// Minimum tokens of a request worth planning for; the command line has the same limit.
 const CONTEXT_MIN: u64 = 64;
-/// A context that is preferred to more slots.
+/// Up to this length, a longer context is preferred to more slots.
 const CONTEXT_GOOD: u64 = 4096;
-/// Most slots that are chosen without being asked for.
+/// Maximum number of slots chosen automatically.
 const SLOTS_CHOSEN_MAX: u64 = 16;
-/// A context for models that do not say theirs.
+/// Context length for models that do not give theirs.
 const TRAINED_DEFAULT: u64 = 4096;
-/// Usual mixtures of quantised weights and their bits for each number.
+/// Common quantizations and their bits per weight.
 const QUANTISATIONS: [(&str, f64); 7] = [
     ("Q8_0", 8.5),
     ("Q6_K", 6.6),
@@ -26,12 +26,12 @@ const QUANTISATIONS: [(&str, f64); 7] = [
     ("Q2_K", 3.2),
 ];
 
-/// Why there is no plan.
+/// Why no plan was found.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NoPlan {
-    /// The model or what is asked for cannot be planned.
+    /// The model or the requested settings cannot be planned.
     Error(PlanError),
-    /// It does not fit.
+    /// The plan does not fit.
     Refused(Box<Refusal>),
 }
 
@@ -41,16 +41,16 @@ impl From<PlanError> for NoPlan {
     }
 }
 
-/// What does not fit, and what would.
+/// A plan that does not fit, and what would.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Refusal {
     /// The plan that does not fit.
     pub plan: Plan,
-    /// Each alone makes it fit. Empty: this machine has too little memory for the weights.
+    /// Changes that each make it fit. Empty: this machine has too little memory for the weights.
     pub advice: Vec<Advice>,
 }
 
-/// Something that makes a plan fit.
+/// A change that makes a plan fit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Advice {
@@ -58,11 +58,11 @@ pub enum Advice {
     Context(u64),
     /// Fewer slots.
     Slots(u64),
-    /// Another type of keys and values.
+    /// Another storage type of keys and values.
     KvKind(String),
     /// Fewer slots and a shorter context.
     SlotsAndContext(u64, u64),
-    /// The same model in fewer bits: the name of the quantisation, an estimate.
+    /// The same model in a smaller quantization, by name; an estimate.
     Quantisation(String),
 }
 
@@ -82,8 +82,8 @@ impl std::fmt::Display for Advice {
     }
 }
 
-/// Plans a model on a machine: with what is asked for, and for the rest the most slots and
-/// the longest context that fit.
+/// Plans a model on a machine with the requested settings, and otherwise the most slots and the
+/// longest context that fit.
 pub fn plan(header: &Header, facts: &Facts, wanted: &Wanted) -> Result<Plan, NoPlan> {
     let case = Case::new(header, facts, wanted)?;
     case.check()?;
@@ -95,8 +95,8 @@ pub fn plan(header: &Header, facts: &Facts, wanted: &Wanted) -> Result<Plan, NoP
     Err(NoPlan::Refused(Box::new(Refusal { advice: case.advice(slots, context)?, plan })))
 }
 
-/// To be called before a model is loaded: the plan, or one line that says why not. With
-/// `force`, a plan that does not fit is given back all the same.
+/// Checks a plan before the model is loaded: returns the plan, or one line that says why it does
+/// not fit. With `force`, returns a plan that does not fit as well.
 pub fn guard(outcome: Result<Plan, NoPlan>, force: bool) -> Result<Plan, String> {
     match outcome {
         Ok(plan) => Ok(plan),
@@ -107,7 +107,7 @@ pub fn guard(outcome: Result<Plan, NoPlan>, force: bool) -> Result<Plan, String>
 }
 
 impl std::fmt::Display for Refusal {
-    /// One line.
+    /// Writes a single line.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let plan = &self.plan;
         write!(
@@ -160,7 +160,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Slots and context: those asked for, or the best that fit; the smallest if none do.
+    /// Chooses slots and context: those requested, or the best that fit; the smallest if none do.
     fn choose(&self) -> Result<(u64, u64), PlanError> {
         let (slots, context) = (self.wanted.slots, self.wanted.context_tokens);
         match (slots, context) {
@@ -174,8 +174,8 @@ impl Case<'_> {
         }
     }
 
-    /// The default number of slots with a good context; fewer slots before a short context,
-    /// more slots after the longest.
+    /// The default number of slots with a good context. Prefers fewer slots to a short context, and
+    /// adds slots only after the longest context.
     fn best(&self) -> Result<(u64, u64), PlanError> {
         let most = self.context_most();
         let mut best = (1, CONTEXT_MIN);
@@ -189,7 +189,7 @@ impl Case<'_> {
                 }
             }
         }
-        // Vectors are made in batches, whatever the slots.
+        // Embeddings are computed in batches, whatever the slots.
         while !self.embeds()
             && best.1 == most
             && best.0 < SLOTS_CHOSEN_MAX
@@ -204,7 +204,7 @@ impl Case<'_> {
         self.trained().min(self.wanted.kv_cells.unwrap_or(u64::MAX))
     }
 
-    /// The longest context that fits with so many slots.
+    /// The longest context that fits with this number of slots.
     fn longest(&self, slots: u64) -> Result<Option<u64>, PlanError> {
         self.longest_up_to(slots, self.context_most())
     }
@@ -213,7 +213,7 @@ impl Case<'_> {
         if self.fits(slots, most)? {
             return Ok(Some(most));
         }
-        // Whole steps of cells; below that nothing is saved.
+        // In steps of whole cell multiples; anything finer saves nothing.
         let (mut fits, mut fails) = (0, most.div_ceil(CELLS_MULTIPLE));
         while fits + 1 < fails {
             let middle = fits + (fails - fits) / 2;
@@ -237,10 +237,10 @@ impl Case<'_> {
         Ok(None)
     }
 
-    /// What makes it fit, the smallest change first.
+    /// Changes that make it fit, smallest first.
     fn advice(&self, slots: u64, context: u64) -> Result<Vec<Advice>, PlanError> {
         let mut advice = Vec::new();
-        // A pool of an asked size does not shrink with slots and context.
+        // A requested pool size does not shrink with slots and context.
         let free = Self { wanted: Wanted { kv_cells: None, ..self.wanted.clone() }, ..self.copy() };
         for kind in ["q8_0", "q4_0"] {
             let smaller = Self { wanted: quantised(&self.wanted, kind), ..self.copy() };
@@ -279,7 +279,7 @@ impl Case<'_> {
         }
     }
 
-    /// The largest usual mixture with which the same would fit.
+    /// The largest common quantization with which the same settings would fit.
     fn smaller_quantisation(&self, slots: u64, context: u64) -> Result<Option<String>, PlanError> {
         let parts = self.parts(slots, context)?;
         let now = parts.weights_mapped.max(parts.weights_resident);

@@ -1,28 +1,28 @@
-//! PURE. What the weights of a model take, and how much of them a token reads.
+//! PURE. Memory of a model's weights, and how much of them each token reads.
 
 use super::PlanError;
 use super::layout::Layout;
 use crate::model_file::gguf::{Header, TensorInfo, kinds};
 
-/// Weights that llama.cpp copies into a layout of its own when it loads them, by what the
-/// CPU has: `ggml_repack_get_optimal_repack_type` in ggml's `repack.cpp`.
+/// Weights that llama.cpp repacks when it loads them, by CPU features:
+/// `ggml_repack_get_optimal_repack_type` in ggml's `repack.cpp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repacking {
-    /// None: switched off, or no kernels for it.
+    /// Disabled, or no kernels for it.
     Off,
-    /// x86-64 with AVX2.
+    /// Repacking on x86-64 with AVX2.
     Avx2,
-    /// x86-64 with AVX-512.
+    /// Repacking on x86-64 with AVX-512.
     Avx512,
-    /// ARM with dot products.
+    /// Repacking on ARM with dot products.
     Dotprod,
-    /// ARM with matrix multiplication.
+    /// Repacking on ARM with matrix multiplication.
     I8mm,
 }
 
 impl Repacking {
-    /// Rows must be a multiple of this for a type to be copied; `None`: it never is.
+    /// Rows must be a multiple of this for a type to be repacked; `None`: it never is.
     fn rows(self, kind: &str) -> Option<u64> {
         let arm = matches!(self, Self::Dotprod | Self::I8mm);
         match (self, kind) {
@@ -41,17 +41,17 @@ impl Repacking {
 pub struct Weights {
     /// All tensors as they are in the file.
     pub file_bytes: u64,
-    /// Tensors that are used as they are in the file.
+    /// Tensors that are used in the file's layout.
     pub plain_bytes: u64,
-    /// Copies in another layout.
+    /// Repacked copies.
     pub repacked_bytes: u64,
-    /// What computing one token reads.
+    /// Bytes read to compute one token.
     pub read_bytes: u64,
-    /// Numbers in all tensors.
+    /// Number of parameters in all tensors.
     pub parameters: u64,
 }
 
-/// Tensors of which a token reads one row.
+/// Tensors of which each token reads one row.
 const TABLES: &[&str] = &[
     "token_embd.weight",
     "per_layer_token_embd.weight",
@@ -60,7 +60,7 @@ const TABLES: &[&str] = &[
 ];
 
 impl Weights {
-    /// Adds up the tensors; the error names the one whose size is unknown.
+    /// Sums up the tensors; the error names the one whose size is unknown.
     pub fn read(header: &Header, layout: &Layout, repacking: Repacking) -> Result<Self, PlanError> {
         let tied = !header.tensor_list.iter().any(|t| t.name == "output.weight");
         let mut sum = Self::default();
@@ -75,7 +75,7 @@ impl Weights {
             if repacked {
                 add(&mut sum.repacked_bytes, bytes);
             }
-            // A table that is the output as well is held twice.
+            // An embedding table that is also the output matrix is held twice.
             if !repacked || table {
                 add(&mut sum.plain_bytes, bytes);
             }
@@ -99,7 +99,7 @@ fn is_experts(tensor: &TensorInfo) -> bool {
     tensor.dimensions.len() == 3 && tensor.name.contains("_exps.")
 }
 
-/// Of the experts, a token reads those that it uses.
+/// Each token reads only the experts that it uses.
 fn read_of(tensor: &TensorInfo, bytes: u64, layout: &Layout) -> u64 {
     if !is_experts(tensor) || layout.experts == 0 {
         return bytes;

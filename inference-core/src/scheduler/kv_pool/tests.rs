@@ -1,4 +1,4 @@
-//! What the book says after each kind of use.
+//! Tests what the pool reports after each operation.
 
 use super::*;
 
@@ -56,7 +56,7 @@ fn the_track_that_was_used_least_recently_is_evicted_first() {
     closed(&mut pool, a);
     let (b, _) = opened(&mut pool, &[2, 2]);
     closed(&mut pool, b);
-    // The first is used once more, by one that leaves no trace of its own.
+    // A sequence that leaves nothing of its own uses the first one again.
     let (c, shared) = opened(&mut pool, &[1, 3]);
     assert_eq!(shared, 1);
     pool.discard(c);
@@ -85,7 +85,7 @@ fn a_request_evicts_any_other_track_before_the_one_that_it_begins_with() {
         let (track, _) = opened(&mut pool, &[first, 7, 8, 9]);
         closed(&mut pool, track);
     }
-    // The oldest is the one that it shares.
+    // The oldest is the one whose prefix it shares.
     let new = pool.open(T, &[1, 7, 8, 5, 5]).unwrap();
     assert_eq!((new.track, new.evicted, new.shared), (1, Some(1), Some((0, 3))));
     pool.append(new.track, &[5, 5]);

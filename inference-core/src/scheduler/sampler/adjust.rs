@@ -1,15 +1,15 @@
-//! PURE. What is done to logits before tokens are compared: bias, and penalties for tokens
-//! that were written before.
+//! PURE. Adjusts logits before tokens are compared: bias, and penalties for tokens that already
+//! occurred.
 //!
-//! repeat_penalty: Keskar et al., "CTRL" (2019), over the last tokens of prompt and answer,
-//! as in llama.cpp. frequency_penalty and presence_penalty: OpenAI's, over the answer.
+//! repeat_penalty: Keskar et al., "CTRL" (2019), over the last tokens of prompt and response, as in
+//! llama.cpp. frequency_penalty and presence_penalty: OpenAI's, over the response.
 
 use std::collections::HashMap;
 
 use super::Context;
 use crate::types::request::{Sampling, Token};
 
-/// Whether anything is done at all.
+/// True if any parameter changes logits.
 pub fn changes_logits(params: &Sampling) -> bool {
     !params.bias.is_empty()
         || params.ignore_end
@@ -22,7 +22,7 @@ fn penalises_repetition(params: &Sampling) -> bool {
     params.repeat_penalty != 1.0 && params.repeat_last_n > 0
 }
 
-/// Adjusts `logits`. `counts` is how often the answer holds each token; `recent` is scratch.
+/// Adjusts `logits`. `counts` is how often the response contains each token; `recent` is scratch.
 pub fn apply(
     params: &Sampling,
     counts: &HashMap<Token, u32>,

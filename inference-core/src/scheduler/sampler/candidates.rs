@@ -1,16 +1,16 @@
-//! PURE. The tokens that may be drawn: what top_k, typical_p, top_p and min_p leave.
+//! PURE. Filters the tokens that may be drawn by top_k, typical_p, top_p and min_p.
 //!
-//! typical_p: Meister et al., "Locally Typical Sampling" (2022).
-//! top_p: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
-//! min_p: Nguyen et al., "Turning Up the Heat" (2024).
+//! typical_p: Meister et al., "Locally Typical Sampling" (2022). top_p: Holtzman et al., "The
+//! Curious Case of Neural Text Degeneration" (2020). min_p: Nguyen et al., "Turning Up the Heat"
+//! (2024).
 
 use super::vector::{Weights, exp_differences};
 use crate::types::request::{Sampling, Token};
 
-/// A token this much less likely than the likeliest, as a difference of logits at
-/// temperature 1, is never drawn: all of a vocabulary of 250,000 would not add up to 1e-5.
+/// Never draw a token whose logit is this far below the largest at temperature 1: all such tokens
+/// of a vocabulary of 250,000 would not add up to a probability of 1e-5.
 const NEGLIGIBLE: f32 = 25.0;
-/// Candidates that are sorted at first for top_p; mostly they suffice.
+/// Number of candidates sorted first for top_p; usually enough.
 const SORTED_FIRST: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -19,23 +19,23 @@ struct Candidate {
     logit: f32,
 }
 
-/// Tokens with their logits.
+/// The remaining tokens with their logits.
 #[derive(Debug, Default)]
 pub struct Candidates(Vec<Candidate>);
 
-/// Whether any token would be left out.
+/// True if any filter is on.
 pub fn filters(params: &Sampling) -> bool {
     params.top_k > 0 || params.typical_p < 1.0 || params.top_p < 1.0 || params.min_p > 0.0
 }
 
 impl Candidates {
-    /// Leaves what all filters leave of the vocabulary. `max` is the largest logit, `weights`
-    /// is scratch.
+    /// Keeps the tokens of the vocabulary that pass all filters. `max` is the largest logit,
+    /// `weights` is scratch.
     pub fn keep(&mut self, params: &Sampling, logits: &[f32], max: f32, weights: &mut Weights) {
         let typical = params.typical_p < 1.0;
-        // min_p comes last: the filters before it weigh what it would leave out. It is a limit
-        // of logits that keeps the likeliest, so it may come first, where there is less to sort
-        // then, if nothing before it drops the likeliest or adds up the candidates alone.
+        // min_p comes last: the filters before it weigh the tokens it would drop. It is a limit on
+        // logits that keeps the most likely tokens, so it may come first, where it leaves less to
+        // sort, unless a filter before it drops the most likely tokens or sums only the candidates.
         let whole = params.top_k == 0 && !typical;
         let first = whole || (!typical && params.top_p >= 1.0);
         self.collect(logits, max, if first { params.min_p } else { 0.0 }, params.temperature);
@@ -60,18 +60,18 @@ impl Candidates {
         }
     }
 
-    /// The weights of the candidates at a temperature.
+    /// Computes the weights of the candidates at a temperature.
     pub fn weigh(&self, temperature: f32, max: f32, weights: &mut Vec<f32>) {
         weights.clear();
         weights.extend(self.0.iter().map(|c| ((c.logit - max) / temperature).exp()));
     }
 
-    /// The token at a place.
+    /// The token at an index; `None` if out of range.
     pub fn token(&self, place: usize) -> Option<Token> {
         self.0.get(place).map(|c| c.token)
     }
 
-    /// Every token that could be drawn.
+    /// Collects every token that could be drawn.
     fn collect(&mut self, logits: &[f32], max: f32, min_p: f32, temperature: f32) {
         let negligible = NEGLIGIBLE * temperature.max(1.0);
         let min_p = if min_p > 0.0 { -min_p.ln() } else { f32::INFINITY };
@@ -89,7 +89,7 @@ impl Candidates {
         }
     }
 
-    /// The fewest candidates that have `share` of the probability, those first whose
+    /// Keeps the fewest candidates that reach `share` of the probability, starting with those whose
     /// surprise is nearest to the expected one.
     fn keep_typical(&mut self, share: f64, max: f32) {
         let all: f64 = self.0.iter().map(|c| weight(c, max)).sum();
@@ -107,7 +107,7 @@ impl Candidates {
         self.0.truncate(enough.map_or(self.0.len(), |i| i + 1));
     }
 
-    /// The fewest candidates, likeliest first, whose weights add up to `enough`.
+    /// Keeps the fewest candidates, most likely first, whose weights add up to `enough`.
     fn keep_top_p(&mut self, enough: f64, max: f32) {
         let mut sorted = SORTED_FIRST;
         loop {
@@ -133,14 +133,14 @@ fn weight(candidate: &Candidate, max: f32) -> f64 {
     f64::from((candidate.logit - max).exp())
 }
 
-/// Likeliest first; equals by token, so that the order never depends on the sort.
+/// Most likely first; ties by token, so that the order never depends on the sort.
 fn by_logit(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
 
 #[cfg(test)]
 impl Candidates {
-    /// The tokens, likeliest first.
+    /// The candidate tokens, most likely first.
     pub fn sorted(&mut self) -> Vec<Token> {
         self.0.sort_unstable_by(by_logit);
         self.0.iter().map(|c| c.token).collect()

@@ -1,16 +1,17 @@
-//! PURE. How likely tokens are before any sampling parameter is applied.
+//! PURE. Log probabilities of tokens before any sampling parameter is applied.
 
 use super::Scratch;
 use super::vector::{exp_differences, maximum};
 use crate::types::request::Token;
 
-/// What OpenAI writes for a token that has next to no probability; JSON has no infinity.
+/// The value OpenAI reports for a token of almost no probability; JSON has no infinity.
 const LEAST: f32 = -9999.0;
 
 /// A token and the natural logarithm of its probability.
 pub type Logprob = (Token, f32);
 
-/// That of the `chosen` token, and the `count` likeliest ones, the likeliest first.
+/// The logprob of the `chosen` token, and those of the `count` most likely ones in descending
+/// order.
 pub fn logprobs(
     logits: &[f32],
     chosen: Token,
@@ -28,7 +29,7 @@ pub fn logprobs(
     (of(chosen), likeliest(logits, count as usize).into_iter().map(of).collect())
 }
 
-/// The `count` tokens with the largest logits, the largest first; `count` is small.
+/// The `count` tokens with the largest logits in descending order; `count` is small.
 fn likeliest(logits: &[f32], count: usize) -> Vec<Token> {
     let mut best: Vec<Token> = Vec::with_capacity(count + 1);
     let mut least = f32::NEG_INFINITY;

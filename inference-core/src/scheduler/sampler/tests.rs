@@ -1,4 +1,4 @@
-//! What each parameter promises, against its definition.
+//! Tests each parameter against its definition.
 
 use super::*;
 
@@ -66,7 +66,7 @@ fn logits_without_a_number_still_give_a_token() {
     assert_eq!(sample(&mut Sampler::new(hot()), &[f32::NEG_INFINITY, f32::INFINITY]), 1);
 }
 
-/// The same filters in the plainest way: sort everything, then cut.
+/// The same filters in the simplest way: sort everything, then cut.
 fn kept_by_definition(logits: &[f32], params: &Sampling) -> Vec<Token> {
     let mut all: Vec<(Token, f64)> =
         logits.iter().enumerate().map(|(i, l)| (i as Token, f64::from(*l))).collect();
@@ -103,7 +103,7 @@ fn filters_of_a_large_vocabulary_keep_what_their_definition_keeps() {
             let kept = scratch.candidates.sorted();
             let expected = kept_by_definition(&logits, &params);
             let different = kept.len().abs_diff(expected.len());
-            // Sums of f32 and f64 may differ by a candidate at the edge.
+            // Sums of f32 and f64 may differ by one candidate at the edge.
             assert!(different <= 1 + expected.len() / 1000, "{params:?}: {different}");
             let both = kept.len().min(expected.len());
             assert_eq!(kept[..both], expected[..both], "{params:?}");
@@ -111,7 +111,7 @@ fn filters_of_a_large_vocabulary_keep_what_their_definition_keeps() {
     }
 }
 
-/// The token that is chosen greedily after adjusting.
+/// The token that greedy sampling chooses after adjusting.
 fn greedy(params: Sampling, answer: &[Token], logits: &[f32]) -> Token {
     let mut sampler = Sampler::new(params);
     answer.iter().for_each(|token| sampler.accept(*token));
@@ -154,8 +154,8 @@ fn what_is_forbidden_is_not_chosen() {
 
 #[test]
 fn typical_sampling_drops_the_obvious_where_much_is_equally_likely() {
-    // One token has 0.3 of the probability, a hundred have 0.007 each: the expected
-    // surprise is nearer to theirs than to that of the one.
+    // One token has a probability of 0.3, a hundred have 0.007 each: the expected surprise is
+    // nearer to theirs than to that of the one.
     let mut logits = vec![0.0f32; 101];
     logits[0] = (300f32 / 7.0).ln();
     let params = Sampling { typical_p: 0.4, ..hot() };

@@ -1,12 +1,11 @@
-//! PURE. Loops over a whole vocabulary, written so that the compiler makes vectors of them:
-//! of 128 bits, and where the CPU has them of 256.
+//! PURE. Loops over a whole vocabulary, written so that the compiler vectorizes them: 128 bits
+//! wide, or 256 where the CPU supports it.
 
 use multiversion::multiversion;
 
 const LANES: usize = 16;
 
-/// The largest value; values that are not numbers are passed over. Negative infinity where
-/// there is none.
+/// The largest value, ignoring NaN. Negative infinity if there is none.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub fn maximum(values: &[f32]) -> f32 {
     let (chunks, rest) = values.as_chunks::<LANES>();
@@ -20,7 +19,7 @@ pub fn maximum(values: &[f32]) -> f32 {
     rest.iter().chain(&lanes).fold(f32::NEG_INFINITY, larger)
 }
 
-/// `exp((value - max) * scale)` of every value into `out`. 0 for values that are not numbers.
+/// Writes `exp((value - max) * scale)` of every value to `out`; 0 for NaN.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub fn exp_differences(values: &[f32], max: f32, scale: f32, out: &mut Vec<f32>) {
     out.resize(values.len(), 0.0);
@@ -29,26 +28,26 @@ pub fn exp_differences(values: &[f32], max: f32, scale: f32, out: &mut Vec<f32>)
     }
 }
 
-/// Weights of the tokens of a vocabulary, or of some.
+/// Weights of the tokens of a vocabulary, or of a subset.
 #[derive(Debug, Default)]
 pub struct Weights {
-    /// One for each.
+    /// One weight per token.
     pub values: Vec<f32>,
-    /// Of each block, once summed.
+    /// Sum of each block, after [`Self::sum`].
     pub sums: Vec<f64>,
 }
 
 impl Weights {
-    /// Sums the blocks, and all.
+    /// Sums each block into `sums`; returns the total.
     pub fn sum(&mut self) -> f64 {
         block_sums(&self.values, &mut self.sums)
     }
 }
 
-/// Values that are summed in f32: the sum of a whole vocabulary would lose the small ones.
+/// Values summed in f32 at a time: an f32 sum of a whole vocabulary would lose the small ones.
 pub const BLOCK: usize = 256;
 
-/// The sum of each block into `sums`, and of all.
+/// Writes the sum of each block to `sums`; returns the total.
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn block_sums(values: &[f32], sums: &mut Vec<f64>) -> f64 {
     sums.clear();
@@ -68,19 +67,19 @@ fn sum(values: &[f32]) -> f32 {
     lanes.iter().chain(rest).sum()
 }
 
-/// e^x for x <= 0, with a relative error below 1e-5: 2^k times a polynomial of the rest,
-/// without a branch. Below -87 it is 0, as it is for what is not a number.
+/// e^x for x <= 0, with a relative error below 1e-5: 2^k times a polynomial of the rest, without a
+/// branch. 0 below -87 and for NaN.
 #[inline(always)]
 fn exp_negative(x: f32) -> f32 {
-    // Adding this number rounds to a whole one, which its low bits then hold.
+    // Adding this number rounds to an integer, which the low bits then hold.
     const ROUND: f32 = 12_582_912.0;
     let small = if x > -87.0 { x } else { -87.0 };
     let t = small * std::f32::consts::LOG2_E;
     let rounded = t + ROUND;
-    // Of ROUND's own bits none is left after the shift.
+    // The shift removes all of ROUND's own bits.
     let k = rounded.to_bits().wrapping_add(127);
     let f = t - (rounded - ROUND);
-    // Fused: one instruction in all that this is compiled for.
+    // Fused multiply-add: one instruction on every target this is compiled for.
     let mut p = 1.540_353e-4f32;
     p = p.mul_add(f, 1.333_355_8e-3);
     p = p.mul_add(f, 9.618_129e-3);

@@ -1,23 +1,23 @@
-//! PURE. Logprobs wait until the text of their tokens is shown: text is held back while it
-//! may become a stop string or half of a character is missing.
+//! PURE. Holds logprobs until the text of their tokens is emitted. Text is held back while it may
+//! become a stop string or a character is incomplete.
 
 use std::collections::VecDeque;
 
 use crate::types::request::TokenLogprob;
 
-/// Logprobs of tokens whose text is not shown yet.
+/// Logprobs of tokens whose text is not emitted yet.
 #[derive(Debug, Default)]
 pub struct HeldLogprobs {
-    /// With the number of bytes that all pieces up to and with this one have.
+    /// Each with the total bytes of all pieces up to and including its own.
     held: VecDeque<(usize, TokenLogprob)>,
-    /// Bytes of all pieces.
+    /// Total bytes of all pieces.
     written: usize,
-    /// Bytes of text that were shown.
+    /// Bytes of text emitted so far.
     shown: usize,
 }
 
 impl HeldLogprobs {
-    /// A token with a piece of `bytes` bytes was appended.
+    /// Records that a token with a piece of `bytes` bytes was appended.
     pub fn push(&mut self, bytes: usize, logprob: Option<TokenLogprob>) {
         self.written += bytes;
         if let Some(logprob) = logprob {
@@ -25,12 +25,13 @@ impl HeldLogprobs {
         }
     }
 
-    /// Tokens that wait.
+    /// Number of logprobs held.
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// `bytes` more bytes of text are shown; `all`: nothing more will be.
+    /// Returns the logprobs released by `bytes` more bytes of emitted text; with `all`, all of
+    /// them, because no more text follows.
     pub fn release(&mut self, bytes: usize, all: bool) -> Vec<TokenLogprob> {
         self.shown += bytes;
         let is_shown = |(end, _): &(usize, _)| all || *end <= self.shown;

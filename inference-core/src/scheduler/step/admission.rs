@@ -1,5 +1,5 @@
-//! Who gets a slot and cells, who waits for a prefix that another one computes, and who
-//! gives up its cells when there are too few.
+//! Admission: decides who gets a slot and KV cells, who waits for a prefix that another sequence
+//! computes, and who is preempted when there are too few cells.
 
 use super::Engine;
 use crate::scheduler::engine_thread::Emit;
@@ -8,11 +8,11 @@ use crate::scheduler::sequence::{Job, Leader, Replay, Sequence};
 use crate::types::model::Model;
 use crate::types::request::{Event, Tenant, Token};
 
-/// Cells that a sequence should find for its answer when it gets a slot: a part of the
-/// context, and no more than this.
+/// A sequence that gets a slot should find KV cells for this part of its context, but at most
+/// [`RESERVE_CELLS_MAX`], for its response.
 const RESERVE_PART: u32 = 16;
 const RESERVE_CELLS_MAX: u32 = 64;
-/// A prefix shorter than this is computed again rather than waited for.
+/// A common prefix shorter than this is computed again instead of waited for.
 const LEAD_TOKENS_MIN: usize = 16;
 
 impl<M: Model> Engine<M> {
@@ -43,8 +43,8 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    /// Gives free slots to parked sequences, oldest first, and then to new requests, as
-    /// far as there are cells.
+    /// Gives free slots to preempted sequences, oldest first, and then to new requests, as far as
+    /// there are KV cells.
     pub(super) fn fill_slots(&mut self, emit: Emit<'_>) {
         while let Some(slot) = self.slots.iter().position(Option::is_none) {
             let oldest = (0..self.parked.len()).min_by_key(|i| self.parked[*i].arrival);
@@ -86,7 +86,8 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    /// Repeats what an answer said elsewhere; nothing is left of one that was complete.
+    /// Replays the part of a response that another node generated; returns `None` if it was already
+    /// complete.
     fn replay(&self, mut sequence: Sequence, emit: Emit<'_>) -> Option<Sequence> {
         let write = |token, control, out: &mut Vec<u8>| self.model.piece(token, control, out);
         let replayed = sequence.replay(self.model.ends(), write);
@@ -107,8 +108,8 @@ impl<M: Model> Engine<M> {
         None
     }
 
-    /// Whether a sequence would find cells, and everybody else still some for a while.
-    /// An empty context always has enough.
+    /// True if there are cells for the sequence and some left for all others for a while. An empty
+    /// context always has enough.
     fn has_cells_for(&self, tenant: Tenant, tokens: &[Token]) -> bool {
         let live = self.slots.iter().flatten();
         let promised: u32 = live.clone().map(|s| s.undecoded().len() as u32).sum();
@@ -120,15 +121,15 @@ impl<M: Model> Engine<M> {
         count == 1 || wanted + promised + count * reserve <= cells.free + cells.cached
     }
 
-    /// Gives a sequence its track, with what others computed of its tokens already, and
-    /// looks for one that is about to compute more of them. False: there is no track.
+    /// Gives a sequence its id, with the prefix that others have already computed, and looks for
+    /// one that is about to compute more of it. False if no sequence id is free.
     fn begin(&mut self, sequence: &mut Sequence) -> bool {
         let opened = self.open_track(sequence);
         sequence.leader = self.leader_of(sequence).filter(|_| opened);
         opened
     }
 
-    /// The live sequence that will compute the most of what this one begins with.
+    /// The live sequence that will compute the longest prefix of this one.
     fn leader_of(&self, sequence: &Sequence) -> Option<Leader> {
         if !self.shape.shares_prefixes {
             return None;
@@ -145,7 +146,8 @@ impl<M: Model> Engine<M> {
         self.slots.iter().flatten().filter_map(lead).max_by_key(|leader| leader.tokens)
     }
 
-    /// False: every track is live, which cannot be as long as there are as many as slots.
+    /// Returns false if every sequence id is live, which cannot happen as long as there are at
+    /// least as many as slots.
     fn open_track(&mut self, sequence: &mut Sequence) -> bool {
         let Some(opened) = self.pool.open(sequence.tenant, sequence.tokens()) else { return false };
         if let Some(evicted) = opened.evicted {
@@ -164,7 +166,7 @@ impl<M: Model> Engine<M> {
         true
     }
 
-    /// Lets those go on whose leader has computed what they share, or is gone.
+    /// Continues sequences whose leader has computed the common prefix or is gone.
     pub(super) fn follow_leaders(&mut self) {
         for slot in 0..self.slots.len() {
             let Some(sequence) = &self.slots[slot] else { continue };
@@ -181,15 +183,15 @@ impl<M: Model> Engine<M> {
             if self.pool.matching(sequence.tenant, sequence.tokens()) > sequence.position() {
                 self.pool.discard(sequence.track);
                 self.model.clear(sequence.track);
-                // Its own number was just given back.
+                // Its own id was just given back.
                 self.open_track(&mut sequence);
             }
             self.slots[slot] = Some(sequence);
         }
     }
 
-    /// Parks the youngest until all readers have a cell for their next token, and prefill
-    /// at least one.
+    /// Preempts the youngest sequences until every decoding one has a KV cell for its next token,
+    /// and prefill at least one.
     pub(super) fn make_room(&mut self) {
         loop {
             let live = self.slots.iter().flatten();

@@ -1,4 +1,4 @@
-//! The engine on the fake model: single behaviours, and whole days with seeds.
+//! Tests the engine on the fake model: single behaviors, and long simulations with seeds.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ impl Bench {
         self.step_while(|| {});
     }
 
-    /// A step; something else happens right before its batch.
+    /// Runs a step and calls `happens` right before its batch.
     fn step_while(&mut self, happens: impl Fn()) {
         let events = &mut self.events;
         let clock = || {
@@ -65,7 +65,7 @@ impl Bench {
         self.check_cells();
     }
 
-    /// What is booked is what the model has.
+    /// Checks that the pool's bookkeeping matches the model.
     fn check_cells(&self) {
         let cells = self.engine.pool.cells();
         assert_eq!(cells.in_use + cells.cached, self.engine.model.cells());
@@ -190,7 +190,7 @@ fn a_second_turn_computes_only_what_is_new() {
     let before = bench.prefilled();
     bench.submit(2, "hello\0hello and more\0");
     bench.run();
-    // "hello", its end and the answer are there, the answer's ending token is not.
+    // "hello", its end mark and the response are cached; the end token of the response is not.
     assert_eq!(bench.cached(2), 11);
     assert_eq!(bench.prefilled() - before, 10);
 }
@@ -249,7 +249,7 @@ fn kept_prefixes_make_room_for_the_living_oldest_first() {
 
 #[test]
 fn too_few_cells_park_the_youngest_and_fail_nobody() {
-    // Four answers of up to 64 tokens and cells for one and a half.
+    // Four responses of up to 64 tokens, and KV cells for one and a half.
     let mut bench = Bench::on(FakeModel::with_cells(4, 64, 16, 96));
     let prompt = |id: u64| format!("{}{}\0", char::from(b'a' + id as u8), "bcdefghij".repeat(2));
     (0..4).for_each(|id| drop(bench.submit(id, &prompt(id))));
@@ -267,7 +267,8 @@ fn a_request_keeps_the_prefix_that_it_is_about_to_reuse() {
             bench.submit(id, &format!("{id}{beginning}\0"));
             bench.run();
         }
-        // Every number is taken, and what it shares was not used for the longest time.
+        // Every sequence id is taken, and the one with the common prefix is the least recently
+        // used.
         bench.submit(9, &format!("0{beginning}and more\0"));
         bench.run();
         assert_eq!((bench.cached(9), bench.engine.stats().evictions), (21, 1), "{kept} kept");
@@ -296,8 +297,8 @@ fn the_prefix_of_a_request_that_waits_for_cells_outlives_all_others() {
     assert_eq!(bench.cached(5), SYSTEM.len() as u32);
 }
 
-/// A day of random requests: every answer is right, every cell is booked, nothing is left.
-/// Returns how often one gave up its cells.
+/// Simulates a day of random requests: every response is right, every cell is recorded, nothing is
+/// left. Returns the number of preemptions.
 fn day(seed: u64) -> u64 {
     let mut rng = Pcg64::seed_from_u64(seed);
     let mut pick = move |n: u32| rng.next_u32() % n;

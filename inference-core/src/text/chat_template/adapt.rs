@@ -1,14 +1,14 @@
-//! PURE. Makes a conversation fit for a template that cannot do everything:
+//! PURE. Adapts a conversation to a template that does not support everything:
 //!
-//! - the role `developer` becomes `system` where it is not known;
-//! - content becomes a text or a list, whichever is wanted; no content becomes an empty text
-//!   (beside calls, null where the template wants that);
-//! - arguments of calls become objects or JSON texts;
+//! - the role `developer` becomes `system` if it is not supported;
+//! - content becomes a string or a list, whichever is supported; missing content becomes an empty
+//!   string (next to calls: null if the template requires that);
+//! - arguments of calls become objects or JSON strings;
 //! - several calls of one message become several messages, each before its result;
-//! - tools are described in the system message ([`generic`]), if the template does not;
-//! - a system message becomes the beginning of the next message of the user.
+//! - the system message describes the tools ([`generic`]), if the template does not;
+//! - a system message becomes the start of the next user message.
 //!
-//! Nothing is done to what the template can do.
+//! It leaves alone what the template supports.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -18,7 +18,7 @@ use super::reading::Chat;
 
 mod generic;
 
-/// Adapts a conversation.
+/// Adapts a conversation to the template's capabilities.
 pub fn adapt(chat: &mut Chat, can: &Capabilities) {
     for message in &mut chat.messages {
         plain(message, can);
@@ -56,7 +56,7 @@ fn plain(message: &mut Message, can: &Capabilities) {
     }
 }
 
-/// The text of a list of text parts.
+/// The concatenated text of a list of text parts.
 fn joined(content: &Json) -> Option<String> {
     let text = |part: &Json| match (part.get("type"), part.get("text")) {
         (Some(kind), Some(Json::String(text))) if kind == "text" => Some(text.clone()),
@@ -72,7 +72,7 @@ fn wrap_content(message: &mut Message) {
     }
 }
 
-/// Puts a text before a message's content.
+/// Inserts a text before a message's content.
 fn prepend(message: &mut Message, text: &str) {
     match message.get_mut("content") {
         Some(Json::String(old)) if old.is_empty() => *old = text.into(),
@@ -110,7 +110,7 @@ fn shape_calls(message: &mut Message, can: &Capabilities) {
     }
 }
 
-/// One message for each call, and behind it the result: the one with its id, or the next.
+/// Splits calls into one message each, followed by its result: the one with its id, or the next.
 fn split_calls(messages: Vec<Message>) -> Vec<Message> {
     let mut split = vec![];
     let mut rest = std::collections::VecDeque::from(messages);
@@ -145,7 +145,7 @@ fn split_calls(messages: Vec<Message>) -> Vec<Message> {
     split
 }
 
-/// Puts system messages before what the user says next.
+/// Moves system messages to the start of the next user message.
 fn merge_system(messages: &mut Vec<Message>) {
     let mut merged: Vec<Message> = Vec::with_capacity(messages.len());
     let mut pending: Vec<String> = vec![];

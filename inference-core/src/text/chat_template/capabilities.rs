@@ -1,5 +1,5 @@
-//! PURE. What a template can do, found by rendering tiny conversations and looking for
-//! their words in the result, as llama.cpp does.
+//! PURE. Detects what a template supports by rendering tiny conversations and looking for their
+//! words in the result, as llama.cpp does.
 
 use chrono::NaiveDateTime;
 use serde_json::{Map, Value as Json, json};
@@ -8,62 +8,62 @@ use super::control::{Control, opens_thinking};
 use super::reading::Chat;
 use super::{Compiled, Ending, Message};
 
-/// A word that no template writes by itself.
+/// A word that no template contains.
 const NEEDLE: &str = "Zq7xNeedle";
 /// Another one.
 const SECOND: &str = "Zq7xSecond";
-/// Names of the variable that turns thinking on and off.
+/// Names of the variable that turns reasoning on and off.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
-/// How a template wants the content of messages.
+/// The form of message content that a template supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Content {
-    /// As a text.
+    /// A string.
     #[default]
     Text,
-    /// As a list of parts.
+    /// A list of parts.
     Parts,
-    /// As any of both.
+    /// Both.
     Either,
 }
 
-/// What a template knows of thoughts.
+/// A template's support for reasoning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Thinking {
-    /// It writes the `reasoning_content` of some earlier messages.
+    /// True if it renders the `reasoning_content` of some earlier messages.
     pub history: bool,
-    /// The variable that turns thinking on and off.
+    /// The variable that turns reasoning on and off.
     pub switch: Option<&'static str>,
-    /// A prompt ends inside of thoughts unless told otherwise.
+    /// True if a prompt ends inside reasoning by default.
     pub opens: bool,
 }
 
-/// What a template can do by itself. What it cannot is done for it when a conversation
-/// is rendered (see the module `adapt`).
+/// What a template supports by itself. The rest is emulated when a conversation is rendered (see
+/// the module `adapt`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The content that it wants.
+    /// Supported form of content.
     pub content: Content,
-    /// It writes messages of the role `system`.
+    /// Renders messages with the role `system`.
     pub system_role: bool,
-    /// It knows the role `developer`.
+    /// Supports the role `developer`.
     pub developer_role: bool,
-    /// It tells the model which tools there are.
+    /// Lists the available tools.
     pub tools: bool,
-    /// It writes an assistant's calls and their results.
+    /// Renders an assistant's calls and their results.
     pub tool_calls: bool,
-    /// It writes several calls of one message.
+    /// Renders several calls of one message.
     pub parallel_tool_calls: bool,
-    /// It wants the arguments of calls as objects, not as JSON texts.
+    /// Requires call arguments as objects, not as JSON strings.
     pub object_arguments: bool,
-    /// It writes calls only of messages whose content is null.
+    /// Renders calls only of messages whose content is null.
     pub null_content: bool,
-    /// What it knows of thoughts.
+    /// Support for reasoning.
     pub thinking: Thinking,
 }
 
 impl Capabilities {
-    /// Tries a template.
+    /// Detects the capabilities of a template.
     pub(super) fn probe(template: &Compiled) -> Self {
         let mut can = Self { content: probe_content(template), ..Self::default() };
         let say = |role: &str, text: &str| message(role, can.content, text);
@@ -133,7 +133,7 @@ fn render_with(
 fn probe_content(template: &Compiled) -> Content {
     let writes = |content| {
         let text = render(template, vec![message("user", content, NEEDLE)], &[]);
-        // A list that is printed as it is shows quotes.
+        // A list that is printed as is shows quotes.
         let shown = text.filter(|t| {
             !t.contains(&format!("'{NEEDLE}'")) && !t.contains(&format!("\"{NEEDLE}\""))
         });
@@ -167,17 +167,17 @@ fn probe_thinking(template: &Compiled, user: &Message, calls: &Calls<'_>) -> Thi
     Thinking { history, switch, opens }
 }
 
-/// Tries calls of tools.
+/// Tests the rendering of tool calls.
 struct Calls<'a> {
     template: &'a Compiled,
     user: &'a Message,
     content: Content,
-    /// The content beside the calls is null, and not an empty text.
+    /// The content next to the calls is null instead of an empty string.
     null: bool,
 }
 
 impl Calls<'_> {
-    /// A user, an assistant that makes calls with these arguments, and the results.
+    /// A user message, an assistant message that calls with these arguments, and the results.
     fn conversation(&self, calls: &[(&str, &str)], as_objects: bool) -> Vec<Message> {
         let call = |(i, (argument, _)): (usize, &(&str, &str))| {
             let arguments = json!({"a": argument});
@@ -202,13 +202,14 @@ impl Calls<'_> {
         render(self.template, self.conversation(calls, as_objects), &[tool("f")])
     }
 
-    /// Whether all arguments and results are written.
+    /// True if all arguments and results are rendered.
     fn writes(&self, calls: &[(&str, &str)], as_objects: bool) -> bool {
         let text = self.render(calls, as_objects).unwrap_or_default();
         calls.iter().all(|(argument, result)| text.contains(argument) && text.contains(result))
     }
 
-    /// Not if it writes objects as Python does, or not at all, but texts as they are.
+    /// True unless it renders objects as Python does, or not at all, but renders JSON strings as
+    /// they are.
     fn wants_objects(&self) -> bool {
         let calls = [(NEEDLE, "R1q")];
         let objects = self.render(&calls, true).unwrap_or_default();

@@ -1,14 +1,14 @@
-//! PURE. What users write must stay text: control tokens inside of it are broken up by a
-//! mark before rendering, and the tokenizer is fed the parts between the marks.
+//! PURE. Keeps users' text from becoming control tokens: a mark inserted before rendering breaks up
+//! control tokens in it, and the parts between the marks are tokenized separately.
 
 use std::collections::HashMap;
 
-/// Splits a control token inside of a user's text. A noncharacter: it means nothing in
-/// any text (Unicode 16, chapter 23.7).
+/// Breaks up a control token inside a user's text. A noncharacter: it means nothing in any text
+/// (Unicode 16, chapter 23.7).
 pub const MARK: char = '\u{fdd0}';
 
-/// Whether a character is one of ours, and no part of any text: [`MARK`], or part of the
-/// tag that `ending` puts behind a text.
+/// True for our own noncharacters, which are not part of any text: [`MARK`], or part of the tag
+/// that `ending` appends to a text.
 pub fn is_mark(c: char) -> bool {
     (MARK..='\u{fdd2}').contains(&c)
 }
@@ -32,15 +32,16 @@ const ROLES: [&str; 12] = [
 /// The control tokens of a model.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// By their first two characters: few tokens are compared at each place of a text.
+    /// Tokens by their first two characters, so that few are compared at each position of a text.
     by_beginning: HashMap<(char, char), Vec<String>>,
-    /// Proper beginnings of tokens: what a text may end with, for another to complete.
+    /// Proper prefixes of tokens: a text may end with one, which another text could complete.
     beginnings: std::collections::HashSet<String>,
     longest: usize,
 }
 
 impl Control {
-    /// From the tokens' texts. Tokens of one character cannot be broken up and are left.
+    /// Builds the tables from the tokens' texts. Skips tokens of one character, which cannot be
+    /// broken up.
     pub fn new(texts: &[String]) -> Self {
         let mut control = Self::default();
         for text in texts {
@@ -54,8 +55,8 @@ impl Control {
         control
     }
 
-    /// Breaks up every control token in `text`, and a beginning of one at its end, which
-    /// a template might join with another text.
+    /// Breaks up every control token in `text`, and a prefix of one at its end, which a template
+    /// might join with another text.
     pub fn neutralise(&self, text: &mut String) {
         let mut breaks: Vec<usize> = self.places(text).collect();
         breaks.sort_unstable();
@@ -65,8 +66,8 @@ impl Control {
         }
     }
 
-    /// Breaks up a role that a template could make a control token of, as in
-    /// `'<|' + role + '|>'`.
+    /// Breaks up a role that a template could turn into a control token, as in `'<|' + role +
+    /// '|>'`.
     pub fn neutralise_role(&self, role: &mut String) {
         let inside = |token: &String| token.contains(role.as_str());
         let known = role.is_empty() || ROLES.contains(&role.as_str());
@@ -76,7 +77,7 @@ impl Control {
         }
     }
 
-    /// Where marks belong: after the first character of tokens and their beginnings.
+    /// Positions for marks: after the first character of tokens and their prefixes.
     fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
         let mut chars = text.char_indices().peekable();
         std::iter::from_fn(move || {
@@ -94,13 +95,13 @@ impl Control {
     }
 }
 
-/// The parts of a rendered prompt. Tokenized one by one, no control token can arise from
-/// what a user wrote.
+/// The parts of a rendered prompt. If they are tokenized one by one, a user's text cannot produce a
+/// control token.
 pub fn segments(rendered: &str) -> impl Iterator<Item = &str> + Clone {
     rendered.split(MARK).filter(|part| !part.is_empty())
 }
 
-/// What opens the assistant's thoughts, in the notations of known models.
+/// Opening delimiters of reasoning in the notations of known models.
 const THINKING: [&str; 10] = [
     "<think>",
     "<thinking>",
@@ -114,8 +115,8 @@ const THINKING: [&str; 10] = [
     "<|channel|>analysis<|message|>",
 ];
 
-/// Whether a rendered prompt ends inside of the assistant's thoughts: with a mark that
-/// opens them, and nothing but whitespace after it.
+/// True if a rendered prompt ends inside the assistant's reasoning: with an opening delimiter and
+/// nothing but whitespace after it.
 pub fn opens_thinking(rendered: &str) -> bool {
     let end = rendered.trim_end();
     THINKING.iter().any(|mark| end.ends_with(mark))

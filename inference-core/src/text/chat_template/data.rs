@@ -1,6 +1,6 @@
-//! PURE. JSON as values of templates: lists and dicts that print as Python's do, and dicts
-//! whose methods hide keys of the same name behind a dot (`x.items` is the method,
-//! `x['items']` the key), which templates have learned to live with.
+//! PURE. JSON as template values: lists and dicts that print as Python's do, and dicts whose
+//! methods hide keys of the same name behind a dot (`x.items` is the method, `x['items']` the key),
+//! which templates rely on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use serde_json::Value as Json;
 
 use super::repr::write_repr;
 
-/// Methods that the sandbox of Jinja allows.
+/// Methods that Jinja's sandbox allows.
 const METHODS: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
 /// Methods that it hides, because they change the dict.
 const HIDDEN: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
-/// A list.
+/// A Python list.
 pub struct List(pub Vec<Value>);
-/// A dict, in the order of its keys.
+/// A Python dict, in insertion order.
 pub struct Dict(pub Vec<(Arc<str>, Value)>);
 
-/// A value of the same content.
+/// Converts JSON to a template value.
 pub fn from_json(json: Json) -> Value {
     match json {
         Json::Null => Value::from(()),
@@ -44,7 +44,7 @@ fn from_number(number: &serde_json::Number) -> Value {
     }
 }
 
-/// A list as a value.
+/// Wraps items as a list value.
 pub fn list(items: Vec<Value>) -> Value {
     Value::from_object(List(items))
 }
@@ -73,7 +73,7 @@ impl Object for Dict {
         self.0.iter().find(|(k, _)| &**k == key).map(|(_, v)| v.clone())
     }
 
-    /// The value behind a dot.
+    /// The attribute with this name, as in `x.key`.
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
         if HIDDEN.contains(&key) {
             return None;
@@ -98,7 +98,7 @@ impl Object for Dict {
     }
 }
 
-/// `dict.items` and the like, without a call.
+/// `dict.items` and the like, before the call.
 #[derive(Debug)]
 pub struct Method {
     owner: Value,

@@ -1,13 +1,13 @@
-//! PURE. Prompts that end inside of the last message, which the assistant continues: what
-//! Hugging Face calls `continue_final_message`. A tag behind the message's text shows where
-//! the template put it, and the prompt is cut there.
+//! PURE. Prompts that end inside the last message, which the assistant continues: Hugging Face's
+//! `continue_final_message`. A tag after the message's text shows where the template put it, and
+//! the prompt is cut there.
 
 use serde_json::Value as Json;
 
 use super::Message;
 
-/// The tag: noncharacters, which no template looks at. Behind it is a space: if the
-/// template trims that, it trims the text, too.
+/// The tag: noncharacters, which no template inspects. A space follows it: if the template trims
+/// that, it trims the text as well.
 const TAG: &str = "\u{fdd1}\u{fdd2}";
 
 /// Appends the tag to the last message; returns its text.
@@ -35,7 +35,7 @@ pub fn mark(messages: &mut [Message], source: &str) -> Result<String, String> {
     Ok(written)
 }
 
-/// The prompt up to the end of the last message's text.
+/// Cuts the prompt at the end of the last message's text.
 pub fn cut(mut rendered: String, text: &str) -> Result<String, String> {
     let found = rendered.rfind(TAG).filter(|_| rendered.contains(text.trim()));
     let at = found.ok_or(

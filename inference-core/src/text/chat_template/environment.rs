@@ -1,5 +1,5 @@
-//! PURE. The environment that templates run in: what Hugging Face's `chat_template_utils`
-//! gives them, on top of minijinja.
+//! PURE. The environment that templates run in: what Hugging Face's `chat_template_utils` provides,
+//! on top of minijinja.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, ValueKind};
@@ -8,16 +8,16 @@ use minijinja::{AutoEscape, Environment, Error, State, Value};
 use super::methods::invalid;
 use super::{filters, json, methods, repr};
 
-/// Instructions that one rendering may execute. A chat of hundreds of messages needs some
-/// ten thousands; as many as this take some tenths of a second.
+/// Maximum instructions per rendering. A chat of hundreds of messages needs some tens of thousands;
+/// this many take some tenths of a second.
 const FUEL: u64 = 5_000_000;
-/// Depth of macros that call each other, in minijinja's units: one call costs 4.
+/// Maximum depth of macros that call each other, in minijinja's units: one call costs 4.
 const RECURSION_MAX: usize = 400;
-/// Names that templates may rely on; a client's variables cannot take them.
+/// Names that templates may rely on; clients' variables cannot override them.
 pub const GLOBALS: [&str; 8] =
     ["cycler", "dict", "joiner", "namespace", "raise_exception", "range", "lipsum", "debug"];
 
-/// An environment without templates.
+/// Creates an environment without templates.
 pub fn build() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -72,7 +72,7 @@ fn add_functions(environment: &mut Environment<'static>) {
         .add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.0));
     environment.add_function("dict", dict);
     environment.remove_global("debug");
-    // Only minijinja's own namespace can be assigned to.
+    // Templates can only assign to minijinja's own namespace.
     let own = environment.globals().find(|(name, _)| *name == "namespace").map(|(_, value)| value);
     environment.add_function(
         "namespace",
@@ -83,7 +83,7 @@ fn add_functions(environment: &mut Environment<'static>) {
     );
 }
 
-/// Ends the rendering with the template's own complaint.
+/// Ends the rendering with the template's own error message.
 fn raise_exception(message: &Value) -> Result<Value, Error> {
     Err(invalid(repr::to_str(message)))
 }

@@ -1,4 +1,4 @@
-//! PURE. Filters and tests of Jinja2 that minijinja lacks, or has otherwise.
+//! PURE. Jinja2 filters and tests that minijinja lacks or implements differently.
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
@@ -6,7 +6,7 @@ use minijinja::{Error, Value};
 use super::methods::{Args, LENGTH_MAX, invalid, is_space, view};
 use super::repr::to_str;
 
-/// `length`: undefined has none, and so 0.
+/// `length`: 0 for undefined.
 pub fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() {
         return Ok(0);
@@ -70,7 +70,7 @@ pub fn string(value: &Value) -> String {
     to_str(value)
 }
 
-/// `items`: nothing for undefined.
+/// `items`: empty for undefined.
 pub fn items(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
@@ -211,13 +211,13 @@ pub fn center(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String,
     Ok(" ".repeat(left) + &text + &" ".repeat(missing - left))
 }
 
-/// `wordcount`: runs of letters, digits and underscores.
+/// `wordcount`: counts runs of letters, digits and underscores.
 pub fn wordcount(value: &Value) -> usize {
     let text = to_str(value);
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count()
 }
 
-/// The test `sequence`: what has a length and items, which texts and dicts have, too.
+/// The test `sequence`: true for values with a length and items, including strings and dicts.
 pub fn is_sequence(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Iterable => value.len().is_some(),

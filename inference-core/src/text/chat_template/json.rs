@@ -6,12 +6,12 @@ use minijinja::{Error, ErrorKind, Value};
 use super::control::is_mark;
 use super::repr::write_number;
 
-/// Deepest nesting that is written.
+/// Maximum nesting depth.
 const DEPTH_MAX: usize = 200;
-/// Longest indentation of one level, in bytes.
+/// Maximum indentation of one level, in bytes.
 const INDENT_MAX: usize = 32;
 
-/// How `json.dumps` writes.
+/// Formatting options of `json.dumps`.
 #[derive(Debug)]
 pub struct Style {
     ensure_ascii: bool,
@@ -22,7 +22,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// `ensure_ascii=False`, and nothing else.
+    /// The default style with `ensure_ascii=False`.
     pub fn plain() -> Self {
         Self {
             ensure_ascii: false,
@@ -84,7 +84,7 @@ pub fn to_json(value: &Value, rest: Rest<Value>, kwargs: Kwargs) -> Result<Strin
     dumps(value, &Style::read(&rest, &kwargs)?)
 }
 
-/// `json.dumps(value)` in a style.
+/// `json.dumps(value)` with a style.
 pub fn dumps(value: &Value, style: &Style) -> Result<String, Error> {
     let mut out = String::new();
     write(&mut out, value, style, 0)?;
@@ -181,7 +181,7 @@ fn write_text(out: &mut String, text: &str, style: &Style) {
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
             c if c < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            // A mark is no part of the text.
+            // A mark is not part of the text.
             c if style.ensure_ascii && !is_mark(c) && !matches!(c, ' '..='~') => {
                 let mut units = [0; 2];
                 for unit in c.encode_utf16(&mut units) {

@@ -1,4 +1,4 @@
-//! PURE. Methods of Python's values, for what templates call on texts, lists and dicts.
+//! PURE. Python methods that templates call on strings, lists and dicts.
 
 use minijinja::value::{Kwargs, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -10,22 +10,22 @@ mod text;
 
 pub use text::is_space;
 
-/// Longest sequence or text that is made by repeating or filling, in items or bytes.
+/// Maximum length of a repeated or padded sequence or string, in items or bytes.
 pub const LENGTH_MAX: usize = 1 << 20;
 
-/// The arguments of a call.
+/// Arguments of a call.
 pub struct Args<'a> {
     positional: &'a [Value],
     named: Option<Kwargs>,
 }
 
-/// An error of a template's own making.
+/// An error caused by the template.
 pub fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
 impl<'a> Args<'a> {
-    /// Splits the named arguments off.
+    /// Splits off the keyword arguments.
     pub fn new(args: &'a [Value]) -> Self {
         let named = args.last().filter(|v| v.is_kwargs());
         let positional = &args[..args.len() - usize::from(named.is_some())];
@@ -33,35 +33,35 @@ impl<'a> Args<'a> {
         Self { positional, named }
     }
 
-    /// From arguments that are split already.
+    /// From arguments that are already split.
     pub fn of(positional: &'a [Value], named: Kwargs) -> Self {
         Self { positional, named: Some(named) }
     }
 
-    /// The argument at a place or of a name.
+    /// The argument at position `i` or with this name.
     pub fn get(&self, i: usize, name: &str) -> Option<Value> {
         let named = || self.named.as_ref()?.get::<Value>(name).ok();
         self.positional.get(i).cloned().or_else(named)
     }
 
-    /// The same, where `None` is as good as nothing.
+    /// Like [`Self::get`], but treats Python's `None` as missing.
     pub fn given(&self, i: usize, name: &str) -> Option<Value> {
         self.get(i, name).filter(|v| !v.is_none() && !v.is_undefined())
     }
 
-    /// A text, if given.
+    /// An optional string argument; an error for other types.
     pub fn text(&self, i: usize, name: &str) -> Result<Option<String>, Error> {
         let Some(value) = self.given(i, name) else { return Ok(None) };
         let text = value.as_str().map(String::from);
         text.map(Some).ok_or_else(|| invalid(format!("argument {} must be a text", i + 1)))
     }
 
-    /// A text that must be given.
+    /// A required string argument.
     pub fn required(&self, i: usize, name: &str) -> Result<String, Error> {
         self.text(i, name)?.ok_or_else(|| invalid(format!("argument {} is missing", i + 1)))
     }
 
-    /// An integer, if given.
+    /// An optional integer argument; an error for other types.
     pub fn integer(&self, i: usize, name: &str) -> Result<Option<i64>, Error> {
         let Some(value) = self.given(i, name) else { return Ok(None) };
         let number = value.as_i64().or_else(|| value.is_true().then_some(1));
@@ -69,7 +69,7 @@ impl<'a> Args<'a> {
     }
 }
 
-/// What minijinja calls for methods that a value has not by itself.
+/// minijinja's callback for methods that a value does not have by itself.
 pub fn call(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let parsed = Args::new(args);
     let own = match (value.kind(), name) {
@@ -131,7 +131,7 @@ fn slice(value: &Value, args: &Args) -> Result<Value, Error> {
     Ok(if value.is_tuple() { Value::from(Tuple::from(picked)) } else { list(picked) })
 }
 
-/// The indices of a slice, as Python's `slice.indices` gives them.
+/// The indices of a slice, as Python's `slice.indices` computes them.
 fn places(
     length: usize,
     start: Option<i64>,

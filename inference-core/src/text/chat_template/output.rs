@@ -1,13 +1,13 @@
-//! PURE. A rendered text with a limit on its size.
+//! PURE. A buffer for rendered text with a size limit.
 
 use std::io::{Error, ErrorKind, Result, Write};
 
-/// Most bytes of a rendered prompt: several million tokens.
+/// Maximum size of a rendered prompt in bytes: several million tokens.
 const BYTES_MAX: usize = 32 << 20;
-/// What is said of a larger one.
+/// Error message for a larger one.
 pub const TOO_LARGE: &str = "the rendered prompt would be larger than 32 MiB";
 
-/// Collects what a template writes.
+/// Collects a template's output.
 #[derive(Debug, Default)]
 pub struct Bounded {
     bytes: Vec<u8>,
@@ -15,12 +15,12 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// Whether something did not fit.
+    /// True if some output did not fit.
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// The text.
+    /// The collected text; an error if it is invalid UTF-8.
     pub fn into_text(self) -> std::result::Result<String, String> {
         String::from_utf8(self.bytes).map_err(|_| "it wrote broken UTF-8".into())
     }

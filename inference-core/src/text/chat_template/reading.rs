@@ -1,4 +1,4 @@
-//! PURE. Reads the JSON of a conversation, and makes it harmless.
+//! PURE. Parses the JSON of a conversation, and neutralizes control tokens in it.
 
 use chrono::NaiveDateTime;
 use serde_json::{Map, Value as Json};
@@ -7,11 +7,11 @@ use super::control::Control;
 use super::environment::GLOBALS;
 use super::{Conversation, Ending, Message};
 
-/// Most bytes of a client's variables.
+/// Maximum size of a client's variables in bytes.
 const VARIABLES_BYTES_MAX: usize = 64 << 10;
-/// Most of a client's variables.
+/// Maximum number of a client's variables.
 const VARIABLES_MAX: usize = 64;
-/// Variables that are ours.
+/// Variable names reserved for us.
 const RESERVED: [&str; 7] = [
     "messages",
     "tools",
@@ -21,10 +21,10 @@ const RESERVED: [&str; 7] = [
     "eos_token",
     "strftime_now",
 ];
-/// Names of an assistant's thoughts, the one that most templates read first.
+/// Names of an assistant message's reasoning, the one that most templates read first.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// A conversation, read.
+/// A parsed conversation.
 #[derive(Debug, Clone)]
 pub struct Chat {
     pub messages: Vec<Message>,
@@ -36,7 +36,7 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// Reads the JSON. The error names the part that is wrong.
+    /// Parses the JSON. The error names the invalid part.
     pub fn read(conversation: &Conversation<'_>) -> Result<Self, String> {
         let objects = |(i, message)| match message {
             Json::Object(map) => Ok(map),
@@ -56,7 +56,7 @@ impl Chat {
         })
     }
 
-    /// Breaks up control tokens in everything that a client wrote.
+    /// Breaks up control tokens in everything that the client wrote.
     pub fn neutralise(&mut self, control: &Control) {
         for message in &mut self.messages {
             if let Some(Json::String(role)) = message.get_mut("role") {
@@ -69,8 +69,8 @@ impl Chat {
         neutralise_map(&mut self.variables, control);
     }
 
-    /// Gives an assistant's thoughts the names that templates read, as transformers does
-    /// since version 5.
+    /// Stores an assistant message's reasoning under the names that templates read, as transformers
+    /// does since version 5.
     pub fn alias_reasoning(&mut self) {
         for message in &mut self.messages {
             let mut thoughts = REASONING.iter().filter_map(|name| message.get(*name));
@@ -123,7 +123,7 @@ fn neutralise(value: &mut Json, control: &Control) {
     }
 }
 
-/// Keys are a client's text, too: those of arguments and schemas are written out.
+/// Keys are client text as well: templates print those of arguments and schemas.
 fn neutralise_map(map: &mut Map<String, Json>, control: &Control) {
     let neutral = |key: &String| {
         let mut neutral = key.clone();

@@ -1,14 +1,14 @@
-//! PURE. Values as Python prints them: `str(x)` and `repr(x)`.
+//! PURE. Prints values as Python does: `str(x)` and `repr(x)`.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::control::is_mark;
 
-/// Deepest nesting that is printed; what is inside of that becomes `...`.
+/// Maximum nesting depth; deeper values print as `...`.
 const DEPTH_MAX: usize = 200;
 
-/// Appends `str(value)`; undefined is nothing, as in Jinja.
+/// Appends `str(value)`; undefined is empty, as in Jinja.
 pub fn write_str(out: &mut String, value: &Value) {
     match value.as_str() {
         Some(text) => out.push_str(text),
@@ -74,7 +74,7 @@ fn write_dict(out: &mut String, value: &Value, depth: usize) {
     out.push('}');
 }
 
-/// Appends a number: integers as they are, others as `float.__repr__` does.
+/// Appends a number: integers as they are, floats as `float.__repr__` does.
 pub fn write_number(out: &mut String, value: &Value) {
     match f64::try_from(value.clone()) {
         Ok(float) if !value.is_integer() => out.push_str(&float_repr(float)),
@@ -82,8 +82,8 @@ pub fn write_number(out: &mut String, value: &Value) {
     }
 }
 
-/// The shortest decimal that reads back as the same number; with an exponent below 1e-4
-/// and from 1e16 on (Python's `float_repr_style` "short").
+/// The shortest decimal that parses to the same number, with an exponent below 1e-4 and from 1e16
+/// (Python's `float_repr_style` "short").
 pub fn float_repr(float: f64) -> String {
     if !float.is_finite() {
         return if float.is_nan() { "nan".into() } else { float.to_string() };
@@ -124,9 +124,8 @@ fn escaped(c: char) -> String {
     }
 }
 
-/// `str.isprintable` of one character. Rust's own escaping of text follows the same
-/// definition, except for quotes and the backslash, and for marks that combine with what
-/// is before them, which it escapes only at the beginning of a text.
+/// `str.isprintable` of one character. Rust's own escaping follows the same definition, except for
+/// quotes, the backslash, and combining marks, which it escapes only at the start of a text.
 fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();

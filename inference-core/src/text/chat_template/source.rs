@@ -1,18 +1,18 @@
-//! PURE. Makes the text of a template fit for minijinja, without changing what it means:
+//! PURE. Rewrites a template's source for minijinja without changing its meaning:
 //!
-//! - line ends become `\n`, as Jinja2's lexer has it;
-//! - the tag `generation` of Hugging Face, which marks what the assistant wrote, becomes
-//!   a plain block (`with`): it is a scope, and writes what is in it;
-//! - slices `x[a:b:c]` become calls `x.__slice__(a, b, c)`: minijinja's own make lazy
-//!   sequences, which are no lists, and differ from Python's (or panic) at negative steps.
+//! - line ends become `\n`, as in Jinja2's lexer;
+//! - Hugging Face's tag `generation`, which marks the assistant's text, becomes a plain block
+//!   (`with`): it is a scope, and outputs its contents;
+//! - slices `x[a:b:c]` become calls `x.__slice__(a, b, c)`: minijinja's own slices are lazy
+//!   sequences instead of lists, and differ from Python's (or panic) for negative steps.
 
-/// Deepest nesting of brackets that is rewritten; the parser refuses less.
+/// Maximum bracket nesting that is rewritten; the parser's limit is lower.
 const DEPTH_MAX: usize = 64;
 
-/// The method that slices.
+/// Name of the slicing method.
 pub const SLICE: &str = "__slice__";
 
-/// The template that minijinja gets.
+/// Rewrites a template's source for minijinja.
 pub fn rewrite(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len() + source.len() / 8);
@@ -39,7 +39,7 @@ fn next_tag(text: &str) -> Option<usize> {
         .find(|i| bytes[*i] == b'{' && matches!(bytes[*i + 1], b'{' | b'%' | b'#'))
 }
 
-/// The first word inside of a tag.
+/// The first word inside a tag.
 fn tag_name(tag: &str) -> &str {
     let inside = tag[2..].trim_start_matches(['-', '+']).trim_start();
     let end = inside.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(inside.len());
@@ -59,7 +59,7 @@ fn copy_raw<'a>(out: &mut String, text: &'a str) -> &'a str {
     copy_until(out, &text[length..], "%}")
 }
 
-/// Copies a tag of code; returns what is behind it.
+/// Copies a code tag; returns the text after it.
 fn copy_tag<'a>(out: &mut String, text: &'a str) -> &'a str {
     let end = if text.starts_with("{{") { "}}" } else { "%}" };
     let Some(length) = find_end(&text[2..], end) else {
@@ -80,8 +80,8 @@ fn copy_tag<'a>(out: &mut String, text: &'a str) -> &'a str {
     rest
 }
 
-/// Where `end` is outside of texts and brackets; `None` also where brackets do not match
-/// or are nested too deeply, so that it takes linear time in any case.
+/// Finds `end` outside strings and brackets. Also `None` if brackets do not match or are nested too
+/// deeply, so that it always takes linear time.
 fn find_end(code: &str, end: &str) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -105,7 +105,7 @@ fn find_end(code: &str, end: &str) -> Option<usize> {
     None
 }
 
-/// Bytes of the quoted text that `code` begins with, quotes included.
+/// Length in bytes of the string literal at the start of `code`, including quotes.
 fn text_length(code: &str) -> Option<usize> {
     let quote = code.chars().next()?;
     let mut escaped = false;
@@ -141,7 +141,7 @@ fn rewrite_code(out: &mut String, code: &str, depth: usize) {
     }
 }
 
-/// What is inside of `[` and `]`: a list, an index or a slice.
+/// Rewrites the text between `[` and `]`: a list, an index or a slice.
 fn rewrite_brackets(out: &mut String, inside: &str, depth: usize) {
     let mut parts = vec![];
     let mut rest = inside;
@@ -202,7 +202,7 @@ mod tests {
         ) {
             let source = parts.concat();
             let rewritten = rewrite(&source);
-            // Nothing but the brackets of slices goes away.
+            // Rewriting removes nothing but the brackets of slices.
             let letters = |text: &str| text.matches('é').count();
             prop_assert_eq!(letters(&rewritten), letters(&source));
             prop_assert_eq!(rewrite(&rewritten), rewritten);

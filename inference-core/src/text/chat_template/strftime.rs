@@ -1,16 +1,16 @@
-//! PURE. `datetime.strftime` with the C locale, as glibc does it.
+//! PURE. `datetime.strftime` in the C locale, as in glibc.
 
 use std::fmt::Write;
 
 use chrono::NaiveDateTime;
 
-/// Directives that chrono writes as Python does.
+/// Directives that chrono formats as Python does.
 const SAME: &str = "aAbBdHIjmMpPSUwWyYcxXeklDFTRrCGgVuhnts";
-/// Those that its flags for padding apply to.
+/// Directives that accept padding flags.
 const NUMERIC: &str = "dHIjmMSUwWyYeklCGgVu";
 
-/// The time in a format. Directives that are unknown stay as they are; a time without a
-/// zone has no name (`%Z`) and no offset (`%z`).
+/// Formats the time. Unknown directives stay as they are; a time without a zone has no name (`%Z`)
+/// and no offset (`%z`).
 pub fn strftime(now: NaiveDateTime, format: &str) -> String {
     let mut out = String::new();
     let mut rest = format;

@@ -1,4 +1,5 @@
-//! Rendering in general; the shapes of families are in `tests/chat_templates.rs`.
+//! Tests of rendering in general; `tests/chat_templates.rs` covers the template shapes of model
+//! families.
 
 use super::*;
 
@@ -70,7 +71,7 @@ fn what_a_template_writes_and_how_deep_it_calls_is_limited() {
     let wide = "{% set a = 'x' * 1000000 %}{% for i in range(99) %}{{ a }}{% endfor %}";
     assert_eq!(render_all(wide, HELLO, None).unwrap_err(), output::TOO_LARGE);
     let deep = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
-    // As little stack as a thread has by default.
+    // With the default stack size of a thread.
     let small = std::thread::Builder::new().stack_size(2 << 20);
     let error = small.spawn(move || render_all(deep, HELLO, None).unwrap_err()).unwrap();
     assert!(error.join().unwrap().contains("recursion limit"));

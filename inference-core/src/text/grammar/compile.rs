@@ -1,4 +1,5 @@
-//! From a constraint to what llguidance compiles, and the thread that does it: not pure.
+//! Translates constraints to llguidance's input, and starts the thread that compiles them: not
+//! pure.
 
 use std::thread;
 
@@ -8,8 +9,8 @@ use super::{CHOICES_MAX, CONSTRAINT_BYTES_MAX, GrammarError, gbnf, limits};
 use super::{pattern, schema};
 use crate::types::constraint::Constraint;
 
-/// Runs `f` on a thread of its own: compiling recurses as deep as the constraint has parts,
-/// and a stack that overflows cannot be caught. A panic of `f` is an error.
+/// Runs `f` on its own thread: compiling recurses as deeply as the constraint is nested, and a
+/// stack overflow cannot be caught. A panic of `f` becomes an error.
 pub(super) fn deep<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T, GrammarError> {
     let failed = |why: &str| GrammarError::Internal(why.into());
     thread::scope(|scope| {
@@ -20,7 +21,7 @@ pub(super) fn deep<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T, GrammarEr
     })
 }
 
-/// As [`prepare`]; JSON becomes the rule `answer` of a Lark grammar of ours.
+/// Like [`prepare`]; JSON becomes the rule `answer` of our Lark grammar `lark`.
 pub(super) fn prepare_within(
     lark: &str,
     constraint: &Constraint,
@@ -36,7 +37,7 @@ pub(super) fn prepare_within(
     Ok(TopLevelGrammar::from_lark(format!("{lark}\nanswer: %json {schema}\n")))
 }
 
-/// Checks a constraint's size and writes it for llguidance.
+/// Checks a constraint's size and translates it for llguidance.
 pub(super) fn prepare(constraint: &Constraint) -> Result<TopLevelGrammar, GrammarError> {
     Ok(match constraint {
         Constraint::JsonObject => TopLevelGrammar::from_json_schema(schema::any_object()),
@@ -71,7 +72,7 @@ fn sized<'a>(what: &str, text: &'a str) -> Result<&'a str, GrammarError> {
     Ok(text)
 }
 
-/// One regular expression: a lexer would take the longest of texts that begin alike.
+/// A single regular expression: a lexer would take the longest of texts with a common prefix.
 fn choice(texts: &[String]) -> Result<String, GrammarError> {
     let bytes: usize = texts.iter().map(String::len).sum();
     if texts.len() > CHOICES_MAX || bytes > CONSTRAINT_BYTES_MAX {

@@ -1,20 +1,20 @@
-//! PURE. What goes wrong with constraints.
+//! PURE. Errors of constraints.
 
 use std::fmt;
 
 use crate::types::request::Token;
 
-/// Why there is no grammar, or why an answer cannot go on.
+/// Why there is no grammar, or why a response cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GrammarError {
-    /// The constraint is wrong, asks for what cannot be enforced, or leads to where none of the
-    /// model's tokens may follow: the client's to mend.
+    /// The constraint is invalid, asks for something that cannot be enforced, or reaches a state in
+    /// which none of the model's tokens may follow. The client must fix it.
     Invalid(String),
-    /// The constraint needs more time or memory than one request may have: the client's too.
+    /// The constraint needs more time or memory than one request may use. The client must fix it.
     TooComplex(String),
-    /// The grammar does not allow this token here. The state is as it was.
+    /// The grammar does not allow this token here. The state is unchanged.
     Rejected(Token),
-    /// A fault of ours, or a vocabulary that is none.
+    /// A bug of ours, or an invalid vocabulary.
     Internal(String),
 }
 
@@ -31,10 +31,10 @@ impl fmt::Display for GrammarError {
 
 impl std::error::Error for GrammarError {}
 
-/// Longest error text that is passed on, in characters: some repeat the whole constraint.
+/// Maximum length of an error text in characters: some repeat the whole constraint.
 const WHY_CHARS_MAX: usize = 500;
 
-/// What llguidance says when one of its limits is reached. It has no types for its errors.
+/// What llguidance reports when it reaches one of its limits. It has no error types.
 const LIMIT_WORDS: [&str; 14] = [
     "too big",
     "too large",
@@ -52,7 +52,7 @@ const LIMIT_WORDS: [&str; 14] = [
     "TooComplex",
 ];
 
-/// Words of llguidance that would mean nothing to clients.
+/// llguidance's wording that would mean nothing to clients, and ours.
 const WORDS: [(&str, &str); 2] = [
     ("Unimplemented keys:", "the JSON schema has keywords that cannot be enforced:"),
     (
@@ -64,7 +64,7 @@ const WORDS: [(&str, &str); 2] = [
 ];
 
 impl GrammarError {
-    /// An error of llguidance while it compiles a constraint.
+    /// Converts an llguidance error from compiling a constraint.
     pub(super) fn compiling(why: &str) -> Self {
         let mut why = brief(why);
         for (theirs, ours) in WORDS {
@@ -73,7 +73,7 @@ impl GrammarError {
         if is_limit(&why) { Self::TooComplex(why) } else { Self::Invalid(why) }
     }
 
-    /// An error of llguidance while an answer is written.
+    /// Converts an llguidance error from generating a response.
     pub(super) fn running(why: &str) -> Self {
         let why = brief(why);
         if is_limit(&why) { Self::TooComplex(why) } else { Self::Internal(why) }
@@ -84,7 +84,7 @@ fn is_limit(why: &str) -> bool {
     LIMIT_WORDS.iter().any(|words| why.contains(words))
 }
 
-/// Without the backtrace and state that llguidance appends, and not too long.
+/// Removes the backtrace and state that llguidance appends, and limits the length.
 fn brief(why: &str) -> String {
     let end = ["\n<backtrace>", "\n<non-verbose", "\n<state>"].iter();
     let end = end.filter_map(|mark| why.find(mark)).min().unwrap_or(why.len());

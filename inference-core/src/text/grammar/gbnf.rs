@@ -1,8 +1,8 @@
-//! PURE. llama.cpp's grammar format, translated to llguidance's Lark.
+//! PURE. Translates llama.cpp's GBNF to llguidance's Lark.
 //!
-//! A GBNF grammar speaks of characters; llguidance of lexemes, each as long as it can be.
-//! The translation keeps the language: what does not recur becomes regular expressions, and
-//! where the longest lexeme could be the wrong one, it is taken apart ([`lexemes`]).
+//! A GBNF grammar consists of characters; llguidance's consist of lexemes, each as long as
+//! possible. The translation keeps the language: non-recursive parts become regular expressions,
+//! and a lexeme that could match too much is split ([`lexemes`]).
 
 mod automaton;
 mod charset;
@@ -22,13 +22,13 @@ use charset::CharSet;
 enum Node {
     /// One character of a set.
     Set(CharSet),
-    /// One after the other.
+    /// A sequence.
     Seq(Vec<Node>),
-    /// One of these.
+    /// Alternatives.
     Alt(Vec<Node>),
-    /// So many times, at least and at most.
+    /// Repetition, with minimum and maximum count.
     Repeat(Box<Node>, u32, Option<u32>),
-    /// What the rule with this number says.
+    /// A reference to the rule with this number.
     Rule(usize),
 }
 

@@ -1,13 +1,13 @@
-//! PURE. Regular expressions and Lark grammars: checks before llguidance reads them.
+//! PURE. Checks regular expressions and Lark grammars before llguidance parses them.
 
 use super::{GrammarError, limits};
 
-/// A regular expression that matches `text` alone, safe between the slashes of Lark.
+/// A regular expression that matches only `text`, safe between the slashes of Lark.
 pub(super) fn literal(text: &str) -> String {
     text.chars().map(character).collect()
 }
 
-/// A character as a regular expression, also inside of a class.
+/// A character as a regular expression, also valid inside a class.
 pub(super) fn character(c: char) -> String {
     if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\x{{{:x}}}", c as u32) }
 }
@@ -24,7 +24,7 @@ pub(super) fn check_regex(text: &str) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Checks a Lark grammar's nesting, and that it leaves text whole.
+/// Checks a Lark grammar's nesting, and that it keeps the output valid UTF-8.
 pub(super) fn check_lark(text: &str) -> Result<(), GrammarError> {
     if text.contains("allow_invalid_utf8") {
         let why = "the grammar must not set allow_invalid_utf8: answers are UTF-8";
@@ -50,7 +50,7 @@ pub(super) fn check_lark(text: &str) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Goes on behind the next `end` that no backslash escapes; none of these spans lines.
+/// Skips past the next unescaped `end`; none of these spans lines.
 fn skip_until(bytes: &mut impl Iterator<Item = u8>, end: u8) {
     while let Some(byte) = bytes.next() {
         if byte == end || byte == b'\n' {

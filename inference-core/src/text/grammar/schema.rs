@@ -1,7 +1,8 @@
-//! PURE. JSON schemas: checks and changes before llguidance reads them.
+//! PURE. Checks and rewrites JSON schemas before llguidance parses them.
 //!
-//! Drafts 4 to 2020-12 as far as llguidance goes; what it cannot enforce, it refuses by name.
-//! Here: sizes, references as RFC 6901 and RFC 3986 write them, and the whitespace of answers.
+//! Drafts 4 to 2020-12 as far as llguidance supports them; it rejects keywords it cannot enforce by
+//! name. This module handles sizes, references as RFC 6901 and RFC 3986 define them, and the
+//! whitespace of responses.
 
 use serde_json::{Map, Number, Value, json};
 
@@ -11,14 +12,14 @@ use cost::Cost;
 
 use super::{GrammarError, limits, pattern};
 
-/// Whitespace between the parts of an answer, at most once in each place: a model that loves
-/// blanks must not be able to go on for ever. A space or a few, or a new line and its indent.
+/// Whitespace between JSON tokens, at most once in each place: a model that prefers blanks must not
+/// be able to continue forever. A few spaces, or a line break and its indentation.
 const WHITESPACE: &str = r" {1,4}|\t|\r?\n[ \t]{0,64}";
-/// The key by which a schema sets llguidance's options. Ours to set, not the client's.
+/// The key that sets llguidance's options in a schema. Reserved for us, not for clients.
 const OPTIONS: &str = "x-guidance";
-/// Where copies of definitions go whose references have escapes in them.
+/// Key for copies of definitions whose references contain escapes.
 const COPIES: &str = "$defs";
-/// Keys whose values are maps from names to schemas.
+/// Keys whose values map names to schemas.
 const MAPS: [&str; 6] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
 /// Keys whose values are data, not schemas.
@@ -28,7 +29,7 @@ const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
 const COUNTS: [&str; 6] =
     ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"];
 
-/// Largest bound of a number: the last whole number up to which f64 has all.
+/// Maximum bound of a number: the largest integer up to which f64 represents all.
 const BOUND_MAX: f64 = 9_007_199_254_740_991.0;
 
 /// The schema of any JSON object.
@@ -36,7 +37,7 @@ pub(super) fn any_object() -> Value {
     json!({ "type": "object", OPTIONS: options(true) })
 }
 
-/// Reads and checks a schema. `strict`: keywords that cannot be enforced are refused.
+/// Parses and checks a schema. With `strict`, rejects keywords that cannot be enforced.
 pub(super) fn prepare(text: &str, strict: bool) -> Result<Value, GrammarError> {
     let invalid = |why: String| GrammarError::Invalid(why);
     let read = serde_json::from_str(text);
@@ -76,7 +77,7 @@ fn add(root: &mut Value, copies: Map<String, Value>, strict: bool) -> Result<(),
 fn options(strict: bool) -> Value {
     json!({
         "whitespace_pattern": WHITESPACE,
-        // Models write \u00e9 as well as é.
+        // Models write both \u00e9 and é.
         "json_allow_general_unicode_escapes": true,
         "lenient": !strict,
         "coerce_one_of": !strict,
@@ -129,8 +130,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Checks that a reference leads somewhere. llguidance compares its parts as they are
-    /// written; where they have escapes, it gets a copy under a plain name.
+    /// Checks that a reference resolves. llguidance compares its parts literally; one with escapes
+    /// gets a copy under a plain name.
     fn reference(&mut self, reference: &mut String) -> Result<(), GrammarError> {
         if reference == "#" {
             return Ok(());
@@ -150,7 +151,7 @@ impl Walk<'_> {
         *reference = format!("#/{COPIES}/{name}");
         if !known {
             let mut copy = target.clone();
-            // Before it is walked, so that it may refer to itself.
+            // Inserted before it is walked, so that it may refer to itself.
             self.copies.insert(name.clone(), Value::Null);
             self.schema(&mut copy, 0)?;
             self.copies.insert(name, copy);
@@ -183,8 +184,9 @@ fn write_as_integer(count: &mut Value) {
     }
 }
 
-/// Takes a bound nearer to 0 where llguidance's arithmetic would overflow: `sign` is 1 for
-/// bounds above, -1 for those below. On the other side of 0, that would widen the bounds.
+/// Moves a bound closer to 0 if llguidance's arithmetic would overflow: `sign` is 1 for upper
+/// bounds, -1 for lower ones. On the other side of 0, that would widen the bounds, so it fails
+/// there.
 fn within(bound: &mut Number, sign: f64) -> Result<(), GrammarError> {
     let number = bound.as_f64().unwrap_or(f64::INFINITY) * sign;
     if number < -BOUND_MAX {

@@ -1,4 +1,4 @@
-//! PURE. The state of one answer: what may come next.
+//! PURE. The grammar state of one response: decides which tokens may come next.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::types::request::Token;
 
 /// Tokens per word of a mask.
 const WORD: usize = 32;
-/// llguidance's reason where no token may come next.
+/// llguidance's reason when no token may come next.
 const NOTHING: &str = "NoExtensionBias";
 
-/// One answer's state. A clone goes on by itself; clones share what was learned of the lexer.
+/// State of one response. A clone continues independently; clones share the lexer's cache.
 ///
-/// In each step either [`Grammar::mask`] the logits and sample, or sample first, ask
-/// [`Grammar::allows`] and mask only if the token is not allowed; then [`Grammar::accept`].
+/// In each step, either [`Grammar::mask`] the logits and sample, or sample first, ask
+/// [`Grammar::allows`] and mask only if the token is not allowed; then call [`Grammar::accept`].
 #[derive(Clone)]
 pub struct Grammar {
     matcher: Matcher,
     ends: Arc<[Token]>,
-    /// The tokens that are allowed now, once they are known.
+    /// The mask of tokens allowed now, once computed.
     allowed: Option<SimpleVob>,
-    /// Tokens that were checked since a mask was computed.
+    /// Tokens checked since the last mask was computed.
     checks: u32,
     ended: bool,
 }
@@ -39,14 +39,14 @@ impl Grammar {
         Self { matcher, ends, allowed: None, checks: 0, ended: false }
     }
 
-    /// A copy for another answer, which shares nothing: what one answer costs never counts
+    /// A copy for another response that shares nothing: the cost of one response never counts
     /// against another.
     pub fn separate(&self) -> Self {
         Self { matcher: self.matcher.deep_clone(), ..self.clone() }
     }
 
-    /// Finds out what an answer may begin with: some constraints allow nothing at all, or
-    /// are too complex from the start.
+    /// Computes what a response may start with: some constraints allow nothing at all, or are too
+    /// complex from the start.
     pub(super) fn begin(&mut self) -> Result<(), GrammarError> {
         match self.allowed() {
             Ok(_) => Ok(()),
@@ -57,14 +57,14 @@ impl Grammar {
         }
     }
 
-    /// Sets the logits of all tokens that are not allowed to negative infinity. At least one
-    /// token is left, or there is an error. `logits` holds one value per token.
+    /// Sets the logits of all disallowed tokens to negative infinity. Fails unless at least one
+    /// token is left. `logits` holds one value per token.
     pub fn mask(&mut self, logits: &mut [f32]) -> Result<(), GrammarError> {
         apply(self.allowed()?.as_slice(), logits);
         Ok(())
     }
 
-    /// Whether `token` may come next: much cheaper than a mask. The state does not change.
+    /// True if `token` may come next: much cheaper than a mask. The grammar state does not change.
     pub fn allows(&mut self, token: Token) -> Result<bool, GrammarError> {
         let known = self.allowed.is_some() || self.checks == 0 || self.checks > limits::CHECKS_MAX;
         if known || self.must_end() {
@@ -75,12 +75,12 @@ impl Grammar {
             return self.may_end();
         }
         self.checks += 1;
-        // Some grammars take any token by its number, also one that is not there.
+        // Some grammars allow any token by its number, including nonexistent ones.
         let valid = self.matcher.validate_tokens(&[token]);
         valid.map(|n| n == 1).map_err(|e| GrammarError::running(&e.to_string()))
     }
 
-    /// Goes on by `token`. An error other than [`GrammarError::Rejected`] ends the answer.
+    /// Advances by `token`. An error other than [`GrammarError::Rejected`] ends the response.
     pub fn accept(&mut self, token: Token) -> Result<(), GrammarError> {
         if self.ended || !self.allows(token)? {
             return Err(GrammarError::Rejected(token));
@@ -94,7 +94,7 @@ impl Grammar {
         taken.map_err(|e| GrammarError::running(&e.to_string()))
     }
 
-    /// Whether the answer may end here: it is complete.
+    /// True if the response is complete, so that it may end here.
     pub fn may_end(&mut self) -> Result<bool, GrammarError> {
         if self.must_end() {
             return Ok(true);
@@ -102,8 +102,7 @@ impl Grammar {
         self.matcher.is_accepting().map_err(|e| GrammarError::running(&e.to_string()))
     }
 
-    /// Whether the answer must end here: no token but an ending one may come next. False
-    /// after an error.
+    /// True if only an end token may come next. False after an error.
     pub fn must_end(&self) -> bool {
         self.ended || (self.matcher.is_stopped() && !self.matcher.is_error())
     }
@@ -123,7 +122,8 @@ impl Grammar {
     }
 }
 
-/// Why there is no mask. Conditions on Lark's parameters can lead to where no token may follow.
+/// Why there is no mask. Conditions on Lark's parameters can lead to a state in which no token may
+/// follow.
 fn stopped(why: &str) -> GrammarError {
     match GrammarError::running(why) {
         GrammarError::Internal(why) if why == NOTHING => GrammarError::Invalid(
@@ -133,7 +133,7 @@ fn stopped(why: &str) -> GrammarError {
     }
 }
 
-/// One bit per token, lowest first; what is beyond the words is not allowed.
+/// One bit per token, lowest first; tokens beyond the words are not allowed.
 fn apply(words: &[u32], logits: &mut [f32]) {
     let words = words.iter().chain(std::iter::repeat(&0));
     for (part, word) in logits.chunks_mut(WORD).zip(words) {

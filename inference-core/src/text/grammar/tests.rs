@@ -15,7 +15,7 @@ mod vocabularies;
 
 pub(in crate::text::grammar) use vocabularies::{BYTES_END, bytes, large};
 
-/// Takes `text` byte by byte, with a vocabulary of bytes; whether it may end after it.
+/// Feeds `text` byte by byte, with a vocabulary of bytes; true if it may end after it.
 pub(in crate::text::grammar) fn accepts(grammar: &Grammar, text: &[u8]) -> bool {
     let mut grammar = grammar.clone();
     for byte in text {
@@ -28,14 +28,14 @@ pub(in crate::text::grammar) fn accepts(grammar: &Grammar, text: &[u8]) -> bool 
     grammar.accept(BYTES_END).is_ok()
 }
 
-/// What the tests need to know of a vocabulary.
+/// The parts of a vocabulary that the tests need.
 pub(in crate::text::grammar) struct Vocabulary {
     pub grammars: Grammars,
     pub pieces: Vec<Piece>,
     pub end: Token,
 }
 
-/// Draws tokens that `grammar` allows until the end: uniform, but fond of what closes.
+/// Draws tokens that `grammar` allows until the end: uniformly, but preferring those that close.
 fn draw(vocabulary: &Vocabulary, mut grammar: Grammar, seed: u64, most: usize) -> Option<String> {
     let mut rng = Pcg64::seed_from_u64(seed);
     let closing: Vec<Token> = (0..).zip(&vocabulary.pieces).filter_map(closes).collect();
@@ -76,7 +76,7 @@ fn closes((token, piece): (Token, &Piece)) -> Option<Token> {
     matches!(piece.bytes.as_slice(), b"\"" | b"]" | b"}" | b")" | b"\n").then_some(token)
 }
 
-/// The same tokens, checked one by one without masks, lead to the same state.
+/// Checks that the same tokens, checked one by one without masks, lead to the same state.
 fn assert_replays(mut grammar: Grammar, tokens: &[Token], vocabulary: &Vocabulary) {
     for token in tokens {
         assert_eq!(grammar.allows(*token), Ok(true));

@@ -11,12 +11,12 @@ use super::{Grammar, GrammarError, compile, limits};
 use crate::types::constraint::Constraint;
 use crate::types::request::Token;
 
-/// A token's text.
+/// Text of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// The bytes that it adds to an answer, or its name if it is special.
+    /// The bytes that it adds to a response, or its name if it is special.
     pub bytes: Vec<u8>,
-    /// It is a control token: no grammar over text allows it.
+    /// True for a control token, which no grammar over text allows.
     pub special: bool,
 }
 
@@ -33,8 +33,9 @@ impl std::fmt::Debug for Grammars {
 }
 
 impl Grammars {
-    /// Builds the trie: for 150,000 tokens a fraction of a second. `pieces` are the tokens
-    /// from 0 on; `ends` those that end an answer, each within the vocabulary.
+    /// Builds the trie, which takes a fraction of a second for 150,000 tokens. `pieces` are the
+    /// tokens in order of their ids; `ends` are the ids of the tokens that end a response, each
+    /// within the vocabulary.
     pub fn new(
         pieces: impl IntoIterator<Item = Piece>,
         ends: &[Token],
@@ -52,7 +53,7 @@ impl Grammars {
                 *word = special(format!("<end-{end}>").as_bytes());
             }
         }
-        // The trie is built from a model file and panics where that is out of all bounds.
+        // The trie is built from a model file and panics on extreme values.
         let built = panic_utils::catch_unwind(AssertUnwindSafe(|| {
             ParserFactory::new(
                 &environment(&words, *first, ends),
@@ -66,14 +67,14 @@ impl Grammars {
         Ok(Self { factory, ends: ends.into() })
     }
 
-    /// The grammar of `constraint`, at its beginning. Takes a millisecond or a few, far more
-    /// where a client tries: not for the thread that runs the model.
+    /// Compiles `constraint` to a grammar in its initial state. Takes a few milliseconds, and far
+    /// more for a hostile constraint, so do not call it on the engine thread.
     pub fn compile(&self, constraint: &Constraint) -> Result<Grammar, GrammarError> {
         self.build(|| compile::prepare(constraint))
     }
 
-    /// As [`Grammars::compile`], for a constraint of JSON whose text stands in `lark` wherever
-    /// that names its rule `answer`. Other constraints are compiled alone.
+    /// Like [`Grammars::compile`], but embeds a JSON constraint in `lark` as the rule `answer`.
+    /// Other constraints are compiled alone.
     pub fn compile_within(
         &self,
         lark: &str,
@@ -99,22 +100,23 @@ impl Grammars {
 fn environment(words: &[Vec<u8>], end: Token, ends: &[Token]) -> TokEnv {
     let size = u32::try_from(words.len()).unwrap_or(u32::MAX);
     let trie = TokTrie::from(&TokRxInfo::new(size, end), words).with_eos_tokens(ends);
-    // Not a canonical tokenizer: llguidance then never forces tokens, and the state
-    // depends on nothing but the tokens that were accepted.
+    // Not a canonical tokenizer: llguidance then never forces tokens, and the state depends only on
+    // the accepted tokens.
     Arc::new(ApproximateTokEnv::new(trie))
 }
 
-/// Sets of tokens that are allowed or not as a whole: those that go on within a JSON string.
+/// Sets of tokens that are allowed or disallowed together: those that continue within a JSON
+/// string.
 fn slices() -> Vec<String> {
     ["{1,10}", "{1,30}", "+"].map(|times| format!(r#"[^"\\\x00-\x1F\x7F]{times}"#)).to_vec()
 }
 
-/// A token as the trie holds it. One without bytes is never allowed.
+/// A token as the trie holds it. A token without bytes is never allowed.
 fn word(piece: Piece) -> Vec<u8> {
     match piece {
         Piece { bytes, .. } if bytes.len() > limits::TOKEN_BYTES_MAX => Vec::new(),
         Piece { bytes, special: true } => special(&bytes),
-        // This byte is in no UTF-8 text, and the trie has another use for it.
+        // This byte occurs in no UTF-8 text, and the trie has another use for it.
         Piece { bytes, .. } if bytes.contains(&TokTrie::SPECIAL_TOKEN_MARKER) => Vec::new(),
         Piece { bytes, .. } => bytes,
     }

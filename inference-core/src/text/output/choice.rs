@@ -1,10 +1,10 @@
-//! PURE. `tool_choice` -> a grammar for llguidance, in its variant of Lark
-//! (<https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>), that makes a model
-//! write calls in its own notation, with legal names and arguments.
+//! PURE. Turns `tool_choice` into a grammar for llguidance, in its variant of Lark
+//! (<https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>), which makes a model
+//! write calls in its own notation, with valid names and arguments.
 //!
-//! The arguments' schema stands in the grammar as it is, as a root of its own, so that its
-//! references hold. Arguments of tools that are not strict follow the schema as far as
-//! llguidance knows its keywords; those of strict tools exactly, or the grammar is refused.
+//! The grammar contains the arguments' schema unchanged, as a separate root, so that its references
+//! resolve. Arguments of non-strict tools follow the schema as far as llguidance supports its
+//! keywords; those of strict tools follow it exactly, or the grammar is rejected.
 
 mod lark;
 mod literals;
@@ -18,11 +18,11 @@ use crate::types::tool_choice::Choice;
 use lark::Lark;
 use shapes::{Piece, Shape};
 
-/// Most calls that a grammar counts, whatever the caller allows.
+/// Maximum number of calls in a grammar, whatever the caller allows.
 const CALLS_MAX: usize = 128;
 
 impl Choice {
-    /// Reads `tool_choice`; absent or null is `auto`. The error names the parameter.
+    /// Parses `tool_choice`; absent or null is `auto`. The error names the parameter.
     pub fn from_openai(choice: Option<&Value>, tools: &ToolSet) -> Result<Self, String> {
         let read = match choice {
             None | Some(Value::Null) => Self::Auto,
@@ -53,35 +53,37 @@ impl Choice {
     }
 }
 
-/// What the grammar is for.
+/// Input for a tool-call grammar.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The model's notation.
     pub format: &'a Format,
-    /// The tools.
+    /// Available tools.
     pub tools: &'a ToolSet,
-    /// What is asked for.
+    /// The parsed `tool_choice`.
     pub choice: &'a Choice,
-    /// Most calls; 1 if `parallel_tool_calls` is false.
+    /// Maximum number of calls; 1 if `parallel_tool_calls` is false.
     pub calls_max: usize,
-    /// The prompt ends inside of thoughts.
+    /// True if the prompt ends inside reasoning.
     pub starts_thinking: bool,
 }
 
-/// A grammar.
+/// A grammar and the control tokens it uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grammar {
     /// Lark text.
     pub lark: String,
-    /// Texts of the control tokens that it refers to, by their ids.
+    /// Texts of the control tokens that it references by id.
     pub tokens: Vec<&'static str>,
 }
 
-/// The grammar for `request`, or `None` if the model may write anything. `control` gives the
-/// id of a control token by its text; marks that are none are written as plain text.
+/// Builds the grammar for `request`, or returns `None` if the model may write anything. `control`
+/// returns the id of a control token by its text; delimiters that are not control tokens are plain
+/// text.
 ///
-/// With [`Choice::Auto`] there is a grammar only if a tool is strict, and the notation has a
-/// mark that cannot be taken for ordinary text: free text up to the mark, then a legal call.
+/// With [`Choice::Auto`] there is a grammar only if a tool is strict and the notation has a
+/// delimiter that cannot be mistaken for ordinary text: free text up to the delimiter, then a valid
+/// call.
 pub fn grammar(request: &Request<'_>, control: &dyn Fn(&str) -> Option<u32>) -> Option<Grammar> {
     let shape = shapes::shape(request.format.calls);
     let chosen: Vec<&Tool> = match request.choice {
@@ -102,8 +104,8 @@ pub fn grammar(request: &Request<'_>, control: &dyn Fn(&str) -> Option<u32>) -> 
     Some(lark.finish(&start))
 }
 
-/// Lark text of what the model writes around a constrained answer, reasoning and headers, and
-/// of the rule `answer`, which is not part of it. `None` where nothing stands around it.
+/// Lark text of what the model writes around a constrained response: reasoning, headers, and a
+/// reference to the rule `answer`, which is not included. `None` if nothing surrounds it.
 pub fn around_answer(
     format: &Format,
     beginning: Beginning,
@@ -130,7 +132,7 @@ pub fn around_answer(
     Some(lark.finish(&format!("{thoughts} {space} {before} answer {behind}")).lark)
 }
 
-/// The header of harmony's last message, which may say that JSON follows.
+/// The header of harmony's last message, which may announce JSON.
 fn final_header(lark: &mut Lark<'_>) -> String {
     let channel = lark.sequence(shapes::HARMONY_CHANNEL_FINAL, None);
     let json = lark.sequence(shapes::HARMONY_JSON, None);
@@ -138,7 +140,7 @@ fn final_header(lark: &mut Lark<'_>) -> String {
     format!("{channel} ({json})? {message}")
 }
 
-/// What may stand before and behind the text of an answer, in families that have such marks.
+/// What may come before and after the text of a response, in families with such delimiters.
 fn around(format: &Format, lark: &mut Lark<'_>) -> Option<(String, String)> {
     match table(format.calls).drops {
         [before, behind] => {
@@ -149,7 +151,7 @@ fn around(format: &Format, lark: &mut Lark<'_>) -> Option<(String, String)> {
     }
 }
 
-/// Thoughts, if the model has some, and calls.
+/// Reasoning, if the model has it, and calls.
 fn forced(request: &Request<'_>, shape: &Shape, tools: &[&Tool], lark: &mut Lark<'_>) -> String {
     let thoughts = thoughts(request, lark);
     let space = lark.terminal("SPACE", "/[ \\n]{0,4}/");
@@ -161,7 +163,7 @@ fn forced(request: &Request<'_>, shape: &Shape, tools: &[&Tool], lark: &mut Lark
     format!("{thoughts} {space} {one}")
 }
 
-/// Text, and calls wherever their mark is written.
+/// Text, and calls wherever their delimiter is written.
 fn free(
     request: &Request<'_>,
     shape: &Shape,
@@ -182,13 +184,13 @@ fn free(
     };
     let head = lark.up_to(mark);
     let text = lark.text();
-    // Text has no control tokens; those that may stand around it are named.
+    // Text contains no control tokens, so those that may surround it are listed.
     let (before, behind) = around(request.format, lark).unwrap_or_default();
     let most = request.calls_max.min(CALLS_MAX);
     Some(format!("{thoughts} ({head} {body}){{0,{most}}} {before} {text} {behind}"))
 }
 
-/// A call or a final message, maybe after one that says what will be called.
+/// A call or a final message, optionally after a message that announces the call.
 fn free_harmony(thoughts: &str, shape: &Shape, tools: &[&Tool], lark: &mut Lark<'_>) -> String {
     let preamble = lark.sequence(shapes::HARMONY_PREAMBLE, None);
     let rest = lark.up_to("<|end|>");
@@ -199,7 +201,7 @@ fn free_harmony(thoughts: &str, shape: &Shape, tools: &[&Tool], lark: &mut Lark<
     format!("{thoughts} ({preamble} {rest} {next})? ({call} | {last} {text})")
 }
 
-/// The thoughts before an answer.
+/// The reasoning before a response.
 fn thoughts(request: &Request<'_>, lark: &mut Lark<'_>) -> String {
     if request.format.calls == CallFormat::Harmony {
         let open = lark.sequence(shapes::HARMONY_THOUGHTS, None);
@@ -216,7 +218,7 @@ fn thoughts(request: &Request<'_>, lark: &mut Lark<'_>) -> String {
     format!("({open} {rest})?")
 }
 
-/// 1 to `most` calls, each written as `call`, with what stands around and between them.
+/// 1 to `most` calls, each written as `call`, with what surrounds and separates them.
 fn calls(
     shape: &Shape,
     call: &[Piece],

@@ -1,29 +1,29 @@
-//! PURE. How model families write thoughts and calls, and which family a chat template
-//! belongs to. The order of the rules in [`Format::detect`] goes from what only
-//! one family writes to what several do.
+//! PURE. How model families write reasoning and calls, and which family a chat template belongs to.
+//! [`Format::detect`] tries the rules in order, from what only one family writes to what several
+//! do.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::marks::table;
 
-/// The marks around thoughts.
+/// Delimiters of reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thinking {
-    /// Before the thoughts.
+    /// Opening delimiter.
     pub open: &'static str,
-    /// Behind them.
+    /// Closing delimiter.
     pub close: &'static str,
 }
 
-/// Families by their notation of calls.
+/// Model families by their notation of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CallFormat {
     /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>`: Hermes, Qwen 2.5 and 3.
     Hermes,
     /// `<tool_call><function=name><parameter=key>value`: Qwen3-Coder, Qwen 3.5, Nemotron 3.
     QwenXml,
-    /// The same with other tags around it: Seed-OSS.
+    /// Like [`Self::QwenXml`], with other tags around it: Seed-OSS.
     Seed,
     /// `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value>`: GLM 4.5 and later.
     Glm,
@@ -31,7 +31,7 @@ pub enum CallFormat {
     MiniMax,
     /// `<function=name>{..}</function>`: Functionary 3.1.
     Functionary,
-    /// `{"name": .., "parameters": {..}}`, maybe behind `<|python_tag|>`: Llama 3.
+    /// `{"name": .., "parameters": {..}}`, optionally after `<|python_tag|>`: Llama 3.
     Llama,
     /// `[TOOL_CALLS][{..}]`: Mistral until 2025.
     MistralArray,
@@ -39,7 +39,7 @@ pub enum CallFormat {
     Mistral,
     /// `<｜tool▁calls▁begin｜>` and so on, arguments in a code fence: DeepSeek V3, R1.
     DeepSeek,
-    /// The same without the fence: DeepSeek V3.1.
+    /// Like [`Self::DeepSeek`], without the fence: DeepSeek V3.1.
     DeepSeekPlain,
     /// `<|tool_calls_section_begin|>` and so on: Kimi K2.
     Kimi,
@@ -61,37 +61,37 @@ pub enum CallFormat {
     Lfm,
     /// `[name(key="value")]`: Llama 4.
     Pythonic,
-    /// Channels: gpt-oss.
+    /// Channels (harmony): gpt-oss.
     Harmony,
-    /// JSON or Python in a code fence that says so: Gemma 3 and others that were told to.
+    /// JSON or Python in a code fence labeled as such: Gemma 3 and others that were instructed to.
     Fenced,
-    /// A JSON object with a name and arguments: templates that know no tools.
+    /// A JSON object with a name and arguments: templates without tool support.
     Generic,
 }
 
-/// How a model family writes thoughts and calls.
+/// How a model family writes reasoning and calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Format {
-    /// The marks around thoughts, where the family has thoughts.
+    /// Delimiters of reasoning, if the family has reasoning.
     pub thinking: Option<Thinking>,
-    /// The notation of calls.
+    /// Notation of calls.
     pub calls: CallFormat,
 }
 
-/// Where in the assistant's message an answer begins.
+/// Where in the assistant's message a response starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Beginning {
-    /// At its start: reasoning may come first.
+    /// At the start of the message: reasoning may come first.
     #[default]
     Fresh,
-    /// Inside of its reasoning.
+    /// Inside the reasoning.
     Reasoning,
-    /// Inside of its content, behind a header. Only harmony has headers.
+    /// Inside the content, after a header. Only harmony has headers.
     Content,
 }
 
 impl CallFormat {
-    /// All of them.
+    /// All notations.
     pub const ALL: [Self; 24] = [
         Self::Hermes,
         Self::QwenXml,
@@ -119,7 +119,7 @@ impl CallFormat {
         Self::Generic,
     ];
 
-    /// Which notation a chat template teaches.
+    /// Detects the notation that a chat template uses.
     fn detect(source: &str) -> Self {
         let has = |mark: &str| source.contains(mark);
         let rules = [
@@ -152,8 +152,8 @@ impl CallFormat {
     }
 }
 
-/// What a template must hold, and the marks. Templates often show only the closing mark,
-/// where they cut the thoughts of earlier turns.
+/// Text that a template must contain, and the delimiters. Templates often contain only the closing
+/// delimiter, where they cut the reasoning of earlier turns.
 const THINKING: [(&str, Thinking); 9] = [
     ("<|channel>", marks("<|channel>thought", "<channel|>")),
     ("seed:think", marks("<seed:think>", "</seed:think>")),
@@ -177,7 +177,7 @@ impl Thinking {
     }
 }
 
-/// By its opening mark.
+/// As its opening delimiter.
 impl Serialize for Thinking {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.open)
@@ -193,19 +193,19 @@ impl<'de> Deserialize<'de> for Thinking {
 }
 
 impl Format {
-    /// Finds the format that the chat template `source` teaches.
+    /// Detects the format that the chat template `source` uses.
     pub fn detect(source: &str) -> Self {
         let calls = CallFormat::detect(source);
         let thinking = if calls == CallFormat::Harmony { None } else { Thinking::detect(source) };
         Self { thinking, calls }
     }
 
-    /// Whether the rendered `prompt` ends inside of thoughts, so that the answer begins there.
+    /// True if the rendered `prompt` ends inside reasoning, so that the response starts there.
     pub fn starts_thinking(&self, prompt: &str) -> bool {
         self.thinking.is_some_and(|t| prompt.trim_end().ends_with(t.open))
     }
 
-    /// Where the answer to the rendered `prompt` begins.
+    /// Where the response to the rendered `prompt` starts.
     pub fn beginning(&self, prompt: &str) -> Beginning {
         let last = |mark: &str| prompt.rfind(mark);
         let outside = ["<|start|>", "<|end|>", "<|return|>", "<|call|>"].map(last);
@@ -219,8 +219,8 @@ impl Format {
         }
     }
 
-    /// Texts that mark calls and thoughts. Those of them that are control tokens, which are
-    /// hidden in ordinary answers, must be visible to a [`super::Parser`].
+    /// Delimiters of calls and reasoning. Those that are control tokens, which ordinary responses
+    /// hide, must be visible to a [`super::Parser`].
     pub fn visible_tokens(&self) -> Vec<&'static str> {
         let table = table(self.calls);
         let mut all: Vec<&str> = table.opens.iter().map(|o| o.mark).collect();
@@ -228,7 +228,7 @@ impl Format {
         all.extend(table.after.iter().chain(table.drops).chain(table.inner));
         if let Some(thinking) = self.thinking {
             all.extend([thinking.open, thinking.close]);
-            // A token, and the channel's name behind it.
+            // A token, followed by the channel's name.
             all.extend(thinking.open.strip_suffix("thought"));
         }
         all

@@ -1,4 +1,4 @@
-//! PURE. Calls that look like those of a programming language; see [`super::literal`].
+//! PURE. Parses calls that look like those of a programming language; see [`super::literal`].
 
 use super::json::Scan;
 use super::literal::Literal;
@@ -6,25 +6,25 @@ use super::machine::{Context, Step};
 use super::marks::LiteralMarks;
 use super::tools::NAME_BYTES_MAX;
 
-/// Reads one call, or several between square brackets.
+/// Parses one call, or several in square brackets.
 #[derive(Debug)]
 pub struct Function {
     marks: &'static LiteralMarks,
-    /// Behind an opening square bracket.
+    /// After an opening square bracket.
     list: bool,
-    /// A call was read, no other has begun.
+    /// A call is complete, and no other has started.
     between: bool,
     head: String,
     literal: Option<Literal>,
 }
 
 impl Function {
-    /// Before a call. `list`: an opening square bracket was read.
+    /// Starts before a call. `list`: an opening square bracket was parsed.
     pub fn new(marks: &'static LiteralMarks, list: bool) -> Self {
         Self { marks, list, between: false, head: String::new(), literal: None }
     }
 
-    /// Reads the next character.
+    /// Parses the next character.
     pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
         if let Some(literal) = &mut self.literal {
             let mut shown = String::new();
@@ -57,7 +57,7 @@ impl Function {
         }
     }
 
-    /// Whether a call was read, and no other has begun.
+    /// True if a call is complete and no other has started.
     pub fn is_between(&self) -> bool {
         self.between
     }

@@ -1,19 +1,19 @@
-//! PURE. Harmony, the notation of gpt-oss: every message has a header that names its channel
-//! and, if it is a call, its recipient.
+//! PURE. Parses harmony, the notation of gpt-oss: every message has a header that names its channel
+//! and, for a call, its recipient.
 //! <https://github.com/openai/openai-cookbook/blob/main/articles/openai-harmony.md>
 
 use super::machine::{Context, Step};
 use super::named::Arguments;
 use super::out::Kind;
 
-/// Bytes of a header.
+/// Maximum length of a header in bytes.
 const HEADER_BYTES_MAX: usize = 256;
 const MESSAGE: &str = "<|message|>";
 const CHANNEL: &str = "<|channel|>";
-/// Before the recipient.
+/// Precedes the recipient.
 const TO: &str = "to=";
 
-/// Reads a header, and the arguments of a call behind it.
+/// Parses a header, and the arguments of a call after it.
 #[derive(Debug)]
 pub struct Header {
     text: String,
@@ -21,12 +21,12 @@ pub struct Header {
 }
 
 impl Header {
-    /// Behind `mark`, which begins a header.
+    /// Starts after `mark`, which begins a header.
     pub fn behind(mark: &str) -> Self {
         Self { text: mark.to_string(), arguments: None }
     }
 
-    /// Reads the next character.
+    /// Parses the next character.
     pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
         if let Some(arguments) = &mut self.arguments {
             return arguments.step(c, context);

@@ -1,20 +1,20 @@
-//! PURE. JSON, checked one character at a time (RFC 8259): where does a value end, and is it
-//! one? A stack of open brackets and a small state; nothing is kept of the value itself.
+//! PURE. Validates JSON one character at a time (RFC 8259) and finds where a value ends. It keeps a
+//! stack of open brackets and a small state, but nothing of the value itself.
 
-/// Arrays and objects inside of each other. Arguments of tools are flat; a client's parser
-/// must not be led into deep recursion.
+/// Maximum nesting of arrays and objects. Tool arguments are flat; deep nesting must not drive a
+/// client's parser into deep recursion.
 pub const DEPTH_MAX: usize = 64;
 
-/// What a character did.
+/// Result of a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scan {
-    /// The value goes on.
+    /// The value continues.
     More,
     /// The value ends with this character.
     Done,
     /// The value, a number, ended before this character.
     DoneBefore,
-    /// This is no JSON, or too deep.
+    /// Invalid JSON, or nested too deeply.
     Bad,
 }
 
@@ -31,7 +31,7 @@ enum Expect {
     Next,
     Text,
     Escape,
-    /// So many hexadecimal digits.
+    /// This many hexadecimal digits.
     Hex(u8),
     Number(Number),
     /// The rest of `true`, `false` or `null`.
@@ -50,29 +50,29 @@ enum Number {
     Power,
 }
 
-/// Reads one value, which may begin with whitespace.
+/// Scanner of one value, which may begin with whitespace.
 #[derive(Debug, Clone)]
 pub struct Json {
-    /// Open brackets; true: an object.
+    /// Open brackets; true for an object.
     open: Vec<bool>,
     expect: Expect,
-    /// The text that is being read is a key.
+    /// The string being scanned is a key.
     key: bool,
 }
 
 impl Json {
-    /// Before the value.
+    /// Starts before the value.
     pub fn new() -> Self {
         Self { open: Vec::new(), expect: Expect::Value, key: false }
     }
 
-    /// Whether the next character is inside of a string. There, control characters are
-    /// let through: models write them, and [`escape`] makes them JSON.
+    /// True if the next character is inside a string. There, control characters are accepted:
+    /// models write them, and [`escape`] makes them valid JSON.
     pub fn in_text(&self) -> bool {
         self.expect == Expect::Text
     }
 
-    /// Reads the next character. After anything but `More`, nothing must follow.
+    /// Scans the next character. Do not call it again after anything but `More`.
     pub fn step(&mut self, c: char) -> Scan {
         match self.expect {
             Expect::Text => self.text(c),
@@ -132,7 +132,7 @@ impl Json {
         }
     }
 
-    /// A value is complete.
+    /// Marks a value as complete.
     fn ended(&mut self) -> Scan {
         self.expect = Expect::Next;
         if self.open.is_empty() { Scan::Done } else { Scan::More }
@@ -191,8 +191,8 @@ impl Json {
     }
 }
 
-/// Appends `c` as it must stand in a JSON string that is otherwise left as the model wrote
-/// it: control characters escaped, everything else as it is.
+/// Appends `c` to a JSON string that otherwise stays as the model wrote it: escapes control
+/// characters only.
 pub fn escape_control(c: char, out: &mut String) {
     match c {
         '\n' => out.push_str("\\n"),
@@ -203,7 +203,7 @@ pub fn escape_control(c: char, out: &mut String) {
     }
 }
 
-/// Appends `c`, a character of plain text, as it must stand in a JSON string.
+/// Appends `c`, a character of plain text, escaped for a JSON string.
 pub fn escape(c: char, out: &mut String) {
     if matches!(c, '"' | '\\') {
         out.push('\\');
@@ -211,7 +211,7 @@ pub fn escape(c: char, out: &mut String) {
     escape_control(c, out);
 }
 
-/// `text` as a JSON string, quotes included.
+/// `text` as a JSON string, including quotes.
 pub fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     text.chars().for_each(|c| escape(c, &mut out));
@@ -261,7 +261,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_scanner_agrees_with_serde(text in r#"[\[\]{}",:\\0-9.eE+\-truefalsn ]{0,16}"#) {
-            // Lone surrogates cannot arise: the alphabet has no `d`.
+            // Lone surrogates cannot occur: the alphabet has no `d`.
             let serde = serde_json::from_str::<Box<serde_json::value::RawValue>>(&text);
             prop_assert_eq!(is_value(&text), serde.is_ok(), "{:?}", serde);
         }

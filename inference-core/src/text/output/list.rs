@@ -1,31 +1,31 @@
-//! PURE. Calls as JSON: an object `{"name": .., "arguments": {..}}` or an array of them, maybe
-//! in a code fence.
+//! PURE. Parses calls written as JSON: an object `{"name": .., "arguments": {..}}` or an array of
+//! them, optionally in a code fence.
 
 use super::machine::{Context, Step};
 use super::object::Object;
 
-/// What may stand before the JSON: a fence, and the language that it names.
+/// Optional text before the JSON: a fence, and the language that it names.
 const FENCES: [&str; 3] = ["```json", "```tool_call", "```tool_code"];
 
-/// Reads one object or one array.
+/// Parses one object or one array.
 #[derive(Debug)]
 pub struct List {
-    /// No mark says that this is a call: only the keys do.
+    /// No delimiter marks this as a call, only the keys do.
     bare: bool,
     fence: String,
     array: bool,
-    /// An object was read, an array goes on.
+    /// An object is complete, and the array continues.
     between: bool,
     object: Option<Object>,
 }
 
 impl List {
-    /// Before the first bracket.
+    /// Starts before the first bracket.
     pub fn new(bare: bool) -> Self {
         Self { bare, fence: String::new(), array: false, between: false, object: None }
     }
 
-    /// Behind a mark that ends with the first bracket.
+    /// Starts after a delimiter that ends with the first bracket.
     pub fn behind(mark: &str, bare: bool) -> Self {
         let mut list = Self::new(bare);
         if mark.ends_with('[') {
@@ -36,7 +36,7 @@ impl List {
         list
     }
 
-    /// Reads the next character.
+    /// Parses the next character.
     pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
         if let Some(object) = &mut self.object {
             return match object.step(c, context) {
@@ -66,7 +66,7 @@ impl List {
         }
     }
 
-    /// Whether a call was read, and no other has begun.
+    /// True if a call is complete and no other has started.
     pub fn is_between(&self) -> bool {
         self.object.as_ref().map_or(self.between, Object::is_complete)
     }

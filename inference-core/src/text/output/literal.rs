@@ -1,25 +1,25 @@
-//! PURE. Arguments in notations that are nearly JSON, turned into JSON while they come: bare
-//! keys, strings between other marks, Python's words. `name(city='Paris', days=3)` of Llama 4
-//! and LFM2, `call:name{city:<|"|>Paris<|"|>,days:3}` of Gemma 4.
+//! PURE. Converts arguments in notations that are nearly JSON to JSON as they arrive: bare keys,
+//! strings between other delimiters, Python's words. `name(city='Paris', days=3)` of Llama 4 and
+//! LFM2, `call:name{city:<|"|>Paris<|"|>,days:3}` of Gemma 4.
 
 use super::json::{DEPTH_MAX, Json, Scan, escape, quote};
 use super::marks::LiteralMarks;
 
-/// Bytes of a key, a number or a word.
+/// Maximum length of a key, a number or a word in bytes.
 const WORD_BYTES_MAX: usize = 128;
 /// Gemma's quotation mark, a control token. There are no escapes between two of them.
 pub const GEMMA_QUOTE: &str = "<|\"|>";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// A key; true: or the end.
+    /// A key; if true, or the end.
     Key(bool),
     BareKey,
     Assign,
-    /// A value; true: or the end of a list.
+    /// A value; if true, or the end of a list.
     Value(bool),
     Word,
-    /// Inside of an opening or closing Gemma mark.
+    /// Inside an opening or closing Gemma quotation mark.
     Open,
     GemmaText,
     /// A string that ends with this character.
@@ -29,28 +29,28 @@ enum At {
     Next,
 }
 
-/// Reads the arguments of one call, from behind the opening bracket.
+/// Parses the arguments of one call, starting after the opening bracket.
 #[derive(Debug)]
 pub struct Literal {
     marks: &'static LiteralMarks,
-    /// Closing brackets of what is open.
+    /// Closing brackets of all open ones.
     closers: Vec<char>,
     at: At,
-    /// The string being read is a key.
+    /// The string being parsed is a key.
     key: bool,
     word: String,
-    /// A comma was read; it is written when something follows.
+    /// A comma was parsed; it is written once something follows.
     comma: bool,
 }
 
 impl Literal {
-    /// Behind the opening bracket. Its JSON is written by the caller.
+    /// Starts after the opening bracket. The caller writes that bracket's JSON.
     pub fn new(marks: &'static LiteralMarks) -> Self {
         let closers = vec![marks.close];
         Self { marks, closers, at: At::Key(true), key: false, word: String::new(), comma: false }
     }
 
-    /// Reads the next character and appends its JSON to `out`.
+    /// Parses the next character and appends its JSON to `out`.
     pub fn step(&mut self, c: char, out: &mut String) -> Scan {
         match self.at {
             At::Text(end) => self.text(c, end, out),
@@ -102,7 +102,7 @@ impl Literal {
         Scan::More
     }
 
-    /// Between a key and its value.
+    /// Separator of a key and its value.
     fn assign(&self) -> char {
         if self.closers.len() == 1 { self.marks.assign } else { ':' }
     }
@@ -175,7 +175,7 @@ impl Literal {
             }
             '\\' | '\'' | '"' => escape(c, out),
             c => {
-                // Python leaves escapes that it does not know as they are.
+                // Python keeps unknown escapes as they are.
                 escape('\\', out);
                 escape(c, out);
             }
@@ -209,7 +209,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-' | '+' | '.' | '$')
 }
 
-/// A number or a word of JSON or Python.
+/// Converts a number or a word of JSON or Python.
 fn word_as_json(word: &str) -> Option<String> {
     let json = match word {
         "True" => "true",

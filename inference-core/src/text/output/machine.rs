@@ -1,5 +1,5 @@
-//! PURE. What reads one notation of calls, from behind its opening mark to its end. The
-//! machines take one character at a time, so that chunks cannot matter.
+//! PURE. State machines that each parse one notation of calls, from its opening delimiter to its
+//! end. They take one character at a time, so chunk boundaries do not matter.
 
 use super::function::Function;
 use super::header::Header;
@@ -10,51 +10,51 @@ use super::out::{Kind, Out};
 use super::tools::ToolSet;
 use super::xml::Xml;
 
-/// What a character did.
+/// Result of a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The machine wants more.
+    /// The machine needs more.
     More,
     /// The notation ends with this character.
     Done,
-    /// This is not the notation, from this character on. What the machine has read since the
-    /// last complete call is text, unless a call has begun.
+    /// This character does not fit the notation. What the machine has parsed since the last
+    /// complete call is text, unless a call has started.
     Bad,
-    /// Prose of this kind begins after this character.
+    /// Prose of this kind starts after this character.
     Prose(Kind),
 }
 
-/// What the machines know and write to.
+/// What the machines use and write to.
 #[derive(Debug)]
 pub struct Context<'a> {
-    /// The functions that may be called.
+    /// Functions that may be called.
     pub tools: &'a ToolSet,
-    /// Most calls of one answer.
+    /// Maximum number of calls in one response.
     pub calls_max: usize,
-    /// Where parts go.
+    /// Destination of the parts.
     pub out: &'a mut Out,
 }
 
 impl Context<'_> {
-    /// Whether one more call may begin.
+    /// True if one more call may start.
     pub fn has_room(&self) -> bool {
         !self.tools.is_empty() && self.out.counts().0 < self.calls_max
     }
 
-    /// Whether a call of `name` may begin.
+    /// True if a call of `name` may start.
     pub fn admits(&self, name: &str) -> bool {
         self.has_room() && self.tools.get(name).is_some()
     }
 }
 
-/// A machine.
+/// A machine for one notation.
 #[derive(Debug)]
 pub enum Machine {
     /// The first character decides between JSON and the format's other notation.
     Choose(&'static Open),
     /// JSON objects or an array of them.
     List(List),
-    /// A name, a mark, JSON arguments.
+    /// A name, a delimiter, JSON arguments.
     Named(Named),
     /// A function call as in a programming language.
     Function(Function),
@@ -65,7 +65,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// What reads on behind the mark of `open`.
+    /// The machine that continues after the delimiter of `open`.
     pub fn new(open: &'static Open) -> Self {
         match open.syntax {
             Syntax::Json if open.mark.ends_with(['{', '[']) => {
@@ -79,7 +79,7 @@ impl Machine {
         }
     }
 
-    /// Reads the next character.
+    /// Parses the next character.
     pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
         match self {
             Self::Choose(_) if c.is_whitespace() => Step::More,
@@ -95,14 +95,14 @@ impl Machine {
         }
     }
 
-    /// The text ends here. What a call that has begun still holds is shown.
+    /// Ends the text. Emits what a started call still holds.
     pub fn finish(&mut self, context: &mut Context<'_>) {
         if let Self::Xml(xml) = self {
             xml.finish(context);
         }
     }
 
-    /// Whether the machine has read nothing but separators since the last complete call.
+    /// True if the machine has parsed nothing but separators since the last complete call.
     pub fn is_between(&self) -> bool {
         match self {
             Self::List(list) => list.is_between(),

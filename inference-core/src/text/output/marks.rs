@@ -1,28 +1,28 @@
-//! PURE. The marks of each family of models.
+//! PURE. The delimiters of each model family.
 
 use super::format::CallFormat;
 
-/// Where an opening mark counts.
+/// Where an opening delimiter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     /// Anywhere in content.
     Anywhere,
-    /// At the beginning of a line of content; it is no mark but the call's first bracket.
+    /// At the start of a line of content; it is the call's first bracket, not a delimiter.
     LineStart,
-    /// Behind a call.
+    /// After a call.
     AfterCall,
-    /// Before anything was said.
+    /// At the start of the response.
     First,
-    /// Anywhere, in thoughts and without tools too.
+    /// Anywhere, including in reasoning and without tools.
     Always,
 }
 
-/// What follows an opening mark.
+/// What follows an opening delimiter.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Syntax {
     /// An object or an array.
     Json,
-    /// A name and then JSON.
+    /// A name, then JSON.
     Named(&'static NamedMarks),
     /// Tags.
     Xml(&'static Tags),
@@ -32,14 +32,14 @@ pub(super) enum Syntax {
     Header,
 }
 
-/// Marks of a notation like a programming language's.
+/// Delimiters of a notation like a programming language's.
 #[derive(Debug)]
 pub(super) struct LiteralMarks {
     pub before_name: &'static str,
-    /// Around the arguments.
+    /// Brackets around the arguments.
     pub open: char,
     pub close: char,
-    /// Between a key and its value.
+    /// Separator of a key and its value.
     pub assign: char,
     /// Words for true and false.
     pub truth: [&'static str; 2],
@@ -55,7 +55,7 @@ pub(super) static GEMMA_STYLE: LiteralMarks = LiteralMarks {
     truth: ["true", "false"],
 };
 
-/// An opening mark.
+/// An opening delimiter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Open {
     pub mark: &'static str,
@@ -64,33 +64,33 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// Whether only what follows says that this is a call, and no mark of the family's own.
+    /// True if only what follows marks this as a call, not a delimiter of the family's own.
     pub fn is_bare(&self) -> bool {
         self.when == When::LineStart || self.mark == "```json"
     }
 }
 
-/// Marks of a notation with a name before the arguments.
+/// Delimiters of a notation with a name before the arguments.
 #[derive(Debug)]
 pub(super) struct NamedMarks {
-    /// Before a call, where calls stand in a section; else empty.
+    /// Precedes a call, if calls are in a section; else empty.
     pub open: &'static str,
     /// Between name and arguments.
     pub separator: &'static str,
     pub separator_optional: bool,
-    /// The opening mark may also be followed by JSON.
+    /// JSON may also follow the opening delimiter.
     pub json_too: bool,
 }
 
-/// Tags of a notation with one for each parameter.
+/// Tags of a notation with one tag for each parameter.
 #[derive(Debug)]
 pub(super) struct Tags {
-    /// Before and behind the name.
+    /// Before and after the name.
     pub call: &'static str,
     pub call_close: &'static str,
-    /// The next tag ends the name too.
+    /// The next tag ends the name as well.
     pub name_ends_at_tag: bool,
-    /// Behind the call, and behind what is around it.
+    /// After the call, and after what encloses it.
     pub end: &'static str,
     pub around_end: &'static str,
     pub key: &'static str,
@@ -98,7 +98,7 @@ pub(super) struct Tags {
     /// Between the key and the value; may be empty.
     pub value: &'static str,
     pub value_close: &'static str,
-    /// Values stand on lines of their own.
+    /// Values are on separate lines.
     pub lines: bool,
 }
 
@@ -112,15 +112,15 @@ impl Tags {
     }
 }
 
-/// The marks of one notation.
+/// The delimiters of one notation.
 #[derive(Debug)]
 pub(super) struct Table {
     pub opens: &'static [Open],
-    /// Dropped behind a call.
+    /// Dropped after a call.
     pub after: &'static [&'static str],
     /// Dropped anywhere.
     pub drops: &'static [&'static str],
-    /// Marks inside of calls, and parts of marks, that may be control tokens.
+    /// Delimiters inside calls, and parts of delimiters, that may be control tokens.
     pub inner: &'static [&'static str],
 }
 
@@ -320,7 +320,7 @@ static PYTHONIC: Table = Table {
     ..NONE
 };
 
-/// The marks of a family.
+/// The delimiters of a family.
 pub(super) fn table(format: CallFormat) -> &'static Table {
     match format {
         CallFormat::Hermes => &HERMES,

@@ -1,13 +1,14 @@
-//! PURE. Calls as a name, a mark, and the arguments as a JSON object: Mistral, DeepSeek, Kimi.
+//! PURE. Parses calls written as a name, a delimiter, and the arguments as a JSON object: Mistral,
+//! DeepSeek, Kimi.
 
 use super::json::{Json, Scan, escape_control};
 use super::machine::{Context, Step};
 use super::marks::NamedMarks;
 
-/// Bytes between the opening mark and the arguments: the name, an id, a code fence.
+/// Maximum bytes between the opening delimiter and the arguments: the name, an id, a code fence.
 const HEAD_BYTES_MAX: usize = 256;
 
-/// Reads a call's arguments, a JSON object whose name is known.
+/// Parses the arguments of a call with a known name, a JSON object.
 #[derive(Debug)]
 pub struct Arguments {
     name: String,
@@ -15,12 +16,12 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Before the opening brace.
+    /// Starts before the opening brace.
     pub fn new(name: String) -> Self {
         Self { name, json: None }
     }
 
-    /// Reads the next character. The call begins with the opening brace.
+    /// Parses the next character. The call starts with the opening brace.
     pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
         let Some(json) = &mut self.json else {
             return match c {
@@ -55,24 +56,24 @@ impl Arguments {
     }
 }
 
-/// Reads one call.
+/// Parses one call.
 #[derive(Debug)]
 pub struct Named {
     marks: &'static NamedMarks,
-    /// The mark of the section was read, that of the call was not.
+    /// The section's delimiter was parsed, but not yet the call's.
     in_section: bool,
     head: String,
     arguments: Option<Arguments>,
 }
 
 impl Named {
-    /// Behind `mark`, the one of a section or of a call.
+    /// Starts after `mark`, the delimiter of a section or of a call.
     pub fn new(marks: &'static NamedMarks, mark: &str) -> Self {
         let in_section = !marks.open.is_empty() && mark != marks.open;
         Self { marks, in_section, head: String::new(), arguments: None }
     }
 
-    /// Reads the next character.
+    /// Parses the next character.
     pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
         if let Some(arguments) = &mut self.arguments {
             return arguments.step(c, context);
@@ -95,7 +96,7 @@ impl Named {
         if self.head.len() > HEAD_BYTES_MAX { Step::Bad } else { Step::More }
     }
 
-    /// Between the mark of the section and that of the call.
+    /// Between the section's delimiter and the call's.
     fn open(&mut self, c: char) -> Step {
         if self.head.is_empty() && c.is_whitespace() {
             return Step::More;
@@ -108,7 +109,7 @@ impl Named {
         if self.marks.open.starts_with(&self.head) { Step::More } else { Step::Bad }
     }
 
-    /// The name in what stands before the arguments: `name SEP`, `function SEP name fence`,
+    /// The name in the text before the arguments: `name SEP`, `function SEP name fence`,
     /// `functions.name:0 SEP`, or only `name` where the separator is optional.
     fn name(&self, context: &Context<'_>) -> Option<String> {
         let head = self.head.trim().trim_end_matches("json").trim_end_matches("```").trim();

@@ -1,5 +1,5 @@
-//! PURE. One call as a JSON object. Models differ in the names of the keys, so all usual ones
-//! are known here; and in their order: arguments that come before the name are held.
+//! PURE. Parses one call as a JSON object. Models differ in the names of the keys, so all usual
+//! ones are accepted, and in their order: arguments that come before the name are held.
 
 use serde_json::{Map, Value};
 
@@ -7,12 +7,12 @@ use super::json::{Json, Scan, escape_control};
 use super::machine::{Context, Step};
 use super::tools::NAME_BYTES_MAX;
 
-/// Bytes of a key, and of a name with its escapes.
+/// Maximum bytes of a key, and of a name with its escapes.
 const KEY_BYTES_MAX: usize = 4 * NAME_BYTES_MAX;
-/// Objects around the call, as in `{"type": "function", "function": {..}}`.
+/// Maximum number of objects around the call, as in `{"type": "function", "function": {..}}`.
 const WRAPPERS_MAX: usize = 2;
 
-/// What the value of a key is.
+/// Meaning of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Name,
@@ -44,27 +44,27 @@ enum At {
     Value(Role),
     InName,
     InArguments,
-    /// Arguments written as a string that holds JSON, or as null.
+    /// Arguments written as a string that contains JSON, or as null.
     InQuoted,
     InOther,
     /// A comma or the end.
     Next,
 }
 
-/// Reads one object, from behind its opening brace.
+/// Parses one object, starting after its opening brace.
 #[derive(Debug)]
 pub struct Object {
-    /// Keys that are not a call's end it.
+    /// A key that does not belong to a call ends it.
     bare: bool,
     wrappers: usize,
     at: At,
     json: Json,
-    /// The JSON text of the key, name or quoted arguments being read.
+    /// The JSON text of the key, name or quoted arguments being parsed.
     text: String,
     name: Option<String>,
     /// Arguments that wait for the name.
     held: Option<String>,
-    /// The arguments are whole.
+    /// The arguments are complete.
     ready: bool,
     started: bool,
     /// The call is complete, whatever follows: some models forget the last brace.
@@ -72,7 +72,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Behind the opening brace.
+    /// Starts after the opening brace.
     pub fn new(bare: bool) -> Self {
         Self {
             bare,
@@ -88,7 +88,7 @@ impl Object {
         }
     }
 
-    /// Reads the next character.
+    /// Parses the next character.
     pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
         match self.at {
             At::InKey | At::InName | At::InQuoted => return self.in_text(c, context),
@@ -106,7 +106,7 @@ impl Object {
         Step::More
     }
 
-    /// Begins to read a value, of which `c` is the first character.
+    /// Starts a value whose first character is `c`.
     fn read(&mut self, at: At, c: char) -> Step {
         self.at = at;
         self.json = Json::new();
@@ -116,7 +116,7 @@ impl Object {
 
     fn value(&mut self, role: Role, c: char, context: &mut Context<'_>) -> Step {
         match (role, c) {
-            // Of a key that is there twice, the first value counts.
+            // The first value of a duplicate key counts.
             (Role::Name, _) if self.name.is_some() => self.read(At::InOther, c),
             (Role::Arguments, _) if self.held.is_some() => self.read(At::InOther, c),
             (Role::Name, '"') | (Role::Wrapper, '"') => self.read(At::InName, c),
@@ -185,7 +185,7 @@ impl Object {
         }
     }
 
-    /// A key, a name or quoted arguments are complete. False: they are none.
+    /// Handles a complete key, name or quoted arguments. Returns false if they are invalid.
     fn read_text(&mut self, context: &mut Context<'_>) -> bool {
         let text = std::mem::take(&mut self.text);
         let Ok(text) = serde_json::from_str::<Option<String>>(&text) else { return false };
@@ -210,8 +210,8 @@ impl Object {
         }
     }
 
-    /// Starts the call if its name is known and its arguments have begun. False: there is
-    /// no room for it.
+    /// Starts the call if its name is known and its arguments have started. Returns false if there
+    /// is no room for it.
     fn start(&mut self, context: &mut Context<'_>) -> bool {
         let (Some(name), Some(held)) = (&self.name, &mut self.held) else { return true };
         if !self.started {
@@ -233,7 +233,7 @@ impl Object {
         }
     }
 
-    /// Whether the call is complete, and only its end is missing.
+    /// True if the call is complete and only its end is missing.
     pub fn is_complete(&self) -> bool {
         self.complete
     }

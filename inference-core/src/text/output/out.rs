@@ -1,14 +1,13 @@
-//! PURE. Where the parts of an answer are collected: neighbours of one kind are joined, calls
-//! are counted.
+//! PURE. Collects the parts of a response: joins adjacent parts of one kind and counts calls.
 
 use super::Part;
 
 /// Kinds of prose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// What the reader sees.
+    /// Content, which the user sees.
     Content,
-    /// What the model thinks.
+    /// The model's reasoning.
     Reasoning,
 }
 
@@ -16,19 +15,19 @@ pub enum Kind {
 #[derive(Debug, Default)]
 pub struct Out {
     parts: Vec<Part>,
-    /// Calls that have begun.
+    /// Number of calls started.
     started: usize,
-    /// Of those, complete.
+    /// Number of calls completed.
     complete: usize,
-    /// The latest call is not complete.
+    /// True if the latest call is incomplete.
     open: bool,
-    /// Content, reasoning: some was said; a line break is due before more.
+    /// For content and reasoning: some was emitted; a line break is due before more.
     said: [bool; 2],
     due: [bool; 2],
 }
 
 impl Out {
-    /// More prose.
+    /// Appends a character of prose.
     pub fn prose(&mut self, kind: Kind, c: char) {
         let slot = kind as usize;
         if std::mem::take(&mut self.due[slot]) {
@@ -43,12 +42,12 @@ impl Out {
         }
     }
 
-    /// Something else comes between: more prose of the same kind begins a new line.
+    /// Marks an interruption: more prose of the same kind starts a new line.
     pub fn gap(&mut self) {
         self.due = self.said;
     }
 
-    /// A call begins.
+    /// Starts a call.
     pub fn start(&mut self, name: &str) {
         self.gap();
         self.parts.push(Part::CallStart { index: self.started, name: name.into() });
@@ -56,7 +55,7 @@ impl Out {
         self.open = true;
     }
 
-    /// More of the arguments of the latest call.
+    /// Appends to the arguments of the latest call.
     pub fn arguments(&mut self, more: &str) {
         let Some(index) = self.started.checked_sub(1) else { return };
         match self.parts.last_mut() {
@@ -66,28 +65,28 @@ impl Out {
         }
     }
 
-    /// The latest call is complete.
+    /// Marks the latest call as complete.
     pub fn complete(&mut self) {
         self.complete += 1;
         self.open = false;
     }
 
-    /// The latest call will not be completed.
+    /// Gives up the latest call, which stays incomplete.
     pub fn abandon(&mut self) {
         self.open = false;
     }
 
-    /// Whether a call has begun and is not complete.
+    /// True if a call has started and is not complete.
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Calls begun and calls completed.
+    /// Number of calls started, and completed.
     pub fn counts(&self) -> (usize, usize) {
         (self.started, self.complete)
     }
 
-    /// What was collected since the last time.
+    /// Returns what was collected since the previous call.
     pub fn take(&mut self) -> Vec<Part> {
         std::mem::take(&mut self.parts)
     }

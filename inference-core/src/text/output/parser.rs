@@ -1,7 +1,7 @@
-//! PURE. The parser: prose and its marks here, calls in their machines.
+//! PURE. The parser: prose and delimiters here, calls in their machines.
 //!
-//! Characters are taken one by one, and what may yet be the beginning of a mark is held, so
-//! the parts are a function of the whole text, however it was cut into chunks.
+//! It takes characters one by one and holds text that may be the start of a delimiter, so that the
+//! parts are a function of the whole text, however it was split into chunks.
 
 use super::Part;
 use super::format::{Format, Thinking};
@@ -10,54 +10,55 @@ use super::marks::{Open, Table, When, table};
 use super::out::{Kind, Out};
 use super::tools::ToolSet;
 
-/// Bytes of one call, from its opening mark to the end of its arguments. A longer one is text.
+/// Maximum bytes of one call, from its opening delimiter to the end of its arguments. A longer one
+/// is text.
 pub const CALL_BYTES_MAX: usize = 1 << 20;
-/// Whitespace that is held, as it may stand before a call and then is no part of the content.
+/// Maximum whitespace held in bytes: it may precede a call and then is not part of the content.
 const SPACE_BYTES_MAX: usize = 256;
 
-/// Reads one answer.
+/// Parses one response.
 #[derive(Debug)]
 pub struct Parser {
     table: &'static Table,
     thinking: Option<Thinking>,
     tools: ToolSet,
     calls_max: usize,
-    /// What kind prose is at this point.
+    /// Kind of prose at this point.
     kind: Kind,
     place: Place,
-    /// May be the beginning of a mark.
+    /// May be the start of a delimiter.
     held: String,
-    /// Whitespace that may come before a mark.
+    /// Whitespace that may precede a delimiter.
     space: String,
     call: Option<Call>,
     out: Out,
 }
 
-/// Where in the prose the parser is.
+/// The parser's position in the prose.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// Nothing was said since the answer's beginning, or since thoughts or a call.
+    /// Nothing was emitted since the start of the response, or since reasoning or a call.
     fresh: bool,
-    /// Thoughts or a call came before: whitespace up to the next word is no content.
+    /// After reasoning or a call: whitespace up to the next word is not content.
     behind: bool,
     /// Only whitespace since the last line break.
     line_start: bool,
-    /// Nothing but closing marks since a call.
+    /// Only closing delimiters since a call.
     after_call: bool,
 }
 
-/// A call that is being read.
+/// A call being parsed.
 #[derive(Debug)]
 struct Call {
     machine: Machine,
-    /// What was read and is not shown: it is text if this is no call.
+    /// Parsed text that has not been emitted: it is content if this is not a call.
     raw: String,
     bytes: usize,
     /// A call was completed: `raw` came after it.
     completed: bool,
 }
 
-/// What a mark in prose means.
+/// Meaning of a delimiter in prose.
 #[derive(Debug, Clone, Copy)]
 enum Meaning {
     ThinkOpen,
@@ -67,8 +68,8 @@ enum Meaning {
 }
 
 impl Parser {
-    /// A parser for an answer in `format`. Calls are looked for only if there are `tools`, and
-    /// at most `calls_max` of them. `starts_thinking`: the prompt ends inside of thoughts.
+    /// Creates a parser for a response in `format`. It looks for calls only if there are `tools`,
+    /// and for at most `calls_max`. `starts_thinking`: the prompt ends inside reasoning.
     pub fn new(format: &Format, tools: ToolSet, starts_thinking: bool, calls_max: usize) -> Self {
         let thinks = starts_thinking && format.thinking.is_some();
         Self {
@@ -85,13 +86,13 @@ impl Parser {
         }
     }
 
-    /// Takes more text and returns what is new.
+    /// Parses more text and returns the new parts.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         text.chars().for_each(|c| self.take(c));
         self.out.take()
     }
 
-    /// The end of the text. True: a call is complete, so that the answer ends with calls.
+    /// Ends the text. True if a call is complete, so that the response ends with tool calls.
     pub fn finish(&mut self) -> (Vec<Part>, bool) {
         self.settle(true);
         if let Some(mut call) = self.call.take() {
@@ -121,7 +122,7 @@ impl Parser {
         }
     }
 
-    /// Decides about what is held, as far as that is possible.
+    /// Decides about held text, as far as possible.
     fn settle(&mut self, at_end: bool) {
         while !self.held.is_empty() {
             let (found, may_grow) = self.look();
@@ -131,7 +132,7 @@ impl Parser {
                     let rest = self.held.split_off(mark.len());
                     self.held.clear();
                     self.mark(mark, meaning);
-                    // No mark is so long that this could go deep.
+                    // No delimiter is long enough for deep recursion here.
                     rest.chars().for_each(|c| self.take(c));
                 }
                 None => {
@@ -142,8 +143,8 @@ impl Parser {
         }
     }
 
-    /// The longest mark at the beginning of what is held, and whether more text could make
-    /// it, or a longer one, of what is held.
+    /// The longest delimiter at the start of the held text, and whether more text could make it
+    /// one, or a longer one.
     fn look(&self) -> (Option<(&'static str, Meaning)>, bool) {
         let mut found: Option<(&str, Meaning)> = None;
         let mut may_grow = false;
@@ -157,7 +158,7 @@ impl Parser {
         (found, may_grow)
     }
 
-    /// The marks that count at this place.
+    /// Visits the delimiters that count at this position.
     fn each_mark(&self, mut visit: impl FnMut(&'static str, Meaning)) {
         let Place { fresh, line_start, after_call, .. } = self.place;
         let content = self.kind == Kind::Content;
@@ -204,7 +205,7 @@ impl Parser {
         }
     }
 
-    /// Prose of another kind begins.
+    /// Switches to another kind of prose.
     fn turn(&mut self, kind: Kind) {
         self.space.clear();
         self.out.gap();
@@ -262,7 +263,7 @@ impl Parser {
         text.chars().for_each(|c| self.say(c));
     }
 
-    /// Shows a character that belongs to no mark.
+    /// Emits a character that belongs to no delimiter.
     fn say(&mut self, c: char) {
         if c.is_whitespace() {
             self.place.line_start |= c == '\n';
@@ -284,7 +285,7 @@ impl Parser {
         };
     }
 
-    /// Whether a mark may follow that takes the whitespace before it away.
+    /// True if a delimiter may follow that removes the whitespace before it.
     fn may_trim(&self) -> bool {
         let thinks = self.kind == Kind::Reasoning;
         thinks || self.has_room() || (self.place.fresh && self.thinking.is_some())

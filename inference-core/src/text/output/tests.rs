@@ -1,4 +1,4 @@
-//! Tests of the parser over all families of models.
+//! Tests of the parser over all model families.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn parse_chunks<'a>(
     (join(parts), complete)
 }
 
-/// Neighbours of one kind made one.
+/// Merges adjacent parts of one kind.
 fn join(parts: Vec<Part>) -> Vec<Part> {
     let mut out: Vec<Part> = Vec::new();
     for part in parts {
@@ -64,7 +64,7 @@ fn expected(calls: &[(&str, Value)]) -> Vec<(String, Value)> {
     calls.iter().map(|(n, a)| (n.to_string(), a.clone())).collect()
 }
 
-/// Any cut of `text` into pieces of at most `sizes` characters, taken in turns.
+/// Cuts `text` into pieces of `sizes` characters, taken in turns.
 fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
     let mut chunks = Vec::new();
     let mut rest = text;
@@ -117,7 +117,7 @@ proptest! {
 
         let message = whole(parts);
         let said = format!("{:?}", message);
-        // A harmony header is no text, whatever it holds.
+        // A harmony header is not text, whatever it contains.
         if calls != CallFormat::Harmony {
             prop_assert_eq!(said.matches('é').count(), text.matches('é').count(), "{}", said);
         }

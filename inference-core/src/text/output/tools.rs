@@ -2,30 +2,30 @@
 
 use serde_json::Value;
 
-/// Tools of one request, as in OpenAI's API.
+/// Maximum tools per request, as in OpenAI's API.
 pub const TOOLS_MAX: usize = 128;
-/// Bytes of a tool's name. OpenAI allows 64.
+/// Maximum length of a tool's name in bytes; the same as OpenAI's limit.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// One function.
+/// A function that the model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
-    /// Its name.
+    /// Function name.
     pub name: String,
-    /// JSON schema of its parameters; `None` if it says nothing of them.
+    /// JSON schema of its parameters; `None` if not given.
     pub parameters: Option<Value>,
-    /// The client wants arguments that match the schema exactly.
+    /// True if arguments must match the schema exactly.
     pub strict: bool,
 }
 
-/// The functions that may be called. Empty: text is never read as a call.
+/// The functions that may be called. If empty, text is never parsed as a call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ToolSet {
     tools: Vec<Tool>,
 }
 
 impl ToolSet {
-    /// Reads the `tools` of a chat request. The error names the parameter.
+    /// Parses the `tools` of a chat request. The error names the parameter.
     pub fn from_openai(tools: &[Value]) -> Result<Self, String> {
         if tools.len() > TOOLS_MAX {
             return Err(format!("tools has {} entries; {TOOLS_MAX} are allowed", tools.len()));
@@ -41,17 +41,17 @@ impl ToolSet {
         Ok(set)
     }
 
-    /// The function of that name.
+    /// The function with this name.
     pub fn get(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|t| t.name == name)
     }
 
-    /// Whether there are none.
+    /// True if there are no tools.
     pub fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }
 
-    /// All of them, in the client's order.
+    /// All tools, in the client's order.
     pub fn iter(&self) -> impl Iterator<Item = &Tool> {
         self.tools.iter()
     }
@@ -88,13 +88,13 @@ impl Tool {
         self.parameters.as_ref()?.get("properties")?.get(name)
     }
 
-    /// Names of the parameters that must be there.
+    /// Names of the required parameters.
     pub fn required(&self) -> Vec<&str> {
         let required = self.parameters.as_ref().and_then(|s| s.get("required")?.as_array());
         required.into_iter().flatten().filter_map(Value::as_str).collect()
     }
 
-    /// The types that a parameter may have. Empty: not said.
+    /// The types that a parameter may have; empty if not specified.
     pub fn types(&self, parameter: &str) -> Vec<&str> {
         self.parameter(parameter).map(types).unwrap_or_default()
     }
@@ -109,7 +109,7 @@ fn types(schema: &Value) -> Vec<&str> {
     let either = ["anyOf", "oneOf"].iter().find_map(|k| schema.get(k)?.as_array());
     if let Some(choices) = either {
         let all: Vec<Vec<&str>> = choices.iter().map(own_types).collect();
-        // One choice that does not say leaves everything open.
+        // One alternative without types allows every type.
         return if all.iter().any(Vec::is_empty) { Vec::new() } else { all.concat() };
     }
     match schema.get("enum").and_then(Value::as_array) {

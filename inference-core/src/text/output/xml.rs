@@ -1,18 +1,18 @@
-//! PURE. Calls as tags, one for each parameter: Qwen3-Coder, Seed, GLM, MiniMax. Values are
-//! plain text, so the tool's schema decides what becomes a JSON string, and what is JSON
-//! already. A closing tag inside of a value is text, unless what must follow it follows it.
+//! PURE. Parses calls written as tags, one for each parameter: Qwen3-Coder, Seed, GLM, MiniMax.
+//! Values are plain text, so the tool's schema decides which become JSON strings and which already
+//! are JSON. A closing tag inside a value is text, unless the tag that must follow does follow.
 
 use super::json::{escape, quote};
 use super::machine::{Context, Step};
 use super::marks::Tags;
 use super::named::Arguments;
 
-/// Bytes of a name or key, and of whitespace between tags.
+/// Maximum bytes of a name or key, and of whitespace between tags.
 const HEAD_BYTES_MAX: usize = 128;
 
 #[derive(Debug)]
 enum At {
-    /// Between the tag around the call and the call's own.
+    /// Between the outer tag and the call's own.
     Before,
     Name,
     /// A parameter's tag or the end of the call.
@@ -21,16 +21,16 @@ enum At {
     /// Between the key and the tag of the value, for formats that have one.
     BeforeValue,
     Value,
-    /// The arguments are one JSON object after all.
+    /// The arguments are a single JSON object instead.
     Json(Arguments),
 }
 
-/// Reads one call.
+/// Parses one call.
 #[derive(Debug)]
 pub struct Xml {
     tags: &'static Tags,
     at: At,
-    /// A tag, name or key that is not complete.
+    /// An incomplete tag, name or key.
     text: String,
     name: String,
     parameters: usize,
@@ -45,7 +45,7 @@ enum Follower {
 }
 
 impl Xml {
-    /// Behind the tag around the call.
+    /// Starts after the outer tag.
     pub fn new(tags: &'static Tags) -> Self {
         let value = Value::default();
         Self {
@@ -58,12 +58,12 @@ impl Xml {
         }
     }
 
-    /// Behind the call's own opening mark.
+    /// Starts after the call's own opening delimiter.
     pub fn in_name(tags: &'static Tags) -> Self {
         Self { at: At::Name, ..Self::new(tags) }
     }
 
-    /// Reads the next character.
+    /// Parses the next character.
     pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
         match &mut self.at {
             At::Value => return self.value(c, context),
@@ -96,14 +96,14 @@ impl Xml {
         if self.text.len() > HEAD_BYTES_MAX { Step::Bad } else { step }
     }
 
-    /// The text ends inside of the call: what is held of a value is shown.
+    /// Ends the text inside the call: emits what is held of a value.
     pub fn finish(&mut self, context: &mut Context<'_>) {
         if context.out.is_open() && matches!(self.at, At::Value) {
             context.out.arguments(&self.value.cut());
         }
     }
 
-    /// Whether the text is `tag`, or may become it.
+    /// Advances to `next` if the text is `tag`; continues if it may become it.
     fn tag(&mut self, tag: &str, next: At) -> Step {
         if self.text == tag {
             self.text.clear();
@@ -112,7 +112,7 @@ impl Xml {
         if tag.starts_with(&self.text) { Step::More } else { Step::Bad }
     }
 
-    /// The name is complete. False: there is no such function.
+    /// Handles the complete name. Returns false if there is no such function.
     fn named(&mut self, context: &Context<'_>) -> bool {
         let text = std::mem::take(&mut self.text);
         let name = text.strip_suffix(self.tags.call_close).unwrap_or(&text).trim();
@@ -135,7 +135,7 @@ impl Xml {
         }
     }
 
-    /// A parameter's tag begins, or the call has ended.
+    /// Handles the start of a parameter's tag or the end of the call.
     fn follow(&mut self, follower: Follower, context: &mut Context<'_>) -> Step {
         self.text.clear();
         if self.parameters == 0 {
@@ -188,7 +188,7 @@ impl Xml {
         Step::More
     }
 
-    /// Whether the text closes the value; `Some(None)`: it may yet.
+    /// Checks whether the text closes the value; `Some(None)` if it may with more text.
     fn closing(&self) -> Option<Option<Follower>> {
         let close = self.tags.value_close;
         if close.starts_with(&self.text) {
@@ -203,7 +203,7 @@ impl Xml {
     }
 }
 
-/// Which of a key's tag and two ends `text` is; `Some(None)`: it may become one of them.
+/// Checks which of a key's tag and two ends `text` is; `Some(None)` if it may become one of them.
 fn follower(text: &str, tags: &[&str; 3]) -> Option<Option<Follower>> {
     let [key, ends @ ..] = tags;
     if text == *key {
@@ -215,13 +215,13 @@ fn follower(text: &str, tags: &[&str; 3]) -> Option<Option<Follower>> {
     tags.iter().any(|tag| tag.starts_with(text)).then_some(None)
 }
 
-/// Turns the plain text of a value into JSON.
+/// Converts the plain text of a value to JSON.
 #[derive(Debug, Default)]
 struct Value {
-    /// Only a string is possible, so that it can be passed on as it comes.
+    /// Only a string is possible, so the text can be emitted as it arrives.
     text: bool,
     types: Vec<String>,
-    /// A line break after the opening tag and one before the closing tag are no part of it.
+    /// A line break after the opening tag and one before the closing tag are not part of it.
     lines: bool,
     begun: bool,
     /// A line break that may be the last.
@@ -265,13 +265,13 @@ impl Value {
         if self.text { "\"".into() } else { as_json(&std::mem::take(&mut self.held), &self.types) }
     }
 
-    /// What is known of a value that does not end.
+    /// The rest of a value that was cut off.
     fn cut(&mut self) -> String {
         if self.text { String::new() } else { std::mem::take(&mut self.held).trim().to_string() }
     }
 }
 
-/// `text` as a value of one of `types` (any, if there are none), else as a string.
+/// `text` as a value of one of `types` (of any, if empty), else as a string.
 fn as_json(text: &str, types: &[String]) -> String {
     let trimmed = match text.trim() {
         "True" => "true",
@@ -292,7 +292,7 @@ fn as_json(text: &str, types: &[String]) -> String {
         serde_json::Value::Object(_) => named.any(|t| t == "object"),
     };
     let open = types.is_empty() && !value.is_string();
-    // Of a value that cannot be a string, any JSON is better than a string.
+    // If the value cannot be a string, any JSON is better than a string.
     let text_fits = types.is_empty() || types.iter().any(|t| t == "string");
     if fits || open || !text_fits { trimmed.to_string() } else { quote(text) }
 }

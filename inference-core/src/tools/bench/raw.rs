@@ -1,5 +1,5 @@
-//! Batches of a model without any scheduler: what its kernels do, and what a candidate of
-//! [`crate::tools::tune`] is measured with.
+//! Runs batches of a model without a scheduler: measures its kernels, and the candidates of
+//! [`crate::tools::tune`].
 
 use std::time::Instant;
 
@@ -10,24 +10,25 @@ use crate::tools::tune::Measured;
 use crate::types::model::TrackId;
 use crate::types::model::{DecodeError, Model, Row};
 
-/// Tokens of the short sequences of a candidate's trial: they decode beside the long one.
+/// Tokens of the short sequences in a candidate's trial, which decode in parallel with the long
+/// one.
 const SHORT_TOKENS: u32 = 32;
-/// Fewest and most tokens of the long one.
+/// Minimum and maximum tokens of the long sequence.
 const LONG_TOKENS: (u32, u32) = (64, 512);
-/// Sequences that decode side by side in a trial.
+/// Number of sequences that decode in parallel in a trial.
 const BATCH: u32 = 4;
-/// Steps that are measured of each kind; their median counts.
+/// Measured steps of each kind; their median counts.
 const STEPS: u32 = 9;
-/// Share of a trial that its long prompt may take.
+/// Fraction of a trial's time that its long prompt may take.
 const LONG_SHARE: f64 = 0.75;
-/// Tokens of each sequence when the curve of batches is measured.
+/// Tokens of each sequence when measuring the batch curve.
 const CURVE_TOKENS: u32 = 16;
-/// Steps for each point of the curve.
+/// Steps per point of the curve.
 const CURVE_STEPS: u32 = 7;
-/// Slots that a context for trials has: those of the widest batch of a curve.
+/// Slots of a context for trials: those of the widest batch of a curve.
 pub const TRIAL_SLOTS: u32 = 16;
 
-/// Decodes a prompt in batches as large as the model takes; returns the seconds.
+/// Prefills a prompt in the largest batches the model takes; returns the seconds.
 pub fn fill<M: Model>(model: &mut M, track: TrackId, tokens: u32) -> Result<f64, DecodeError> {
     let tokens = prompt(track, tokens);
     let row = |(i, token): (usize, &u32)| Row {
@@ -44,14 +45,14 @@ pub fn fill<M: Model>(model: &mut M, track: TrackId, tokens: u32) -> Result<f64,
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// Tokens per second of one prompt, without any scheduler.
+/// Prefill speed of one prompt in tokens per second, without a scheduler.
 pub fn raw_prefill<M: Model>(model: &mut M, tokens: u32) -> Result<f64, DecodeError> {
     let spent = fill(model, 0, tokens);
     model.clear(0);
     Ok(f64::from(tokens) / spent?)
 }
 
-/// Tokens per second of `batch` sequences that decode side by side, without any scheduler.
+/// Decode speed of `batch` parallel sequences in tokens per second, without a scheduler.
 pub fn raw_decode<M: Model>(
     model: &mut M,
     batch: u32,
@@ -67,8 +68,8 @@ pub fn raw_decode<M: Model>(
     Ok(f64::from(batch * steps) / spent)
 }
 
-/// Decodes one token of each of the first tracks, `steps` times; `positions` are their
-/// lengths. Returns the seconds of every step.
+/// Decodes one token of each of the first sequences, `steps` times; `positions` are their lengths.
+/// Returns the seconds of every step.
 fn decode_steps<M: Model>(
     model: &mut M,
     positions: &mut [u32],
@@ -91,7 +92,7 @@ fn decode_steps<M: Model>(
     Ok(seconds)
 }
 
-/// Tokens per second of some tracks, by the median of some steps; the first one warms up.
+/// Decode speed in tokens per second, by the median step; the first one warms up.
 fn median_speed<M: Model>(
     model: &mut M,
     positions: &mut [u32],
@@ -102,24 +103,24 @@ fn median_speed<M: Model>(
     Ok(positions.len() as f64 / seconds)
 }
 
-/// Tokens per second at a depth where attention counts.
+/// Speeds in tokens per second at a context depth where attention matters.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Deep {
-    /// One prompt of [`DEEP_TOKENS`], in whole batches.
+    /// Prefill of one prompt of [`DEEP_TOKENS`], in full batches.
     pub prefill: f64,
-    /// More of it, in chunks of [`CHUNK_ROWS`].
+    /// Prefill after that prompt, in chunks of [`CHUNK_ROWS`].
     pub chunks: f64,
-    /// Eight sequences side by side, one of them after that prompt.
+    /// Decode of eight parallel sequences, one of them after that prompt.
     pub decode: f64,
 }
 
 /// Tokens of a deep prompt.
 pub const DEEP_TOKENS: u32 = 1536;
-/// Rows of a chunk of prefill beside readers, or of a short second turn.
+/// Rows of a prefill chunk next to decoding sequences, or of a short second turn.
 pub const CHUNK_ROWS: u32 = 16;
-/// Tokens that each of the other sequences holds, and how many they are.
+/// Tokens of each of the other sequences, and their number.
 const OTHERS: (u32, u32) = (192, 7);
-/// Cells that [`deep`] wants.
+/// KV cells that [`deep`] needs.
 pub const DEEP_CELLS: u32 =
     DEEP_TOKENS + STEPS * CHUNK_ROWS + OTHERS.0 * OTHERS.1 + (OTHERS.1 + 1) * (STEPS + 1);
 
@@ -145,44 +146,43 @@ pub fn deep<M: Model>(model: &mut M) -> Result<Deep, DecodeError> {
     Ok(Deep { prefill, chunks: f64::from(CHUNK_ROWS) / median(seconds), decode })
 }
 
-/// How much a trial of a candidate computes: the same for all candidates of a search.
+/// How much a candidate's trial computes: the same for all candidates of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
-    /// Tokens of the long sequence: the depth at which attention is judged.
+    /// Tokens of the long sequence: the depth at which attention is measured.
     pub long_tokens: u32,
 }
 
 impl Effort {
-    /// As much as fits into a trial of so many seconds, where prefill does `rate` tokens
-    /// per second.
+    /// The most that fits into a trial of `seconds`, if prefill runs at `rate` tokens per second.
     pub fn within(seconds: f64, rate: f64) -> Self {
         let affordable = seconds * LONG_SHARE * rate - f64::from((BATCH - 1) * SHORT_TOKENS);
         let (least, most) = LONG_TOKENS;
-        // A cast of something negative or not finite is 0 or clamped.
+        // Casting a negative or non-finite value yields 0 or saturates.
         let whole = (affordable as u32) / 64 * 64;
         Self { long_tokens: whole.clamp(least, most) }
     }
 
-    /// Tokens that one sequence of a trial holds, at most.
+    /// Maximum tokens of one sequence in a trial.
     pub fn context_tokens(self) -> u32 {
         self.long_tokens + 4 * STEPS
     }
 
-    /// Cells that a trial or a curve wants.
+    /// KV cells that a trial or a curve needs.
     pub fn cells(self) -> u32 {
         let others = (BATCH - 1) * (SHORT_TOKENS + 4 * STEPS);
         let curve = TRIAL_SLOTS * (CURVE_TOKENS + 6 * (CURVE_STEPS + 1));
         (self.context_tokens() + others).max(curve)
     }
 
-    /// Whether batches of so many rows can be told from larger ones.
+    /// True if a trial can distinguish batches of `rows` rows from larger ones.
     pub fn tells_rows(self, rows: u32) -> bool {
         self.long_tokens > rows
     }
 }
 
-/// Measures what a candidate is judged by: a long prompt and three short ones are read,
-/// then all four decode, then the long one alone.
+/// Measures a candidate: prefills a long prompt and three short ones, then decodes all four, then
+/// the long one alone.
 pub fn measure<M: Model>(model: &mut M, effort: Effort) -> Result<Measured, DecodeError> {
     let long = fill(model, 0, effort.long_tokens)?;
     let mut positions = vec![effort.long_tokens];
@@ -197,7 +197,8 @@ pub fn measure<M: Model>(model: &mut M, effort: Effort) -> Result<Measured, Deco
     Ok(Measured { prefill: f64::from(effort.long_tokens) / long, decode_one, decode_many })
 }
 
-/// Tokens per second of batches of these sizes, smallest first, all sequences together.
+/// Decode speed in tokens per second of all sequences together, for each batch size, smallest
+/// first.
 pub fn curve<M: Model>(model: &mut M, batches: &[u32]) -> Result<Vec<(u32, f64)>, DecodeError> {
     let most = batches.iter().copied().max().unwrap_or(0).min(model.shape().slots);
     let mut positions = vec![CURVE_TOKENS; most as usize];

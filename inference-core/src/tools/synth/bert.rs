@@ -1,16 +1,16 @@
-//! Models that make vectors: BERT's tensors, metadata and vocabulary.
+//! Embedding models: tensors, metadata and vocabulary of BERT.
 
 use super::{F32, ModelShape, POOLING_RANK, Quant};
 use crate::model_file::gguf::write::Writer;
 
-/// Where BERT has its special tokens, and where llama.cpp looks for them.
+/// Ids of BERT's special tokens, where llama.cpp expects them.
 const SPECIAL: [(usize, &str); 5] =
     [(0, "[PAD]"), (100, "[UNK]"), (101, "[CLS]"), (102, "[SEP]"), (103, "[MASK]")];
-/// Marks the beginning of a word.
+/// Marks the start of a word.
 const WORD: char = '\u{2581}';
 const POOLING_CLS: u32 = 2;
 
-/// Tensors beside those of the layers.
+/// Tensors outside the layers.
 pub fn tensors(shape: &ModelShape, quant: &Quant) -> Vec<(String, Vec<u64>, u32)> {
     let (width, context) = (shape.width, u64::from(shape.context));
     let mut all = vec![
@@ -54,7 +54,7 @@ pub fn layer_tensors(shape: &ModelShape, quant: &Quant) -> Vec<(&'static str, Ve
     all
 }
 
-/// Metadata beside what all shapes have.
+/// Metadata in addition to what all shapes have.
 pub fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
     writer.fraction("bert.attention.layer_norm_epsilon", shape.epsilon);
     writer.flag("bert.attention.causal", false);
@@ -68,8 +68,8 @@ pub fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
     writer.texts("tokenizer.ggml.tokens", &tokens);
 }
 
-/// Every printable character at the beginning and inside of a word, and names that no text
-/// becomes.
+/// Every printable character at the start of and inside a word, and names that no text is tokenized
+/// to.
 fn vocabulary(size: usize) -> Vec<String> {
     let letters = || (33u8..127).filter(|b| !b.is_ascii_uppercase()).map(char::from);
     let first = letters().map(|c| format!("{WORD}{c}"));

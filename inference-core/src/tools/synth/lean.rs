@@ -1,38 +1,38 @@
-//! Models whose sequences cannot share cells: sliding windows (Gemma 2), and recurrent states
-//! beside attention (Jamba).
+//! Models whose sequences cannot share KV cells: sliding windows (Gemma 2), and recurrent states
+//! besides attention (Jamba).
 
 use super::{F32, ModelShape, Quant};
 use crate::model_file::gguf::write::Writer;
 
-/// Architecture of the shapes with windows: every other layer has one.
+/// Architecture of the shapes with sliding windows, in every other layer.
 pub const WINDOWED: &str = "gemma2";
-/// Architecture of the shapes with states: every other layer has one.
+/// Architecture of the shapes with recurrent states, in every other layer.
 pub const HYBRID: &str = "jamba";
-/// Tokens of a window.
+/// Tokens of the sliding window.
 const WINDOW: u32 = 128;
-/// Elements of the state of a channel. Larger than in real models: what sequences cost shows in a
-/// small file.
+/// Elements of the recurrent state per channel. Larger than in real models, so that the cost of
+/// sequences shows in a small file.
 const STATE: u64 = 256;
-/// Tokens that the convolution before it sees.
+/// Width of the convolution before it, in tokens.
 const CONVOLUTION: u64 = 4;
 /// Rank of the time steps.
 const RANK: u64 = 16;
 
 type Tensors = Vec<(&'static str, Vec<u64>, u32)>;
 
-/// Whether a layer of a hybrid attends.
+/// True if a layer of a hybrid model has attention.
 fn attends(layer: u32) -> bool {
     layer % 2 == 1
 }
 
-/// What a layer with a window has beside an ordinary one.
+/// Tensors that a layer with a sliding window has in addition to an ordinary one.
 pub fn windowed_tensors(shape: &ModelShape) -> Tensors {
     ["post_attention_norm.weight", "post_ffw_norm.weight"]
         .map(|name| (name, vec![shape.width], F32))
         .to_vec()
 }
 
-/// A hybrid's layer: `plain` is what an ordinary one has.
+/// Tensors of a hybrid model's layer; `plain` are those of an ordinary one.
 pub fn hybrid_tensors(shape: &ModelShape, quant: &Quant, layer: u32, plain: Tensors) -> Tensors {
     if attends(layer) {
         return plain;
@@ -57,12 +57,12 @@ pub fn hybrid_tensors(shape: &ModelShape, quant: &Quant, layer: u32, plain: Tens
     all
 }
 
-/// How fast a state fades: negative, or it would grow without end.
+/// Decay rate of the state: negative, or the state would grow without limit.
 pub fn fading(drawn: f32) -> f32 {
     -drawn.abs() * 25.0
 }
 
-/// Metadata beside what all shapes have.
+/// Metadata in addition to what all shapes have.
 pub fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
     let key = |name: &str| format!("{}.{name}", shape.architecture);
     if shape.architecture == WINDOWED {

@@ -3,8 +3,8 @@
 
 use crate::model_file::gguf::write::Writer;
 
-/// Names of llama.cpp's pre-tokenizers (`tokenizer.ggml.pre`). Those in one group are the same to
-/// it.
+/// Names of llama.cpp's pre-tokenizers (`tokenizer.ggml.pre`). llama.cpp treats those in one group
+/// alike.
 pub const PRE_TOKENIZERS: &[&[&str]] = &[
     &["default"],
     &["minicpm5"],
@@ -90,24 +90,24 @@ pub const PRE_TOKENIZERS: &[&[&str]] = &[
     &["solar-open"],
     &["mellum2"],
 ];
-/// The one of a file that names none on the command line.
+/// The default pre-tokenizer of a file.
 pub const DEFAULT_PRE: &str = "qwen2";
 
-/// Those that split UTF-8 as it is, instead of GPT-2's letters for bytes.
+/// Pre-tokenizers that split raw UTF-8 instead of GPT-2's letters for bytes.
 const RAW: [&str; 5] = ["gemma4", "granite-embed-multi-311m", "mmbert", "sarvam-moe", "whitespace"];
 
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const BYTE: i32 = 6;
-/// The first control token.
+/// Id of the first control token (BOS).
 const BEGINNING: u32 = 256;
-/// The second one.
+/// Id of the second control token (EOS).
 const END: u32 = 257;
 
-/// Tokens and merges of a file, and how its texts are split.
+/// Tokens and merges of a file, and how it splits texts.
 #[derive(Debug, Clone)]
 pub(crate) struct Vocabulary {
-    /// llama.cpp's name of the kind of tokenizer.
+    /// llama.cpp's name for the kind of tokenizer.
     pub(crate) model: &'static str,
     pre: &'static str,
     tokens: Vec<String>,
@@ -116,11 +116,11 @@ pub(crate) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// The 256 bytes as the pre-tokenizer wants them, two control tokens, and names that no text
-    /// becomes. Nothing if llama.cpp does not know `pre`.
+    /// The 256 bytes as the pre-tokenizer expects them, two control tokens, and names that no text
+    /// is tokenized to. `None` if llama.cpp does not know `pre`.
     pub fn new(pre: &str, size: usize) -> Option<Self> {
         let pre = PRE_TOKENIZERS.iter().copied().flatten().copied().find(|name| *name == pre)?;
-        // What drops spaces, which the pre-tokenizer alone does not.
+        // Drops spaces, which the pre-tokenizer alone does not.
         let model = if pre == "whitespace" { "whitespace" } else { "gpt2" };
         let (tokens, kinds, merges) = (Vec::new(), Vec::new(), Vec::new());
         let mut new = Self { model, pre, tokens, kinds, merges };
@@ -161,7 +161,7 @@ impl Vocabulary {
         gpt2_letter(byte).to_string()
     }
 
-    /// Writes it into a model file's header.
+    /// Adds the vocabulary to a model file's header.
     pub fn write_metadata(&self, writer: &mut Writer) {
         writer.numbers("tokenizer.ggml.token_type", &self.kinds);
         writer.text("tokenizer.ggml.model", self.model);
@@ -169,7 +169,7 @@ impl Vocabulary {
         writer.texts("tokenizer.ggml.tokens", &self.tokens);
         writer.texts("tokenizer.ggml.merges", &self.merges);
         if self.is_raw() {
-            // llama.cpp puts one before every text for gemma4, whatever the file says.
+            // llama.cpp prepends a BOS token to every text for gemma4, whatever the file says.
             writer.number("tokenizer.ggml.bos_token_id", BEGINNING);
         }
         writer.number("tokenizer.ggml.eos_token_id", END);
@@ -177,7 +177,7 @@ impl Vocabulary {
     }
 }
 
-/// A byte as GPT-2 writes it: printable ones as themselves, the others from U+0100 on.
+/// GPT-2's letter for a byte: printable ones stand for themselves, the others start at U+0100.
 fn gpt2_letter(byte: u8) -> char {
     let printable = |b: u8| (33..=126).contains(&b) || (161..=172).contains(&b) || b >= 174;
     if printable(byte) {
@@ -193,8 +193,8 @@ impl Vocabulary {
         self.tokens.len()
     }
 
-    /// A vocabulary in which every two characters of one kind next to each other become one
-    /// token, if the pre-tokenizer leaves them in one word: tokens tell how a text was split.
+    /// A vocabulary in which every two adjacent characters of one kind become one token if the
+    /// pre-tokenizer leaves them in one word, so that the tokens show how a text was split.
     pub(crate) fn of_pairs(pre: &str) -> Self {
         let mut new = Self::new(pre, 0).unwrap();
         let ascii: Vec<u8> = (b'!'..=b'~').chain(*b" \n\t").collect();
@@ -213,7 +213,8 @@ impl Vocabulary {
         new
     }
 
-    /// A byte as texts have it when they are split; one of ASCII if they are split as they are.
+    /// A byte as texts contain it when they are split; an ASCII byte if the pre-tokenizer splits
+    /// raw text.
     fn letter(&self, byte: u8) -> String {
         match byte {
             b' ' if self.is_raw() => "\u{2581}".into(),

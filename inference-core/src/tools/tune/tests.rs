@@ -1,4 +1,4 @@
-//! Searches over scripted machines.
+//! Tests searches on scripted machines.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn space() -> Space {
     }
 }
 
-/// A machine with a speed for each candidate; a trial takes a second.
+/// A machine with a speed for each candidate; a trial takes one second.
 struct Scripted<F> {
     speed: F,
     asked: Vec<Candidate>,
@@ -55,8 +55,8 @@ fn every_coordinate_is_tried_and_the_best_of_each_is_kept() {
     let best = Candidate { threads: 3, flash_attention: FlashAttention::Off, ..BASE };
     assert_eq!(found.best, Some(best));
     assert!(!found.cut_short);
-    // Base, three alternatives each once, two winners with two more trials each, half the
-    // threads once.
+    // Base, three alternatives once each, two winners with two more trials each, half the threads
+    // once.
     assert_eq!((found.trials.len(), asked.len()), (6, 10));
 }
 
@@ -95,7 +95,7 @@ fn far_fewer_threads_are_not_tried_after_fewer_were_much_worse() {
 fn time_that_runs_out_keeps_what_was_found() {
     let (found, asked) = find(3, |c, _| Some(if c.poll == 0 { 200.0 } else { 100.0 }));
     assert_eq!((found.best, asked.len(), found.cut_short), (Some(BASE), 3, true));
-    // Better once, and no time for a second look.
+    // Better once, and no time to confirm it.
     let (found, _) = find(3, |c, _| Some(if *c == BASE { 100.0 } else { 200.0 }));
     assert_eq!((found.best, found.trials[1].verdict), (Some(BASE), Verdict::Unconfirmed));
 }
@@ -110,7 +110,7 @@ fn threads_are_all_cores_or_one_less_or_half() {
 
 #[test]
 fn slots_follow_the_curve_while_doubling_pays() {
-    // Two rows cost twice one; four cost hardly more than two: measured with Q4_0.
+    // Two rows cost twice as much as one; four cost hardly more than two: measured with Q4_0.
     let dip = [(1, 41.0), (2, 42.0), (4, 78.0), (8, 90.0), (16, 103.0)];
     assert_eq!(slots_worth(&dip), 16);
     let flat = [(1, 40.0), (2, 60.0), (4, 80.0), (8, 81.0), (16, 82.0)];

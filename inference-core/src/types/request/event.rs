@@ -1,51 +1,51 @@
-//! What the engine says of a request, and of itself.
+//! Events that the engine emits for a request, and its own statistics.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Token, Told};
 
-/// Why an answer ended.
+/// Why a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FinishReason {
-    /// The model ended it, or a stop string did.
+    /// The model ended it, or a stop string matched.
     Stop,
-    /// `max_tokens` or the context is used up.
+    /// `max_tokens` or the context limit was reached.
     Length,
 }
 
-/// Why a request did not get an answer.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
-    /// The prompt leaves no room for an answer.
+    /// The prompt leaves no room for a response.
     ContextExceeded {
-        /// Tokens of the prompt, or fewer: reading ends where they are too many.
+        /// Tokens of the prompt, or fewer: tokenizing stops once they are too many.
         prompt_tokens: u32,
-        /// Tokens that prompt and answer may have together.
+        /// Maximum tokens of prompt and response together.
         context_tokens: u32,
-        /// Whether it is a chat.
+        /// True for a chat request.
         chat: bool,
     },
     /// The prompt has no tokens.
     EmptyPrompt,
     /// The model's tokenizer cannot turn the text into tokens.
     Untokenizable,
-    /// A token id outside of the vocabulary.
+    /// A token id outside the vocabulary.
     UnknownToken(Token),
     /// The model file has no chat template.
     NoChatTemplate,
-    /// The model makes vectors and no text.
+    /// The model computes embeddings and generates no text.
     NotGenerative,
-    /// The model makes text and no vectors.
+    /// The model generates text and computes no embeddings.
     NoEmbeddings,
-    /// The model does not rank.
+    /// The model is not a reranking model.
     NoRanking,
-    /// An input of a request for vectors is too long.
+    /// An input of an embeddings request is too long.
     InputTooLong {
-        /// Which.
+        /// Index of the input.
         index: u32,
         /// Its tokens, or fewer: see [`Failure::ContextExceeded`].
         tokens: u32,
-        /// Most tokens of one.
+        /// Maximum tokens of an input.
         tokens_max: u32,
     },
     /// The JSON schema cannot be enforced.
@@ -54,24 +54,25 @@ pub enum Failure {
     Grammar(String),
     /// The tools cannot be offered.
     Tools(String),
-    /// The model was not trained to fill gaps.
+    /// The model was not trained for fill-in-the-middle.
     NoInfill,
     /// The chat template refused the messages, or could not be rendered.
     Template(String),
-    /// Too many requests wait already.
+    /// The queue is full.
     QueueFull,
-    /// The model could not be run; other requests go on.
+    /// The model could not be run; other requests continue.
     Decode(String),
-    /// The request, or its answer, is larger than agent and engine pass on.
+    /// The request or its response is larger than the limit between agent and engine.
     TooLarge,
-    /// What the answer began with elsewhere is not what it begins with here.
+    /// The tokens of the resumed response do not match what this model generates.
     ResumeMismatch,
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // Client packages (litellm, langchain) know this error by these words of OpenAI's.
+            // Client packages (litellm, langchain) recognize this error by this wording of
+            // OpenAI's.
             Self::ContextExceeded { prompt_tokens, context_tokens, .. } => write!(
                 f,
                 "Input tokens exceed the configured limit: this model's maximum context length is \
@@ -128,62 +129,62 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// More of an answer. What is shown, and in which pieces, depends on the answer's tokens only: an
-/// answer that goes on elsewhere is shown in the same pieces there.
+/// A piece of a response. Its text, and the split into pieces, depend only on the response tokens:
+/// a response that resumes on another node is emitted in the same pieces there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shown {
     /// Whole UTF-8, never part of a stop string.
     pub text: String,
-    /// Its tokens with their logprobs, where those were asked for.
+    /// Its tokens with their logprobs, if requested.
     pub logprobs: Vec<TokenLogprob>,
-    /// The answer's tokens up to here that were not told yet. A token is told when its text or
-    /// that of a later one is shown, and, where logprobs are, not before its own.
+    /// The response tokens up to here that were not reported yet. A token is reported when its text
+    /// or that of a later one is emitted, and, if logprobs are, not before its own.
     pub tokens: Vec<Token>,
 }
 
-/// What happens to a request, in order: at most one [`Event::Started`], after that at most one
+/// The events of a request, in order: at most one [`Event::Started`], after that at most one
 /// [`Event::Replayed`], any number of [`Event::Text`], and exactly one of the others at the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
-    /// A slot was taken and prefill begins.
+    /// The request got a slot and prefill starts.
     Started {
-        /// Tokens of the prompt.
+        /// Number of prompt tokens.
         prompt_tokens: u32,
-        /// Whether the prompt ends inside of the assistant's thoughts.
+        /// True if the prompt ends inside the assistant's reasoning.
         thinking: bool,
     },
-    /// What an answer that goes on has shown elsewhere; its logprobs are not known here.
+    /// What a resumed response already emitted on another node; its logprobs are not known here.
     Replayed(Vec<Shown>),
     /// More text.
     Text(Shown),
-    /// The answer is complete.
+    /// The response is complete.
     Finished {
-        /// Why.
+        /// Why it ended.
         reason: FinishReason,
-        /// Tokens generated, an ending token included.
+        /// Tokens generated, including an end token.
         completion_tokens: u32,
-        /// Tokens of the prompt that did not have to be computed.
+        /// Prompt tokens served from the cache.
         cached_tokens: u32,
-        /// Those of the answer that were not told before.
+        /// Response tokens that were not reported before.
         tokens: Vec<Token>,
     },
-    /// The vector of an input, of length 1; or the score of a pair.
+    /// The embedding of an input, of length 1; or the score of a pair.
     Embedded {
-        /// Which input.
+        /// Index of the input.
         index: u32,
-        /// The vector, or one number.
+        /// The embedding, or one score.
         values: Vec<f32>,
     },
-    /// The answer to a question; nothing else precedes it.
+    /// The result of a question; no other event precedes it.
     Told(Told),
-    /// There is no answer, or no more of it.
+    /// The request failed: there is no response, or no more of it.
     Failed(Failure),
-    /// The caller cancelled; its slot is free.
+    /// The caller canceled the request; its slot is free.
     Cancelled,
 }
 
 impl Event {
-    /// Whether nothing follows this event.
+    /// True if no event follows this one.
     pub fn is_last(&self) -> bool {
         !matches!(
             self,
@@ -192,19 +193,19 @@ impl Event {
     }
 }
 
-/// A token of an answer, and how likely it was before any sampling parameter was applied.
+/// A token of a response, and its logprob before any sampling parameter was applied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
-    /// The token itself.
+    /// The sampled token.
     pub chosen: LikelyToken,
-    /// The likeliest ones at its place, the likeliest first.
+    /// The most likely tokens at its position, in descending order.
     pub likeliest: Vec<LikelyToken>,
 }
 
-/// A token and the logarithm of its probability.
+/// A token and its logprob.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LikelyToken {
-    /// The token.
+    /// Token id.
     pub token: Token,
     /// Its text, which may be part of a character.
     pub bytes: Vec<u8>,
@@ -212,43 +213,43 @@ pub struct LikelyToken {
     pub logprob: f32,
 }
 
-/// How the engine is doing.
+/// Statistics of the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct EngineStats {
-    /// Sequences that can decode side by side.
+    /// Number of slots: sequences that can decode in parallel.
     pub slots: u32,
-    /// Of those, taken.
+    /// Slots in use.
     pub slots_busy: u32,
-    /// Requests that wait for a slot.
+    /// Requests waiting for a slot.
     pub queued: u32,
-    /// Requests that gave up their cells and wait for some.
+    /// Preempted requests, which wait for KV cells.
     pub parked: u32,
-    /// Cells of the KV pool: one holds one token.
+    /// KV cells of the pool; each holds one token.
     pub cells: u32,
-    /// Of those, needed by requests in slots.
+    /// Cells needed by requests in slots.
     pub cells_in_use: u32,
-    /// Of those, kept for prompts that begin alike.
+    /// Cells kept for prompts with the same prefix.
     pub cells_cached: u32,
     /// Steps since the start.
     pub steps: u64,
     /// Prompt tokens prefilled since the start.
     pub prompt_tokens: u64,
-    /// Prompt tokens that were found in the cache since the start.
+    /// Prompt tokens served from the cache since the start.
     pub cached_tokens: u64,
     /// Kept prefixes that were evicted since the start.
     pub evictions: u64,
-    /// Times that a request gave up its cells since the start.
+    /// Preemptions since the start.
     pub parkings: u64,
     /// Tokens generated since the start.
     pub generated_tokens: u64,
-    /// Prompt tokens per second while prefilling, smoothed; 0 until measured.
+    /// Prompt tokens per second while prefilling, moving average; 0 until measured.
     pub prefill_tokens_per_second: f32,
-    /// Generated tokens per second over all slots, smoothed; 0 until measured.
+    /// Generated tokens per second over all slots, moving average; 0 until measured.
     pub decode_tokens_per_second: f32,
-    /// Time that steps have spent on prompts since the start.
+    /// Seconds that steps have spent on prefill since the start.
     pub prefill_seconds: f64,
-    /// Time that they have spent on readers.
+    /// Seconds that steps have spent on decoding since the start.
     pub decode_seconds: f64,
-    /// Slots that steps worked on since the start, counted once for each step.
+    /// Busy slots of all steps since the start, added up.
     pub slot_steps: u64,
 }

@@ -1,46 +1,46 @@
-//! Parameters of sampling.
+//! Sampling parameters.
 
 use serde::{Deserialize, Serialize};
 
 use super::Token;
 
-/// Most tokens whose logits one request may shift.
+/// Maximum tokens whose logits one request may bias.
 pub const BIASES_MAX: usize = 1024;
-/// Most tokens that `repeat_penalty` looks back.
+/// Maximum tokens that `repeat_penalty` looks back.
 pub const RECENT_TOKENS_MAX: u32 = 4096;
 
-/// How to choose tokens. See [`crate::scheduler::sampler`] for the order of the steps.
+/// How to choose tokens. [`crate::scheduler::sampler`] documents the order of the steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0 is greedy, and so is anything below 1e-5.
     pub temperature: f32,
-    /// The k likeliest tokens only; 0 is off.
+    /// Keep the k most likely tokens; 0 is off.
     pub top_k: u32,
-    /// The smallest set with this probability; 1 is off.
+    /// Keep the smallest set with this probability; 1 is off.
     pub top_p: f32,
-    /// Tokens at least this likely relative to the likeliest; 0 is off.
+    /// Keep tokens at least this likely relative to the most likely one; 0 is off.
     pub min_p: f32,
-    /// The smallest set with this probability of tokens whose surprise is nearest to what
-    /// is expected; 1 is off.
+    /// Keep the smallest set with this probability, of the tokens whose surprise is nearest to the
+    /// expected one; 1 is off.
     pub typical_p: f32,
     /// Divides the logits of recent tokens (multiplies negative ones); 1 is off.
     pub repeat_penalty: f32,
-    /// How many tokens are recent, those of the prompt included.
+    /// How many tokens count as recent, including the prompt's.
     pub repeat_last_n: u32,
-    /// Taken from a token's logit for each time that the answer holds it.
+    /// Subtracted from a token's logit for each time the response contains it.
     pub frequency_penalty: f32,
-    /// Taken from the logit of each token that the answer holds.
+    /// Subtracted once from the logit of each token that the response contains.
     pub presence_penalty: f32,
-    /// Added to the logits of these tokens.
+    /// Values added to the logits of these tokens.
     pub bias: Vec<(Token, f32)>,
-    /// Never choose a token that ends the answer.
+    /// Never choose a token that ends the response.
     pub ignore_end: bool,
-    /// Seed of the request's own random numbers.
+    /// Seed of the request's random number generator.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// Always the likeliest token.
+    /// Always the most likely token.
     pub const GREEDY: Self = Self {
         temperature: 0.0,
         top_k: 0,

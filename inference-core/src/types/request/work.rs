@@ -1,26 +1,26 @@
-//! PURE. What an engine is asked to do, and how much work it is to prepare.
+//! PURE. Work for an engine, and an estimate of its preparation cost.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Chat, EmbedInput, EmbedRequest, GenerateRequest, Prompt, Question, Tenant};
 use crate::types::constraint::Constraint;
 
-/// A byte of a grammar or of a tool costs about as much as so many of a text.
+/// A byte of a grammar or a tool costs about as much to prepare as this many bytes of text.
 const GRAMMAR_WEIGHT: usize = 16;
 
-/// What an engine is asked to do.
+/// Work for an engine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Work {
-    /// Continue from a prompt. Further answers to it have the ids that follow.
+    /// Generate a response. Further choices have the ids that follow.
     Generate(Box<GenerateRequest>),
-    /// Answer a question about text and tokens.
+    /// Run a query about text and tokens.
     Ask(Tenant, Question),
-    /// Embed texts, or judge how well texts belong together.
+    /// Compute embeddings of texts, or score query-document pairs.
     Embed(EmbedRequest),
 }
 
 impl Work {
-    /// Whose it is.
+    /// Tenant that sent the request.
     pub fn tenant(&self) -> Tenant {
         match self {
             Self::Generate(request) => request.tenant,
@@ -29,7 +29,7 @@ impl Work {
         }
     }
 
-    /// Requests that it stands for, each with an id of its own.
+    /// Number of requests it consists of, each with its own id.
     pub fn requests(&self) -> usize {
         match self {
             Self::Generate(request) => 1 + request.more.len(),
@@ -37,7 +37,7 @@ impl Work {
         }
     }
 
-    /// What it costs to prepare, in bytes of text.
+    /// Preparation cost in bytes of text.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Generate(request) => {

@@ -1,4 +1,5 @@
-//! What our attention is worth: the same batches with it and with llama.cpp's, in turns.
+//! Measures the gain of our attention kernels: runs the same batches with them and with
+//! llama.cpp's, alternating.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,12 +16,12 @@ use crate::engine::measuring::{Measuring, command, load_confined, prepare_child,
 
 /// Makes the kernels leave all attention to llama.cpp's own (inference-core/kernels).
 const LLAMA_CPP: (&str, &str) = ("FLOTILLA_ATTENTION", "llama.cpp");
-/// Sequences side by side.
+/// Number of parallel sequences.
 const SLOTS: u32 = 8;
-/// Loading from a slow disk and some thousand tokens on a slow machine.
+/// Enough to load from a slow disk and run some thousand tokens on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// `attention-trial`: measures, and tells the figures.
+/// `attention-trial`: measures, and prints the figures.
 pub fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
@@ -46,7 +47,7 @@ fn run(model: &Path, setup: Setup, ours: bool) -> Result<Deep, String> {
     child.answer(TIMEOUT).map_err(|e| format!("measuring attention: {e}"))
 }
 
-/// Ratios of speed, ours / llama.cpp's.
+/// Speed ratios, ours / llama.cpp's.
 pub(super) fn measure(
     model: &Path,
     setup: Setup,

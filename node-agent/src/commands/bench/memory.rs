@@ -1,8 +1,9 @@
-//! The memory of one engine in a process of its own, phase by phase, and what was planned.
+//! Measures the memory of one engine in a separate process, phase by phase, and compares it with
+//! the memory plan.
 //!
-//! With mapped weights, pages of the file that were only read to be copied into another
-//! layout stay resident while nothing else wants the memory. The plan counts those apart, and so
-//! does the comparison here.
+//! With mapped weights, pages of the file that were only read to be copied into another layout stay
+//! resident as long as memory is not short. The plan counts those separately, and so does the
+//! comparison here.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -24,13 +25,13 @@ use crate::engine::measuring::ChildArgs;
 use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
 use crate::engine::plan_facts::facts;
 
-/// Requests side by side, and the slots for them.
+/// Number of parallel requests, and their slots.
 const SLOTS: u32 = 16;
-/// Tokens of one request at most: they fill the pool.
+/// Maximum tokens of one request: together they fill the pool.
 const CONTEXT_TOKENS: u32 = 256;
 const PROMPT_TOKENS: u32 = 200;
 const ANSWER_TOKENS: u32 = 48;
-/// Loading from a slow disk and sixteen requests on a slow machine.
+/// Enough to load from a slow disk and run sixteen requests on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 const MEBIBYTE: f64 = 1_048_576.0;
 
@@ -39,12 +40,12 @@ const MEBIBYTE: f64 = 1_048_576.0;
 struct Resident {
     /// Of the process: `VmRSS`.
     all: u64,
-    /// Of that, pages of the mapped model file.
+    /// Part of `all`: pages of the mapped model file.
     model_file: u64,
 }
 
-/// Resident memory when the process began, with weights and a context, after one request
-/// and after sixteen side by side.
+/// Resident memory at the start, with weights and a context, after one request, and after sixteen
+/// parallel ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Phases {
     start: Resident,
@@ -53,7 +54,7 @@ struct Phases {
     many: Resident,
 }
 
-/// `memory-trial`: runs the phases and tells what they took.
+/// `memory-trial`: runs the phases and prints their memory.
 pub fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
@@ -83,8 +84,8 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     tell(&Phases { start, loaded, one, many: sources.resident(&path)? })
 }
 
-/// What the kernel tells of this process. Opened while that is allowed; read from the beginning,
-/// it says how things are then.
+/// The kernel's files about this process. They are opened while the sandbox still allows it;
+/// reading from the start returns the current state.
 struct Sources {
     status: File,
     smaps: File,
@@ -109,7 +110,7 @@ fn text(file: &mut File) -> Result<String, String> {
     read.map(|_| text).map_err(|e| format!("/proc/self: {e}"))
 }
 
-/// The value of a line such as `VmRSS:    1234 kB`.
+/// The value in bytes of a line such as `VmRSS:    1234 kB`.
 fn status_bytes(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(key))?;
     value.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
@@ -130,7 +131,7 @@ fn mapped_bytes(smaps: &str, path: &str) -> u64 {
     sum
 }
 
-/// What the plan says about the same sizes.
+/// The memory plan for the same sizes.
 fn planned(header: &Header, threads: u32) -> Option<Plan> {
     let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
     let facts = Facts { threads: u64::from(threads), ..facts(&machine) };
@@ -147,8 +148,8 @@ fn planned(header: &Header, threads: u32) -> Option<Plan> {
     }
 }
 
-/// Measures; the figures in the order of the phases, and the comparison with the plan
-/// where there is one.
+/// Measures; returns the figures in the order of the phases, and the comparison with the plan if
+/// there is one.
 pub fn measure(model: &Path, header: &Header, setup: Setup) -> Result<Vec<Figure>, String> {
     let mut child = Measuring::start(command("memory-trial", model, &setup)?)?;
     let phases: Phases = child.answer(TIMEOUT).map_err(|e| format!("measuring memory: {e}"))?;
@@ -175,7 +176,7 @@ pub fn measure(model: &Path, header: &Header, setup: Setup) -> Result<Vec<Figure
     Ok(figures)
 }
 
-/// Resident memory without the pages of the model file beyond those that computing uses.
+/// Resident memory, counting only those pages of the model file that computing uses.
 fn needed_of(resident: Resident, mapped: u64) -> u64 {
     resident.all.saturating_sub(resident.model_file.saturating_sub(mapped))
 }

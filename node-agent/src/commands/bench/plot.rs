@@ -1,31 +1,31 @@
-//! PURE. Figures as one picture (SVG): decode speed by readers, prefill speed by length of
-//! the prompt, resident memory by phase.
+//! PURE. Draws the figures as one SVG image: decode speed by number of parallel requests, prefill
+//! speed by prompt length, resident memory by phase.
 
 use std::fmt::Write;
 
 use super::report::{Figures, Point};
 
-/// Pixels of the picture; each chart takes a third of its width.
+/// Width of the image in pixels; each chart takes a third of it.
 const WIDTH: f64 = 1260.0;
 const HEIGHT: f64 = 420.0;
-/// Of a chart: from its left and upper edge to its axes, and what is below and right of them.
+/// Margins of a chart, from its edges to its axes.
 const LEFT: f64 = 70.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 60.0;
 const RIGHT: f64 = 24.0;
-/// Lines across a chart, about.
+/// Approximate number of grid lines in a chart.
 const LINES: f64 = 5.0;
-/// Blue and orange: told apart by everybody, and in grey.
+/// Blue and orange: distinguishable with color blindness, and in gray.
 const RAW: &str = "#1f5fa8";
 const SERVED: &str = "#e07b1a";
 const MEMORY: &str = "#4d8f57";
 const PLAN: &str = "#9a9a9a";
 const INK: &str = "#222222";
 
-/// One group of bars, such as a batch.
+/// A group of bars, such as a batch size.
 struct Group {
     label: String,
-    /// Heights and colours.
+    /// Heights and colors.
     bars: Vec<(f64, &'static str)>,
 }
 
@@ -34,11 +34,11 @@ struct Chart {
     x: &'static str,
     y: &'static str,
     groups: Vec<Group>,
-    /// Colours and what they mean.
+    /// Colors and their meaning.
     legend: &'static [(&'static str, &'static str)],
 }
 
-/// The picture.
+/// Draws the image.
 pub fn svg(title: &str, figures: &Figures) -> String {
     let speeds = &[(RAW, "raw llama.cpp"), (SERVED, "served by the scheduler")];
     let charts = [
@@ -100,7 +100,8 @@ fn phases(figures: &Figures) -> Vec<Group> {
     figures.phases().into_iter().map(group).collect()
 }
 
-/// A round distance between lines, for about [`LINES`] of them: 1, 2 or 5 times a power of ten.
+/// A round distance between grid lines, for about [`LINES`] of them: 1, 2 or 5 times a power of
+/// ten.
 fn distance(most: f64) -> f64 {
     let rough = (most / LINES).max(f64::MIN_POSITIVE);
     let power = 10f64.powf(rough.log10().floor());
@@ -180,7 +181,7 @@ impl Chart {
     }
 }
 
-/// As many digits after the point as lines need to differ.
+/// Prints as many decimals as grid lines need to differ.
 fn number(value: f64, step: f64) -> String {
     if step < 1.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
@@ -193,7 +194,7 @@ fn text(out: &mut String, (x, y): (f64, f64), anchor: &str, size: u32, words: &s
     );
 }
 
-/// A file's name may hold anything.
+/// Escapes text for XML, because a file name may contain anything.
 fn escaped(words: &str) -> String {
     let mut out = String::with_capacity(words.len());
     for c in words.chars() {
@@ -202,7 +203,7 @@ fn escaped(words: &str) -> String {
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
             '"' => out.push_str("&quot;"),
-            // XML knows no other control characters, not even written as references.
+            // XML allows no other control characters, not even as references.
             c if c.is_control() => out.push(' '),
             c => out.push(c),
         }
@@ -235,7 +236,7 @@ mod tests {
         ]);
         let picture = svg("a<b>&\u{1}.gguf", &figures);
         assert!(picture.contains("a&lt;b&gt;&amp; .gguf"), "{picture}");
-        // The background, six signs in legends and six bars.
+        // The background, six legend markers and six bars.
         assert_eq!(picture.matches("<rect").count(), 1 + 6 + 6);
         assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
         assert!(svg("nothing", &Figures::default()).ends_with("</svg>\n"));

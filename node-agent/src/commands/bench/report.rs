@@ -1,4 +1,4 @@
-//! PURE. Figures: as lines of JSON for machines, as a table for people.
+//! PURE. Prints figures: JSON lines for programs, a table for people.
 
 use std::borrow::Cow;
 
@@ -8,29 +8,29 @@ use serde_json::{Value, json};
 /// One measured figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// Its name; parts of the table are found by their beginnings.
+    /// Name; the table finds its parts by name prefixes.
     pub name: String,
     /// In the unit that `how` names.
     pub value: f64,
-    /// What it should be, where there is an aim.
+    /// The target, if there is one, as a comparison.
     pub aim: Option<Cow<'static, str>>,
-    /// What was measured.
+    /// What was measured, and its unit.
     pub how: String,
 }
 
 impl Figure {
-    /// Rounded to three digits after the point.
+    /// Rounds `value` to three decimals.
     pub fn new(name: &str, value: f64, aim: Option<&'static str>, how: &str) -> Self {
         let value = (value * 1000.0).round() / 1000.0;
         Self { name: name.into(), value, aim: aim.map(Cow::Borrowed), how: how.into() }
     }
 
-    /// A line of JSON.
+    /// Formats it as a line of JSON.
     pub fn json(&self) -> Value {
         json!({"name": self.name, "value": self.value, "aim": self.aim, "how": self.how})
     }
 
-    /// Whether it is as it should be; nothing without an aim.
+    /// True if it meets its aim; `None` without one.
     pub fn is_met(&self) -> Option<bool> {
         let aim = self.aim.as_deref()?;
         let number = |text: &str| text.trim().parse::<f64>().ok();
@@ -51,10 +51,10 @@ impl Figure {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Figures(pub Vec<Figure>);
 
-/// What was measured at one size: of a batch, or of a prompt.
+/// Measurements at one batch size or prompt length.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Requests side by side, or tokens of the prompt.
+    /// Number of parallel requests, or tokens of the prompt.
     pub size: u32,
     /// Tokens per second of llama.cpp alone.
     pub raw: f64,
@@ -63,12 +63,12 @@ pub struct Point {
 }
 
 impl Figures {
-    /// A figure's value.
+    /// The value of a figure by name.
     pub fn value(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|f| f.name == name).map(|f| f.value)
     }
 
-    /// Figures `{prefix}{size}_raw` and `_served`, as they were measured.
+    /// Figures `{prefix}{size}_raw` and `_served`, in order of measurement.
     pub fn points(&self, prefix: &str) -> Vec<Point> {
         let point = |figure: &Figure| {
             let size = figure.name.strip_prefix(prefix)?.strip_suffix("_raw")?;
@@ -86,7 +86,7 @@ impl Figures {
         self.0.iter().filter_map(phase).collect()
     }
 
-    /// The table.
+    /// All figures as a table.
     pub fn table(&self) -> String {
         let mut lines = Vec::new();
         for (title, prefix) in

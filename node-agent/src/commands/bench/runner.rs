@@ -1,5 +1,5 @@
-//! The measurements of `bench`: raw llama.cpp and our scheduler take turns, in a process of their
-//! own that says how far it is.
+//! The measurements of `bench`: raw llama.cpp and our scheduler alternate, in a separate process
+//! that reports its progress.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,21 +22,21 @@ const SLOTS: u32 = 16;
 fn sampled() -> Sampling {
     Sampling { temperature: 1.0, ..Sampling::GREEDY }
 }
-/// Tokens of 1,000 and of 400 English words, about.
+/// Approximate number of tokens in 1,000 English words (long prompt) and in 400 (system prompt).
 const LONG_TOKENS: u32 = 1300;
 const SYSTEM_TOKENS: u32 = 520;
 
-/// Lengths of prompts whose speed and first token are measured.
+/// Prompt lengths for which prefill speed and time to first token are measured.
 const PROMPTS: [u32; 2] = [128, 512];
 
-/// Decoding is measured this often in a round: a second or two of it varies by more than what it
-/// is measured for.
+/// Decode measurements per round: a second or two of decoding varies by more than the difference to
+/// measure.
 const DECODE_TURNS: u32 = 2;
 
-/// The longest step is some thousand tokens on a slow machine, or loading from a slow disk.
+/// The longest step runs some thousand tokens on a slow machine, or loads from a slow disk.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// What the child says.
+/// A message from the child.
 #[derive(Debug, Serialize, Deserialize)]
 enum Line {
     Begins(String),
@@ -55,7 +55,7 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     tell(&Line::Done)
 }
 
-/// The parent's side: shows what the child measures.
+/// The parent's side: shows the child's measurements.
 pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Outcome {
     let mut child = Measuring::start(command("speed-trials", model, &setup)?)?;
     loop {
@@ -68,7 +68,7 @@ pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Outcome {
     }
 }
 
-/// How many steps a run has.
+/// Number of steps in a run.
 pub(super) fn steps(rounds: u32) -> u64 {
     let decode = BATCHES.len() * DECODE_TURNS as usize;
     u64::from(rounds) * (decode + PROMPTS.len() + 1) as u64 + 3
@@ -97,7 +97,7 @@ impl Runner {
         tell(&Line::Figure(Figure::new(name, value, aim, how)))
     }
 
-    /// A parent that is gone ends this process.
+    /// If the parent is gone, the kernel ends this process.
     fn begin(&self, what: &str) {
         let _ = tell(&Line::Begins(what.into()));
     }
@@ -119,7 +119,7 @@ impl Runner {
         LlamaModel::new(self.weights.clone(), options).map_err(|e| e.to_string())
     }
 
-    /// Raw batches and the same work through the scheduler, in turns.
+    /// Measures raw batches and the same work through the scheduler, alternating.
     fn decode(&self) -> Outcome {
         for batch in BATCHES {
             let (mut raw, mut served, mut overhead) = (Vec::new(), Vec::new(), Vec::new());
@@ -147,7 +147,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Prompts of one client: raw, and from asking to the first token.
+    /// Measures prompts of one client: raw, and from the request to the first token.
     fn prefill(&self) -> Outcome {
         for tokens in PROMPTS {
             let (mut raw, mut first) = (Vec::new(), Vec::new());
@@ -253,8 +253,8 @@ impl Runner {
     }
 }
 
-/// Tokens per second while all of `batch` clients read, and the share of that time that
-/// was not spent in decode.
+/// Tokens per second while all `batch` clients decode, and the fraction of that time spent outside
+/// decode.
 fn served_decode<M: Model>(model: M, batch: u32, sampling: &Sampling) -> (f64, f64) {
     let mut bench = Bench::new(model);
     let ids: Vec<RequestId> =
@@ -277,7 +277,7 @@ fn served_decode<M: Model>(model: M, batch: u32, sampling: &Sampling) -> (f64, f
     (speed, 1.0 - (ended_decoding - begun_decoding) / spent)
 }
 
-/// Speed and gaps of readers from their token number `from` on.
+/// Decode speed and token gaps of the requests from their token number `from` on.
 fn reading<M: Model>(bench: &Bench<M>, readers: &[RequestId], from: usize) -> (f64, Vec<f64>) {
     let (mut speed, mut gaps) = (0.0, Vec::new());
     for id in readers {

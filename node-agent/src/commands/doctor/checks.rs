@@ -1,4 +1,4 @@
-//! PURE. What follows from the facts: one finding for each thing that was looked at.
+//! PURE. Evaluates the facts: one finding per check.
 
 mod cpus;
 mod memory;
@@ -7,8 +7,7 @@ mod system;
 use super::facts::Facts;
 use super::finding::{Finding, Report};
 
-/// Everything that is looked at, in the order of the report. A check without an opinion says
-/// nothing.
+/// All checks, in the order of the report. A check that does not apply returns `None`.
 const CHECKS: [fn(&Facts) -> Option<Finding>; 17] = [
     cpus::kernels,
     cpus::cores,
@@ -29,7 +28,7 @@ const CHECKS: [fn(&Facts) -> Option<Finding>; 17] = [
     system::clock,
 ];
 
-/// Looks at everything.
+/// Runs all checks.
 pub fn diagnose(facts: &Facts) -> Report {
     let mut findings: Vec<Finding> = CHECKS.iter().filter_map(|check| check(facts)).collect();
     findings.extend(facts.gateways.iter().map(|(url, reached)| system::gateway(url, reached)));

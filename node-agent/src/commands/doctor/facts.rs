@@ -1,4 +1,4 @@
-//! PURE. What the doctor looks at: what stands in the kernel's files, and what others found out.
+//! PURE. The facts that the doctor checks: from the kernel's files, and from tests run by others.
 
 use std::collections::BTreeSet;
 
@@ -9,67 +9,66 @@ use inference_core::model_file::memory_plan::Wanted;
 
 use crate::engine::sandbox::Sandbox;
 
-/// See the module.
+/// Facts about the machine. See the module.
 #[derive(Debug)]
 pub struct Facts {
     /// CPUs, memory, control groups.
     pub machine: Machine,
-    /// How the kernel chooses the cores' speed: each way that is in use.
+    /// All CPU frequency governors in use.
     pub governors: BTreeSet<String>,
-    /// The share of the CPUs' time that other machines on the same host took, since the start.
+    /// Fraction of CPU time since boot that other machines on the same host took (steal).
     pub steal: Option<f64>,
-    /// Files that a process may have open.
+    /// Maximum number of open files of a process.
     pub open_files: Option<u64>,
-    /// Who keeps the clock right; none: nobody that we know.
+    /// The service that synchronizes the clock; `None` if none is known to run.
     pub clock: Option<&'static str>,
-    /// The kernels that run here, or why none do; none: not tried.
+    /// The kernels that run here, or why none do; `None` if not tested.
     pub kernel: Option<Result<String, String>>,
-    /// What an engine would be confined by here, or why that could not be found out; none: not
-    /// tried.
+    /// The sandbox of an engine here, or why it could not be determined; `None` if not tested.
     pub sandbox: Option<Result<Sandbox, String>>,
-    /// Where models are kept.
+    /// The folder that stores models.
     pub disk: Disk,
-    /// The model that is to be served.
+    /// The model to serve.
     pub model: Option<Model>,
-    /// Each gateway that is to be joined, and what it said.
+    /// Each gateway to join, and its response.
     pub gateways: Vec<(String, Reached)>,
 }
 
-/// A folder and its room.
+/// A folder and its free space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Disk {
-    /// The folder.
+    /// Path of the folder.
     pub folder: String,
-    /// Bytes that are free there; none: it cannot be looked at.
+    /// Free bytes; `None` if unknown.
     pub free: Option<u64>,
 }
 
-/// A model and how it is to be run.
+/// A model and its settings.
 #[derive(Debug)]
 pub struct Model {
-    /// Its file.
+    /// Path of its file.
     pub file: String,
-    /// Bytes of it.
+    /// Size of the file.
     pub bytes: u64,
-    /// What stands in it, or why it cannot be read.
+    /// Header of the file, or why it cannot be read.
     pub header: Result<Header, String>,
-    /// How it is to be run.
+    /// Settings to run it with.
     pub wanted: Wanted,
 }
 
-/// What became of a visit to a gateway.
+/// Result of asking a gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reached {
-    /// It would let us in.
+    /// The gateway would accept the node.
     Welcome,
-    /// It would not.
+    /// The gateway would reject the node.
     Refused(String),
-    /// There is no gateway, or no way to it.
+    /// No gateway is reachable there.
     Unreachable(String),
 }
 
 impl Facts {
-    /// What stands in files.
+    /// Reads the facts that are in the kernel's files.
     pub fn read(files: &impl Files, architecture: &str) -> Self {
         Self {
             machine: Machine::read(files, architecture),
@@ -92,8 +91,8 @@ fn governors(files: &impl Files) -> BTreeSet<String> {
     policies.filter_map(|name| files.word(&format!("{folder}/{name}/scaling_governor"))).collect()
 }
 
-/// The eighth number of the first line of /proc/stat, of the first eight: those after it are parts
-/// of others.
+/// The eighth number of the first line of /proc/stat, divided by the sum of the first eight: later
+/// ones are included in others.
 fn steal(stat: &str) -> Option<f64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|n| n.parse().ok()).take(8).collect();
@@ -101,13 +100,13 @@ fn steal(stat: &str) -> Option<f64> {
     Some(*ticks.get(7)? as f64 / total.max(1) as f64)
 }
 
-/// The soft limit; `unlimited` is none.
+/// The soft limit; `None` for `unlimited`.
 fn open_files(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Services leave these behind while they run.
+/// Detects time services by files that exist while they run.
 fn clock(files: &impl Files) -> Option<&'static str> {
     const SERVICES: [(&str, &str); 5] = [
         ("/run/systemd/timesync/synchronized", "systemd-timesyncd"),

@@ -1,18 +1,18 @@
-//! PURE. What the doctor found, for people and as JSON.
+//! PURE. The doctor's findings, as text and as JSON.
 
 use std::fmt::{Display, Formatter, Result};
 
 use serde::Serialize;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// As it should be.
+    /// Works well.
     Ok,
-    /// It works, and would work better.
+    /// Works, but could work better.
     Warn,
-    /// It does not work.
+    /// Does not work.
     Fail,
 }
 
@@ -26,31 +26,31 @@ impl Level {
     }
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub level: Level,
-    /// What was looked at: one word.
+    /// What was checked: one word.
     pub name: &'static str,
-    /// What was seen.
+    /// What was found.
     pub says: String,
-    /// The command that mends it, or shows what has to be mended.
+    /// The command that fixes it, or shows what to fix.
     pub fix: Option<String>,
 }
 
 impl Finding {
-    /// As it should be.
+    /// A finding without a problem.
     pub fn ok(name: &'static str, says: impl Into<String>) -> Self {
         Self { level: Level::Ok, name, says: says.into(), fix: None }
     }
 
-    /// It would work better.
+    /// A finding of something that could work better.
     pub fn warn(name: &'static str, says: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { level: Level::Warn, name, says: says.into(), fix: Some(fix.into()) }
     }
 
-    /// It does not work.
+    /// A finding of something that does not work.
     pub fn fail(name: &'static str, says: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { level: Level::Fail, name, says: says.into(), fix: Some(fix.into()) }
     }
@@ -59,27 +59,28 @@ impl Finding {
 /// All findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The worst of them.
+    /// The worst level of all findings.
     pub level: Level,
-    /// In the order in which they are read best.
+    /// In the best order for reading.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Of these.
+    /// A report with these findings.
     pub fn new(findings: Vec<Finding>) -> Self {
         let level = findings.iter().map(|f| f.level).max().unwrap_or(Level::Ok);
         Self { level, findings }
     }
 
-    /// How many are so bad.
+    /// Number of findings of this level.
     pub fn count(&self, level: Level) -> usize {
         self.findings.iter().filter(|f| f.level == level).count()
     }
 }
 
 impl Display for Report {
-    /// A line for each finding, one more for its fix, and a last one; without a newline at its end.
+    /// Writes a line for each finding, one more for its fix, and a summary, without a trailing
+    /// newline.
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         for Finding { level, name, says, fix } in &self.findings {
             writeln!(f, "{:<4}  {name:<10}  {says}", level.name())?;

@@ -1,5 +1,5 @@
-//! `sandbox-trial`: a process confines itself and tries to get out, for `doctor`. As with kernels,
-//! what a machine can do is believed when it was seen.
+//! `sandbox-trial`: a process confines itself and tries to escape, for `doctor`. As with kernels,
+//! only a test proves what a machine supports.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Stdio;
@@ -15,14 +15,14 @@ use crate::types::executable::SELF;
 /// A trial makes a few system calls; one that takes longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The child's side: what is in force, as a line of JSON.
+/// In the child: prints the sandbox in force as a line of JSON.
 pub fn child() -> Result<(), String> {
     prepare_child()?;
     let mut sandbox = confine(Choice::Auto, &[])?;
     if sandbox.files == Part::On && std::fs::File::open("/proc/self/status").is_ok() {
         sandbox.files = Part::Missing("it is set and does not hold".into());
     }
-    // Nobody listens at port 0: outside of a sandbox, this is another error.
+    // Nothing listens on port 0, so without a sandbox this fails with a different error.
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let refused = TcpStream::connect(nowhere).err().and_then(|e| e.raw_os_error());
     if sandbox.system_calls == Part::On && refused != Some(crate::engine::sandbox::calls::REFUSED) {
@@ -31,7 +31,7 @@ pub fn child() -> Result<(), String> {
     tell(&sandbox)
 }
 
-/// What an engine would be confined by on this machine; the error says why that is not known.
+/// Determines the sandbox of an engine on this machine; the error says why it is unknown.
 pub async fn run() -> Result<Sandbox, String> {
     let child = Process::new(SELF)
         .arg("sandbox-trial")

@@ -1,5 +1,5 @@
-//! Asks gateways whether they would let this node in, without becoming a node: the request lacks
-//! the upgrade that makes a link, which is found out only after certificate, key and version.
+//! Asks gateways whether they would accept this node, without joining: the request lacks the
+//! upgrade for a link, which a gateway checks only after certificate, key and version.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::serve::join::flags::JoinFlags;
 use crate::types::causes::with_causes;
 use crate::types::key_file::read_key;
 
-/// All of a visit.
+/// Timeout of a whole visit.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// More of an answer is not read.
+/// Maximum bytes read of a response.
 const BODY_BYTES_MAX: usize = 4096;
-/// How a gateway calls a join that is none, from a node that may join.
+/// Error code of a gateway for an invalid join request from a node that may join.
 const NOT_AN_UPGRADE: &str = "invalid_join";
 
-/// What each gateway says. Flags that cannot be used are as good as a gateway that refuses us.
+/// Asks each gateway. Invalid flags count as a gateway that rejects the node.
 pub async fn visit(flags: &JoinFlags) -> Vec<(String, Reached)> {
     if let Err(why) = flags.gateways() {
         return vec![("--join".into(), Reached::Refused(why))];
@@ -62,7 +62,7 @@ async fn ask(flags: &JoinFlags, url: &str) -> Result<(), Reached> {
     Err(if status.is_client_error() { Reached::Refused(why) } else { Reached::Unreachable(why) })
 }
 
-/// Trusts and shows the same certificates as the agent.
+/// An HTTP client with the agent's trust roots and client certificate.
 fn client(flags: &JoinFlags) -> Result<Client, String> {
     let mut builder = Client::builder().timeout(TIMEOUT).no_proxy().http1_only();
     if let Some(file) = &flags.join_ca_file {

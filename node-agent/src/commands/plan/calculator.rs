@@ -1,4 +1,5 @@
-//! `flotilla-agent plan --requests-per-day`: how many nodes, and what they cost beside a GPU.
+//! `flotilla-agent plan --requests-per-day`: how many nodes a load takes, and their cost compared
+//! with GPUs.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -63,12 +64,12 @@ pub struct CapacityArgs {
     pub gpu_decode_tokens_per_second: Option<f64>,
 }
 
-/// The answer.
+/// Result of the calculation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Capacity {
     load: Load,
     speed: Speed,
-    /// Where the speeds come from.
+    /// Source of the speeds.
     source: String,
     nodes: Fleet,
     cost: Option<Cost>,
@@ -79,14 +80,14 @@ pub struct Capacity {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Gpu {
     price_per_hour: f64,
-    /// Requests that one has to answer in a second to cost what the nodes do.
+    /// Requests per second that one GPU must serve to cost the same as the nodes.
     break_even_requests_per_second: f64,
     fleet: Option<Fleet>,
     cost: Option<Cost>,
 }
 
 impl CapacityArgs {
-    /// What was asked for, if it was; the error is one line for the operator.
+    /// Calculates, if it was requested; the error is one line for the operator.
     pub fn run(&self, model: &Path, machine: &Machine) -> Result<Option<Capacity>, String> {
         let asked = self.requests_per_day.zip(self.prompt_tokens).zip(self.answer_tokens);
         let Some(((requests_per_day, prompt_tokens), answer_tokens)) = asked else {
@@ -138,7 +139,7 @@ impl CapacityArgs {
     }
 }
 
-/// A table for people; its last lines say what it assumes.
+/// A table for people; its last lines list the assumptions.
 impl std::fmt::Display for Capacity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { load, speed, source, nodes, .. } = self;

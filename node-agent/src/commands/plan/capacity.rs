@@ -1,67 +1,66 @@
-//! PURE. How many nodes some requests take, and what a token costs then.
+//! PURE. How many nodes a load takes, and the resulting cost per token.
 //!
-//! A request keeps a node busy for the time that its prompt takes to read plus its share of
-//! generating: both are measured while the node does nothing else, so that their sum is what it
-//! costs a node.
+//! A request occupies a node for the prefill time of its prompt plus its share of decoding. Both
+//! speeds are measured while the node does nothing else, so the sum is what the request costs the
+//! node.
 
 use serde::Serialize;
 
 const DAY_SECONDS: f64 = 86_400.0;
 const MILLION: f64 = 1e6;
 
-/// What is asked for.
+/// The load to serve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Load {
-    /// Requests in a day.
+    /// Requests per day.
     pub requests_per_day: f64,
-    /// Tokens of a prompt.
+    /// Tokens per prompt.
     pub prompt_tokens: f64,
-    /// The share of them that need not be read, because a prompt before began alike.
+    /// Fraction of them served from the cache, because an earlier prompt has the same prefix.
     pub cached_share: f64,
-    /// Tokens of an answer.
+    /// Tokens per response.
     pub answer_tokens: f64,
-    /// How much more the busiest hour brings than an average one.
+    /// Ratio of the busiest hour's load to the average.
     pub peak_factor: f64,
-    /// The share of the busiest hour that a node may be busy: the rest is what queues need to stay
-    /// short.
+    /// Maximum utilization of a node in the busiest hour: the rest keeps queues short.
     pub utilisation_max: f64,
 }
 
-/// How fast one machine is, with as many requests side by side as it takes.
+/// Speed of one machine, with as many parallel requests as it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Speed {
-    /// Prompt tokens that it reads in a second.
+    /// Prefill speed in tokens per second.
     pub prefill: f64,
-    /// Tokens that it generates in a second, of all requests together.
+    /// Decode speed in tokens per second, of all requests together.
     pub decode: f64,
 }
 
-/// How many machines a load takes.
+/// The machines that a load takes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Fleet {
-    /// Seconds of one machine for one request.
+    /// Seconds of one machine per request.
     pub seconds_per_request: f64,
-    /// Seconds to the first token where nothing else runs.
+    /// Seconds to the first token on an idle machine.
     pub seconds_to_first_token: f64,
-    /// Machines.
+    /// Number of machines.
     pub machines: u64,
-    /// Their busy share over the day.
+    /// Average utilization over the day.
     pub utilisation: f64,
-    /// The same in the busiest hour.
+    /// Utilization in the busiest hour.
     pub utilisation_at_peak: f64,
 }
 
-/// What they cost.
+/// Cost of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cost {
-    /// In a day.
+    /// Cost per day.
     pub per_day: f64,
-    /// For a million tokens, prompts and answers together.
+    /// Cost per million tokens, prompts and responses together.
     pub per_million_tokens: f64,
 }
 
 impl Load {
-    /// How many machines of that speed it takes; at least one.
+    /// Number of machines of that speed; at least one.
     pub fn fleet(&self, speed: Speed) -> Fleet {
         let seconds_to_first_token = self.prompt_tokens * (1.0 - self.cached_share) / speed.prefill;
         let seconds_per_request = seconds_to_first_token + self.answer_tokens / speed.decode;
@@ -76,19 +75,19 @@ impl Load {
         }
     }
 
-    /// What machines cost, by the hour.
+    /// Cost of machines rented by the hour.
     pub fn rented(&self, machines: u64, price_per_hour: f64) -> Cost {
         self.cost(machines as f64 * price_per_hour * 24.0)
     }
 
-    /// What somebody takes who wants so much for a million tokens.
+    /// Cost of a hosted service with these prices per million tokens.
     pub fn hosted(&self, prompt_price: f64, answer_price: f64) -> Cost {
         let request = self.prompt_tokens * prompt_price + self.answer_tokens * answer_price;
         self.cost(self.requests_per_day * request / MILLION)
     }
 
-    /// Requests that one machine has to answer in a second, in the busiest hour, to cost what
-    /// `cost` does.
+    /// Requests per second that one machine must serve in the busiest hour to cost the same as
+    /// `cost`.
     pub fn break_even(&self, cost: Cost, price_per_hour: f64) -> f64 {
         let machines = cost.per_day / (price_per_hour * 24.0);
         self.requests_per_day * self.peak_factor / DAY_SECONDS / machines
@@ -120,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_request_takes_the_time_of_its_prompt_and_of_its_answer() {
-        // One request a second, four seconds each: four machines on average, twelve at the peak.
+        // One request per second, four seconds each: four machines on average, twelve at the peak.
         let fleet = LOAD.fleet(SPEED);
         assert!(near(fleet.seconds_per_request, 4.0) && near(fleet.seconds_to_first_token, 2.0));
         assert_eq!(fleet.machines, 16);
@@ -143,7 +142,7 @@ mod tests {
 
     #[test]
     fn machines_and_tokens_cost_what_they_cost() {
-        // 51.84 million tokens a day.
+        // 51.84 million tokens per day.
         let rented = LOAD.rented(16, 0.01);
         assert!(near(rented.per_day, 3.84));
         assert!(near(rented.per_million_tokens, 3.84 / 51.84));
@@ -153,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_costs_as_much_must_answer_as_much() {
-        // Sixteen machines for 0.01 are as dear as one for 0.16: it has to take the whole peak.
+        // Sixteen machines at 0.01 cost as much as one at 0.16, which must serve the whole peak.
         let cost = LOAD.rented(16, 0.01);
         assert!(near(LOAD.break_even(cost, 0.16), 3.0));
         assert!(near(LOAD.break_even(cost, 0.32), 6.0));

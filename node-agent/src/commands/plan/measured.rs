@@ -1,4 +1,4 @@
-//! The speeds that tuning measured, for who plans with them.
+//! The speeds that tuning measured, for planning.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use crate::engine::flags::tuned::Fixed;
 use crate::engine::tuning::cache::{Entry, Key};
 use crate::engine::tuning::store::Store;
 
-/// `tune --json` prints some kilobytes.
+/// `tune --json` prints a few kilobytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Of a file that holds what `tune --json` printed; the error is one line for the operator.
+/// From a file with the output of `tune --json`; the error is one line for the operator.
 pub fn of_file(path: &Path) -> Result<Speed, String> {
     use std::io::Read;
     let fail = |e: &dyn std::fmt::Display| format!("speeds file {}: {e}", path.display());
@@ -24,7 +24,7 @@ pub fn of_file(path: &Path) -> Result<Speed, String> {
     speed(&entry).ok_or_else(|| fail(&"holds no measurement of what was chosen"))
 }
 
-/// What was measured on this machine, with where that is kept.
+/// The speeds measured on this machine, and the path where they are stored.
 pub fn here(machine: &Machine, kernel: Kernel, digest: &str) -> Option<(Speed, String)> {
     let (store, key) = (Store::of_user(), Key::new(machine, kernel, digest));
     let kept = store.read(&key)?;
@@ -33,7 +33,7 @@ pub fn here(machine: &Machine, kernel: Kernel, digest: &str) -> Option<(Speed, S
     Some((speed, format!("tuned here, in {}", path.display())))
 }
 
-/// Of what was chosen: a long prompt, and four readers together.
+/// Speeds of the chosen candidate: a long prompt, and four sequences together.
 fn speed(entry: &Entry) -> Option<Speed> {
     let chosen =
         |trial: &&inference_core::tools::tune::Trial| trial.candidate == entry.tuned.candidate;

@@ -1,54 +1,54 @@
-//! PURE. What an answer's head says about the file, and whether its bytes fit those that are
-//! here already (RFC 9110, sections 8.8, 13.1.5, 14 and 15.5.17).
+//! PURE. What a response's head says about the file, and whether its bytes fit those that are
+//! already here (RFC 9110, sections 8.8, 13.1.5, 14 and 15.5.17).
 
 use hyper::header::{self, HeaderMap, HeaderName};
 
 use super::memo::Memo;
 use super::text;
 
-/// Largest file, in bytes (2 TiB): beyond any model.
+/// Maximum file size in bytes (2 TiB): beyond any model.
 pub const FILE_BYTES_MAX: u64 = 2 << 40;
-/// Longest validator that is remembered.
+/// Maximum length of a stored validator.
 const VALIDATOR_BYTES_MAX: usize = 1024;
 
-/// What the hub says of a file besides its bytes, on the way to them.
+/// Metadata of a file in the hub's headers, also on redirects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Linked {
     /// SHA-256 of the file.
     pub sha256: Option<String>,
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     pub length: Option<u64>,
     /// The commit it is from.
     pub commit: Option<String>,
 }
 
-/// What is known of the file that a server offers now.
+/// Metadata of the file that a server currently offers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entity {
     /// Length of the whole file in bytes.
     pub length: Option<u64>,
-    /// Strong `ETag`, or else a `Last-Modified` that is as good.
+    /// A strong `ETag`, or else a `Last-Modified` that is equally reliable.
     pub validator: Option<String>,
     /// SHA-256 of the whole file.
     pub sha256: Option<String>,
 }
 
-/// What to do with the body of an answer.
+/// What to do with the body of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Offer {
     /// It is the whole file.
     Whole(Entity),
-    /// It begins where ours ends, and itself ends before this byte.
+    /// It starts where our part ends, and ends before this byte.
     Rest(u64),
-    /// It does not fit what is here: begin again.
+    /// It does not fit the part: start over. With the reason.
     Again(String),
-    /// It must not be taken; why.
+    /// It must not be used, with the reason.
     Refuse(String),
 }
 
 impl Linked {
-    /// Reads the hub's headers. `hub`: the answer comes from the hub itself, where an `ETag`
-    /// of 64 hex digits is the SHA-256 of a large file.
+    /// Reads the hub's headers. `hub`: the response comes from the hub itself, whose `ETag` of 64
+    /// hex digits is the SHA-256 of a large file.
     pub fn read(headers: &HeaderMap, hub: bool) -> Self {
         let linked = get(headers, &HeaderName::from_static("x-linked-etag"));
         let etag = get(headers, &header::ETAG).filter(|_| hub);
@@ -63,7 +63,7 @@ impl Linked {
         }
     }
 
-    /// What earlier answers said counts first.
+    /// Merges two; earlier responses win.
     pub fn or(self, later: Self) -> Self {
         Self {
             sha256: self.sha256.or(later.sha256),
@@ -73,7 +73,7 @@ impl Linked {
     }
 }
 
-/// Judges a 200 or 206 to a request for the bytes from `from` on, of the file in `memo`.
+/// Judges a 200 or 206 response to a request for the bytes from `from` on, of the file in `memo`.
 pub fn judge(
     status: u16,
     headers: &HeaderMap,
@@ -130,7 +130,7 @@ fn rest(headers: &HeaderMap, linked: &Linked, from: u64, memo: &Memo) -> Offer {
     Offer::Rest(range.last + 1)
 }
 
-/// Whether what is here began as the file that is offered now. Digests decide; without both,
+/// True if the part started as the file that is offered now. Digests decide; if either is missing,
 /// validators of one kind do.
 fn is_same(memo: &Memo, now: &Entity) -> bool {
     if let (Some(before), Some(now)) = (&memo.sha256, &now.sha256) {
@@ -144,8 +144,8 @@ fn is_same(memo: &Memo, now: &Entity) -> bool {
     }
 }
 
-/// What `If-Range` may carry: a strong `ETag`; or a `Last-Modified` at least a second older
-/// than the answer, so that the file cannot have changed twice in it (section 8.8.2.2).
+/// A validator for `If-Range`: a strong `ETag`, or a `Last-Modified` at least a second older than
+/// the response, so that the file cannot have changed twice within it (section 8.8.2.2).
 fn validator(headers: &HeaderMap) -> Option<String> {
     let etag = get(headers, &header::ETAG)
         .filter(|tag| tag.len() >= 2 && tag.starts_with('"') && tag.ends_with('"'));
@@ -157,7 +157,7 @@ fn validator(headers: &HeaderMap) -> Option<String> {
     etag.or_else(modified).filter(|v| v.len() <= VALIDATOR_BYTES_MAX).map(Into::into)
 }
 
-/// Length of the whole file, as the answer to a request for its first byte tells it.
+/// Length of the whole file, from the response to a request for its first byte.
 pub fn whole_length(status: u16, headers: &HeaderMap) -> Option<u64> {
     match status {
         206 => get(headers, &header::CONTENT_RANGE).and_then(content_range).map(|r| r.total),
@@ -165,13 +165,13 @@ pub fn whole_length(status: u16, headers: &HeaderMap) -> Option<u64> {
     }
 }
 
-/// Whether the end of the body can be told from a connection that broke.
+/// True if the end of the body can be distinguished from a broken connection.
 pub fn has_an_end(headers: &HeaderMap, http1: bool) -> bool {
     let chunked = get(headers, &header::TRANSFER_ENCODING).is_some_and(|t| t.ends_with("chunked"));
     !http1 || chunked || headers.contains_key(header::CONTENT_LENGTH)
 }
 
-/// Seconds that `Retry-After` asks for; a date counts from the answer's own.
+/// Seconds to wait according to `Retry-After`; a date is relative to the response's own date.
 pub fn retry_after(headers: &HeaderMap) -> Option<u64> {
     let asked = get(headers, &header::RETRY_AFTER)?;
     if let Some(seconds) = number(asked) {
@@ -189,7 +189,7 @@ struct Range {
     total: u64,
 }
 
-/// `bytes 0-9/10`; a range that cannot be is none.
+/// Parses `bytes 0-9/10`; `None` for an impossible range.
 fn content_range(text: &str) -> Option<Range> {
     let (range, total) = text.strip_prefix("bytes ")?.trim().split_once('/')?;
     let (first, last) = range.split_once('-')?;
@@ -197,7 +197,7 @@ fn content_range(text: &str) -> Option<Range> {
     (range.first <= range.last && range.last < range.total).then_some(range)
 }
 
-/// Digits only: `parse` alone takes a sign.
+/// Parses digits only: `parse` alone accepts a sign.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim();
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }

@@ -1,4 +1,4 @@
-//! One GET with its redirects. The only file that names reqwest.
+//! Sends a GET request and follows redirects. The only file that uses reqwest.
 
 use std::time::Duration;
 
@@ -10,63 +10,63 @@ use url::Url;
 use super::answer::Linked;
 use super::endpoint::{Endpoint, host_of, is_open, next_hop};
 
-/// Most redirects of one request; the hub needs two.
+/// Maximum redirects of one request; the hub needs two.
 const REDIRECTS_MAX: usize = 8;
-/// Most headers of one answer; hyper bounds their bytes (some 400 kB).
+/// Maximum headers of one response; hyper limits their size (some 400 kB).
 const HEADERS_MAX: usize = 100;
-/// Time for the connection and its TLS handshake.
+/// Timeout for the connection and its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const USER_AGENT: &str = concat!("flotilla-agent/", env!("CARGO_PKG_VERSION"));
 
-/// Which bytes of a file.
+/// Which bytes of a file to request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bytewise {
-    /// All.
+    /// The whole file.
     All,
-    /// Only the first: to learn about the rest.
+    /// Only the first byte: to learn about the rest.
     First,
-    /// From this one on, if the file is still the one with this validator.
+    /// From this byte on, if the file still has this validator.
     From(u64, Option<String>),
 }
 
-/// Asks for files.
+/// HTTP client for files.
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
     endpoint: Endpoint,
-    /// Why https cannot be used.
+    /// Why https is unavailable, if it is.
     no_tls: Option<String>,
-    /// Whether the operator was warned of open connections.
+    /// True if the operator was warned about unencrypted connections.
     warned: bool,
 }
 
-/// An answer, from its head on.
+/// A response whose head has arrived.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
+    /// HTTP status.
     pub status: u16,
-    /// Its headers.
+    /// Response headers.
     pub headers: HeaderMap,
-    /// Whether the version of HTTP is 1.x.
+    /// True for HTTP 1.x.
     pub http1: bool,
-    /// What the hub said of the file on the way here.
+    /// The hub's metadata of the file, from all redirects.
     pub linked: Linked,
-    /// Where it is from.
+    /// Final URL, after redirects.
     pub url: Url,
     response: reqwest::Response,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub enum Trouble {
-    /// Another attempt may work.
+    /// Temporary: another attempt may work.
     Lost(String),
-    /// It will not.
+    /// Permanent.
     Refused(String),
 }
 
 impl Client {
-    /// `stall`: how long a server may send nothing. Proxies are those of the environment.
+    /// `stall`: how long a server may send nothing. Uses the proxies of the environment.
     pub fn new(endpoint: Endpoint, stall: Duration) -> Result<Self, String> {
         let builder = || {
             reqwest::Client::builder()
@@ -78,7 +78,7 @@ impl Client {
         };
         let (http, no_tls) = match builder().build() {
             Ok(http) => (http, None),
-            // A machine without certificates can still ask over http.
+            // A machine without certificates can still use http.
             Err(e) => {
                 (builder().tls_certs_only([]).build().map_err(|e| cause(&e))?, Some(cause(&e)))
             }
@@ -86,12 +86,12 @@ impl Client {
         Ok(Self { http, endpoint, no_tls, warned: false })
     }
 
-    /// The hub.
+    /// The hub and its key.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Asks for bytes of a file; `warn` gets lines for the operator.
+    /// Requests bytes of a file; `warn` receives lines for the operator.
     pub async fn get(
         &mut self,
         url: &Url,
@@ -105,8 +105,8 @@ impl Client {
             let response = response.map_err(|e| {
                 Trouble::Lost(format!("{}: {}", host_of(&at), cause(&e.without_url())))
             })?;
-            // A mirror may leave it to the hub that it stands for to speak about the file. A
-            // wrong digest only ever leads to a refusal.
+            // A mirror may leave the file's metadata to the hub that it mirrors. A wrong digest can
+            // only lead to a refusal.
             linked = linked.or(Linked::read(response.headers(), self.endpoint.is_hub(&at)));
             let status = response.status().as_u16();
             if !matches!(status, 301 | 302 | 303 | 307 | 308) {
@@ -180,7 +180,7 @@ fn answer(mut response: reqwest::Response, linked: Linked, url: Url) -> Answer {
     }
 }
 
-/// What went wrong, without the layers above it, and without the URL.
+/// The innermost cause of an error, without the URL.
 fn cause(error: &reqwest::Error) -> String {
     let mut deepest: &dyn std::error::Error = error;
     while let Some(next) = deepest.source() {

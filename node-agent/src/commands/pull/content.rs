@@ -1,18 +1,16 @@
-//! PURE. Whether the first bytes of a file are those of a model, and not of a page that says
-//! why there is none.
+//! PURE. Checks that the first bytes of a file are those of a model, not of an error page.
 
-/// As many first bytes as are looked at.
+/// Number of bytes that are checked.
 pub const HEAD_BYTES: usize = 512;
 
-/// The first bytes of every GGUF file (ggml/docs/gguf.md).
+/// First bytes of every GGUF file (ggml/docs/gguf.md).
 const GGUF: &[u8] = b"GGUF";
-/// The first bytes of what git keeps in place of a large file.
+/// First bytes of a Git LFS pointer, which replaces a large file.
 const POINTER: &[u8] = b"version https://git-lfs";
 const PAGE: &str = "the server sent an HTML page instead of the file: check the address (on the \
                     hub, /resolve/ instead of /blob/), or set HF_TOKEN";
 
-/// Checks the first [`HEAD_BYTES`] of a file, or all if it has fewer; the error is one line
-/// about it.
+/// Checks the first [`HEAD_BYTES`] of a file, or all if it has fewer; the error is one line.
 pub fn check(name: &str, head: &[u8]) -> Result<(), String> {
     let is_model = name.to_ascii_lowercase().ends_with(".gguf");
     if is_model && head.starts_with(GGUF) {
@@ -34,7 +32,7 @@ pub fn check(name: &str, head: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the `Content-Type` of a file; the error is one line about it.
+/// Checks the `Content-Type` of a file; the error is one line.
 pub fn check_type(name: &str, content_type: &str) -> Result<(), String> {
     let kind = content_type.split(';').next().unwrap_or_default().trim();
     let is_html =

@@ -1,20 +1,20 @@
-//! PURE. Where the key may go and where a redirect may lead.
+//! PURE. Where the key may be sent, and where a redirect may lead.
 
 use hyper::header::HeaderValue;
 use url::{Host, Url};
 
-/// The hub, where `HF_ENDPOINT` names no other.
+/// The default hub, without `HF_ENDPOINT`.
 const HUB: &str = "https://huggingface.co";
-/// Longest address in a redirect; signed ones have about 2,000 bytes.
+/// Maximum length of a redirect's address; signed ones have about 2,000 bytes.
 const LOCATION_BYTES_MAX: usize = 16 * 1024;
-/// Longest key.
+/// Maximum length of a key in bytes.
 const KEY_BYTES_MAX: usize = 4096;
 
 /// The hub and the key for it.
 #[derive(Clone)]
 pub struct Endpoint {
     hub: Url,
-    /// Ready for its header; marked as sensitive.
+    /// Header value, marked as sensitive.
     authorization: Option<HeaderValue>,
 }
 
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// From the values of `HF_ENDPOINT` and `HF_TOKEN`.
+    /// Creates it from the values of `HF_ENDPOINT` and `HF_TOKEN`.
     pub fn new(hub: Option<&str>, key: Option<&str>) -> Result<Self, String> {
         let hub = hub.map(str::trim).filter(|h| !h.is_empty()).unwrap_or(HUB);
         let wrong = || "HF_ENDPOINT must be an address like https://huggingface.co".to_string();
@@ -54,23 +54,23 @@ impl Endpoint {
         &self.hub
     }
 
-    /// Whether there is a key.
+    /// True if there is a key.
     pub fn has_key(&self) -> bool {
         self.authorization.is_some()
     }
 
-    /// Whether `url` is on the hub: same scheme, host and port.
+    /// True if `url` is on the hub: same scheme, host and port.
     pub fn is_hub(&self, url: &Url) -> bool {
         url.origin() == self.hub.origin()
     }
 
-    /// The key, if it may be sent to `url`: only the hub ever gets it.
+    /// The key, if it may be sent to `url`: only the hub gets it.
     pub fn authorization_for(&self, url: &Url) -> Option<&HeaderValue> {
         self.authorization.as_ref().filter(|_| self.is_hub(url))
     }
 }
 
-/// Where a redirect from `from` leads, if it may be followed.
+/// The target of a redirect from `from`, if it may be followed.
 pub fn next_hop(from: &Url, location: Option<&HeaderValue>) -> Result<Url, String> {
     let location = location.ok_or("redirects to nowhere (no Location)")?;
     if location.len() > LOCATION_BYTES_MAX {
@@ -92,8 +92,7 @@ pub fn next_hop(from: &Url, location: Option<&HeaderValue>) -> Result<Url, Strin
     Ok(to)
 }
 
-/// Whether everybody on the way can read and change what is sent: http, and not to this
-/// machine.
+/// True if anyone on the path can read and change the traffic: http to another machine.
 pub fn is_open(url: &Url) -> bool {
     let loopback = match url.host() {
         Some(Host::Ipv4(ip)) => ip.is_loopback(),
@@ -104,7 +103,7 @@ pub fn is_open(url: &Url) -> bool {
     url.scheme() == "http" && !loopback
 }
 
-/// The host, with a port that is not the usual one.
+/// The host, with its port unless it is the default.
 pub fn host_of(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.into(), |port| format!("{host}:{port}"))

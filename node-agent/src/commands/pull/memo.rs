@@ -1,34 +1,33 @@
-//! PURE. What a part remembers of the file that it is a part of, and whether that is enough to
-//! go on with it.
+//! PURE. What a part remembers of its file, and whether that suffices to resume the download.
 
 use serde::{Deserialize, Serialize};
 
-/// What a part is a part of.
+/// The file that a part belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memo {
-    /// [`super::source::Source::identity`]
+    /// Source of the download: [`super::source::Source::identity`].
     pub source: String,
     /// Length of the whole file in bytes.
     pub length: Option<u64>,
-    /// What `If-Range` carries.
+    /// Validator for `If-Range`.
     pub validator: Option<String>,
     /// SHA-256 of the whole file.
     pub sha256: Option<String>,
-    /// The kernel's id of the boot in which the part was begun. After a crash of the machine
-    /// a part may be as long as it was and yet hold other bytes.
+    /// The kernel's boot id when the download started. After a machine crash, a part may have its
+    /// old length but other contents.
     pub boot: String,
 }
 
 impl Memo {
-    /// Whether something tells that a rest belongs to this beginning: the server by its
-    /// validator, or the digest at the end.
+    /// True if something can tell whether the rest matches this part: the server by its validator,
+    /// or the digest at the end.
     pub fn is_resumable(&self) -> bool {
         self.length.is_some() && (self.validator.is_some() || self.sha256.is_some())
     }
 
-    /// Up to where a part of `bytes` bytes is good for a pull of `source` with this digest, in
-    /// this boot; or why not at all. The last byte of a whole file is fetched again, so that
-    /// the server says whether it is still the same.
+    /// Up to which byte a part of `bytes` bytes can be used for a pull of `source` with this digest
+    /// in this boot, or why not at all. The last byte of a complete file is fetched again, so that
+    /// the server confirms that it is unchanged.
     pub fn resume_point(
         &self,
         bytes: u64,

@@ -1,5 +1,5 @@
-//! The file that is not whole yet: `FILE.part`, locked while we write it, and beside it
-//! `FILE.part.json`, which remembers what it is a part of.
+//! The incomplete file: `FILE.part`, locked while we write it, with `FILE.part.json`, which
+//! remembers what it is a part of.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,7 +14,7 @@ use super::memo::Memo;
 use super::{EXIT_BUSY, EXIT_IO, io_failed, text};
 use crate::types::exit::Failed;
 
-/// Bytes that are read and hashed at once.
+/// Bytes to read and hash at a time.
 const STEP_BYTES: usize = 1 << 20;
 /// A memo is a few hundred bytes.
 const MEMO_BYTES_MAX: u64 = 64 * 1024;
@@ -33,13 +33,13 @@ pub struct Part {
 }
 
 impl Part {
-    /// Opens and locks the part of `target`. Nothing of it counts before
-    /// [`Part::hash_step`] has read it.
+    /// Opens and locks the part of `target`. Its contents do not count before [`Part::hash_step`]
+    /// has read them.
     pub fn open(target: &Path) -> Result<Self, Failed> {
         let path = with_suffix(target, ".part");
         for _ in 0..OPEN_TRIES {
             let mut options = OpenOptions::new();
-            // A link that somebody put there would lead the bytes elsewhere.
+            // A symbolic link placed there would lead the bytes elsewhere.
             options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
             let options = options.read(true).write(true).create(true).truncate(false);
             let file = options.open(&path).map_err(|e| io_failed(&path, &e))?;
@@ -57,7 +57,7 @@ impl Part {
         Err(busy(target))
     }
 
-    /// What an earlier pull left, if it can be gone on with: its bytes and its memo.
+    /// The length and memo that an earlier pull left, if its download can be resumed.
     pub fn left(&self) -> Result<Option<(u64, Memo)>, Failed> {
         let bytes = self.file.metadata().map_err(|e| io_failed(&self.path, &e))?.len();
         if bytes == 0 {
@@ -67,7 +67,7 @@ impl Part {
         let mut text = String::new();
         match File::open(&memo_path) {
             Ok(file) => {
-                // An unreadable memo is as good as one of another file.
+                // An unreadable memo counts as one of another file.
                 let _ = file.take(MEMO_BYTES_MAX).read_to_string(&mut text);
                 Ok(serde_json::from_str(&text).ok().map(|memo| (bytes, memo)))
             }
@@ -83,15 +83,15 @@ impl Part {
         }
     }
 
-    /// Takes what an earlier pull left as the beginning of the file in `memo`. To be followed
-    /// by [`Part::hash_step`]s.
+    /// Resumes: takes what an earlier pull left as the start of the file in `memo`. Call
+    /// [`Part::hash_step`] next.
     pub fn go_on(&mut self, memo: Memo) -> io::Result<()> {
         self.memo = Some(memo);
         self.file.seek(SeekFrom::Start(0)).map(drop)
     }
 
-    /// Reads and hashes the next bytes of what is here, up to `until`. False: that is done,
-    /// and what was behind it is gone.
+    /// Reads and hashes the next bytes of the part, up to `until`. Returns false when done; bytes
+    /// after that are truncated.
     pub fn hash_step(&mut self, until: u64) -> io::Result<bool> {
         let step = (until - self.at).min(STEP_BYTES as u64);
         if step == 0 {
@@ -104,7 +104,7 @@ impl Part {
         Ok(true)
     }
 
-    /// Begins a file from its first byte.
+    /// Starts a file from its first byte.
     pub fn begin(&mut self, memo: Memo) -> io::Result<()> {
         self.reset()?;
         let text = serde_json::to_vec_pretty(&memo).map_err(io::Error::other)?;
@@ -116,7 +116,7 @@ impl Part {
         Ok(())
     }
 
-    /// Forgets all bytes.
+    /// Discards all bytes.
     pub fn reset(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
@@ -125,7 +125,7 @@ impl Part {
         Ok(())
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.take(bytes);
@@ -139,12 +139,12 @@ impl Part {
         self.head.extend(bytes.iter().take(missing));
     }
 
-    /// Bytes that are here and hashed.
+    /// Number of bytes present and hashed.
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// Where it is.
+    /// Path of the part.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -164,24 +164,24 @@ impl Part {
         text::hex(&self.hash.clone().finalize())
     }
 
-    /// Makes it the file, safe from a crash of the machine. `replace`: even if there is one.
+    /// Syncs it to disk and renames it to `target`. With `replace`, also over an existing file.
     pub fn finish(self, target: &Path, replace: bool) -> io::Result<()> {
         self.file.sync_all()?;
         rename(&self.path, target, replace)?;
         File::open(folder_of(target))?.sync_all()?;
-        // Nothing reads a memo without its part.
+        // A memo without its part is never read.
         let _ = std::fs::remove_file(self.memo_path());
         Ok(())
     }
 
-    /// Removes it.
+    /// Deletes the part.
     pub fn discard(&mut self) -> io::Result<()> {
         (self.memo, self.at) = (None, 0);
         let _ = std::fs::remove_file(self.memo_path());
         std::fs::remove_file(&self.path)
     }
 
-    /// Removes it if it holds nothing; otherwise it stays for the next pull.
+    /// Deletes the part if it is empty; otherwise it stays for the next pull.
     pub fn leave(&mut self) {
         if self.file.metadata().is_ok_and(|m| m.len() == 0) {
             let _ = self.discard();
@@ -198,13 +198,13 @@ impl Part {
     }
 }
 
-/// The id of this boot of the machine; empty where the kernel tells none.
+/// The id of this boot of the machine; empty if the kernel provides none.
 pub fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_string()
 }
 
-/// The folder that a file is in.
+/// The folder of a file.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -227,7 +227,7 @@ fn rename(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
     }
     use rustix::io::Errno;
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system can; then a file that appears right now is replaced.
+        // Some file systems cannot; then a file that appears at this moment is replaced.
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) if !to.exists() => {
             std::fs::rename(from, to)
         }
@@ -246,7 +246,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// A folder that is removed with its handle.
+    /// A folder that is deleted on drop.
     struct Folder(PathBuf);
 
     impl Folder {

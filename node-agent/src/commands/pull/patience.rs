@@ -1,37 +1,37 @@
-//! PURE. How often a file is asked for again, and after which wait.
+//! PURE. Retries: how often a file is requested again, and after which wait.
 
 use std::time::Duration;
 
 use crate::types::backoff::Backoff;
 
-/// Shortest and longest wait that we choose.
+/// Minimum and maximum wait that we choose.
 const WAIT_MIN: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Longest wait that a server may ask for.
+/// Maximum wait that a server may ask for.
 pub const ASKED_MAX: Duration = Duration::from_secs(120);
-/// Failures in a row before a server has answered at all: most likely a name is wrong.
+/// Consecutive failures before a server has responded at all: most likely a name is wrong.
 const FIRST_FAILURES_MAX: u32 = 4;
-/// Most requests for one file, however well each goes on.
+/// Maximum requests for one file, however much progress each makes.
 const REQUESTS_MAX: u32 = 10_000;
-/// How often one file may be begun again from its first byte.
+/// Maximum restarts of one file from its first byte.
 const RESTARTS_MAX: u32 = 5;
 
-/// What is left of our patience with one file.
+/// Retry state of one file.
 #[derive(Debug)]
-pub struct ConnectionTimeouts {
+pub struct Patience {
     backoff: Backoff,
     failures_max: u32,
     failures: u32,
     requests: u32,
     restarts: u32,
     answered: bool,
-    /// Most bytes that were ever here. Only more count as progress, so that a file which
-    /// begins again and again does not go on for ever.
+    /// Most bytes ever present. Only more count as progress, so that a file which restarts again
+    /// and again does not continue forever.
     furthest: u64,
 }
 
-impl ConnectionTimeouts {
-    /// `failures_max`: how many failures in a row are taken.
+impl Patience {
+    /// `failures_max`: maximum consecutive failures.
     pub fn new(failures_max: u32, seed: u64) -> Self {
         Self {
             backoff: Backoff::new(WAIT_MIN, WAIT_MAX, seed),
@@ -44,7 +44,7 @@ impl ConnectionTimeouts {
         }
     }
 
-    /// Before each request; the error says that there were too many.
+    /// Records a request; the error says that there were too many.
     pub fn request(&mut self) -> Result<(), String> {
         self.requests += 1;
         if self.requests > REQUESTS_MAX {
@@ -53,12 +53,12 @@ impl ConnectionTimeouts {
         Ok(())
     }
 
-    /// A server answered with bytes of the file.
+    /// Records that a server responded with bytes of the file.
     pub fn answered(&mut self) {
         self.answered = true;
     }
 
-    /// This many bytes are here now.
+    /// Records that `bytes` bytes are present.
     pub fn progressed(&mut self, bytes: u64) {
         if bytes > self.furthest {
             self.furthest = bytes;
@@ -67,8 +67,8 @@ impl ConnectionTimeouts {
         }
     }
 
-    /// After a failure: how long to wait, or why not to. `asked`: seconds that the server
-    /// asked for.
+    /// Records a failure: returns how long to wait, or why to give up. `asked`: seconds that the
+    /// server asked for.
     pub fn after_failure(&mut self, asked: Option<u64>) -> Result<Duration, String> {
         self.failures += 1;
         let first = if self.answered { u32::MAX } else { FIRST_FAILURES_MAX };
@@ -82,7 +82,7 @@ impl ConnectionTimeouts {
         Ok(self.backoff.next_wait().max(asked))
     }
 
-    /// Before the file is begun again; the error says that it was too often.
+    /// Records a restart of the file; the error says that there were too many.
     pub fn restart(&mut self) -> Result<(), String> {
         self.restarts += 1;
         if self.restarts > RESTARTS_MAX {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn failures_in_a_row_are_bounded_and_progress_forgives_them() {
-        let mut patience = ConnectionTimeouts::new(2, 1);
+        let mut patience = Patience::new(2, 1);
         patience.answered();
         for bytes in 1..100 {
             assert!(patience.after_failure(None).is_ok());
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_same_bytes_again_are_no_progress() {
-        let mut patience = ConnectionTimeouts::new(1, 1);
+        let mut patience = Patience::new(1, 1);
         patience.answered();
         patience.progressed(50);
         assert!(patience.after_failure(None).is_ok());
@@ -122,21 +122,21 @@ mod tests {
 
     #[test]
     fn a_server_that_never_answered_is_given_up_early() {
-        let mut patience = ConnectionTimeouts::new(50, 1);
+        let mut patience = Patience::new(50, 1);
         let waits = (0..).take_while(|_| patience.after_failure(None).is_ok()).count();
         assert_eq!(waits, FIRST_FAILURES_MAX as usize);
     }
 
     #[test]
     fn a_server_may_ask_for_some_wait_and_not_for_more() {
-        let mut patience = ConnectionTimeouts::new(9, 1);
+        let mut patience = Patience::new(9, 1);
         assert!(patience.after_failure(Some(60)).unwrap() >= Duration::from_secs(60));
         assert!(patience.after_failure(Some(3600)).unwrap_err().contains("3600 s"));
     }
 
     #[test]
     fn requests_and_restarts_are_bounded() {
-        let mut patience = ConnectionTimeouts::new(9, 1);
+        let mut patience = Patience::new(9, 1);
         assert_eq!((0..).take_while(|_| patience.restart().is_ok()).count(), 5);
         assert_eq!((0..).take_while(|_| patience.request().is_ok()).count(), 10_000);
     }

@@ -1,5 +1,4 @@
-//! How far a pull is, on stderr: a bar for people, a line now and then for logs. The only
-//! file that names indicatif.
+//! Shows the progress of a pull on stderr: a bar for people, occasional lines for logs.
 
 use std::io::{IsTerminal, Write};
 
@@ -9,7 +8,7 @@ use super::text;
 
 /// Percent between two lines.
 const LINE_PERCENT: u64 = 10;
-/// Bytes between two lines while the length is unknown.
+/// Bytes between two lines if the length is unknown.
 const LINE_BYTES: u64 = 256_000_000;
 
 /// Shows one file after the other.
@@ -18,7 +17,7 @@ pub struct Progress {
     shown: Shown,
     name: String,
     total: Option<u64>,
-    /// Lines only: the next is due at this many percent, or bytes.
+    /// For lines: the next one is due at this percentage, or number of bytes.
     next: u64,
 }
 
@@ -34,14 +33,14 @@ impl Progress {
     pub fn new(quiet: bool) -> Self {
         let shown = match (quiet, std::io::stderr().is_terminal()) {
             (true, _) => Shown::Nothing,
-            // Nothing is drawn before there is a file.
+            // Hidden until there is a file.
             (false, true) => Shown::Bar(ProgressBar::hidden()),
             (false, false) => Shown::Lines,
         };
         Self { shown, name: String::new(), total: None, next: 0 }
     }
 
-    /// The next file, of which `at` bytes are here.
+    /// Starts the next file, of which `at` bytes are present.
     pub fn begin(&mut self, name: &str, at: u64, total: Option<u64>) {
         (self.name, self.total) = (name.to_string(), total);
         match &self.shown {
@@ -56,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// `at` bytes are here now.
+    /// Sets the number of bytes present.
     pub fn set(&mut self, at: u64) {
         match &self.shown {
             Shown::Bar(bar) => bar.set_position(at),
@@ -69,9 +68,9 @@ impl Progress {
         }
     }
 
-    /// Writes a line to stderr, beside the bar.
+    /// Writes a line to stderr without disturbing the bar.
     pub fn say(&self, line: &str) {
-        // There is nobody to tell that it cannot be written.
+        // If writing fails, there is no one to tell.
         let write = || drop(writeln!(std::io::stderr(), "{line}"));
         match &self.shown {
             Shown::Bar(bar) => bar.suspend(write),
@@ -79,14 +78,14 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn end(&self) {
         if let Shown::Bar(bar) = &self.shown {
             bar.finish_and_clear();
         }
     }
 
-    /// Percent in whole steps, or bytes.
+    /// Progress in whole steps of percent or bytes.
     fn reached(&self, at: u64) -> u64 {
         match self.total {
             Some(total) => percent(at, total) / LINE_PERCENT * LINE_PERCENT,
@@ -99,7 +98,7 @@ impl Progress {
     }
 }
 
-/// `reached`: percent, or bytes while the length is unknown.
+/// `reached`: percent, or bytes if the length is unknown.
 fn line(name: &str, reached: u64, total: Option<u64>) -> String {
     match total {
         Some(total) => format!("{name}: {reached:3} % of {}", text::bytes(total)),
@@ -116,12 +115,12 @@ fn new_bar(name: &str, at: u64, total: Option<u64>) -> ProgressBar {
         .with_style(style(total.is_some()))
         .with_message(name.to_string())
         .with_position(at);
-    // What was here before says nothing about the speed.
+    // The bytes from an earlier pull say nothing about the speed.
     bar.reset_eta();
     bar
 }
 
-/// Templates of ours are always well formed; another look would do no harm.
+/// Our templates are always valid; another style would do no harm.
 fn style(known: bool) -> ProgressStyle {
     let template = if known {
         "{wide_msg} {bar:24} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}"

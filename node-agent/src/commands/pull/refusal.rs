@@ -1,5 +1,5 @@
-//! PURE. Statuses that carry no file: which of them may change by waiting, and what to tell
-//! the operator about the others.
+//! PURE. Response statuses without a file: which may change with time, and what to tell the
+//! operator about the others.
 
 use hyper::header::HeaderMap;
 
@@ -7,32 +7,32 @@ use super::answer::retry_after;
 use super::source::Source;
 use crate::types::exit::{EXIT_NO_PERMISSION, EXIT_UNAVAILABLE, Failed};
 
-/// Most characters of a server's own words that are shown.
+/// Maximum characters shown of a server's own message.
 const WORDS_MAX: usize = 300;
 
-/// Who refused what.
+/// The request that was refused.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
-    /// The file.
+    /// Requested file.
     pub source: &'a Source,
-    /// Host of the last answer, after redirects.
+    /// Host of the last response, after redirects.
     pub host: &'a str,
-    /// Whether that is the hub.
+    /// True if that is the hub.
     pub hub: bool,
-    /// Whether the hub's key was sent.
+    /// True if the hub's key was sent.
     pub key: bool,
 }
 
 /// Why there is no file.
 #[derive(Debug)]
 pub enum Refusal {
-    /// Asking again may help, after these seconds at least.
+    /// Temporary: retry, after at least these seconds.
     Later(String, Option<u64>),
-    /// It will not.
+    /// Permanent.
     Final(Failed),
 }
 
-/// What a status other than 200, 206 and redirects means.
+/// Interprets a status other than 200, 206 and redirects.
 pub fn refusal(status: u16, headers: &HeaderMap, asked: &Asked) -> Refusal {
     let said = words(headers);
     if matches!(status, 408 | 429 | 500 | 502 | 503 | 504) {
@@ -87,7 +87,7 @@ fn not_found(status: u16, asked: &Asked) -> String {
     }
 }
 
-/// What the server itself says, if it is one short line.
+/// The server's own message, if it is one short line.
 fn words(headers: &HeaderMap) -> String {
     let said = headers.get("x-error-message").and_then(|v| v.to_str().ok()).unwrap_or_default();
     let said: String = said.chars().filter(|c| !c.is_control()).take(WORDS_MAX).collect();

@@ -1,21 +1,21 @@
-//! PURE. What to pull: a file of a repository on the hub, or any URL. Only names that stay
-//! inside the folder they are written to get through.
+//! PURE. What to pull: a file of a repository on the hub, or any URL. Accepts only names that stay
+//! inside their folder.
 
 use sha2::{Digest, Sha256};
 use url::Url;
 
 use super::text;
 
-/// Longest file name: file systems allow 255 bytes, and `.part.json.new` is added to it.
+/// Maximum length of a file name: file systems allow 255 bytes, and `.part.json.new` is appended.
 const NAME_BYTES_MAX: usize = 240;
-/// Longest SOURCE, in bytes.
+/// Maximum length of SOURCE in bytes.
 const SOURCE_BYTES_MAX: usize = 4096;
-/// Most folders above a file of a repository.
+/// Maximum folders above a file of a repository.
 const FOLDERS_MAX: usize = 32;
-/// What a repository calls its newest state.
+/// The default branch of a repository.
 const REVISION_DEFAULT: &str = "main";
 
-/// What to pull, checked.
+/// A checked SOURCE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// `hf:owner/repo/folder/file`
@@ -32,7 +32,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads SOURCE and `--revision`; the error is one line for the operator.
+    /// Parses SOURCE and `--revision`; the error is one line for the operator.
     pub fn parse(source: &str, revision: Option<&str>) -> Result<Self, String> {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(format!("SOURCE is longer than {SOURCE_BYTES_MAX} bytes"));
@@ -74,7 +74,7 @@ impl Source {
         }
     }
 
-    /// The same place, another file beside this one.
+    /// Another file in the same folder.
     pub fn beside(&self, name: &str) -> Self {
         let mut other = self.clone();
         match &mut other {
@@ -100,7 +100,7 @@ impl Source {
         other
     }
 
-    /// Where it is; `hub` is the hub's address.
+    /// Download URL; `hub` is the hub's address.
     pub fn url(&self, hub: &Url) -> Url {
         match self {
             Self::Web(url) => url.clone(),
@@ -124,8 +124,8 @@ impl Source {
         }
     }
 
-    /// For people and files: without the query, which may hold a signature. Two URLs that
-    /// differ only there still differ here.
+    /// Identifies the source without the query, which may contain a signature. Two URLs that differ
+    /// only in the query still have different identities.
     pub fn identity(&self) -> String {
         match self {
             Self::Hub { repo, revision, path } => {
@@ -141,7 +141,7 @@ impl Source {
         }
     }
 
-    /// For messages: as [`Source::identity`], shorter.
+    /// For messages: shorter than [`Source::identity`].
     pub fn shown(&self) -> String {
         let identity = self.identity();
         match identity.split_once(" (query") {
@@ -177,7 +177,8 @@ fn parse_hub(path: &str, revision: &str) -> Result<Source, String> {
     Ok(Source::Hub { repo: parts.join("/"), revision: revision.into(), path })
 }
 
-/// Whether a name can be nothing but a file in one folder; the error goes on after a noun.
+/// Checks that a name can only be a file in one folder; the error continues a sentence after a
+/// noun.
 pub fn check_name(name: &str) -> Result<(), String> {
     let shown = name.escape_debug();
     if name.is_empty() {
@@ -193,7 +194,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// Marks that change the direction of text or have no width: they make one name look like
+/// Characters that change the direction of text or have no width, which make one name look like
 /// another.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')

@@ -1,11 +1,11 @@
-//! Room on the disk, asked for before the first byte.
+//! Checks for disk space before the first byte.
 
 use std::path::Path;
 
 use super::{EXIT_IO, io_failed, text};
 use crate::types::exit::Failed;
 
-/// Whether `needed` more bytes have room in `folder`.
+/// Checks that `folder` has room for `needed` more bytes.
 pub fn check(folder: &Path, needed: u64) -> Result<(), Failed> {
     let room = rustix::fs::statvfs(folder).map_err(|e| io_failed(folder, &e.into()))?;
     let free = room.f_bavail.saturating_mul(room.f_frsize);

@@ -1,13 +1,13 @@
-//! Ctrl-C and SIGTERM: a pull ends where it can say what is kept.
+//! Handles Ctrl-C and SIGTERM: a pull stops where it can report what is kept.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Exit codes of a program that a signal ended: 128 and the signal's number, as a shell says.
+/// Exit codes of a program that a signal ended: 128 plus the signal's number, as in shells.
 const EXIT_INTERRUPT: u8 = 130;
 const EXIT_TERMINATE: u8 = 143;
 
-/// Whether to stop, and with which exit code.
+/// The exit code if the pull should stop.
 #[derive(Debug, Clone)]
 pub struct Stop(watch::Receiver<Option<u8>>);
 
@@ -24,13 +24,13 @@ impl Stop {
                 () = sender.closed() => return,
             };
             let _ = sender.send(Some(code));
-            // Dropped now, the sender would look like no signal.
+            // Dropping the sender now would look like no signal.
             sender.closed().await;
         });
         Ok(Self(receiver))
     }
 
-    /// Does `work` unless it is to stop; the error is the exit code.
+    /// Runs `work` unless the pull should stop; the error is the exit code.
     pub async fn unless<T>(&self, work: impl Future<Output = T>) -> Result<T, u8> {
         let mut signalled = self.0.clone();
         let stopped = async {

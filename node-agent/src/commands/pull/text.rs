@@ -1,17 +1,17 @@
-//! PURE. Numbers and digests as text.
+//! PURE. Formats numbers and digests.
 
-/// Lower-case hex.
+/// Lowercase hex.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// A SHA-256 digest in hex, in lower case; `None` if `text` is none.
+/// A SHA-256 digest in lowercase hex; `None` if `text` is not one.
 pub fn sha256(text: &str) -> Option<String> {
     let is = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
     is.then(|| text.to_ascii_lowercase())
 }
 
-/// Bytes for people: three digits or so, in powers of 1000.
+/// Human-readable bytes: about three digits, in powers of 1000.
 pub fn bytes(count: u64) -> String {
     const UNITS: [(&str, u64); 4] =
         [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];

@@ -1,4 +1,4 @@
-//! One file, from the question whether it is here already to its last byte on the disk.
+//! Transfers one file, from the check whether it already exists to its last byte on disk.
 
 mod here;
 
@@ -10,7 +10,7 @@ use super::content::{self, HEAD_BYTES};
 use super::endpoint::host_of;
 use super::memo::Memo;
 use super::part::{Part, boot_id, folder_of};
-use super::patience::ConnectionTimeouts;
+use super::patience::Patience;
 use super::progress::Progress;
 use super::refusal::{self, Asked, Refusal};
 use super::source::Source;
@@ -18,37 +18,37 @@ use super::stop::Stop;
 use super::{io_failed, space, text};
 use crate::types::exit::{EXIT_DATA, EXIT_UNAVAILABLE, Failed};
 
-/// What to fetch.
+/// A file to fetch.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// From where.
+    /// Where to fetch it from.
     pub source: Source,
-    /// To where.
+    /// Path to write to.
     pub target: PathBuf,
-    /// The SHA-256 that it must have.
+    /// Required SHA-256, if given.
     pub sha256: Option<String>,
-    /// Whether another file there may be replaced.
+    /// True if another file at that path may be replaced.
     pub force: bool,
 }
 
-/// With what to fetch it; lasts for all files of a model.
+/// What is needed to fetch files; shared by all files of a model.
 pub struct Tools {
-    /// Asks for it.
+    /// HTTP client.
     pub client: Client,
-    /// Shows how far it is.
+    /// Progress display.
     pub progress: Progress,
-    /// Whether to stop.
+    /// Stop signal.
     pub stop: Stop,
-    /// Failures in a row that are taken.
+    /// Maximum consecutive failures.
     pub retries: u32,
-    /// For jitter.
+    /// Seed for jitter.
     pub seed: u64,
 }
 
-/// What became of it.
+/// Result of a fetch.
 #[derive(Debug)]
 pub struct Fetched {
-    /// The commit it is from, where the hub says so.
+    /// The commit it is from, if the hub reports it.
     pub commit: Option<String>,
 }
 
@@ -56,8 +56,8 @@ pub(super) struct Transfer<'a> {
     pub(super) job: &'a Job,
     pub(super) tools: &'a mut Tools,
     pub(super) part: Part,
-    patience: ConnectionTimeouts,
-    /// What the hub says of the file.
+    patience: Patience,
+    /// The hub's metadata of the file.
     pub(super) linked: Linked,
 }
 
@@ -68,11 +68,11 @@ enum Received {
     TooMuch,
 }
 
-/// Fetches a file, unless it is there. What was fetched stays for the next time if this
-/// fails, but for bytes that are proven wrong.
+/// Fetches a file, unless it exists. After a failure, what was fetched stays for the next time,
+/// except for bytes that are proven wrong.
 pub async fn fetch(job: &Job, tools: &mut Tools) -> Result<Fetched, Failed> {
     let part = Part::open(&job.target)?;
-    let patience = ConnectionTimeouts::new(tools.retries, tools.seed);
+    let patience = Patience::new(tools.retries, tools.seed);
     let mut transfer = Transfer { job, tools, part, patience, linked: Linked::default() };
     let done = transfer.run().await;
     let at = transfer.part.at();
@@ -104,7 +104,7 @@ fn kept(part: &Path, at: u64) -> String {
 }
 
 impl Transfer<'_> {
-    /// The file's digest; none if it was there already.
+    /// Returns the file's digest; `None` if the file already existed.
     async fn run(&mut self) -> Result<Option<String>, Failed> {
         if here::is_here(self).await? {
             return Ok(None);
@@ -114,7 +114,7 @@ impl Transfer<'_> {
         self.check_whole().map(Some)
     }
 
-    /// Takes up what an earlier pull left, if that can be gone on with.
+    /// Resumes what an earlier pull left, if possible.
     async fn go_on(&mut self) -> Result<(), Failed> {
         let Some((bytes, memo)) = self.part.left()? else { return Ok(()) };
         let source = self.job.source.identity();
@@ -136,7 +136,7 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// One request and its body. True: the file is whole.
+    /// Sends one request and receives its body. True if the file is complete.
     async fn attempt(&mut self) -> Result<bool, Failed> {
         let at = self.part.at();
         let bytes = match self.part.memo().filter(|_| at > 0) {
@@ -174,8 +174,8 @@ impl Transfer<'_> {
         Ok(false)
     }
 
-    /// Asks until there is an answer with bytes of the file, or one that says that those we
-    /// asked for are not there (416).
+    /// Sends requests until there is a response with bytes of the file, or one that says that the
+    /// requested bytes do not exist (416).
     pub(super) async fn ask(&mut self, bytes: &Bytewise) -> Result<Answer, Failed> {
         let url = self.job.source.url(self.tools.client.endpoint().hub());
         loop {
@@ -215,7 +215,7 @@ impl Transfer<'_> {
         Err(refusal::refusal(answer.status, &answer.headers, &asked))
     }
 
-    /// Begins the file from its first byte; where it ends, if that is known.
+    /// Starts the file from its first byte; returns its length, if known.
     fn begin(&mut self, entity: Entity, answer: &Answer) -> Result<Option<u64>, Failed> {
         let kind = answer.headers.get("content-type").and_then(|v| v.to_str().ok());
         content::check_type(&self.name(), kind.unwrap_or_default())
@@ -255,7 +255,7 @@ impl Transfer<'_> {
             }
             self.part.append(&bytes).map_err(|e| self.disk(&e))?;
             let at = self.part.at();
-            // A page is noticed now, not after gigabytes.
+            // Detect an error page now, not after gigabytes.
             if before < HEAD_BYTES as u64 && at >= HEAD_BYTES as u64 {
                 self.check_content()?;
             }
@@ -264,7 +264,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// After a body that broke.
+    /// Handles a body that broke off.
     async fn lost(&mut self, why: &str) -> Result<(), Failed> {
         self.pause(why, None).await?;
         if self.part.at() > 0 && !self.part.memo().is_some_and(Memo::is_resumable) {
@@ -303,13 +303,13 @@ impl Transfer<'_> {
         self.part.memo().and_then(|m| m.length)
     }
 
-    /// Room for what is missing of `length` bytes.
+    /// Checks the disk space for what is missing of `length` bytes.
     fn room(&self, length: Option<u64>) -> Result<(), Failed> {
         let missing = length.unwrap_or(0).saturating_sub(self.part.at());
         space::check(folder_of(&self.job.target), missing)
     }
 
-    /// The digest on the command line and the hub's must be one.
+    /// Checks that the digest on the command line equals the hub's.
     pub(super) fn check_digests(&self) -> Result<(), Failed> {
         match (&self.job.sha256, &self.linked.sha256) {
             (Some(ours), Some(theirs)) if ours != theirs => Err(self.wrong(&format!(
@@ -337,7 +337,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Removes bytes that are proven wrong.
+    /// Deletes bytes that are proven wrong.
     fn reject(&mut self, why: &str) -> Failed {
         match self.part.discard() {
             Ok(()) => self.wrong(why),

@@ -1,4 +1,4 @@
-//! The flags of `serve`, and what they mean after checking. Runtime code never meets a default.
+//! The flags of `serve`, and their checked values with all defaults resolved.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Checks everything, for kernels that are proven; the error is one line for the operator.
+    /// Checks everything, for kernels that were tested; the error is one line for the operator.
     pub fn check(self, kernel: Kernel) -> Result<ServeOptions, String> {
         let joins = !self.gateways.join.is_empty();
         let default_listen = (!joins).then(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
@@ -119,26 +119,26 @@ impl ServeArgs {
     }
 }
 
-/// Everything that `serve` needs, checked.
+/// Checked options of `serve`.
 #[derive(Debug)]
 pub struct ServeOptions {
-    /// The model's name.
+    /// Name that clients use for the model.
     pub model_name: String,
-    /// Own port.
+    /// Address of the agent's own port, if any.
     pub listen: Option<SocketAddr>,
-    /// Connections of one address to it.
+    /// Maximum connections of one address to it.
     pub connections_per_address: usize,
-    /// Digest of the key that the own port asks for.
+    /// Digest of the key that clients of the own port must send.
     pub key: Option<[u8; 32]>,
     /// Gateways to join.
     pub gateways: Vec<Gateway>,
-    /// The node's name.
+    /// The node's name in the fleet.
     pub name: String,
-    /// How the engine is started.
+    /// How to start the engine.
     pub launch: Launch,
-    /// Whose names the metrics are told by too.
+    /// Other servers' names under which metrics are served as well.
     pub compat: Vec<Names>,
-    /// Time to finish after SIGTERM.
+    /// Time that requests may take to finish after SIGTERM.
     pub shutdown: Duration,
 }
 

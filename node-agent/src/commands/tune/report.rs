@@ -1,9 +1,9 @@
-//! PURE. What tuning tried and chose, as a table.
+//! PURE. A table of what tuning tried and chose.
 
 use crate::engine::tuning::cache::Entry;
 use crate::engine::tuning::describe;
 
-/// All trials, the curve and the choice.
+/// All trials, the batch curve and the choice.
 pub fn table(entry: &Entry) -> String {
     let mut lines = vec![format!(
         "{:>7} {:>9} {:>5} {:>4}  {:>10} {:>8} {:>9} {:>7}",

@@ -1,4 +1,4 @@
-//! What becomes of requests whose engine works, dies, or is slow.
+//! Tests requests whose engine works, dies, or is slow.
 
 use inference_core::text::output::Format;
 use inference_core::types::request::{FinishReason, Options, Prompt, Shown, Sibling};

@@ -1,18 +1,18 @@
-//! PURE. Where a setting comes from: a flag wins, then what was tuned, then the default.
+//! PURE. The source of a setting: a flag wins, then the tuned value, then the default.
 
-/// Who chose a setting.
+/// Source of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The command line.
+    /// Set on the command line.
     Flag,
-    /// Measurements on this machine.
+    /// Measured on this machine.
     Tuned,
-    /// Nobody.
+    /// Neither set nor tuned.
     Default,
 }
 
 impl Source {
-    /// In logs.
+    /// The name in logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flag => "flag",
@@ -22,17 +22,17 @@ impl Source {
     }
 }
 
-/// A setting and who chose it.
+/// A setting and its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice<T> {
-    /// The setting.
+    /// Chosen value.
     pub value: T,
     /// Who chose it.
     pub source: Source,
 }
 
 impl<T: Copy> Choice<T> {
-    /// The first of these that there is.
+    /// The first value that is present.
     pub fn of(flag: Option<T>, tuned: Option<T>, default: T) -> Self {
         match (flag, tuned) {
             (Some(value), _) => Self { value, source: Source::Flag },

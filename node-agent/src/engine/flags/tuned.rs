@@ -1,10 +1,10 @@
-//! PURE. What flags fix, and what tuning chose for the rest.
+//! PURE. Settings fixed by flags, and the tuned values of the others.
 
 use inference_core::llama::{FlashAttention, KvType};
 use inference_core::tools::tune::Candidate;
 use serde::{Deserialize, Serialize};
 
-/// What flags had fixed. `None`: it was free.
+/// Values that flags had fixed. `None` if the setting was free.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names of the flags")]
 pub struct Fixed {
@@ -19,8 +19,8 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// Whether what was tuned with these flags is true with `given` ones too: there may be
-    /// more of them, because a flag wins over what was tuned. Other CPUs are another machine.
+    /// True if values tuned with these flags also apply to `given` flags. More may be given,
+    /// because a flag wins over a tuned value. Other CPUs count as another machine.
     pub fn holds_with(&self, given: &Self) -> bool {
         fn same<T: PartialEq>(ours: &Option<T>, given: &Option<T>) -> bool {
             ours.is_none() || ours == given
@@ -35,7 +35,7 @@ impl Fixed {
             && self.cpus == given.cpus
     }
 
-    /// How many flags are fixed.
+    /// Number of fixed flags.
     pub fn count(&self) -> usize {
         [
             self.threads.is_some(),
@@ -52,18 +52,18 @@ impl Fixed {
     }
 }
 
-/// What tuning chose.
+/// Tuned settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuned {
-    /// How the model is run.
+    /// How to run the model.
     #[serde(flatten)]
     pub candidate: Candidate,
-    /// Requests side by side.
+    /// Number of parallel requests.
     pub slots: u32,
 }
 
 impl Tuned {
-    /// Whether the command line could say this; a file may say anything.
+    /// True if the command line would accept these values; a file may contain anything.
     pub fn is_possible(&self) -> bool {
         let Candidate { threads, batch_rows, poll, .. } = self.candidate;
         (1..=512).contains(&threads)

@@ -1,4 +1,4 @@
-//! A fingerprint of a model file, quick even for files of many gigabytes.
+//! Fingerprint of a model file, fast even for files of many gigabytes.
 
 use std::fs::File;
 use std::io;
@@ -7,21 +7,21 @@ use std::os::unix::fs::FileExt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Samples of the file, evenly spread.
+/// Number of samples, evenly spread over the file.
 const SAMPLES: u64 = 64;
-/// Bytes of each sample.
+/// Size of each sample in bytes.
 const SAMPLE_BYTES: u64 = 64 * 1024;
-/// The header, where two files of one size differ most likely, is read in full up to this.
+/// Read in full up to this size, because two files of one size most likely differ in the header.
 const HEAD_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Says which weights a model file holds: equal fingerprints generate equal tokens.
+/// Identifies the weights of a model file: equal fingerprints generate equal tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// SHA-256 over the size, the head and samples spread over the rest. Files of up to
-    /// 4 MiB are read whole. Enough to tell whether two nodes serve one file; no proof against
-    /// somebody who means to deceive, for which the whole file would have to be read.
+    /// SHA-256 over the size, the head, and samples spread over the rest. Files of up to 4 MiB are
+    /// read whole. This tells whether two nodes serve the same file; it does not protect against
+    /// deliberate collisions, which would require reading the whole file.
     fn of_file(file: &File) -> io::Result<Self> {
         let bytes = file.metadata()?.len();
         let mut hash = Sha256::new();
@@ -39,7 +39,8 @@ impl Fingerprint {
         Ok(Self(hash.finalize().into()))
     }
 
-    /// Of a model in one or several files: that of the only file, or a SHA-256 over all of theirs.
+    /// Fingerprint of a model in one or several files: that of the only file, or a SHA-256 over all
+    /// of theirs.
     pub fn of(files: &[File]) -> io::Result<Self> {
         if let [file] = files {
             return Self::of_file(file);
@@ -52,7 +53,7 @@ impl Fingerprint {
     }
 }
 
-/// A file that is shortened meanwhile has the bytes that are left.
+/// Hashes a range; a file that is truncated meanwhile has fewer bytes.
 fn hash_part(file: &File, hash: &mut Sha256, at: u64, bytes: u64) -> io::Result<()> {
     let mut part = vec![0; bytes as usize];
     let mut filled = 0;

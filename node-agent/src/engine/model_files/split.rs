@@ -1,10 +1,10 @@
-//! PURE. Models in several files: `name-00001-of-00003.gguf`, llama.cpp's way to split them.
+//! PURE. Split models: `name-00001-of-00003.gguf`, llama.cpp's naming scheme.
 
-/// Most files of one model.
+/// Maximum number of files per model.
 const FILES_MAX: u32 = 1000;
 
-/// Names of all files of a model, in order, if `name` is the first of several. The other files
-/// of a split model stand for themselves, and so does any other name.
+/// Names of all files of a model, in order, if `name` is the first of several. Any other name,
+/// including the other files of a split model, stands alone.
 pub fn all_files(name: &str) -> Result<Vec<String>, String> {
     let alone = Ok(vec![name.to_string()]);
     let Some((stem, 1, count)) = parse(name) else { return alone };
@@ -14,7 +14,7 @@ pub fn all_files(name: &str) -> Result<Vec<String>, String> {
     Ok((1..=count).map(|n| format!("{stem}-{n:05}-of-{count:05}.gguf")).collect())
 }
 
-/// What stays the same in all names, the file's number and how many there are.
+/// The common stem of all names, the file's number, and the number of files.
 fn parse(name: &str) -> Option<(&str, u32, u32)> {
     let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;

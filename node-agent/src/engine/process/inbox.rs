@@ -1,4 +1,4 @@
-//! Requests between the thread that reads commands and those that prepare prompts.
+//! Queue between the thread that reads commands and those that prepare prompts.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -6,30 +6,30 @@ use inference_core::prepare::{Lane, Waiting};
 use inference_core::scheduler::sequence::CancelFlag;
 use inference_core::types::request::{RequestId, Work};
 
-/// Work that was submitted.
+/// Submitted work.
 #[derive(Debug)]
 pub struct Submit {
-    /// The first of its requests; the others have the ids that follow.
+    /// Id of its first request; the others have the ids that follow.
     pub id: RequestId,
-    /// What is to be done.
+    /// The work itself.
     pub work: Work,
-    /// One for each of its requests.
+    /// One cancellation flag for each of its requests.
     pub cancels: Vec<CancelFlag>,
 }
 
 impl Submit {
-    /// Whether anybody wants any of it.
+    /// True unless all of its requests are canceled.
     pub fn is_wanted(&self) -> bool {
         self.cancels.iter().any(|cancel| !cancel.is_set())
     }
 
-    /// Its requests.
+    /// Ids of its requests.
     pub fn ids(&self) -> impl Iterator<Item = RequestId> + use<> {
         self.id..self.id + self.cancels.len() as RequestId
     }
 }
 
-/// See the module. Its lanes are bounded.
+/// Bounded queue of submitted work. See the module.
 #[derive(Debug, Default)]
 pub struct Inbox {
     waiting: Mutex<Waiting<Submit>>,
@@ -37,7 +37,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Adds work; where too much waits already, the error has the ids of its requests.
+    /// Adds work; if the queue is full, the error has the ids of its requests.
     pub fn push(&self, submit: Submit) -> Result<(), Vec<RequestId>> {
         let (tenant, bytes) = (submit.work.tenant(), submit.work.bytes());
         let pushed = self.lock().push(tenant, bytes, submit);
@@ -45,7 +45,7 @@ impl Inbox {
         pushed.map_err(|refused| refused.ids().collect())
     }
 
-    /// Waits for work of a lane.
+    /// Waits for work in a lane.
     pub fn next(&self, lane: Lane) -> Submit {
         let mut waiting = self.lock();
         loop {
@@ -56,7 +56,7 @@ impl Inbox {
         }
     }
 
-    /// Takes out what nobody wants anymore; the ids of its requests.
+    /// Removes canceled work; returns the ids of its requests.
     pub fn drop_unwanted(&self) -> Vec<RequestId> {
         let mut dropped = Vec::new();
         self.lock().retain(|submit| {

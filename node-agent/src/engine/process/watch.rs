@@ -1,4 +1,4 @@
-//! Looks after the files of a loaded model.
+//! Watches the files of a loaded model.
 
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
@@ -7,15 +7,15 @@ use super::{EndsWithPanic, end_process};
 use crate::engine::ipc::Report;
 use crate::engine::model_files::ModelFiles;
 
-/// How often somebody looks whether the model file is still what it was.
+/// Interval of checks for changes of the model files.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What is told of files that somebody has written into.
+/// Error for a model file that was modified in place.
 pub(super) const CHANGED: &str = "somebody wrote into the model file while it was in use; replace model files \
                        by renaming another one over them, as 'flotilla-agent pull' does";
 
-/// Ends the engine when somebody writes into its model's files: weights that are mapped change with
-/// them. Started once the model is loaded; before, the loader looks itself. Ends when the result is
+/// Ends the engine when someone modifies its model's files: mapped weights change with them.
+/// Started once the model is loaded; before that, the loader checks itself. Ends when the result is
 /// dropped.
 pub(super) fn watch(mut files: ModelFiles, reports: SyncSender<Report>) -> SyncSender<()> {
     let (watched, end) = sync_channel(0);
@@ -27,7 +27,7 @@ pub(super) fn watch(mut files: ModelFiles, reports: SyncSender<Report>) -> SyncS
                 Ok(true) => CHANGED.to_string(),
                 Err(why) => why,
             };
-            // The agent ends this process as soon as it knows.
+            // The agent kills this process as soon as it receives this.
             let _ = reports.send(Report::LoadFailed(why));
             return;
         }

@@ -1,9 +1,9 @@
-//! Seccomp: which system calls a thread, and all that it starts, may make.
+//! Seccomp: restricts the system calls of a thread and all that it starts.
 //!
-//! A list of what is allowed, because nobody can list what a kernel will be able to do. Everything
-//! else fails with ENOSYS, as on a kernel that does not have it: C libraries and runtimes have to
-//! live with that and fall back (glibc from `clone3` to `clone`, whose flags can be looked at),
-//! so that a newer one that tries something new finds another way instead of its death.
+//! This is an allowlist, because no one can list what future kernels will add. All other calls fail
+//! with ENOSYS, as on a kernel that lacks them: C libraries and runtimes must handle that and fall
+//! back (glibc from `clone3` to `clone`, whose flags the filter can inspect), so a newer one that
+//! tries a new call finds another way instead of being killed.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use seccompiler::{
     SeccompFilter, SeccompRule,
 };
 
-/// The error of a system call that is not allowed.
+/// Error of a system call that is not allowed.
 pub const REFUSED: i32 = libc::ENOSYS;
 
-/// System calls that are allowed whatever they are asked: they reach this process and what it has
-/// open already, and nothing else.
+/// System calls that are allowed with any arguments: they affect only this process and the files it
+/// has open.
 const ALLOWED: &[c_long] = &[
     // Memory.
     libc::SYS_brk,
@@ -43,7 +43,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_sched_yield,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
-    // Signals of its own.
+    // Its own signals.
     libc::SYS_restart_syscall,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
@@ -55,7 +55,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_clock_nanosleep,
     libc::SYS_gettimeofday,
     libc::SYS_nanosleep,
-    // What is open: the model, the connection to the agent, standard error.
+    // Open files: the model, the connection to the agent, standard error.
     libc::SYS_close,
     libc::SYS_dup,
     libc::SYS_fadvise64,
@@ -76,7 +76,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_statx,
     libc::SYS_write,
     libc::SYS_writev,
-    // Who and where.
+    // Identity and location.
     libc::SYS_getcwd,
     libc::SYS_getegid,
     libc::SYS_geteuid,
@@ -89,7 +89,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_uname,
 ];
 
-/// Those that only x86-64 has. `arch_prctl` asks for the tiles of AMX.
+/// Calls that only x86-64 has. `arch_prctl` requests AMX tiles.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[c_long] = &[
     libc::SYS_arch_prctl,
@@ -102,7 +102,7 @@ const ALLOWED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[c_long] = &[];
 
-/// What `prctl` may be asked: names of threads and of memory, and how long vectors are.
+/// Allowed `prctl` operations: names of threads and of memory, and vector lengths.
 const PRCTL: &[c_int] = &[
     libc::PR_SET_NAME,
     libc::PR_GET_NAME,
@@ -112,19 +112,19 @@ const PRCTL: &[c_int] = &[
     SME_GET_VL,
 ];
 
-/// PR_SVE_GET_VL and PR_SME_GET_VL of linux/prctl.h, which libc does not name.
+/// PR_SVE_GET_VL and PR_SME_GET_VL from linux/prctl.h, which libc lacks.
 const SVE_GET_VL: c_int = 51;
 const SME_GET_VL: c_int = 64;
 
-/// Flags of `open` that do more than read: modes of writing, O_CREAT, O_TRUNC, O_APPEND, and of
-/// O_TMPFILE the part that is not O_DIRECTORY.
+/// Flags of `open` that do more than read: write modes, O_CREAT, O_TRUNC, O_APPEND, and the bits of
+/// O_TMPFILE outside O_DIRECTORY.
 const WRITES: c_int = libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_TRUNC
     | libc::O_APPEND
     | (libc::O_TMPFILE & !libc::O_DIRECTORY);
 
-/// From now on this thread makes only the system calls above.
+/// Restricts this thread to the system calls above.
 pub fn confine() -> Result<(), String> {
     let program = program(std::process::id()).map_err(|e| format!("seccomp: {e}"))?;
     seccompiler::apply_filter(&program).map_err(|e| match e {
@@ -133,7 +133,7 @@ pub fn confine() -> Result<(), String> {
     })
 }
 
-/// The filter of the process `own`.
+/// The filter for the process with id `own`.
 fn program(own: u32) -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for call in ALLOWED.iter().chain(ALLOWED_HERE) {
@@ -154,17 +154,17 @@ fn conditional(own: u64) -> Result<Vec<Conditional>, BackendError> {
     let exec = libc::PROT_EXEC as u64;
     let thread = libc::CLONE_THREAD as u64;
     let mut all = vec![
-        // Threads, and no processes. The flags are the first argument on both architectures.
+        // Threads, but no processes. The flags are the first argument on both architectures.
         (libc::SYS_clone, vec![masked(0, thread, thread)?]),
-        // Memory that holds no new code.
+        // Memory that is not executable.
         (libc::SYS_mmap, vec![masked(2, exec, 0)?]),
         (libc::SYS_mprotect, vec![masked(2, exec, 0)?]),
-        // Files are read. Which ones, Landlock says.
+        // Opening files for reading. Landlock decides which ones.
         (libc::SYS_openat, vec![masked(2, WRITES as u64, 0)?]),
         // Signals to itself: abort, and the end of an engine.
         (libc::SYS_kill, vec![is(0, own)?]),
         (libc::SYS_tgkill, vec![is(0, own)?]),
-        // Limits of its own are read.
+        // Reading its own limits.
         (libc::SYS_prlimit64, vec![is(0, 0)?, is_zero(2)?]),
     ];
     #[cfg(target_arch = "x86_64")]
@@ -175,7 +175,7 @@ fn conditional(own: u64) -> Result<Vec<Conditional>, BackendError> {
     Ok(all)
 }
 
-/// The kernel takes these arguments for numbers of 32 bits, whatever stands above.
+/// The kernel treats these arguments as 32-bit numbers and ignores the upper half.
 fn is(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
 }
@@ -185,7 +185,7 @@ fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, Backe
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, masked, value)
 }
 
-/// A pointer to nothing.
+/// A null pointer.
 fn is_zero(argument: u8) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)
 }

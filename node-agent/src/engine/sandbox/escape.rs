@@ -1,6 +1,6 @@
-//! A fault that tests ask for: an engine that has loaded its model tries to leave its sandbox, as
-//! code would that a hostile model file has smuggled in. What came of each attempt is one line of
-//! JSON on standard error.
+//! Fault injection for tests: an engine that has loaded its model tries to leave its sandbox, as
+//! code smuggled in by a hostile model file would. It writes the result of each attempt to standard
+//! error as one line of JSON.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,31 +15,31 @@ use rustix::fs::MemfdFlags;
 use rustix::process::{PidfdFlags, Signal, getppid, kill_process, pidfd_open};
 use serde::Deserialize;
 
-/// The variable that asks for it, as JSON. Only the engine's role looks at it.
+/// The environment variable that requests it, as JSON. Only the engine's role reads it.
 pub const VARIABLE: &str = "FLOTILLA_FAULT_ESCAPE";
-/// How an attempt is called that nothing stopped.
+/// Result of an attempt that nothing stopped.
 pub const SUCCEEDED: &str = "succeeded";
 
-/// What is attempted.
+/// The attempts to make.
 #[derive(Debug, Deserialize)]
 pub struct Escape {
-    /// Who listens there.
+    /// TCP address to connect to, with a listener.
     pub tcp: SocketAddr,
-    /// Who listens there.
+    /// Unix socket to connect to, with a listener.
     pub unix: PathBuf,
-    /// Files that are created.
+    /// Files to create.
     pub create: Vec<PathBuf>,
-    /// Files that are read.
+    /// Files to read.
     pub read: Vec<PathBuf>,
-    /// Files that are opened for writing.
+    /// Files to open for writing.
     pub write: Vec<PathBuf>,
-    /// A shell.
+    /// Path of a shell to run.
     pub shell: PathBuf,
 }
 
 type Results = BTreeMap<String, String>;
 
-/// Tries what the environment asks for, if it does.
+/// Makes the attempts that the environment variable requests, if it is set.
 pub fn attempt() {
     let Ok(wanted) = std::env::var(VARIABLE) else { return };
     let results = match serde_json::from_str::<Escape>(&wanted) {
@@ -47,7 +47,7 @@ pub fn attempt() {
         Err(e) => [(VARIABLE.to_string(), e.to_string())].into(),
     };
     let line = serde_json::json!({ "message": "escape attempts", "results": results });
-    // Whoever reads it notices that it is not there.
+    // The reader notices if the line is missing.
     let _ = writeln!(io::stderr(), "{line}");
 }
 
@@ -80,16 +80,16 @@ impl Escape {
 
     fn processes(&self, note: &mut impl FnMut(String, io::Result<()>)) {
         let mut shell = Command::new(&self.shell);
-        // Nothing is opened for it: it is the new process that has to be refused.
+        // It opens no files: the sandbox must reject the new process itself.
         shell.args(["-c", "exit 0"]);
         let spawned = shell.status().map(drop);
         if spawned.is_err() {
-            // It comes back only if it fails.
+            // Returns only on failure.
             note("become another program".into(), Err(shell.exec()));
         }
         note("start another program".into(), spawned);
         let Some(agent) = getppid() else { return };
-        // A signal that does nothing to who gets it.
+        // A signal without effect on the receiver.
         let signalled = kill_process(agent, Signal::CONT);
         note("send the agent a signal".into(), signalled.map_err(io::Error::from));
         let held = pidfd_open(agent, PidfdFlags::empty());

@@ -1,4 +1,4 @@
-//! Landlock: which files a thread, and all that it starts, may open.
+//! Landlock: restricts the files that a thread and all that it starts may open.
 
 use std::fs::File;
 
@@ -7,12 +7,12 @@ use landlock::{
     RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-/// The newest version of Landlock whose restrictions we use; older kernels enforce what they know.
-/// Version 6 (Linux 6.12) also keeps signals and abstract sockets inside.
+/// The newest Landlock version whose restrictions we use; older kernels enforce what they support.
+/// Version 6 (Linux 6.12) also blocks signals and abstract sockets to the outside.
 const NEWEST: ABI = ABI::V6;
 
-/// From now on this thread opens `readable` for reading and nothing else, and connects to and
-/// listens on no TCP port.
+/// Restricts this thread to opening `readable` for reading, and blocks TCP connections and
+/// listeners.
 pub fn confine(readable: &[File]) -> Result<(), String> {
     match restrict(readable) {
         Ok(RulesetStatus::NotEnforced) => {
@@ -31,7 +31,7 @@ fn restrict(readable: &[File]) -> Result<RulesetStatus, RulesetError> {
         .scope(Scope::from_all(NEWEST))?
         .create()?;
     for file in readable {
-        // The rule is about the file itself: it holds whatever becomes of the file's name.
+        // The rule applies to the file itself, even if it is renamed.
         ruleset = ruleset.add_rule(PathBeneath::new(file, AccessFs::ReadFile))?;
     }
     Ok(ruleset.restrict_self()?.ruleset)

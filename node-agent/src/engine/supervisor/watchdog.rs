@@ -1,7 +1,7 @@
-//! Notices an engine that stands still: requests are in flight, nothing is reported, and its
-//! process uses no CPU and fetches no page. It is stopped, waits for itself, or is stuck in the
-//! kernel; one that is merely slow computes, or reads its model from a slow disk. Its requests go
-//! on elsewhere once it is ended.
+//! Detects an engine that hangs: requests are in flight, it reports nothing, and its process uses
+//! no CPU and loads no page. It is stopped, deadlocked, or stuck in the kernel; one that is merely
+//! slow computes, or reads its model from a slow disk. Once it is killed, its requests fail over to
+//! other nodes.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::engine::client::EngineClient;
 
-/// How often it is looked at.
+/// Interval of checks.
 const LOOK: Duration = Duration::from_secs(1);
-/// Looks in a row without a sign of life.
+/// Consecutive checks without progress after which it hangs.
 const LOOKS_MAX: u32 = 4;
 
-/// What is seen of an engine at one moment.
+/// A snapshot of an engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sight {
-    /// Reports that it has made.
+    /// Reports it has sent.
     reports: u64,
-    /// CPU time that it has used, in ticks of 10 ms, and pages that it has fetched.
+    /// CPU time used, in ticks of 10 ms, plus pages loaded.
     work: u64,
 }
 
-/// Returns when the engine with that process id stands still.
+/// Returns when the engine with that process id hangs.
 pub async fn stands_still(pid: u32, client: &EngineClient) {
     let mut looks = interval(LOOK);
-    // After a time in which we did not run ourselves, nothing is known of the engine.
+    // After a time in which the agent itself did not run, nothing is known of the engine.
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watch = Watch::default();
     loop {
@@ -45,7 +45,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Whether that is enough.
+    /// Records a snapshot; returns true once the engine hangs.
     fn look(&mut self, sight: Sight, is_asked: bool) -> bool {
         let is_still = is_asked && sight == self.last;
         self.still = if is_still { self.still + 1 } else { 0 };
@@ -54,14 +54,14 @@ impl Watch {
     }
 }
 
-/// What a process has done, all threads together.
+/// CPU time and page loads of a process, all threads together.
 fn work(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     work_of(&stat)
 }
 
-/// Fields 12 (pages from disk), 14 and 15 (user and system time); the name before them may hold
-/// anything.
+/// Fields 12 (pages from disk), 14 and 15 (user and system time); the name before them may contain
+/// any character.
 fn work_of(stat: &str) -> Option<u64> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();

@@ -1,4 +1,4 @@
-//! PURE. What was tuned, as it is kept in a file for each machine and model.
+//! PURE. Tuning results as stored in a file for each machine and model.
 
 use inference_core::hardware::Kernel;
 use inference_core::hardware::report::Machine;
@@ -8,32 +8,32 @@ use sha2::{Digest, Sha256};
 
 use crate::engine::flags::tuned::{Fixed, Tuned};
 
-/// Changes when what is measured, or how it is written down, does.
+/// Changes when the measurements or the file format do.
 const FORMAT: u32 = 1;
-/// Entries of one file: one for each choice of flags.
+/// Maximum entries per file: one for each combination of flags.
 const ENTRIES_MAX: usize = 8;
 
-/// What measurements are true for.
+/// What measurements depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// Of the file.
+    /// Version of the file format.
     pub format: u32,
     /// The agent's version: its kernels may have changed.
     pub agent: String,
-    /// What the CPU's maker calls it.
+    /// The CPU's model name.
     pub cpu: String,
-    /// Cores that may compute.
+    /// Number of cores that may compute.
     pub cores: u32,
-    /// The set of kernels.
+    /// Set of CPU kernels.
     pub kernel: Kernel,
-    /// Memory as a power of two: the binary logarithm of bytes.
+    /// Memory size, rounded: the binary logarithm of its bytes.
     pub memory: u32,
     /// Fingerprint of the model file.
     pub model: String,
 }
 
 impl Key {
-    /// Of this machine and a model.
+    /// The key of this machine and a model.
     pub fn new(machine: &Machine, kernel: Kernel, model: &str) -> Self {
         let limit = machine.cgroup.memory_limit.unwrap_or(u64::MAX);
         Self {
@@ -47,7 +47,7 @@ impl Key {
         }
     }
 
-    /// The file's name.
+    /// Name of the file.
     pub fn file_name(&self) -> String {
         let digest = Sha256::digest(format!("{self:?}").as_bytes());
         let hex: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
@@ -55,37 +55,37 @@ impl Key {
     }
 }
 
-/// One run of tuning.
+/// Result of one tuning run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What flags had fixed.
+    /// Settings that flags had fixed.
     pub fixed: Fixed,
-    /// What was chosen.
+    /// Settings that were chosen.
     pub tuned: Tuned,
     /// All trials.
     pub found: Found,
-    /// Tokens per second of batches of growing size.
+    /// Tokens per second by batch size, ascending.
     pub curve: Vec<(u32, f64)>,
-    /// When it was measured, in seconds since 1970.
+    /// Time of the measurement, Unix seconds.
     pub measured_at: u64,
 }
 
-/// A file.
+/// Contents of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
-    /// What it is true for.
+    /// What the results depend on.
     pub key: Key,
-    /// The newest first.
+    /// Newest first.
     pub entries: Vec<Entry>,
 }
 
 impl Kept {
-    /// Nothing yet.
+    /// Creates empty contents.
     pub fn new(key: Key) -> Self {
         Self { key, entries: Vec::new() }
     }
 
-    /// Reads a file's text; the error says why it is of no use.
+    /// Parses a file; the error says why it cannot be used.
     pub fn parse(text: &str, key: &Key) -> Result<Self, String> {
         let kept: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
         if kept.key != *key {
@@ -97,19 +97,19 @@ impl Kept {
         Ok(kept)
     }
 
-    /// What was tuned for flags like these: with as many of them fixed as there is.
+    /// The best result for these flags: the applicable one with the most fixed flags.
     pub fn best(&self, given: &Fixed) -> Option<&Entry> {
         let holds = self.entries.iter().filter(|entry| entry.fixed.holds_with(given));
-        // The first of several equals is the newest.
+        // Of several equal entries, the newest counts.
         holds.rev().max_by_key(|entry| entry.fixed.count())
     }
 
-    /// What was tuned with exactly these flags.
+    /// The result tuned with exactly these flags.
     pub fn exact(&self, given: &Fixed) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.fixed == *given)
     }
 
-    /// Adds an entry, in place of one with the same flags or of the oldest.
+    /// Adds an entry, replacing one with the same flags or the oldest.
     pub fn put(&mut self, entry: Entry) {
         self.entries.retain(|old| old.fixed != entry.fixed);
         self.entries.insert(0, entry);

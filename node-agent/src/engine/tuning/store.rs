@@ -1,4 +1,4 @@
-//! The files that keep what was tuned: in the user's cache folder, each replaced at once.
+//! Files with tuning results in the user's cache folder, each replaced atomically.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::cache::{Kept, Key};
 
-/// Largest file that is read.
+/// Maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
-/// For services without a home.
+/// Cache folder for services without a home directory.
 const SYSTEM_FOLDER: &str = "/var/cache/flotilla";
 
-/// Where files are kept; nowhere, if there is no folder for that.
+/// The folder of the files; `None` if there is none.
 #[derive(Debug, Clone)]
 pub struct Store {
     folder: Option<PathBuf>,
@@ -19,18 +19,18 @@ pub struct Store {
 
 impl Store {
     /// The first of `$FLOTILLA_CACHE_DIR`, `$XDG_CACHE_HOME/flotilla`, `~/.cache/flotilla` and
-    /// `/var/cache/flotilla` (if that is there).
+    /// `/var/cache/flotilla` (if it exists).
     pub fn of_user() -> Self {
         let system = Path::new(SYSTEM_FOLDER).is_dir().then(|| PathBuf::from(SYSTEM_FOLDER));
         Self { folder: folder(|name| std::env::var_os(name)).or(system) }
     }
 
-    /// The file for a key.
+    /// Path of the file for a key.
     pub fn path(&self, key: &Key) -> Option<PathBuf> {
         Some(self.folder.as_ref()?.join("tune").join(key.file_name()))
     }
 
-    /// What is kept; a file that cannot be used is as good as none, and logged.
+    /// Reads the stored results; logs and ignores a file that cannot be used.
     pub fn read(&self, key: &Key) -> Option<Kept> {
         let path = self.path(key)?;
         let file = match std::fs::File::open(&path) {
@@ -39,7 +39,7 @@ impl Store {
                 return None;
             }
             Err(e) => {
-                tracing::warn!("{} is ignored: {e}", path.display());
+                tracing::warn!("tuning results ignored: {}: {e}", path.display());
                 return None;
             }
         };
@@ -48,13 +48,13 @@ impl Store {
         match read.and_then(|_| Kept::parse(&text, key)) {
             Ok(kept) => Some(kept),
             Err(why) => {
-                tracing::warn!("{} is ignored: {why}", path.display());
+                tracing::warn!("tuning results ignored: {}: {why}", path.display());
                 None
             }
         }
     }
 
-    /// Keeps something; returns where, or nothing where there is no folder.
+    /// Stores results; returns the path, or `None` if there is no folder.
     pub fn write(&self, kept: &Kept) -> Result<Option<PathBuf>, String> {
         let Some(path) = self.path(&kept.key) else { return Ok(None) };
         let fail = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
@@ -62,7 +62,7 @@ impl Store {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).map_err(|e| fail(&e))?;
         }
-        // Readers see the old file or the new one; two writers do not share a part.
+        // Readers see the old file or the new one; two writers do not share a temporary file.
         let part = path.with_extension(format!("{}.part", std::process::id()));
         let written = std::fs::File::create(&part).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
@@ -76,7 +76,7 @@ impl Store {
     }
 }
 
-/// The user's folder. Paths that are not absolute are ignored, as the XDG specification says.
+/// The user's cache folder. Ignores relative paths, as the XDG specification requires.
 fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let of = |name: &str, below: &str| {
         let path = PathBuf::from(variable(name).filter(|value| !value.is_empty())?);

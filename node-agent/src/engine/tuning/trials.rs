@@ -1,5 +1,5 @@
-//! The two sides of a trial: the child loads the weights once and then measures candidates,
-//! each in a context of its own; the parent asks, and starts another child when one dies.
+//! The two sides of a trial. The child loads the weights once and then measures candidates, each in
+//! its own context; the parent asks, and starts another child when one dies.
 
 use std::io::BufRead;
 use std::process::Command;
@@ -22,47 +22,47 @@ use crate::engine::sandbox::Choice;
 const LOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// A trial that takes longer than this hangs.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(120);
-/// Tokens that tell how fast prompts are read here.
+/// Tokens of the prompt that measures prefill speed.
 const PROBE_TOKENS: u32 = 64;
 
 /// What all trials have in common.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
-    /// The kernels, proven.
+    /// The tested CPU kernels.
     pub kernel: Kernel,
-    /// How keys and values are stored.
+    /// Storage type of keys and values.
     pub kv_type: KvType,
-    /// How the weights come into memory.
+    /// How the weights are loaded.
     pub load: LoadMode,
-    /// CPUs that compute.
+    /// CPUs to compute on.
     pub cpus: Option<Vec<u32>>,
     /// Whether the child confines itself.
     pub sandbox: Choice,
 }
 
-/// What a child is asked.
+/// Questions to a child.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Question {
-    /// How much fits into a trial of so many seconds?
+    /// How much fits into a trial of this many seconds?
     Effort(Candidate, f64),
-    /// How fast is it?
+    /// How fast is this candidate?
     Measure(Candidate, Effort),
     /// How fast are batches of growing size?
     Curve(Candidate, Effort),
 }
 
-/// What a child says.
+/// Answers of a child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Answer {
     Ready,
     Effort(Effort),
     Measured(Measured),
     Curve(Vec<(u32, f64)>),
-    /// It cannot be done; the child lives.
+    /// It cannot be done; the child stays alive.
     Refused(String),
 }
 
-/// `tune-trials`: answers questions until there are none.
+/// `tune-trials`: answers questions until the input ends.
 pub fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
@@ -136,8 +136,8 @@ pub struct Children<F> {
 }
 
 impl<F: FnMut() -> Result<Command, String>> Children<F> {
-    /// Loads the model, and finds out how much a trial of so many seconds can do. The error
-    /// says why the model cannot be measured at all.
+    /// Loads the model, and determines how much a trial of this many seconds can do. The error says
+    /// why the model cannot be measured at all.
     pub fn start(
         command: F,
         base: Candidate,
@@ -148,7 +148,7 @@ impl<F: FnMut() -> Result<Command, String>> Children<F> {
         let begun = Instant::now();
         let mut children = Self { command, child: None, effort, begun, progress };
         children.load()?;
-        // If not even that can be run, the search begins with small trials.
+        // If not even that runs, the search starts with small trials.
         if let Ok(Answer::Effort(effort)) = children.ask(Question::Effort(base, seconds)) {
             children.effort = effort;
         }
@@ -156,7 +156,7 @@ impl<F: FnMut() -> Result<Command, String>> Children<F> {
         Ok(children)
     }
 
-    /// How much a trial does.
+    /// How much a trial computes.
     pub fn effort(&self) -> Effort {
         self.effort
     }
@@ -185,13 +185,13 @@ impl<F: FnMut() -> Result<Command, String>> Children<F> {
         answer
     }
 
-    /// Speeds of batches of growing size; empty if they cannot be measured.
+    /// Decode speeds of batches of growing size; empty if they cannot be measured.
     pub fn curve(&mut self, candidate: Candidate) -> Vec<(u32, f64)> {
         (self.progress)(&candidate);
         match self.ask(Question::Curve(candidate, self.effort)) {
             Ok(Answer::Curve(points)) => points,
             other => {
-                tracing::warn!("the curve of batches could not be measured: {other:?}");
+                tracing::warn!("batch size curve could not be measured: {other:?}");
                 Vec::new()
             }
         }
@@ -204,7 +204,7 @@ impl<F: FnMut() -> Result<Command, String>> Trials for Children<F> {
         match self.ask(Question::Measure(*candidate, self.effort)) {
             Ok(Answer::Measured(measured)) => Some(measured),
             other => {
-                tracing::warn!("{candidate:?} is out: {other:?}");
+                tracing::warn!("tuning candidate rejected: {candidate:?}: {other:?}");
                 None
             }
         }
@@ -221,7 +221,7 @@ mod tests {
     use inference_core::llama::FlashAttention;
     use inference_core::tools::tune::{Space, search};
 
-    /// Speaks as a child does, and dies of everything with threads that do not sleep.
+    /// Imitates a child, and dies on any candidate whose threads do not sleep.
     const SCRIPT: &str = r#"
         echo '"Ready"'
         while read line; do

@@ -1,4 +1,4 @@
-//! The common end of both generation endpoints: choices are submitted and answered.
+//! The common end of both generation endpoints: submits the choices and builds the response.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,44 +19,44 @@ use crate::serve::stream::{self, Choice, Envelope, Reading, Shape};
 use crate::types::error::Error;
 use crate::types::response::Body;
 
-/// What a request body asks for.
+/// A parsed and checked request body.
 pub struct Wanted {
-    /// Of a chat or of a text completion.
+    /// Chat or text completion.
     pub shape: Shape,
-    /// Prompts; each is answered `n` times.
+    /// Prompts; each gets `n` choices.
     pub asks: Vec<Ask>,
-    /// How.
+    /// Checked parameters.
     pub checked: Checked,
-    /// What the answer must look like.
+    /// Constraint on the response.
     pub constraint: Option<Constraint>,
-    /// Of a chat: what may be called.
+    /// For a chat, the tools that may be called.
     pub offer: Offer,
-    /// Whether thoughts and calls are parted from the text.
+    /// True if reasoning and calls are separated from the text.
     pub parts: bool,
-    /// Whether the answer is streamed.
+    /// True if the response is streamed.
     pub stream: bool,
-    /// Whether the stream ends with the usage.
+    /// True if the stream ends with the usage.
     pub include_usage: bool,
 }
 
 /// One prompt.
 pub struct Ask {
-    /// The prompt.
+    /// Prompt for the engine.
     pub prompt: Prompt,
-    /// What its answers begin with.
+    /// Text that its choices start with.
     pub echo: Option<String>,
 }
 
-/// Where an answer comes from: here, or from a gateway that can let it go on elsewhere.
+/// Where a response starts: here, or at a gateway that can resume it on another node.
 pub struct Origin {
-    /// What the gateway knows of it; of one that begins here, only what it needs.
+    /// The gateway's resume state; for a response that starts here, only the fields it needs.
     resume: Resume,
-    /// Whether a gateway told that.
+    /// True if a gateway sent it.
     is_resumable: bool,
 }
 
 impl Origin {
-    /// By what a gateway told.
+    /// Uses the gateway's resume state, if there is one.
     pub fn new(told: Option<Resume>) -> Self {
         let is_resumable = told.is_some();
         let resume = told.unwrap_or_else(|| {
@@ -65,12 +65,12 @@ impl Origin {
         Self { resume, is_resumable }
     }
 
-    /// For an answer whose client gives none.
+    /// Seed for a request without one.
     pub fn seed(&self) -> u64 {
         self.resume.seed
     }
 
-    /// Nothing was said of choices that are not wanted.
+    /// Checks that the resume state has no more choices than the request.
     fn check(&self, choices: usize) -> Result<(), Error> {
         if !ids::is_plain_id(&self.resume.id) {
             return Err(invalid(RESUME_HEADER, "the id of the answer is not a plain one"));
@@ -82,7 +82,7 @@ impl Origin {
     }
 }
 
-/// An answer with a form of its own must be able to end.
+/// A constrained response must be able to end.
 pub fn check_end(has_form: bool, ignore_eos: bool) -> Result<(), Error> {
     match has_form && ignore_eos {
         true => Err(invalid("ignore_eos", "ignore_eos cannot be used together with a grammar")),
@@ -90,7 +90,7 @@ pub fn check_end(has_form: bool, ignore_eos: bool) -> Result<(), Error> {
     }
 }
 
-/// Answers a request.
+/// Handles a request.
 pub async fn answer(
     node: &Arc<Node>,
     caller: Caller,
@@ -145,7 +145,7 @@ fn submit(
     Ok(choices)
 }
 
-/// All answers to one prompt, which is prepared once; `first` is the index of the first.
+/// All choices for one prompt, which is prepared once; `first` is the index of the first.
 fn request(
     caller: Caller,
     wanted: &Wanted,
@@ -158,7 +158,7 @@ fn request(
         let told = resume.choices.get(first + number as usize);
         told.map_or(Vec::new(), |choice| choice.tokens.clone())
     };
-    // Each answer has its own random numbers, and the first those of one alone.
+    // Each choice has its own random numbers; the first has those of a single choice.
     let seed = |number: u32| options.sampling.seed.wrapping_add(u64::from(number));
     let sibling = |number: u32| Sibling { seed: seed(number), said: said(number) };
     GenerateRequest {
@@ -174,7 +174,7 @@ fn request(
     }
 }
 
-/// How the answer's text is to be read.
+/// How to parse the response text.
 fn reading(node: &Node, wanted: &Wanted) -> Reading {
     match node.engine.state() {
         EngineState::Ready(facts) if wanted.parts => Reading::Parted {

@@ -10,15 +10,15 @@ use tokio::time::timeout;
 
 use crate::types::error::Error;
 
-/// Largest request body, in bytes.
+/// Maximum size of a request body in bytes.
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// A body must be here after this.
+/// A body must arrive within this time.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How much of a body that is too large is read all the same, and for how long.
+/// How much of a body that is too large is read and discarded, and for how long.
 const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The body; one that is too large by its announced length is not kept at all.
+/// Reads the body; keeps nothing of one that is too large by its content length.
 pub async fn read(body: Incoming) -> Result<Bytes, Error> {
     timeout(BODY_TIMEOUT, read_all(body)).await.map_err(|_| Error::SlowBody)?
 }
@@ -40,8 +40,8 @@ async fn read_all(mut body: Incoming) -> Result<Bytes, Error> {
     Ok(read.freeze())
 }
 
-/// Reads on for a while without keeping anything: a client that is still sending would
-/// find its connection reset instead of our answer.
+/// Reads on for a while without keeping anything: a client that is still sending would get a
+/// connection reset instead of our response.
 async fn discard(body: Incoming) {
     let mut limited = Limited::new(body, DISCARD_BYTES_MAX);
     let all = async { while let Some(Ok(_)) = limited.frame().await {} };

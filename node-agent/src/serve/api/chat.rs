@@ -19,7 +19,7 @@ use crate::serve::stream::Shape;
 use crate::types::error::Error;
 use crate::types::response::Body;
 
-/// Answers a chat.
+/// Handles a chat completion request.
 pub async fn complete(
     node: &Arc<Node>,
     caller: Caller,
@@ -56,7 +56,7 @@ fn read(chat: ChatRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
     })
 }
 
-/// What the chat template is given.
+/// The chat template's input.
 pub fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
     if chat.messages.is_empty() {
         return Err(invalid("messages", "messages must hold at least one message"));
@@ -78,7 +78,7 @@ pub fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
     })
 }
 
-/// An assistant's message at the end is its own beginning: it goes on with it.
+/// A trailing assistant message is a prefill: the response continues it.
 fn ending(chat: &ChatRequest) -> Ending {
     let is_own = chat.messages.last().is_some_and(|m| {
         m.get("role").is_some_and(|role| role == "assistant")
@@ -100,7 +100,7 @@ fn logprobs(chat: &ChatRequest) -> Result<Option<u32>, Error> {
     }
 }
 
-/// Forms that exclude each other.
+/// Rejects combinations of tools and constraints that exclude each other.
 fn check_together(
     offer: &Offer,
     constraint: Option<&Constraint>,
@@ -116,8 +116,8 @@ fn check_together(
     answer::check_end(constraint.is_some() || forced, ignore_eos)
 }
 
-/// Thoughts and calls are parted from the text, unless the client wants it as it is: it says
-/// so, or gives a grammar of its own for all of it.
+/// Reasoning and calls are separated from the text, unless the client wants it as is: it says so,
+/// or gives a grammar for the whole text.
 fn parts(chat: &ChatRequest, constraint: Option<&Constraint>) -> bool {
     let own = matches!(
         constraint,
@@ -126,7 +126,7 @@ fn parts(chat: &ChatRequest, constraint: Option<&Constraint>) -> bool {
     !own && chat.reasoning_format.as_deref() != Some("none")
 }
 
-/// Messages as chat templates expect them: a role, and content that is text or null.
+/// Messages as chat templates expect them: a role, and content that is a string or null.
 fn read_messages(messages: Vec<ChatMessage>) -> Result<Vec<ChatMessage>, Error> {
     let read = |(i, message)| {
         read_message(message).map_err(|(field, message)| {
@@ -148,7 +148,7 @@ fn read_message(mut message: ChatMessage) -> Result<ChatMessage, Complaint> {
     }
     let content = match message.get_mut("content").map(Value::take) {
         None | Some(Value::Null) => {
-            // An answer of before may have been a refusal, or calls of tools.
+            // An earlier assistant message may have been a refusal, or tool calls.
             match (message.get("refusal"), message.get("tool_calls")) {
                 (Some(Value::String(refusal)), _) => Value::String(refusal.clone()),
                 (_, None | Some(Value::Null)) => return Err(("content", "it is missing")),
@@ -172,8 +172,8 @@ fn join_parts(parts: &[Value]) -> Result<String, Complaint> {
     parts.iter().map(text).collect()
 }
 
-/// OpenAI sends the arguments of earlier tool calls as JSON text; templates expect the
-/// object itself. Text that is not an object stays as it is.
+/// OpenAI sends the arguments of earlier tool calls as JSON text; templates expect the object
+/// itself. Text that is not an object stays as it is.
 fn parse_arguments(message: &mut ChatMessage) {
     let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
     for call in calls {

@@ -19,7 +19,7 @@ use crate::types::response::Body;
 /// OpenAI's default for this endpoint.
 const MAX_TOKENS_DEFAULT: u32 = 16;
 
-/// Goes on with a text.
+/// Handles a text completion request.
 pub async fn complete(
     node: &Arc<Node>,
     caller: Caller,
@@ -96,7 +96,7 @@ fn read_prompts(prompt: openai::Prompt, suffix: Option<String>) -> Result<Vec<Pr
     prompts.into_iter().map(infill).collect()
 }
 
-/// The text that an echo begins with.
+/// The prompt's text, for an echo.
 async fn text_of(node: &Arc<Node>, caller: Caller, prompt: &Prompt) -> Result<String, Error> {
     let tokens: Vec<Token> = match prompt {
         Prompt::Text(text) => return Ok(text.clone()),

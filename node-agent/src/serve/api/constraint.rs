@@ -1,4 +1,4 @@
-//! What an answer must look like: `response_format` and its relatives.
+//! Constraints on the response: `response_format` and related fields.
 
 use inference_core::types::constraint::Constraint;
 use inference_protocol::openai::{ConstraintFields, ResponseFormat};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::sampling::invalid;
 use crate::types::error::Error;
 
-/// The constraint of a request, if it has one. Two of them contradict each other.
+/// The constraint of a request, if it has one; two of them are an error.
 pub fn read(fields: ConstraintFields) -> Result<Option<Constraint>, Error> {
     let found = [
         ("response_format", fields.response_format.map(of_format).transpose()?.flatten()),
@@ -53,7 +53,7 @@ fn of_format(format: ResponseFormat) -> Result<Option<Constraint>, Error> {
     }
 }
 
-/// A schema that its type does not use would be dropped without a word.
+/// A schema that its type does not use would be silently ignored.
 fn check_members(format: &ResponseFormat) -> Result<(), Error> {
     let named = format.json_schema.as_ref().is_some_and(|named| named.schema.is_some());
     let message = match format.kind.as_str() {

@@ -1,4 +1,5 @@
-//! `POST /v1/embeddings` and `POST /v1/rerank`: texts become vectors, or scores.
+//! `POST /v1/embeddings` and `POST /v1/rerank`: computes embeddings of texts, or scores of
+//! documents.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::serve::node::Node;
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
-/// Most inputs of one request: OpenAI's bound.
+/// Maximum inputs per request; the same as OpenAI's limit.
 const INPUTS_MAX: usize = 2048;
 
 fn inputs_of(prompt: Prompt) -> Vec<EmbedInput> {
@@ -31,7 +32,7 @@ fn inputs_of(prompt: Prompt) -> Vec<EmbedInput> {
     }
 }
 
-/// Vectors of texts.
+/// Handles an embeddings request.
 pub async fn embed(
     node: &Arc<Node>,
     caller: Caller,
@@ -70,14 +71,14 @@ pub async fn embed(
     })))
 }
 
-/// Little-endian 32-bit floats.
+/// Base64 of little-endian 32-bit floats.
 fn in_base64(values: &[f32]) -> String {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     STANDARD.encode(bytes)
 }
 
-/// Shortening a vector is meaningful only for models that were trained for it, and the file
-/// does not say so.
+/// Only models that were trained for it can shorten embeddings, and the file does not say so, so
+/// `dimensions` must match.
 fn check_dimensions(wanted: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), Error> {
     let has = vectors.first().map_or(0, Vec::len);
     match wanted {
@@ -89,7 +90,7 @@ fn check_dimensions(wanted: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), E
     }
 }
 
-/// How well documents answer a query, the best first.
+/// Scores how well documents answer a query, and sorts them, best first.
 pub async fn rerank(
     node: &Arc<Node>,
     caller: Caller,
@@ -141,7 +142,7 @@ fn checked(param: &'static str, inputs: Vec<EmbedInput>) -> Result<Vec<EmbedInpu
     Ok(inputs)
 }
 
-/// The vector of each input, and the tokens of all.
+/// Computes the embedding or score of each input; also returns the total tokens.
 async fn run(
     node: &Node,
     caller: Caller,

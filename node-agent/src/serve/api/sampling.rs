@@ -1,4 +1,4 @@
-//! Parameters that chat and text completions share: ranges, defaults, refusals.
+//! Parameters that chat and text completions share: ranges, defaults, rejections.
 
 use std::ops::RangeInclusive;
 
@@ -16,13 +16,13 @@ use crate::types::error::Error;
 /// Checked parameters.
 #[derive(Debug, PartialEq)]
 pub struct Checked {
-    /// How to generate, and until when; no logprobs.
+    /// Sampling and stop options, without logprobs.
     pub options: Options,
-    /// How many answers.
+    /// Number of choices.
     pub n: u32,
 }
 
-/// Checks the fields that both endpoints share. `random_seed` is used where none is given.
+/// Checks the fields that both endpoints share. Uses `random_seed` if the request has no seed.
 pub fn check(fields: SamplingFields, random_seed: u64) -> Result<Checked, Error> {
     let n = fields.n.unwrap_or(1);
     if !(1..=CHOICES_MAX).contains(&n.into()) {
@@ -50,7 +50,7 @@ fn check_sampling(fields: &SamplingFields, random_seed: u64) -> Result<Sampling,
         presence_penalty: range("presence_penalty", fields.presence_penalty, 0.0, -2.0..=2.0)?,
         bias: fields.logit_bias.as_ref().map_or(Ok(Vec::new()), biases)?,
         ignore_end: fields.ignore_eos.unwrap_or(false),
-        // A negative seed is as good as any other.
+        // A negative seed is as valid as any other.
         seed: fields.seed.map_or(random_seed, |s| s as u64),
     })
 }
@@ -66,7 +66,7 @@ fn check_stop(stop: &[String]) -> Result<Vec<String>, Error> {
     Ok(stop.to_vec())
 }
 
-/// -1 is everything.
+/// -1 means all tokens.
 fn recent(tokens: Option<i64>) -> Result<u32, Error> {
     match tokens {
         None => Ok(Sampling::GREEDY.repeat_last_n),
@@ -99,7 +99,7 @@ fn biases(fields: &BiasFields) -> Result<Vec<(Token, f32)>, Error> {
     read.ok_or_else(|| invalid("logit_bias", message))
 }
 
-/// -100 means never, as OpenAI promises; `false` is llama.cpp's way to say so.
+/// -100 means never, as OpenAI documents; `false` is llama.cpp's equivalent.
 fn bias(token: u64, shift: &Value) -> Option<(Token, f32)> {
     let shift = match shift {
         Value::Bool(false) => f32::NEG_INFINITY,
@@ -109,7 +109,7 @@ fn bias(token: u64, shift: &Value) -> Option<(Token, f32)> {
     Some((Token::try_from(token).ok()?, shift))
 }
 
-/// How many likely tokens are told, checked.
+/// Checks the number of most likely tokens to report.
 pub fn top_logprobs(param: &'static str, count: u32) -> Result<u32, Error> {
     match count {
         0..=LOGPROBS_MAX => Ok(count),
@@ -117,7 +117,7 @@ pub fn top_logprobs(param: &'static str, count: u32) -> Result<u32, Error> {
     }
 }
 
-/// Refuses a field that would change the response and that we do not honor.
+/// Rejects a field that would change the response and that we do not honor.
 pub fn refuse_unsupported(endpoint: Endpoint, body: &[u8]) -> Result<(), Error> {
     match first_unsupported(endpoint, body)? {
         Some(row) => Err(invalid(row.field, &row.refusal())),
@@ -139,7 +139,7 @@ fn range(
     Err(invalid(param, &message))
 }
 
-/// A refusal that names its parameter.
+/// An error that names its parameter.
 pub fn invalid(param: &'static str, message: &str) -> Error {
     Error::Invalid { param, message: message.into() }
 }

@@ -1,5 +1,5 @@
-//! Questions about text and tokens: `/tokenize`, `/detokenize`, `/apply-template` and
-//! `/v1/chat/completions/input_tokens`, as llama-server and vLLM have them.
+//! Tokenizing and templates: `/tokenize`, `/detokenize`, `/apply-template` and
+//! `/v1/chat/completions/input_tokens`, as in llama-server and vLLM.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub async fn tokenize(
     Ok(response::json(to_json(&Tokenized { tokens: listed, count, max_model_len })))
 }
 
-/// As in llama-server, a piece that is no text is a list of bytes.
+/// As in llama-server, a piece that is not valid UTF-8 is a list of bytes.
 fn with_piece(id: Token, bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!({"id": id, "piece": text}),
@@ -94,7 +94,7 @@ pub async fn count(node: &Arc<Node>, caller: Caller, body: &[u8]) -> Result<Resp
     Ok(response::json(to_json(&InputTokens { object, input_tokens: tokens.len() })))
 }
 
-/// A chat whose model may be left out: the node has only one.
+/// Parses a chat whose model may be omitted, because the node has only one.
 fn read_chat(node: &Node, body: &[u8]) -> Result<inference_core::types::request::Chat, Error> {
     let chat: ChatRequest = openai::parse(body)?;
     check_model(node, chat.model.as_deref())?;

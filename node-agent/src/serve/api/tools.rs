@@ -7,19 +7,19 @@ use inference_protocol::openai::{ChatRequest, ParseError};
 
 use crate::types::error::Error;
 
-/// Most calls of one answer.
+/// Maximum number of calls in one response.
 const CALLS_MAX: u32 = 128;
 
-/// Tools that an answer may call.
+/// Tools that a response may call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Offer {
-    /// The tools; none where there is no choice.
+    /// The tools; empty with `tool_choice: none`.
     pub tools: ToolSet,
-    /// Which may or must be called; absent without tools.
+    /// Which may or must be called; `None` without tools.
     pub rules: Option<CallRules>,
 }
 
-/// Reads the tools of a chat. Errors name the parameter.
+/// Parses the tools of a chat request. Errors name the parameter.
 pub fn read(chat: &ChatRequest) -> Result<Offer, Error> {
     let listed = chat.tools.as_deref().unwrap_or_default();
     let tools = ToolSet::from_openai(listed).map_err(|why| refused("tools", why))?;
@@ -32,7 +32,7 @@ pub fn read(chat: &ChatRequest) -> Result<Offer, Error> {
     Ok(Offer { tools, rules: Some(CallRules { choice, calls_max }) })
 }
 
-/// The path of the parameter is the first word of the reason.
+/// An error whose parameter path is the first word of the reason.
 fn refused(parameter: &str, why: String) -> Error {
     let path = why.split([' ', ':']).next().filter(|path| path.starts_with(parameter));
     let param = Some(path.unwrap_or(parameter).to_string());

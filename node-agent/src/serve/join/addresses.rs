@@ -1,4 +1,4 @@
-//! The addresses of a gateway's name.
+//! Resolves the addresses of a gateway's name.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -8,14 +8,14 @@ use hyper::Uri;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-/// How often a name is looked up: an address that is new is dialed within this.
+/// Interval of lookups: a new address is dialed within this time.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// The system asks several servers, each for some seconds.
+/// Timeout of a lookup: the system asks several servers, for some seconds each.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Gateways of one name, each of which gets a link.
+/// Maximum addresses of one name, each of which gets a link.
 const ADDRESSES_MAX: usize = 64;
 
-/// Where a gateway is.
+/// Host and port of a gateway.
 #[derive(Debug, Clone)]
 pub struct Place {
     host: String,
@@ -23,21 +23,21 @@ pub struct Place {
 }
 
 impl Place {
-    /// That of a URL; `port` where it names none.
+    /// Host and port of a URL; `port` if it has none.
     pub fn new(url: &Uri, port: u16) -> Self {
         let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
         Self { host: host.into(), port: url.port_u16().unwrap_or(port) }
     }
 
-    /// Whether it may have other addresses at another time.
+    /// True if the host is a name, whose addresses may change.
     pub fn is_name(&self) -> bool {
         self.host.parse::<IpAddr>().is_err()
     }
 
-    /// All its addresses now; at least one.
+    /// All current addresses; at least one.
     ///
     /// # Errors
-    /// It cannot be looked up, or has none.
+    /// The name cannot be resolved, or has no addresses.
     pub async fn look_up(&self) -> Result<BTreeSet<SocketAddr>, String> {
         let looked = timeout(LOOK_TIMEOUT, lookup_host((self.host.as_str(), self.port))).await;
         let found = looked

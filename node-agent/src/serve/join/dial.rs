@@ -1,5 +1,5 @@
-//! One link: `POST /fleet/v1/join` with an upgrade; after the 101 the roles flip: we are the HTTP/2
-//! server. So a node behind NAT needs no open port.
+//! One link: `POST /fleet/v1/join` with an upgrade; after the 101 the roles flip, and the agent is
+//! the HTTP/2 server. So a node behind NAT needs no open port.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ use crate::serve::listener;
 use crate::serve::node::{Link, Node};
 use crate::types::causes::with_causes;
 
-/// Connecting, the handshake and the gateway's answer, each.
+/// Timeout for connecting, for the handshake, and for the gateway's response.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most bytes of a refusal that are read.
+/// Maximum bytes read of a refusal.
 const REFUSAL_BYTES_MAX: usize = 4096;
 
 /// Where and how to join.
@@ -38,34 +38,35 @@ const REFUSAL_BYTES_MAX: usize = 4096;
 pub struct Gateway {
     /// `http://host:port` or `https://host:port`.
     pub url: Uri,
-    /// The join key, ready for its header.
+    /// The join key as a header value.
     pub authorization: HeaderValue,
-    /// Set for https.
+    /// TLS settings; set for https.
     pub tls: Option<Dialer>,
 }
 
-/// Why a dial did not become a link.
+/// Why a dial did not result in a link.
 #[derive(Debug)]
 pub enum JoinError {
-    /// It may work later.
+    /// Temporary failure.
     Unreachable(String),
-    /// The gateway will not have us: a wrong key, another version.
+    /// The gateway rejects the node: wrong key or version.
     Refused(String),
-    /// There is a link to this gateway, by another address.
+    /// The node already has a link to this gateway, by another address.
     Already,
-    /// Another node of our name has a link to it. That may end, and the gateway says what to do.
+    /// Another node of this name is linked to the gateway. That may end; the text is the gateway's
+    /// advice.
     NameTaken(String),
 }
 
-/// A link that the gateway agreed to.
+/// An established link.
 #[derive(Debug)]
 pub struct Dialled {
     upgraded: Upgraded,
-    /// Nobody else dials this gateway meanwhile.
+    /// Keeps other tasks from dialing this gateway meanwhile.
     _claim: Claim,
 }
 
-/// Asks for a link to whoever is at `address`.
+/// Asks the gateway at `address` for a link.
 pub async fn dial(
     gateway: &Gateway,
     address: SocketAddr,
@@ -96,7 +97,7 @@ async fn within<T, E: std::error::Error + 'static>(
     }
 }
 
-/// Who asks whom.
+/// The parties of a join request.
 struct Asked<'a> {
     gateway: &'a Gateway,
     node: &'a Node,
@@ -117,7 +118,7 @@ impl Asked<'_> {
         Ok(Dialled { upgraded, _claim: claim })
     }
 
-    /// One that does not say who it is counts as the only one of its name.
+    /// A gateway that sends no id counts as the only one of its name.
     fn claim(&self, headers: &HeaderMap) -> Option<Claim> {
         let told = headers.get(GATEWAY_HEADER).and_then(|id| id.to_str().ok());
         self.held.claim(told.unwrap_or(&self.gateway.url.to_string()))
@@ -140,7 +141,7 @@ impl Asked<'_> {
     }
 }
 
-/// What a gateway answers to one request.
+/// Sends one request to a gateway and returns the response.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Empty<Bytes>>,
@@ -148,7 +149,7 @@ async fn exchange(
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
     let (mut sender, connection) = within("the HTTP handshake", handshake).await?;
     let exchange = async {
-        // The connection is driven here, so that no task outlives the dial.
+        // Drives the connection here, so that no task outlives the dial.
         let mut connection = std::pin::pin!(connection.with_upgrades());
         let mut response = std::pin::pin!(sender.send_request(request));
         tokio::select! {
@@ -162,7 +163,7 @@ async fn exchange(
     within("joining", exchange).await
 }
 
-/// What the gateway said instead of 101. Only what will not change by itself is final.
+/// Interprets a response other than 101. Only permanent errors are final.
 async fn refusal(response: Response<Incoming>) -> JoinError {
     let status = response.status();
     #[expect(clippy::disallowed_methods, reason = "the body is limited")]
@@ -183,8 +184,7 @@ async fn refusal(response: Response<Incoming>) -> JoinError {
 }
 
 impl Dialled {
-    /// We are the HTTP/2 server now. Ends with the link; at `stop`, what is in flight finishes
-    /// first.
+    /// Serves HTTP/2 on the link until it ends; on `stop`, finishes what is in flight first.
     pub async fn serve(self, node: &Arc<Node>, stop: &CancellationToken) {
         let link = Link { id: listener::next_link(), trusted: true };
         let http = listener::http().http2_only();

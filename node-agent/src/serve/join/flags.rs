@@ -1,4 +1,4 @@
-//! The flags that say which gateways are joined, and how we show that we may.
+//! The flags for joining gateways, and for the node's credentials.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ pub struct JoinFlags {
 }
 
 impl JoinFlags {
-    /// The gateways, checked; the error is one line for the operator.
+    /// The checked gateways; the error is one line for the operator.
     pub fn gateways(&self) -> Result<Vec<Gateway>, String> {
         if self.join.is_empty() {
             return Ok(Vec::new());

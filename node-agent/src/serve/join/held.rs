@@ -1,19 +1,19 @@
-//! Which gateways this node is linked to. Several addresses, or several names, may lead to one
-//! gateway: it gets one link, whoever comes first.
+//! The gateways this node is linked to. Several addresses, or several names, may lead to one
+//! gateway: it gets one link, by whichever connects first.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// The gateways with a link. Cloning shares them.
+/// The set of linked gateways. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Held(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     gateways: Mutex<BTreeSet<String>>,
-    /// Links that have ended.
+    /// Number of links that have ended.
     ended: watch::Sender<u64>,
 }
 
@@ -25,29 +25,29 @@ impl Default for Held {
 }
 
 impl Held {
-    /// The right to the one link to a gateway; `None` while another has it.
+    /// Claims the only link to a gateway; `None` while another claim holds it.
     pub fn claim(&self, gateway: &str) -> Option<Claim> {
         let is_first = self.gateways().insert(gateway.into());
         is_first.then(|| Claim { held: self.clone(), gateway: gateway.into() })
     }
 
-    /// All of them, with commas.
+    /// All of them, comma-separated.
     pub fn list(&self) -> String {
         self.gateways().iter().map(String::as_str).collect::<Vec<_>>().join(",")
     }
 
-    /// Changes with the end of each link.
+    /// Subscribes to the end of links.
     pub fn ends(&self) -> watch::Receiver<u64> {
         self.0.ended.subscribe()
     }
 
     fn gateways(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        // A set is whole at every moment, whatever panicked.
+        // The set is always consistent, even after a panic.
         self.0.gateways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The right to the one link to a gateway, until it is dropped.
+/// The claim to the only link to a gateway, released on drop.
 #[derive(Debug)]
 pub struct Claim {
     held: Held,

@@ -1,4 +1,4 @@
-//! TLS for dialling a gateway. The only file that names rustls.
+//! TLS for dialing a gateway. The only file that uses rustls.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Dials TLS with fixed roots.
+/// TLS client with fixed roots.
 #[derive(Clone)]
 pub struct Dialer(TlsConnector);
 
@@ -21,8 +21,8 @@ impl std::fmt::Debug for Dialer {
 }
 
 impl Dialer {
-    /// Trusts the certificates in `ca_file`, or else the operating system's. Shows the certificate
-    /// of `own`, a chain and its key, to gateways that ask for one.
+    /// Trusts the certificates in `ca_file`, or else the operating system's. Presents the
+    /// certificate of `own`, a chain and its key, to gateways that ask for one.
     pub fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {
         let roots = match ca_file {
             Some(path) => roots_from(path)?,
@@ -39,12 +39,12 @@ impl Dialer {
                 .map_err(|e| format!("certificate and key do not fit: {e}"))?,
             None => builder.with_no_client_auth(),
         };
-        // A link begins as an HTTP/1.1 upgrade.
+        // A link starts as an HTTP/1.1 upgrade.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    /// The handshake on a connected stream.
+    /// Performs the handshake on a connected stream.
     pub async fn connect(
         &self,
         host: &str,

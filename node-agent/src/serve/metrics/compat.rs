@@ -1,6 +1,6 @@
 //! The agent's metrics under the names of llama-server and vLLM, for dashboards and autoscalers
-//! that know those. Only where `serve --metrics-compat` asks for it, and on paths of their own:
-//! Prometheus keeps names with colons for recording rules, and its linter refuses them.
+//! that expect those. Served only with `serve --metrics-compat`, and on separate paths: Prometheus
+//! reserves names with colons for recording rules, and its linter rejects them.
 
 use clap::ValueEnum;
 use inference_metrics::Maker;
@@ -19,10 +19,10 @@ pub enum Names {
 }
 
 impl Names {
-    /// All of them.
+    /// All name schemes.
     pub const ALL: [Self; 2] = [Self::LlamaServer, Self::Vllm];
 
-    /// Where they are served.
+    /// Path of the metrics.
     pub fn path(self) -> &'static str {
         match self {
             Self::LlamaServer => "/metrics/llama-server",
@@ -31,7 +31,7 @@ impl Names {
     }
 }
 
-/// Our histograms, and vLLM's of the same meaning.
+/// Our histograms, and vLLM's with the same meaning.
 const HISTOGRAMS: [(&str, &str); 8] = [
     ("node_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"),
     ("node_inter_token_gap_seconds", "vllm:inter_token_latency_seconds"),
@@ -90,13 +90,13 @@ fn llama_server(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     gauge("requests_deferred", "Requests deferred.", waiting)?;
     let side_by_side = totals.slot_steps as f64 / (totals.steps as f64).max(1.0);
     gauge("n_busy_slots_per_decode", "Busy slots per batch, on average.", side_by_side)?;
-    // Older builds have these, and dashboards ask for them.
+    // Older builds have these, and dashboards query them.
     gauge("kv_cache_usage_ratio", "Share of the KV cells in use.", used(sight))?;
     let cells = f64::from(stats.cells_in_use + stats.cells_cached);
     gauge("kv_cache_tokens", "Tokens in the KV cells.", cells)
 }
 
-/// Share of the KV cells that requests in slots need.
+/// Fraction of the KV cells that requests in slots use.
 fn used(sight: &Sight<'_>) -> f64 {
     let stats = &sight.figures.stats;
     f64::from(stats.cells_in_use) / f64::from(stats.cells.max(1))
@@ -143,14 +143,14 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Resul
     for metric in counted.iter().filter(|f| f.name() == FINISHED).flat_map(|f| f.get_metric()) {
         let reason = metric.get_label().first().map_or("", LabelPair::value);
         let count = metric.get_counter().get_value() as u64;
-        // vLLM knows calls of tools as a stop.
+        // vLLM counts tool calls as a stop.
         let reason = if reason == "tool_calls" { "stop" } else { reason };
         success.with_label_values(&[sight.model, ENGINE, reason]).inc_by(count);
     }
     Ok(())
 }
 
-/// We have one.
+/// The engine label: a node has one engine.
 const ENGINE: &str = "0";
 const FINISHED: &str = "node_answers_finished_total";
 

@@ -1,4 +1,4 @@
-//! How engine and machine are now: read when they are asked for, nothing is kept twice.
+//! The current state of engine and machine, read at each scrape; nothing is stored twice.
 
 use inference_metrics::{Maker, Process, Sheet};
 use prometheus::Result;
@@ -7,7 +7,7 @@ use super::Sight;
 use crate::engine::client::EngineState;
 use crate::engine::sandbox::Part;
 
-/// All of it, and this process.
+/// Families of the engine, the machine, and this process.
 pub fn sheet(sight: &Sight<'_>) -> Result<Sheet> {
     let mut maker = Maker::default();
     engine(&mut maker, sight)?;

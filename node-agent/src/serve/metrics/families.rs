@@ -1,29 +1,29 @@
-//! The families that are counted while requests are answered.
+//! Families that count while requests are handled.
 
 use flotilla_listeners::Closed;
 use inference_metrics::{Maker, Sheet, build_info};
 use prometheus::{Histogram, IntCounterVec, IntGauge, Result};
 
-/// Seconds; CPU machines are slow, so the buckets reach ten minutes.
+/// Histogram buckets in seconds; CPU machines are slow, so they reach ten minutes.
 const SECONDS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0,
     600.0,
 ];
-/// Seconds between two pieces of an answer.
+/// Histogram buckets in seconds between two pieces of a response.
 const GAPS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0];
-/// Tokens of a request.
+/// Histogram buckets in tokens per request.
 const TOKENS: &[f64] =
     &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5];
 
-/// Why connections are refused or cut: there is no TLS on this port.
+/// Why connections are refused or closed: there is no TLS on this port.
 const REASONS: [Closed; 5] =
     [Closed::AddressLimit, Closed::SlowHead, Closed::Idle, Closed::Noise, Closed::Stalled];
 
-/// Why answers end.
+/// Finish reasons.
 const FINISHES: [&str; 3] = ["stop", "length", "tool_calls"];
 
-/// See the module.
+/// All counted families. See the module.
 #[derive(Debug)]
 pub struct Families {
     pub sheet: Sheet,
@@ -42,7 +42,7 @@ pub struct Families {
 }
 
 impl Families {
-    /// All of them. Fails only if two share a name.
+    /// Creates all of them. Fails only if two share a name.
     pub fn new() -> Result<Self> {
         let mut maker = Maker::default();
         let requests = maker.counters(

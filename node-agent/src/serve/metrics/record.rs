@@ -1,4 +1,4 @@
-//! What is known of one request. Counted when it is dropped.
+//! Measurements of one request, counted on drop.
 
 use std::time::Instant;
 
@@ -9,16 +9,16 @@ use tracing::Span;
 use super::Metrics;
 use crate::types::error::Error;
 
-/// One request.
+/// The record of one request.
 #[derive(Debug)]
 pub struct Record {
     metrics: Metrics,
     api: &'static str,
     begun: Instant,
     outcome: &'static str,
-    /// When it had a slot.
+    /// When it got a slot.
     started: Option<Instant>,
-    /// When its first and its last text so far came.
+    /// Times of its first and its latest text.
     texts: Option<(Instant, Instant)>,
     used: Option<Usage>,
     /// The span of its request.
@@ -40,7 +40,7 @@ impl Record {
         }
     }
 
-    /// It has a slot; later calls change nothing.
+    /// Records that it got a slot; later calls have no effect.
     pub fn started(&mut self) {
         if self.started.is_none() {
             let now = Instant::now();
@@ -49,7 +49,7 @@ impl Record {
         }
     }
 
-    /// There is text, or more of it.
+    /// Records new text.
     pub fn said(&mut self) {
         let now = Instant::now();
         self.texts = match self.texts {
@@ -64,27 +64,27 @@ impl Record {
         };
     }
 
-    /// One of its answers is complete, for that reason.
+    /// Records that one of its choices ended for this reason.
     pub fn finished(&mut self, reason: &'static str) {
         self.metrics.0.families.finished.with_label_values(&[reason]).inc();
     }
 
-    /// It has used these tokens.
+    /// Records its token usage.
     pub fn used(&mut self, usage: Usage) {
         self.used = Some(usage);
     }
 
-    /// The answer is complete.
+    /// Records that the response is complete.
     pub fn succeed(&mut self) {
         self.outcome = "ok";
     }
 
-    /// The answer failed with this code.
+    /// Records that the request failed with this code.
     pub fn fail(&mut self, code: &'static str) {
         self.outcome = code;
     }
 
-    /// Notes the code of an error on its way.
+    /// Records the code of an error that is passed through.
     pub fn check<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(e) = &result {
             self.outcome = e.code();

@@ -1,4 +1,4 @@
-//! One answer of a request: engine events -> what is new of it.
+//! One choice of a response: turns engine events into new parts.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
@@ -9,74 +9,74 @@ use inference_core::types::request::{Event, FinishReason, Shown, Token, TokenLog
 use crate::engine::client::Generation;
 use crate::types::error::Error;
 
-/// How the text of an answer is read.
+/// How to parse the text of a response.
 #[derive(Debug, Clone)]
 pub enum Reading {
-    /// As it is.
+    /// Plain text.
     Plain,
-    /// Thoughts and calls are parted from it.
+    /// Separate reasoning and tool calls from it.
     Parted {
-        /// How the model writes them.
+        /// The model's notation.
         format: Format,
-        /// What may be called.
+        /// Tools that may be called.
         tools: ToolSet,
-        /// Most calls.
+        /// Maximum number of calls.
         calls_max: usize,
     },
 }
 
-/// What is new of an answer.
+/// New parts of a choice.
 #[derive(Debug, Default, PartialEq)]
 pub struct News {
-    /// Text and more, in order.
+    /// Text and other parts, in order.
     pub parts: Vec<Part>,
-    /// Its tokens, where they were asked for.
+    /// Logprobs of its tokens, if requested.
     pub logprobs: Vec<TokenLogprob>,
-    /// Characters of the answer that come before it, an echoed prompt included.
+    /// Characters of the choice before this, including an echoed prompt.
     pub offset: usize,
-    /// The tokens that led to it and were not told before.
+    /// Tokens that led to it and were not reported before.
     pub tokens: Vec<Token>,
-    /// Why nothing follows.
+    /// Finish reason, if this is the end.
     pub finish: Option<&'static str>,
 }
 
-/// One answer. See the module.
+/// One choice. See the module.
 #[derive(Debug)]
 pub struct Choice {
-    /// Its place in the list of choices.
+    /// Index in the list of choices.
     pub index: u32,
-    /// Whether its prompt is not yet counted by another choice.
+    /// True for the first choice of its prompt, which counts the prompt's tokens.
     pub is_first_of_prompt: bool,
-    /// What its text begins with, where the prompt is echoed.
+    /// The prompt's text, if it is echoed.
     pub echo: Option<String>,
     /// The engine's events.
     pub generation: Generation,
-    /// Whether logprobs were asked for.
+    /// True if the client requested logprobs.
     pub wants_logprobs: bool,
-    /// Whether its opening chunk was sent.
+    /// True if its opening chunk was sent.
     pub opened: bool,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Of those, found in the cache.
+    /// Prompt tokens served from the cache.
     pub cached_tokens: u32,
-    /// Tokens generated.
+    /// Number of tokens generated.
     pub completion_tokens: u32,
     reading: Reading,
-    /// Parts the text, once it has begun.
+    /// Parses the text; set once the choice has started.
     parser: Option<Box<Parser>>,
-    /// Characters that were told.
+    /// Number of characters emitted.
     chars: usize,
-    /// Of tokens whose text the reader holds back.
+    /// Logprobs of tokens whose text the parser holds back.
     held: Vec<TokenLogprob>,
-    /// These tokens.
+    /// Ids of those tokens.
     untold: Vec<Token>,
-    /// What it has shown elsewhere, not yet read.
+    /// Pieces emitted on another node, not yet parsed.
     replayed: VecDeque<Shown>,
     done: bool,
 }
 
 impl Choice {
-    /// An answer that begins with `generation`'s first event.
+    /// Creates a choice that waits for the first event of `generation`.
     pub fn new(index: u32, generation: Generation, reading: Reading) -> Self {
         Self {
             index,
@@ -98,14 +98,14 @@ impl Choice {
         }
     }
 
-    /// Lets the answer begin with the prompt's text.
+    /// Starts the choice with the prompt's text.
     pub fn echoing(mut self, echo: Option<String>) -> Self {
         self.chars = echo.as_ref().map_or(0, |text| text.chars().count());
         self.echo = echo;
         self
     }
 
-    /// What is new, once there is an event.
+    /// Waits for an event and returns its new parts.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<News>, Error>> {
         match self.replayed.pop_front() {
             Some(shown) => Poll::Ready(Ok(self.read(shown))),
@@ -113,7 +113,7 @@ impl Choice {
         }
     }
 
-    /// The engine has begun.
+    /// Handles the start of the generation.
     fn start(&mut self, prompt_tokens: u32, thinking: bool) {
         self.prompt_tokens = prompt_tokens;
         if let Reading::Parted { format, tools, calls_max } = &self.reading {
@@ -122,17 +122,17 @@ impl Choice {
         }
     }
 
-    /// Whether nothing more comes.
+    /// True if no more parts follow.
     pub fn is_done(&self) -> bool {
         self.done
     }
 
-    /// Reads an event.
+    /// Handles an event.
     pub fn take(&mut self, event: Option<Event>) -> Result<Option<News>, Error> {
         match event {
             Some(Event::Text(shown)) => Ok(self.read(shown)),
             Some(Event::Replayed(all)) => {
-                // Whoever resumes the answer knows its tokens.
+                // The gateway that resumes the response already knows its tokens.
                 let known = |shown| Shown { tokens: Vec::new(), ..shown };
                 self.replayed.extend(all.into_iter().map(known));
                 Ok(None)

@@ -1,4 +1,4 @@
-//! What is new of an answer -> JSON of the two shapes, whole or in chunks.
+//! Turns new parts of a response into JSON of either format, whole or in chunks.
 
 use inference_core::text::output::{Call, Message, Part, whole};
 use inference_core::types::request::TokenLogprob;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::choice::{Choice, News};
 use super::logprobs;
 
-/// Which of the two shapes an answer has.
+/// Format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// `chat.completion`
@@ -20,25 +20,25 @@ pub enum Shape {
     Text,
 }
 
-/// What every part of an answer repeats.
+/// Fields that all parts of a response repeat.
 #[derive(Debug, Clone)]
 pub struct Envelope {
-    /// Which shape.
+    /// Response format.
     pub shape: Shape,
     /// `chatcmpl-...` or `cmpl-...`
     pub id: String,
     /// Unix time in seconds.
     pub created: u64,
-    /// The model's name.
+    /// Model name.
     pub model: String,
-    /// How urgent it was, where that was asked for.
+    /// Service tier, if requested.
     pub service_tier: Option<String>,
-    /// Whether a stream ends with the usage.
+    /// True if a stream ends with the usage.
     pub include_usage: bool,
 }
 
 impl Envelope {
-    /// The whole answer: everything that was new of each choice.
+    /// The whole response, from all parts of each choice.
     pub fn whole(&self, choices: &[Choice], news: Vec<Vec<News>>, usage: Usage) -> String {
         let all = choices.iter().zip(news).map(|(choice, news)| (choice, Whole::of(choice, news)));
         match self.shape {
@@ -69,7 +69,7 @@ impl Envelope {
                 ToolCall { id, kind: "function", function }
             })
             .collect();
-        // An answer that says nothing is empty; one that only calls has no content.
+        // A response without any text has empty content; one with only tool calls has none.
         let content = content.or_else(|| tool_calls.is_empty().then(String::new));
         ChatChoice {
             index: choice.index,
@@ -85,7 +85,7 @@ impl Envelope {
         }
     }
 
-    /// The chunk that comes before the first token: a chat's role, an echoed prompt.
+    /// The chunk before the first token: a chat's role, an echoed prompt.
     pub fn opening(&self, choice: &Choice) -> Option<String> {
         match self.shape {
             Shape::Chat => {
@@ -105,7 +105,7 @@ impl Envelope {
         }
     }
 
-    /// The chunks that tell what is new. Logprobs come with the first of them.
+    /// The chunks for new parts. Logprobs come with the first of them.
     pub fn chunks(&self, choice: &Choice, news: &News) -> Vec<String> {
         match self.shape {
             Shape::Chat => self.chat_chunks(choice, news),
@@ -173,7 +173,7 @@ impl Envelope {
         to_json(&self.completion(vec![choice], None))
     }
 
-    /// The last chunk before the end, with the usage and no choice.
+    /// The last chunk, with the usage and no choice.
     pub fn usage_chunk(&self, usage: Usage) -> String {
         match self.shape {
             Shape::Chat => to_json(&self.chat_completion_chunk(Vec::new(), Some(usage))),
@@ -212,7 +212,7 @@ impl Envelope {
         }
     }
 
-    /// The same call of the same answer has the same id, wherever it is generated.
+    /// The same call of the same response has the same id on every node.
     fn call_id(&self, choice: u32, call: usize) -> String {
         let digest = Sha256::digest(format!("{}/{choice}/{call}", self.id));
         let hex: String = digest[..12].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -227,13 +227,13 @@ fn text_of(part: &Part) -> &str {
     }
 }
 
-/// All that was new of a choice, put together.
+/// All parts of a choice, joined.
 #[derive(Debug, Default)]
 struct Whole {
     message: Message,
     logprobs: Vec<TokenLogprob>,
     finish: &'static str,
-    /// A text completion's, with an echoed prompt before it.
+    /// The text of a text completion, after an echoed prompt.
     text: String,
 }
 

@@ -1,10 +1,10 @@
-//! Logprobs in OpenAI's two shapes.
+//! Logprobs in OpenAI's two formats.
 
 use inference_core::types::request::{LikelyToken, TokenLogprob};
 use inference_protocol::openai::{self, ChatLogprobs, ChatToken, TextLogprobs};
 use serde_json::{Map, Value};
 
-/// For chats.
+/// For chat completions.
 pub fn of_chat(tokens: &[TokenLogprob]) -> ChatLogprobs {
     let content = tokens.iter().map(|t| ChatToken {
         chosen: likely(&t.chosen),
@@ -17,7 +17,7 @@ fn likely(token: &LikelyToken) -> openai::LikelyToken {
     openai::LikelyToken { token: text(token), logprob: token.logprob, bytes: token.bytes.clone() }
 }
 
-/// For text completions. `offset` is how many characters of the answer come before.
+/// For text completions. `offset` is the number of characters of the response before these.
 pub fn of_text(tokens: &[TokenLogprob], mut offset: usize) -> TextLogprobs {
     let mut lists = TextLogprobs::default();
     for token in tokens {

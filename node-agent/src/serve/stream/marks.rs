@@ -1,5 +1,5 @@
-//! The marks that let an answer go on at another node, and what an answer that goes on leaves
-//! out: the events that its client has.
+//! Marks that let a response resume on another node. A resumed response skips the events that its
+//! client already has.
 
 use inference_core::types::request::{Failure, Token};
 use inference_protocol::openai;
@@ -8,27 +8,27 @@ use inference_protocol::sse;
 
 use crate::types::error::Error;
 
-/// Writes the events of an answer that can be resumed.
+/// Writes the events of a resumable response.
 #[derive(Debug)]
 pub struct Marks {
     choices: Vec<Marked>,
     usage_told: bool,
 }
 
-/// One choice.
+/// Resume state of one choice.
 #[derive(Debug, Default)]
 struct Marked {
-    /// Events that the client has.
+    /// Number of events to skip, because the client has them.
     events_left: u64,
-    /// Their bytes, where these are known to be the same everywhere.
+    /// Size of those events in bytes, if it is known to be the same on every node.
     bytes_left: Option<u64>,
-    /// Tokens that no mark has told.
+    /// Tokens that no mark has reported.
     tokens: Vec<Token>,
 }
 
 impl Marks {
-    /// For an answer with so many choices. The bytes of events with logprobs are not compared:
-    /// those of tokens that were generated elsewhere are not known here.
+    /// Creates the state for this many choices. Does not compare the bytes of events with logprobs:
+    /// the logprobs of tokens from another node are not known here.
     pub fn new(resume: &Resume, choices: usize, logprobs: bool) -> Self {
         let marked = |index: usize| {
             let said = resume.choices.get(index).cloned().unwrap_or_default();
@@ -38,7 +38,7 @@ impl Marks {
         Self { choices: (0..choices).map(marked).collect(), usage_told: resume.usage_told }
     }
 
-    /// A choice has more tokens; the mark of its next event tells them.
+    /// Adds tokens to a choice; the mark of its next event reports them.
     pub fn add(&mut self, choice: usize, tokens: &[Token]) {
         if let Some(choice) = self.choices.get_mut(choice) {
             choice.tokens.extend(tokens);
@@ -48,7 +48,7 @@ impl Marks {
     /// Writes an event of a choice, unless the client has it.
     ///
     /// # Errors
-    /// The client has other events than this node would have written.
+    /// The client has events that differ from those of this node.
     pub fn event(&mut self, choice: usize, payload: &str, out: &mut String) -> Result<(), Error> {
         let event = sse::data(payload);
         if let Some(choice) = self.choices.get_mut(choice)
@@ -61,7 +61,7 @@ impl Marks {
         Ok(())
     }
 
-    /// Writes a choice's tokens as an event without data, if there are any.
+    /// Reports a choice's tokens in an event without data, if there are any.
     pub fn note(&mut self, choice: usize, out: &mut String) {
         if self.choices.get(choice).is_some_and(|choice| !choice.tokens.is_empty()) {
             self.write_tokens(choice, out);
@@ -75,7 +75,7 @@ impl Marks {
         Mark::Tokens { choice: choice as u32, tokens }.write(out);
     }
 
-    /// Writes what comes after all choices: the events with these payloads.
+    /// Writes the events after all choices, with these payloads.
     pub fn close(
         &mut self,
         usage: &openai::Usage,

@@ -10,7 +10,7 @@ const EMBED: &[Endpoint] = &[Endpoint::Embeddings];
 const RERANK: &[Endpoint] = &[Endpoint::Rerank];
 const ALL: &[Endpoint] = &Endpoint::ALL;
 
-/// Rows of two lines, which rustfmt would make nine of.
+/// Defines rows on two lines; rustfmt would spread each over nine.
 macro_rules! rows {
     ($($field:literal $from:tt at $at:ident, neutral $neutral:tt, refused $refused:literal:
         $instead:literal;)*) => {
@@ -25,7 +25,7 @@ macro_rules! rows {
     };
 }
 
-/// Every field that is refused. See the module above.
+/// Every field that is rejected. See the parent module.
 pub const UNSUPPORTED: &[Unsupported] = rows! {
     "adaptive_target" [LlamaServer] at BOTH, neutral ["-1"], refused "0.5":
         "use temperature, top_p or min_p";
@@ -198,7 +198,7 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
         "use temperature or top_p";
 };
 
-/// Fields that are accepted and change no response, by the reason.
+/// Fields that are accepted but change no response, grouped by reason.
 pub const IGNORED: &[(&str, &[&str])] = &[
     (
         "They label a request; nothing is stored.",

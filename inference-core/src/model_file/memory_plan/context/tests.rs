@@ -1,9 +1,10 @@
-//! Compute buffers that llama.cpp 0.6.0-dev reported for models of these shapes, in MiB.
+//! Tests against compute buffer sizes in MiB that llama.cpp 0.6.0-dev reported for models of these
+//! shapes.
 
 use super::*;
 
-/// Width, hidden, heads, head width, heads of keys, vocabulary, cells, tracks, flash
-/// attention, experts used, reported.
+/// Width, hidden, heads, head width, key heads, vocabulary, cells, sequence ids, flash attention,
+/// experts used, reported.
 type Measured = (u64, u64, u64, u64, u64, u64, u64, u64, bool, u64, f64);
 
 const MEASURED: &[Measured] = &[

@@ -1,4 +1,4 @@
-//! Headers of several architectures, and what their layers keep.
+//! Tests headers of several architectures, and what their layers store.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Plans of real shapes on machines of many sizes.
+//! Tests plans of real model shapes on machines of many sizes.
 
 use proptest::prelude::*;
 

@@ -1,8 +1,8 @@
-//! Values at the ends of what fields take, and such that arithmetic stumbles over.
+//! Tests extreme parameter values: the limits of each field and values that break arithmetic.
 
 use super::*;
 
-/// The largest and smallest values that a field takes, and those that arithmetic stumbles over.
+/// The largest and smallest values that a field accepts, and those that break arithmetic.
 const EXTREMES: [f32; 9] =
     [0.0, -0.0, 1e-45, 1e-40, f32::MIN_POSITIVE, 1e-30, f32::EPSILON, 0.5, 1.0];
 

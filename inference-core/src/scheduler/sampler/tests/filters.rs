@@ -1,5 +1,5 @@
-//! All filters against their definitions, one after the other in llama.cpp's order: its default
-//! chain in `common/common.h`, and the `llama_sampler_*_apply` of `src/llama-sampler.cpp`.
+//! Tests all filters against their definitions, one after the other in llama.cpp's order: its
+//! default chain in `common/common.h`, and the `llama_sampler_*_apply` of `src/llama-sampler.cpp`.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use super::*;
 /// A token with its logit.
 type Entry = (Token, f64);
 
-/// Which filters are on, and how many of the tokens that reach it each one drops, as a share.
+/// Which filters are on, and the fraction of the tokens reaching it that each one drops.
 #[derive(Debug, Clone)]
 struct Cuts {
     top_k: Option<f64>,
@@ -17,9 +17,9 @@ struct Cuts {
     min_p: Option<f64>,
 }
 
-/// The filters in the plainest way. Each takes its parameter from how many tokens it has to keep,
-/// half-way between the values for one token fewer and one more, so that it always takes effect
-/// and rounding never decides.
+/// The filters in the simplest way. Each derives its parameter from how many tokens it has to keep,
+/// halfway between the values for one token fewer and one more, so that it always takes effect and
+/// rounding never decides.
 struct Reference {
     params: Sampling,
     left: Vec<Entry>,
@@ -31,13 +31,13 @@ fn weights(entries: &[Entry]) -> Vec<f64> {
     weights.iter().map(|w| w / all).collect()
 }
 
-/// How many of so many tokens stay: at least one, and at least one fewer.
+/// How many of `len` tokens stay: at least one is kept, and at least one dropped.
 fn kept(len: usize, dropped: f64) -> usize {
     let dropped = (dropped * len as f64) as usize;
     len.saturating_sub(dropped.max(1)).max(1)
 }
 
-/// A share that is reached with the last of `count` tokens, and not before.
+/// A probability that the last of `count` tokens reaches, and none before it.
 fn share_of(weights: &[f64], count: usize) -> f32 {
     let before: f64 = weights[..count - 1].iter().sum();
     (before + weights[count - 1] / 2.0) as f32
@@ -122,7 +122,7 @@ fn cuts() -> impl Strategy<Value = Cuts> {
     })
 }
 
-/// Whether two tokens are so nearly equally typical that rounding may swap them.
+/// True if two tokens are so nearly equally typical that rounding may swap them.
 fn is_close(logits: &[f32], cuts: &Cuts) -> bool {
     if cuts.typical_p.is_none() {
         return false;

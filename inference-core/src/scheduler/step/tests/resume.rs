@@ -1,4 +1,4 @@
-//! Answers that go on elsewhere.
+//! Tests responses that resume on another node.
 
 use super::*;
 use crate::scheduler::sequence::Form;
@@ -6,15 +6,15 @@ use crate::text::grammar::{Grammars, Piece};
 use crate::types::constraint::Constraint;
 use crate::types::request::{Sampling, Shown};
 
-/// What the engine said of one request.
+/// What the engine emitted for one request.
 #[derive(Debug, Default, PartialEq)]
 struct Said {
-    /// In pieces, with what was replayed.
+    /// In pieces, including those replayed.
     shown: Vec<Shown>,
     replayed: usize,
     reason: Option<FinishReason>,
     completion_tokens: u32,
-    /// The tokens of its end.
+    /// The tokens of the last event.
     last: Vec<u32>,
 }
 
@@ -40,7 +40,7 @@ impl Said {
         said
     }
 
-    /// The tokens that were told with the first pieces, and with the end.
+    /// The tokens reported with the first `pieces` pieces, and with the end.
     fn tokens(&self, pieces: usize) -> Vec<u32> {
         let all = self.shown.iter().take(pieces).flat_map(|shown| &shown.tokens);
         let last = self.last.iter().filter(|_| pieces > self.shown.len());
@@ -115,7 +115,7 @@ fn an_answer_that_goes_on_elsewhere_is_the_unbroken_one() {
         let prompt = prompt[pick(3) as usize];
         let (options, grammar) = (options(&mut pick), pick(3) == 0);
         let whole = answer(prompt, &options, grammar, &[]);
-        // One more than there are: broken off after its end was told.
+        // One more than there are: broken off after its end was reported.
         let cut = pick(whole.shown.len() as u32 + 2) as usize;
         let told = whole.tokens(cut);
         let rest = answer(prompt, &options, grammar, &told);

@@ -1,4 +1,4 @@
-//! Batches that nobody wants any more before they are computed.
+//! Tests batches whose requests are all canceled before they are computed.
 
 use super::*;
 

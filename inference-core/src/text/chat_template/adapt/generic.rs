@@ -1,7 +1,6 @@
-//! PURE. Tools for templates that know none. The notation is the one of Hermes and Qwen,
-//! which most models have seen: definitions of functions in `<tools>`, a call as
-//! `<tool_call>{"name": .., "arguments": {..}}</tool_call>`, its result as a user's
-//! message in `<tool_response>`.
+//! PURE. Tools for templates that do not support them. The notation is that of Hermes and Qwen,
+//! which most models have seen: function definitions in `<tools>`, a call as `<tool_call>{"name":
+//! .., "arguments": {..}}</tool_call>`, and its result as a user message in `<tool_response>`.
 
 use serde_json::{Value as Json, json};
 
@@ -9,10 +8,10 @@ use super::{Capabilities, Chat, Message, calls, joined, prepend, role};
 use crate::text::chat_template::data::from_json;
 use crate::text::chat_template::json::{Style, dumps};
 
-/// Before the definitions, one in each line.
+/// Text before the definitions, which take one line each.
 const BEFORE: &str = "# Tools\n\nYou may call functions to help the user. They are described \
     here, one JSON object in each line:\n<tools>\n";
-/// Behind them.
+/// Text after the definitions.
 const BEHIND: &str = "</tools>\n\nTo call a function, answer with its name and its arguments as \
     a JSON object between these tags, and with nothing after it; for several calls, write \
     several blocks:\n<tool_call>\n{\"name\": <name>, \"arguments\": <object>}\n</tool_call>\nThe \
@@ -23,7 +22,7 @@ pub fn json_text(value: &Json) -> String {
     dumps(&from_json(value.clone()), &Style::plain()).unwrap_or_else(|_| value.to_string())
 }
 
-/// Describes tools, and writes calls and their results as text, where the template does not.
+/// Describes tools, and writes calls and their results as text, if the template does not.
 pub fn describe_tools(chat: &mut Chat, can: &Capabilities) {
     let unknown = chat.tools.take_if(|tools| !can.tools && !tools.is_empty());
     if unknown.is_some() || !can.tool_calls {
@@ -36,7 +35,7 @@ pub fn describe_tools(chat: &mut Chat, can: &Capabilities) {
     }
 }
 
-/// Behind what the system message says, or as one of its own.
+/// Appends to the system message, or inserts one.
 fn add_to_system(messages: &mut Vec<Message>, text: String) {
     let system = messages.first_mut().filter(|m| role(m) == "system");
     match system.and_then(|m| m.get_mut("content")) {
@@ -54,8 +53,8 @@ fn add_to_system(messages: &mut Vec<Message>, text: String) {
     }
 }
 
-/// Calls become text of the assistant, results text of the user. What the user says next
-/// joins the results: many templates want roles to alternate.
+/// Turns calls into assistant text and results into user text. Merges the next user message into
+/// the results: many templates require alternating roles.
 fn as_text(messages: Vec<Message>) -> Vec<Message> {
     let mut out: Vec<Message> = vec![];
     let mut after_result = false;

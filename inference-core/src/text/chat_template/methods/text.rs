@@ -1,4 +1,4 @@
-//! PURE. Methods of `str` that minijinja lacks, or has otherwise than Python.
+//! PURE. Methods of `str` that minijinja lacks or implements differently from Python.
 
 use minijinja::value::Tuple;
 use minijinja::{Error, Value};
@@ -6,7 +6,7 @@ use minijinja::{Error, Value};
 use super::{Args, LENGTH_MAX, invalid};
 use crate::text::chat_template::data::list;
 
-/// `str.isspace` of one character: Unicode's white space, and the separators of ASCII.
+/// `str.isspace` of one character: Unicode white space, and the ASCII separators.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
@@ -80,7 +80,7 @@ fn split_space(text: &str, most: usize, from_end: bool) -> Vec<&str> {
         parts.push(part);
     }
     if !rest.is_empty() {
-        // The last part keeps the space at its outer end.
+        // The last part keeps the whitespace at its outer end.
         let start = rest.as_ptr() as usize - text.as_ptr() as usize;
         let end = start + rest.len();
         parts.push(match (parts.len() + 1 >= most, from_end) {
@@ -130,7 +130,7 @@ fn lines(text: &str, keep_ends: bool) -> Value {
     texts(all)
 }
 
-/// What is between two places, counted in characters, and how many are before it.
+/// The text between two positions, counted in characters, and the number of characters before it.
 fn window<'a>(text: &'a str, args: &Args) -> Result<(&'a str, usize), Error> {
     let (start, end) = (args.integer(1, "start")?, args.integer(2, "end")?);
     if start.is_none() && end.is_none() {
@@ -220,7 +220,7 @@ fn pad(text: &str, name: &str, args: &Args) -> Result<String, Error> {
             let (sign, digits) = text.split_at(usize::from(digits.len() < text.len()));
             sign.to_string() + &"0".repeat(missing) + digits
         }
-        // CPython puts the odd one left if the width is odd.
+        // CPython adds the odd padding character on the left if the width is odd.
         _ => {
             let left = missing / 2 + (missing & width & 1);
             fill.repeat(left) + text + &fill.repeat(missing - left)

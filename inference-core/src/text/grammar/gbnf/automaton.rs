@@ -1,6 +1,7 @@
-//! PURE. Finite automata of regular parts: after which matches of one could another go on?
+//! PURE. Finite automata of regular parts, to decide whether one could match further after the
+//! other has matched.
 //!
-//! Glushkov's construction: a state for each character set of the expression, and no others.
+//! Glushkov's construction: one state for each character set of the expression, and no others.
 //! (Glushkov, "The abstract theory of automata", 1961.)
 
 use std::collections::HashSet;
@@ -8,16 +9,15 @@ use std::collections::HashSet;
 use super::charset::Bytes;
 use super::{CharSet, GrammarError, Node, Rule};
 
-/// Copies of a part that are made for its repetitions; more are taken for any number, which
-/// can only add what is matched.
+/// Maximum copies of a part for its repetitions; a higher count is treated as unlimited, which can
+/// only add matches.
 const COPIES_MAX: u32 = 32;
-/// States and edges of one automaton. Larger parts are taken apart.
+/// Maximum states and edges of one automaton. Larger parts are split.
 const EDGES_MAX: usize = 50_000;
-/// Edges, pairs of states and parts that one grammar may have looked at: some tenths of a
-/// second.
+/// Edges, pairs of states and parts that one grammar may inspect: some tenths of a second.
 const BUDGET: usize = 1_000_000;
 
-/// States are numbers of sets; a match begins in one of `first` and ends in one of `last`.
+/// States are indices of sets; a match starts in one of `first` and ends in one of `last`.
 #[derive(Debug)]
 pub(super) struct Automaton {
     sets: Vec<CharSet>,
@@ -34,19 +34,19 @@ struct Part {
     last: Vec<u32>,
 }
 
-/// What two automata have to do with each other.
+/// Relation of two automata.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    /// Some text is a match of both.
+    /// Both match a common text.
     pub(super) same: bool,
-    /// First bytes by which the second goes on where the first has ended.
+    /// First bytes with which the second continues where the first has ended.
     pub(super) second_goes_on: Bytes,
-    /// The other way round.
+    /// First bytes with which the first continues where the second has ended.
     pub(super) first_goes_on: Bytes,
 }
 
 impl Automaton {
-    /// None: it would be too large.
+    /// Builds the automaton of a part; `None` if it would be too large.
     pub(super) fn new(
         node: &Node,
         rules: &[Rule],
@@ -84,7 +84,7 @@ impl Automaton {
         bytes
     }
 
-    /// Follows both through all texts that both can read. `budget` counts pairs of states.
+    /// Follows both through all texts that both accept. `budget` counts pairs of states.
     pub(super) fn compare(
         &self,
         other: &Self,
@@ -111,7 +111,7 @@ impl Automaton {
     }
 }
 
-/// Pairs of states that one text leads to.
+/// Pairs of states that the same text reaches.
 #[derive(Default)]
 struct Pairs {
     seen: HashSet<(u32, u32)>,
@@ -141,7 +141,7 @@ impl Pairs {
     }
 }
 
-/// What comparing may still cost.
+/// Remaining cost of comparisons.
 #[derive(Debug)]
 pub(super) struct Budget(usize);
 
@@ -159,7 +159,7 @@ impl Budget {
     }
 }
 
-/// The grammar's lexemes cannot be told apart in time.
+/// The grammar's lexemes cannot be distinguished in time.
 pub(super) fn entangled() -> GrammarError {
     GrammarError::TooComplex("the grammar's rules are too entangled".into())
 }
@@ -213,8 +213,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Each copy comes after the one before it. One that may be left out leaves out all that
-    /// come after: which of them are used makes no difference.
+    /// Each copy follows the one before it. Skipping an optional copy skips all later ones: it
+    /// makes no difference which of them are used.
     fn repeat(&mut self, inner: &Node, least: u32, most: Option<u32>) -> Option<Part> {
         let mut all = Part { nullable: least == 0, first: Vec::new(), last: Vec::new() };
         let exact = most.filter(|most| *most <= COPIES_MAX);

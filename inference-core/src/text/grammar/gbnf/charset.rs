@@ -1,8 +1,8 @@
-//! PURE. Sets of characters.
+//! PURE. Sets of characters and of bytes.
 
 use crate::text::grammar::pattern::character;
 
-/// Ranges of code points, both ends included: sorted, apart, without surrogates.
+/// Inclusive ranges of code points: sorted, disjoint, without surrogates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CharSet(Vec<(u32, u32)>);
 
@@ -10,18 +10,18 @@ const LAST: u32 = char::MAX as u32;
 const SURROGATES: (u32, u32) = (0xd800, 0xdfff);
 
 impl CharSet {
-    /// The characters of `ranges`, in any order.
+    /// A set from `ranges` in any order.
     pub fn new(ranges: impl IntoIterator<Item = (char, char)>) -> Self {
         let ranges = ranges.into_iter().map(|(from, to)| (u32::from(from), u32::from(to)));
         Self::of(ranges.filter(|(from, to)| from <= to).collect())
     }
 
-    /// One character.
+    /// A single character.
     pub fn one(c: char) -> Self {
         Self::new([(c, c)])
     }
 
-    /// Every character.
+    /// All characters.
     pub fn all() -> Self {
         Self::default().negated()
     }
@@ -48,7 +48,7 @@ impl CharSet {
         Self(self.0.into_iter().flat_map(cut).collect())
     }
 
-    /// Every other character.
+    /// The complement.
     pub fn negated(&self) -> Self {
         let mut rest = Vec::with_capacity(self.0.len() + 1);
         let mut next = 0;
@@ -64,12 +64,12 @@ impl CharSet {
         Self(rest).without_surrogates()
     }
 
-    /// No character at all.
+    /// True if it has no characters.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether any character is in both.
+    /// True if both sets have a common character.
     pub fn meets(&self, other: &Self) -> bool {
         let mut others = other.0.iter().peekable();
         self.0.iter().any(|(from, to)| {
@@ -78,7 +78,7 @@ impl CharSet {
         })
     }
 
-    /// The first bytes of the characters in UTF-8.
+    /// First UTF-8 bytes of the characters.
     pub fn first_bytes(&self) -> Bytes {
         let mut bytes = Bytes::default();
         for (from, to) in &self.0 {
@@ -89,7 +89,7 @@ impl CharSet {
         bytes
     }
 
-    /// As a class of a regular expression.
+    /// Converts it to a character class of a regular expression.
     pub fn regex(&self) -> String {
         let name = |code: u32| char::from_u32(code).map(character).unwrap_or_default();
         match self.0.as_slice() {
@@ -105,7 +105,7 @@ impl CharSet {
     }
 }
 
-/// The first byte grows with the code point.
+/// First UTF-8 byte of a code point; it increases with the code point.
 fn first_byte(code: u32) -> u8 {
     let mut buffer = [0; 4];
     let first = |c: char| c.encode_utf8(&mut buffer).bytes().next();
@@ -117,14 +117,14 @@ fn first_byte(code: u32) -> u8 {
 pub struct Bytes([u64; 4]);
 
 impl Bytes {
-    /// Adds those of `other`.
+    /// Adds the bytes of `other`.
     pub fn add(&mut self, other: Self) {
         for (word, other) in self.0.iter_mut().zip(other.0) {
             *word |= other;
         }
     }
 
-    /// Whether any byte is in both.
+    /// True if both sets have a common byte.
     pub fn meets(&self, other: Self) -> bool {
         self.0.iter().zip(other.0).any(|(word, other)| word & other != 0)
     }

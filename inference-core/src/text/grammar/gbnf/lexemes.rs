@@ -1,9 +1,9 @@
 //! PURE. Chooses the lexemes of a grammar and writes it as Lark.
 //!
-//! llguidance's lexer takes the longest match of all lexemes that may come next. Lexemes are
-//! therefore made as long as that is right: first whatever does not recur, then, while some
-//! lexeme could swallow what belongs to the next one, that lexeme is taken apart; at last
-//! into single characters, of which none is longer than another.
+//! llguidance's lexer takes the longest match of all lexemes that may come next. The translation
+//! therefore starts with the longest lexemes, the non-recursive parts. As long as some lexeme could
+//! match text that belongs to the next one, it splits that lexeme, in the end into single
+//! characters, which all have the same length.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
@@ -13,12 +13,12 @@ use super::parts::{Order, Part};
 use super::rules::Facts;
 use super::{GrammarError, Node, Rule};
 
-/// Rounds in which lexemes are taken apart: as deep as rules without recursion use each other.
+/// Maximum rounds of splitting: the depth of references between non-recursive rules.
 const ROUNDS_MAX: usize = 64;
-/// Most lexemes of a grammar.
+/// Maximum number of lexemes in a grammar.
 const LEXEMES_MAX: usize = 500;
 
-/// The grammar whose first rule is `root`, as Lark.
+/// Writes the grammar with the start rule `root` as Lark.
 pub(super) fn lark(rules: &[Rule], facts: &Facts, root: usize) -> Result<String, GrammarError> {
     let mut budget = Budget::WHOLE;
     let mut split = HashSet::new();
@@ -56,7 +56,7 @@ impl<'a> Choice<'a> {
         Self { rules, facts, split, lexemes, known, bodies }
     }
 
-    /// Rules that are used by rules, from `root` on.
+    /// Writes the rules that are reachable from `root`.
     fn rule(&mut self, root: usize) -> Result<(), GrammarError> {
         let mut todo = vec![root];
         while let Some(number) = todo.pop() {
@@ -93,7 +93,7 @@ impl<'a> Choice<'a> {
         })
     }
 
-    /// Neighbours that are regular become one lexeme, unless the whole is to be taken apart.
+    /// Joins adjacent regular parts into one lexeme, unless the whole must be split.
     fn parts(
         &mut self,
         nodes: &[Node],
@@ -136,7 +136,7 @@ impl<'a> Choice<'a> {
         Ok(if nullable { Part::Repeat(Box::new(lexeme), 0, Some(1)) } else { lexeme })
     }
 
-    /// Regular expressions that the lexer could take for too long.
+    /// Regular expressions that the lexer could match for too long.
     fn ambiguous(&self, root: usize, budget: &mut Budget) -> Result<Vec<String>, GrammarError> {
         if matches!(self.bodies.get(&root), Some(body) if is_lexeme(body)) {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! PURE. Reads the text of a GBNF grammar.
+//! PURE. Parses the text of a GBNF grammar.
 
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -26,9 +26,9 @@ pub(super) fn rules(text: &str) -> Result<(Vec<Rule>, usize), GrammarError> {
 struct Reader<'a> {
     chars: Peekable<Chars<'a>>,
     line: usize,
-    /// Numbers of rules, in the order in which their names come up.
+    /// Rule numbers, in the order in which their names first occur.
     names: HashMap<String, usize>,
-    /// Where each rule is first used, by its number.
+    /// Name and line of each rule's first use, by number.
     uses: Vec<(String, usize)>,
     depth: usize,
 }
@@ -71,7 +71,7 @@ impl Reader<'_> {
         Ok(number)
     }
 
-    /// Up to what no alternative can begin with.
+    /// Parses alternatives up to a character that cannot start one.
     fn alternatives(&mut self, nested: bool) -> Result<Node, GrammarError> {
         let mut found = vec![self.sequence(nested)?];
         loop {
@@ -188,7 +188,7 @@ impl Reader<'_> {
         Ok(Node::Set(set))
     }
 
-    /// One character of a literal or a class; `what` is missing if there is none.
+    /// Parses one character of a literal or a class; the error says that `what` is missing.
     fn character(&mut self, what: &str) -> Result<char, GrammarError> {
         match self.chars.next() {
             None | Some('\n') => Err(at_line(self.line, format!("{what} is missing"))),
@@ -238,7 +238,7 @@ impl Reader<'_> {
         Ok(Node::Repeat(Box::new(item), least, most))
     }
 
-    /// `{m}`, `{m,}`, `{m,n}` or `{,n}`, up to the closing brace.
+    /// Parses `{m}`, `{m,}`, `{m,n}` or `{,n}`, up to the closing brace.
     fn braces(&mut self) -> Result<(u32, Option<u32>), GrammarError> {
         self.chars.next();
         let least = self.count()?;
@@ -290,7 +290,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Skips blanks and comments; new lines too if `lines`.
+    /// Skips blanks and comments, and line breaks if `lines`.
     fn blanks(&mut self, lines: bool) {
         while let Some(c) = self.chars.peek().copied() {
             match c {

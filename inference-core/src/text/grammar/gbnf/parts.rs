@@ -1,5 +1,5 @@
-//! PURE. A grammar over lexemes: what may begin, what may come next, and which lexemes the
-//! lexer may have to tell apart.
+//! PURE. A grammar over lexemes: what may come first, what may come next, and which lexemes the
+//! lexer may have to distinguish.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,30 +10,30 @@ use super::charset::Bytes;
 /// A rule's body, or a part of one.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Part {
-    /// The lexeme with this number. It is never empty.
+    /// The lexeme with this number. It never matches the empty text.
     Lexeme(usize),
     Seq(Vec<Part>),
     Alt(Vec<Part>),
     Repeat(Box<Part>, u32, Option<u32>),
-    /// What the rule with this number says.
+    /// A reference to the rule with this number.
     Rule(usize),
 }
 
 type Lexemes = BTreeSet<usize>;
 
-/// What may come where.
+/// First and follow sets of a grammar.
 #[derive(Debug)]
 pub(super) struct Order<'a> {
     rules: &'a BTreeMap<usize, Part>,
     nullable: BTreeMap<usize, bool>,
     first: BTreeMap<usize, Lexemes>,
     after_rule: BTreeMap<usize, Lexemes>,
-    /// Lexemes that may come right after each.
+    /// Lexemes that may come right after each lexeme.
     after: Vec<Lexemes>,
 }
 
 impl<'a> Order<'a> {
-    /// The order of `lexemes` lexemes in `rules`.
+    /// Computes the order of `lexemes` lexemes in `rules`.
     pub(super) fn new(
         rules: &'a BTreeMap<usize, Part>,
         lexemes: usize,
@@ -51,9 +51,9 @@ impl<'a> Order<'a> {
         Ok(order)
     }
 
-    /// Pairs of lexemes that the lexer may have before it at once, and that cannot be told
-    /// apart: the first has ended, the second may go on by what may also come after the
-    /// first. The numbers are those of the second: they are better taken apart.
+    /// Pairs of lexemes that the lexer may have to choose from but cannot distinguish: the first
+    /// has ended, and the second may continue with what may also follow the first. Returns the
+    /// numbers of the second ones, which are better split.
     pub(super) fn conflicts(
         &self,
         root: usize,
@@ -88,7 +88,7 @@ impl<'a> Order<'a> {
 
     fn find_first(&mut self, budget: &mut Budget) -> Result<bool, GrammarError> {
         let mut changed = false;
-        // What rules begin with comes from later ones, what follows from earlier ones.
+        // First sets come from later rules, follow sets from earlier ones.
         for (rule, body) in self.rules.iter().rev() {
             let mut first = Lexemes::new();
             let nullable = self.first_of(body, &mut first, budget)?;
@@ -99,7 +99,7 @@ impl<'a> Order<'a> {
         Ok(changed)
     }
 
-    /// Collects what `part` may begin with; true if it may be nothing.
+    /// Collects the lexemes that `part` may start with; true if it may be empty.
     fn first_of(
         &self,
         part: &Part,
@@ -198,7 +198,7 @@ fn union(lexemes: &Lexemes, automata: &[Automaton]) -> Bytes {
     bytes
 }
 
-/// Pairs of lexemes that may be before the lexer at once, the smaller number first.
+/// Pairs of lexemes that the lexer may have to choose from, the smaller number first.
 #[derive(Default)]
 struct Pairs {
     seen: BTreeSet<(usize, usize)>,

@@ -1,22 +1,22 @@
-//! PURE. What is known of the rules of a grammar before they are translated.
+//! PURE. Properties of the rules of a grammar, computed before the translation.
 
 use super::{GrammarError, Node, Rule, at_line};
 
-/// Longest regular expression that is made of a rule, in bytes. Rules that use each other
-/// twice, ten times over, would make one a thousand times as long.
+/// Maximum length in bytes of a regular expression made from a rule. Ten rules that each use the
+/// next one twice would make one a thousand times as long.
 const REGEX_BYTES_MAX: usize = 16 * 1024;
 
-/// Facts about each rule, by its number.
+/// Properties of each rule, by number.
 #[derive(Debug)]
 pub(super) struct Facts {
-    /// It may match nothing at all.
+    /// True if the rule may match the empty text.
     nullable: Vec<bool>,
-    /// Its length as a regular expression, where it can be one.
+    /// Its length as a regular expression, if it can be one.
     regex_bytes: Vec<Option<usize>>,
 }
 
 impl Facts {
-    /// Fails where a rule begins with itself: llama.cpp refuses that too.
+    /// Fails if a rule is left-recursive, which llama.cpp rejects as well.
     pub(super) fn new(rules: &[Rule]) -> Result<Self, GrammarError> {
         let mut facts =
             Self { nullable: vec![false; rules.len()], regex_bytes: vec![None; rules.len()] };
@@ -26,7 +26,7 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Whether `node` may match nothing.
+    /// True if `node` may match the empty text.
     pub(super) fn is_nullable(&self, node: &Node) -> bool {
         match node {
             Node::Set(_) => false,
@@ -39,12 +39,12 @@ impl Facts {
         }
     }
 
-    /// Whether `node` can be one regular expression.
+    /// True if `node` can be one regular expression.
     pub(super) fn is_regular(&self, node: &Node) -> bool {
         self.bytes(node).is_some()
     }
 
-    /// About how long `node` is as a regular expression.
+    /// Approximate length of `node` as a regular expression; `None` if it is not regular.
     fn bytes(&self, node: &Node) -> Option<usize> {
         let sum = |parts: &[Node]| {
             let mut sum = 4usize;
@@ -62,7 +62,8 @@ impl Facts {
         (bytes <= REGEX_BYTES_MAX).then_some(bytes)
     }
 
-    /// Rules mostly use later ones: from the last to the first it is soon done.
+    /// Iterates from the last rule to the first, which converges fast because most rules use later
+    /// ones.
     fn find_nullable(&mut self, rules: &[Rule]) {
         let mut changed = true;
         while changed {
@@ -77,7 +78,7 @@ impl Facts {
         }
     }
 
-    /// Rules that use only regular ones. One that recurs never gets there.
+    /// Marks rules that use only regular ones. A recursive rule never qualifies.
     fn find_regular(&mut self, rules: &[Rule]) {
         let mut seen = vec![false; rules.len()];
         for number in 0..rules.len() {
@@ -85,7 +86,7 @@ impl Facts {
         }
     }
 
-    /// What it uses comes first; what is still on the way then recurs.
+    /// Visits the rules it uses first; one that is still being visited is recursive.
     fn visit(&mut self, number: usize, rules: &[Rule], seen: &mut [bool]) {
         let new = seen.get_mut(number).is_some_and(|seen| !std::mem::replace(seen, true));
         let Some(rule) = rules.get(number).filter(|_| new) else { return };
@@ -109,7 +110,8 @@ impl Facts {
             first.dedup();
             begins.push(first);
         }
-        // Takes away rules that begin with none that is left; what stays begins with itself.
+        // Removes rules that start with none of the remaining rules; those that stay start with
+        // themselves.
         let mut left: Vec<bool> = vec![true; rules.len()];
         loop {
             let is_left = |rule: &usize| left.get(*rule).copied().unwrap_or(false);
@@ -136,7 +138,7 @@ impl Facts {
         }
     }
 
-    /// Whether `from` leads back to itself, and not only to a circle.
+    /// True if `from` leads back to itself, and not only to another cycle.
     fn on_cycle(&self, begins: &[Vec<usize>], left: &[bool], from: usize) -> bool {
         let is_left = |rule: usize| left.get(rule).copied().unwrap_or(false);
         if !is_left(from) {
@@ -158,8 +160,8 @@ impl Facts {
         false
     }
 
-    /// Rules with which `node` may begin. True if it may match nothing, so that what comes
-    /// next begins too.
+    /// Collects the rules that `node` may start with. True if it may match the empty text, so that
+    /// what follows may come first as well.
     fn first_rules(&self, node: &Node, found: &mut Vec<usize>) -> bool {
         match node {
             Node::Set(_) => {}

@@ -110,7 +110,7 @@ fn json_is_json() {
     let no = ["[]", r#"{"a" 1}"#, r#"{"a": 01}"#, r#"{"a": "b}"#, "{\"a\": \"\n\"}", "{   }"];
     check(JSON, &yes, &no);
     let lark = to_lark(JSON).unwrap();
-    // Strings and numbers must stay whole: a lexeme per character would be slow.
+    // Strings and numbers must stay whole: one lexeme per character would be slow.
     assert!(lark.lines().count() < 25, "{lark}");
 }
 
@@ -214,7 +214,7 @@ fn a_rule_that_leads_to_a_circle_is_not_blamed_for_it() {
     assert!(error("root ::= a\na ::= b\nb ::= c\nc ::= b").contains("`b` begins"));
 }
 
-/// Grammars over a few letters, and the words that they have, by definition.
+/// Grammars over a few letters, and their words by definition.
 fn any_rules() -> impl Strategy<Value = Vec<Node>> {
     let leaf = prop_oneof![
         prop::sample::select(vec!["a", "b", "ab", "ba", "abc"])
@@ -238,7 +238,7 @@ fn any_rules() -> impl Strategy<Value = Vec<Node>> {
     prop::collection::vec(node, 3)
 }
 
-/// Where a match of `node` that begins at `from` may end.
+/// Positions where a match of `node` that starts at `from` may end.
 fn ends(node: &Node, rules: &[Node], text: &[u8], from: usize) -> Vec<usize> {
     let mut found = match node {
         Node::Set(set) => {
@@ -256,7 +256,7 @@ fn ends(node: &Node, rules: &[Node], text: &[u8], from: usize) -> Vec<usize> {
         Node::Repeat(inner, least, most) => {
             let mut found = if *least == 0 { vec![from] } else { vec![] };
             let mut at = vec![from];
-            // Longer than the text only by repeating nothing.
+            // More repetitions than the text is long can only repeat the empty match.
             for count in 1..=most.unwrap_or(u32::MAX).min(text.len() as u32 + 2) {
                 at = at.into_iter().flat_map(|at| ends(inner, rules, text, at)).collect();
                 at.sort_unstable();
@@ -274,7 +274,7 @@ fn ends(node: &Node, rules: &[Node], text: &[u8], from: usize) -> Vec<usize> {
     found
 }
 
-/// A word of `node`, drawn at random; none where it gets too long.
+/// A random word of `node`; `None` if it gets too long.
 fn word(node: &Node, rules: &[Node], rng: &mut Pcg64, left: &mut usize) -> Option<String> {
     *left = left.checked_sub(1)?;
     match node {

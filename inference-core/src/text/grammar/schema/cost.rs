@@ -1,6 +1,6 @@
-//! PURE. What a JSON schema would cost llguidance beyond its own limits: it compares patterns
-//! of properties in pairs, again for each part that is joined with another, and builds a
-//! state for each remainder of `multipleOf`.
+//! PURE. Estimates what a JSON schema costs llguidance beyond its own limits: it compares property
+//! patterns in pairs, again for each part that is joined with another, and builds a state for each
+//! remainder of `multipleOf`.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,19 @@ use serde_json::{Map, Value};
 
 use crate::text::grammar::{GrammarError, limits};
 
-/// Most properties of all objects together: llguidance takes time by their square.
+/// Maximum properties of all objects together: llguidance's time grows with their square.
 const PROPERTIES_MAX: usize = 1500;
-/// Most properties of one object that need not be there: any of them may come next, and
-/// llguidance takes four items of its row for each, where [`limits::ROW_ITEMS_MAX`] are left.
+/// Maximum optional properties of one object: any of them may come next, and llguidance uses four
+/// items of its row for each, of [`limits::ROW_ITEMS_MAX`].
 const OPTIONAL_MAX: usize = limits::ROW_ITEMS_MAX / 4 - 50;
-/// Most different patterns of `patternProperties`: 50 make 1225 pairs, about 0.1 ms each.
+/// Maximum number of different `patternProperties` patterns: 50 make 1225 pairs, about 0.1 ms each.
 const PATTERNS_MAX: usize = 50;
-/// Most alternatives and references beside two patterns or more, where parts are joined: as
-/// many joins as 4 alternatives have in 4 places.
+/// Maximum alternatives and references next to two or more patterns, if parts are joined: as many
+/// joins as 4 alternatives in 4 places cause.
 const BRANCHES_MAX: usize = 8;
-/// Most remainders of all `multipleOf` together: about 10 us each.
+/// Maximum remainders of all `multipleOf` together: about 10 us each.
 const REMAINDERS_MAX: u64 = 20_000;
-/// Digits behind the point of a `multipleOf`.
+/// Maximum decimal places of a `multipleOf`.
 const DECIMALS_MAX: u32 = 9;
 /// Keys that only describe: a schema of them and a reference is not joined.
 const NOTES: [&str; 12] = [
@@ -38,20 +38,20 @@ const NOTES: [&str; 12] = [
     "readOnly",
 ];
 
-/// What has been seen of a schema.
+/// Totals over the parts of a schema.
 #[derive(Debug, Default)]
 pub(super) struct Cost {
-    /// Some part is joined with another (`allOf`, or `anyOf` beside other keywords).
+    /// True if some part is joined with another (`allOf`, or `anyOf` next to other keywords).
     joins: bool,
     branches: usize,
     properties: usize,
     patterns: BTreeSet<String>,
-    /// Divisors, with the decimals that they have.
+    /// Divisors, with their number of decimals.
     divisors: BTreeSet<(u64, u32)>,
 }
 
 impl Cost {
-    /// Adds one schema without those in it.
+    /// Adds one schema, without its subschemas.
     pub(super) fn add(&mut self, schema: &Map<String, Value>) -> Result<(), GrammarError> {
         let mut choices = 0;
         for (key, value) in schema {
@@ -86,7 +86,7 @@ impl Cost {
         Ok(())
     }
 
-    /// Fails where it is too much.
+    /// Fails if the total is too high.
     pub(super) fn check(&self) -> Result<(), GrammarError> {
         let too_complex = |why: &str| Err(GrammarError::TooComplex(why.into()));
         if self.properties > PROPERTIES_MAX {
@@ -107,7 +107,7 @@ impl Cost {
         Ok(())
     }
 
-    /// Joined, they could become their product.
+    /// True if the divisors could be joined into their product.
     fn can_join_divisors(&self) -> bool {
         let decimals = self.divisors.iter().map(|(_, decimals)| *decimals).max().unwrap_or(0);
         let whole = |(divisor, own): &(u64, u32)| divisor.checked_mul(10u64.pow(decimals - own));
@@ -123,7 +123,7 @@ impl Cost {
     }
 }
 
-/// Refuses at once what could only fail once the answer has begun with its first object.
+/// Rejects at once an object that would otherwise fail only after the response has started.
 fn check_optional(
     properties: &Map<String, Value>,
     required: Option<&Value>,
@@ -142,7 +142,7 @@ fn check_optional(
     Ok(())
 }
 
-/// As a whole number and how often it was multiplied by 10.
+/// Converts to an integer, and the number of times it was multiplied by 10.
 fn decimal(number: f64) -> Option<(u64, u32)> {
     let mut number = number.abs();
     for decimals in 0..=DECIMALS_MAX {
@@ -158,7 +158,7 @@ fn too_fine(value: &Value) -> GrammarError {
     GrammarError::TooComplex(format!("`multipleOf`: {value} has too many digits"))
 }
 
-/// Of the divisor's factors only those that 10 does not have need to be remembered.
+/// Number of remainders: only the divisor's factors that 10 does not have need to be tracked.
 fn remainders(mut divisor: u64) -> u64 {
     for factor in [2, 5] {
         while divisor > 0 && divisor.is_multiple_of(factor) {

@@ -1,4 +1,4 @@
-//! Constraints that are made to cost too much: each ends in time, as an error or not, and
+//! Tests constraints designed to cost too much: each ends in time, with an error or not, and
 //! nothing panics.
 
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::text::grammar::{CONSTRAINT_BYTES_MAX, Grammar, GrammarError};
 use crate::types::constraint::Constraint;
 use crate::types::request::Token;
 
-/// What compiling may take, on a machine that has other things to do, too. Alone and
-/// optimised the slowest takes some tenths of a second.
+/// Time limit for compiling on a busy machine. Alone and optimized, the slowest takes some tenths
+/// of a second.
 const COMPILE: Duration = Duration::from_secs(10);
-/// The same for one step of an answer, of which the slowest takes some tens of milliseconds.
+/// Time limit for one step of a response, of which the slowest takes some tens of milliseconds.
 const STEP: Duration = Duration::from_secs(5);
-/// A thread of the engine has more.
+/// Smaller than the stack of an engine thread.
 const STACK_BYTES: usize = 512 * 1024;
 
 /// Compiles on a small stack and takes some random steps.

@@ -1,4 +1,4 @@
-//! Answers drawn at random under a constraint are what it asks for.
+//! Tests that random responses under a constraint satisfy it.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Vocabulary, bytes, draw, large, schema};
 use crate::types::constraint::Constraint;
 
-/// Schemas of many kinds; those that use keywords of every type that is enforced.
+/// Schemas of many kinds, using keywords of every type that is enforced.
 const SCHEMAS: [&str; 46] = [
     r#"{"type": "object"}"#,
     r#"{"type": "array"}"#,
@@ -80,7 +80,7 @@ const SCHEMAS: [&str; 46] = [
         "required": ["id", "tags", "size"]}"#,
 ];
 
-/// Draws until `answers` have ended by themselves, and checks them.
+/// Draws until `answers` responses have ended by themselves, and checks them.
 fn check(vocabulary: &Vocabulary, text: &str, seed: u64, answers: usize) {
     let value: Value = serde_json::from_str(text).unwrap();
     let validator = jsonschema::options().should_validate_formats(true).build(&value).unwrap();
@@ -92,7 +92,7 @@ fn check(vocabulary: &Vocabulary, text: &str, seed: u64, answers: usize) {
         let read: Value = serde_json::from_str(&answer)
             .unwrap_or_else(|e| panic!("{text}: {answer} is no JSON: {e}"));
         let errors: Vec<String> = validator.iter_errors(&read).map(|e| e.to_string()).collect();
-        // Leap seconds are allowed in every minute, as the grammar of RFC 3339 does.
+        // Leap seconds are allowed in every minute, as in the grammar of RFC 3339.
         let leap = text.contains("time") && answer.contains(":60");
         assert!(errors.is_empty() || leap, "{text}: {answer}: {errors:?}");
         ended += 1;
@@ -127,7 +127,7 @@ fn any_object_is_an_object() {
     assert!(objects.len() > 20 && objects.iter().all(|is| *is));
 }
 
-/// A schema and its text, of any nesting.
+/// Random schemas of any nesting.
 fn any_schema() -> impl Strategy<Value = Value> {
     use serde_json::json;
     let leaf = prop_oneof![

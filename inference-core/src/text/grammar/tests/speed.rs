@@ -1,4 +1,5 @@
-//! How long masks take. Not a check: `cargo test --release speed -- --ignored --nocapture`.
+//! Measures how long masks take. Not a check: `cargo test --release speed -- --ignored
+//! --nocapture`.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ fn percentiles(name: &str, mut times: Vec<Duration>) {
     );
 }
 
-/// Tokens as a model likes them: the longest of some that are allowed.
+/// Prefers the longest of some allowed tokens, as models do.
 fn measure(name: &str, vocabulary: &Vocabulary, constraint: &Constraint) {
     let begin = Instant::now();
     let grammar = vocabulary.grammars.compile(constraint).unwrap();

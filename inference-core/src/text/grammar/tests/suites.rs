@@ -1,5 +1,5 @@
-//! Public test suites, where they lie beside the repository: the JSON Schema Test Suite and
-//! the JSON Parsing Test Suite.
+//! Runs public test suites, if they are available next to the repository: the JSON Schema Test
+//! Suite and the JSON Parsing Test Suite.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::{accepts, bytes, compiled};
 use crate::text::grammar::GrammarError;
 use crate::types::constraint::Constraint;
 
-/// A folder of the suites; none, with a message, where they are not.
+/// A folder of the suites; `None`, with a message, if it is missing.
 fn folder(name: &str) -> Option<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
     if !folder.is_dir() {
@@ -33,7 +33,7 @@ fn files(folder: PathBuf) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// One space after each `:` and `,`.
+/// A JSON formatter with one space after each `:` and `,`.
 struct Spaced;
 
 impl Formatter for Spaced {
@@ -67,7 +67,7 @@ fn spaced(value: &Value) -> Vec<u8> {
     text
 }
 
-/// Valid instances that are rejected all the same, by file: nothing else may be.
+/// Valid instances that are rejected anyway, by file; no others may be.
 const REJECTED: [(&str, usize, &str); 6] = [
     ("allOf.json", 2, "members of objects come in the order of the schema"),
     ("const.json", 5, "the same; and numbers are written as the schema writes them, 1 not 1.0"),
@@ -76,16 +76,16 @@ const REJECTED: [(&str, usize, &str); 6] = [
     ("type.json", 1, "an integer is not written 1.0"),
     ("vocabulary.json", 1, "vocabularies cannot be switched off"),
 ];
-/// Schemas of the suite that compile; the others are refused with a reason.
+/// Number of the suite's schemas that compile; the others are rejected with a reason.
 const COMPILED: usize = 161;
 
 #[derive(Debug, Default)]
 struct Figures {
     schemas: usize,
     compiled: usize,
-    /// Valid instances, and those that are accepted.
+    /// Number of valid instances, and of those accepted.
     valid: (usize, usize),
-    /// Invalid instances, and those that are rejected.
+    /// Number of invalid instances, and of those rejected.
     invalid: (usize, usize),
 }
 

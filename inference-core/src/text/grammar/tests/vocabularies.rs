@@ -1,4 +1,4 @@
-//! Vocabularies for tests: bytes, and one as large and as mixed as those of models.
+//! Vocabularies for tests: bytes, and one as large and varied as those of real models.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -10,12 +10,12 @@ use super::Vocabulary;
 use crate::text::grammar::{Grammars, Piece};
 use crate::types::request::Token;
 
-/// The ending token of [`bytes`].
+/// The end token of [`bytes`].
 pub const BYTES_END: Token = 256;
-/// Tokens of [`large`]: as many as Qwen 2.5 has.
+/// Number of tokens of [`large`]: the same as Qwen 2.5.
 const LARGE: usize = 151_936;
 
-/// A token for each byte.
+/// One token for each byte.
 pub fn bytes() -> &'static Vocabulary {
     static BYTES: LazyLock<Vocabulary> = LazyLock::new(|| {
         let bytes = (0..=u8::MAX).map(|b| Piece { bytes: vec![b], special: false });
@@ -25,7 +25,7 @@ pub fn bytes() -> &'static Vocabulary {
     &BYTES
 }
 
-/// Bytes, words, pieces of code and JSON, blanks, CJK and special tokens.
+/// Bytes, words, fragments of code and JSON, blanks, CJK and special tokens.
 pub fn large() -> &'static Vocabulary {
     static LARGE: LazyLock<Vocabulary> = LazyLock::new(|| vocabulary(large_pieces()));
     &LARGE
@@ -70,7 +70,7 @@ fn punctuation() -> Vec<String> {
     texts
 }
 
-/// A word or piece of one, sometimes after a blank, as a name, or in other letters.
+/// A word or a fragment, sometimes after a blank, capitalized, or in another script.
 fn word(rng: &mut Pcg64) -> String {
     const SOUNDS: [&str; 24] = [
         "a", "e", "i", "o", "u", "th", "r", "n", "st", "l", "in", "er", "on", "re", "at", "en",

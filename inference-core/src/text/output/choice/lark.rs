@@ -6,33 +6,33 @@ use super::shapes::Piece;
 use super::{Grammar, Tool};
 use crate::text::output::marks::Tags;
 
-/// Whitespace between JSON tokens. Without a limit, weak models write it for ever.
+/// Whitespace between JSON tokens. Without a limit, weak models write it forever.
 const JSON_SPACE: &str = "[ \\n\\r\\t]{1,24}";
 
-/// A grammar that is being written.
+/// A Lark grammar under construction.
 pub struct Lark<'a> {
     control: &'a dyn Fn(&str) -> Option<u32>,
     tokens: Vec<&'static str>,
     rules: String,
     /// Number of the next rule.
     next: usize,
-    /// Terminals and rules that are there once.
+    /// Terminals and rules that are defined once.
     terminals: Vec<&'static str>,
 }
 
-/// A piece in terms of Lark; neighbouring texts become one literal.
+/// A piece in terms of Lark; adjacent texts become one literal.
 enum Atom {
     Text(String),
     Item(String),
 }
 
 impl<'a> Lark<'a> {
-    /// Before the first rule.
+    /// Creates a grammar without rules.
     pub fn new(control: &'a dyn Fn(&str) -> Option<u32>) -> Self {
         Self { control, tokens: Vec::new(), rules: String::new(), next: 0, terminals: Vec::new() }
     }
 
-    /// The grammar that begins with `start`.
+    /// The grammar with the start rule `start`.
     pub fn finish(self, start: &str) -> Grammar {
         let lark = format!("%llguidance {{}}\nstart: {}\n{}", start.trim(), self.rules);
         Grammar { lark, tokens: self.tokens }
@@ -43,12 +43,12 @@ impl<'a> Lark<'a> {
         self.attributed(kind, "", body)
     }
 
-    /// Adds a rule that may refer to itself by its name.
+    /// Adds a rule that may refer to itself by name.
     pub fn named_rule(&mut self, name: &'static str, body: &str) {
         self.terminal(name, body);
     }
 
-    /// Whether [`Self::named_rule`] has added it.
+    /// True if [`Self::named_rule`] has added it.
     pub fn has_rule(&self, name: &str) -> bool {
         self.terminals.contains(&name)
     }
@@ -60,7 +60,7 @@ impl<'a> Lark<'a> {
         name
     }
 
-    /// A terminal that the grammar has once.
+    /// Adds a terminal unless it is already defined; returns its name.
     pub fn terminal(&mut self, name: &'static str, body: &str) -> &'static str {
         if !self.terminals.contains(&name) {
             self.terminals.push(name);
@@ -69,12 +69,12 @@ impl<'a> Lark<'a> {
         name
     }
 
-    /// Any text.
+    /// A terminal for any text.
     pub fn text(&mut self) -> &'static str {
         self.terminal("TEXT", "/(?s:.*)/")
     }
 
-    /// Any text up to the first `mark`, and the mark.
+    /// Any text up to and including the first `mark`.
     pub fn up_to(&mut self, mark: &'static str) -> String {
         let text = self.text();
         match self.mark(mark).as_slice() {
@@ -83,7 +83,7 @@ impl<'a> Lark<'a> {
         }
     }
 
-    /// A mark: the control token of that text, or one that it begins with, else plain text.
+    /// A delimiter: the control token with that text, or one that it starts with, else plain text.
     fn mark(&mut self, mark: &'static str) -> Vec<Atom> {
         let ends = mark.char_indices().rev().filter(|(_, c)| matches!(c, '>' | ']'));
         for end in ends.map(|(i, _)| i + 1) {
@@ -100,7 +100,7 @@ impl<'a> Lark<'a> {
         vec![Atom::Text(mark.into())]
     }
 
-    /// `pieces` one after the other, for a call of `tool`.
+    /// `pieces` in sequence, for a call of `tool`.
     pub fn sequence(&mut self, pieces: &[Piece], tool: Option<&Tool>) -> String {
         let mut atoms = Vec::new();
         for piece in pieces {
@@ -189,7 +189,7 @@ impl<'a> Lark<'a> {
         join(atoms)
     }
 
-    /// Any text that `close` ends.
+    /// Any text terminated by `close`.
     fn text_and(&mut self, close: Vec<Atom>) -> String {
         let text = self.text();
         let plain = close.iter().all(|a| matches!(a, Atom::Text(_)));

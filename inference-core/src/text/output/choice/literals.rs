@@ -1,6 +1,5 @@
-//! PURE. Arguments in the notations of [`crate::text::output::literal`], for a grammar. Names,
-//! required parameters and the types of flat ones are enforced; arrays and objects hold any
-//! values.
+//! PURE. Grammar of arguments in the notations of [`crate::text::output::literal`]. It enforces
+//! names, required parameters and the types of scalar ones; arrays and objects may hold any values.
 
 use serde_json::Value;
 
@@ -10,15 +9,15 @@ use super::shapes::Piece;
 use crate::text::output::literal::GEMMA_QUOTE;
 use crate::text::output::marks::LiteralMarks;
 
-/// Strings of Python, on one line.
+/// Python strings, on one line.
 const PYTHON_TEXT: &str = r#"/'([^'\\\n]|\\.)*'|"([^"\\\n]|\\.)*"/"#;
 const INTEGER: &str = "/-?(0|[1-9][0-9]*)/";
 const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/";
 const KEY: &str = "/[A-Za-z_][A-Za-z0-9_]*/";
 
 impl Lark<'_> {
-    /// `key=value` for every parameter that is required, and any of the others. In the schema's
-    /// order; Gemma's template sorts them.
+    /// `key=value` for every required parameter and any of the others, in the schema's order;
+    /// Gemma's template sorts them.
     pub fn literals(&mut self, marks: &LiteralMarks, tool: &Tool) -> String {
         let schema = tool.parameters.as_ref();
         let properties = schema.and_then(|s| s.get("properties")?.as_object());
@@ -27,8 +26,8 @@ impl Lark<'_> {
             properties.sort_by_key(|(key, _)| key.as_str());
         }
         let required = tool.required();
-        // What may follow parameter i if one was written before (`some`), and if none was
-        // (`none`), from the last parameter to the first.
+        // What may follow parameter i if one was written before (`some`) or none (`none`), from the
+        // last parameter to the first.
         let (mut some, mut none) = (String::new(), String::new());
         for (key, property) in properties.into_iter().rev() {
             let value = self.literal_value(marks, &tool.types(key), property);
@@ -82,7 +81,7 @@ impl Lark<'_> {
         self.terminal("PYTHON_TEXT", PYTHON_TEXT).into()
     }
 
-    /// Any value: a rule that refers to itself, so that its name is chosen before.
+    /// Any value: a recursive rule, so its name is chosen first.
     fn any_value(&mut self, marks: &LiteralMarks) -> String {
         let name = "anything";
         if self.has_rule(name) {

@@ -1,4 +1,4 @@
-//! PURE. How each family writes calls, as pieces for a grammar.
+//! PURE. How each model family writes calls, as pieces of a grammar.
 
 use crate::text::output::CallFormat;
 use crate::text::output::marks::{
@@ -8,32 +8,32 @@ use crate::text::output::marks::{
 /// A piece of a notation.
 #[derive(Debug, Clone, Copy)]
 pub enum Piece {
-    /// A mark, which may be a control token.
+    /// A delimiter, which may be a control token.
     Mark(&'static str),
-    /// A mark that may be left out.
+    /// An optional delimiter.
     Maybe(&'static str),
     /// Text.
     Text(&'static str),
-    /// The function's name.
+    /// The function name.
     Name,
-    /// Its arguments as JSON.
+    /// Arguments as JSON.
     Arguments,
-    /// Its arguments as tags.
+    /// Arguments as tags.
     Parameters(&'static Tags),
-    /// Its arguments as in a programming language.
+    /// Arguments as in a programming language.
     Literal(&'static LiteralMarks),
     /// A number.
     Digits,
 }
 
-/// A notation.
+/// A notation of calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub prefix: &'static [Piece],
     pub call: &'static [Piece],
     pub separator: &'static [Piece],
     pub suffix: &'static [Piece],
-    /// Most calls of one answer.
+    /// Maximum number of calls in one response.
     pub most: usize,
 }
 
@@ -46,13 +46,14 @@ const COMMA: &[Piece] = &[Text(", ")];
 const OBJECT: &[Piece] = &[NAME, Name, ARGUMENTS, Arguments, Text("}")];
 const ANY: usize = usize::MAX;
 
-/// Headers in harmony: thoughts, a word before a call, the answer; and the beginning of the next.
+/// Headers in harmony: reasoning, text before a call, the response; and the start of the next
+/// message.
 pub const HARMONY_THOUGHTS: &[Piece] =
     &[Mark("<|channel|>"), Text("analysis"), Mark("<|message|>")];
 pub const HARMONY_PREAMBLE: &[Piece] =
     &[Mark("<|channel|>"), Text("commentary"), Mark("<|message|>")];
 pub const HARMONY_FINAL: &[Piece] = &[Mark("<|channel|>"), Text("final"), Mark("<|message|>")];
-/// As gpt-oss announces JSON: between the channel's name and the message.
+/// gpt-oss announces JSON between the channel name and the message.
 pub const HARMONY_JSON: &[Piece] = &[Text(" "), Mark("<|constrain|>"), Text("json")];
 pub const HARMONY_CHANNEL_FINAL: &[Piece] = &[Mark("<|channel|>"), Text("final")];
 pub const HARMONY_MESSAGE: &[Piece] = &[Mark("<|message|>")];
@@ -220,7 +221,7 @@ static HARMONY: Shape = Shape {
     ],
     separator: &[],
     suffix: &[],
-    // The model waits for a result after each.
+    // The model waits for a result after each call.
     most: 1,
 };
 static GEMMA: Shape = Shape {
@@ -254,7 +255,7 @@ static LFM: Shape = Shape {
 static FENCED: Shape = list(&[Mark("```tool_call"), Text("\n[")], &[Text("]\n```")]);
 static GENERIC: Shape = Shape { separator: LINE, ..list(&[], &[]) };
 
-/// How `format` writes calls.
+/// The notation of `format`.
 pub fn shape(format: CallFormat) -> &'static Shape {
     match format {
         CallFormat::Hermes => &HERMES,

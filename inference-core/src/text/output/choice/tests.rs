@@ -1,4 +1,4 @@
-//! Grammars, compiled by llguidance and walked byte by byte.
+//! Tests grammars, compiled by llguidance and walked byte by byte.
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
@@ -9,7 +9,7 @@ use super::*;
 use crate::text::output::tests::writer::write;
 use crate::text::output::{Beginning, CallFormat, Parser, Thinking, whole};
 
-/// 256 bytes, and behind them `control`, and the end.
+/// 256 bytes, then `control`, then the end token.
 fn vocabulary(control: &[&str]) -> TokEnv {
     let mut words: Vec<Vec<u8>> = (0..=255).map(|b| vec![b]).collect();
     words.extend(control.iter().map(|t| [b"\xff", t.as_bytes()].concat()));
@@ -70,7 +70,7 @@ impl Case {
         Self { control, grammar, matcher }
     }
 
-    /// Whether the model may write `text` and end there.
+    /// True if the model may write `text` and end there.
     fn accepts(&self, text: &str) -> bool {
         let mut tokens = Vec::new();
         let mut rest = text;
@@ -102,7 +102,7 @@ fn plain(calls: CallFormat) -> Format {
     Format { thinking: None, calls }
 }
 
-/// No control tokens, or all marks that look like one.
+/// No control tokens, or all delimiters that look like one.
 fn vocabularies(calls: CallFormat) -> [Vec<&'static str>; 2] {
     let mut marks = plain(calls).visible_tokens();
     let closed = |m: &&str| m.starts_with(['<', '[']) && m.ends_with(['>', ']']);
@@ -113,7 +113,7 @@ fn vocabularies(calls: CallFormat) -> [Vec<&'static str>; 2] {
     [Vec::new(), marks]
 }
 
-/// As the family writes it, but several bare objects on lines of their own.
+/// As the family writes it, except that several bare objects take one line each.
 fn written(calls: CallFormat, all: &[(&str, Value)]) -> String {
     if calls != CallFormat::Generic {
         return write(calls, all);
@@ -269,7 +269,7 @@ fn thoughts_may_come_first() {
     }
 }
 
-/// A constrained answer, and what may stand around it.
+/// A constrained response, and what may surround it.
 fn constrained(format: Format, beginning: Beginning, control: Vec<&'static str>) -> Case {
     let id = |text: &str| {
         control.iter().position(|t| *t == text).map(|i| 256 + u32::try_from(i).unwrap())

@@ -1,4 +1,4 @@
-//! What every family's notation must be able to do, and detection.
+//! Tests that every family's notation must pass, and of detection.
 
 use serde_json::json;
 
@@ -102,7 +102,7 @@ fn a_call_cut_anywhere_keeps_what_was_streamed() {
     }
 }
 
-/// A message as the parts that it was made of.
+/// The parts that a message was made of.
 fn streamed_parts(message: &Message) -> Vec<Part> {
     let mut parts: Vec<Part> = message.content.iter().cloned().map(Part::Content).collect();
     for (index, call) in message.calls.iter().enumerate() {
@@ -154,7 +154,7 @@ fn ordinary_json_in_a_code_fence_streams_like_other_text() {
 
 #[test]
 fn escapes_are_left_as_the_model_wrote_them() {
-    // In Gemma's notation strings have no escapes; Python has no `\\/`.
+    // Gemma's notation has no escapes in strings; Python has no `\\/`.
     let others = [CallFormat::Gemma, CallFormat::Lfm, CallFormat::Pythonic];
     for calls in CallFormat::ALL.into_iter().filter(|c| !others.contains(c)) {
         let text = write(calls, &[("send", json!({"deep": {"a": "ESC"}}))]);

@@ -1,11 +1,11 @@
-//! Answers of each family for the tests of chunking: good, broken and cut ones.
+//! Sample responses of each family for the chunking tests: good, broken and cut off.
 
 use serde_json::json;
 
 use super::writer::write;
 use crate::text::output::CallFormat;
 
-/// Answers in `format`.
+/// Sample responses in `format`.
 pub fn all(format: CallFormat) -> Vec<String> {
     let weather = ("get_weather", json!({"city": "Zürich \"</tool_call>\" 🐱\n\\u", "days": 3}));
     let nested = ("send", json!({"deep": {"a": [1, {"b": null}]}, "list": [], "units": null}));

@@ -69,7 +69,7 @@ fn python(value: &Value) -> String {
             let pair = |(k, v): (&String, &Value)| format!("'{k}': {}", python(v));
             format!("{{{}}}", map.iter().map(pair).collect::<Vec<_>>().join(", "))
         }
-        // Python reads JSON's strings.
+        // Python parses JSON's strings.
         other => other.to_string(),
     }
 }

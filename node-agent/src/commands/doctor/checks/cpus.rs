@@ -1,16 +1,16 @@
-//! PURE. What computes.
+//! PURE. Checks of the CPUs.
 
 use inference_core::hardware::simd::Level as Simd;
 
 use crate::commands::doctor::facts::Facts;
 use crate::commands::doctor::finding::Finding;
 
-/// Other machines may take so much of the CPUs' time before it is felt.
+/// Fraction of CPU time that other machines may steal before it has a noticeable effect.
 const STEAL_MAX: f64 = 0.03;
-/// What the baseline kernels of x86-64 are made of.
+/// The instruction sets of the baseline kernels on x86-64.
 const BASELINE: [Simd; 4] = [Simd::Avx2, Simd::Fma, Simd::F16c, Simd::Bmi2];
 
-/// Whether there are kernels for this CPU: by trying them, or else by what it claims.
+/// Whether there are kernels for this CPU: by testing them, or else by its claims.
 pub fn kernels(facts: &Facts) -> Option<Finding> {
     let machine = &facts.machine;
     let look =
@@ -37,7 +37,7 @@ pub fn kernels(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Physical cores count; their second threads share the same units.
+/// Only physical cores count; their second threads share the same units.
 pub fn cores(facts: &Facts) -> Option<Finding> {
     let (cpus, threads) = (&facts.machine.cpus, facts.machine.threads);
     if cpus.cores_allowed < cpus.cores {
@@ -52,21 +52,21 @@ pub fn cores(facts: &Facts) -> Option<Finding> {
     Some(Finding::ok("cores", format!("{} cores{logical}: {threads} compute", cpus.cores)))
 }
 
-/// A quota below the cores stops all threads in the middle of a token.
+/// A quota below the number of cores stops all threads in the middle of a token.
 pub fn quota(facts: &Facts) -> Option<Finding> {
     let (group, cpus) = (&facts.machine.cgroup, &facts.machine.cpus);
     let quota = group.cpu_quota.filter(|quota| *quota < cpus.cores_allowed as f64)?;
     let (of, threads) = (group.cpu_quota_of.as_deref().unwrap_or_default(), facts.machine.threads);
     let says = format!("the control group {of} allows {quota} CPUs: {threads} compute");
     let fix = "systemctl set-property flotilla-agent.service CPUQuota= (or the container's --cpus)";
-    // Whole CPUs are somebody's plan; of the rest nobody has anything.
+    // Whole CPUs are deliberate; a fraction of a CPU is wasted.
     match quota.fract() == 0.0 {
         true => Some(Finding::ok("quota", says)),
         false => Some(Finding::warn("quota", format!("{says}, the rest is lost"), fix)),
     }
 }
 
-/// Cores that save power begin every burst slowly.
+/// Cores that save power start every burst slowly.
 pub fn governor(facts: &Facts) -> Option<Finding> {
     let names: Vec<&str> = facts.governors.iter().map(String::as_str).collect();
     match names.as_slice() {
@@ -80,7 +80,7 @@ pub fn governor(facts: &Facts) -> Option<Finding> {
     }
 }
 
-/// Time that the host gave to others while we wanted it.
+/// Time that the host gave to others while this machine wanted it.
 pub fn steal(facts: &Facts) -> Option<Finding> {
     let share = facts.steal?;
     let says =
@@ -93,7 +93,7 @@ pub fn steal(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// One engine over several memories is slower than one on each.
+/// One engine across several NUMA nodes is slower than one on each.
 pub fn numa(facts: &Facts) -> Option<Finding> {
     let count = facts.machine.memory.nodes.iter().filter(|node| node.total > 0).count();
     (count > 1).then(|| {

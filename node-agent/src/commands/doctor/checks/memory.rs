@@ -1,4 +1,4 @@
-//! PURE. What the model needs, and how the kernel treats it.
+//! PURE. Checks of memory: what the model needs, and the kernel's settings.
 
 use inference_core::model_file::memory_plan::{LoadMode, NoPlan, plan};
 use inference_core::types::units::bytes;
@@ -7,12 +7,13 @@ use crate::commands::doctor::facts::{Facts, Model};
 use crate::commands::doctor::finding::Finding;
 use crate::engine::plan_facts;
 
-/// Less than this leaves no room for any useful model.
+/// Less memory than this, in bytes, leaves no room for a useful model.
 const ROOM_MIN: u64 = 1 << 30;
-/// Swapping out a model costs more than dropping file pages; above this it is likely.
+/// Swapping out a model costs more than dropping page cache; a swappiness above this makes it
+/// likely.
 const SWAPPINESS_MAX: u64 = 10;
 
-/// Whether the model fits.
+/// Whether the model fits into memory.
 pub fn model(facts: &Facts) -> Option<Finding> {
     let Model { file, header, wanted, .. } = facts.model.as_ref()?;
     let header = match header {
@@ -41,7 +42,7 @@ pub fn model(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// What there is for a model.
+/// The memory available for a model.
 pub fn room(facts: &Facts) -> Option<Finding> {
     let memory = &facts.machine.memory;
     let (room, by) = (memory.available_here, &memory.bound_by);
@@ -52,7 +53,7 @@ pub fn room(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// An idle model must not be the first to leave memory.
+/// An idle model should not be the first to be swapped out.
 pub fn swap(facts: &Facts) -> Option<Finding> {
     let memory = &facts.machine.memory;
     if memory.swap_total == 0 {
@@ -70,7 +71,7 @@ pub fn swap(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Without overcommitment large buffers are refused although there is memory.
+/// Without overcommit, the kernel refuses large buffers although there is memory.
 pub fn overcommit(facts: &Facts) -> Option<Finding> {
     let says = |mode: u64| format!("vm.overcommit_memory is {mode}");
     Some(match facts.machine.memory.overcommit? {
@@ -83,7 +84,7 @@ pub fn overcommit(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Small pages cost some percent of speed.
+/// Small pages cost a few percent of speed.
 pub fn huge_pages(facts: &Facts) -> Option<Finding> {
     let mode = facts.machine.memory.huge_pages.as_deref()?;
     let says = format!("transparent huge pages: {mode}");
@@ -101,7 +102,7 @@ pub fn huge_pages(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Where the weights are to be locked, the limit has to allow it.
+/// If the weights are to be locked, the limit must allow it.
 pub fn locked(facts: &Facts) -> Option<Finding> {
     let model = facts.model.as_ref().filter(|m| m.wanted.load == LoadMode::Mlock)?;
     let needs = model.bytes;
@@ -115,7 +116,7 @@ pub fn locked(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Mapped files count too.
+/// An address space limit also counts mapped files.
 pub fn address_space(facts: &Facts) -> Option<Finding> {
     let space = facts.machine.memory.address_space?;
     Some(Finding::warn(
@@ -125,7 +126,7 @@ pub fn address_space(facts: &Facts) -> Option<Finding> {
     ))
 }
 
-/// A setting of the kernel, now and after the next start.
+/// The command that changes a kernel setting, now and after the next boot.
 fn sysctl(name: &str, setting: &str) -> String {
     let file = format!("/etc/sysctl.d/90-flotilla-{name}.conf");
     format!("echo {setting} | sudo tee {file} && sudo sysctl -p {file}")

@@ -1,13 +1,13 @@
-//! PURE. What is around: limits, disk, clock, gateways.
+//! PURE. Checks of the system: limits, disk, clock, gateways.
 
 use inference_core::types::units::bytes;
 
 use crate::commands::doctor::facts::{Facts, Reached};
 use crate::commands::doctor::finding::Finding;
 
-/// Connections of clients and their files, with room.
+/// Enough for client connections and files, with a margin.
 const OPEN_FILES_MIN: u64 = 4096;
-/// Less room takes no model.
+/// Less free space than this, in bytes, holds no model.
 const FREE_MIN: u64 = 2 << 30;
 
 /// Each connection is an open file.
@@ -24,7 +24,7 @@ pub fn open_files(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// What keeps a hostile model file from doing harm.
+/// The sandbox keeps a hostile model file from doing harm.
 pub fn sandbox(facts: &Facts) -> Option<Finding> {
     let sandbox = match facts.sandbox.as_ref()? {
         Ok(sandbox) => sandbox,
@@ -44,7 +44,7 @@ pub fn sandbox(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Room for models.
+/// Disk space for models.
 pub fn disk(facts: &Facts) -> Option<Finding> {
     let folder = &facts.disk.folder;
     let Some(free) = facts.disk.free else {
@@ -58,7 +58,8 @@ pub fn disk(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// TLS and logs of several machines need one time. A container has its host's.
+/// TLS and comparing the logs of several machines require a correct clock. A container uses its
+/// host's.
 pub fn clock(facts: &Facts) -> Option<Finding> {
     if let Some(service) = facts.clock {
         return Some(Finding::ok("clock", format!("kept by {service}")));
@@ -73,7 +74,7 @@ pub fn clock(facts: &Facts) -> Option<Finding> {
     ))
 }
 
-/// Whether a gateway would let us in.
+/// Whether a gateway would accept the node.
 pub fn gateway(url: &str, reached: &Reached) -> Finding {
     match reached {
         Reached::Welcome => Finding::ok("gateway", format!("{url} accepts the join key")),

@@ -1,4 +1,4 @@
-//! Machines made of small files, and what the doctor says of them.
+//! Tests the doctor on fake machines.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::commands::doctor::facts::{Disk, Model, Reached};
 use crate::commands::doctor::finding::Level;
 use crate::engine::sandbox::{Part, Sandbox};
 
-/// Made-up files.
+/// Fake kernel files.
 #[derive(Debug, Clone, Default)]
 struct MadeUp(BTreeMap<String, String>);
 
@@ -37,7 +37,7 @@ const INFO: &str = "processor\t: 0\nmodel name\t: Test CPU\nflags\t\t: avx2 fma 
                     processor\t: 1\n";
 const LIMITS: &str = "Max open files            65536                65536                files\n";
 
-/// Two cores and 8 GiB, as they should be.
+/// Two cores and 8 GiB, configured well.
 fn good() -> MadeUp {
     MadeUp::default()
         .file("/proc/cpuinfo", INFO)
@@ -55,7 +55,7 @@ fn facts(files: &MadeUp) -> Facts {
     Facts { disk, ..Facts::read(files, "x86_64") }
 }
 
-/// The one finding of that name.
+/// The only finding with that name.
 fn finding(facts: &Facts, name: &str) -> Finding {
     let report = diagnose(facts);
     let found: Vec<&Finding> = report.findings.iter().filter(|f| f.name == name).collect();
@@ -63,7 +63,8 @@ fn finding(facts: &Facts, name: &str) -> Finding {
     found[0].clone()
 }
 
-/// What is found of `name` where one file differs: its level, and a part of what it says or mends.
+/// Checks the finding `name` on a machine where one file differs: its level, and a part of its text
+/// or fix.
 fn expect(path: &str, text: &str, name: &str, level: Level, part: &str) {
     let finding = finding(&facts(&good().file(path, text)), name);
     assert_eq!(finding.level, level, "{finding:?}");

@@ -1,5 +1,5 @@
-//! Whether the file is there already: the right one is not fetched again, another one is not
-//! replaced unasked.
+//! Checks whether the file already exists: the right one is not fetched again, and another one is
+//! not replaced without `--force`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,10 +14,10 @@ use crate::commands::pull::transfer::Transfer;
 use crate::commands::pull::{EXIT_IO, io_failed, text};
 use crate::types::exit::Failed;
 
-/// Bytes that are read and hashed at once.
+/// Bytes to read and hash at a time.
 const STEP_BYTES: usize = 1 << 20;
 
-/// True: nothing is left to do. The error says that another file is in the way.
+/// True if nothing is left to do. The error says that another file is in the way.
 pub(super) async fn is_here(transfer: &mut Transfer<'_>) -> Result<bool, Failed> {
     let target = transfer.job.target.clone();
     let bytes = match std::fs::metadata(&target) {
@@ -42,7 +42,7 @@ pub(super) async fn is_here(transfer: &mut Transfer<'_>) -> Result<bool, Failed>
         }
         None => (length == Some(bytes), format!("{bytes} bytes; no sha256 to compare is known")),
     };
-    // Of the right size is no proof: --force fetches it again.
+    // The right size alone is no proof: --force fetches the file again.
     if same && (expected.is_some() || !transfer.job.force) {
         transfer.tools.progress.say(&format!("{shown} is there already ({note})"));
         return Ok(true);

@@ -1,4 +1,4 @@
-//! The filter, run as the kernel would run it.
+//! Runs the filter as the kernel would.
 
 use seccompiler::sock_filter;
 
@@ -28,7 +28,7 @@ impl Call {
     }
 }
 
-/// Runs a program of classic BPF with the instructions that seccompiler writes.
+/// Interprets a classic BPF program with the instructions that seccompiler emits.
 fn run(program: &[sock_filter], call: &Call) -> u32 {
     let (mut at, mut a) = (0, 0u32);
     loop {
@@ -59,7 +59,7 @@ fn run(program: &[sock_filter], call: &Call) -> u32 {
     }
 }
 
-/// Whether the call is allowed; if not, it has to fail with our error.
+/// True if the call is allowed; otherwise checks that it fails with our error.
 fn is_allowed(number: c_long, arguments: &[u64]) -> bool {
     let program = program(OWN).unwrap();
     let mut all = [0; 6];
@@ -137,13 +137,13 @@ fn files_are_read_and_never_written() {
     ] {
         assert!(!open(flags | libc::O_CLOEXEC), "{flags:#x}");
     }
-    // Of the upper half the kernel takes no notice.
+    // The kernel ignores the upper half.
     assert!(!is_allowed(libc::SYS_openat, &[0, 0, libc::O_RDWR as u64 | 1 << 32]));
 }
 
 #[test]
 fn threads_are_started_and_processes_are_not() {
-    // What glibc asks for, and fork.
+    // The flags that glibc uses for threads, and fork.
     let thread = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
