@@ -40,7 +40,8 @@ const CONNECTIONS_MAX: usize = 1024;
 /// A request's head must arrive within this time.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Read timeouts for clients of the agent's port.
-const PATIENCE: ConnectionTimeouts = ConnectionTimeouts { head: HEADER_TIMEOUT, idle: Duration::from_secs(75) };
+const PATIENCE: ConnectionTimeouts =
+    ConnectionTimeouts { head: HEADER_TIMEOUT, idle: Duration::from_secs(75) };
 /// Write timeout for clients that do not read. A gateway that dials the agent waits for its own
 /// clients, and by default disconnects those after half of this.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -189,10 +190,14 @@ pub fn service(
     service_fn(move |request| {
         let node = node.clone();
         async move {
-            // A handler that panics fails only its own request, not the rest of its connection.
-            let answered = AssertUnwindSafe(api::serve(node, link, request)).catch_unwind().await;
-            Ok(answered.unwrap_or_else(|_| {
-                tracing::error!("request handler panicked");
+            let id = request_id::of(request.headers());
+            // Every line that is logged for the request carries the id from its gateway.
+            let span = tracing::error_span!("request", request_id = id);
+            // A handler that panics fails only its own request.
+            let answering = AssertUnwindSafe(api::serve(node, link, request)).catch_unwind();
+            let answered = answering.instrument(span.clone()).await;
+            let mut response = answered.unwrap_or_else(|_| {
+                span.in_scope(|| tracing::error!("request handler panicked"));
                 response::error(&Error::Internal)
             });
             request_id::mark(response.headers_mut(), &id);
