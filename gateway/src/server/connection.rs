@@ -12,7 +12,6 @@ use hyper::{Request, Response, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tracing::Instrument;
 
 use crate::config::tls::{Acceptor, Authority};
 use crate::context::Gateway;
@@ -53,15 +52,11 @@ impl Connection {
     pub async fn serve(self: Arc<Self>, stream: TcpStream, tls: Option<Acceptor>) {
         let stream = Socket::new(stream);
         let watched = stream.clone();
-        let span = tracing::error_span!("connection", peer = %self.peer);
-        let serving = async {
-            tokio::select! {
-                biased;
-                () = self.clone().converse(stream, tls) => {}
-                () = watched.hung_up() => self.ended(None),
-            }
-        };
-        serving.instrument(span).await;
+        tokio::select! {
+            biased;
+            () = self.clone().converse(stream, tls) => {}
+            () = watched.hung_up() => self.ended(None),
+        }
     }
 
     /// Boxed, so that a connection uses memory for its current state only, not for the largest
@@ -77,7 +72,7 @@ impl Connection {
                 failed => {
                     self.watch.closed(Closed::Handshake);
                     let error = failed.map(Result::err);
-                    tracing::debug!(?error, "TLS handshake failed");
+                    tracing::debug!(peer = %self.peer, ?error, "TLS handshake failed");
                 }
             },
         }
@@ -98,9 +93,7 @@ impl Connection {
             // hyper reserves space for this future in every connection, idle or not.
             let answer = Box::pin(connection.answer(request));
             async move {
-                // Every line that is logged for the request carries its id.
-                let span = tracing::error_span!("request", request_id = id.as_str());
-                let response = guarded(&id, answer).instrument(span).await;
+                let response = guarded(&id, answer).await;
                 Ok::<_, Infallible>(response.map(|body| Tracked::new(body, in_flight)))
             }
         });
@@ -114,7 +107,7 @@ impl Connection {
     fn ended(&self, error: Option<Box<dyn std::error::Error + Send + Sync>>) {
         self.watch.retires();
         if let Some(error) = error {
-            tracing::debug!(%error, "connection ended");
+            tracing::debug!(peer = %self.peer, %error, "connection ended");
         }
     }
 

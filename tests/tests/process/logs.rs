@@ -70,15 +70,10 @@ async fn what_is_logged_of_a_failover_names_request_tenant_model_and_node() {
         line["message"] == "attempt failed: continuing the response on another endpoint"
     });
     let resumed = resumed.expect(&log);
-    let spans = resumed["spans"].as_array().unwrap();
-    let names: Vec<&str> = spans.iter().filter_map(|span| span["name"].as_str()).collect();
-    assert_eq!(names, ["connection", "request", "attempt"], "{resumed}");
-    assert_eq!(spans[1]["request_id"], "fails-over");
-    assert_eq!(
-        (spans[2]["node"].as_str(), spans[2]["tenant"].as_str()),
-        (Some("first"), Some("test"))
-    );
-    assert!(spans[2]["model"].is_string(), "{resumed}");
+    let span = &resumed["spans"][0];
+    assert_eq!(span["request_id"], "fails-over", "{resumed}");
+    assert_eq!((span["node"].as_str(), span["tenant"].as_str()), (Some("first"), Some("test")));
+    assert!(span["model"].is_string(), "{resumed}");
 }
 
 #[tokio::test]
