@@ -64,39 +64,46 @@ impl Dispatcher {
         Self(Arc::new(Shared { core, epoch: Instant::now(), snapshot }))
     }
 
-    /// Acquires a slot until a deadline on the clock of [`Dispatcher::now`]. Dropping the future
-    /// gives up the place in the queue.
-    pub async fn acquire(
+    /// Acquires a slot at once, or a place in the queue until a deadline on the clock of
+    /// [`Dispatcher::now`].
+    ///
+    /// # Errors
+    /// The request cannot be queued.
+    pub fn acquire(
         &self,
-        request: SlotRequest<'_>,
+        request: &SlotRequest<'_>,
         deadline: Duration,
-    ) -> Result<Lease, Error> {
-        let (place, mut granted, mut check_at) = match self.start(&request, deadline)? {
-            Start::Leased(lease) => return Ok(*lease),
-            Start::Waiting(place, granted, check_at) => (place, granted, check_at),
-        };
-        loop {
-            match timeout(check_at.saturating_sub(self.now()), &mut granted).await {
-                Ok(lease) => return lease.map_err(|_| Error::internal(UNBOUND)),
-                Err(_) => match self.check(&place, &request, deadline)? {
-                    Checked::Leased(lease) => return Ok(*lease),
-                    Checked::Waiting(next) => check_at = next,
-                },
-            }
-        }
-    }
-
-    fn start(&self, request: &SlotRequest<'_>, deadline: Duration) -> Result<Start, Error> {
+    ) -> Result<Acquiring, Error> {
         let now = self.now();
         self.update(|core| match core.scheduler.acquire(request, deadline, now) {
-            Acquired::Slot(binding) => self.leased(core, binding).map(Start::Leased),
+            Acquired::Slot(binding) => self.leased(core, binding).map(Acquiring::Leased),
             Acquired::Refused(refused) => Err(core.refusal(refused, request, now)),
             Acquired::Waiting { ticket: id, check_at } => {
                 let (sender, receiver) = oneshot::channel();
                 core.waiting.insert(id, sender);
-                Ok(Start::Waiting(Place { dispatcher: self.clone(), id }, receiver, check_at))
+                let place = Place { dispatcher: self.clone(), id };
+                Ok(Acquiring::Queued(Queued { place, granted: receiver, check_at }))
             }
         })
+    }
+
+    /// Waits for the slot of a queued request. Dropping the future gives up the place in the queue.
+    pub async fn wait(
+        &self,
+        queued: Queued,
+        request: SlotRequest<'_>,
+        deadline: Duration,
+    ) -> Result<Lease, Error> {
+        let Queued { place, mut granted, mut check_at } = queued;
+        loop {
+            match timeout(check_at.saturating_sub(self.now()), &mut granted).await {
+                Ok(lease) => return lease.map_err(|_| Error::internal(UNBOUND)),
+                Err(_) => match self.check(&place, &request, deadline)? {
+                    Checked::Leased(lease) => return Ok(lease),
+                    Checked::Waiting(next) => check_at = next,
+                },
+            }
+        }
     }
 
     /// Decides about a request that is still queued at its check time.
@@ -119,8 +126,8 @@ impl Dispatcher {
         }
     }
 
-    fn leased(&self, core: &Core, binding: Binding) -> Result<Box<Lease>, Error> {
-        let lease = self.lease(core, binding).map(Box::new);
+    fn leased(&self, core: &Core, binding: Binding) -> Result<Lease, Error> {
+        let lease = self.lease(core, binding);
         lease.ok_or_else(|| Error::internal("a slot of an endpoint that does not exist"))
     }
 
@@ -434,16 +441,27 @@ impl Drop for Place {
     }
 }
 
-/// First result of a slot request.
-enum Start {
-    Leased(Box<Lease>),
-    /// The request is queued, with the time of its next check.
-    Waiting(Place, oneshot::Receiver<Lease>, Duration),
+/// What became of a request for a slot.
+#[expect(clippy::large_enum_variant, reason = "it is moved once, and most requests get a slot")]
+pub enum Acquiring {
+    /// It has a slot.
+    Leased(Lease),
+    /// It has a place in the queue.
+    Queued(Queued),
 }
 
-/// Result of a check.
+/// A place in the queue. Dropping it gives it up.
+pub struct Queued {
+    place: Place,
+    granted: oneshot::Receiver<Lease>,
+    /// When to look at it again.
+    check_at: Duration,
+}
+
+/// What became of a queued request.
+#[expect(clippy::large_enum_variant, reason = "it is moved once")]
 enum Checked {
-    Leased(Box<Lease>),
+    Leased(Lease),
     Waiting(Duration),
 }
 

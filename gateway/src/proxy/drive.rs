@@ -21,7 +21,7 @@ use tracing::{Instrument, Span};
 
 use super::account::Record;
 use super::admit::Admitted;
-use super::route::{self, Routing};
+use super::route::{self, Routed, Routing};
 use crate::context::Gateway;
 use crate::context::settings::Settings;
 use crate::dispatcher::{Lease, Turn};
@@ -113,10 +113,10 @@ impl Drive {
             settings,
             admitted: Arc::new(admitted),
             attempts,
-            exchanges: Vec::new(),
+            exchanges: Vec::with_capacity(1),
             acquiring: None,
             hedge: None,
-            ready: VecDeque::new(),
+            ready: VecDeque::with_capacity(1),
             turn: None,
             span: Span::none(),
             record,
@@ -281,8 +281,14 @@ impl Drive {
                 }
                 Action::Acquire { purpose, constraints, deadline } => {
                     let (dispatcher, admitted) = (&self.gateway.dispatcher, &self.admitted);
-                    let routing = route::route(dispatcher, admitted, constraints, deadline);
-                    self.acquiring = Some((purpose, routing));
+                    match route::route(dispatcher, admitted, constraints, deadline) {
+                        Ok(Routed::Waiting(routing)) => self.acquiring = Some((purpose, routing)),
+                        Ok(Routed::Leased(lease)) => {
+                            let now = self.gateway.dispatcher.now();
+                            self.granted(purpose, lease, now);
+                        }
+                        Err(error) => self.attempts.not_granted(purpose, error),
+                    }
                 }
                 Action::Withdraw(_) => self.acquiring = None,
                 Action::Send { attempt, purpose, hedge_after } => {
