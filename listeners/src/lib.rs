@@ -1,10 +1,10 @@
 //! Protects the listeners of both programs: no client can take more than its share before we know
 //! who it is.
 //!
-//! [`per_address`] limits connections per address. [`timers`] (pure) decides how long a connection may keep
-//! us waiting. [`stall`] and [`streams`] disconnect clients that do not read their responses, by a
-//! slow-read budget ([`slow_read`], pure). [`hangup`] notices clients that leave. [`connection`] applies
-//! all of this to one connection, and [`body`] to one response.
+//! [`per_address`] limits connections per address. [`timers`] (pure) decides how long a connection
+//! may keep us waiting. [`stall`] and [`streams`] disconnect clients that do not read, by their
+//! slow-read budget ([`slow_read`], pure). [`hangup`] notices clients that leave. [`connection`]
+//! applies these guards to one connection, and [`body`] to one response.
 
 pub mod body;
 pub mod connection;
