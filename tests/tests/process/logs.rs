@@ -56,12 +56,12 @@ async fn the_logs_of_gateway_and_agent_tell_of_a_request_by_one_id() {
 #[tokio::test]
 async fn what_is_logged_of_a_failover_names_request_tenant_model_and_node() {
     let fleet = Fleet::start("").await;
-    let first = fleet.join("first", &[]).await;
+    let agents = [fleet.join("first", &[]).await, fleet.join("second", &[]).await];
     let asking = fleet.client.with_header("x-request-id", "fails-over");
     let mut stream = asking.stream(&streamed(chat("Count from 1 to 40."))).await;
     assert!(stream.next_chunk().await);
-    let _second = fleet.join("second", &[]).await;
-    first.kill();
+    let node = stream.node();
+    agents[usize::from(node == "second")].kill();
     let whole = stream.finish().await;
     assert!(whole.done && whole.errors.is_empty(), "{whole:?}");
     let log = fleet.server.log();
@@ -72,7 +72,10 @@ async fn what_is_logged_of_a_failover_names_request_tenant_model_and_node() {
     let resumed = resumed.expect(&log);
     let span = &resumed["spans"][0];
     assert_eq!(span["request_id"], "fails-over", "{resumed}");
-    assert_eq!((span["node"].as_str(), span["tenant"].as_str()), (Some("first"), Some("test")));
+    assert_eq!(
+        (span["node"].as_str(), span["tenant"].as_str()),
+        (Some(node.as_str()), Some("test"))
+    );
     assert!(span["model"].is_string(), "{resumed}");
 }
 

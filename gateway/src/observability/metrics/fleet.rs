@@ -47,9 +47,8 @@ fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
     room(maker, queue)?;
     let forecasts = maker.counters(
         "gateway_wait_forecasts_total",
-        "Requests that waited, by how what was predicted of that came out: right within half of it \
-         or a second, too long (others may be refused without need), or too short (others may wait \
-         in vain).",
+        "Queue-wait predictions by result: right (within half of the wait or a second), too long \
+         (requests may be refused without need), or too short (requests may wait in vain).",
         &["result"],
     )?;
     for forecast in Forecast::ALL {
