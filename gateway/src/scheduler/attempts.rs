@@ -407,6 +407,9 @@ impl Attempts {
             true => Outcome::Failed,
             false => Outcome::Unknown,
         };
+        if outcome == Outcome::Failed {
+            self.retry.exclude(&loser.target);
+        }
         self.release(loser, outcome);
         self.actions.push_back(Action::Hedged { by_rival });
         Some(winner)

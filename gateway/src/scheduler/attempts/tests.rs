@@ -143,6 +143,9 @@ fn a_late_first_token_is_asked_of_a_second_node_and_the_slower_one_is_canceled()
     assert_eq!(answered[..2], ["release 0 Failed", "hedged true"], "it hung for much longer");
     say(&mut attempts, first, "{}", "2");
     assert_eq!(asked(&mut attempts), [""; 0], "the loser is not heard");
+    attempts.failed(1, Error::NodeLost.into(), NOW + LATE, &mut || true);
+    let elsewhere = asked(&mut attempts);
+    assert_eq!(elsewhere.last().unwrap(), "acquire Next beside [7, 8]", "not the one that hung");
 }
 
 #[test]
