@@ -279,11 +279,11 @@ impl Gateway {
         let request = &self.requests[number];
         let Some(leg) = request.legs.iter().find(|leg| leg.attempt == attempt) else { return };
         let other = request.legs.iter().find(|other| other.attempt != attempt);
-        let is_same = other.is_some_and(|other| other.engine.endpoint == leg.engine.endpoint);
+        let is_same = other.is_some_and(|other| other.engine == leg.engine);
         let goes_outside = leg.is_external;
         let wrong = [
             (request.legs.len() > 1 + usize::from(is_hedge), "has too many attempts"),
-            (is_hedge && is_same, "is hedged on the same node"),
+            (is_hedge && is_same, "is hedged on the same engine"),
             (is_hedge && goes_outside, "is hedged outside"),
             (goes_outside && request.external == External::Never, "may not go outside"),
             (goes_outside && request.tokens() > 0, "continues outside"),
