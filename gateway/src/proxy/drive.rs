@@ -222,10 +222,12 @@ impl Drive {
         }
     }
 
-    /// Updates the measurements of external attempts whose events have not begun.
+    /// Reports what was seen of attempts at external endpoints.
     fn measure(&mut self) {
-        for exchange in self.exchanges.iter().filter(|exchange| exchange.is_opening()) {
-            self.attempts.measure(exchange.id, exchange.measured());
+        for exchange in &self.exchanges {
+            if let Some(measured) = exchange.measured() {
+                self.attempts.measure(exchange.id, measured);
+            }
         }
     }
 
@@ -246,19 +248,10 @@ impl Drive {
         let dispatcher = &self.gateway.dispatcher;
         let mut may_retry = || dispatcher.may_retry();
         match event {
-            Event::Began { hides_usage } => {
-                attempts.measure(id, exchange.measured());
-                attempts.began(id, hides_usage);
-            }
+            Event::Began { hides_usage } => attempts.began(id, hides_usage),
             Event::Block(block) => attempts.block(id, &block, now, &mut may_retry),
-            Event::Whole(whole) => {
-                attempts.measure(id, exchange.measured());
-                attempts.whole(id, whole, now, &mut may_retry);
-            }
-            Event::Failed { error, is_opening } => {
-                if is_opening {
-                    attempts.measure(id, exchange.measured());
-                }
+            Event::Whole(whole) => attempts.whole(id, whole, now, &mut may_retry),
+            Event::Failed(error) => {
                 let predicted_prefill = (error == Error::NodeTimeout)
                     .then(|| exchange.lease.predicted_prefill(&self.admitted.size))
                     .flatten();
@@ -318,6 +311,7 @@ impl Drive {
                 self.gateway.metrics.hedged(by_rival);
                 if let Some(exchange) = self.exchanges.first().filter(|_| by_rival) {
                     self.record.routed(&exchange.lease);
+                    self.span = request_span(&self.admitted, &exchange.lease);
                 }
             }
             Action::RetryRefused => self.gateway.metrics.retry_refused(),

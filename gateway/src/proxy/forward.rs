@@ -67,10 +67,9 @@ impl Meter {
         Self(is_external.then(Arc::default))
     }
 
-    /// The measurements so far.
-    pub(crate) fn read(&self) -> Measured {
-        let measured = self.0.as_ref().map(|shared| *lock(shared));
-        measured.unwrap_or_default()
+    /// The measurements so far; `None` for a node.
+    pub(crate) fn read(&self) -> Option<Measured> {
+        self.0.as_ref().map(|shared| *lock(shared))
     }
 
     fn measure(&self, change: impl FnOnce(&mut Measured)) {

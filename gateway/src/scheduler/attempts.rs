@@ -242,9 +242,12 @@ impl Attempts {
         }
     }
 
-    /// Updates the measurements of an external attempt whose events have not begun.
+    /// Updates the measurements of an external attempt. Once its events have begun, they tell.
     pub fn measure(&mut self, attempt: AttemptId, measured: Measured) {
-        if let Some(attempt) = self.find(attempt) {
+        let attempt = self.find(attempt);
+        let opening =
+            |attempt: &&mut Attempt| attempt.begun.is_none() && !attempt.target.has_answered;
+        if let Some(attempt) = attempt.filter(opening) {
             attempt.measured = measured;
         }
     }
@@ -359,9 +362,13 @@ impl Attempts {
             first => return (self.current, self.rival) = (first, Some(rival)),
         };
         let outcome = self.outcome(&failed, &failure);
-        self.retry.record_failure_beside(&failed.target, &failure.error);
+        let beside = self.retry.record_failure_beside(&failed.target, &failure.error);
         self.release(failed, outcome);
-        self.actions.push_back(Action::Hedged { by_rival });
+        match beside {
+            Ok(()) => self.actions.push_back(Action::Hedged { by_rival }),
+            // The other attempt must not cost a further engine.
+            Err(error) => self.fail(error),
+        }
     }
 
     /// Handles a node that is about to leave: tries to move the response to another slot while it
@@ -379,12 +386,8 @@ impl Attempts {
 
     /// Handles a client that disconnected.
     pub fn client_left(&mut self) {
-        if std::mem::replace(&mut self.is_over, true) {
-            return;
-        }
-        self.withdraw();
-        for attempt in [self.current.take(), self.rival.take()].into_iter().flatten() {
-            self.release(attempt, Outcome::Unknown);
+        if !self.is_over {
+            self.stop();
         }
     }
 

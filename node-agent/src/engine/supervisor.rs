@@ -109,7 +109,7 @@ async fn run_once(options: &EngineOptions, client: &EngineClient, was_ready: &mu
     let Some(pid) = child.id() else { return "the engine process has ended".into() };
     client.set_pid(pid);
     let end = tokio::select! {
-        () = watchdog::stands_still(pid, client) => "it stands still".into(),
+        () = watchdog::stands_still(pid, client) => "it makes no progress".into(),
         end = read_reports(reader, client, was_ready) => end,
         error = write_commands(writer, client) => format!("writing to the engine failed: {error}"),
     };

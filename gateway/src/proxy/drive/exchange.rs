@@ -33,12 +33,7 @@ pub(super) enum Event {
     /// A response in one piece.
     Whole(Whole),
     /// The attempt failed.
-    Failed {
-        /// Why.
-        error: Error,
-        /// True if no events had arrived.
-        is_opening: bool,
-    },
+    Failed(Error),
     /// The node is about to leave.
     Leaving,
 }
@@ -96,14 +91,9 @@ impl Exchange {
         self.state = State::Opening(opening);
     }
 
-    /// What an attempt at an external endpoint did before its events began.
-    pub(super) fn measured(&self) -> Measured {
+    /// What was seen of an attempt at an external endpoint. `None` for a node.
+    pub(super) fn measured(&self) -> Option<Measured> {
         self.meter.read()
-    }
-
-    /// True while the exchange waits for the head of the response.
-    pub(super) fn is_opening(&self) -> bool {
-        matches!(self.state, State::Opening(_))
     }
 
     /// Waits for the next event. Cancel-safe.
@@ -121,7 +111,7 @@ impl Exchange {
                         self.pace.waited += begun.elapsed().as_secs_f64();
                         match block {
                             Ok(block) => Event::Block(block),
-                            Err(error) => self.failed(error, false),
+                            Err(error) => self.failed(error),
                         }
                     }
                     () = some(&mut self.leaving) => {
@@ -147,13 +137,13 @@ impl Exchange {
                 self.state = State::Whole(Some(Next::Whole { status, headers, body }));
                 Event::Whole(whole)
             }
-            Err(error) => self.failed(error, true),
+            Err(error) => self.failed(error),
         }
     }
 
-    fn failed(&mut self, error: Error, is_opening: bool) -> Event {
+    fn failed(&mut self, error: Error) -> Event {
         self.state = State::Failed;
-        Event::Failed { error, is_opening }
+        Event::Failed(error)
     }
 
     /// Takes the response in one piece. `None` if it is taken already.

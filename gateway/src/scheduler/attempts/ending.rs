@@ -27,9 +27,8 @@ impl Attempts {
                 &mut ended,
             );
         }
-        self.withdraw();
         self.end(current, ended);
-        self.is_over = true;
+        self.stop();
         self.actions.push_back(Action::Complete);
     }
 
@@ -42,9 +41,8 @@ impl Attempts {
         } else if let Some(reported) = whole.usage {
             self.settle(&current, (reported, whole.bytes as u64), Some(1), &mut ended);
         }
-        self.withdraw();
         self.end(current, ended);
-        self.is_over = true;
+        self.stop();
     }
 
     /// Settles the usage of a complete response. An impossible report counts as misreported and
@@ -85,9 +83,6 @@ impl Attempts {
         self.release(current, outcome);
         let (error, is_resumable) = (failure.error, self.progress.is_resumable());
         if let Err(last) = self.retry.record_failure(&target, is_resumable, error.clone()) {
-            if last == Error::Quarantined {
-                self.actions.push_back(Action::Quarantine);
-            }
             return self.fail(last);
         }
         if error.costs_a_retry() && !may_retry() {
@@ -110,9 +105,20 @@ impl Attempts {
     }
 
     pub(super) fn fail(&mut self, error: Error) {
-        self.withdraw();
-        self.is_over = true;
+        self.stop();
+        if error == Error::Quarantined {
+            self.actions.push_back(Action::Quarantine);
+        }
         self.actions.push_back(Action::Fail(error));
+    }
+
+    /// Ends the request: stops waiting for slots, and cancels the attempts that still run.
+    pub(super) fn stop(&mut self) {
+        self.is_over = true;
+        self.withdraw();
+        for attempt in [self.current.take(), self.rival.take()].into_iter().flatten() {
+            self.release(attempt, Outcome::Unknown);
+        }
     }
 
     pub(super) fn release(&mut self, attempt: Attempt, outcome: Outcome) {

@@ -84,10 +84,7 @@ impl RetryState {
             Error::NodeTimeout if target.has_answered && is_resumable => Error::NodeLost,
             error => error,
         };
-        self.engine_deaths += usize::from(error == Error::EngineLost);
-        if self.engine_deaths >= ENGINE_DEATHS_MAX {
-            return Err(Error::Quarantined);
-        }
+        self.record_death(&error)?;
         if !is_resumable || !error.is_retryable() || self.failed >= self.retries_max {
             return Err(error);
         }
@@ -99,9 +96,24 @@ impl RetryState {
 
     /// Records the failure of one of two concurrent attempts. The other one may still succeed, so
     /// this is no retry.
-    pub(super) fn record_failure_beside(&mut self, target: &Target, error: &Error) {
-        self.engine_deaths += usize::from(*error == Error::EngineLost);
+    ///
+    /// # Errors
+    /// Too many engines have died: the request is quarantined.
+    pub(super) fn record_failure_beside(
+        &mut self,
+        target: &Target,
+        error: &Error,
+    ) -> Result<(), Error> {
         self.exclude(target);
+        self.record_death(error)
+    }
+
+    fn record_death(&mut self, error: &Error) -> Result<(), Error> {
+        self.engine_deaths += usize::from(*error == Error::EngineLost);
+        match self.engine_deaths < ENGINE_DEATHS_MAX {
+            true => Ok(()),
+            false => Err(Error::Quarantined),
+        }
     }
 
     /// Returns the error of a request that got no further slot: that of the last failed attempt if
@@ -219,7 +231,7 @@ mod tests {
     #[test]
     fn one_that_fails_beside_another_is_remembered_and_is_no_retry() {
         let mut retry = state(0);
-        retry.record_failure_beside(&target(1, false), &Error::EngineLost);
+        assert_eq!(retry.record_failure_beside(&target(1, false), &Error::EngineLost), Ok(()));
         assert_eq!(retry.constraints().tried.len(), 1);
         let last = retry.record_failure(&target(2, false), true, Error::EngineLost);
         assert_eq!(last, Err(Error::Quarantined));

@@ -121,6 +121,20 @@ fn a_request_that_two_engines_died_of_is_quarantined() {
 }
 
 #[test]
+fn the_second_engine_that_dies_ends_the_attempt_beside_it_too() {
+    let mut attempts = attempts(Some(LATE), External::Never);
+    let first = begun(&mut attempts, slot(7, false));
+    attempts.failed(first, Error::EngineLost.into(), NOW, &mut || true);
+    let second = begun(&mut attempts, slot(8, false));
+    attempts.late(second, NOW + LATE);
+    grant(&mut attempts, Purpose::Hedge, slot(9, false));
+    asked(&mut attempts);
+    attempts.failed(second, Error::EngineLost.into(), NOW + LATE, &mut || true);
+    let end = ["release 1 Failed", "release 2 Unknown", "quarantine", "fail request_quarantined"];
+    assert_eq!(asked(&mut attempts), end);
+}
+
+#[test]
 fn a_retry_that_the_budget_refuses_ends_the_request() {
     let mut attempts = attempts(None, External::Never);
     let id = begun(&mut attempts, slot(7, false));

@@ -223,11 +223,11 @@ impl Gateway {
         let Self { requests, scheduler, budget, bug, .. } = self;
         let mut may_retry = || bug.is_free(None) || take(scheduler, budget, now);
         let Some(attempts) = &mut requests[number].attempts else { return };
-        if is_first {
-            attempts.began(attempt, false);
-        }
         if *bug == Bug::PayNodes {
             attempts.measure(attempt, Measured { is_sent: true, ..Measured::default() });
+        }
+        if is_first {
+            attempts.began(attempt, false);
         }
         attempts.block(attempt, &bytes, at(now), &mut may_retry);
         self.perform(number, now);
@@ -272,11 +272,9 @@ impl Gateway {
         let is_hedge = purpose == Purpose::Hedge;
         let is_owed = !is_hedge && std::mem::take(&mut self.requests[number].owes_retry);
         self.budget[1] += u64::from(is_hedge || is_owed);
-        let is_dangerous = {
-            let request = &self.requests[number];
-            self.dangerous.contains(&(request.tenant.clone(), request.prompt.clone()))
-        };
         let request = &self.requests[number];
+        let like = (request.tenant.clone(), request.prompt.clone());
+        let is_dangerous = self.dangerous.contains(&like);
         let Some(leg) = request.legs.iter().find(|leg| leg.attempt == attempt) else { return };
         let other = request.legs.iter().find(|other| other.attempt != attempt);
         let is_same = other.is_some_and(|other| other.engine == leg.engine);
