@@ -14,15 +14,19 @@ use super::admit::Admitted;
 use crate::access::limiter::Permit;
 use crate::context::Gateway;
 use crate::dispatcher::Lease;
-use crate::observability::history::{self, End};
+use crate::observability::history;
 use crate::observability::metrics::{Again, Ended, EndpointKind, Key, NODE_LEAVES, Paid};
 use crate::observability::traces::{Spans, Trace, span};
 use crate::scheduler::fleet::Terms;
 use crate::scheduler::usage::UsageLimits;
 use crate::types::api::Api;
 use crate::types::class::Class;
-use crate::types::error::{Error, Origin, REFUSED_BY_NODE};
+use crate::types::error::Error;
 use crate::types::request_id::RequestId;
+
+mod outcome;
+
+use outcome::Outcome;
 
 /// Everything we know about a request. Dropped at the end of its response.
 #[derive(Debug)]
@@ -79,24 +83,6 @@ struct Booked {
     usage: Usage,
     /// Amount paid.
     amount: f64,
-}
-
-/// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// The client disconnected before the end.
-    ClientGone,
-    /// The client got a complete response with this status from the endpoint.
-    Answered(u16),
-    /// The request was refused, or its response broken off.
-    Failed {
-        /// Code of the error.
-        code: &'static str,
-        /// Who caused it.
-        origin: Origin,
-        /// Reason label of the metrics.
-        reason: &'static str,
-    },
 }
 
 impl Record {
@@ -274,8 +260,7 @@ impl Record {
 
     /// Records a failed response.
     pub(crate) fn fail(&mut self, error: &Error) {
-        let (code, origin, reason) = (error.code(), error.origin(), error.reason());
-        self.outcome = Outcome::Failed { code, origin, reason };
+        self.outcome = Outcome::of(error);
     }
 
     /// Adds response bytes sent to the client.
@@ -286,15 +271,6 @@ impl Record {
     /// Name of the class. Requests refused before their class was known count as standard.
     pub(crate) fn class_name(&self) -> &'static str {
         self.class.unwrap_or(Class::Standard).name()
-    }
-
-    fn outcome_name(&self) -> &'static str {
-        match self.outcome {
-            Outcome::ClientGone => "client_gone",
-            Outcome::Answered(200..=299) => "ok",
-            Outcome::Answered(_) => REFUSED_BY_NODE,
-            Outcome::Failed { code, .. } => code,
-        }
     }
 
     /// Labels of the request's metrics.
@@ -310,18 +286,6 @@ impl Record {
             tenant: self.tenant.as_deref(),
             model: self.model(),
             endpoint,
-        }
-    }
-
-    /// Who caused the outcome, and why the request was refused.
-    fn fault(&self) -> (Option<Origin>, Option<&'static str>) {
-        match self.outcome {
-            Outcome::ClientGone => (Some(Origin::Client), None),
-            Outcome::Answered(200..=299) => (None, None),
-            Outcome::Answered(500..) => (Some(Origin::Node), None),
-            Outcome::Answered(_) => (Some(Origin::Client), Some(REFUSED_BY_NODE)),
-            Outcome::Failed { origin: Origin::Node, .. } => (Some(Origin::Node), None),
-            Outcome::Failed { origin, reason, .. } => (Some(origin), Some(reason)),
         }
     }
 
@@ -348,13 +312,9 @@ impl Record {
             return None;
         }
         let Tokens { told, generated } = self.used;
-        let is_worked_on = match self.outcome {
-            Outcome::Answered(status) => status < 300,
-            Outcome::ClientGone => self.is_at_node || self.first_token.is_some(),
-            Outcome::Failed { code, .. } => self.first_token.is_some() || is_its_own_size(code),
-        };
+        let has_worked = self.outcome.has_worked(self.is_at_node, self.first_token.is_some());
         let estimated = || self.limits.map(|limits| limits.estimate(generated));
-        is_worked_on.then(|| told.or_else(estimated)).flatten()
+        has_worked.then(|| told.or_else(estimated)).flatten()
     }
 
     fn count(&self, model: &str, usage: Usage) {
@@ -371,7 +331,7 @@ impl Record {
     fn show(&self, duration: Duration, usage: Usage, spent: f64) {
         self.gateway.recent.ended(&history::Ended {
             tenant: self.tenant.as_deref(),
-            end: self.end(),
+            end: self.outcome.end(),
             duration,
             queue_wait: self.queue_wait,
             first_token: self.first_token,
@@ -379,15 +339,6 @@ impl Record {
             completion_tokens: usage.completion,
             spent,
         });
-    }
-
-    fn end(&self) -> End {
-        match self.outcome {
-            Outcome::ClientGone => End::Left,
-            Outcome::Answered(200..=299) => End::Answered,
-            Outcome::Failed { origin: Origin::Node, .. } => End::Failed,
-            Outcome::Answered(_) | Outcome::Failed { .. } => End::Refused,
-        }
     }
 
     /// Exports the span. Clients without a valid key cannot make us send anything to a collector.
@@ -410,7 +361,7 @@ impl Record {
                 model: self.model(),
                 node: self.node.as_deref(),
                 outcome,
-                is_fault: self.is_fault(),
+                is_fault: self.outcome.is_fault(),
                 duration,
                 queue_wait: self.queue_wait,
                 first_token: self.first_token,
@@ -419,15 +370,6 @@ impl Record {
                 answer_tokens,
             },
         ));
-    }
-
-    /// True if something other than the client caused the failure.
-    fn is_fault(&self) -> bool {
-        match self.outcome {
-            Outcome::ClientGone => false,
-            Outcome::Answered(status) => status >= 500,
-            Outcome::Failed { origin, .. } => origin != Origin::Client,
-        }
     }
 
     fn log(&self, outcome: &str, duration: Duration) {
@@ -450,16 +392,11 @@ impl Record {
                 )
             };
         }
-        match self.outcome {
-            Outcome::Failed { origin: Origin::Node, .. } => line!(warn),
-            _ => line!(info),
+        match self.outcome.is_failure_of_node() {
+            true => line!(warn),
+            false => line!(info),
         }
     }
-}
-
-/// True for the errors of a request that takes too long or generates too much: the node did work.
-fn is_its_own_size(code: &str) -> bool {
-    [Error::NodeTimeout.code(), Error::ResponseTooLarge(0).code()].contains(&code)
 }
 
 impl Drop for Record {
@@ -468,9 +405,9 @@ impl Drop for Record {
             self.fail(&Error::Internal);
         }
         let (usage, spent) = self.settle();
-        let outcome = self.outcome_name();
+        let outcome = self.outcome.name();
         let duration = self.begun.elapsed();
-        let (fault, refusal) = self.fault();
+        let (fault, refusal) = self.outcome.fault();
         let first_token = self.first_token;
         let ended = Ended { outcome, fault, refusal, duration, first_token };
         self.gateway.metrics.request_ends(self.key(), ended);
