@@ -10,7 +10,7 @@ use flotilla_gateway::access::keys::ApiKey;
 use flotilla_gateway::access::limiter::KeyLimits;
 use flotilla_gateway::access::spend::Budget;
 use flotilla_gateway::types::class::Class;
-use flotilla_gateway::types::external::External;
+use flotilla_gateway::types::external::ExternalPolicy;
 use flotilla_gateway::types::secret::KeyDigest;
 use flotilla_manual::{CompletionsArgs, Example, ManArgs};
 
@@ -64,9 +64,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve; SIGHUP, or a change of its files, loads the configuration anew
-    Run(ConfigFile),
+    Run(ConfigArgs),
     /// Check a configuration file and list every problem
-    Check(ConfigFile),
+    Check(ConfigArgs),
     /// What a configuration may hold, and what holds with one
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -79,7 +79,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        gateway: RemoteGateway,
+        gateway: GatewayArgs,
     },
     /// Show nodes, queue and tenants of a running gateway, live
     ///
@@ -90,22 +90,22 @@ pub enum Command {
         #[arg(long)]
         once: bool,
         #[command(flatten)]
-        gateway: RemoteGateway,
+        gateway: GatewayArgs,
     },
     /// Send a node nothing new; what runs there goes on
-    Cordon(NodeOf),
+    Cordon(NodeArgs),
     /// Send a node nothing new, let what runs there go on elsewhere, and wait until nothing is left
     Drain {
         /// How many seconds to wait; 0 is not at all
         #[arg(long, value_name = "SECONDS", default_value_t = 300)]
         wait_s: u64,
         #[command(flatten)]
-        node: NodeOf,
+        node: NodeArgs,
     },
     /// Send a node requests again
-    Uncordon(NodeOf),
+    Uncordon(NodeArgs),
     /// Ask a running gateway whether a request could be answered now: exit code 0 if so, else 1
-    Health(HealthOf),
+    Health(HealthArgs),
     /// Print a script that completes commands and flags in a shell
     Completions(CompletionsArgs),
     /// Print the man page, or write one for each command
@@ -120,18 +120,18 @@ pub enum ConfigCommand {
     /// Print what each key means, with its unit, its limits and its default, as Markdown
     Reference,
     /// Print what holds with a configuration: defaults filled in, secrets masked
-    Print(ConfigFile),
+    Print(ConfigArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct ConfigFile {
+pub struct ConfigArgs {
     /// Configuration file (YAML)
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
 }
 
 #[derive(Debug, Args)]
-pub struct HealthOf {
+pub struct HealthArgs {
     /// The gateway's configuration file: tells where it listens [default: none; --url tells]
     #[arg(long, value_name = "FILE", required_unless_present = "url")]
     pub config: Option<PathBuf>,
@@ -148,18 +148,18 @@ pub struct HealthOf {
 }
 
 #[derive(Debug, Args)]
-pub struct NodeOf {
+pub struct NodeArgs {
     /// The node's name
     #[arg(value_name = "NODE")]
     pub node: String,
     #[command(flatten)]
-    pub gateway: RemoteGateway,
+    pub gateway: GatewayArgs,
 }
 
 /// Which gateway, and the key of its operators.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Which gateway")]
-pub struct RemoteGateway {
+pub struct GatewayArgs {
     /// The gateway's configuration file: tells address (admin.listen) and key (admin.key_file)
     /// [default: none, where --url tells]
     #[arg(long, value_name = "FILE", required_unless_present = "url")]
@@ -186,25 +186,25 @@ pub enum KeyCommand {
         #[arg(long, default_value = "default")]
         name: String,
         #[command(flatten)]
-        limits: Limits,
+        limits: KeyLimitArgs,
         #[command(flatten)]
-        file: KeysIn,
+        file: KeysFileArgs,
     },
     /// List keys
-    List(KeysIn),
+    List(KeysFileArgs),
     /// Revoke a key: a running gateway refuses it within two seconds
     Revoke {
         /// The tenant's name
         name: String,
         #[command(flatten)]
-        file: KeysIn,
+        file: KeysFileArgs,
     },
 }
 
 /// Where keys are kept.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Where keys are kept")]
-pub struct KeysIn {
+pub struct KeysFileArgs {
     /// The gateway's configuration file: tells where keys are (keys_file) [default: none]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -216,7 +216,7 @@ pub struct KeysIn {
 /// What a key may use.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What the key may use")]
-pub struct Limits {
+pub struct KeyLimitArgs {
     /// The most urgent class that it may ask for
     #[arg(long, value_enum, default_value = "interactive")]
     pub class_max: ClassName,
@@ -269,13 +269,13 @@ pub enum ExternalName {
     Prefer,
 }
 
-impl Limits {
+impl KeyLimitArgs {
     /// The entry of a key that may use so much.
     pub fn entry(self, name: &str, digest: KeyDigest) -> ApiKey {
         let external = match self.external {
-            ExternalName::Never => External::Never,
-            ExternalName::Overflow => External::Overflow,
-            ExternalName::Prefer => External::Prefer,
+            ExternalName::Never => ExternalPolicy::Never,
+            ExternalName::Overflow => ExternalPolicy::Overflow,
+            ExternalName::Prefer => ExternalPolicy::Prefer,
         };
         let class_max = match self.class_max {
             ClassName::Interactive => Class::Interactive,

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::access::keys::bearer;
 use crate::context::Gateway;
 use crate::context::peer::Peer;
-use crate::nodes::link::{self, Expect};
+use crate::nodes::link::{self, ExpectedNode};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
@@ -28,11 +28,11 @@ pub(crate) fn join(
     peer: &Peer<'_>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Error> {
-    let joined = let_in(gateway, peer, request);
-    joined.inspect_err(|error| gateway.metrics.join_refused(error))
+    let joined = accept_node(gateway, peer, request);
+    joined.inspect_err(|error| gateway.metrics.record_join_refused(error))
 }
 
-fn let_in(
+fn accept_node(
     gateway: &Gateway,
     peer: &Peer<'_>,
     mut request: Request<Incoming>,
@@ -57,7 +57,7 @@ fn let_in(
         return Err(Error::NodeNameTaken(name.clone()));
     }
     let upgrade = hyper::upgrade::on(&mut request);
-    let expect = Expect { identity: Some(identity.clone()), ..Expect::default() };
+    let expect = ExpectedNode { identity: Some(identity.clone()), ..ExpectedNode::default() };
     let (linked, stop) = (gateway.clone(), gateway.links.clone());
     gateway.tasks.spawn(async move {
         let node = identity.0;

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::access::keys::Caller;
-use crate::access::limiter::Standing;
+use crate::access::limiter::LimitUsage;
 use crate::context::Gateway;
 use crate::dispatcher::views::{ExternalView, NodeView, QueueView};
 use crate::observability::history::{Point, Rates, STEP, TenantTotals};
@@ -51,7 +51,7 @@ pub struct TenantView {
     pub used: TenantTotals,
     /// What is used of its limits now.
     #[serde(flatten)]
-    pub standing: Standing,
+    pub standing: LimitUsage,
 }
 
 /// The last minutes.
@@ -69,13 +69,13 @@ pub fn overview(gateway: &Gateway) -> Overview {
     let models = gateway.dispatcher.models().1.into_keys().collect();
     Overview {
         version: env!("CARGO_PKG_VERSION").into(),
-        uptime_seconds: gateway.recent.uptime().as_secs(),
+        uptime_seconds: gateway.history.uptime().as_secs(),
         nodes: look.nodes,
         external: look.external,
         queue: look.queue,
         retrying: look.retrying,
         requests_in_flight: gateway.metrics.requests_in_flight(),
-        minute: gateway.recent.minute(),
+        minute: gateway.history.minute(),
         tenants: tenants(gateway),
         models,
     }
@@ -85,17 +85,17 @@ fn tenants(gateway: &Gateway) -> Vec<TenantView> {
     let settings = gateway.settings.now();
     let mut callers: Vec<&Caller> = settings.keys.tenants().collect();
     callers.sort_by(|a, b| a.tenant.cmp(&b.tenant));
-    let used = gateway.recent.used(callers.iter().map(|caller| &*caller.tenant));
+    let used = gateway.history.tenant_totals(callers.iter().map(|caller| &*caller.tenant));
     let view = |(caller, used): (&Caller, TenantTotals)| TenantView {
         name: caller.tenant.to_string(),
         class_max: caller.key.class_max.name().into(),
         used,
-        standing: caller.limiter.standing(),
+        standing: caller.limiter.usage(),
     };
     callers.into_iter().zip(used).map(view).collect()
 }
 
 /// The history of the last minutes.
 pub fn history(gateway: &Gateway) -> History {
-    History { step_seconds: STEP.as_secs(), steps: gateway.recent.points() }
+    History { step_seconds: STEP.as_secs(), steps: gateway.history.points() }
 }

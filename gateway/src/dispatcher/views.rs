@@ -40,7 +40,7 @@ pub struct NodeView {
 
 /// An operator's action on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum NodeAction {
     /// Send no new requests.
     Cordon,
     /// Cordon the node and move its requests elsewhere.
@@ -49,7 +49,7 @@ pub enum Action {
     Uncordon,
 }
 
-impl Action {
+impl NodeAction {
     /// All actions.
     pub const ALL: [Self; 3] = [Self::Cordon, Self::Drain, Self::Uncordon];
 

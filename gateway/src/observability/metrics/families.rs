@@ -6,7 +6,7 @@ use prometheus::{
     Result,
 };
 
-use super::labels::{Lost, NODE_LEAVES};
+use super::labels::{NODE_LEAVES, SpanLoss};
 use crate::types::class::Class;
 use crate::types::error::Error;
 use flotilla_listeners::Closed;
@@ -136,13 +136,13 @@ impl Families {
                 maker.done()
             },
         };
-        families.begin();
+        families.create_fixed_series();
         Ok(families)
     }
 
     /// Creates the series with fixed label values up front, so that rates see their first
     /// increment.
-    fn begin(&self) {
+    fn create_fixed_series(&self) {
         let again = [Error::NodeLost, Error::EngineLost, Error::NodeRefused(503)];
         let again = again.iter().map(Error::code).chain([NODE_LEAVES]);
         for reason in again {
@@ -157,7 +157,7 @@ impl Families {
         {
             self.joins_refused.with_label_values(&[refused.code()]);
         }
-        for lost in Lost::ALL {
+        for lost in SpanLoss::ALL {
             self.spans_lost.with_label_values(&[lost.name()]);
         }
         for first in ["first", "second"] {

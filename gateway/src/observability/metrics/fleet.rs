@@ -6,12 +6,12 @@ use inference_protocol::fleet::NodeState;
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Result};
 
 use super::families::set;
-use crate::dispatcher::{NodeOverview, Overview, QueueOverview};
+use crate::dispatcher::{EndpointSnapshot, FleetSnapshot, QueueSnapshot};
 use crate::scheduler::routing::Policy;
 use crate::scheduler::routing_stats::{Forecast, Lookup, Reason};
 
 /// All metrics of the fleet and of this process.
-pub(super) fn sheet(overview: &Overview) -> Result<Sheet> {
+pub(super) fn sheet(overview: &FleetSnapshot) -> Result<Sheet> {
     let mut maker = Maker::default();
     queue(&mut maker, overview)?;
     decisions(&mut maker, overview)?;
@@ -22,15 +22,15 @@ pub(super) fn sheet(overview: &Overview) -> Result<Sheet> {
     }
     for endpoint in &overview.nodes {
         match endpoint.is_external {
-            true => external.tell(endpoint),
-            false => nodes.tell(endpoint),
+            true => external.record(endpoint),
+            false => nodes.record(endpoint),
         }
     }
     Process::this().tell(&mut maker)?;
     Ok(maker.done())
 }
 
-fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
+fn queue(maker: &mut Maker, overview: &FleetSnapshot) -> Result<()> {
     let help = "Requests that wait for their first slot.";
     let depth = maker.gauges("gateway_queue_depth", help, &["class"])?;
     let mut lined_up = 0;
@@ -61,7 +61,7 @@ fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
 }
 
 /// Queue occupancy by model and tenant; both are names from the fleet and the keys.
-fn room(maker: &mut Maker, queue: &QueueOverview) -> Result<()> {
+fn room(maker: &mut Maker, queue: &QueueSnapshot) -> Result<()> {
     let help = "Bytes of request bodies: of requests that wait, and of those that are being read.";
     let bytes = maker.gauges("gateway_queue_bytes", help, &["state"])?;
     set(&bytes, "reading", queue.reading_bytes as i64);
@@ -83,7 +83,7 @@ fn room(maker: &mut Maker, queue: &QueueOverview) -> Result<()> {
     Ok(())
 }
 
-fn decisions(maker: &mut Maker, overview: &Overview) -> Result<()> {
+fn decisions(maker: &mut Maker, overview: &FleetSnapshot) -> Result<()> {
     let made = maker.counters(
         "gateway_routing_decisions_total",
         "Endpoints that were chosen, by the policy in force and why: the node holds some of the \
@@ -211,8 +211,8 @@ impl Nodes {
         })
     }
 
-    fn tell(&self, overview: &NodeOverview) {
-        let NodeOverview { status, busy, is_ejected, is_cordoned, misreports, .. } = overview;
+    fn record(&self, overview: &EndpointSnapshot) {
+        let EndpointSnapshot { status, busy, is_ejected, is_cordoned, misreports, .. } = overview;
         let node = status.node.as_str();
         self.misreports.with_label_values(&[node]).inc_by(*misreports);
         self.states.with_label_values(&[status.state.name()]).inc();
@@ -280,7 +280,7 @@ impl External {
         })
     }
 
-    fn tell(&self, endpoint: &NodeOverview) {
+    fn record(&self, endpoint: &EndpointSnapshot) {
         let name = endpoint.status.node.as_str();
         let is_ready = endpoint.status.state == NodeState::Ready && !endpoint.is_ejected;
         set(&self.ready, name, is_ready);

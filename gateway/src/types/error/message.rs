@@ -1,9 +1,9 @@
 //! Error messages for clients: what happened, why, and what to do.
 
 use super::Error;
-use crate::types::limits::Exhausted;
-use crate::types::limits::Full;
-use crate::types::limits::Limit;
+use crate::types::limits::BudgetLimit;
+use crate::types::limits::QueueLimit;
+use crate::types::limits::RateLimit;
 
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -59,13 +59,13 @@ impl std::fmt::Display for Error {
             Self::ModelForbidden(model) => {
                 write!(f, "this API key may not ask for the model '{model}'")
             }
-            Self::Quota(Exhausted::Tokens) => {
+            Self::Quota(BudgetLimit::Tokens) => {
                 write!(f, "this API key has used its tokens of this month (UTC)")
             }
-            Self::Quota(Exhausted::Spend) => {
+            Self::Quota(BudgetLimit::Spend) => {
                 write!(f, "this API key has spent its budget of this month (UTC)")
             }
-            Self::RateLimited { limit: Limit::Concurrent, .. } => {
+            Self::RateLimited { limit: RateLimit::Concurrent, .. } => {
                 write!(f, "this API key has as many requests running as it may have")
             }
             Self::RateLimited { limit, wait } => write!(
@@ -76,11 +76,11 @@ impl std::fmt::Display for Error {
             ),
             Self::NoNode => write!(f, "no node is ready at the moment"),
             Self::QueueFull { full, .. } => f.write_str(match full {
-                Full::Queue => "too many requests wait already",
-                Full::Model => {
+                QueueLimit::Queue => "too many requests wait already",
+                QueueLimit::Model => {
                     "too many requests for this model wait already; those for others may not"
                 }
-                Full::Tenant => {
+                QueueLimit::Tenant => {
                     "too many requests of this API key wait already, or their bodies are too large \
                      together; wait for some of them before you send more"
                 }

@@ -9,11 +9,11 @@ use inference_protocol::ids::is_plain_id;
 use serde::Serialize;
 
 use crate::access::keys::ApiKey;
-use crate::config::keys::{NAME, Seen, read_file};
+use crate::config::api_keys::{NAME, SeenKeys, read_file};
 use crate::config::yaml;
 use crate::types::atomic_file::replace;
 use crate::types::class::Class;
-use crate::types::external::External;
+use crate::types::external::ExternalPolicy;
 use crate::types::secret::KeyDigest;
 
 const HEADER: &str = "# API keys, as digests. Written by 'flotilla-gateway key new' and 'key revoke'; limits may be \
@@ -79,7 +79,7 @@ impl KeysFile {
         let lock = File::open(folder).map_err(fail)?;
         lock.lock().map_err(fail)?;
         let mut problems = Vec::new();
-        let keys = read_file(path, &mut Seen::default(), &mut problems).unwrap_or_default();
+        let keys = read_file(path, &mut SeenKeys::default(), &mut problems).unwrap_or_default();
         match problems.is_empty() {
             true => Ok(Self { path: path.to_path_buf(), keys, _lock: lock }),
             false => {
@@ -151,7 +151,7 @@ impl<'a> From<&'a ApiKey> for Entry<'a> {
             name,
             sha256: digest.to_hex(),
             class_max: (*class_max != Class::Interactive).then(|| class_max.name()),
-            external: (*external != External::Overflow).then(|| external.name()),
+            external: (*external != ExternalPolicy::Overflow).then(|| external.name()),
             deadline_ms: deadline.map(|d| d.as_millis() as u64),
             max_tokens: tokens_max.map(u32::from),
             aliases,
