@@ -75,12 +75,12 @@ fn print_line(text: &str) -> Result<(), Failure> {
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|e| write_error(format!("the output cannot be written: {e}")))
+    written.map_err(|e| write_error(format!("cannot write to stdout: {e}")))
 }
 
 fn manual(program: clap::Command, to: &ManArgs) -> Result<(), Failure> {
     let written = flotilla_manual::pages(program, to.to.as_deref(), &mut std::io::stdout());
-    written.map_err(|e| write_error(format!("the man page cannot be written: {e}")))
+    written.map_err(|e| write_error(format!("cannot write the man page: {e}")))
 }
 
 fn config(command: &ConfigCommand) -> Result<(), Failure> {
@@ -105,7 +105,7 @@ fn load_config(path: &Path) -> Result<Config, Failure> {
 
 fn invalid_config(path: &Path, problems: &[Problem]) -> Failure {
     let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
-    usage_error(format!("{} is not usable:\n{}", path.display(), lines.join("\n")))
+    usage_error(format!("{} is invalid:\n{}", path.display(), lines.join("\n")))
 }
 
 fn run(path: &Path) -> Result<(), Failure> {
@@ -186,18 +186,15 @@ fn key(command: KeyCommand) -> Result<(), Failure> {
             let before = keys.keys.len();
             keys.keys.retain(|key| key.name != name);
             if keys.keys.len() == before {
-                return Err(usage_error(format!(
-                    "there is no key of '{name}' in {}",
-                    path.display()
-                )));
+                return Err(usage_error(format!("no key named '{name}' in {}", path.display())));
             }
             keys.save().map_err(write_error)?;
-            print_line(&format!("The key of '{name}' is revoked."))
+            print_line(&format!("Revoked the key '{name}'."))
         }
     }
 }
 
-const WHICH_KEYS: &str = "which keys? --config FILE or --keys-file FILE tells";
+const WHICH_KEYS: &str = "no keys file: set --config FILE or --keys-file FILE";
 
 fn new_key(name: &str, new: NewKey, file: &KeysFileArgs) -> Result<(), Failure> {
     let Some(path) = keys_file(file)? else {
@@ -208,7 +205,7 @@ fn new_key(name: &str, new: NewKey, file: &KeysFileArgs) -> Result<(), Failure> 
     let known = file.config.as_deref().map(load_config).transpose()?.map(|config| config.keys);
     if keys.keys.iter().chain(known.iter().flatten()).any(|key| key.name == name) {
         return Err(usage_error(format!(
-            "'{name}' has a key already; revoke it, or choose another name"
+            "a key named '{name}' exists; revoke it first, or use another name"
         )));
     }
     keys.keys.push(new.entry);
@@ -219,9 +216,7 @@ fn new_key(name: &str, new: NewKey, file: &KeysFileArgs) -> Result<(), Failure> 
 /// Path of the keys file, if one is specified.
 fn keys_file(file: &KeysFileArgs) -> Result<Option<PathBuf>, Failure> {
     let Some(config) = &file.config else { return Ok(file.keys_file.clone()) };
-    let none = || {
-        usage_error(format!("{} names no keys_file, where keys could be kept", config.display()))
-    };
+    let none = || usage_error(format!("{} sets no keys_file", config.display()));
     load_config(config)?.keys_file.ok_or_else(none).map(Some)
 }
 
@@ -285,7 +280,7 @@ fn health(of: &HealthArgs) -> Result<(), Failure> {
     print_line(&health)
 }
 
-const WHICH_GATEWAY: &str = "which gateway? --config FILE or --url URL tells";
+const WHICH_GATEWAY: &str = "no gateway: set --config FILE or --url URL";
 
 fn remote(gateway: &GatewayArgs) -> Result<AdminClient, Failure> {
     let GatewayArgs { config, url, key_file, ca_file } = gateway;
@@ -297,7 +292,9 @@ fn remote(gateway: &GatewayArgs) -> Result<AdminClient, Failure> {
     let key_file = key_file.clone().or_else(|| admin.as_ref()?.key_file.clone());
     let ca_file = ca_file.clone().or_else(|| admin?.cert_file);
     let (Some(url), Some(key_file)) = (url, key_file) else {
-        return Err(usage_error("there is no key of operators: set admin.key_file".into()));
+        return Err(usage_error(
+            "no admin key: set admin.key_file in the configuration, or --key-file FILE".into(),
+        ));
     };
     let read = |path: &Path| files::read(path, CERTIFICATES_BYTES_MAX).map_err(usage_error);
     let key = read(&key_file)?.trim().to_string();
@@ -305,7 +302,7 @@ fn remote(gateway: &GatewayArgs) -> Result<AdminClient, Failure> {
     AdminClient::new(&url, key, roots.as_deref().map(str::as_bytes)).map_err(usage_error)
 }
 
-const NO_ADMIN: &str = "the configuration has no listener for operators: set admin.listen";
+const NO_ADMIN: &str = "the configuration has no admin listener: set admin.listen";
 const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
 
 fn usage_error(message: String) -> Failure {

@@ -38,25 +38,25 @@ pub struct KeyLimits {
     pub models: Vec<String>,
 }
 
-/// What is used of a key's limits, as operators see it.
+/// Current use of a key's rate limits, as operators see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitUsage {
-    /// Requests that run.
+    /// Running requests.
     pub running: u32,
-    /// Most that may run, where there is a limit.
+    /// Most concurrent requests; null is unlimited.
     pub concurrent_max: Option<u32>,
-    /// Requests a minute, where there is a limit.
+    /// Requests per minute; null is unlimited.
     pub requests_per_minute: Option<Allowance>,
-    /// Tokens a minute, where there is a limit.
+    /// Tokens per minute; null is unlimited.
     pub tokens_per_minute: Option<Allowance>,
 }
 
-/// A limit of a minute.
+/// A rate limit per minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Allowance {
-    /// All of it.
+    /// The limit.
     pub limit: u32,
-    /// What is left now.
+    /// Remaining amount.
     pub left: u32,
 }
 

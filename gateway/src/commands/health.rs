@@ -32,7 +32,8 @@ pub async fn check(url: &str, live: bool, within: Duration) -> Result<String, St
         .map_err(|e| e.to_string())?;
     let path = if live { "/livez" } else { "/readyz" };
     let response = client.get(format!("{}{path}", url.trim_end_matches('/'))).send().await;
-    let mut response = response.map_err(|e| format!("no gateway at {url}: {}", innermost(&e)))?;
+    let mut response =
+        response.map_err(|e| format!("cannot reach the gateway at {url}: {}", innermost(&e)))?;
     // The response is a single word.
     let (status, word) = (response.status(), response.chunk().await.map_err(|e| innermost(&e))?);
     let text = String::from_utf8_lossy(&word.unwrap_or_default()).trim().to_string();

@@ -16,8 +16,8 @@ use crate::types::class::Class;
 use crate::types::external::ExternalPolicy;
 use crate::types::secret::KeyDigest;
 
-const HEADER: &str = "# API keys, as digests. Written by 'flotilla-gateway key new' and 'key revoke'; limits may be \
-                      changed by hand.\n";
+const HEADER: &str = "# API keys, as digests. Written by 'flotilla-gateway key new' and 'key revoke'; you may edit the \
+                      limits.\n";
 
 /// Digests need no protection: keys have 256 random bits.
 const MODE: u32 = 0o644;
@@ -41,7 +41,7 @@ impl NewKey {
             return Err(format!("--name: {NAME}"));
         }
         let mut random = [0u8; 32];
-        getrandom::fill(&mut random).map_err(|e| format!("no randomness: {e}"))?;
+        getrandom::fill(&mut random).map_err(|e| format!("cannot read random bytes: {e}"))?;
         let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
         let secret = format!("sk-flotilla-{hex}");
         let entry = allows(KeyDigest::of(&secret));
@@ -84,7 +84,7 @@ impl KeysFile {
             true => Ok(Self { path: path.to_path_buf(), keys, _lock: lock }),
             false => {
                 let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
-                Err(format!("{} is not usable:\n{}", path.display(), lines.join("\n")))
+                Err(format!("{} is invalid:\n{}", path.display(), lines.join("\n")))
             }
         }
     }

@@ -73,7 +73,7 @@ impl AdminClient {
     ) -> Result<Vec<NodeView>, String> {
         // Other characters would change the path.
         if !is_plain_id(node.strip_prefix(PREFIX).unwrap_or(node)) {
-            return Err(format!("'{node}' is no name of a node"));
+            return Err(format!("invalid node name '{node}'"));
         }
         let path = format!("{}{NODES_PATH}/{node}/{}", self.base, action.name());
         self.list(self.client.post(path)).await
@@ -93,7 +93,9 @@ impl AdminClient {
                 return Ok(());
             }
             if begun.elapsed() >= within {
-                return Err(format!("{left} requests still run on '{node}'; it stays cordoned"));
+                return Err(format!(
+                    "timeout: '{node}' still runs {left} requests; it stays cordoned"
+                ));
             }
             sleep(POLL_INTERVAL).await;
             nodes = self.nodes().await?;
@@ -109,18 +111,19 @@ impl AdminClient {
         request: reqwest::RequestBuilder,
     ) -> Result<T, String> {
         let response = request.bearer_auth(&self.key).send().await;
-        let response =
-            response.map_err(|e| format!("no gateway at {}: {}", self.base, innermost(&e)))?;
+        let response = response
+            .map_err(|e| format!("cannot reach the gateway at {}: {}", self.base, innermost(&e)))?;
         let status = response.status();
         let body = response.bytes().await.map_err(|e| innermost(&e))?;
         if status.is_success() {
-            return serde_json::from_slice(&body)
-                .map_err(|e| format!("not what was asked for: {e}"));
+            return serde_json::from_slice(&body).map_err(|e| format!("unexpected response: {e}"));
         }
         let error: Option<inference_protocol::openai::ErrorBody> =
             serde_json::from_slice(&body).ok();
-        Err(error
-            .map_or_else(|| format!("the gateway answers {status}"), |body| body.error.message))
+        Err(error.map_or_else(
+            || format!("the gateway returned status {status}"),
+            |body| body.error.message,
+        ))
     }
 }
 

@@ -29,12 +29,12 @@ pub(crate) const NAME: &str = "expected 1 to 64 letters, digits, '.', '_' or '-'
 /// The same rule as a pattern, for editors.
 pub(super) const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,64}$";
 
-const NONE: &str = "there are none, so nobody could ask; make one with 'flotilla-gateway key new', \
-                    or set allow_anonymous: true";
+const NONE: &str =
+    "there are none; create one with 'flotilla-gateway key new', or set allow_anonymous: true";
 
 /// A keys file must contain a list, even an empty one, so that a truncated file is not mistaken for
 /// one without keys.
-const NO_LIST: &str = "there is no list of keys in it; write 'keys: []' where there are none";
+const NO_LIST: &str = "the list of keys is missing; write 'keys: []' if there are none";
 
 /// Reads `keys`, `keys_file`, and `allow_anonymous`. A keys file may be empty or not exist yet:
 /// keys may be added while the gateway runs.
@@ -48,7 +48,7 @@ pub(super) fn read(root: &mut Section, files: &Files, problems: &mut Problems) -
         problems.push(Problem { path: "keys".into(), message: NONE.into() });
     }
     if has_keys && allow_anonymous {
-        let message = "must be false where keys are given";
+        let message = "must be false if keys are configured";
         problems.push(Problem { path: "allow_anonymous".into(), message: message.into() });
     }
     let mut seen = SeenKeys::default();

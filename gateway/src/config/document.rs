@@ -141,7 +141,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
         (section, _) => nodes::read(section, &files, &mut problems),
     };
     if nodes.authority.is_some() && tls.is_none() {
-        let message = "certificates of nodes are seen over TLS only: set tls";
+        let message = "client certificates need TLS: set tls";
         problems.push(Problem { path: "nodes.client_ca_file".into(), message: message.into() });
     }
     let tls = read_tls(tls, nodes.authority.clone(), &files, &mut problems);
@@ -230,7 +230,7 @@ fn read_admin(section: Option<Section>, files: &Files, problems: &mut Problems) 
 fn read_state_file(root: &mut Section, files: &Files, problems: &mut Problems) -> Option<PathBuf> {
     let path = files.written_path(&root.text("state_file", problems)?);
     if path.is_dir() {
-        root.report("state_file", "it is a folder; expected a file", problems);
+        root.report("state_file", "is a folder; expected a file", problems);
     } else if !path.parent().is_some_and(Path::is_dir) {
         root.report("state_file", "its folder does not exist", problems);
     }
@@ -334,7 +334,7 @@ mod tests {
         for path in [
             "listen: expected an address",
             "keys[0].name: expected 1 to 64",
-            "keys[0].sha256: expected text",
+            "keys[0].sha256: expected a string",
             "keys[0].extra: unknown key; known here: name, sha256, class_max, external",
             "nodes.join_key_file: /nonexistent/missing:",
             "nodes.static[0].url: expected http://host:port",
@@ -343,7 +343,7 @@ mod tests {
             "timeouts: expected keys and values",
             "retries_max: expected a whole number, 0 to 10",
             "external[0].url: expected http://host/v1",
-            "external[0].models: expected our names of models",
+            "external[0].models: expected a map from model names",
             "external[0].spend_per_day_max: expected a number, such as 0.15",
         ] {
             assert!(found.iter().any(|p| p.starts_with(path)), "{path} in {found:#?}");

@@ -54,7 +54,11 @@ fn read_one(
     }
     let models: BTreeMap<String, String> = item.texts_by_name("models", problems);
     if models.is_empty() {
-        item.report("models", "expected our names of models, and theirs", problems);
+        item.report(
+            "models",
+            "expected a map from model names of the fleet to those of the endpoint",
+            problems,
+        );
     }
     let key_file = item.text("key_file", problems);
     let key = key_file.map(|file| files.key(&file)).transpose();
@@ -90,8 +94,8 @@ fn read_one(
 fn read_fields(item: &mut Section, problems: &mut Problems) -> BTreeSet<String> {
     let fields = item.texts("fields", problems);
     if fields.iter().any(|field| RESERVED.contains(&field.as_str())) {
-        let message = "the gateway writes the model, the stream and the length of answers itself, \
-                       so that no client has more than its key allows; these cannot be listed: ";
+        let message = "the gateway sets the model, the stream and the length itself, to enforce the limits \
+                       of keys; these fields are not allowed: ";
         item.report("fields", &format!("{message}{}", RESERVED.join(", ")), problems);
     }
     fields.into_iter().collect()

@@ -28,7 +28,7 @@ pub(super) struct Nodes {
 
 /// Reads `nodes`.
 pub(super) fn read(section: Option<Section>, files: &Files, problems: &mut Problems) -> Nodes {
-    let none = "there is no way to get any: set nodes.join_key_file or nodes.static";
+    let none = "there are none: set nodes.join_key_file or nodes.static";
     let Some(mut section) = section else {
         problems.push(Problem { path: "nodes".into(), message: none.into() });
         return Nodes::default();
@@ -71,7 +71,7 @@ fn read_static(
         (Some(certificate), Some(key)) => Some((certificate.as_path(), key.as_path())),
         (None, None) => None,
         _ => {
-            item.report("cert_file", "it goes with client_key_file: set both", problems);
+            item.report("cert_file", "set both cert_file and client_key_file", problems);
             None
         }
     };

@@ -118,7 +118,7 @@ impl Section {
             Node::Absent => None,
             Node::Text(text) if !text.is_empty() => Some(text),
             _ => {
-                self.report(key, "expected text", problems);
+                self.report(key, "expected a string", problems);
                 None
             }
         }
@@ -147,7 +147,7 @@ impl Section {
             _ => None,
         };
         texts.unwrap_or_else(|| {
-            self.report(key, "expected a list of texts", problems);
+            self.report(key, "expected a list of strings", problems);
             Vec::new()
         })
     }
@@ -179,7 +179,7 @@ impl Section {
             _ => None,
         };
         pairs.unwrap_or_else(|| {
-            self.report(key, "expected texts with names, or a list of texts", problems);
+            self.report(key, "expected a map of strings, or a list of strings", problems);
             BTreeMap::new()
         })
     }

@@ -87,12 +87,12 @@ fn identity(request: &Request<Incoming>) -> Result<(String, u64), Error> {
     let invalid = |why: &str| Error::JoinInvalid(why.into());
     let asks = text(headers, header::UPGRADE.as_str());
     if request.version() != Version::HTTP_11 || asks != Some(JOIN_UPGRADE) {
-        return Err(invalid("it must be HTTP/1.1 with 'Upgrade: flotilla-node'"));
+        return Err(invalid("expected HTTP/1.1 with 'Upgrade: flotilla-node'"));
     }
     let name = text(headers, NODE_HEADER).filter(|n| is_plain_id(n));
-    let name = name.ok_or_else(|| invalid("the node's name is missing or not a plain name"))?;
+    let name = name.ok_or_else(|| invalid("the node name is missing or invalid"))?;
     let epoch = text(headers, EPOCH_HEADER).and_then(|e| e.parse().ok());
-    Ok((name.to_string(), epoch.ok_or_else(|| invalid("the node's epoch is missing"))?))
+    Ok((name.to_string(), epoch.ok_or_else(|| invalid("the epoch is missing"))?))
 }
 
 /// True if the node says that it already has a link to this gateway.

@@ -19,23 +19,23 @@ pub const RECENT_PATH: &str = "/admin/v1/recent";
 pub struct Overview {
     /// The gateway's version.
     pub version: String,
-    /// How long it has been running.
+    /// Uptime, in seconds.
     pub uptime_seconds: u64,
-    /// Nodes with a link, by name.
+    /// Linked nodes, by name.
     pub nodes: Vec<NodeView>,
     /// External endpoints, by name.
     pub external: Vec<ExternalView>,
-    /// Waiting requests, the most urgent class first.
+    /// Queued requests by class, most urgent class first.
     pub queue: Vec<QueueView>,
-    /// Requests that failed on a node and wait for another.
+    /// Retried requests in the queue.
     pub retrying: usize,
-    /// Requests whose response is not finished, waiting ones included.
+    /// Requests whose response is not finished, including queued ones.
     pub requests_in_flight: i64,
-    /// The last minute.
+    /// Rates of the last minute.
     pub minute: Rates,
-    /// Everybody who may ask, by name.
+    /// Tenants, by name.
     pub tenants: Vec<TenantView>,
-    /// Models that are served now.
+    /// Names of the served models.
     pub models: Vec<String>,
 }
 
@@ -44,12 +44,12 @@ pub struct Overview {
 pub struct TenantView {
     /// Its name.
     pub name: String,
-    /// The most urgent class that it may ask for.
+    /// Most urgent class that its key may use.
     pub class_max: String,
-    /// What it has used since the gateway started.
+    /// Usage since the gateway started.
     #[serde(flatten)]
     pub used: TenantTotals,
-    /// What is used of its limits now.
+    /// Current use of its rate limits.
     #[serde(flatten)]
     pub standing: LimitUsage,
 }
@@ -57,9 +57,9 @@ pub struct TenantView {
 /// The last minutes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct History {
-    /// The length of a step.
+    /// Length of a step, in seconds.
     pub step_seconds: u64,
-    /// Whole steps, the oldest first.
+    /// Complete steps, oldest first.
     pub steps: Vec<Point>,
 }
 

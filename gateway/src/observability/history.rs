@@ -64,41 +64,41 @@ pub struct HistoryEntry<'a> {
 pub struct TenantTotals {
     /// Requests that have ended.
     pub requests: u64,
-    /// Of those, refused ones.
+    /// Refused requests.
     pub refused: u64,
-    /// Tokens of prompts.
+    /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Tokens of answers.
+    /// Completion tokens.
     pub completion_tokens: u64,
-    /// What was paid to external endpoints.
+    /// Spend at external endpoints.
     pub spent: f64,
 }
 
-/// A step, or several together, as rates.
+/// Rates over one or more steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rates {
-    /// Requests that ended in a second, however they did.
+    /// Finished requests per second.
     pub requests: f64,
-    /// Of those, refused ones.
+    /// Refused requests per second.
     pub refused: f64,
-    /// Of those, failed ones.
+    /// Failed requests per second.
     pub failed: f64,
-    /// Tokens of prompts in a second.
+    /// Prompt tokens per second.
     pub prompt_tokens: f64,
-    /// Tokens of answers in a second.
+    /// Completion tokens per second.
     pub completion_tokens: f64,
-    /// Seconds to the first token: half of the requests had it sooner. Absent without requests.
+    /// Median time to first token, in seconds; null without requests.
     pub first_token_p50: Option<f64>,
-    /// The same for 95 in 100.
+    /// 95th percentile of the time to first token, in seconds.
     pub first_token_p95: Option<f64>,
 }
 
-/// A whole step.
+/// A complete step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// How long ago it ended, in seconds.
+    /// Age of the end of the step, in seconds.
     pub seconds_ago: f64,
-    /// What was then.
+    /// Rates of the step.
     #[serde(flatten)]
     pub rates: Rates,
 }

@@ -37,7 +37,7 @@ use retry::{RetryState, Target, is_slow_by_size, outcome_of};
 
 /// An endpoint sent an event over the limit, or more events than the limit allows.
 pub const TOO_LARGE: Error = Error::NodeAnswer(
-    "an event is larger than limits.event_bytes_max, or all of it than limits.response_bytes_max",
+    "an event exceeds limits.event_bytes_max, or the response limits.response_bytes_max",
 );
 
 /// Configuration that applies to all requests.
