@@ -8,7 +8,7 @@ use std::time::Duration;
 use flotilla_gateway::config::files::Files;
 use flotilla_gateway::config::{document, yaml};
 use flotilla_gateway::context::Gateway;
-use flotilla_gateway::context::settings::Live;
+use flotilla_gateway::context::settings::LiveSettings;
 use flotilla_gateway::observability::metrics::Metrics;
 use flotilla_gateway::observability::traces::Spans;
 use flotilla_gateway::server::Service;
@@ -81,7 +81,7 @@ impl Server {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let root = yaml::parse(CONFIG).expect("YAML");
         let config = document::check(root, Files::default()).expect("a good configuration");
-        let settings = runtime.block_on(Live::new(config)).expect("a free port");
+        let settings = runtime.block_on(LiveSettings::new(config)).expect("a free port");
         let metrics = Metrics::new().expect("names of metrics");
         let (spans, _) = Spans::new(metrics.clone());
         let stop = CancellationToken::new();

@@ -66,7 +66,7 @@ fn read(blocks: &[Bytes], is_streamed: bool) -> Option<Known> {
         progress.is_complete(),
         progress.choices(),
         progress.tokens(),
-        progress.used(),
+        progress.usage(),
     );
     Some(Known { client, resume: progress.resume().clone(), error: failed, counts })
 }

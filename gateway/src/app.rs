@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Gateway;
-use crate::context::settings::Live;
+use crate::context::settings::LiveSettings;
 use crate::nodes::static_nodes;
 use crate::observability::metrics::Metrics;
 use crate::observability::traces::Spans;
 use crate::server::Service;
 use crate::server::listener::{self};
-use crate::tasks::reconcile::follow;
+use crate::tasks::reconcile::reconcile;
 use crate::tasks::{
     external_endpoints, hourly_cost, probes, reload, state_file, systemd, trace_export,
 };
@@ -26,7 +26,7 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// Two metrics have the same name.
 pub async fn run(
-    settings: Live,
+    settings: LiveSettings,
     source: reload::Source,
     stop: CancellationToken,
 ) -> prometheus::Result<()> {
@@ -34,10 +34,10 @@ pub async fn run(
     let (spans, queue) = Spans::new(metrics.clone());
     let gateway = Gateway::new(settings, metrics, spans, stop);
     state_file::restore(&gateway);
-    gateway.tasks.spawn(state_file::keep(gateway.clone()));
-    let nodes = follow(gateway.clone(), |c| &c.static_nodes, static_nodes::keep_linked);
+    gateway.tasks.spawn(state_file::run(gateway.clone()));
+    let nodes = reconcile(gateway.clone(), |c| &c.static_nodes, static_nodes::maintain);
     gateway.tasks.spawn(nodes);
-    gateway.tasks.spawn(follow(gateway.clone(), |c| &c.externals, external_endpoints::keep));
+    gateway.tasks.spawn(reconcile(gateway.clone(), |c| &c.externals, external_endpoints::maintain));
     gateway.tasks.spawn(hourly_cost::run(gateway.clone()));
     gateway.tasks.spawn(probes::run(gateway.clone()));
     gateway.tasks.spawn(trace_export::run(gateway.clone(), queue));

@@ -1,6 +1,6 @@
 //! Subcommands of `flotilla-gateway` besides `run` and `check`.
 
 pub mod health;
-pub mod keys;
+pub mod key;
 pub mod nodes;
 pub mod top;

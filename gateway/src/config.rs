@@ -14,21 +14,22 @@ use crate::access::keys::ApiKey;
 use crate::config::cors::Cors;
 use crate::config::proxies::Proxies;
 use crate::config::tls::{Acceptor, Authority, Dialer};
-use crate::config::traces::Traces;
+use crate::config::trace_export::TraceExport;
 use crate::scheduler::fleet::Terms;
 use crate::scheduler::routing::Policy;
 use crate::types::class::Class;
-use crate::types::limits::Bounds;
+use crate::types::limits::QueueBounds;
 use crate::types::secret::KeyDigest;
 use crate::upstream::external::Client;
 
+pub(crate) mod api_keys;
 pub(crate) mod cors;
 pub mod document;
 mod edge;
 pub mod effective;
 mod external;
 pub mod files;
-pub(crate) mod keys;
+mod key_recorder;
 pub mod load;
 mod nodes;
 pub(crate) mod proxies;
@@ -36,8 +37,7 @@ pub mod reference;
 pub mod schema;
 mod section;
 pub(crate) mod tls;
-mod trace;
-pub(crate) mod traces;
+pub(crate) mod trace_export;
 mod values;
 pub mod yaml;
 
@@ -98,7 +98,7 @@ pub struct Config {
     /// Check the health of nodes that have answered nothing for this long.
     pub probe_interval: Option<Duration>,
     /// Trace export, if configured.
-    pub traces: Option<Traces>,
+    pub traces: Option<TraceExport>,
 }
 
 /// The admin listener.
@@ -166,7 +166,7 @@ pub struct Limits {
     /// Concurrent client connections per address.
     pub connections_per_ip_max: usize,
     /// Queue limits.
-    pub queue: Bounds,
+    pub queue: QueueBounds,
     /// Bytes of a response in one piece.
     pub response_bytes_max: usize,
     /// Bytes of an event in a stream.

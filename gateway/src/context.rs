@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::quarantine::Quarantine;
 use crate::config::Config;
-use crate::context::settings::Live;
+use crate::context::settings::LiveSettings;
 use crate::dispatcher::Dispatcher;
 use crate::observability::history::Recorder;
 use crate::observability::metrics::Metrics;
@@ -33,13 +33,18 @@ impl Deref for Gateway {
 
 impl Gateway {
     /// Creates the state from the initial settings.
-    pub fn new(settings: Live, metrics: Metrics, spans: Spans, stop: CancellationToken) -> Self {
+    pub fn new(
+        settings: LiveSettings,
+        metrics: Metrics,
+        spans: Spans,
+        stop: CancellationToken,
+    ) -> Self {
         let now = settings.now();
         Self(Arc::new(Parts {
             id: id(),
             dispatcher: Dispatcher::new(now.config.limits.queue, now.config.policy),
             metrics,
-            recent: Recorder::default(),
+            history: Recorder::default(),
             spans,
             quarantine: Quarantine::default(),
             stop,
@@ -67,13 +72,13 @@ pub struct Parts {
     /// Identifies this run of the gateway, so that nodes can tell which gateway they are linked to.
     pub id: HeaderValue,
     /// Current settings.
-    pub settings: Live,
+    pub settings: LiveSettings,
     /// The fleet and its queue.
     pub dispatcher: Dispatcher,
     /// The metrics.
     pub metrics: Metrics,
     /// History of the last minutes.
-    pub recent: Recorder,
+    pub history: Recorder,
     /// Queue of request spans for export.
     pub spans: Spans,
     /// Requests that killed engines.

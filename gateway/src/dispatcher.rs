@@ -13,30 +13,30 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::access::spend::{Budget, Date, Prices};
-use crate::dispatcher::kept::Kept;
-use crate::dispatcher::views::{Action, NodeView};
+use crate::dispatcher::saved_state::SavedState;
+use crate::dispatcher::views::{NodeAction, NodeView};
 use crate::scheduler::charge::ActualWork;
-use crate::scheduler::fleet::{Endpoint, EndpointId, Origin, Outcome, Terms, Totals};
+use crate::scheduler::fleet::{AttemptOutcome, Endpoint, EndpointId, NodeOrigin, Terms, Totals};
 use crate::scheduler::queue::TicketId;
 use crate::scheduler::routing::Policy;
-use crate::scheduler::{Acquired, Binding, Refused, Scheduler, SlotRequest};
+use crate::scheduler::{Acquired, Binding, Scheduler, SlotRefusal, SlotRequest};
 use crate::types::error::Error;
-use crate::types::limits::Bounds;
+use crate::types::limits::QueueBounds;
 use crate::upstream::Upstream;
 
+mod body_reservation;
+mod charge_guard;
 mod fleet_view;
-pub(crate) mod kept;
 mod lease;
-mod overview;
-mod reading;
-mod turn;
+pub(crate) mod saved_state;
+mod snapshot;
 pub mod views;
 
+pub use body_reservation::BodyReservation;
+pub use charge_guard::ChargeGuard;
 pub use fleet_view::FleetView;
 pub use lease::Lease;
-pub use overview::{NodeOverview, Overview, QueueOverview};
-pub use reading::Reading;
-pub use turn::Turn;
+pub use snapshot::{EndpointSnapshot, FleetSnapshot, QueueSnapshot};
 
 /// The fleet and its queue. Clones share them.
 #[derive(Debug, Clone)]
@@ -47,7 +47,7 @@ struct Shared {
     core: Mutex<Core>,
     epoch: Instant,
     /// The latest overview, shared by all readers.
-    snapshot: Mutex<Option<overview::Snapshot>>,
+    snapshot: Mutex<Option<snapshot::CachedSnapshot>>,
 }
 
 #[derive(Debug)]
@@ -58,7 +58,7 @@ struct Core {
 
 impl Dispatcher {
     /// Creates a dispatcher with an empty fleet.
-    pub fn new(bounds: Bounds, policy: Policy) -> Self {
+    pub fn new(bounds: QueueBounds, policy: Policy) -> Self {
         let core = Core { scheduler: Scheduler::new(bounds, policy), waiting: HashMap::new() };
         let (core, snapshot) = (Mutex::new(core), Mutex::default());
         Self(Arc::new(Shared { core, epoch: Instant::now(), snapshot }))
@@ -73,16 +73,16 @@ impl Dispatcher {
         &self,
         request: &SlotRequest<'_>,
         deadline: Duration,
-    ) -> Result<Acquiring, Error> {
+    ) -> Result<Acquisition, Error> {
         let now = self.now();
         self.update(|core| match core.scheduler.acquire(request, deadline, now) {
-            Acquired::Slot(binding) => self.leased(core, binding).map(Acquiring::Leased),
+            Acquired::Slot(binding) => self.lease(core, binding).map(Acquisition::Leased),
             Acquired::Refused(refused) => Err(core.refusal(refused, request, now)),
             Acquired::Waiting { ticket: id, check_at } => {
                 let (sender, receiver) = oneshot::channel();
                 core.waiting.insert(id, sender);
-                let place = Place { dispatcher: self.clone(), id };
-                Ok(Acquiring::Queued(Queued { place, granted: receiver, check_at }))
+                let place = QueuePlace { dispatcher: self.clone(), id };
+                Ok(Acquisition::Queued(Queued { place, granted: receiver, check_at }))
             }
         })
     }
@@ -99,8 +99,8 @@ impl Dispatcher {
             match timeout(check_at.saturating_sub(self.now()), &mut granted).await {
                 Ok(lease) => return lease.map_err(|_| Error::internal(UNBOUND)),
                 Err(_) => match self.check(&place, &request, deadline)? {
-                    Checked::Leased(lease) => return Ok(lease),
-                    Checked::Waiting(next) => check_at = next,
+                    WaitCheck::Leased(lease) => return Ok(lease),
+                    WaitCheck::Waiting(next) => check_at = next,
                 },
             }
         }
@@ -109,34 +109,34 @@ impl Dispatcher {
     /// Decides about a request that is still queued at its check time.
     fn check(
         &self,
-        place: &Place,
+        place: &QueuePlace,
         request: &SlotRequest<'_>,
         deadline: Duration,
-    ) -> Result<Checked, Error> {
+    ) -> Result<WaitCheck, Error> {
         let now = self.now();
         let mut core = self.lock();
         if !core.waiting.contains_key(&place.id) {
             // The slot was granted at this very moment.
-            return Ok(Checked::Waiting(now + GRANT_TIMEOUT));
+            return Ok(WaitCheck::Waiting(now + GRANT_TIMEOUT));
         }
         match core.scheduler.check_waiting(place.id, request, deadline, now) {
-            Acquired::Slot(binding) => self.leased(&core, binding).map(Checked::Leased),
+            Acquired::Slot(binding) => self.lease(&core, binding).map(WaitCheck::Leased),
             Acquired::Refused(refused) => Err(core.refusal(refused, request, now)),
-            Acquired::Waiting { check_at, .. } => Ok(Checked::Waiting(check_at)),
+            Acquired::Waiting { check_at, .. } => Ok(WaitCheck::Waiting(check_at)),
         }
     }
 
-    fn leased(&self, core: &Core, binding: Binding) -> Result<Lease, Error> {
-        let lease = self.lease(core, binding);
+    fn lease(&self, core: &Core, binding: Binding) -> Result<Lease, Error> {
+        let lease = self.new_lease(core, binding);
         lease.ok_or_else(|| Error::internal("a slot of an endpoint that does not exist"))
     }
 
     /// Acquires a slot if one is free and no other request waits for it.
-    pub fn at_once(&self, request: &SlotRequest<'_>) -> Option<Lease> {
+    pub fn try_acquire(&self, request: &SlotRequest<'_>) -> Option<Lease> {
         let now = self.now();
         let mut core = self.lock();
         let binding = core.scheduler.bind_at_once(request, now)?;
-        self.lease(&core, binding)
+        self.new_lease(&core, binding)
     }
 
     /// Changes the core, then binds whatever can be bound. Leases whose requests are gone are
@@ -157,7 +157,7 @@ impl Dispatcher {
         let now = self.now();
         while let Some(binding) = core.scheduler.bind(now) {
             let sender = core.waiting.remove(&binding.id);
-            let lease = self.lease(core, binding);
+            let lease = self.new_lease(core, binding);
             match (sender, lease) {
                 (Some(sender), Some(lease)) => undelivered.extend(sender.send(lease).err()),
                 (_, lease) => undelivered.extend(lease),
@@ -166,9 +166,9 @@ impl Dispatcher {
         undelivered
     }
 
-    fn lease(&self, core: &Core, mut binding: Binding) -> Option<Lease> {
+    fn new_lease(&self, core: &Core, mut binding: Binding) -> Option<Lease> {
         let endpoint = core.scheduler.fleet.endpoint(binding.endpoint)?;
-        let turn = binding.charge.take().map(|charge| Turn {
+        let charge = binding.charge.take().map(|charge| ChargeGuard {
             dispatcher: self.clone(),
             charge,
             model: binding.model.clone(),
@@ -176,22 +176,22 @@ impl Dispatcher {
         });
         Some(Lease {
             dispatcher: self.clone(),
-            turn,
+            charge,
             binding,
             engine_restarts: endpoint.status.engine_restarts,
             node: endpoint.name.clone(),
             upstream: endpoint.link.clone(),
             terms: endpoint.external,
-            outcome: Outcome::Unknown,
-            first: None,
-            used: None,
+            outcome: AttemptOutcome::Unknown,
+            first_token: None,
+            usage: None,
         })
     }
 
     /// Takes a retry from the budget; see [`crate::scheduler::retry_budget`].
-    pub fn may_retry(&self) -> bool {
+    pub fn take_retry(&self) -> bool {
         let now = self.now();
-        self.lock().scheduler.retries.take(now)
+        self.lock().scheduler.retries.take_retry(now)
     }
 
     /// Adds a node by the first status of its new link, and closes its old link. `None` if another
@@ -209,7 +209,7 @@ impl Dispatcher {
 
     /// True if a joining node may not use this name, because another node has it.
     pub fn is_name_taken(&self, name: &str, epoch: u64) -> bool {
-        self.lock().scheduler.fleet.is_name_taken(name, epoch, Origin::Joined)
+        self.lock().scheduler.fleet.is_name_taken(name, epoch, NodeOrigin::Joined)
     }
 
     /// Adds an external endpoint. An existing one with the same name gets no new requests, but
@@ -222,38 +222,38 @@ impl Dispatcher {
     }
 
     /// Books a tenant's token usage, and what an external endpoint was paid for it.
-    pub fn account(&self, tenant: &str, usage: Usage, paid: Option<(&str, f64)>) {
-        self.lock().scheduler.ledger.account(tenant, usage, paid);
+    pub fn book_usage(&self, tenant: &str, usage: Usage, paid: Option<(&str, f64)>) {
+        self.lock().scheduler.ledger.book_usage(tenant, usage, paid);
     }
 
     /// Updates the date of the ledger.
-    pub fn turn(&self, date: Date) {
-        self.update(|core| core.scheduler.ledger.turn(date));
+    pub fn set_date(&self, date: Date) {
+        self.update(|core| core.scheduler.ledger.set_date(date));
     }
 
     /// Checks the tenant's monthly budget.
     pub fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), Error> {
         match budget.is_set() {
-            true => self.lock().scheduler.ledger.allows(tenant, budget).map_err(Error::Quota),
+            true => self.lock().scheduler.ledger.check_budget(tenant, budget).map_err(Error::Quota),
             false => Ok(()),
         }
     }
 
     /// The state to save across restarts.
-    pub fn kept(&self) -> Kept {
+    pub fn saved_state(&self) -> SavedState {
         let core = self.lock();
-        Kept {
+        SavedState {
             ledger: core.scheduler.ledger.clone(),
             cordoned: core.scheduler.fleet.cordoned().clone(),
         }
     }
 
     /// Restores the state saved by an earlier run, and sets the date.
-    pub fn restore(&self, kept: Kept, date: Date) {
+    pub fn restore(&self, kept: SavedState, date: Date) {
         let mut core = self.lock();
         core.scheduler.ledger = kept.ledger;
-        core.scheduler.ledger.turn(date);
-        core.scheduler.fleet.expect_cordoned(kept.cordoned);
+        core.scheduler.ledger.set_date(date);
+        core.scheduler.fleet.restore_cordoned(kept.cordoned);
     }
 
     /// External prices of a model, if known.
@@ -263,12 +263,12 @@ impl Dispatcher {
 
     /// Records a status of a link. Returns whether the node's state changed; `None` if the link was
     /// replaced.
-    pub fn observe(&self, id: EndpointId, status: NodeStatus) -> Option<bool> {
+    pub fn update_status(&self, id: EndpointId, status: NodeStatus) -> Option<bool> {
         let (now, leaves) = (self.now(), status.state == NodeState::Draining);
         self.update(|core| {
-            let flipped = core.scheduler.fleet.observe(id, status, now);
+            let flipped = core.scheduler.fleet.update_status(id, status, now);
             if let Some(endpoint) = core.scheduler.fleet.endpoint(id).filter(|_| leaves) {
-                endpoint.link.leave();
+                endpoint.link.start_leaving();
             }
             flipped
         })
@@ -284,34 +284,37 @@ impl Dispatcher {
 
     /// Takes slots for health checks: on ejected endpoints whose time is over, and on nodes that
     /// have answered nothing for `interval`.
-    pub fn probes(&self, interval: Option<Duration>) -> Vec<Lease> {
+    pub fn claim_probes(&self, interval: Option<Duration>) -> Vec<Lease> {
         let now = self.now();
         let mut core = self.lock();
         let due = core.scheduler.fleet.claim_probes(now, interval);
         let lease = |endpoint| {
             let model = core.scheduler.fleet.endpoint(endpoint)?.any_model()?.clone();
-            self.lease(&core, Binding { id: 0, endpoint, model, since: now, busy: 0, charge: None })
+            self.new_lease(
+                &core,
+                Binding { id: 0, endpoint, model, since: now, busy: 0, charge: None },
+            )
         };
         due.into_iter().filter_map(lease).collect()
     }
 
     /// Replaces the queue's bounds and the policy.
-    pub fn configure(&self, bounds: Bounds, policy: Policy) {
+    pub fn configure(&self, bounds: QueueBounds, policy: Policy) {
         self.update(|core| core.scheduler.configure(bounds, policy));
     }
 
     /// Applies an operator's action to a node. Returns false if no node has this name.
-    pub fn act(&self, node: &str, action: Action) -> bool {
+    pub fn apply_action(&self, node: &str, action: NodeAction) -> bool {
         self.update(|core| {
             let fleet = &mut core.scheduler.fleet;
             let id = match action {
-                Action::Uncordon => return fleet.uncordon(node, Upstream::stay),
-                Action::Cordon | Action::Drain => fleet.cordon(node),
+                NodeAction::Uncordon => return fleet.uncordon(node, Upstream::cancel_leaving),
+                NodeAction::Cordon | NodeAction::Drain => fleet.cordon(node),
             };
             if let Some(endpoint) = id.and_then(|id| fleet.endpoint(id))
-                && action == Action::Drain
+                && action == NodeAction::Drain
             {
-                endpoint.link.leave();
+                endpoint.link.start_leaving();
             }
             id.is_some()
         })
@@ -322,7 +325,7 @@ impl Dispatcher {
         self.update(|core| {
             core.scheduler.fleet.retire(id);
             if let Some(endpoint) = core.scheduler.fleet.endpoint(id) {
-                endpoint.link.leave();
+                endpoint.link.start_leaving();
             }
         });
     }
@@ -336,7 +339,7 @@ impl Dispatcher {
     pub fn nodes(&self) -> Vec<NodeView> {
         let now = self.now();
         let core = self.lock();
-        core.scheduler.fleet.endpoints().map(|endpoint| view(endpoint, now)).collect()
+        core.scheduler.fleet.endpoints().map(|endpoint| node_view(endpoint, now)).collect()
     }
 
     /// Version of the model list, and the served models with their load times (Unix seconds).
@@ -377,13 +380,13 @@ impl Dispatcher {
     }
 }
 
-fn view(endpoint: &Endpoint<Upstream>, now: Duration) -> NodeView {
+fn node_view(endpoint: &Endpoint<Upstream>, now: Duration) -> NodeView {
     let status = &endpoint.status;
     NodeView {
         name: status.node.clone(),
         state: status.state.name().into(),
         cordoned: endpoint.is_cordoned,
-        ejected: endpoint.health.is_out(),
+        ejected: endpoint.health.is_ejected(),
         slots: status.slots,
         busy: endpoint.busy(),
         leased: endpoint.leases(),
@@ -398,39 +401,39 @@ fn view(endpoint: &Endpoint<Upstream>, now: Duration) -> NodeView {
 }
 
 impl Core {
-    fn refusal(&mut self, refused: Refused, want: &SlotRequest<'_>, now: Duration) -> Error {
-        let retry_after_seconds = self.retry_after_seconds(want, now);
+    fn refusal(&mut self, refused: SlotRefusal, request: &SlotRequest<'_>, now: Duration) -> Error {
+        let retry_after_seconds = self.retry_after_seconds(request, now);
         match refused {
-            Refused::UnknownModel => Error::UnknownModel(want.model.into()),
-            Refused::NoNode => Error::NoNode,
-            Refused::DeadlineUnmet => Error::DeadlineUnmet { retry_after_seconds },
-            Refused::QueueFull(full) => Error::QueueFull { full, retry_after_seconds },
-            Refused::Timeout => Error::QueueTimeout { retry_after_seconds },
+            SlotRefusal::UnknownModel => Error::UnknownModel(request.model.into()),
+            SlotRefusal::NoNode => Error::NoNode,
+            SlotRefusal::DeadlineUnmet => Error::DeadlineUnmet { retry_after_seconds },
+            SlotRefusal::QueueFull(full) => Error::QueueFull { full, retry_after_seconds },
+            SlotRefusal::Timeout => Error::QueueTimeout { retry_after_seconds },
         }
     }
 
     /// When to retry, in seconds: the predicted wait with some jitter, so that requests refused
     /// together do not come back together. Between 1 and 120, because clients do not wait longer.
-    fn retry_after_seconds(&mut self, want: &SlotRequest<'_>, now: Duration) -> u32 {
-        let expected = self.scheduler.expected_wait(want, now);
-        spread(expected.unwrap_or(RETRY_UNKNOWN))
+    fn retry_after_seconds(&mut self, request: &SlotRequest<'_>, now: Duration) -> u32 {
+        let expected = self.scheduler.predicted_wait(request, now);
+        jittered_seconds(expected.unwrap_or(RETRY_UNKNOWN))
     }
 }
 
 /// Rounds `wait` up to whole seconds, with up to 25% jitter.
-fn spread(wait: Duration) -> u32 {
+fn jittered_seconds(wait: Duration) -> u32 {
     let spread = 1.0 + (crate::types::random::random() as u32 % 256) as f64 / 1024.0;
     (wait.as_secs_f64() * spread).ceil().clamp(1.0, 120.0) as u32
 }
 
 /// A place in the queue. Dropping it leaves the queue. If a slot was granted at the same moment,
 /// its lease is in the channel and dropped with it.
-struct Place {
+struct QueuePlace {
     dispatcher: Dispatcher,
     id: TicketId,
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         let now = self.dispatcher.now();
         let mut core = self.dispatcher.lock();
@@ -443,7 +446,7 @@ impl Drop for Place {
 
 /// What became of a request for a slot.
 #[expect(clippy::large_enum_variant, reason = "it is moved once, and most requests get a slot")]
-pub enum Acquiring {
+pub enum Acquisition {
     /// It has a slot.
     Leased(Lease),
     /// It has a place in the queue.
@@ -452,7 +455,7 @@ pub enum Acquiring {
 
 /// A place in the queue. Dropping it gives it up.
 pub struct Queued {
-    place: Place,
+    place: QueuePlace,
     granted: oneshot::Receiver<Lease>,
     /// When to look at it again.
     check_at: Duration,
@@ -460,7 +463,7 @@ pub struct Queued {
 
 /// What became of a queued request.
 #[expect(clippy::large_enum_variant, reason = "it is moved once")]
-enum Checked {
+enum WaitCheck {
     Leased(Lease),
     Waiting(Duration),
 }

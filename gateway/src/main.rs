@@ -6,20 +6,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::CommandFactory;
-use flotilla_gateway::commands::keys::{KeysFile, NewKey};
-use flotilla_gateway::commands::nodes::Remote;
+use flotilla_gateway::commands::key::{KeysFile, NewKey};
+use flotilla_gateway::commands::nodes::AdminClient;
 use flotilla_gateway::config::reference::Reference;
 use flotilla_gateway::config::yaml::Problem;
 use flotilla_gateway::config::{Admin, Config, effective, files, load, schema};
-use flotilla_gateway::context::settings::Live;
+use flotilla_gateway::context::settings::LiveSettings;
 use flotilla_gateway::control::admin::NodeList;
-use flotilla_gateway::dispatcher::views::Action;
+use flotilla_gateway::dispatcher::views::NodeAction;
 use flotilla_gateway::tasks::reload::Source;
 use flotilla_gateway::tasks::systemd;
 use flotilla_gateway::{app, commands};
 use flotilla_manual::{ManArgs, exit};
 use options::{
-    Cli, Command, ConfigCommand, EXAMPLES, HealthOf, KeyCommand, KeysIn, NodeOf, RemoteGateway,
+    Cli, Command, ConfigCommand, EXAMPLES, GatewayArgs, HealthArgs, KeyCommand, KeysFileArgs,
+    NodeArgs,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -34,7 +35,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// Exit code of `health` for an unhealthy gateway.
 const EXIT_UNHEALTHY: u8 = 1;
 
-struct Failed {
+struct Failure {
     code: u8,
     message: String,
 }
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Run(file) => run(&file.config),
-        Command::Check(file) => load_config(&file.config).and_then(|_| say("ok")),
+        Command::Check(file) => load_config(&file.config).and_then(|_| print_line("ok")),
         Command::Config(command) => config(&command),
         Command::Key(command) => key(command),
         Command::Completions(of) => {
@@ -55,66 +56,66 @@ fn main() -> ExitCode {
         }
         Command::Man(to) => manual(program, &to),
         Command::Health(of) => health(&of),
-        command => operate(command),
+        command => run_remote(command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failed { code, message }) => {
-            complain(&message);
+        Err(Failure { code, message }) => {
+            print_error(&message);
             ExitCode::from(code)
         }
     }
 }
 
 /// Prints a command's output. (`println!` panics if stdout cannot be written.)
-fn say(text: &str) -> Result<(), Failed> {
+fn print_line(text: &str) -> Result<(), Failure> {
     print(&format!("{text}\n"))
 }
 
-fn print(text: &str) -> Result<(), Failed> {
+fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|e| unwritten(format!("the answer cannot be written: {e}")))
+    written.map_err(|e| write_error(format!("cannot write to stdout: {e}")))
 }
 
-fn manual(program: clap::Command, to: &ManArgs) -> Result<(), Failed> {
+fn manual(program: clap::Command, to: &ManArgs) -> Result<(), Failure> {
     let written = flotilla_manual::pages(program, to.to.as_deref(), &mut std::io::stdout());
-    written.map_err(|e| unwritten(format!("the man page cannot be written: {e}")))
+    written.map_err(|e| write_error(format!("cannot write the man page: {e}")))
 }
 
-fn config(command: &ConfigCommand) -> Result<(), Failed> {
+fn config(command: &ConfigCommand) -> Result<(), Failure> {
     match command {
-        ConfigCommand::Schema => say(&format!("{:#}", schema::schema())),
+        ConfigCommand::Schema => print_line(&format!("{:#}", schema::schema())),
         ConfigCommand::Reference => print(&Reference::shipped().markdown()),
         ConfigCommand::Print(file) => {
             let path = &file.config;
-            print(&effective::print(path).map_err(|problems| unusable(path, &problems))?)
+            print(&effective::print(path).map_err(|problems| invalid_config(path, &problems))?)
         }
     }
 }
 
 /// Prints an error. If stderr cannot be written, there is no one left to tell.
-fn complain(text: &str) {
+fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "flotilla-gateway: {text}");
 }
 
-fn load_config(path: &Path) -> Result<Config, Failed> {
-    load::load(path).map_err(|problems| unusable(path, &problems))
+fn load_config(path: &Path) -> Result<Config, Failure> {
+    load::load(path).map_err(|problems| invalid_config(path, &problems))
 }
 
-fn unusable(path: &Path, problems: &[Problem]) -> Failed {
+fn invalid_config(path: &Path, problems: &[Problem]) -> Failure {
     let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
-    usage(format!("{} is not usable:\n{}", path.display(), lines.join("\n")))
+    usage_error(format!("{} is invalid:\n{}", path.display(), lines.join("\n")))
 }
 
-fn run(path: &Path) -> Result<(), Failed> {
+fn run(path: &Path) -> Result<(), Failure> {
     start_log();
     let config = load_config(path)?;
     if let Some(file) = config.keys_file.as_ref().filter(|_| !config.has_keys_file) {
         let file = file.display();
         tracing::warn!(%file, "keys file not found; create a key with 'flotilla-gateway key new'");
     }
-    let software = |message| Failed { code: exit::SOFTWARE, message };
+    let software = |message| Failure { code: exit::SOFTWARE, message };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -123,8 +124,8 @@ fn run(path: &Path) -> Result<(), Failed> {
         let scheme = |tls: bool| if tls { "https" } else { "http" };
         let public = scheme(config.tls.is_some());
         let admin = scheme(config.admin.as_ref().is_some_and(|admin| admin.tls.is_some()));
-        let settings = Live::new(config).await;
-        let settings = settings.map_err(|message| Failed { code: exit::UNAVAILABLE, message })?;
+        let settings = LiveSettings::new(config).await;
+        let settings = settings.map_err(|message| Failure { code: exit::UNAVAILABLE, message })?;
         let stop = CancellationToken::new();
         stop_on_signal(stop.clone()).map_err(|e| software(e.to_string()))?;
         let source = Source::new(path.to_path_buf()).map_err(|e| software(e.to_string()))?;
@@ -165,96 +166,95 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
     Ok(())
 }
 
-fn key(command: KeyCommand) -> Result<(), Failed> {
+fn key(command: KeyCommand) -> Result<(), Failure> {
     match command {
         KeyCommand::New { name, limits, file } => {
             let new = NewKey::generate(&name, |digest| limits.entry(&name, digest));
-            new_key(&name, new.map_err(usage)?, &file)
+            new_key(&name, new.map_err(usage_error)?, &file)
         }
         KeyCommand::List(file) => {
             let keys = match (&file.config, keys_file(&file)?) {
                 (Some(config), _) => load_config(config)?.keys,
-                (None, Some(path)) => KeysFile::open(&path).map_err(usage)?.keys,
-                (None, None) => return Err(usage(WHICH_KEYS.into())),
+                (None, Some(path)) => KeysFile::open(&path).map_err(usage_error)?.keys,
+                (None, None) => return Err(usage_error(WHICH_KEYS.into())),
             };
-            say(&commands::keys::table(&keys))
+            print_line(&commands::key::table(&keys))
         }
         KeyCommand::Revoke { name, file } => {
-            let path = keys_file(&file)?.ok_or_else(|| usage(WHICH_KEYS.into()))?;
-            let mut keys = KeysFile::open(&path).map_err(usage)?;
+            let path = keys_file(&file)?.ok_or_else(|| usage_error(WHICH_KEYS.into()))?;
+            let mut keys = KeysFile::open(&path).map_err(usage_error)?;
             let before = keys.keys.len();
             keys.keys.retain(|key| key.name != name);
             if keys.keys.len() == before {
-                return Err(usage(format!("there is no key of '{name}' in {}", path.display())));
+                return Err(usage_error(format!("no key named '{name}' in {}", path.display())));
             }
-            keys.save().map_err(unwritten)?;
-            say(&format!("The key of '{name}' is revoked."))
+            keys.save().map_err(write_error)?;
+            print_line(&format!("Revoked the key '{name}'."))
         }
     }
 }
 
-const WHICH_KEYS: &str = "which keys? --config FILE or --keys-file FILE tells";
+const WHICH_KEYS: &str = "no keys file: set --config FILE or --keys-file FILE";
 
-fn new_key(name: &str, new: NewKey, file: &KeysIn) -> Result<(), Failed> {
+fn new_key(name: &str, new: NewKey, file: &KeysFileArgs) -> Result<(), Failure> {
     let Some(path) = keys_file(file)? else {
-        say(&format!("# The key, shown once:\n{}\n# For the configuration:", new.secret))?;
-        return say(new.yaml().map_err(unwritten)?.trim_end());
+        print_line(&format!("# The key, shown once:\n{}\n# For the configuration:", new.secret))?;
+        return print_line(new.yaml().map_err(write_error)?.trim_end());
     };
-    let mut keys = KeysFile::open(&path).map_err(usage)?;
+    let mut keys = KeysFile::open(&path).map_err(usage_error)?;
     let known = file.config.as_deref().map(load_config).transpose()?.map(|config| config.keys);
     if keys.keys.iter().chain(known.iter().flatten()).any(|key| key.name == name) {
-        return Err(usage(format!(
-            "'{name}' has a key already; revoke it, or choose another name"
+        return Err(usage_error(format!(
+            "a key named '{name}' exists; revoke it first, or use another name"
         )));
     }
     keys.keys.push(new.entry);
-    keys.save().map_err(unwritten)?;
-    say(&format!("# The key, shown once:\n{}", new.secret))
+    keys.save().map_err(write_error)?;
+    print_line(&format!("# The key, shown once:\n{}", new.secret))
 }
 
 /// Path of the keys file, if one is specified.
-fn keys_file(file: &KeysIn) -> Result<Option<PathBuf>, Failed> {
+fn keys_file(file: &KeysFileArgs) -> Result<Option<PathBuf>, Failure> {
     let Some(config) = &file.config else { return Ok(file.keys_file.clone()) };
-    let none =
-        || usage(format!("{} names no keys_file, where keys could be kept", config.display()));
+    let none = || usage_error(format!("{} sets no keys_file", config.display()));
     load_config(config)?.keys_file.ok_or_else(none).map(Some)
 }
 
 /// Runs the commands that talk to a running gateway.
-fn operate(command: Command) -> Result<(), Failed> {
-    let unavailable = |message| Failed { code: exit::UNAVAILABLE, message };
+fn run_remote(command: Command) -> Result<(), Failure> {
+    let unavailable = |message| Failure { code: exit::UNAVAILABLE, message };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| Failed { code: exit::SOFTWARE, message: e.to_string() })?;
-    let act = |of: NodeOf, action| -> Result<(), Failed> {
+    let runtime = runtime.map_err(|e| Failure { code: exit::SOFTWARE, message: e.to_string() })?;
+    let act = |of: NodeArgs, action| -> Result<(), Failure> {
         let remote = remote(&of.gateway)?;
-        runtime.block_on(remote.act(&of.node, action)).map_err(unavailable)?;
-        say(&format!("{}: done", of.node))
+        runtime.block_on(remote.apply_action(&of.node, action)).map_err(unavailable)?;
+        print_line(&format!("{}: done", of.node))
     };
     match command {
         Command::Nodes { json, gateway } => {
             let nodes = runtime.block_on(remote(&gateway)?.nodes()).map_err(unavailable)?;
             match json {
-                true => say(&inference_protocol::openai::to_json(&NodeList { nodes })),
-                false => say(&commands::nodes::table(&nodes)),
+                true => print_line(&inference_protocol::openai::to_json(&NodeList { nodes })),
+                false => print_line(&commands::nodes::table(&nodes)),
             }
         }
         Command::Top { once, gateway } => {
             let remote = remote(&gateway)?;
             match once {
-                true => {
-                    say(&runtime.block_on(commands::top::once(&remote)).map_err(unavailable)?)
-                }
+                true => print_line(
+                    &runtime.block_on(commands::top::once(&remote)).map_err(unavailable)?,
+                ),
                 false => runtime.block_on(commands::top::run(&remote)).map_err(unavailable),
             }
         }
-        Command::Cordon(of) => act(of, Action::Cordon),
-        Command::Uncordon(of) => act(of, Action::Uncordon),
-        Command::Drain { wait_s: 0, node } => act(node, Action::Drain),
+        Command::Cordon(of) => act(of, NodeAction::Cordon),
+        Command::Uncordon(of) => act(of, NodeAction::Uncordon),
+        Command::Drain { wait_s: 0, node } => act(node, NodeAction::Drain),
         Command::Drain { wait_s, node: of } => {
             let remote = remote(&of.gateway)?;
             let drained = remote.drain(&of.node, Duration::from_secs(wait_s));
             runtime.block_on(drained).map_err(unavailable)?;
-            say(&format!("{}: drained", of.node))
+            print_line(&format!("{}: drained", of.node))
         }
         // `main` handles all other commands.
         _ => Ok(()),
@@ -262,12 +262,12 @@ fn operate(command: Command) -> Result<(), Failed> {
 }
 
 /// Exits with 0 or 1 only; health checkers understand nothing else.
-fn health(of: &HealthOf) -> Result<(), Failed> {
-    let unhealthy = |message| Failed { code: EXIT_UNHEALTHY, message };
+fn health(of: &HealthArgs) -> Result<(), Failure> {
+    let unhealthy = |message| Failure { code: EXIT_UNHEALTHY, message };
     let url = match (&of.url, &of.config) {
         (Some(url), _) => url.clone(),
         (None, Some(config)) => {
-            let config = load_config(config).map_err(|failed| unhealthy(failed.message))?;
+            let config = load_config(config).map_err(|failure| unhealthy(failure.message))?;
             commands::health::url(&config)
         }
         (None, None) => return Err(unhealthy(WHICH_GATEWAY.into())),
@@ -275,40 +275,42 @@ fn health(of: &HealthOf) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| unhealthy(e.to_string()))?;
     let within = Duration::from_millis(of.timeout_ms);
-    let answer =
-        runtime.block_on(commands::health::ask(&url, of.live, within)).map_err(unhealthy)?;
-    say(&answer)
+    let health =
+        runtime.block_on(commands::health::check(&url, of.live, within)).map_err(unhealthy)?;
+    print_line(&health)
 }
 
-const WHICH_GATEWAY: &str = "which gateway? --config FILE or --url URL tells";
+const WHICH_GATEWAY: &str = "no gateway: set --config FILE or --url URL";
 
-fn remote(gateway: &RemoteGateway) -> Result<Remote, Failed> {
-    let RemoteGateway { config, url, key_file, ca_file } = gateway;
+fn remote(gateway: &GatewayArgs) -> Result<AdminClient, Failure> {
+    let GatewayArgs { config, url, key_file, ca_file } = gateway;
     let admin = config.as_deref().map(load_config).transpose()?;
-    let admin = admin.map(|config| config.admin.ok_or_else(|| usage(NO_ADMIN.into())));
+    let admin = admin.map(|config| config.admin.ok_or_else(|| usage_error(NO_ADMIN.into())));
     let admin = admin.transpose()?;
     let named = |admin: &Admin| commands::nodes::url(admin.listen, admin.tls.is_some());
     let url = url.clone().or_else(|| admin.as_ref().map(named));
     let key_file = key_file.clone().or_else(|| admin.as_ref()?.key_file.clone());
     let ca_file = ca_file.clone().or_else(|| admin?.cert_file);
     let (Some(url), Some(key_file)) = (url, key_file) else {
-        return Err(usage("there is no key of operators: set admin.key_file".into()));
+        return Err(usage_error(
+            "no admin key: set admin.key_file in the configuration, or --key-file FILE".into(),
+        ));
     };
-    let read = |path: &Path| files::read(path, CERTIFICATES_BYTES_MAX).map_err(usage);
+    let read = |path: &Path| files::read(path, CERTIFICATES_BYTES_MAX).map_err(usage_error);
     let key = read(&key_file)?.trim().to_string();
     let roots = ca_file.as_deref().map(read).transpose()?;
-    Remote::new(&url, key, roots.as_deref().map(str::as_bytes)).map_err(usage)
+    AdminClient::new(&url, key, roots.as_deref().map(str::as_bytes)).map_err(usage_error)
 }
 
-const NO_ADMIN: &str = "the configuration has no listener for operators: set admin.listen";
+const NO_ADMIN: &str = "the configuration has no admin listener: set admin.listen";
 const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
 
-fn usage(message: String) -> Failed {
-    Failed { code: exit::USAGE, message }
+fn usage_error(message: String) -> Failure {
+    Failure { code: exit::USAGE, message }
 }
 
-fn unwritten(message: String) -> Failed {
-    Failed { code: exit::WRITE, message }
+fn write_error(message: String) -> Failure {
+    Failure { code: exit::WRITE, message }
 }
 
 /// Logs to stderr: text on a terminal, otherwise JSON lines.

@@ -10,7 +10,7 @@ use flotilla_gateway::access::keys::ApiKey;
 use flotilla_gateway::access::limiter::KeyLimits;
 use flotilla_gateway::access::spend::Budget;
 use flotilla_gateway::types::class::Class;
-use flotilla_gateway::types::external::External;
+use flotilla_gateway::types::external::ExternalPolicy;
 use flotilla_gateway::types::secret::KeyDigest;
 use flotilla_manual::{CompletionsArgs, Example, ManArgs};
 
@@ -51,9 +51,9 @@ pub const EXAMPLES: &[Example] = &[
 
 /// One OpenAI-compatible endpoint in front of many CPU inference nodes
 ///
-/// Clients ask it as they would ask OpenAI; it sends each request to a node with a free slot, and
-/// lets another node go on where one is lost. The configuration file says everything else:
-/// 'flotilla-gateway config reference' explains its keys.
+/// Clients use it like the OpenAI API. The gateway sends each request to a node with a free slot. If
+/// a node is lost, another node continues its responses. 'flotilla-gateway config reference'
+/// describes the keys of the configuration file.
 #[derive(Debug, Parser)]
 #[command(name = "flotilla-gateway", version, about)]
 pub struct Cli {
@@ -63,194 +63,194 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve; SIGHUP, or a change of its files, loads the configuration anew
-    Run(ConfigFile),
+    /// Run the gateway; it reloads its configuration on SIGHUP and when the files change
+    Run(ConfigArgs),
     /// Check a configuration file and list every problem
-    Check(ConfigFile),
-    /// What a configuration may hold, and what holds with one
+    Check(ConfigArgs),
+    /// Describe the configuration format, or print the configuration in effect
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// API keys
+    /// Create, list and revoke API keys
     #[command(subcommand)]
     Key(KeyCommand),
     /// List the nodes of a running gateway
     Nodes {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        gateway: RemoteGateway,
+        gateway: GatewayArgs,
     },
-    /// Show nodes, queue and tenants of a running gateway, live
+    /// Show the nodes, queue and tenants of a running gateway, live
     ///
-    /// Keys: q ends it, left and right choose the order of the nodes, r reverses it, up and down
-    /// scroll. NO_COLOR turns colours off.
+    /// Keys: q quits, left and right choose the sort column, r reverses the order, up and down
+    /// scroll. NO_COLOR turns colors off.
     Top {
-        /// Print the table once, and exit
+        /// Print the table once and exit
         #[arg(long)]
         once: bool,
         #[command(flatten)]
-        gateway: RemoteGateway,
+        gateway: GatewayArgs,
     },
-    /// Send a node nothing new; what runs there goes on
-    Cordon(NodeOf),
-    /// Send a node nothing new, let what runs there go on elsewhere, and wait until nothing is left
+    /// Send no new requests to a node; its running requests continue
+    Cordon(NodeArgs),
+    /// Cordon a node, move its running requests to other nodes, and wait until it has none
     Drain {
-        /// How many seconds to wait; 0 is not at all
+        /// Seconds to wait; 0 does not wait
         #[arg(long, value_name = "SECONDS", default_value_t = 300)]
         wait_s: u64,
         #[command(flatten)]
-        node: NodeOf,
+        node: NodeArgs,
     },
-    /// Send a node requests again
-    Uncordon(NodeOf),
-    /// Ask a running gateway whether a request could be answered now: exit code 0 if so, else 1
-    Health(HealthOf),
-    /// Print a script that completes commands and flags in a shell
+    /// Send requests to a cordoned node again
+    Uncordon(NodeArgs),
+    /// Check the health of a running gateway: exit code 0 if it can serve requests, otherwise 1
+    Health(HealthArgs),
+    /// Print a shell completion script
     Completions(CompletionsArgs),
-    /// Print the man page, or write one for each command
+    /// Print the man page, or write a page for each command
     Man(ManArgs),
 }
 
-/// About configurations.
+/// Subcommands of `config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Print the JSON Schema of a configuration, for editors
+    /// Print the JSON Schema of the configuration, for editors
     Schema,
-    /// Print what each key means, with its unit, its limits and its default, as Markdown
+    /// Print the reference of all keys, with units, bounds and defaults, as Markdown
     Reference,
-    /// Print what holds with a configuration: defaults filled in, secrets masked
-    Print(ConfigFile),
+    /// Print the effective configuration: with defaults, and with secrets masked
+    Print(ConfigArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct ConfigFile {
+pub struct ConfigArgs {
     /// Configuration file (YAML)
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
 }
 
 #[derive(Debug, Args)]
-pub struct HealthOf {
-    /// The gateway's configuration file: tells where it listens [default: none; --url tells]
+pub struct HealthArgs {
+    /// The gateway's configuration file, for its address [default: none; use --url instead]
     #[arg(long, value_name = "FILE", required_unless_present = "url")]
     pub config: Option<PathBuf>,
-    /// One of its listeners, such as http://127.0.0.1:8080. Certificates are not looked at: nothing
-    /// is told there that others may not know [default: what the configuration says]
+    /// URL of one of its listeners, such as http://127.0.0.1:8080. Certificates are not verified,
+    /// because the health check sends no secret [default: from the configuration]
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// Ask only whether it runs, with or without nodes
+    /// Check only that the gateway runs, even without nodes
     #[arg(long)]
     pub live: bool,
-    /// Milliseconds that it may take
+    /// Timeout in milliseconds
     #[arg(long, value_name = "N", default_value_t = 3000)]
     pub timeout_ms: u64,
 }
 
 #[derive(Debug, Args)]
-pub struct NodeOf {
-    /// The node's name
+pub struct NodeArgs {
+    /// Name of the node
     #[arg(value_name = "NODE")]
     pub node: String,
     #[command(flatten)]
-    pub gateway: RemoteGateway,
+    pub gateway: GatewayArgs,
 }
 
-/// Which gateway, and the key of its operators.
+/// The gateway to connect to, and its admin key.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Which gateway")]
-pub struct RemoteGateway {
-    /// The gateway's configuration file: tells address (admin.listen) and key (admin.key_file)
-    /// [default: none, where --url tells]
+#[command(next_help_heading = "Gateway")]
+pub struct GatewayArgs {
+    /// The gateway's configuration file, for address (admin.listen) and key (admin.key_file)
+    /// [default: none; use --url instead]
     #[arg(long, value_name = "FILE", required_unless_present = "url")]
     pub config: Option<PathBuf>,
-    /// Address of its listener for operators, such as http://10.0.0.1:8081
-    /// [default: as in the configuration]
+    /// URL of its admin listener, such as http://10.0.0.1:8081
+    /// [default: from the configuration]
     #[arg(long, value_name = "URL", requires = "key_file")]
     pub url: Option<String>,
-    /// File that holds the operators' key [default: as in the configuration]
+    /// File with the admin key [default: from the configuration]
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Certificates (PEM) to trust beside the operating system's
-    /// [default: as in the configuration]
+    /// CA certificates (PEM) to trust in addition to the system's
+    /// [default: from the configuration]
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Make a key and print it, once. With a file its digest is kept there, without one its
-    /// entry for the configuration is printed
+    /// Create a key and print it, once. With a file, add its digest to the file. Without one, print
+    /// its entry for the configuration
     New {
         /// The tenant's name
         #[arg(long, default_value = "default")]
         name: String,
         #[command(flatten)]
-        limits: Limits,
+        limits: KeyLimitArgs,
         #[command(flatten)]
-        file: KeysIn,
+        file: KeysFileArgs,
     },
     /// List keys
-    List(KeysIn),
-    /// Revoke a key: a running gateway refuses it within two seconds
+    List(KeysFileArgs),
+    /// Revoke a key; a running gateway rejects it within two seconds
     Revoke {
         /// The tenant's name
         name: String,
         #[command(flatten)]
-        file: KeysIn,
+        file: KeysFileArgs,
     },
 }
 
-/// Where keys are kept.
+/// The file with the API keys.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Where keys are kept")]
-pub struct KeysIn {
-    /// The gateway's configuration file: tells where keys are (keys_file) [default: none]
+#[command(next_help_heading = "Keys file")]
+pub struct KeysFileArgs {
+    /// The gateway's configuration file, for its keys_file [default: none]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The keys file itself [default: none]
+    /// The keys file [default: none]
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub keys_file: Option<PathBuf>,
 }
 
-/// What a key may use.
+/// Limits of a key.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What the key may use")]
-pub struct Limits {
-    /// The most urgent class that it may ask for
+#[command(next_help_heading = "Limits of the key")]
+pub struct KeyLimitArgs {
+    /// Most urgent class that the key may use
     #[arg(long, value_enum, default_value = "interactive")]
     pub class_max: ClassName,
-    /// When its requests may go to external endpoints: never, when no node can begin them in time,
-    /// or rather than to nodes if they are interactive
+    /// When its requests may go to external endpoints: never, overflow (if no node can begin them in
+    /// time), or prefer (at once, if they are interactive)
     #[arg(long, value_enum, default_value = "overflow")]
     pub external: ExternalName,
-    /// How many milliseconds its requests may wait for a slot, where they do not say
+    /// Longest time that its requests wait for a slot, in milliseconds
     /// [default: the queue timeout of their class]
     #[arg(long, value_name = "MS")]
     pub deadline_ms: Option<NonZeroU32>,
-    /// Most tokens of an answer [default: unlimited]
+    /// Most tokens of a response, all choices together [default: unlimited]
     #[arg(long, value_name = "TOKENS")]
     pub max_tokens: Option<NonZeroU32>,
-    /// Requests a minute [default: unlimited]
+    /// Requests per minute [default: unlimited]
     #[arg(long, value_name = "REQUESTS")]
     pub requests_per_minute: Option<NonZeroU32>,
-    /// Tokens of prompts and answers a minute [default: unlimited]
+    /// Prompt and completion tokens per minute [default: unlimited]
     #[arg(long, value_name = "TOKENS")]
     pub tokens_per_minute: Option<NonZeroU32>,
-    /// Tokens of prompts and answers a month (UTC) [default: unlimited]
+    /// Prompt and completion tokens per month (UTC) [default: unlimited]
     #[arg(long, value_name = "TOKENS")]
     pub tokens_per_month: Option<NonZeroU64>,
-    /// What external endpoints may be paid for its tokens in a month (UTC), in the currency of
-    /// their prices [default: unlimited]
+    /// Cost of external endpoints per month (UTC), in the currency of their prices
+    /// [default: unlimited]
     #[arg(long, value_name = "AMOUNT")]
     pub spend_per_month: Option<f64>,
-    /// Requests side by side [default: unlimited]
+    /// Concurrent requests [default: unlimited]
     #[arg(long, value_name = "REQUESTS")]
     pub concurrent_max: Option<NonZeroU32>,
-    /// The models that it may ask for, separated by commas [default: all]
+    /// Models that the key may use, separated by commas [default: all]
     #[arg(long, value_name = "MODEL", value_delimiter = ',')]
     pub models: Vec<String>,
-    /// Trace its requests whenever their traceparent is sampled, whatever traces.sample_ratio says
+    /// Trace a request exactly if its traceparent is sampled, regardless of traces.sample_ratio
     #[arg(long)]
     pub force_trace: bool,
 }
@@ -269,13 +269,13 @@ pub enum ExternalName {
     Prefer,
 }
 
-impl Limits {
-    /// The entry of a key that may use so much.
+impl KeyLimitArgs {
+    /// The key's entry for the keys file.
     pub fn entry(self, name: &str, digest: KeyDigest) -> ApiKey {
         let external = match self.external {
-            ExternalName::Never => External::Never,
-            ExternalName::Overflow => External::Overflow,
-            ExternalName::Prefer => External::Prefer,
+            ExternalName::Never => ExternalPolicy::Never,
+            ExternalName::Overflow => ExternalPolicy::Overflow,
+            ExternalName::Prefer => ExternalPolicy::Prefer,
         };
         let class_max = match self.class_max {
             ClassName::Interactive => Class::Interactive,

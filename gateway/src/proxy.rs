@@ -17,7 +17,7 @@ use crate::context::settings::Settings;
 use crate::observability::traces::{self, Arrival};
 use crate::types::api::Api;
 use crate::types::error::Error;
-use crate::types::header::Values;
+use crate::types::header::HeaderWriter;
 use crate::types::response::{self, Body};
 
 pub(crate) mod accept;
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
     let mut record = Record::open(&gateway, client, &received);
     let caller = authenticate::authenticate(&settings.keys, known, received);
     let may_force = caller.as_ref().is_ok_and(|known| known.caller.key.force_trace);
-    let trace = traces.and_then(|(to, arrival)| traces::begin(to, arrival, may_force));
+    let trace = traces.and_then(|(to, arrival)| traces::start(to, arrival, may_force));
     record.trace(trace.map(|trace| (trace, gateway.spans.clone())));
     let limits = caller.as_ref().ok().map(|known| known.caller.limiter.clone());
     let admitted = match caller {
@@ -74,10 +74,10 @@ pub(crate) async fn serve(
     };
     let mut response = answered.unwrap_or_else(|error| response::error(&error));
     crate::types::request_id::mark(&mut response, &request_id);
-    let (headers, mut values) = (response.headers_mut(), Values::default());
+    let (headers, mut values) = (response.headers_mut(), HeaderWriter::default());
     headers.insert(PROCESSING, values.write(arrived.elapsed().as_millis()));
     if let Some(limiter) = limits {
-        limiter.mark(headers, &mut values);
+        limiter.add_headers(headers, &mut values);
     }
     response
 }
@@ -104,7 +104,7 @@ async fn admit(
         }
     };
     record.class(admitted.class);
-    if gateway.quarantine.holds(&admitted.tenant, &admitted.body) {
+    if gateway.quarantine.contains(&admitted.tenant, &admitted.body) {
         return Err(Error::Quarantined);
     }
     record.reserve(&admitted)?;
@@ -125,6 +125,6 @@ async fn discard(gateway: &Gateway, settings: &Settings, refused: Authenticated,
 
 fn enter(gateway: &Gateway, caller: &Caller, record: &mut Record) -> Result<(), Error> {
     gateway.dispatcher.check_budget(&caller.tenant, &caller.key.budget)?;
-    record.permit(caller.limiter.enter()?);
+    record.permit(caller.limiter.admit()?);
     Ok(())
 }

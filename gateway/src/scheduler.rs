@@ -5,17 +5,19 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::access::spend::{Ledger, Prices};
-use crate::scheduler::cost::pace::Observation;
+use crate::scheduler::cost::request_pace::Observation;
 use crate::scheduler::cost::{Costs, Size};
-use crate::scheduler::fleet::{Availability, Choice, EndpointId, Fleet, Outcome, RouteConstraints};
+use crate::scheduler::fleet::{
+    AttemptOutcome, Availability, EndpointId, Fleet, RouteConstraints, RoutingInputs,
+};
 use crate::scheduler::prefix_index::{Prefix, PrefixIndex};
-use crate::scheduler::queue::{Claim, Queue, Room, Ticket, TicketId};
+use crate::scheduler::queue::{Queue, QueueSpace, SpaceClaim, Ticket, TicketId};
 use crate::scheduler::retry_budget::RetryBudget;
 use crate::scheduler::routing::Policy;
 use crate::scheduler::routing_stats::{Decision, Lookup, Reason, RoutingStats};
 use crate::types::class::Class;
-use crate::types::external::External;
-use crate::types::limits::{Bounds, Full, Share};
+use crate::types::external::ExternalPolicy;
+use crate::types::limits::{QueueBounds, QueueLimit, QueueShare};
 
 mod acquire;
 pub mod attempts;
@@ -33,15 +35,15 @@ pub mod usage;
 
 pub use acquire::Acquired;
 use charge::Charge;
-pub use slot::{Binding, Refused, SlotRequest, Used};
+pub use slot::{Binding, ResponseUsage, SlotRefusal, SlotRequest};
 
 /// Share of a cached prefix that we expect to be reused. A request that had to queue goes wherever
 /// a slot frees up, and about half of the time that node has the prefix.
-const HELD_IS_FOUND: f64 = 0.5;
+const CACHED_PREFIX_REUSE: f64 = 0.5;
 
 /// What to pick an endpoint for.
 #[derive(Debug, Clone, Copy)]
-struct Wanted<'a> {
+struct PickRequest<'a> {
     model: &'a str,
     constraints: &'a RouteConstraints,
     prefix: &'a Prefix,
@@ -78,7 +80,7 @@ pub struct Scheduler<L> {
 
 impl<L> Scheduler<L> {
     /// Creates a scheduler without endpoints and requests.
-    pub fn new(bounds: Bounds, policy: Policy) -> Self {
+    pub fn new(bounds: QueueBounds, policy: Policy) -> Self {
         Self {
             fleet: Fleet::default(),
             queue: Queue::new(bounds),
@@ -96,8 +98,8 @@ impl<L> Scheduler<L> {
     }
 
     /// Replaces the queue's bounds and the policy. Requests in the queue stay.
-    pub fn configure(&mut self, bounds: Bounds, policy: Policy) {
-        self.queue.bound(bounds);
+    pub fn configure(&mut self, bounds: QueueBounds, policy: Policy) {
+        self.queue.set_bounds(bounds);
         self.policy = policy;
     }
 
@@ -106,146 +108,146 @@ impl<L> Scheduler<L> {
     ///
     /// # Errors
     /// Nothing serves the model, the queue is full, or the predicted wait exceeds `patience`.
-    pub fn ask(
+    pub fn enqueue(
         &mut self,
-        want: &SlotRequest<'_>,
+        request: &SlotRequest<'_>,
         patience: Duration,
         now: Duration,
-    ) -> Result<TicketId, Refused> {
-        match self.fleet.outlook(want.model, want.constraints.external, now) {
+    ) -> Result<TicketId, SlotRefusal> {
+        match self.fleet.availability(request.model, request.constraints.external, now) {
             Availability::Served => {}
-            Availability::UnknownModel => return Err(Refused::UnknownModel),
-            Availability::NoNode => return Err(Refused::NoNode),
+            Availability::UnknownModel => return Err(SlotRefusal::UnknownModel),
+            Availability::NoNode => return Err(SlotRefusal::NoNode),
         }
-        let (work, is_retried) = (self.work(want), want.is_retried());
+        let (work, is_retried) = (self.estimate_work(request), request.is_retried());
         self.all_skipped = self.all_skipped.filter(|_| !is_retried);
         // A retried request goes ahead of all others, so the predicted wait does not apply.
-        let predicted = if is_retried { None } else { self.wait_for(want, work, now) };
+        let predicted = if is_retried { None } else { self.predict_wait(request, work, now) };
         if predicted.is_some_and(|wait| wait > patience) {
-            return Err(Refused::DeadlineUnmet);
+            return Err(SlotRefusal::DeadlineUnmet);
         }
         if !is_retried {
-            self.has_room(want)?;
+            self.check_space(request)?;
         }
         self.next_ticket += 1;
         let id = self.next_ticket;
         let ticket = Ticket {
             id,
-            model: want.model.to_string(),
-            tenant: want.tenant.to_string(),
-            class: want.class,
+            model: request.model.to_string(),
+            tenant: request.tenant.to_string(),
+            class: request.class,
             work,
-            bytes: want.bytes,
-            prefix: want.prefix.clone(),
+            bytes: request.bytes,
+            prefix: request.prefix.clone(),
             since: now,
             predicted,
-            constraints: want.constraints.clone(),
+            constraints: request.constraints.clone(),
             is_retried,
         };
-        self.queue.offer(ticket);
+        self.queue.push(ticket);
         Ok(id)
     }
 
-    fn has_room(&self, want: &SlotRequest<'_>) -> Result<(), Refused> {
-        let has_room = self.queue.has_room(&Claim {
-            class: want.class,
-            tenant: (want.tenant, want.share),
-            model: Some(want.model),
-            has_models: self.fleet.has_others(want.model),
+    fn check_space(&self, request: &SlotRequest<'_>) -> Result<(), SlotRefusal> {
+        let space = self.queue.check_space(&SpaceClaim {
+            class: request.class,
+            tenant: (request.tenant, request.share),
+            model: Some(request.model),
+            has_models: self.fleet.has_other_models(request.model),
             depth: 1,
-            bytes: want.bytes,
+            bytes: request.bytes,
         });
-        has_room.map_err(Refused::QueueFull)
+        space.map_err(SlotRefusal::QueueFull)
     }
 
     /// Reserves queue space for `bytes` more bytes of a body that is being read.
     ///
     /// # Errors
     /// The limit of the queue that leaves no space.
-    pub fn read(
+    pub fn reserve_body(
         &mut self,
         tenant: &str,
-        share: Share,
+        share: QueueShare,
         class: Class,
         bytes: usize,
-    ) -> Result<(), Full> {
+    ) -> Result<(), QueueLimit> {
         let tenant = (tenant, share);
-        let claim = Claim { class, tenant, model: None, has_models: false, depth: 0, bytes };
-        self.queue.has_room(&claim)?;
-        self.queue.room_mut().read(tenant.0, bytes);
+        let claim = SpaceClaim { class, tenant, model: None, has_models: false, depth: 0, bytes };
+        self.queue.check_space(&claim)?;
+        self.queue.space_mut().add_body(tenant.0, bytes);
         Ok(())
     }
 
     /// Frees queue space of a body that was being read.
-    pub fn forget(&mut self, tenant: &str, bytes: usize) {
-        self.queue.room_mut().forget(tenant, bytes);
+    pub fn release_body(&mut self, tenant: &str, bytes: usize) {
+        self.queue.space_mut().remove_body(tenant, bytes);
     }
 
     /// Binds a request right away if a slot is free and no other request waits for its model.
-    pub fn bind_at_once(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
-        if !want.is_retried() {
-            self.retries.earn();
+    pub fn bind_at_once(&mut self, request: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
+        if !request.is_retried() {
+            self.retries.record_request();
         }
-        let prefers_external =
-            want.constraints.external == External::Prefer && want.class == Class::Interactive;
+        let prefers_external = request.constraints.external == ExternalPolicy::Prefer
+            && request.class == Class::Interactive;
         if prefers_external
-            && let Some(binding) = self.bind_outside(want, Reason::ExternalPreferred, now)
+            && let Some(binding) = self.bind_external(request, Reason::ExternalPreferred, now)
         {
             return Some(binding);
         }
-        if self.queue.room().has_waiting(want.model) {
+        if self.queue.space().has_waiting(request.model) {
             return None;
         }
         self.seed = self.seed.wrapping_add(1);
-        let SlotRequest { model, constraints, prefix, .. } = *want;
-        let wanted = Wanted { model, constraints, prefix, skipped: None };
-        let (endpoint, decision) = self.pick(wanted, now)?;
-        self.stats.count(self.policy, decision);
-        let charge = (!want.is_retried()).then(|| {
-            let work = self.costs.units(want.model, want.size, 0.0);
-            self.queue.pass(want.class, want.tenant, work);
-            Charge { class: want.class, tenant: want.tenant.to_string(), work }
+        let SlotRequest { model, constraints, prefix, .. } = *request;
+        let pick = PickRequest { model, constraints, prefix, skipped: None };
+        let (endpoint, decision) = self.pick(pick, now)?;
+        self.stats.record_decision(self.policy, decision);
+        let charge = (!request.is_retried()).then(|| {
+            let work = self.costs.units(request.model, request.size, 0.0);
+            self.queue.charge_unqueued(request.class, request.tenant, work);
+            Charge { class: request.class, tenant: request.tenant.to_string(), work }
         });
-        let binding = self.claim(endpoint, want.model, want.prefix, now)?;
+        let binding = self.claim(endpoint, request.model, request.prefix, now)?;
         Some(Binding { charge, ..binding })
     }
 
     /// Binds an overflowing request to an external endpoint, if it may go to one.
-    fn bind_external(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
-        self.bind_outside(want, Reason::ExternalOverflow, now)
+    fn bind_overflow(&mut self, request: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
+        self.bind_external(request, Reason::ExternalOverflow, now)
     }
 
-    fn bind_outside(
+    fn bind_external(
         &mut self,
-        want: &SlotRequest<'_>,
+        request: &SlotRequest<'_>,
         reason: Reason,
         now: Duration,
     ) -> Option<Binding> {
-        let endpoint = self.pick_external(want.model, want.constraints)?;
-        self.stats.count(self.policy, Decision::external(reason));
-        self.claim(endpoint, want.model, &Prefix::default(), now)
+        let endpoint = self.pick_external(request.model, request.constraints)?;
+        self.stats.record_decision(self.policy, Decision::external(reason));
+        self.claim(endpoint, request.model, &Prefix::default(), now)
     }
 
     fn pick_external(&self, model: &str, constraints: &RouteConstraints) -> Option<EndpointId> {
-        let may_pay = |name: &str, prices: &Prices| self.ledger.has_room(name, prices);
+        let may_pay = |name: &str, prices: &Prices| self.ledger.has_budget(name, prices);
         self.fleet.pick_external(model, constraints, may_pay)
     }
 
-    fn pick(&self, wanted: Wanted<'_>, now: Duration) -> Option<(EndpointId, Decision)> {
-        let Wanted { model, constraints, prefix, skipped } = wanted;
+    fn pick(&self, request: PickRequest<'_>, now: Duration) -> Option<(EndpointId, Decision)> {
+        let PickRequest { model, constraints, prefix, skipped } = request;
         if self.fleet.is_external_only(model) {
             let endpoint = self.pick_external(model, constraints)?;
             return Some((endpoint, Decision::external(Reason::ExternalOnly)));
         }
-        let held = self.prefixes.held(prefix);
-        let choice = Choice { policy: self.policy, held: &held, now, seed: self.seed };
+        let cached = self.prefixes.lookup(prefix);
+        let inputs = RoutingInputs { policy: self.policy, cached: &cached, now, seed: self.seed };
         let endpoint = match skipped {
-            None => self.fleet.pick(model, constraints, choice)?,
-            Some(change) => self.fleet.pick_since(model, constraints, choice, change)?,
+            None => self.fleet.pick(model, constraints, inputs)?,
+            Some(change) => self.fleet.pick_since(model, constraints, inputs, change)?,
         };
-        let lookup = match held.iter().any(|(holder, _)| *holder == endpoint) {
+        let lookup = match cached.iter().any(|(holder, _)| *holder == endpoint) {
             true => Lookup::Hit,
-            false if held.is_empty() => Lookup::Miss,
+            false if cached.is_empty() => Lookup::Miss,
             false => Lookup::Elsewhere,
         };
         let counts = self.policy.counts_prefixes() && lookup == Lookup::Hit;
@@ -270,9 +272,13 @@ impl<L> Scheduler<L> {
     }
 
     /// Expected cost of a queued request, in units of [`crate::scheduler::cost`].
-    fn work(&self, want: &SlotRequest<'_>) -> f64 {
-        let held = self.prefixes.held(want.prefix).into_iter().map(|(_, part)| part);
-        self.costs.units(want.model, want.size, HELD_IS_FOUND * held.fold(0.0, f64::max))
+    fn estimate_work(&self, request: &SlotRequest<'_>) -> f64 {
+        let cached = self.prefixes.lookup(request.prefix).into_iter().map(|(_, part)| part);
+        self.costs.units(
+            request.model,
+            request.size,
+            CACHED_PREFIX_REUSE * cached.fold(0.0, f64::max),
+        )
     }
 
     /// Takes the next queued request that can get a slot, and the slot.
@@ -284,9 +290,9 @@ impl<L> Scheduler<L> {
         let picked = self.pick_retried(now).or_else(|| self.pick_waiting(now));
         let (id, (endpoint, decision)) = picked?;
         self.skipped.remove(&id);
-        self.stats.count(self.policy, decision);
+        self.stats.record_decision(self.policy, decision);
         let ticket = self.queue.take(id)?;
-        self.stats.waited(ticket.predicted, now.saturating_sub(ticket.since));
+        self.stats.record_wait(ticket.predicted, now.saturating_sub(ticket.since));
         let binding = self.claim(endpoint, &ticket.model, &ticket.prefix, now)?;
         let Ticket { class, tenant, work, is_retried, .. } = ticket;
         let charge = (!is_retried).then_some(Charge { class, tenant, work });
@@ -307,7 +313,7 @@ impl<L> Scheduler<L> {
             if known == Some(last_change) {
                 continue;
             }
-            picked = self.pick_for(ticket, known, now);
+            picked = self.pick_for_ticket(ticket, known, now);
             if picked.is_some() {
                 break;
             }
@@ -329,7 +335,7 @@ impl<L> Scheduler<L> {
         loop {
             let may = |model: &str| self.is_open(model) && !passed.contains(&model);
             let ticket = self.queue.next(may)?;
-            let picked = self.pick_for(ticket, None, now);
+            let picked = self.pick_for_ticket(ticket, None, now);
             if picked.is_some() {
                 return picked;
             }
@@ -337,14 +343,14 @@ impl<L> Scheduler<L> {
         }
     }
 
-    fn pick_for(
+    fn pick_for_ticket(
         &self,
         ticket: &Ticket<RouteConstraints>,
         skipped: Option<u64>,
         now: Duration,
     ) -> Option<Picked> {
         let Ticket { id, model, constraints, prefix, .. } = ticket;
-        Some((*id, self.pick(Wanted { model, constraints, prefix, skipped }, now)?))
+        Some((*id, self.pick(PickRequest { model, constraints, prefix, skipped }, now)?))
     }
 
     /// True if a request for the model may find a slot.
@@ -356,32 +362,38 @@ impl<L> Scheduler<L> {
     pub fn withdraw(&mut self, id: TicketId, now: Duration) {
         self.skipped.remove(&id);
         if let Some(ticket) = self.queue.remove(id) {
-            self.stats.gave_up(ticket.predicted, now.saturating_sub(ticket.since));
+            self.stats.record_abandoned_wait(ticket.predicted, now.saturating_sub(ticket.since));
         }
     }
 
     /// Frees a slot and records the outcome.
-    pub fn release(&mut self, binding: &Binding, outcome: Outcome, now: Duration) {
+    pub fn release(&mut self, binding: &Binding, outcome: AttemptOutcome, now: Duration) {
         self.fleet.release(binding.endpoint, outcome, now);
     }
 
     /// Learns from a complete response of one endpoint. Call it while the request still holds its
     /// slot.
-    pub fn learn(&mut self, binding: &Binding, size: &Size, used: &Used, now: Duration) {
+    pub fn learn(
+        &mut self,
+        binding: &Binding,
+        size: &Size,
+        response: &ResponseUsage,
+        now: Duration,
+    ) {
         let since = |at: Duration| at.saturating_sub(binding.since);
         let Some(endpoint) = self.fleet.endpoint(binding.endpoint) else { return };
         if endpoint.external.is_some() && !self.fleet.is_external_only(&binding.model.id) {
             return;
         }
-        let took = Observation {
-            usage: used.usage,
-            answers: used.answers,
-            first: used.first.map(since),
-            held: since(now),
+        let observation = Observation {
+            usage: response.usage,
+            choices: response.choices,
+            first_token: response.first_token.map(since),
+            slot_time: since(now),
             busy: f64::from(binding.busy + endpoint.busy()) / 2.0,
         };
-        self.costs.observe(&binding.model.id, size, &took);
-        self.fleet.learn(binding.endpoint, &binding.model, &took);
+        self.costs.observe(&binding.model.id, size, &observation);
+        self.fleet.learn(binding.endpoint, &binding.model, &observation);
     }
 
     /// Predicted prefill time of a request at its endpoint. `None` until enough was measured.
@@ -392,17 +404,22 @@ impl<L> Scheduler<L> {
     }
 
     /// Predicted queue wait of a request. `None` while slots are free or until enough was measured.
-    pub fn expected_wait(&mut self, want: &SlotRequest<'_>, now: Duration) -> Option<Duration> {
-        self.wait_for(want, self.work(want), now)
+    pub fn predicted_wait(&mut self, request: &SlotRequest<'_>, now: Duration) -> Option<Duration> {
+        self.predict_wait(request, self.estimate_work(request), now)
     }
 
-    fn wait_for(&mut self, want: &SlotRequest<'_>, work: f64, now: Duration) -> Option<Duration> {
-        if self.fleet.is_open(want.model) {
+    fn predict_wait(
+        &mut self,
+        request: &SlotRequest<'_>,
+        work: f64,
+        now: Duration,
+    ) -> Option<Duration> {
+        if self.fleet.is_open(request.model) {
             return None;
         }
-        let ahead = self.queue.work_ahead(want.class, want.tenant, want.model, work);
-        let nodes = || self.fleet.paces(want.model);
-        self.costs.predict(want.model, ahead, now, nodes)
+        let ahead = self.queue.work_ahead(request.class, request.tenant, request.model, work);
+        let nodes = || self.fleet.paces(request.model);
+        self.costs.predict(request.model, ahead, now, nodes)
     }
 
     /// The routing policy.
@@ -411,17 +428,17 @@ impl<L> Scheduler<L> {
     }
 
     /// The bounds of the queue.
-    pub fn bounds(&self) -> Bounds {
+    pub fn bounds(&self) -> QueueBounds {
         self.queue.bounds()
     }
 
     /// Queue occupancy by model and tenant.
-    pub fn room(&self) -> &Room {
-        self.queue.room()
+    pub fn queue_space(&self) -> &QueueSpace {
+        self.queue.space()
     }
 
     /// A queued request.
-    pub fn waiting(&self, id: TicketId) -> Option<&Ticket<RouteConstraints>> {
+    pub fn ticket(&self, id: TicketId) -> Option<&Ticket<RouteConstraints>> {
         self.queue.get(id)
     }
 

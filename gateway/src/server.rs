@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::config::ADMIN_CONNECTIONS_MAX;
 use crate::config::tls::Acceptor;
-use crate::context::settings::{Live, Settings, Socket};
+use crate::context::settings::{LiveSettings, Settings, Socket};
 
 pub mod connection;
 pub(crate) mod file_limit;
@@ -23,7 +23,7 @@ pub enum Service {
 }
 
 impl Service {
-    fn socket(self, settings: &Live) -> &Socket {
+    fn socket(self, settings: &LiveSettings) -> &Socket {
         match self {
             Self::Public => settings.public(),
             Self::Admin => settings.admin(),

@@ -15,7 +15,7 @@ use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::scheduler::fleet::Origin;
+use crate::scheduler::fleet::NodeOrigin;
 use crate::types::error::Error;
 use crate::upstream::external::Client;
 
@@ -86,8 +86,8 @@ impl Upstream {
     }
 
     /// Which side dialed.
-    pub fn origin(&self) -> Origin {
-        if self.is_configured { Origin::Configured } else { Origin::Joined }
+    pub fn origin(&self) -> NodeOrigin {
+        if self.is_configured { NodeOrigin::Configured } else { NodeOrigin::Joined }
     }
 
     /// `joined`, `configured`, or `external`.
@@ -142,12 +142,12 @@ impl Upstream {
     }
 
     /// Signals that the node is about to leave.
-    pub fn leave(&self) {
+    pub fn start_leaving(&self) {
         self.leaving.cancel();
     }
 
     /// Undoes [`Upstream::leave`] for future requests. Requests already told to leave still do.
-    pub fn stay(&mut self) {
+    pub fn cancel_leaving(&mut self) {
         self.leaving = CancellationToken::new();
     }
 

@@ -11,14 +11,14 @@ use crate::access::limiter::{KeyLimits, Limiter};
 use crate::access::spend::Budget;
 use crate::types::class::Class;
 use crate::types::error::Error;
-use crate::types::external::External;
+use crate::types::external::ExternalPolicy;
 use crate::types::secret::KeyDigest;
 
 /// Tenant of requests without a key, where those are allowed.
 const ANONYMOUS: &str = "anonymous";
 
 /// Tenant of operators' requests from the fleet page. No key can have this name.
-const OPERATORS: &str = "operators:chat";
+const ADMIN_TENANT: &str = "operators:chat";
 
 /// An authenticated caller.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub struct Caller {
     /// The key's rate limits and their current use.
     pub limiter: Arc<Limiter>,
     /// Cached list of the models that the key may use.
-    pub models: Arc<Listed>,
+    pub models: Arc<ModelListCache>,
 }
 
 impl Caller {
@@ -60,11 +60,15 @@ type Models = Arc<BTreeMap<String, u64>>;
 
 /// Cached model list of a key, with the version it was made from.
 #[derive(Debug, Default)]
-pub struct Listed(Mutex<Option<(u64, Models)>>);
+pub struct ModelListCache(Mutex<Option<(u64, Models)>>);
 
-impl Listed {
+impl ModelListCache {
     /// The list for this version. Calls `make` if the cache is of another version.
-    pub fn at(&self, version: u64, make: impl FnOnce() -> (u64, BTreeMap<String, u64>)) -> Models {
+    pub fn get_or_build(
+        &self,
+        version: u64,
+        make: impl FnOnce() -> (u64, BTreeMap<String, u64>),
+    ) -> Models {
         let mut listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, models)) = &*listed
             && *known == version
@@ -85,14 +89,14 @@ pub struct Keys {
     /// The caller without a key, if anonymous access is allowed.
     anonymous: Option<Caller>,
     /// The caller with the admin key, on the admin listener.
-    operators: Caller,
+    admin: Caller,
 }
 
 impl Keys {
     /// Loads the keys of a configuration. Keys with unchanged limits keep their current use.
     pub fn new(keys: &[ApiKey], aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
         let aliases = Arc::new(aliases.clone());
-        let operators = operators(&aliases, old);
+        let admin = admin_caller(&aliases, old);
         let old: HashMap<&str, _> = old.into_iter().flat_map(Self::limiters).collect();
         let caller = |key: &ApiKey| {
             let used = old.get(key.name.as_str()).filter(|(limits, _)| **limits == key.limits);
@@ -106,27 +110,27 @@ impl Keys {
             };
             (key.digest.clone(), caller)
         };
-        Self { callers: keys.iter().map(caller).collect(), anonymous: None, operators }
+        Self { callers: keys.iter().map(caller).collect(), anonymous: None, admin }
     }
 
     /// Allows anonymous access; no key is needed.
-    pub fn open(aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
-        let (key, aliases) = (Arc::new(anonymous()), Arc::new(aliases.clone()));
-        let operators = operators(&aliases, old);
+    pub fn anonymous(aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
+        let (key, aliases) = (Arc::new(anonymous_key()), Arc::new(aliases.clone()));
+        let admin = admin_caller(&aliases, old);
         let tenant = ANONYMOUS.into();
         let anonymous =
             Some(Caller { tenant, key, aliases, limiter: Arc::default(), models: Arc::default() });
-        Self { callers: HashMap::new(), anonymous, operators }
+        Self { callers: HashMap::new(), anonymous, admin }
     }
 
     /// The caller for requests from the fleet page. Check the admin key first.
-    pub fn operators(&self) -> &Caller {
-        &self.operators
+    pub fn admin_caller(&self) -> &Caller {
+        &self.admin
     }
 
     /// All callers.
     pub fn tenants(&self) -> impl Iterator<Item = &Caller> {
-        self.callers.values().chain(&self.anonymous).chain([&self.operators])
+        self.callers.values().chain(&self.anonymous).chain([&self.admin])
     }
 
     fn limiters(&self) -> impl Iterator<Item = (&str, (&KeyLimits, &Arc<Limiter>))> {
@@ -135,7 +139,7 @@ impl Keys {
 
     /// Authenticates by the key in `headers`. The lookup uses the first bytes of the digest, which
     /// are not secret; whole digests are compared in constant time.
-    pub fn caller(&self, headers: &HeaderMap) -> Result<Caller, Error> {
+    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Error> {
         if let Some(anonymous) = &self.anonymous {
             return Ok(anonymous.clone());
         }
@@ -144,20 +148,20 @@ impl Keys {
     }
 }
 
-fn operators(aliases: &Arc<BTreeMap<String, String>>, old: Option<&Keys>) -> Caller {
-    let key = Arc::new(ApiKey { name: OPERATORS.into(), force_trace: true, ..anonymous() });
-    let limiter = old.map_or_else(Arc::default, |old| old.operators.limiter.clone());
-    let (tenant, aliases) = (OPERATORS.into(), aliases.clone());
+fn admin_caller(aliases: &Arc<BTreeMap<String, String>>, old: Option<&Keys>) -> Caller {
+    let key = Arc::new(ApiKey { name: ADMIN_TENANT.into(), force_trace: true, ..anonymous_key() });
+    let limiter = old.map_or_else(Arc::default, |old| old.admin.limiter.clone());
+    let (tenant, aliases) = (ADMIN_TENANT.into(), aliases.clone());
     Caller { tenant, key, aliases, limiter, models: Arc::default() }
 }
 
 /// The key settings of anonymous access.
-fn anonymous() -> ApiKey {
+fn anonymous_key() -> ApiKey {
     ApiKey {
         name: ANONYMOUS.into(),
         digest: KeyDigest::of(""),
         class_max: Class::Interactive,
-        external: External::Overflow,
+        external: ExternalPolicy::Overflow,
         deadline: None,
         tokens_max: None,
         aliases: BTreeMap::new(),
@@ -185,7 +189,7 @@ pub struct ApiKey {
     /// The most urgent class that the key may use.
     pub class_max: Class,
     /// When its requests may go to external endpoints.
-    pub external: External,
+    pub external: ExternalPolicy,
     /// Longest queue wait; also the default for requests that set none.
     pub deadline: Option<Duration>,
     /// Most tokens per request, all choices together.
@@ -209,13 +213,13 @@ mod tests {
     use super::*;
 
     fn key(name: &str, limits: KeyLimits) -> ApiKey {
-        ApiKey { name: name.into(), digest: KeyDigest::of(name), limits, ..anonymous() }
+        ApiKey { name: name.into(), digest: KeyDigest::of(name), limits, ..anonymous_key() }
     }
 
     fn caller(keys: &Keys, authorization: &str) -> Result<Caller, Error> {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, HeaderValue::from_str(authorization).unwrap());
-        keys.caller(&headers)
+        keys.authenticate(&headers)
     }
 
     fn ask(authorization: &str) -> Result<String, Error> {
@@ -233,7 +237,7 @@ mod tests {
     #[test]
     fn a_missing_key_and_a_wrong_one_are_told_apart() {
         let none = Keys::new(&[], &BTreeMap::new(), None);
-        assert_eq!(none.caller(&HeaderMap::new()).unwrap_err(), Error::KeyMissing);
+        assert_eq!(none.authenticate(&HeaderMap::new()).unwrap_err(), Error::KeyMissing);
         assert_eq!(caller(&none, "Bearer bob").unwrap_err(), Error::KeyWrong, "no keys, no door");
         assert_eq!(ask("Basic bob"), Err(Error::KeyMissing));
         assert_eq!(ask("Bearer "), Err(Error::KeyMissing));
@@ -246,18 +250,18 @@ mod tests {
         let before =
             Keys::new(&[key("ada", limits(1)), key("bob", limits(1))], &BTreeMap::new(), None);
         let limiter = |keys: &Keys, name: &str| caller(keys, name).unwrap().limiter;
-        let _running = ["Bearer ada", "Bearer bob"].map(|n| limiter(&before, n).enter().unwrap());
+        let _running = ["Bearer ada", "Bearer bob"].map(|n| limiter(&before, n).admit().unwrap());
         let after = [key("ada", limits(1)), key("bob", limits(2))];
         let after = Keys::new(&after, &BTreeMap::new(), Some(&before));
-        assert!(limiter(&after, "Bearer ada").enter().is_err());
-        assert!(limiter(&after, "Bearer bob").enter().is_ok());
+        assert!(limiter(&after, "Bearer ada").admit().is_err());
+        assert!(limiter(&after, "Bearer bob").admit().is_ok());
     }
 
     #[test]
     fn the_models_of_a_key_are_listed_anew_only_when_they_are_others() {
-        let (listed, made) = (Listed::default(), std::cell::Cell::new(0));
+        let (listed, made) = (ModelListCache::default(), std::cell::Cell::new(0));
         let at = |version| {
-            listed.at(version, || {
+            listed.get_or_build(version, || {
                 made.set(made.get() + 1);
                 (version, BTreeMap::from([(version.to_string(), 1)]))
             })

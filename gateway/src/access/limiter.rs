@@ -19,9 +19,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::types::error::Error;
-use crate::types::header::Values;
-use crate::types::limits::Limit;
-use crate::types::limits::Share;
+use crate::types::header::HeaderWriter;
+use crate::types::limits::QueueShare;
+use crate::types::limits::RateLimit;
 
 /// Configured limits of a key; `None` is unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,30 +33,30 @@ pub struct KeyLimits {
     /// Concurrent requests.
     pub concurrent_max: Option<NonZeroU32>,
     /// Share of the queue.
-    pub queue: Share,
+    pub queue: QueueShare,
     /// Models that the key may use; empty allows all.
     pub models: Vec<String>,
 }
 
-/// What is used of a key's limits, as operators see it.
+/// Current use of a key's rate limits, as operators see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Standing {
-    /// Requests that run.
+pub struct LimitUsage {
+    /// Running requests.
     pub running: u32,
-    /// Most that may run, where there is a limit.
+    /// Most concurrent requests; null is unlimited.
     pub concurrent_max: Option<u32>,
-    /// Requests a minute, where there is a limit.
+    /// Requests per minute; null is unlimited.
     pub requests_per_minute: Option<Allowance>,
-    /// Tokens a minute, where there is a limit.
+    /// Tokens per minute; null is unlimited.
     pub tokens_per_minute: Option<Allowance>,
 }
 
-/// A limit of a minute.
+/// A rate limit per minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Allowance {
-    /// All of it.
+    /// The limit.
     pub limit: u32,
-    /// What is left now.
+    /// Remaining amount.
     pub left: u32,
 }
 
@@ -95,49 +95,49 @@ impl Limiter {
     ///
     /// # Errors
     /// A limit is reached.
-    pub fn enter(self: &Arc<Self>) -> Result<Permit, Error> {
+    pub fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
         let before = self.running.fetch_add(1, Ordering::Relaxed);
         let permit = Permit { limiter: self.clone(), reserved: 0 };
         if self.concurrent_max.is_some_and(|max| before >= max) {
-            return Err(limited(Limit::Concurrent, Duration::from_secs(1)));
+            return Err(rate_limited(RateLimit::Concurrent, Duration::from_secs(1)));
         }
         if let Some(bucket) = &self.requests {
-            bucket.take(1).map_err(|wait| limited(Limit::Requests, wait))?;
+            bucket.take(1).map_err(|wait| rate_limited(RateLimit::Requests, wait))?;
         }
         Ok(permit)
     }
 
     /// Draws a request's tokens and what is owed, up to the size of the bucket.
-    fn pay(&self, bucket: &Bucket, tokens: u32) -> Result<(), Error> {
+    fn draw(&self, bucket: &Bucket, tokens: u32) -> Result<(), Error> {
         let owed = self.owed.swap(0, Ordering::Relaxed).max(bucket.refund_max());
         let price = i64::from(tokens).saturating_add(owed);
         let now = price.clamp(0, i64::from(bucket.limit));
         match bucket.take(now as u32) {
             Ok(()) => {
-                self.owe(bucket, price.saturating_sub(now));
+                self.add_debt(bucket, price.saturating_sub(now));
                 Ok(())
             }
             Err(wait) => {
-                self.owe(bucket, owed);
-                Err(limited(Limit::Tokens, wait))
+                self.add_debt(bucket, owed);
+                Err(rate_limited(RateLimit::Tokens, wait))
             }
         }
     }
 
     /// Adds to what is owed. Refunds are capped at the space in the bucket.
-    fn owe(&self, bucket: &Bucket, tokens: i64) {
+    fn add_debt(&self, bucket: &Bucket, tokens: i64) {
         let least = bucket.refund_max();
         let sum = |owed: i64| Some(owed.saturating_add(tokens).max(least));
         let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 
     /// Current use of the limits.
-    pub fn standing(&self) -> Standing {
+    pub fn usage(&self) -> LimitUsage {
         let bucket = |bucket: &Option<Bucket>| {
             let bucket = bucket.as_ref()?;
             Some(Allowance { limit: bucket.limit, left: bucket.state().0 })
         };
-        Standing {
+        LimitUsage {
             running: self.running.load(Ordering::Relaxed),
             concurrent_max: self.concurrent_max,
             requests_per_minute: bucket(&self.requests),
@@ -146,7 +146,7 @@ impl Limiter {
     }
 
     /// Adds OpenAI's rate limit headers.
-    pub fn mark(&self, headers: &mut HeaderMap, values: &mut Values) {
+    pub fn add_headers(&self, headers: &mut HeaderMap, values: &mut HeaderWriter) {
         for (names, bucket) in [(REQUESTS, &self.requests), (TOKENS, &self.tokens)] {
             let Some(bucket) = bucket else { continue };
             let (remaining, reset) = bucket.state();
@@ -170,7 +170,7 @@ const TOKENS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
-fn limited(limit: Limit, wait: Duration) -> Error {
+fn rate_limited(limit: RateLimit, wait: Duration) -> Error {
     Error::RateLimited { limit, wait }
 }
 
@@ -188,7 +188,7 @@ impl Permit {
     /// Fewer tokens are left.
     pub fn reserve(&mut self, tokens: u32) -> Result<(), Error> {
         if let Some(bucket) = &self.limiter.tokens {
-            self.limiter.pay(bucket, tokens)?;
+            self.limiter.draw(bucket, tokens)?;
             self.reserved = tokens;
         }
         Ok(())
@@ -198,7 +198,7 @@ impl Permit {
     pub fn settle(&self, tokens: u64) {
         if let Some(bucket) = &self.limiter.tokens {
             let used = i64::try_from(tokens).unwrap_or(i64::MAX);
-            self.limiter.owe(bucket, used.saturating_sub(i64::from(self.reserved)));
+            self.limiter.add_debt(bucket, used.saturating_sub(i64::from(self.reserved)));
         }
     }
 }
@@ -286,11 +286,11 @@ mod tests {
     }
 
     fn admit(limiter: &Arc<Limiter>, tokens: u32) -> Result<Permit, Error> {
-        let mut permit = limiter.enter()?;
+        let mut permit = limiter.admit()?;
         permit.reserve(tokens).map(|()| permit)
     }
 
-    fn refused(outcome: Result<Permit, Error>) -> (Limit, Duration) {
+    fn refused(outcome: Result<Permit, Error>) -> (RateLimit, Duration) {
         match outcome {
             Err(Error::RateLimited { limit, wait }) => (limit, wait),
             other => panic!("{other:?}"),
@@ -303,7 +303,7 @@ mod tests {
         let permits: Vec<Permit> = (0..3).map(|_| admit(&limiter, 1).unwrap()).collect();
         drop(permits);
         let (limit, wait) = refused(admit(&limiter, 1));
-        assert_eq!(limit, Limit::Requests);
+        assert_eq!(limit, RateLimit::Requests);
         assert!((15..=20).contains(&wait.as_secs()), "{wait:?}: the third of a minute");
     }
 
@@ -312,7 +312,7 @@ mod tests {
         let limiter = limiter(0, 0, 2);
         let first = admit(&limiter, 1).unwrap();
         let _second = admit(&limiter, 1).unwrap();
-        assert_eq!(refused(admit(&limiter, 1)).0, Limit::Concurrent);
+        assert_eq!(refused(admit(&limiter, 1)).0, RateLimit::Concurrent);
         drop(first);
         assert!(admit(&limiter, 1).is_ok());
         assert_eq!(limiter.running.load(Ordering::Relaxed), 1);
@@ -324,7 +324,7 @@ mod tests {
         let permit = admit(&limiter, 100).unwrap();
         permit.settle(500);
         // 500 are left, and 400 of them are owed.
-        assert_eq!(refused(admit(&limiter, 150)).0, Limit::Tokens);
+        assert_eq!(refused(admit(&limiter, 150)).0, RateLimit::Tokens);
         let permit = admit(&limiter, 90).unwrap();
         permit.settle(0);
         // The next request can use the unused reservation.
@@ -379,7 +379,7 @@ mod tests {
         let limiter = limiter(60, 6000, 0);
         admit(&limiter, 600).unwrap();
         let mut headers = HeaderMap::new();
-        limiter.mark(&mut headers, &mut Values::default());
+        limiter.add_headers(&mut headers, &mut HeaderWriter::default());
         let value = |name: &str| headers[name].to_str().unwrap();
         assert_eq!(value("x-ratelimit-limit-requests"), "60");
         assert_eq!(value("x-ratelimit-remaining-requests"), "59");
@@ -387,9 +387,9 @@ mod tests {
         assert_eq!(value("x-ratelimit-remaining-tokens"), "5400");
         assert!(value("x-ratelimit-reset-tokens").ends_with('s'));
         let mut none = HeaderMap::new();
-        Limiter::default().mark(&mut none, &mut Values::default());
+        Limiter::default().add_headers(&mut none, &mut HeaderWriter::default());
         assert!(none.is_empty());
-        let standing = limiter.standing();
+        let standing = limiter.usage();
         assert_eq!(standing.requests_per_minute, Some(Allowance { limit: 60, left: 59 }));
         assert_eq!(standing.tokens_per_minute, Some(Allowance { limit: 6000, left: 5400 }));
         assert_eq!((standing.running, standing.concurrent_max), (0, None));

@@ -31,7 +31,7 @@ impl Quarantine {
     }
 
     /// True if a tenant's request is quarantined.
-    pub fn holds(&self, tenant: &str, body: &[u8]) -> bool {
+    pub fn contains(&self, tenant: &str, body: &[u8]) -> bool {
         let mut known = self.lock();
         while known.front().is_some_and(|(_, since)| since.elapsed() >= QUARANTINE) {
             known.pop_front();
@@ -55,11 +55,11 @@ mod tests {
     #[test]
     fn a_tenants_request_is_known_by_all_of_it() {
         let quarantine = Quarantine::default();
-        assert!(!quarantine.holds("a", b"x"));
+        assert!(!quarantine.contains("a", b"x"));
         quarantine.add("a", b"x");
-        assert!(quarantine.holds("a", b"x"));
-        assert!(!quarantine.holds("a", b"y") && !quarantine.holds("b", b"x"));
+        assert!(quarantine.contains("a", b"x"));
+        assert!(!quarantine.contains("a", b"y") && !quarantine.contains("b", b"x"));
         (0..REQUESTS_MAX).for_each(|i| quarantine.add("a", &i.to_le_bytes()));
-        assert!(!quarantine.holds("a", b"x"), "the oldest makes room");
+        assert!(!quarantine.contains("a", b"x"), "the oldest makes room");
     }
 }

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use inference_protocol::resume::Usage;
 use serde::{Deserialize, Serialize};
 
-use crate::types::limits::Exhausted;
+use crate::types::limits::BudgetLimit;
 
 const MILLION: f64 = 1e6;
 
@@ -53,7 +53,7 @@ impl Budget {
 
 /// What a tenant has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Used {
+pub struct TenantUsage {
     /// Prompt and completion tokens.
     pub tokens: u64,
     /// Spend at external endpoints.
@@ -86,24 +86,24 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seen: Option<Date>,
     spent: BTreeMap<String, f64>,
-    used: BTreeMap<String, Used>,
+    used: BTreeMap<String, TenantUsage>,
     /// Spend of the last few days, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     past_spent: Vec<(u64, BTreeMap<String, f64>)>,
     /// Usage of the last few months, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    past_used: Vec<(u64, BTreeMap<String, Used>)>,
+    past_used: Vec<(u64, BTreeMap<String, TenantUsage>)>,
 }
 
 impl Ledger {
     /// Sets the date. A new day and a new month start at zero.
-    pub fn turn(&mut self, now: Date) {
+    pub fn set_date(&mut self, now: Date) {
         let Self { date, spent, used, past_spent, past_used, .. } = self;
         let seen = self.seen.unwrap_or(*date);
         let day = Period { date: date.day, seen: seen.day };
         let month = Period { date: date.month, seen: seen.month };
-        date.day = day.turn(now.day, (past_spent, spent), |sum, amount| *sum += amount);
-        date.month = month.turn(now.month, (past_used, used), |sum, more| {
+        date.day = day.advance(now.day, (past_spent, spent), |sum, amount| *sum += amount);
+        date.month = month.advance(now.month, (past_used, used), |sum, more| {
             sum.tokens = sum.tokens.saturating_add(more.tokens);
             sum.spend += more.spend;
         });
@@ -111,10 +111,10 @@ impl Ledger {
     }
 
     /// Books a tenant's token usage, and what an endpoint was paid for it.
-    pub fn account(&mut self, tenant: &str, usage: Usage, paid: Option<(&str, f64)>) {
+    pub fn book_usage(&mut self, tenant: &str, usage: Usage, paid: Option<(&str, f64)>) {
         let amount = paid.map_or(0.0, |(_, amount)| amount);
         let tokens = usage.prompt.saturating_add(usage.completion);
-        change(&mut self.used, tenant, |used: &mut Used| {
+        change(&mut self.used, tenant, |used: &mut TenantUsage| {
             used.tokens = used.tokens.saturating_add(tokens);
             used.spend += amount;
         });
@@ -124,17 +124,17 @@ impl Ledger {
     }
 
     /// What an endpoint was paid today.
-    pub fn spent(&self, endpoint: &str) -> f64 {
+    pub fn spent_today(&self, endpoint: &str) -> f64 {
         self.spent.get(endpoint).copied().unwrap_or(0.0)
     }
 
     /// True if the endpoint has daily budget left.
-    pub fn has_room(&self, endpoint: &str, prices: &Prices) -> bool {
-        prices.day_max.is_none_or(|max| self.spent(endpoint) < max)
+    pub fn has_budget(&self, endpoint: &str, prices: &Prices) -> bool {
+        prices.day_max.is_none_or(|max| self.spent_today(endpoint) < max)
     }
 
     /// A tenant's usage this month.
-    pub fn used(&self, tenant: &str) -> Used {
+    pub fn month_usage(&self, tenant: &str) -> TenantUsage {
         self.used.get(tenant).copied().unwrap_or_default()
     }
 
@@ -142,13 +142,13 @@ impl Ledger {
     ///
     /// # Errors
     /// What is used up.
-    pub fn allows(&self, tenant: &str, budget: &Budget) -> Result<(), Exhausted> {
-        let used = self.used(tenant);
+    pub fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), BudgetLimit> {
+        let used = self.month_usage(tenant);
         if budget.tokens.is_some_and(|max| used.tokens >= max.get()) {
-            return Err(Exhausted::Tokens);
+            return Err(BudgetLimit::Tokens);
         }
         match budget.spend.is_some_and(|max| used.spend >= max) {
-            true => Err(Exhausted::Spend),
+            true => Err(BudgetLimit::Spend),
             false => Ok(()),
         }
     }
@@ -168,7 +168,7 @@ struct Period {
 
 impl Period {
     /// Starts a new period if there is one, and returns the date of further bookings.
-    fn turn<V: Default>(
+    fn advance<V: Default>(
         self,
         now: u64,
         (past, present): Books<'_, V>,
@@ -223,75 +223,78 @@ mod tests {
     fn what_is_spent_today_is_spent_until_tomorrow() {
         let prices = Prices { day_max: Some(2.0), ..Prices::default() };
         let mut ledger = Ledger::default();
-        ledger.turn(DAY);
-        ledger.account("ada", tokens(1), Some(("gpu", 1.9)));
-        assert!(ledger.has_room("gpu", &prices));
-        ledger.account("bob", tokens(1), Some(("gpu", 0.2)));
-        assert!(!ledger.has_room("gpu", &prices) && ledger.has_room("other", &prices));
-        assert!(ledger.has_room("gpu", &Prices::default()), "no limit");
-        ledger.turn(DAY);
-        assert!(!ledger.has_room("gpu", &prices));
-        ledger.turn(Date { day: 8, ..DAY });
-        assert!(ledger.has_room("gpu", &prices));
+        ledger.set_date(DAY);
+        ledger.book_usage("ada", tokens(1), Some(("gpu", 1.9)));
+        assert!(ledger.has_budget("gpu", &prices));
+        ledger.book_usage("bob", tokens(1), Some(("gpu", 0.2)));
+        assert!(!ledger.has_budget("gpu", &prices) && ledger.has_budget("other", &prices));
+        assert!(ledger.has_budget("gpu", &Prices::default()), "no limit");
+        ledger.set_date(DAY);
+        assert!(!ledger.has_budget("gpu", &prices));
+        ledger.set_date(Date { day: 8, ..DAY });
+        assert!(ledger.has_budget("gpu", &prices));
     }
 
     #[test]
     fn a_budget_lasts_until_the_month_is_over() {
         let budget = Budget { tokens: NonZeroU64::new(100), spend: Some(2.0) };
         let mut ledger = Ledger::default();
-        ledger.turn(DAY);
-        ledger.account("ada", tokens(99), None);
-        assert_eq!(ledger.allows("ada", &budget), Ok(()));
-        ledger.account("ada", tokens(1), None);
-        ledger.account("bob", tokens(9), Some(("gpu", 2.0)));
-        assert_eq!(ledger.allows("ada", &budget), Err(Exhausted::Tokens));
-        assert_eq!(ledger.allows("bob", &budget), Err(Exhausted::Spend));
-        assert_eq!(ledger.allows("ada", &Budget::default()), Ok(()));
-        ledger.turn(Date { day: 8, ..DAY });
-        assert_eq!(ledger.used("bob"), Used { tokens: 9, spend: 2.0 });
-        ledger.turn(Date { day: 40, month: 4 });
-        assert_eq!(ledger.used("bob"), Used::default());
+        ledger.set_date(DAY);
+        ledger.book_usage("ada", tokens(99), None);
+        assert_eq!(ledger.check_budget("ada", &budget), Ok(()));
+        ledger.book_usage("ada", tokens(1), None);
+        ledger.book_usage("bob", tokens(9), Some(("gpu", 2.0)));
+        assert_eq!(ledger.check_budget("ada", &budget), Err(BudgetLimit::Tokens));
+        assert_eq!(ledger.check_budget("bob", &budget), Err(BudgetLimit::Spend));
+        assert_eq!(ledger.check_budget("ada", &Budget::default()), Ok(()));
+        ledger.set_date(Date { day: 8, ..DAY });
+        assert_eq!(ledger.month_usage("bob"), TenantUsage { tokens: 9, spend: 2.0 });
+        ledger.set_date(Date { day: 40, month: 4 });
+        assert_eq!(ledger.month_usage("bob"), TenantUsage::default());
     }
 
     #[test]
     fn a_clock_that_is_set_back_gives_nothing_back() {
         let mut ledger = Ledger::default();
-        ledger.turn(DAY);
-        ledger.account("ada", tokens(9), Some(("gpu", 2.0)));
+        ledger.set_date(DAY);
+        ledger.book_usage("ada", tokens(9), Some(("gpu", 2.0)));
         for date in [Date { day: 6, month: 2 }, DAY, Date { day: 3, month: 2 }, DAY] {
-            ledger.turn(date);
-            assert_eq!(ledger.spent("gpu"), 2.0);
-            assert_eq!(ledger.used("ada"), Used { tokens: 9, spend: 2.0 });
+            ledger.set_date(date);
+            assert_eq!(ledger.spent_today("gpu"), 2.0);
+            assert_eq!(ledger.month_usage("ada"), TenantUsage { tokens: 9, spend: 2.0 });
         }
-        ledger.turn(Date { day: 8, month: 3 });
-        assert_eq!((ledger.spent("gpu"), ledger.used("ada").tokens), (0.0, 9));
-        ledger.turn(DAY);
-        assert_eq!(ledger.spent("gpu"), 2.0, "midnight has not come yet");
+        ledger.set_date(Date { day: 8, month: 3 });
+        assert_eq!((ledger.spent_today("gpu"), ledger.month_usage("ada").tokens), (0.0, 9));
+        ledger.set_date(DAY);
+        assert_eq!(ledger.spent_today("gpu"), 2.0, "midnight has not come yet");
     }
 
     #[test]
     fn a_clock_that_is_set_forward_and_back_has_reset_nothing_and_holds_nothing_up() {
         let mut ledger = Ledger::default();
-        ledger.turn(DAY);
-        ledger.account("ada", tokens(10), Some(("gpu", 2.0)));
+        ledger.set_date(DAY);
+        ledger.book_usage("ada", tokens(10), Some(("gpu", 2.0)));
         // Years ahead, past a midnight there, and back.
         for date in [Date { day: 4000, month: 130 }, Date { day: 4001, month: 131 }] {
-            ledger.turn(date);
-            assert_eq!((ledger.spent("gpu"), ledger.used("ada")), (0.0, Used::default()));
-            ledger.account("ada", tokens(5), Some(("gpu", 1.0)));
+            ledger.set_date(date);
+            assert_eq!(
+                (ledger.spent_today("gpu"), ledger.month_usage("ada")),
+                (0.0, TenantUsage::default())
+            );
+            ledger.book_usage("ada", tokens(5), Some(("gpu", 1.0)));
         }
         // A ledger restored from the file behaves the same.
         let kept = serde_json::to_string(&ledger).unwrap();
         for mut ledger in [ledger, serde_json::from_str(&kept).unwrap()] {
-            ledger.turn(DAY);
-            assert_eq!(ledger.spent("gpu"), 4.0);
-            assert_eq!(ledger.used("ada"), Used { tokens: 20, spend: 4.0 });
-            ledger.turn(DAY);
-            assert_eq!(ledger.spent("gpu"), 4.0, "once");
-            ledger.turn(Date { day: 8, ..DAY });
-            assert_eq!((ledger.spent("gpu"), ledger.used("ada").tokens), (0.0, 20));
-            ledger.turn(Date { day: 40, month: 4 });
-            assert_eq!(ledger.used("ada"), Used::default());
+            ledger.set_date(DAY);
+            assert_eq!(ledger.spent_today("gpu"), 4.0);
+            assert_eq!(ledger.month_usage("ada"), TenantUsage { tokens: 20, spend: 4.0 });
+            ledger.set_date(DAY);
+            assert_eq!(ledger.spent_today("gpu"), 4.0, "once");
+            ledger.set_date(Date { day: 8, ..DAY });
+            assert_eq!((ledger.spent_today("gpu"), ledger.month_usage("ada").tokens), (0.0, 20));
+            ledger.set_date(Date { day: 40, month: 4 });
+            assert_eq!(ledger.month_usage("ada"), TenantUsage::default());
         }
     }
 
@@ -299,12 +302,12 @@ mod tests {
     fn few_days_are_remembered() {
         let mut ledger = Ledger::default();
         for day in 1..100 {
-            ledger.turn(Date { day, month: day });
-            ledger.account("ada", tokens(1), Some(("gpu", 1.0)));
+            ledger.set_date(Date { day, month: day });
+            ledger.book_usage("ada", tokens(1), Some(("gpu", 1.0)));
         }
         assert_eq!((ledger.past_spent.len(), ledger.past_used.len()), (PAST_MAX, PAST_MAX));
         let older = r#"{"date":{"day":7,"month":3},"spent":{"gpu":1.5},"used":{}}"#;
         let older: Ledger = serde_json::from_str(older).unwrap();
-        assert_eq!(older.spent("gpu"), 1.5, "a file of before");
+        assert_eq!(older.spent_today("gpu"), 1.5, "a file of before");
     }
 }

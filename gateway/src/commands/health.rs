@@ -22,7 +22,7 @@ pub fn url(config: &Config) -> String {
 ///
 /// # Errors
 /// The gateway does not respond in time, or is not ready.
-pub async fn ask(url: &str, live: bool, within: Duration) -> Result<String, String> {
+pub async fn check(url: &str, live: bool, within: Duration) -> Result<String, String> {
     // No secret is sent, and the certificate is not valid for the loopback address.
     let client = reqwest::Client::builder()
         .timeout(within)
@@ -31,10 +31,11 @@ pub async fn ask(url: &str, live: bool, within: Duration) -> Result<String, Stri
         .build()
         .map_err(|e| e.to_string())?;
     let path = if live { "/livez" } else { "/readyz" };
-    let answer = client.get(format!("{}{path}", url.trim_end_matches('/'))).send().await;
-    let mut answer = answer.map_err(|e| format!("no gateway at {url}: {}", innermost(&e)))?;
+    let response = client.get(format!("{}{path}", url.trim_end_matches('/'))).send().await;
+    let mut response =
+        response.map_err(|e| format!("cannot reach the gateway at {url}: {}", innermost(&e)))?;
     // The response is a single word.
-    let (status, word) = (answer.status(), answer.chunk().await.map_err(|e| innermost(&e))?);
+    let (status, word) = (response.status(), response.chunk().await.map_err(|e| innermost(&e))?);
     let text = String::from_utf8_lossy(&word.unwrap_or_default()).trim().to_string();
     if status.is_success() { Ok(text) } else { Err(format!("{text} (status {status})")) }
 }

@@ -10,24 +10,24 @@ use tokio::time::{Instant, sleep};
 
 use crate::control::admin::{NODES_PATH, NodeList};
 use crate::control::overview::{OVERVIEW_PATH, Overview};
-use crate::dispatcher::views::{Action, NodeView};
+use crate::dispatcher::views::{NodeAction, NodeView};
 use crate::types::external::PREFIX;
 use crate::upstream::external::innermost;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time between two checks of a draining node.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Client of a gateway's admin API.
 #[derive(Debug)]
-pub struct Remote {
+pub struct AdminClient {
     client: reqwest::Client,
     base: String,
     key: String,
 }
 
-impl Remote {
+impl AdminClient {
     /// Connects to the gateway at `base`, such as `http://127.0.0.1:8081`. `roots` are CA
     /// certificates (PEM) to trust besides the system's.
     ///
@@ -59,17 +59,21 @@ impl Remote {
     /// # Errors
     /// The gateway does not respond, or refuses.
     pub async fn overview(&self) -> Result<Overview, String> {
-        self.ask(self.client.get(format!("{}{OVERVIEW_PATH}", self.base))).await
+        self.send(self.client.get(format!("{}{OVERVIEW_PATH}", self.base))).await
     }
 
     /// Applies an action to a node and returns all nodes.
     ///
     /// # Errors
     /// The gateway does not respond, or refuses.
-    pub async fn act(&self, node: &str, action: Action) -> Result<Vec<NodeView>, String> {
+    pub async fn apply_action(
+        &self,
+        node: &str,
+        action: NodeAction,
+    ) -> Result<Vec<NodeView>, String> {
         // Other characters would change the path.
         if !is_plain_id(node.strip_prefix(PREFIX).unwrap_or(node)) {
-            return Err(format!("'{node}' is no name of a node"));
+            return Err(format!("invalid node name '{node}'"));
         }
         let path = format!("{}{NODES_PATH}/{node}/{}", self.base, action.name());
         self.list(self.client.post(path)).await
@@ -81,7 +85,7 @@ impl Remote {
     /// The gateway does not respond or refuses, or requests are left after `within`.
     pub async fn drain(&self, node: &str, within: Duration) -> Result<(), String> {
         let begun = Instant::now();
-        let mut nodes = self.act(node, Action::Drain).await?;
+        let mut nodes = self.apply_action(node, NodeAction::Drain).await?;
         loop {
             // A node that is gone has no requests left.
             let left = nodes.iter().find(|n| n.name == node).map_or(0, |n| n.leased);
@@ -89,33 +93,37 @@ impl Remote {
                 return Ok(());
             }
             if begun.elapsed() >= within {
-                return Err(format!("{left} requests still run on '{node}'; it stays cordoned"));
+                return Err(format!(
+                    "timeout: '{node}' still runs {left} requests; it stays cordoned"
+                ));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             nodes = self.nodes().await?;
         }
     }
 
     async fn list(&self, request: reqwest::RequestBuilder) -> Result<Vec<NodeView>, String> {
-        self.ask(request).await.map(|list: NodeList| list.nodes)
+        self.send(request).await.map(|list: NodeList| list.nodes)
     }
 
-    async fn ask<T: DeserializeOwned>(
+    async fn send<T: DeserializeOwned>(
         &self,
         request: reqwest::RequestBuilder,
     ) -> Result<T, String> {
         let response = request.bearer_auth(&self.key).send().await;
-        let response =
-            response.map_err(|e| format!("no gateway at {}: {}", self.base, innermost(&e)))?;
+        let response = response
+            .map_err(|e| format!("cannot reach the gateway at {}: {}", self.base, innermost(&e)))?;
         let status = response.status();
         let body = response.bytes().await.map_err(|e| innermost(&e))?;
         if status.is_success() {
-            return serde_json::from_slice(&body)
-                .map_err(|e| format!("not what was asked for: {e}"));
+            return serde_json::from_slice(&body).map_err(|e| format!("unexpected response: {e}"));
         }
-        let told: Option<inference_protocol::openai::ErrorBody> =
+        let error: Option<inference_protocol::openai::ErrorBody> =
             serde_json::from_slice(&body).ok();
-        Err(told.map_or_else(|| format!("the gateway answers {status}"), |told| told.error.message))
+        Err(error.map_or_else(
+            || format!("the gateway returned status {status}"),
+            |body| body.error.message,
+        ))
     }
 }
 

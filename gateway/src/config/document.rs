@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use super::edge::{read_cors, read_proxies};
 use super::files::Files;
+use super::key_recorder::{KeyRecorder, KeySchema};
 use super::section::{Problems, QUEUE_BYTES_MAX, QUEUE_DEPTH_MAX, Section};
-use super::trace::{Key, Trace};
 use super::values::{long_key, report};
 use super::yaml::{Node, Problem};
-use super::{Admin, Config, Limits, QueueTimeouts, Timeouts, external, keys, nodes, traces};
+use super::{
+    Admin, Config, Limits, QueueTimeouts, Timeouts, api_keys, external, nodes, trace_export,
+};
 use crate::config::tls::{Acceptor, Authority};
 use crate::config::{ADMIN_CONNECTIONS_MAX, ADMIN_CONNECTIONS_PER_IP};
 use crate::scheduler::routing::Policy;
-use crate::types::limits::Bounds;
+use crate::types::limits::QueueBounds;
 
 /// Every key, with `[]` for list items. Tests compare the reference configuration, the chart, and
 /// the documentation with this list.
@@ -104,12 +106,12 @@ pub const KEYS: &[&str] = &[
 
 /// Checks a configuration.
 pub fn check(root: Node, files: Files) -> Result<Config, Vec<Problem>> {
-    walk(root, files, &Trace::default())
+    walk(root, files, &KeyRecorder::default())
 }
 
 /// Every configuration key, in the order in which keys are read.
-pub fn keys() -> Vec<Key> {
-    let trace = Trace::of_keys();
+pub fn keys() -> Vec<KeySchema> {
+    let trace = KeyRecorder::for_keys();
     // The empty configuration is refused, but by then every key has been read.
     let _ = walk(Node::Absent, Files::default(), &trace);
     trace.into_keys()
@@ -117,20 +119,20 @@ pub fn keys() -> Vec<Key> {
 
 /// The effective configuration: every key with its value, including defaults.
 pub fn effective(root: Node, files: Files) -> Result<Vec<(String, Node)>, Vec<Problem>> {
-    let trace = Trace::of_values();
+    let trace = KeyRecorder::for_values();
     walk(root, files, &trace)?;
     Ok(trace.into_values())
 }
 
-fn walk(root: Node, files: Files, trace: &Trace) -> Result<Config, Vec<Problem>> {
+fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Problem>> {
     let mut problems = Vec::new();
     let mut root = Section::new(root, String::new(), trace, &mut problems);
     let listen = root.address("listen", "127.0.0.1:8080", &mut problems);
     let tls = root.section("tls", &mut problems);
     let admin = read_admin(root.section("admin", &mut problems), &files, &mut problems);
     let aliases = root.texts_by_name("aliases", &mut problems);
-    let keys::Read { keys, keys_file, has_keys_file, allow_anonymous } =
-        keys::read(&mut root, &files, &mut problems);
+    let api_keys::KeySettings { keys, keys_file, has_keys_file, allow_anonymous } =
+        api_keys::read(&mut root, &files, &mut problems);
     let state_file = read_state_file(&mut root, &files, &mut problems);
     let externals = external::read(&mut root, &files, &mut problems);
     let nodes = root.section("nodes", &mut problems);
@@ -139,7 +141,7 @@ fn walk(root: Node, files: Files, trace: &Trace) -> Result<Config, Vec<Problem>>
         (section, _) => nodes::read(section, &files, &mut problems),
     };
     if nodes.authority.is_some() && tls.is_none() {
-        let message = "certificates of nodes are seen over TLS only: set tls";
+        let message = "client certificates need TLS: set tls";
         problems.push(Problem { path: "nodes.client_ca_file".into(), message: message.into() });
     }
     let tls = read_tls(tls, nodes.authority.clone(), &files, &mut problems);
@@ -153,7 +155,7 @@ fn walk(root: Node, files: Files, trace: &Trace) -> Result<Config, Vec<Problem>>
     let (policy, hedge) =
         read_routing(root.section_or_empty("routing", &mut problems), &mut problems);
     let probe_interval = read_health(root.section_or_empty("health", &mut problems), &mut problems);
-    let traces = traces::read(root.section("traces", &mut problems), &mut problems);
+    let traces = trace_export::read(root.section("traces", &mut problems), &mut problems);
     root.finish(&mut problems);
     if problems.is_empty()
         && let Some(listen) = listen
@@ -228,9 +230,9 @@ fn read_admin(section: Option<Section>, files: &Files, problems: &mut Problems) 
 fn read_state_file(root: &mut Section, files: &Files, problems: &mut Problems) -> Option<PathBuf> {
     let path = files.written_path(&root.text("state_file", problems)?);
     if path.is_dir() {
-        root.complain("state_file", "it is a folder; expected a file", problems);
+        root.report("state_file", "is a folder; expected a file", problems);
     } else if !path.parent().is_some_and(Path::is_dir) {
-        root.complain("state_file", "its folder does not exist", problems);
+        root.report("state_file", "its folder does not exist", problems);
     }
     Some(path)
 }
@@ -259,7 +261,7 @@ fn read_limits(mut section: Section, problems: &mut Problems) -> Limits {
         body_bytes_max: number("body_bytes_max", 4 * MIB, 8 * MIB),
         connections_max: number("connections_max", 4096, 1_000_000),
         connections_per_ip_max: number("connections_per_ip_max", 512, 1_000_000),
-        queue: Bounds::new(
+        queue: QueueBounds::new(
             number("queue_depth_max", 1024, QUEUE_DEPTH_MAX),
             number("queue_bytes_max", 256 * MIB, QUEUE_BYTES_MAX),
         ),
@@ -332,7 +334,7 @@ mod tests {
         for path in [
             "listen: expected an address",
             "keys[0].name: expected 1 to 64",
-            "keys[0].sha256: expected text",
+            "keys[0].sha256: expected a string",
             "keys[0].extra: unknown key; known here: name, sha256, class_max, external",
             "nodes.join_key_file: /nonexistent/missing:",
             "nodes.static[0].url: expected http://host:port",
@@ -341,7 +343,7 @@ mod tests {
             "timeouts: expected keys and values",
             "retries_max: expected a whole number, 0 to 10",
             "external[0].url: expected http://host/v1",
-            "external[0].models: expected our names of models",
+            "external[0].models: expected a map from model names",
             "external[0].spend_per_day_max: expected a number, such as 0.15",
         ] {
             assert!(found.iter().any(|p| p.starts_with(path)), "{path} in {found:#?}");

@@ -38,7 +38,7 @@ fn parse_all<T>(
     problems: &mut Problems,
 ) -> Vec<T> {
     if texts.len() > LIST_MAX {
-        let message = format!("expected at most {LIST_MAX} of them");
+        let message = format!("expected at most {LIST_MAX} entries");
         problems.push(Problem { path: path.into(), message });
         return Vec::new();
     }

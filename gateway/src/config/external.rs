@@ -6,8 +6,8 @@ use std::sync::Arc;
 use inference_protocol::ids::is_plain_id;
 
 use super::ExternalEndpoint;
+use super::api_keys::{NAME, NAME_PATTERN};
 use super::files::{self, Files};
-use super::keys::{NAME, NAME_PATTERN};
 use super::section::{Problems, Section};
 use crate::access::spend::Prices;
 use crate::config::values::{header, report};
@@ -44,17 +44,21 @@ fn read_one(
             (true, false) => Some("this name is used twice"),
             (true, true) => None,
         };
-        wrong.into_iter().for_each(|message| item.complain("name", message, problems));
+        wrong.into_iter().for_each(|message| item.report("name", message, problems));
     }
     let url = item.required_text("url", problems);
     item.pattern("name", NAME_PATTERN);
     item.pattern("url", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+[^?#]*$");
     if url.as_deref().is_some_and(|url| !is_url(url)) {
-        item.complain("url", "expected http://host/v1 or https://host/v1", problems);
+        item.report("url", "expected http://host/v1 or https://host/v1", problems);
     }
     let models: BTreeMap<String, String> = item.texts_by_name("models", problems);
     if models.is_empty() {
-        item.complain("models", "expected our names of models, and theirs", problems);
+        item.report(
+            "models",
+            "expected a map from model names of the fleet to those of the endpoint",
+            problems,
+        );
     }
     let key_file = item.text("key_file", problems);
     let key = key_file.map(|file| files.key(&file)).transpose();
@@ -90,9 +94,9 @@ fn read_one(
 fn read_fields(item: &mut Section, problems: &mut Problems) -> BTreeSet<String> {
     let fields = item.texts("fields", problems);
     if fields.iter().any(|field| RESERVED.contains(&field.as_str())) {
-        let message = "the gateway writes the model, the stream and the length of answers itself, \
-                       so that no client has more than its key allows; these cannot be listed: ";
-        item.complain("fields", &format!("{message}{}", RESERVED.join(", ")), problems);
+        let message = "the gateway sets the model, the stream and the length itself, to enforce the limits \
+                       of keys; these fields are not allowed: ";
+        item.report("fields", &format!("{message}{}", RESERVED.join(", ")), problems);
     }
     fields.into_iter().collect()
 }

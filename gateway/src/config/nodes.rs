@@ -28,7 +28,7 @@ pub(super) struct Nodes {
 
 /// Reads `nodes`.
 pub(super) fn read(section: Option<Section>, files: &Files, problems: &mut Problems) -> Nodes {
-    let none = "there is no way to get any: set nodes.join_key_file or nodes.static";
+    let none = "there are none: set nodes.join_key_file or nodes.static";
     let Some(mut section) = section else {
         problems.push(Problem { path: "nodes".into(), message: none.into() });
         return Nodes::default();
@@ -65,13 +65,13 @@ fn read_static(
     let (ca_file, cert_file) = (file("ca_file"), file("cert_file"));
     let client_key_file = file("client_key_file");
     if url.as_ref().is_some_and(|url| !urls.insert(url.clone())) {
-        item.complain("url", "this node is listed twice", problems);
+        item.report("url", "this node is listed twice", problems);
     }
     let own = match (&cert_file, &client_key_file) {
         (Some(certificate), Some(key)) => Some((certificate.as_path(), key.as_path())),
         (None, None) => None,
         _ => {
-            item.complain("cert_file", "it goes with client_key_file: set both", problems);
+            item.report("cert_file", "set both cert_file and client_key_file", problems);
             None
         }
     };
@@ -87,14 +87,14 @@ fn read_static(
     let url = url?;
     let (host, port, secure) = report(&format!("{path}.url"), split_url(&url), problems)?;
     let tls = match secure {
-        true => Some(dialler(&path, ca_file.as_deref(), own, problems)?),
+        true => Some(dialer(&path, ca_file.as_deref(), own, problems)?),
         false => None,
     };
     Some(StaticNode { url, host, port, tls, authorization })
 }
 
 /// Creates the TLS client in two steps, so that each problem is reported with the key it concerns.
-fn dialler(
+fn dialer(
     path: &str,
     ca_file: Option<&Path>,
     own: Option<(&Path, &Path)>,

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::trace::Key;
+use super::key_recorder::KeySchema;
 use crate::config::document::keys;
 
 /// The reference configuration of this version.
@@ -119,14 +119,14 @@ impl Reference {
         let mut page = INTRODUCTION.to_string();
         page.push_str("\n## At the top\n\n");
         let all = keys();
-        let top: Vec<&Key> = all.iter().filter(|key| !key.path.contains('.')).collect();
+        let top: Vec<&KeySchema> = all.iter().filter(|key| !key.path.contains('.')).collect();
         page.push_str(&self.table(&top));
         for section in self.notes.iter().filter(|note| note.is_section) {
-            let of = |key: &&Key| {
+            let of = |key: &&KeySchema| {
                 let above = key.path.rsplit_once('.').map(|(above, _)| above);
                 above.is_some_and(|above| above.trim_end_matches("[]") == section.path)
             };
-            let keys: Vec<&Key> = all.iter().filter(of).collect();
+            let keys: Vec<&KeySchema> = all.iter().filter(of).collect();
             let title = keys.first().and_then(|key| key.path.rsplit_once('.'));
             let Some((title, _)) = title else { continue };
             page.push_str(&format!("\n## `{title}`\n\n{}\n\n{}", section.text, self.table(&keys)));
@@ -134,7 +134,7 @@ impl Reference {
         page
     }
 
-    fn table(&self, keys: &[&Key]) -> String {
+    fn table(&self, keys: &[&KeySchema]) -> String {
         let mut table =
             "| Key | Value | Default | Meaning |\n| --- | --- | --- | --- |\n".to_string();
         for key in keys {
@@ -194,7 +194,7 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
-fn default(key: &Key) -> String {
+fn default(key: &KeySchema) -> String {
     match (key.required, key.schema.get("default")) {
         (true, _) => "required".into(),
         (false, Some(Value::String(text))) => format!("`{text}`"),

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
+use super::key_recorder::KeySchema;
 use super::reference::Reference;
-use super::trace::Key;
 use crate::config::document::keys;
 
 /// The draft that editors support best.
@@ -69,7 +69,7 @@ fn place<'a>(root: &'a mut Value, path: &str) -> Option<&'a mut Value> {
     })
 }
 
-fn insert(root: &mut Value, key: Key) {
+fn insert(root: &mut Value, key: KeySchema) {
     let mut at = root;
     let (sections, name) = key.path.rsplit_once('.').unwrap_or(("", &key.path));
     for section in sections.split('.').filter(|section| !section.is_empty()) {

@@ -7,9 +7,9 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Value, json};
 
-use super::trace::Trace;
+use super::key_recorder::KeyRecorder;
 use crate::config::yaml::{Node, Problem};
-use crate::types::limits::Share;
+use crate::types::limits::QueueShare;
 
 /// An address with a port.
 const ADDRESS: &str = r"^(\d{1,3}(\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\]):\d{1,5}$";
@@ -31,11 +31,16 @@ pub(super) struct Section {
     pub path: String,
     entries: Vec<(String, Node)>,
     known: Vec<String>,
-    trace: Trace,
+    recorder: KeyRecorder,
 }
 
 impl Section {
-    pub(super) fn new(node: Node, path: String, trace: &Trace, problems: &mut Problems) -> Self {
+    pub(super) fn new(
+        node: Node,
+        path: String,
+        recorder: &KeyRecorder,
+        problems: &mut Problems,
+    ) -> Self {
         let entries = match node {
             Node::Map(entries) => entries,
             Node::Absent => Vec::new(),
@@ -45,7 +50,7 @@ impl Section {
                 Vec::new()
             }
         };
-        Self { path, entries, known: Vec::new(), trace: trace.clone() }
+        Self { path, entries, known: Vec::new(), recorder: recorder.clone() }
     }
 
     fn child(&self, key: &str) -> String {
@@ -62,46 +67,47 @@ impl Section {
     fn value(&mut self, key: &str, default: Node, schema: impl FnOnce() -> Value) -> Node {
         let node = self.take(key);
         let value = || if node == Node::Absent { default } else { node.clone() };
-        self.trace.saw(self.child(key), schema, value);
+        self.recorder.record(self.child(key), schema, value);
         node
     }
 
     /// Reports to the trace that a text must match this pattern.
     pub(super) fn pattern(&self, key: &str, pattern: &'static str) {
-        self.trace.pattern(&self.child(key), pattern);
+        self.recorder.set_pattern(&self.child(key), pattern);
     }
 
-    pub(super) fn complain(&self, key: &str, message: &str, problems: &mut Problems) {
+    pub(super) fn report(&self, key: &str, message: &str, problems: &mut Problems) {
         problems.push(Problem { path: self.child(key), message: message.into() });
     }
 
     pub(super) fn section(&mut self, key: &str, problems: &mut Problems) -> Option<Section> {
         match self.take(key) {
-            Node::Absent if !self.trace.invents() => None,
-            node => Some(Section::new(node, self.child(key), &self.trace, problems)),
+            Node::Absent if !self.recorder.reads_absent_sections() => None,
+            node => Some(Section::new(node, self.child(key), &self.recorder, problems)),
         }
     }
 
     /// A section whose defaults apply even if it is absent.
     pub(super) fn section_or_empty(&mut self, key: &str, problems: &mut Problems) -> Section {
         let node = self.take(key);
-        Section::new(node, self.child(key), &self.trace, problems)
+        Section::new(node, self.child(key), &self.recorder, problems)
     }
 
     pub(super) fn list(&mut self, key: &str, problems: &mut Problems) -> Vec<Section> {
         let path = self.child(key);
-        let trace = self.trace.clone();
+        let recorder = self.recorder.clone();
         match self.take(key) {
-            Node::Absent if trace.invents() => {
-                vec![Section::new(Node::Absent, format!("{path}[]"), &trace, problems)]
+            Node::Absent if recorder.reads_absent_sections() => {
+                vec![Section::new(Node::Absent, format!("{path}[]"), &recorder, problems)]
             }
             Node::Absent => Vec::new(),
             Node::List(items) => {
-                let item = |(i, node)| Section::new(node, format!("{path}[{i}]"), &trace, problems);
+                let item =
+                    |(i, node)| Section::new(node, format!("{path}[{i}]"), &recorder, problems);
                 items.into_iter().enumerate().map(item).collect()
             }
             _ => {
-                self.complain(key, "expected a list", problems);
+                self.report(key, "expected a list", problems);
                 Vec::new()
             }
         }
@@ -112,7 +118,7 @@ impl Section {
             Node::Absent => None,
             Node::Text(text) if !text.is_empty() => Some(text),
             _ => {
-                self.complain(key, "expected text", problems);
+                self.report(key, "expected a string", problems);
                 None
             }
         }
@@ -121,9 +127,9 @@ impl Section {
     pub(super) fn required_text(&mut self, key: &str, problems: &mut Problems) -> Option<String> {
         let before = problems.len();
         let text = self.text(key, problems);
-        self.trace.required();
+        self.recorder.mark_required();
         if text.is_none() && problems.len() == before {
-            self.complain(key, "is missing", problems);
+            self.report(key, "is missing", problems);
         }
         text
     }
@@ -141,7 +147,7 @@ impl Section {
             _ => None,
         };
         texts.unwrap_or_else(|| {
-            self.complain(key, "expected a list of texts", problems);
+            self.report(key, "expected a list of strings", problems);
             Vec::new()
         })
     }
@@ -173,7 +179,7 @@ impl Section {
             _ => None,
         };
         pairs.unwrap_or_else(|| {
-            self.complain(key, "expected texts with names, or a list of texts", problems);
+            self.report(key, "expected a map of strings, or a list of strings", problems);
             BTreeMap::new()
         })
     }
@@ -189,17 +195,17 @@ impl Section {
     }
 
     fn read_decimal(&mut self, key: &str, default: Node, problems: &mut Problems) -> Option<f64> {
-        let told = matches!(default, Node::Number(_));
+        let has_default = matches!(default, Node::Number(_));
         let schema = || {
             let schema = json!({"type": "number", "minimum": 0, "maximum": DECIMAL_MAX});
-            with_default(schema, told.then(|| json!(0)))
+            with_default(schema, has_default.then(|| json!(0)))
         };
         match self.value(key, default, schema) {
             Node::Absent => None,
             Node::Number(n) if n as f64 <= DECIMAL_MAX => Some(n as f64),
             Node::Decimal(d) if (0.0..=DECIMAL_MAX).contains(&d) => Some(d),
             _ => {
-                self.complain(key, "expected a number, such as 0.15", problems);
+                self.report(key, "expected a number, such as 0.15", problems);
                 None
             }
         }
@@ -213,7 +219,7 @@ impl Section {
             Node::Number(n @ (0 | 1)) => n as f64,
             Node::Decimal(d) if (0.0..=1.0).contains(&d) => d,
             _ => {
-                self.complain(key, "expected a number from 0.0 to 1.0", problems);
+                self.report(key, "expected a number from 0.0 to 1.0", problems);
                 default
             }
         }
@@ -226,12 +232,12 @@ impl Section {
     }
 
     /// A share of the queue: requests and bytes.
-    pub(super) fn queue_share(&mut self, keys: [&str; 2], problems: &mut Problems) -> Share {
+    pub(super) fn queue_share(&mut self, keys: [&str; 2], problems: &mut Problems) -> QueueShare {
         let [depth_max, bytes_max] = keys;
         let mut read = |key: &str, max: u64| {
             self.optional_number(key, 1..=max, problems).and_then(|n| usize::try_from(n).ok())
         };
-        Share {
+        QueueShare {
             depth_max: read(depth_max, QUEUE_DEPTH_MAX),
             bytes_max: read(bytes_max, QUEUE_BYTES_MAX),
         }
@@ -248,7 +254,7 @@ impl Section {
             Node::Absent => default,
             Node::Bool(value) => value,
             _ => {
-                self.complain(key, "expected true or false", problems);
+                self.report(key, "expected true or false", problems);
                 default
             }
         }
@@ -291,7 +297,7 @@ impl Section {
             Node::Number(n) if allowed.contains(&n) => Some(n),
             _ => {
                 let message = format!("expected a whole number, {min} to {max}");
-                self.complain(key, &message, problems);
+                self.report(key, &message, problems);
                 None
             }
         }
@@ -313,7 +319,7 @@ impl Section {
             _ => None,
         };
         if found.is_none() {
-            self.complain(key, &format!("expected {}", one_of(&names)), problems);
+            self.report(key, &format!("expected {}", one_of(&names)), problems);
         }
         found
     }
@@ -331,7 +337,7 @@ impl Section {
             _ => None,
         };
         if address.is_none() {
-            self.complain(key, "expected an address and a port, such as 0.0.0.0:8080", problems);
+            self.report(key, "expected an address and a port, such as 0.0.0.0:8080", problems);
         }
         address
     }
@@ -339,7 +345,7 @@ impl Section {
     pub(super) fn finish(self, problems: &mut Problems) {
         for (key, _) in &self.entries {
             let message = format!("unknown key; known here: {}", self.known.join(", "));
-            self.complain(key, &message, problems);
+            self.report(key, &message, problems);
         }
     }
 }

@@ -108,7 +108,7 @@ impl Acceptor {
             Some(authority) => builder.with_client_cert_verifier(authority.verifier.clone()),
             None => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_single_cert(chain, key).map_err(unfit)?;
+        let mut config = builder.with_single_cert(chain, key).map_err(mismatch)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
         Ok(Self { acceptor, certificate: certificate.to_path_buf(), authority })
@@ -151,7 +151,7 @@ impl Dialer {
         let (mut config, shown) = match own {
             Some((certificate, key)) => {
                 let (chain, key) = (certificates(certificate)?, private_key(key)?);
-                (builder.with_client_auth_cert(chain.clone(), key).map_err(unfit)?, chain)
+                (builder.with_client_auth_cert(chain.clone(), key).map_err(mismatch)?, chain)
             }
             None => (builder.with_no_client_auth(), Vec::new()),
         };
@@ -177,7 +177,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let all = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|e| fail(&e))?;
-    if all.is_empty() { Err(fail(&"there are none")) } else { Ok(all) }
+    if all.is_empty() { Err(fail(&"the file contains no certificates")) } else { Ok(all) }
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
@@ -185,8 +185,8 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
         .map_err(|e| format!("cannot read a private key from {}: {e}", path.display()))
 }
 
-fn unfit(error: rustls::Error) -> String {
-    format!("certificate and key do not fit: {error}")
+fn mismatch(error: rustls::Error) -> String {
+    format!("certificate and private key do not match: {error}")
 }
 
 fn roots_of(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, String> {

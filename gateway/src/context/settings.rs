@@ -21,7 +21,7 @@ pub struct Settings {
 
 /// The current settings and their listeners. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Live(Arc<Shared>);
+pub struct LiveSettings(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -35,7 +35,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct Socket(watch::Sender<Option<Arc<TcpListener>>>);
 
-impl Live {
+impl LiveSettings {
     /// Applies the initial configuration.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Socket {
 
 fn keys(config: &Config, old: Option<&Keys>) -> Keys {
     match config.allow_anonymous {
-        true => Keys::open(&config.aliases, old),
+        true => Keys::anonymous(&config.aliases, old),
         false => Keys::new(&config.keys, &config.aliases, old),
     }
 }

@@ -14,7 +14,7 @@ use crate::access::keys::bearer;
 use crate::context::Gateway;
 use crate::control::health::status;
 use crate::control::only;
-use crate::dispatcher::views::{Action, NodeView};
+use crate::dispatcher::views::{NodeAction, NodeView};
 use crate::proxy;
 use crate::types::api::Api;
 use crate::types::error::Error;
@@ -45,9 +45,9 @@ pub async fn serve(
 ) -> Response<Body> {
     let request_id = RequestId::of(request.headers());
     let answered = match request.uri().path() {
-        CHAT_PATH => match may_chat(gateway, &request) {
+        CHAT_PATH => match check_chat(gateway, &request) {
             Ok(()) => {
-                let operators = gateway.settings.now().keys.operators().clone();
+                let operators = gateway.settings.now().keys.admin_caller().clone();
                 let (gateway, api) = (gateway.clone(), Api::ChatCompletions);
                 return proxy::serve(gateway, client, api, request, Some(operators)).await;
             }
@@ -60,7 +60,7 @@ pub async fn serve(
     response
 }
 
-fn may_chat<B>(gateway: &Gateway, request: &Request<B>) -> Result<(), Error> {
+fn check_chat<B>(gateway: &Gateway, request: &Request<B>) -> Result<(), Error> {
     authorize(gateway, request.headers())?;
     only(request, "POST")
 }
@@ -69,7 +69,7 @@ fn answer<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, 
     let path = request.uri().path();
     if path == "/metrics" {
         only(request, "GET, HEAD")?;
-        let text = gateway.metrics.render(&gateway.dispatcher.snapshot())?;
+        let text = gateway.metrics.render(&gateway.dispatcher.cached_snapshot())?;
         let kind = "text/plain; version=0.0.4; charset=utf-8";
         return Ok(response::with_type(StatusCode::OK, kind, text));
     }
@@ -117,11 +117,11 @@ fn nodes<B>(gateway: &Gateway, request: &Request<B>, below: &str) -> Result<Resp
         .strip_prefix('/')
         .and_then(|below| below.split_once('/'))
         .and_then(|(node, action)| {
-            Some((node, Action::ALL.into_iter().find(|a| a.name() == action)?))
+            Some((node, NodeAction::ALL.into_iter().find(|a| a.name() == action)?))
         })
         .ok_or(Error::UnknownPath)?;
     only(request, "POST")?;
-    if !gateway.dispatcher.act(node, action) {
+    if !gateway.dispatcher.apply_action(node, action) {
         return Err(Error::UnknownNode(node.chars().take(64).collect()));
     }
     tracing::info!(node, action = action.name(), "operator action on node");

@@ -14,56 +14,56 @@ use crate::types::response::{self, Body};
 /// The fleet in numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FleetHealth {
-    /// Whether a request could be routed now.
+    /// Whether the gateway can serve requests.
     pub status: HealthStatus,
     /// Nodes.
     pub nodes: NodeCounts,
-    /// What they do side by side.
+    /// Slots.
     pub slots: SlotCounts,
     /// External endpoints.
     pub external: ExternalCounts,
-    /// Requests that wait for a slot.
+    /// Queued requests.
     pub queue_depth: usize,
-    /// Requests whose response is not finished, waiting ones included.
+    /// Requests whose response is not finished, including queued ones.
     pub requests_in_flight: i64,
 }
 
-/// In one word.
+/// Status of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// A node or an endpoint can take a request.
+    /// A node or an external endpoint is ready.
     Ok,
-    /// None can, or the gateway stops.
+    /// Neither is ready, or the gateway is stopping.
     Unavailable,
 }
 
-/// Nodes, counted.
+/// Number of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NodeCounts {
-    /// Those with a link.
+    /// Linked nodes.
     pub linked: usize,
-    /// Of those, ready.
+    /// Ready nodes.
     pub ready: usize,
-    /// Of those, without requests for a while, because they failed.
+    /// Ejected nodes.
     pub ejected: usize,
 }
 
-/// Slots, counted.
+/// Number of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SlotCounts {
-    /// Those of ready nodes.
+    /// Slots of ready nodes.
     pub total: u32,
-    /// Busy ones of those, whoever asked.
+    /// Busy slots of ready nodes, including those that other gateways use.
     pub busy: u32,
-    /// Those that this gateway holds, anywhere.
+    /// Slots that this gateway holds on all endpoints.
     pub leased: u32,
 }
 
-/// External endpoints, counted.
+/// Number of external endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ExternalCounts {
-    /// Those that are ready.
+    /// Ready external endpoints.
     pub ready: usize,
 }
 

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::access::keys::bearer;
 use crate::context::Gateway;
 use crate::context::peer::Peer;
-use crate::nodes::link::{self, Expect};
+use crate::nodes::link::{self, ExpectedNode};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
@@ -28,11 +28,11 @@ pub(crate) fn join(
     peer: &Peer<'_>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Error> {
-    let joined = let_in(gateway, peer, request);
-    joined.inspect_err(|error| gateway.metrics.join_refused(error))
+    let joined = accept_node(gateway, peer, request);
+    joined.inspect_err(|error| gateway.metrics.record_join_refused(error))
 }
 
-fn let_in(
+fn accept_node(
     gateway: &Gateway,
     peer: &Peer<'_>,
     mut request: Request<Incoming>,
@@ -57,7 +57,7 @@ fn let_in(
         return Err(Error::NodeNameTaken(name.clone()));
     }
     let upgrade = hyper::upgrade::on(&mut request);
-    let expect = Expect { identity: Some(identity.clone()), ..Expect::default() };
+    let expect = ExpectedNode { identity: Some(identity.clone()), ..ExpectedNode::default() };
     let (linked, stop) = (gateway.clone(), gateway.links.clone());
     gateway.tasks.spawn(async move {
         let node = identity.0;
@@ -87,12 +87,12 @@ fn identity(request: &Request<Incoming>) -> Result<(String, u64), Error> {
     let invalid = |why: &str| Error::JoinInvalid(why.into());
     let asks = text(headers, header::UPGRADE.as_str());
     if request.version() != Version::HTTP_11 || asks != Some(JOIN_UPGRADE) {
-        return Err(invalid("it must be HTTP/1.1 with 'Upgrade: flotilla-node'"));
+        return Err(invalid("expected HTTP/1.1 with 'Upgrade: flotilla-node'"));
     }
     let name = text(headers, NODE_HEADER).filter(|n| is_plain_id(n));
-    let name = name.ok_or_else(|| invalid("the node's name is missing or not a plain name"))?;
+    let name = name.ok_or_else(|| invalid("the node name is missing or invalid"))?;
     let epoch = text(headers, EPOCH_HEADER).and_then(|e| e.parse().ok());
-    Ok((name.to_string(), epoch.ok_or_else(|| invalid("the node's epoch is missing"))?))
+    Ok((name.to_string(), epoch.ok_or_else(|| invalid("the epoch is missing"))?))
 }
 
 /// True if the node says that it already has a link to this gateway.

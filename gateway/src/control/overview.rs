@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::access::keys::Caller;
-use crate::access::limiter::Standing;
+use crate::access::limiter::LimitUsage;
 use crate::context::Gateway;
 use crate::dispatcher::views::{ExternalView, NodeView, QueueView};
 use crate::observability::history::{Point, Rates, STEP, TenantTotals};
@@ -19,23 +19,23 @@ pub const RECENT_PATH: &str = "/admin/v1/recent";
 pub struct Overview {
     /// The gateway's version.
     pub version: String,
-    /// How long it has been running.
+    /// Uptime, in seconds.
     pub uptime_seconds: u64,
-    /// Nodes with a link, by name.
+    /// Linked nodes, by name.
     pub nodes: Vec<NodeView>,
     /// External endpoints, by name.
     pub external: Vec<ExternalView>,
-    /// Waiting requests, the most urgent class first.
+    /// Queued requests by class, most urgent class first.
     pub queue: Vec<QueueView>,
-    /// Requests that failed on a node and wait for another.
+    /// Retried requests in the queue.
     pub retrying: usize,
-    /// Requests whose response is not finished, waiting ones included.
+    /// Requests whose response is not finished, including queued ones.
     pub requests_in_flight: i64,
-    /// The last minute.
+    /// Rates of the last minute.
     pub minute: Rates,
-    /// Everybody who may ask, by name.
+    /// Tenants, by name.
     pub tenants: Vec<TenantView>,
-    /// Models that are served now.
+    /// Names of the served models.
     pub models: Vec<String>,
 }
 
@@ -44,22 +44,22 @@ pub struct Overview {
 pub struct TenantView {
     /// Its name.
     pub name: String,
-    /// The most urgent class that it may ask for.
+    /// Most urgent class that its key may use.
     pub class_max: String,
-    /// What it has used since the gateway started.
+    /// Usage since the gateway started.
     #[serde(flatten)]
     pub used: TenantTotals,
-    /// What is used of its limits now.
+    /// Current use of its rate limits.
     #[serde(flatten)]
-    pub standing: Standing,
+    pub standing: LimitUsage,
 }
 
 /// The last minutes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct History {
-    /// The length of a step.
+    /// Length of a step, in seconds.
     pub step_seconds: u64,
-    /// Whole steps, the oldest first.
+    /// Complete steps, oldest first.
     pub steps: Vec<Point>,
 }
 
@@ -69,13 +69,13 @@ pub fn overview(gateway: &Gateway) -> Overview {
     let models = gateway.dispatcher.models().1.into_keys().collect();
     Overview {
         version: env!("CARGO_PKG_VERSION").into(),
-        uptime_seconds: gateway.recent.uptime().as_secs(),
+        uptime_seconds: gateway.history.uptime().as_secs(),
         nodes: look.nodes,
         external: look.external,
         queue: look.queue,
         retrying: look.retrying,
         requests_in_flight: gateway.metrics.requests_in_flight(),
-        minute: gateway.recent.minute(),
+        minute: gateway.history.minute(),
         tenants: tenants(gateway),
         models,
     }
@@ -85,17 +85,17 @@ fn tenants(gateway: &Gateway) -> Vec<TenantView> {
     let settings = gateway.settings.now();
     let mut callers: Vec<&Caller> = settings.keys.tenants().collect();
     callers.sort_by(|a, b| a.tenant.cmp(&b.tenant));
-    let used = gateway.recent.used(callers.iter().map(|caller| &*caller.tenant));
+    let used = gateway.history.tenant_totals(callers.iter().map(|caller| &*caller.tenant));
     let view = |(caller, used): (&Caller, TenantTotals)| TenantView {
         name: caller.tenant.to_string(),
         class_max: caller.key.class_max.name().into(),
         used,
-        standing: caller.limiter.standing(),
+        standing: caller.limiter.usage(),
     };
     callers.into_iter().zip(used).map(view).collect()
 }
 
 /// The history of the last minutes.
 pub fn history(gateway: &Gateway) -> History {
-    History { step_seconds: STEP.as_secs(), steps: gateway.recent.points() }
+    History { step_seconds: STEP.as_secs(), steps: gateway.history.points() }
 }

@@ -1,6 +1,6 @@
 //! Snapshot of nodes, external endpoints, and queue for operators.
 
-use super::{Dispatcher, view};
+use super::{Dispatcher, node_view};
 use crate::dispatcher::views::NodeView;
 use crate::dispatcher::views::{ExternalView, QueueView};
 
@@ -25,11 +25,11 @@ impl Dispatcher {
         let scheduler = &core.scheduler;
         let (mut nodes, mut external) = (Vec::new(), Vec::new());
         for endpoint in scheduler.fleet.endpoints() {
-            let node = view(endpoint, now);
+            let node = node_view(endpoint, now);
             match endpoint.external {
                 None => nodes.push(node),
                 Some(terms) => external.push(ExternalView {
-                    spent_today: scheduler.ledger.spent(&node.name),
+                    spent_today: scheduler.ledger.spent_today(&node.name),
                     spend_day_max: terms.prices.day_max,
                     node,
                 }),

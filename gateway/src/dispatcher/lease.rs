@@ -6,10 +6,10 @@ use std::time::Duration;
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
-use super::{Dispatcher, Turn};
+use super::{ChargeGuard, Dispatcher};
 use crate::scheduler::cost::Size;
-use crate::scheduler::fleet::{EngineId, Outcome, Terms};
-use crate::scheduler::{Binding, Used};
+use crate::scheduler::fleet::{AttemptOutcome, EngineId, Terms};
+use crate::scheduler::{Binding, ResponseUsage};
 use crate::upstream::Upstream;
 
 /// A claimed slot of an endpoint. Dropping it frees the slot.
@@ -21,12 +21,12 @@ pub struct Lease {
     pub(super) node: Arc<str>,
     pub(super) upstream: Upstream,
     pub(super) terms: Option<Terms>,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: AttemptOutcome,
     /// When the first token arrived.
-    pub(super) first: Option<Duration>,
-    pub(super) used: Option<(Size, Used)>,
+    pub(super) first_token: Option<Duration>,
+    pub(super) usage: Option<(Size, ResponseUsage)>,
     /// The request's charge, until the request is sent.
-    pub(super) turn: Option<Turn>,
+    pub(super) charge: Option<ChargeGuard>,
 }
 
 impl Lease {
@@ -61,8 +61,8 @@ impl Lease {
     }
 
     /// Records that the request is being sent. Returns its charge, if this is its first slot.
-    pub fn begins(&mut self) -> Option<Turn> {
-        self.turn.take().map(Turn::begins)
+    pub fn start(&mut self) -> Option<ChargeGuard> {
+        self.charge.take().map(ChargeGuard::into_started)
     }
 
     /// True if the endpoint is running more requests than it has slots, including this one.
@@ -73,18 +73,18 @@ impl Lease {
     }
 
     /// Sets the outcome to record when the lease is dropped.
-    pub fn ends(&mut self, outcome: Outcome) {
+    pub fn set_outcome(&mut self, outcome: AttemptOutcome) {
         self.outcome = outcome;
     }
 
     /// Records the time of the first token.
-    pub fn speaks(&mut self) {
-        self.first.get_or_insert_with(|| self.dispatcher.now());
+    pub fn record_first_token(&mut self) {
+        self.first_token.get_or_insert_with(|| self.dispatcher.now());
     }
 
     /// Records the usage of a request that this endpoint answered completely.
-    pub fn used(&mut self, size: Size, usage: Usage, answers: usize) {
-        self.used = Some((size, Used { usage, answers, first: self.first }));
+    pub fn record_usage(&mut self, size: Size, usage: Usage, choices: usize) {
+        self.usage = Some((size, ResponseUsage { usage, choices, first_token: self.first_token }));
     }
 
     /// Records that the endpoint reported more tokens than the request can have used.
@@ -105,9 +105,9 @@ impl Lease {
     }
 
     /// Records the decoding speed in seconds per token.
-    pub fn paced(&self, seconds: f64) {
+    pub fn record_pace(&self, seconds: f64) {
         let (endpoint, now) = (self.binding.endpoint, self.dispatcher.now());
-        if self.dispatcher.lock().scheduler.fleet.paced(endpoint, seconds, now) {
+        if self.dispatcher.lock().scheduler.fleet.record_pace(endpoint, seconds, now) {
             tracing::warn!(node = &*self.node, "node ejected: decoding has become very slow");
         }
     }
@@ -116,10 +116,12 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let now = self.dispatcher.now();
-        let Self { dispatcher, binding, outcome, used, .. } = self;
+        let Self { dispatcher, binding, outcome, usage, .. } = self;
         dispatcher.update(|core| {
-            if let Some((size, used)) = used.as_ref().filter(|_| *outcome == Outcome::Answered) {
-                core.scheduler.learn(binding, size, used, now);
+            if let Some((size, usage)) =
+                usage.as_ref().filter(|_| *outcome == AttemptOutcome::Answered)
+            {
+                core.scheduler.learn(binding, size, usage, now);
             }
             core.scheduler.release(binding, *outcome, now);
         });

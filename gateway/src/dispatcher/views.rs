@@ -9,38 +9,38 @@ use serde::{Deserialize, Serialize};
 pub struct NodeView {
     /// Its name.
     pub name: String,
-    /// What it says: `loading`, `ready`, `restarting` or `draining`.
+    /// Reported state: `loading`, `ready`, `restarting` or `draining`.
     pub state: String,
-    /// Whether it gets nothing new, because an operator said so.
+    /// True if an operator has cordoned it: it gets no new requests.
     pub cordoned: bool,
-    /// Whether it gets nothing new, because it failed.
+    /// True if it is ejected because it failed: it gets no new requests for a while.
     pub ejected: bool,
-    /// Requests that it answers side by side.
+    /// Number of slots: most concurrent requests.
     pub slots: u32,
-    /// Slots that are taken.
+    /// Busy slots.
     pub busy: u32,
-    /// Of those, by requests of this gateway.
+    /// Busy slots that this gateway uses.
     pub leased: u32,
-    /// Models that it serves.
+    /// Names of the models that it serves.
     pub models: Vec<String>,
-    /// Times that its engine was started again.
+    /// Engine restarts since the agent started.
     pub engine_restarts: u64,
-    /// Tokens of prompts that it reads in a second, as measured.
+    /// Measured prefill speed, in prompt tokens per second.
     pub prefill_tokens_per_second: Option<f32>,
-    /// Tokens that it generates in a second, as measured.
+    /// Measured decode speed over all slots, in tokens per second.
     pub decode_tokens_per_second: Option<f32>,
-    /// How long its link has held, in seconds.
+    /// Age of its link, in seconds.
     pub linked_seconds: u64,
-    /// Where its address comes from: it `joined`, is `configured`, or is `external`.
+    /// How the gateway found it: `joined`, `configured` or `external`.
     pub address: String,
-    /// How its engine and machine are, where it says so.
+    /// Memory, KV cells and pressure, if the node reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vitals: Option<Vitals>,
 }
 
 /// An operator's action on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum NodeAction {
     /// Send no new requests.
     Cordon,
     /// Cordon the node and move its requests elsewhere.
@@ -49,7 +49,7 @@ pub enum Action {
     Uncordon,
 }
 
-impl Action {
+impl NodeAction {
     /// All actions.
     pub const ALL: [Self; 3] = [Self::Cordon, Self::Drain, Self::Uncordon];
 
@@ -66,12 +66,12 @@ impl Action {
 /// An external endpoint, as operators see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExternalView {
-    /// What it has in common with nodes; its slots are what it may do side by side.
+    /// Fields in common with nodes. Its slots are its most concurrent requests.
     #[serde(flatten)]
     pub node: NodeView,
-    /// What it was paid for tokens today (UTC).
+    /// Spend on tokens today (UTC).
     pub spent_today: f64,
-    /// Most that it may be paid in a day, where there is a limit.
+    /// Daily limit of spend on tokens; null if there is none.
     pub spend_day_max: Option<f64>,
 }
 
@@ -80,8 +80,8 @@ pub struct ExternalView {
 pub struct QueueView {
     /// Its name.
     pub class: String,
-    /// Requests that wait for their first slot.
+    /// Queued requests that wait for their first slot.
     pub waiting: usize,
-    /// How long the first of them has waited.
+    /// Longest current wait, in seconds.
     pub longest_wait_seconds: Option<f64>,
 }

@@ -17,7 +17,7 @@ use crate::upstream::{self, NodeBody, Upstream};
 
 /// What a node's status must match.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Expect {
+pub(crate) struct ExpectedNode {
     /// Name and epoch sent with the join request. `None` for a static node, which must keep those
     /// of its first status.
     pub identity: Option<(String, u64)>,
@@ -28,7 +28,7 @@ pub(crate) struct Expect {
 }
 
 /// Runs a link over a connected stream until it ends. Returns the reason.
-pub(crate) async fn run<T>(io: T, mut expect: Expect, gateway: Gateway) -> String
+pub(crate) async fn run<T>(io: T, mut expect: ExpectedNode, gateway: Gateway) -> String
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
@@ -39,7 +39,7 @@ where
         Err(_) => return "HTTP/2 was not spoken in time".into(),
     };
     let upstream = if expect.identity.is_none() { upstream.configured() } else { upstream };
-    let mut endpoint = Registered { gateway, id: None };
+    let mut endpoint = Registration { gateway, id: None };
     let end = tokio::select! {
         end = follow_status(&upstream, &mut expect, &mut endpoint) => end,
         ended = driver.drive() => ended,
@@ -53,12 +53,12 @@ where
 pub(crate) const RETIRED: &str = "it is not in the configuration any more";
 
 /// The link's entry in the fleet; dropping it removes the entry.
-struct Registered {
+struct Registration {
     gateway: Gateway,
     id: Option<EndpointId>,
 }
 
-impl Registered {
+impl Registration {
     fn dispatcher(&self) -> &Dispatcher {
         &self.gateway.dispatcher
     }
@@ -67,7 +67,7 @@ impl Registered {
     fn observe(&mut self, upstream: &Upstream, status: NodeStatus) -> Result<(), String> {
         let (node, state) = (status.node.clone(), status.state);
         match self.id {
-            Some(id) => match self.dispatcher().observe(id, status) {
+            Some(id) => match self.dispatcher().update_status(id, status) {
                 Some(true) => tracing::info!(node, ?state, "node state changed"),
                 Some(false) => {}
                 None => return Err("the node joined again".into()),
@@ -76,7 +76,7 @@ impl Registered {
                 self.id = self.dispatcher().add(upstream.clone(), status);
                 if self.id.is_none() {
                     let error = Error::NodeNameTaken(node);
-                    self.gateway.metrics.join_refused(&error);
+                    self.gateway.metrics.record_join_refused(&error);
                     return Err(error.to_string());
                 }
                 tracing::info!(node, ?state, "node linked");
@@ -86,7 +86,7 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for Registration {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             self.dispatcher().remove(id);
@@ -96,11 +96,11 @@ impl Drop for Registered {
 
 async fn follow_status(
     upstream: &Upstream,
-    expect: &mut Expect,
-    endpoint: &mut Registered,
+    expect: &mut ExpectedNode,
+    endpoint: &mut Registration,
 ) -> String {
     let mut lines = match open_status(upstream).await {
-        Ok(body) => Lines { body, buffer: Vec::new() },
+        Ok(body) => StatusLines { body, buffer: Vec::new() },
         Err(why) => return why,
     };
     let mut is_retired = false;
@@ -150,7 +150,7 @@ async fn open_status(upstream: &Upstream) -> Result<NodeBody, String> {
 }
 
 /// Checks that the status is plausible and from the same node as before.
-fn check(line: &[u8], expect: &Expect) -> Result<NodeStatus, String> {
+fn check(line: &[u8], expect: &ExpectedNode) -> Result<NodeStatus, String> {
     let status = serde_json::from_slice(line);
     let status = status.map_err(|e| format!("its status cannot be read: {e}"))?;
     let status = status::check(status)?;
@@ -163,12 +163,12 @@ fn check(line: &[u8], expect: &Expect) -> Result<NodeStatus, String> {
 }
 
 /// Reads a body as lines of bounded length.
-struct Lines {
+struct StatusLines {
     body: NodeBody,
     buffer: Vec<u8>,
 }
 
-impl Lines {
+impl StatusLines {
     /// The next line. Cancel-safe.
     async fn next(&mut self) -> Result<Vec<u8>, String> {
         loop {

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::link::{self, Expect};
+use super::link::{self, ExpectedNode};
 use crate::config::StaticNode;
 use crate::context::Gateway;
 
@@ -17,14 +17,14 @@ const REDIAL_MAX: Duration = Duration::from_secs(5);
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 
 /// Keeps a node linked until it is removed from the configuration or the gateway stops.
-pub(crate) async fn keep_linked(gateway: Gateway, node: StaticNode, retired: CancellationToken) {
+pub(crate) async fn maintain(gateway: Gateway, node: StaticNode, retired: CancellationToken) {
     let mut wait = REDIAL_MIN;
     let mut last_why = String::new();
     while !retired.is_cancelled() {
         let begun = Instant::now();
         let why = tokio::select! {
             why = link_once(&gateway, &node, &retired) => why,
-            () = overdue(&gateway, &retired) => link::RETIRED.into(),
+            () = wait_until_overdue(&gateway, &retired) => link::RETIRED.into(),
             () = gateway.links.cancelled() => return,
         };
         if begun.elapsed() >= GOOD_AFTER {
@@ -45,7 +45,7 @@ pub(crate) async fn keep_linked(gateway: Gateway, node: StaticNode, retired: Can
 }
 
 /// Completes when a removed node has had the shutdown timeout to finish its requests.
-async fn overdue(gateway: &Gateway, retired: &CancellationToken) {
+async fn wait_until_overdue(gateway: &Gateway, retired: &CancellationToken) {
     retired.cancelled().await;
     tokio::time::sleep(gateway.settings.now().config.timeouts.shutdown).await;
 }
@@ -65,7 +65,7 @@ async fn link_once(gateway: &Gateway, node: &StaticNode, retired: &CancellationT
         Err(_) => return "cannot connect in time".into(),
     };
     tune(&stream);
-    let expect = Expect {
+    let expect = ExpectedNode {
         identity: None,
         authorization: node.authorization.clone(),
         retired: retired.clone(),

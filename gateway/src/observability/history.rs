@@ -11,10 +11,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) mod recorder;
-mod waits;
+mod wait_histogram;
 
 pub(crate) use recorder::Recorder;
-use waits::Waits;
+use wait_histogram::WaitHistogram;
 
 /// Length of a step.
 pub(crate) const STEP: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ const TENANTS_MAX: usize = 10_000;
 
 /// How a request ended, coarsely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum HistoryOutcome {
     /// Answered completely.
     Answered,
     /// Refused by the gateway, or by a node on its merits.
@@ -40,11 +40,11 @@ pub enum End {
 
 /// A request that has ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended<'a> {
+pub struct HistoryEntry<'a> {
     /// Tenant, if known.
     pub tenant: Option<&'a str>,
     /// How it ended.
-    pub end: End,
+    pub end: HistoryOutcome,
     /// From arrival to end.
     pub duration: Duration,
     /// From arrival to the first slot.
@@ -64,41 +64,41 @@ pub struct Ended<'a> {
 pub struct TenantTotals {
     /// Requests that have ended.
     pub requests: u64,
-    /// Of those, refused ones.
+    /// Refused requests.
     pub refused: u64,
-    /// Tokens of prompts.
+    /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Tokens of answers.
+    /// Completion tokens.
     pub completion_tokens: u64,
-    /// What was paid to external endpoints.
+    /// Spend at external endpoints.
     pub spent: f64,
 }
 
-/// A step, or several together, as rates.
+/// Rates over one or more steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rates {
-    /// Requests that ended in a second, however they did.
+    /// Finished requests per second.
     pub requests: f64,
-    /// Of those, refused ones.
+    /// Refused requests per second.
     pub refused: f64,
-    /// Of those, failed ones.
+    /// Failed requests per second.
     pub failed: f64,
-    /// Tokens of prompts in a second.
+    /// Prompt tokens per second.
     pub prompt_tokens: f64,
-    /// Tokens of answers in a second.
+    /// Completion tokens per second.
     pub completion_tokens: f64,
-    /// Seconds to the first token: half of the requests had it sooner. Absent without requests.
+    /// Median time to first token, in seconds; null without requests.
     pub first_token_p50: Option<f64>,
-    /// The same for 95 in 100.
+    /// 95th percentile of the time to first token, in seconds.
     pub first_token_p95: Option<f64>,
 }
 
-/// A whole step.
+/// A complete step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// How long ago it ended, in seconds.
+    /// Age of the end of the step, in seconds.
     pub seconds_ago: f64,
-    /// What was then.
+    /// Rates of the step.
     #[serde(flatten)]
     pub rates: Rates,
 }
@@ -112,18 +112,18 @@ struct Step {
     failed: u64,
     prompt_tokens: f64,
     completion_tokens: f64,
-    waits: Waits,
+    waits: WaitHistogram,
 }
 
 /// The history.
 #[derive(Debug)]
-pub(crate) struct Recent {
+pub(crate) struct RecentHistory {
     /// Ring buffer: step n is at index n modulo the length.
     steps: Box<[Step]>,
     tenants: BTreeMap<String, TenantTotals>,
 }
 
-impl Default for Recent {
+impl Default for RecentHistory {
     fn default() -> Self {
         // One more than reported, for the current step.
         let steps = vec![Step::default(); STEPS as usize + 1];
@@ -131,16 +131,16 @@ impl Default for Recent {
     }
 }
 
-impl Recent {
+impl RecentHistory {
     /// Records a request that ends now. `now` is the time since the gateway started and never
     /// decreases.
-    pub(crate) fn ended(&mut self, ended: &Ended<'_>, now: Duration) {
+    pub(crate) fn record(&mut self, ended: &HistoryEntry<'_>, now: Duration) {
         let begun = now.saturating_sub(ended.duration);
         let first = ended.first_token.map(|wait| begun + wait);
         if let Some(step) = self.step(now, now) {
             step.requests += 1;
-            step.refused += u64::from(ended.end == End::Refused);
-            step.failed += u64::from(ended.end == End::Failed);
+            step.refused += u64::from(ended.end == HistoryOutcome::Refused);
+            step.failed += u64::from(ended.end == HistoryOutcome::Failed);
         }
         if let (Some(first), Some(wait)) = (first, ended.first_token)
             && let Some(step) = self.step(first, now)
@@ -149,13 +149,17 @@ impl Recent {
         }
         let read_since = begun + ended.queue_wait.unwrap_or_default();
         let read_until = first.unwrap_or(now);
-        self.spread(ended.prompt_tokens, [read_since, read_until], now, |s| &mut s.prompt_tokens);
+        self.spread_tokens(ended.prompt_tokens, [read_since, read_until], now, |s| {
+            &mut s.prompt_tokens
+        });
         let written = [read_until, now];
-        self.spread(ended.completion_tokens, written, now, |step| &mut step.completion_tokens);
-        self.bill(ended);
+        self.spread_tokens(ended.completion_tokens, written, now, |step| {
+            &mut step.completion_tokens
+        });
+        self.add_to_tenant(ended);
     }
 
-    fn bill(&mut self, ended: &Ended<'_>) {
+    fn add_to_tenant(&mut self, ended: &HistoryEntry<'_>) {
         let Some(tenant) = ended.tenant else { return };
         let has_room = self.tenants.len() < TENANTS_MAX;
         if !self.tenants.contains_key(tenant) && has_room {
@@ -163,7 +167,7 @@ impl Recent {
         }
         let Some(used) = self.tenants.get_mut(tenant) else { return };
         used.requests += 1;
-        used.refused += u64::from(ended.end == End::Refused);
+        used.refused += u64::from(ended.end == HistoryOutcome::Refused);
         used.prompt_tokens += ended.prompt_tokens;
         used.completion_tokens += ended.completion_tokens;
         used.spent += ended.spent;
@@ -171,7 +175,7 @@ impl Recent {
 
     /// The step of a moment, unless it is too long ago.
     fn step(&mut self, at: Duration, now: Duration) -> Option<&mut Step> {
-        let (number, newest) = (number(at), number(now));
+        let (number, newest) = (step_number(at), step_number(now));
         if number + STEPS < newest {
             return None;
         }
@@ -184,7 +188,7 @@ impl Recent {
     }
 
     /// Spreads tokens evenly over the time they took.
-    fn spread(
+    fn spread_tokens(
         &mut self,
         tokens: u64,
         [from, until]: [Duration; 2],
@@ -193,8 +197,8 @@ impl Recent {
     ) {
         let from = from.min(until);
         let took = (until - from).as_secs_f64();
-        let oldest = number(now).saturating_sub(STEPS).max(number(from));
-        for number in oldest..=number(until) {
+        let oldest = step_number(now).saturating_sub(STEPS).max(step_number(from));
+        for number in oldest..=step_number(until) {
             let begins = STEP * number as u32;
             let part = until.min(begins + STEP).saturating_sub(from.max(begins)).as_secs_f64();
             let share = if took > 0.0 { part / took } else { 1.0 };
@@ -211,7 +215,7 @@ impl Recent {
 
     /// All whole steps since the start, oldest first.
     pub(crate) fn points(&self, now: Duration) -> Vec<Point> {
-        let newest = number(now);
+        let newest = step_number(now);
         let point = |number: u64| {
             let ended = STEP * (number as u32 + 1);
             let mut sum = Step::default();
@@ -223,7 +227,7 @@ impl Recent {
 
     /// Rates of the last minute, or since the start if that is shorter.
     pub(crate) fn minute(&self, now: Duration) -> Rates {
-        let newest = number(now);
+        let newest = step_number(now);
         let oldest = newest.saturating_sub(MINUTE_STEPS - 1);
         let mut sum = Step::default();
         (oldest..=newest).filter_map(|n| self.at(n)).for_each(|step| sum.add(step));
@@ -232,7 +236,7 @@ impl Recent {
     }
 
     /// Totals of a tenant.
-    pub(crate) fn used(&self, tenant: &str) -> TenantTotals {
+    pub(crate) fn tenant_totals(&self, tenant: &str) -> TenantTotals {
         self.tenants.get(tenant).copied().unwrap_or_default()
     }
 }
@@ -261,7 +265,7 @@ impl Step {
     }
 }
 
-fn number(at: Duration) -> u64 {
+fn step_number(at: Duration) -> u64 {
     at.as_secs() / STEP.as_secs()
 }
 

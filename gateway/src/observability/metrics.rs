@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use inference_metrics::{Made, Sheet};
 use prometheus::IntGauge;
 
-use crate::dispatcher::{Dispatcher, Overview};
+use crate::dispatcher::{Dispatcher, FleetSnapshot};
 use crate::scheduler::routing::Policy;
 use crate::types::class::Class;
 use crate::types::error::Error;
-use crate::types::limits::Bounds;
+use crate::types::limits::QueueBounds;
 use flotilla_listeners::Closed;
 use flotilla_listeners::CountClosed;
 
@@ -24,9 +24,9 @@ mod labels;
 mod series;
 
 use families::Families;
-pub use labels::{Again, Ended, EndpointKind, Key, Lost, NODE_LEAVES};
-use series::Known;
+pub use labels::{EndpointKind, MetricLabels, NODE_LEAVES, RequestSample, RetryKind, SpanLoss};
 pub use series::Series;
+use series::SeriesCache;
 
 /// The gateway's metrics. Clones share them.
 #[derive(Debug, Clone)]
@@ -35,15 +35,15 @@ pub struct Metrics(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     families: Families,
-    known: Known,
+    known: SeriesCache,
 }
 
 impl Metrics {
     /// Creates all metric families. Fails only if two have the same name.
     pub fn new() -> prometheus::Result<Self> {
-        let (families, known) = (Families::new()?, Known::default());
+        let (families, known) = (Families::new()?, SeriesCache::default());
         let metrics = Self(Arc::new(Shared { families, known }));
-        metrics.in_force();
+        metrics.record_config_applied();
         Ok(metrics)
     }
 
@@ -52,29 +52,29 @@ impl Metrics {
     /// # Errors
     /// Two families have the same name.
     pub fn list(&self) -> prometheus::Result<Vec<Made>> {
-        let nobody = Dispatcher::new(Bounds::new(0, 0), Policy::default());
-        let fleet = fleet::sheet(&nobody.overview())?;
+        let nobody = Dispatcher::new(QueueBounds::new(0, 0), Policy::default());
+        let fleet = fleet::sheet(&nobody.snapshot())?;
         let mut all = [self.0.families.sheet.made.clone(), fleet.made].concat();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
 
     /// Counts a request that has arrived.
-    pub fn request_begins(&self) {
+    pub fn record_request_start(&self) {
         self.0.families.in_flight.inc();
     }
 
     /// The series for requests with these labels.
-    pub fn series(&self, key: Key<'_>) -> Arc<Series> {
-        self.0.known.find(&self.0.families, key).0
+    pub fn series(&self, labels: MetricLabels<'_>) -> Arc<Series> {
+        self.0.known.find(&self.0.families, labels).0
     }
 
     /// Counts a request that has ended.
-    pub fn request_ends(&self, key: Key<'_>, ended: Ended) {
+    pub fn record_request_end(&self, labels: MetricLabels<'_>, ended: RequestSample) {
         let families = &self.0.families;
         families.in_flight.dec();
-        let (series, key) = self.0.known.find(families, key);
-        series.ends(families, key, ended);
+        let (series, labels) = self.0.known.find(families, labels);
+        series.record_end(families, labels, ended);
     }
 
     /// Requests whose response is not finished.
@@ -83,29 +83,29 @@ impl Metrics {
     }
 
     /// Observes the queue wait of a request that got its first slot.
-    pub fn queue_waited(&self, class: Class, wait: Duration) {
+    pub fn record_queue_wait(&self, class: Class, wait: Duration) {
         self.0.families.queue_wait[class as usize].observe(wait.as_secs_f64());
     }
 
     /// Counts another attempt, on another node.
-    pub fn tried_again(&self, kind: Again, reason: &str) {
+    pub fn record_retry(&self, kind: RetryKind, reason: &str) {
         let family = match kind {
-            Again::Retry => &self.0.families.retries,
-            Again::Resume => &self.0.families.resumes,
+            RetryKind::Retry => &self.0.families.retries,
+            RetryKind::Resume => &self.0.families.resumes,
         };
         family.with_label_values(&[reason]).inc();
     }
 
     /// Counts a retry that the budget refused.
-    pub fn retry_refused(&self) {
+    pub fn record_retry_refused(&self) {
         self.0.families.retries_refused.inc();
     }
 
     /// Adds the cost of an endpoint, for tokens or for hours.
-    pub fn spent(&self, endpoint: &str, what: Paid<'_>, amount: f64) {
+    pub fn add_spend(&self, endpoint: &str, what: SpendKind<'_>, amount: f64) {
         let (what, tenant) = match what {
-            Paid::Tokens(tenant) => ("tokens", tenant),
-            Paid::Hours => ("hours", ""),
+            SpendKind::Tokens(tenant) => ("tokens", tenant),
+            SpendKind::Hours => ("hours", ""),
         };
         if amount > 0.0 {
             let spent = &self.0.families.spent;
@@ -114,29 +114,29 @@ impl Metrics {
     }
 
     /// Counts a reload of the configuration, successful or refused.
-    pub fn reloaded(&self, is_ok: bool) {
+    pub fn record_reload(&self, is_ok: bool) {
         let outcome = if is_ok { "ok" } else { "refused" };
         self.0.families.reloads.with_label_values(&[outcome]).inc();
         match is_ok {
-            true => self.in_force(),
+            true => self.record_config_applied(),
             false => self.0.families.reload_is_ok.set(0),
         }
     }
 
     /// Counts a write of the state file.
-    pub fn state_saved(&self, is_ok: bool) {
+    pub fn record_state_save(&self, is_ok: bool) {
         let outcome = if is_ok { "ok" } else { "failed" };
         self.0.families.state_saves.with_label_values(&[outcome]).inc();
     }
 
     /// Counts a decided hedge.
-    pub fn hedged(&self, second_was_first: bool) {
+    pub fn record_hedge(&self, second_was_first: bool) {
         let first = if second_was_first { "second" } else { "first" };
         self.0.families.hedges.with_label_values(&[first]).inc();
     }
 
     /// Records that the current configuration took effect now.
-    fn in_force(&self) {
+    fn record_config_applied(&self) {
         self.0.families.reload_is_ok.set(1);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         self.0.families.reloaded_at.set(now.map_or(0.0, |now| now.as_secs_f64()));
@@ -151,14 +151,14 @@ impl Metrics {
 
     /// Counts a refused join. Leaves out nodes that are already linked and gateways without
     /// joining, because neither is a problem of a node.
-    pub fn join_refused(&self, why: &Error) {
+    pub fn record_join_refused(&self, why: &Error) {
         if !matches!(why, Error::JoinedAlready | Error::UnknownPath) {
             self.0.families.joins_refused.with_label_values(&[why.code()]).inc();
         }
     }
 
     /// Counts lost spans.
-    pub fn spans_lost(&self, why: Lost, spans: u64) {
+    pub fn record_spans_lost(&self, why: SpanLoss, spans: u64) {
         self.0.families.spans_lost.with_label_values(&[why.name()]).inc_by(spans);
     }
 
@@ -166,7 +166,7 @@ impl Metrics {
     ///
     /// # Errors
     /// They cannot be encoded.
-    pub fn render(&self, overview: &Overview) -> Result<String, Error> {
+    pub fn render(&self, overview: &FleetSnapshot) -> Result<String, Error> {
         let counted = self.0.families.sheet.gather();
         let fleet = fleet::sheet(overview).as_ref().map(Sheet::gather).map_err(ToString::to_string);
         let all = fleet.and_then(|fleet| {
@@ -179,7 +179,7 @@ impl Metrics {
 
 /// What was paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Paid<'a> {
+pub enum SpendKind<'a> {
     /// Tokens of this tenant.
     Tokens(&'a str),
     /// Time, used or not.

@@ -9,8 +9,8 @@ use hyper::header::HeaderMap;
 use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-use crate::config::traces::{Traces, host};
-use crate::observability::metrics::{Lost, Metrics};
+use crate::config::trace_export::{TraceExport, host};
+use crate::observability::metrics::{Metrics, SpanLoss};
 
 pub(crate) mod context;
 pub(crate) mod span;
@@ -34,10 +34,10 @@ impl Arrival {
 }
 
 /// The trace of a request; `None` if it is not traced.
-pub fn begin(traces: &Traces, arrival: Arrival, may_force: bool) -> Option<Trace> {
+pub fn start(traces: &TraceExport, arrival: Arrival, may_force: bool) -> Option<Trace> {
     let Arrival { parent, begun } = arrival;
     let (trace, span) = (crate::types::random::random(), crate::types::random::random());
-    let context = context::of(parent, may_force, traces.sample_ratio, trace, span)?;
+    let context = context::sample(parent, may_force, traces.sample_ratio, trace, span)?;
     Some(Trace { context, begun })
 }
 
@@ -71,9 +71,9 @@ impl Spans {
     }
 
     /// Queues a span without waiting. Drops and counts it if the queue is full.
-    pub fn put(&self, span: SpanData) {
+    pub fn push(&self, span: SpanData) {
         if self.queue.try_send(span).is_err() {
-            self.metrics.spans_lost(Lost::QueueFull, 1);
+            self.metrics.record_spans_lost(SpanLoss::QueueFull, 1);
         }
     }
 }
@@ -83,19 +83,19 @@ mod tests {
     use super::*;
     use crate::dispatcher::Dispatcher;
     use crate::scheduler::routing::Policy;
-    use crate::types::limits::Bounds;
+    use crate::types::limits::QueueBounds;
 
     #[test]
     fn spans_that_find_no_room_are_dropped_and_counted() {
         let metrics = Metrics::new().unwrap();
         let (spans, mut queue) = Spans::new(metrics.clone());
         for _ in 0..QUEUE + 3 {
-            spans.put(span::any());
+            spans.push(span::any());
         }
         assert_eq!(queue.len(), QUEUE);
         assert!(queue.try_recv().is_ok());
-        let none = Dispatcher::new(Bounds::new(1, 1), Policy::default());
-        let told = metrics.render(&none.overview()).unwrap();
+        let none = Dispatcher::new(QueueBounds::new(1, 1), Policy::default());
+        let told = metrics.render(&none.snapshot()).unwrap();
         assert!(told.contains("gateway_traces_dropped_total{reason=\"queue_full\"} 3"), "{told}");
     }
 }

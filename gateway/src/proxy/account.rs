@@ -15,7 +15,9 @@ use crate::access::limiter::Permit;
 use crate::context::Gateway;
 use crate::dispatcher::Lease;
 use crate::observability::history;
-use crate::observability::metrics::{Again, Ended, EndpointKind, Key, NODE_LEAVES, Paid};
+use crate::observability::metrics::{
+    EndpointKind, MetricLabels, NODE_LEAVES, RequestSample, RetryKind, SpendKind,
+};
 use crate::observability::traces::{Spans, Trace, span};
 use crate::scheduler::fleet::Terms;
 use crate::scheduler::usage::UsageLimits;
@@ -88,7 +90,7 @@ struct Booked {
 impl Record {
     /// Opens the record of a request.
     pub(crate) fn open(gateway: &Gateway, client: IpAddr, received: &Received) -> Self {
-        gateway.metrics.request_begins();
+        gateway.metrics.record_request_start();
         Self {
             gateway: gateway.clone(),
             api: received.api,
@@ -153,16 +155,16 @@ impl Record {
         let Some(terms) = lease.terms() else { return };
         let amount = terms.prices.of(usage);
         let tenant = &*admitted.tenant;
-        let key = Key {
+        let key = MetricLabels {
             api: self.api,
             class: admitted.class,
             tenant: Some(tenant),
             model: Some(&lease.model().id),
             endpoint: EndpointKind::External,
         };
-        self.gateway.metrics.series(key).used(usage);
-        self.gateway.metrics.spent(lease.node(), Paid::Tokens(tenant), amount);
-        self.gateway.dispatcher.account(tenant, usage, Some((lease.node(), amount)));
+        self.gateway.metrics.series(key).record_usage(usage);
+        self.gateway.metrics.add_spend(lease.node(), SpendKind::Tokens(tenant), amount);
+        self.gateway.dispatcher.book_usage(tenant, usage, Some((lease.node(), amount)));
         self.external.usage = plus(self.external.usage, usage);
         self.external.amount += amount;
     }
@@ -201,7 +203,7 @@ impl Record {
     pub(crate) fn routed(&mut self, lease: &Lease) {
         if self.node.is_none() {
             let wait = self.begun.elapsed();
-            self.gateway.metrics.queue_waited(self.class.unwrap_or(Class::Standard), wait);
+            self.gateway.metrics.record_queue_wait(self.class.unwrap_or(Class::Standard), wait);
             self.queue_wait = Some(wait);
         }
         self.model = Some(lease.model().clone());
@@ -226,8 +228,8 @@ impl Record {
 
     /// Records a retry or failover after `tokens` tokens of the response.
     pub(crate) fn retried(&mut self, error: &Error, tokens: u64) {
-        let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
-        self.gateway.metrics.tried_again(kind, error.code());
+        let kind = if tokens > 0 { RetryKind::Resume } else { RetryKind::Retry };
+        self.gateway.metrics.record_retry(kind, error.code());
         self.retries += 1;
         self.is_at_node = false;
         let (request_id, node, reason) = (self.request_id.as_str(), self.node(), error.code());
@@ -236,8 +238,8 @@ impl Record {
 
     /// Records a failover to a free slot because the node is about to leave.
     pub(crate) fn moved(&mut self, tokens: u64) {
-        let kind = if tokens > 0 { Again::Resume } else { Again::Retry };
-        self.gateway.metrics.tried_again(kind, NODE_LEAVES);
+        let kind = if tokens > 0 { RetryKind::Resume } else { RetryKind::Retry };
+        self.gateway.metrics.record_retry(kind, NODE_LEAVES);
         self.retries += 1;
         tracing::info!(
             request_id = self.request_id.as_str(),
@@ -274,13 +276,13 @@ impl Record {
     }
 
     /// Labels of the request's metrics.
-    fn key(&self) -> Key<'_> {
+    fn key(&self) -> MetricLabels<'_> {
         let endpoint = match (&self.node, self.terms) {
             (None, _) => EndpointKind::None,
             (Some(_), None) => EndpointKind::Node,
             (Some(_), Some(_)) => EndpointKind::External,
         };
-        Key {
+        MetricLabels {
             api: self.api,
             class: self.class.unwrap_or(Class::Standard),
             tenant: self.tenant.as_deref(),
@@ -319,19 +321,19 @@ impl Record {
 
     fn count(&self, model: &str, usage: Usage) {
         let series = self.gateway.metrics.series(self.key());
-        series.used(usage);
+        series.record_usage(usage);
         let tenant = self.tenant.as_deref().unwrap_or_default();
-        self.gateway.dispatcher.account(tenant, usage, None);
+        self.gateway.dispatcher.book_usage(tenant, usage, None);
         if let Some(prices) = self.gateway.dispatcher.external_prices(model) {
-            series.saved(prices.of(usage));
+            series.add_savings(prices.of(usage));
         }
     }
 
     /// Adds the request to the history that operators see.
     fn show(&self, duration: Duration, usage: Usage, spent: f64) {
-        self.gateway.recent.ended(&history::Ended {
+        self.gateway.history.record(&history::HistoryEntry {
             tenant: self.tenant.as_deref(),
-            end: self.outcome.end(),
+            end: self.outcome.history_outcome(),
             duration,
             queue_wait: self.queue_wait,
             first_token: self.first_token,
@@ -350,9 +352,9 @@ impl Record {
         let Tokens { told, generated } = self.used;
         let answer_tokens =
             told.map(|told| told.completion).or((generated > 0).then_some(generated));
-        spans.put(span::of(
+        spans.push(span::build(
             trace,
-            &span::Ended {
+            &span::SpanInputs {
                 api: self.api,
                 host: spans.host(),
                 request_id: self.request_id.as_str(),
@@ -409,8 +411,8 @@ impl Drop for Record {
         let duration = self.begun.elapsed();
         let (fault, refusal) = self.outcome.fault();
         let first_token = self.first_token;
-        let ended = Ended { outcome, fault, refusal, duration, first_token };
-        self.gateway.metrics.request_ends(self.key(), ended);
+        let ended = RequestSample { outcome, fault, refusal, duration, first_token };
+        self.gateway.metrics.record_request_end(self.key(), ended);
         self.show(duration, usage, spent);
         self.log(outcome, duration);
         self.tell(outcome, duration);

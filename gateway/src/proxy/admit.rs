@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::authenticate::Authenticated;
 use crate::access::keys::Caller;
 use crate::config::Config;
-use crate::dispatcher::{Dispatcher, Reading};
+use crate::dispatcher::{BodyReservation, Dispatcher};
 use crate::scheduler::SlotRequest;
 use crate::scheduler::cost::Size;
 use crate::scheduler::fleet::RouteConstraints;
@@ -24,8 +24,8 @@ use crate::scheduler::usage::{Task, UsageLimits};
 use crate::types::api::Api;
 use crate::types::class::Class;
 use crate::types::error::Error;
-use crate::types::external::External;
-use crate::types::limits::Share;
+use crate::types::external::ExternalPolicy;
+use crate::types::limits::QueueShare;
 use crate::types::request_id::RequestId;
 use flotilla_listeners::timers::NOISE_BYTES_MAX;
 
@@ -39,7 +39,7 @@ pub(crate) struct Admitted {
     /// The tenant.
     pub tenant: Arc<str>,
     /// The tenant's share of the queue, from its key.
-    pub share: Share,
+    pub share: QueueShare,
     /// The requested model, with aliases resolved.
     pub model: String,
     /// True if the body names the model by an alias.
@@ -55,7 +55,7 @@ pub(crate) struct Admitted {
     /// True if the response must include `service_tier`.
     pub tells_tier: bool,
     /// When the request may go to an external endpoint.
-    pub external: External,
+    pub external: ExternalPolicy,
     /// When the request must have a slot.
     pub deadline: Instant,
     /// True if the client wants a stream.
@@ -101,7 +101,7 @@ pub(crate) async fn admit(
     let patience = deadline(headers)?;
     // The body may ask for any class that the key allows, unless the header has set one.
     let class = wanted.unwrap_or(Class::Interactive).max(caller.key.class_max);
-    let mut reading = dispatcher.reading(&caller.tenant, caller.key.limits.queue, class);
+    let mut reading = dispatcher.body_reservation(&caller.tenant, caller.key.limits.queue, class);
     let read = read_body(body, limits.body_bytes_max, &mut reading);
     let body = timeout(timeouts.body, read).await.map_err(|_| Error::SlowBody)??;
     let routed: Routed = openai::parse(&body)?;
@@ -238,7 +238,7 @@ fn tier_class(tier: &str) -> Result<Class, Error> {
 async fn read_body(
     body: &mut Incoming,
     bytes_max: usize,
-    room: &mut Reading,
+    room: &mut BodyReservation,
 ) -> Result<Bytes, Error> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > bytes_max {
@@ -253,7 +253,7 @@ async fn read_body(
         if bytes > bytes_max {
             return Err(Error::TooLarge(bytes_max));
         }
-        room.cover(bytes, bytes_max)?;
+        room.grow_to(bytes, bytes_max)?;
         read.extend_from_slice(data);
     }
     Ok(read.freeze())

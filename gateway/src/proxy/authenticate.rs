@@ -34,7 +34,7 @@ pub(crate) fn authenticate(
     known: Option<Caller>,
     received: Received,
 ) -> Result<Authenticated, Error> {
-    let caller = known.map_or_else(|| keys.caller(&received.headers), Ok)?;
+    let caller = known.map_or_else(|| keys.authenticate(&received.headers), Ok)?;
     let Received { request_id, api, arrived, headers, body } = received;
     Ok(Authenticated { request_id, api, caller, arrived, headers, body })
 }

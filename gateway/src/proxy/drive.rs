@@ -24,9 +24,10 @@ use super::admit::Admitted;
 use super::route::{self, Routed, Routing};
 use crate::context::Gateway;
 use crate::context::settings::Settings;
-use crate::dispatcher::{Lease, Turn};
+use crate::dispatcher::{ChargeGuard, Lease};
 use crate::scheduler::attempts::{
-    self, Action, AttemptId, Attempts, Ended, Facts, Failure, Granted, Purpose,
+    self, AttemptAction, AttemptEnd, AttemptFailure, AttemptId, Attempts, GrantedSlot, Purpose,
+    RequestProperties,
 };
 use crate::types::error::Error;
 use crate::types::random::random;
@@ -53,7 +54,7 @@ pub(crate) struct Drive {
     /// Queue of output for the client.
     ready: VecDeque<Result<Next, Error>>,
     /// The tenant's charge in the queue, to be corrected by actual usage.
-    turn: Option<Turn>,
+    charge: Option<ChargeGuard>,
     /// Names the request and its endpoint on every log line, once it has a slot. One span, made
     /// late: three of them cost an eighth of a request.
     span: Span,
@@ -94,13 +95,13 @@ impl Drive {
         record: Record,
     ) -> Self {
         let config = &settings.config;
-        let limits = attempts::Settings {
+        let limits = attempts::AttemptSettings {
             retries_max: config.retries_max,
             hedge: config.hedge,
             first_token: config.timeouts.first_token,
             resume: config.timeouts.resume,
         };
-        let facts = Facts {
+        let facts = RequestProperties {
             usage: admitted.usage,
             external: admitted.external,
             is_streamed: admitted.is_streamed,
@@ -117,7 +118,7 @@ impl Drive {
             acquiring: None,
             hedge: None,
             ready: VecDeque::with_capacity(1),
-            turn: None,
+            charge: None,
             span: Span::none(),
             record,
         }
@@ -211,13 +212,13 @@ impl Drive {
                 self.acquiring = None;
                 match lease {
                     Ok(lease) => self.granted(purpose, *lease, now),
-                    Err(error) => self.attempts.not_granted(purpose, error),
+                    Err(error) => self.attempts.on_not_granted(purpose, error),
                 }
             }
             Happened::Exchanged(index, event) => self.exchanged(index, event, now),
             Happened::Late(attempt) => {
                 self.hedge = None;
-                self.attempts.late(attempt, now);
+                self.attempts.on_hedge_timer(attempt, now);
             }
         }
     }
@@ -226,19 +227,19 @@ impl Drive {
     fn measure(&mut self) {
         for exchange in &self.exchanges {
             if let Some(measured) = exchange.measured() {
-                self.attempts.measure(exchange.id, measured);
+                self.attempts.record_measurements(exchange.id, measured);
             }
         }
     }
 
     fn granted(&mut self, purpose: Purpose, lease: Lease, now: Duration) {
-        let slot = Granted {
+        let slot = GrantedSlot {
             engine: lease.engine(),
             model: lease.model().clone(),
             is_external: lease.terms().is_some(),
         };
         let dispatcher = &self.gateway.dispatcher;
-        let id = self.attempts.granted(purpose, slot, now, &mut || dispatcher.may_retry());
+        let id = self.attempts.on_granted(purpose, slot, now, &mut || dispatcher.take_retry());
         self.exchanges.push(Exchange::new(id, lease));
     }
 
@@ -246,18 +247,23 @@ impl Drive {
         let Some(exchange) = self.exchanges.get_mut(index) else { return };
         let (id, attempts) = (exchange.id, &mut self.attempts);
         let dispatcher = &self.gateway.dispatcher;
-        let mut may_retry = || dispatcher.may_retry();
+        let mut take_retry = || dispatcher.take_retry();
         match event {
-            Event::Began { hides_usage } => attempts.began(id, hides_usage),
-            Event::Block(block) => attempts.block(id, &block, now, &mut may_retry),
-            Event::Whole(whole) => attempts.whole(id, whole, now, &mut may_retry),
+            Event::Began { hides_usage } => attempts.on_stream_start(id, hides_usage),
+            Event::Block(block) => attempts.on_block(id, &block, now, &mut take_retry),
+            Event::Whole(whole) => attempts.on_whole_response(id, whole, now, &mut take_retry),
             Event::Failed(error) => {
                 let predicted_prefill = (error == Error::NodeTimeout)
                     .then(|| exchange.lease.predicted_prefill(&self.admitted.size))
                     .flatten();
-                attempts.failed(id, Failure { error, predicted_prefill }, now, &mut may_retry);
+                attempts.on_failure(
+                    id,
+                    AttemptFailure { error, predicted_prefill },
+                    now,
+                    &mut take_retry,
+                );
             }
-            Event::Leaving => attempts.leaving(id, now),
+            Event::Leaving => attempts.on_node_leaving(id, now),
         }
     }
 
@@ -265,14 +271,14 @@ impl Drive {
     fn perform(&mut self) {
         while let Some(action) = self.attempts.next_action() {
             match action {
-                Action::Acquire { purpose: Purpose::Hedge, constraints, .. } => {
+                AttemptAction::Acquire { purpose: Purpose::Hedge, constraints, .. } => {
                     let request = self.admitted.slot_request(&constraints);
-                    if let Some(lease) = self.gateway.dispatcher.at_once(&request) {
+                    if let Some(lease) = self.gateway.dispatcher.try_acquire(&request) {
                         let now = self.gateway.dispatcher.now();
                         self.granted(Purpose::Hedge, lease, now);
                     }
                 }
-                Action::Acquire { purpose, constraints, deadline } => {
+                AttemptAction::Acquire { purpose, constraints, deadline } => {
                     let (dispatcher, admitted) = (&self.gateway.dispatcher, &self.admitted);
                     match route::route(dispatcher, admitted, constraints, deadline) {
                         Ok(Routed::Waiting(routing)) => self.acquiring = Some((purpose, routing)),
@@ -280,42 +286,42 @@ impl Drive {
                             let now = self.gateway.dispatcher.now();
                             self.granted(purpose, lease, now);
                         }
-                        Err(error) => self.attempts.not_granted(purpose, error),
+                        Err(error) => self.attempts.on_not_granted(purpose, error),
                     }
                 }
-                Action::Withdraw(_) => self.acquiring = None,
-                Action::Send { attempt, purpose, hedge_after } => {
+                AttemptAction::Withdraw(_) => self.acquiring = None,
+                AttemptAction::Send { attempt, purpose, hedge_after } => {
                     self.send(attempt, purpose, hedge_after);
                 }
-                Action::Release(attempt, ended) => self.release(attempt, &ended),
-                Action::Progressed(attempt) => self.progressed(attempt),
-                Action::Deliver(events) => self.ready.push_back(Ok(Next::Events(events))),
-                Action::DeliverWhole(attempt, _) => self.deliver_whole(attempt),
-                Action::Complete => self.ready.push_back(Ok(Next::End)),
-                Action::Fail(error) => self.ready.push_back(Err(error)),
+                AttemptAction::Release(attempt, end) => self.release(attempt, &end),
+                AttemptAction::Progressed(attempt) => self.progressed(attempt),
+                AttemptAction::Deliver(events) => self.ready.push_back(Ok(Next::Events(events))),
+                AttemptAction::DeliverWhole(attempt, _) => self.deliver_whole(attempt),
+                AttemptAction::Complete => self.ready.push_back(Ok(Next::End)),
+                AttemptAction::Fail(error) => self.ready.push_back(Err(error)),
                 other => self.note(other),
             }
         }
     }
 
     /// Executes actions that only change counters and logs.
-    fn note(&mut self, action: Action) {
+    fn note(&mut self, action: AttemptAction) {
         let tokens = self.attempts.tokens();
         match action {
-            Action::Quarantine => {
+            AttemptAction::Quarantine => {
                 self.gateway.quarantine.add(&self.admitted.tenant, &self.admitted.body);
             }
-            Action::Retried(error) => self.record.retried(&error, tokens),
-            Action::Moved => self.record.moved(tokens),
-            Action::Hedged { by_rival } => {
-                self.gateway.metrics.hedged(by_rival);
+            AttemptAction::Retried(error) => self.record.retried(&error, tokens),
+            AttemptAction::Moved => self.record.moved(tokens),
+            AttemptAction::Hedged { by_rival } => {
+                self.gateway.metrics.record_hedge(by_rival);
                 if let Some(exchange) = self.exchanges.first().filter(|_| by_rival) {
                     self.record.routed(&exchange.lease);
                     self.span = request_span(&self.admitted, &exchange.lease);
                 }
             }
-            Action::RetryRefused => self.gateway.metrics.retry_refused(),
-            Action::ExternalError(attempt, payload) => {
+            AttemptAction::RetryRefused => self.gateway.metrics.record_retry_refused(),
+            AttemptAction::ExternalError(attempt, payload) => {
                 // The provider's message is not passed on: it may contain addresses, keys, or the
                 // prompt.
                 let refusal = Refusal::read(&payload);
@@ -327,31 +333,31 @@ impl Drive {
     }
 
     fn send(&mut self, attempt: AttemptId, purpose: Purpose, hedge_after: Option<Duration>) {
-        let Self { exchanges, settings, admitted, attempts, record, turn, span, .. } = self;
+        let Self { exchanges, settings, admitted, attempts, record, charge, span, .. } = self;
         let Some(exchange) = exchanges.iter_mut().find(|known| known.id == attempt) else { return };
         if purpose != Purpose::Hedge {
             record.routed(&exchange.lease);
             *span = request_span(admitted, &exchange.lease);
         }
-        *turn = exchange.lease.begins().or(turn.take());
+        *charge = exchange.lease.start().or(charge.take());
         exchange.send(admitted, settings, attempts.resume());
         self.hedge = hedge_after.map(|after| (attempt, Box::pin(sleep(after))));
     }
 
-    fn release(&mut self, attempt: AttemptId, ended: &Ended) {
+    fn release(&mut self, attempt: AttemptId, end: &AttemptEnd) {
         let Some(index) = self.exchanges.iter().position(|known| known.id == attempt) else {
             return;
         };
         let mut exchange = self.exchanges.remove(index);
         let lease = &mut exchange.lease;
-        lease.ends(ended.outcome);
-        if ended.has_misreported {
+        lease.set_outcome(end.outcome);
+        if end.has_misreported {
             lease.record_misreport();
         }
-        if let Some(learned) = ended.learned {
-            lease.used(self.admitted.size, learned.usage, learned.choices);
+        if let Some(sample) = end.cost_sample {
+            lease.record_usage(self.admitted.size, sample.usage, sample.choices);
         }
-        if let Some(usage) = ended.pays {
+        if let Some(usage) = end.billed_usage {
             self.record.pay(lease, &self.admitted, usage);
         }
         self.record.used(self.attempts.reported(), self.attempts.tokens());
@@ -384,10 +390,10 @@ impl Drop for Drive {
         let span = self.span.clone();
         let _entered = span.enter();
         self.measure();
-        self.attempts.client_left();
+        self.attempts.on_client_disconnect();
         self.perform();
-        if let (Some(turn), Some(work)) = (&mut self.turn, self.attempts.work()) {
-            turn.settle(work);
+        if let (Some(charge), Some(work)) = (&mut self.charge, self.attempts.work()) {
+            charge.settle(work);
         }
     }
 }

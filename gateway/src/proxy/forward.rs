@@ -23,7 +23,7 @@ use crate::context::settings::Settings;
 use crate::dispatcher::Lease;
 use crate::scheduler::attempts::TOO_LARGE;
 use crate::scheduler::progress::event::Event;
-use crate::scheduler::usage::Measured;
+use crate::scheduler::usage::MeasuredUsage;
 use crate::types::error::Error;
 use crate::types::request_id::REQUEST_ID;
 use crate::upstream::external::refusal::Refusal;
@@ -59,7 +59,7 @@ pub(crate) type Forwarding = Pin<Box<dyn Future<Output = Result<Forwarded, Error
 
 /// Measurements of an attempt at an external endpoint, which bills per attempt. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Meter(Option<Arc<Mutex<Measured>>>);
+pub(crate) struct Meter(Option<Arc<Mutex<MeasuredUsage>>>);
 
 impl Meter {
     /// Starts with no measurements. Measures external endpoints only.
@@ -68,18 +68,18 @@ impl Meter {
     }
 
     /// The measurements so far; `None` for a node.
-    pub(crate) fn read(&self) -> Option<Measured> {
+    pub(crate) fn read(&self) -> Option<MeasuredUsage> {
         self.0.as_ref().map(|shared| *lock(shared))
     }
 
-    fn measure(&self, change: impl FnOnce(&mut Measured)) {
+    fn measure(&self, change: impl FnOnce(&mut MeasuredUsage)) {
         if let Some(shared) = &self.0 {
             change(&mut lock(shared));
         }
     }
 }
 
-fn lock(shared: &Mutex<Measured>) -> MutexGuard<'_, Measured> {
+fn lock(shared: &Mutex<MeasuredUsage>) -> MutexGuard<'_, MeasuredUsage> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -224,7 +224,7 @@ impl Sending {
 /// sent more than the request can have asked for.
 fn too_large(lease: &Lease, admitted: &Admitted, limits: &Limits) -> Error {
     let bytes_max = limits.response_bytes_max;
-    match admitted.usage.may_fill(bytes_max, lease.model().context_tokens) {
+    match admitted.usage.can_fill(bytes_max, lease.model().context_tokens) {
         true => Error::ResponseTooLarge(bytes_max),
         false => WHOLE_TOO_LARGE,
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::admit::Admitted;
-use crate::dispatcher::{Acquiring, Dispatcher, Lease};
+use crate::dispatcher::{Acquisition, Dispatcher, Lease};
 use crate::scheduler::fleet::RouteConstraints;
 use crate::types::error::Error;
 
@@ -31,8 +31,8 @@ pub(crate) fn route(
     deadline: Duration,
 ) -> Result<Routed, Error> {
     let queued = match dispatcher.acquire(&admitted.slot_request(&constraints), deadline)? {
-        Acquiring::Leased(lease) => return Ok(Routed::Leased(lease)),
-        Acquiring::Queued(queued) => queued,
+        Acquisition::Leased(lease) => return Ok(Routed::Leased(lease)),
+        Acquisition::Queued(queued) => queued,
     };
     let (dispatcher, admitted) = (dispatcher.clone(), admitted.clone());
     Ok(Routed::Waiting(Box::pin(async move {

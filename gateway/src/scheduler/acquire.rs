@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Binding, Refused, Scheduler, SlotRequest};
+use super::{Binding, Scheduler, SlotRefusal, SlotRequest};
 use crate::scheduler::fleet::STATUS_DEADLINE;
 use crate::scheduler::queue::TicketId;
 
@@ -20,7 +20,7 @@ pub enum Acquired {
         check_at: Duration,
     },
     /// The request gets no slot.
-    Refused(Refused),
+    Refused(SlotRefusal),
 }
 
 impl<L> Scheduler<L> {
@@ -34,7 +34,7 @@ impl<L> Scheduler<L> {
         if let Some(binding) = self.bind_at_once(request, now) {
             return Acquired::Slot(binding);
         }
-        match self.ask(request, deadline.saturating_sub(now), now) {
+        match self.enqueue(request, deadline.saturating_sub(now), now) {
             Ok(ticket) => {
                 // By then, status updates will show whatever made nodes fail this request.
                 let shown = now + STATUS_DEADLINE;
@@ -59,12 +59,17 @@ impl<L> Scheduler<L> {
             return Acquired::Waiting { ticket, check_at: deadline };
         }
         self.withdraw(ticket, now);
-        self.overflow(request, Refused::Timeout, now)
+        self.overflow(request, SlotRefusal::Timeout, now)
     }
 
     /// After an overload refusal, tries an external endpoint.
-    fn overflow(&mut self, request: &SlotRequest<'_>, refused: Refused, now: Duration) -> Acquired {
-        let binding = refused.is_overload().then(|| self.bind_external(request, now));
+    fn overflow(
+        &mut self,
+        request: &SlotRequest<'_>,
+        refused: SlotRefusal,
+        now: Duration,
+    ) -> Acquired {
+        let binding = refused.is_overload().then(|| self.bind_overflow(request, now));
         binding.flatten().map_or(Acquired::Refused(refused), Acquired::Slot)
     }
 }

@@ -16,11 +16,11 @@ use inference_protocol::resume::{ENGINE_LOST, MISMATCH, Resume, Usage};
 
 use crate::scheduler::charge::ActualWork;
 use crate::scheduler::fleet::health::is_hung;
-use crate::scheduler::fleet::{Outcome, RouteConstraints};
+use crate::scheduler::fleet::{AttemptOutcome, RouteConstraints};
 use crate::scheduler::progress::{Block, Progress};
-use crate::scheduler::usage::{Measured, UsageLimits};
+use crate::scheduler::usage::{MeasuredUsage, UsageLimits};
 use crate::types::error::Error;
-use crate::types::external::External;
+use crate::types::external::ExternalPolicy;
 
 mod action;
 mod ending;
@@ -28,18 +28,21 @@ mod retry;
 #[cfg(test)]
 mod tests;
 
-pub use action::{Action, AttemptId, Ended, Failure, Granted, Learned, Purpose, Whole};
+pub use action::{
+    AttemptAction, AttemptEnd, AttemptFailure, AttemptId, CostSample, GrantedSlot, Purpose,
+    WholeResponse,
+};
 
 use retry::{RetryState, Target, is_slow_by_size, outcome_of};
 
 /// An endpoint sent an event over the limit, or more events than the limit allows.
 pub const TOO_LARGE: Error = Error::NodeAnswer(
-    "an event is larger than limits.event_bytes_max, or all of it than limits.response_bytes_max",
+    "an event exceeds limits.event_bytes_max, or the response limits.response_bytes_max",
 );
 
 /// Configuration that applies to all requests.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
+pub struct AttemptSettings {
     /// Consecutive attempts that may fail before the request fails.
     pub retries_max: usize,
     /// Hedge with a second node if the first token takes this long. `None` turns hedging off.
@@ -52,11 +55,11 @@ pub struct Settings {
 
 /// Properties of the request that its attempts depend on.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts {
+pub struct RequestProperties {
     /// Upper bounds on the tokens that the request can use.
     pub usage: UsageLimits,
     /// When the request may go to an external endpoint.
-    pub external: External,
+    pub external: ExternalPolicy,
     /// True if the client wants a stream.
     pub is_streamed: bool,
     /// When the request must have its first slot.
@@ -66,8 +69,8 @@ pub struct Facts {
 /// State machine of one request's attempts; see the module.
 #[derive(Debug)]
 pub struct Attempts {
-    settings: Settings,
-    facts: Facts,
+    settings: AttemptSettings,
+    facts: RequestProperties,
     retry: RetryState,
     progress: Progress,
     /// The attempt that produces the response. `None` while the request waits for a slot.
@@ -75,7 +78,7 @@ pub struct Attempts {
     /// The second of two concurrent attempts, until one of them sends something.
     rival: Option<Attempt>,
     /// Purpose of the slot being acquired.
-    waits_for: Option<Purpose>,
+    pending: Option<Purpose>,
     deadline: Duration,
     /// Usage that the endpoint reported, capped at what is possible.
     reported: Option<Usage>,
@@ -85,7 +88,7 @@ pub struct Attempts {
     was_sent: bool,
     is_over: bool,
     next_id: AttemptId,
-    actions: VecDeque<Action>,
+    actions: VecDeque<AttemptAction>,
 }
 
 /// One attempt: a slot and what arrived over it.
@@ -100,15 +103,15 @@ struct Attempt {
     is_first: bool,
     /// Set when the event stream begins, until its first block is read: true if the events contain
     /// a usage that the client did not ask for.
-    begun: Option<bool>,
+    stream_hides_usage: Option<bool>,
     /// Measurements of an attempt at an external endpoint.
-    measured: Measured,
+    measured: MeasuredUsage,
 }
 
 impl Attempts {
     /// Creates the state machine for an admitted request. `resume` is the resume state that the
     /// first node receives.
-    pub fn new(settings: Settings, facts: Facts, resume: Resume) -> Self {
+    pub fn new(settings: AttemptSettings, facts: RequestProperties, resume: Resume) -> Self {
         Self {
             retry: RetryState::new(settings.retries_max, facts.external),
             progress: Progress::new(resume),
@@ -117,7 +120,7 @@ impl Attempts {
             facts,
             current: None,
             rival: None,
-            waits_for: None,
+            pending: None,
             reported: None,
             settled: None,
             was_sent: false,
@@ -133,7 +136,7 @@ impl Attempts {
     }
 
     /// Takes the next action.
-    pub fn next_action(&mut self) -> Option<Action> {
+    pub fn next_action(&mut self) -> Option<AttemptAction> {
         self.actions.pop_front()
     }
 
@@ -178,44 +181,44 @@ impl Attempts {
         self.settled.or(self.reported).or_else(estimated).map(ActualWork::Tokens)
     }
 
-    /// Handles a granted slot and returns the id of its attempt. `may_retry` takes a retry from the
+    /// Handles a granted slot and returns the id of its attempt. `take_retry` takes a retry from the
     /// budget.
-    pub fn granted(
+    pub fn on_granted(
         &mut self,
         purpose: Purpose,
-        slot: Granted,
+        slot: GrantedSlot,
         now: Duration,
-        may_retry: &mut dyn FnMut() -> bool,
+        take_retry: &mut dyn FnMut() -> bool,
     ) -> AttemptId {
-        let attempt = self.attempt(slot, now);
+        let attempt = self.new_attempt(slot, now);
         let id = attempt.id;
-        self.waits_for = self.waits_for.filter(|waits_for| *waits_for != purpose);
+        self.pending = self.pending.filter(|pending| *pending != purpose);
         match (purpose, self.current.take()) {
-            _ if self.is_over => self.release(attempt, Outcome::Unknown),
+            _ if self.is_over => self.release(attempt, AttemptOutcome::Unknown),
             (Purpose::Next, None) => self.begin(attempt, purpose),
             (Purpose::Move, Some(old)) => {
                 self.retry.exclude(&old.target);
-                self.actions.push_back(Action::Moved);
-                self.release(old, Outcome::Unknown);
+                self.actions.push_back(AttemptAction::Moved);
+                self.release(old, AttemptOutcome::Unknown);
                 self.begin(attempt, purpose);
             }
-            (Purpose::Hedge, Some(first)) if self.is_late(&first) && may_retry() => {
+            (Purpose::Hedge, Some(first)) if self.is_late(&first) && take_retry() => {
                 self.current = Some(first);
                 self.rival = Some(attempt);
-                let send = Action::Send { attempt: id, purpose, hedge_after: None };
+                let send = AttemptAction::Send { attempt: id, purpose, hedge_after: None };
                 self.actions.push_back(send);
             }
             (_, current) => {
                 self.current = current;
-                self.release(attempt, Outcome::Unknown);
+                self.release(attempt, AttemptOutcome::Unknown);
             }
         }
         id
     }
 
     /// Handles a slot request that failed or timed out.
-    pub fn not_granted(&mut self, purpose: Purpose, error: Error) {
-        self.waits_for = self.waits_for.filter(|waits_for| *waits_for != purpose);
+    pub fn on_not_granted(&mut self, purpose: Purpose, error: Error) {
+        self.pending = self.pending.filter(|pending| *pending != purpose);
         if purpose == Purpose::Next && !self.is_over {
             let error = self.retry.give_up(error);
             self.fail(error);
@@ -223,61 +226,62 @@ impl Attempts {
     }
 
     /// Handles the hedge timer: the attempt has sent nothing for `hedge_after`.
-    pub fn late(&mut self, attempt: AttemptId, now: Duration) {
+    pub fn on_hedge_timer(&mut self, attempt: AttemptId, now: Duration) {
         let Some(first) = self.current.as_ref().filter(|first| first.id == attempt) else { return };
         if !self.is_late(first) {
             return;
         }
-        let mut constraints = self.retry.beyond(&first.target);
-        constraints.external = External::Never;
+        let mut constraints = self.retry.constraints_without(&first.target);
+        constraints.external = ExternalPolicy::Never;
         let purpose = Purpose::Hedge;
-        self.actions.push_back(Action::Acquire { purpose, constraints, deadline: now });
+        self.actions.push_back(AttemptAction::Acquire { purpose, constraints, deadline: now });
     }
 
     /// Handles the start of an event stream. `hides_usage`: the events contain a usage that the
     /// client did not ask for.
-    pub fn began(&mut self, attempt: AttemptId, hides_usage: bool) {
+    pub fn on_stream_start(&mut self, attempt: AttemptId, hides_usage: bool) {
         if let Some(attempt) = self.find(attempt) {
-            attempt.begun = Some(hides_usage);
+            attempt.stream_hides_usage = Some(hides_usage);
         }
     }
 
     /// Updates the measurements of an external attempt. Once its events have begun, they tell.
-    pub fn measure(&mut self, attempt: AttemptId, measured: Measured) {
+    pub fn record_measurements(&mut self, attempt: AttemptId, measured: MeasuredUsage) {
         let attempt = self.find(attempt);
-        let opening =
-            |attempt: &&mut Attempt| attempt.begun.is_none() && !attempt.target.has_answered;
+        let opening = |attempt: &&mut Attempt| {
+            attempt.stream_hides_usage.is_none() && !attempt.target.has_answered
+        };
         if let Some(attempt) = attempt.filter(opening) {
             attempt.measured = measured;
         }
     }
 
     /// Handles a block of whole events.
-    pub fn block(
+    pub fn on_block(
         &mut self,
         attempt: AttemptId,
         block: &Bytes,
         now: Duration,
-        may_retry: &mut dyn FnMut() -> bool,
+        take_retry: &mut dyn FnMut() -> bool,
     ) {
-        let Some(mut current) = self.winner(attempt, now) else { return };
-        if let Some(hides_usage) = current.begun.take() {
-            self.progress.moves(hides_usage);
+        let Some(mut current) = self.take_winner(attempt, now) else { return };
+        if let Some(hides_usage) = current.stream_hides_usage.take() {
+            self.progress.switch_endpoint(hides_usage);
         }
         let Ok(Block { events, is_progress, error }) =
             self.progress.read(block, self.facts.is_streamed)
         else {
-            self.release(current, Outcome::Failed);
+            self.release(current, AttemptOutcome::Failed);
             return self.fail(TOO_LARGE);
         };
         if is_progress {
             self.record_progress(&mut current);
         }
         if !events.is_empty() {
-            self.actions.push_back(Action::Deliver(events));
+            self.actions.push_back(AttemptAction::Deliver(events));
         }
         match error {
-            Some(payload) => self.reported_error(current, payload, now, may_retry),
+            Some(payload) => self.on_error_event(current, payload, now, take_retry),
             None if self.progress.is_complete() => self.complete(current),
             None => self.current = Some(current),
         }
@@ -286,70 +290,75 @@ impl Attempts {
     fn record_progress(&mut self, current: &mut Attempt) {
         self.retry.record_progress();
         current.target.has_answered = true;
-        let (reported, seen) = (self.progress.used(), self.progress.tokens());
+        let (reported, seen) = (self.progress.usage(), self.progress.tokens());
         (current.measured.reported, current.measured.generated) = (reported, seen);
-        let believed = reported.map(|reported| self.believed(current, reported, seen));
+        let believed = reported.map(|reported| self.cap_usage(current, reported, seen));
         self.reported = believed.or(self.reported);
-        self.actions.push_back(Action::Progressed(current.id));
+        self.actions.push_back(AttemptAction::Progressed(current.id));
     }
 
     /// Handles an error event in the stream of an endpoint.
-    fn reported_error(
+    fn on_error_event(
         &mut self,
         current: Attempt,
         payload: Vec<u8>,
         now: Duration,
-        may_retry: &mut dyn FnMut() -> bool,
+        take_retry: &mut dyn FnMut() -> bool,
     ) {
         let error = match current.is_external {
             true => {
-                self.actions.push_back(Action::ExternalError(current.id, payload));
+                self.actions.push_back(AttemptAction::ExternalError(current.id, payload));
                 Error::ExternalFailed
             }
             false => {
-                let told: Option<ErrorBody> = serde_json::from_slice(&payload).ok();
-                told.map_or(Error::NodeLost, |told| error_of(told.error))
+                let body: Option<ErrorBody> = serde_json::from_slice(&payload).ok();
+                body.map_or(Error::NodeLost, |body| error_of(body.error))
             }
         };
-        self.recover(current, error.into(), now, may_retry);
+        self.recover(current, error.into(), now, take_retry);
     }
 
     /// Handles a response in one piece.
-    pub fn whole(
+    pub fn on_whole_response(
         &mut self,
         attempt: AttemptId,
-        whole: Whole,
+        whole: WholeResponse,
         now: Duration,
-        may_retry: &mut dyn FnMut() -> bool,
+        take_retry: &mut dyn FnMut() -> bool,
     ) {
-        let Some(current) = self.winner(attempt, now) else { return };
+        let Some(current) = self.take_winner(attempt, now) else { return };
         if self.progress.tokens() > 0 {
             // This node does not continue a response that another node began.
             let error = Error::NodeRefused(whole.status);
-            return self.recover(current, error.into(), now, may_retry);
+            return self.recover(current, error.into(), now, take_retry);
         }
-        self.actions.push_back(Action::DeliverWhole(attempt, whole));
-        self.end_whole(current, whole);
+        self.actions.push_back(AttemptAction::DeliverWhole(attempt, whole));
+        self.complete_whole(current, whole);
     }
 
     /// Handles a failed attempt.
-    pub fn failed(
+    pub fn on_failure(
         &mut self,
         attempt: AttemptId,
-        failure: Failure,
+        failure: AttemptFailure,
         now: Duration,
-        may_retry: &mut dyn FnMut() -> bool,
+        take_retry: &mut dyn FnMut() -> bool,
     ) {
         if let Some(rival) = self.rival.take() {
-            return self.failed_beside(attempt, rival, failure);
+            return self.on_failure_beside_rival(attempt, rival, failure);
         }
         if let Some(current) = self.current.take_if(|current| current.id == attempt) {
-            self.recover(current, failure, now, may_retry);
+            self.recover(current, failure, now, take_retry);
         }
     }
 
     /// Handles the failure of one of two concurrent attempts: the other one may still succeed.
-    fn failed_beside(&mut self, attempt: AttemptId, rival: Attempt, failure: Failure) {
+    fn on_failure_beside_rival(
+        &mut self,
+        attempt: AttemptId,
+        rival: Attempt,
+        failure: AttemptFailure,
+    ) {
         let (failed, by_rival) = match self.current.take() {
             Some(first) if first.id == attempt => {
                 self.current = Some(rival);
@@ -361,11 +370,11 @@ impl Attempts {
             }
             first => return (self.current, self.rival) = (first, Some(rival)),
         };
-        let outcome = self.outcome(&failed, &failure);
-        let beside = self.retry.record_failure_beside(&failed.target, &failure.error);
+        let outcome = self.failure_outcome(&failed, &failure);
+        let beside = self.retry.record_concurrent_failure(&failed.target, &failure.error);
         self.release(failed, outcome);
         match beside {
-            Ok(()) => self.actions.push_back(Action::Hedged { by_rival }),
+            Ok(()) => self.actions.push_back(AttemptAction::Hedged { by_rival }),
             // The other attempt must not cost a further engine.
             Err(error) => self.fail(error),
         }
@@ -373,19 +382,19 @@ impl Attempts {
 
     /// Handles a node that is about to leave: tries to move the response to another slot while it
     /// continues.
-    pub fn leaving(&mut self, attempt: AttemptId, now: Duration) {
-        let is_alone = self.rival.is_none() && self.waits_for.is_none();
+    pub fn on_node_leaving(&mut self, attempt: AttemptId, now: Duration) {
+        let is_alone = self.rival.is_none() && self.pending.is_none();
         let Some(current) = self.current.as_ref().filter(|current| current.id == attempt) else {
             return;
         };
         if is_alone && self.progress.is_resumable() {
-            let constraints = self.retry.beyond(&current.target);
+            let constraints = self.retry.constraints_without(&current.target);
             self.acquire(Purpose::Move, constraints, now + self.settings.resume);
         }
     }
 
     /// Handles a client that disconnected.
-    pub fn client_left(&mut self) {
+    pub fn on_client_disconnect(&mut self) {
         if !self.is_over {
             self.stop();
         }
@@ -393,7 +402,7 @@ impl Attempts {
 
     /// Takes the attempt that produces the response from now on, and cancels the other one of two.
     /// `None` if this attempt is already over.
-    fn winner(&mut self, attempt: AttemptId, now: Duration) -> Option<Attempt> {
+    fn take_winner(&mut self, attempt: AttemptId, now: Duration) -> Option<Attempt> {
         let is_rival = self.rival.as_ref().is_some_and(|rival| rival.id == attempt);
         if !is_rival && self.current.as_ref().is_none_or(|current| current.id != attempt) {
             return None;
@@ -407,19 +416,19 @@ impl Attempts {
         let silent = |attempt: &Attempt| now.saturating_sub(attempt.sent);
         // Otherwise a node that never responds would go unnoticed.
         let outcome = match by_rival && is_hung(silent(&loser), silent(&winner)) {
-            true => Outcome::Failed,
-            false => Outcome::Unknown,
+            true => AttemptOutcome::Failed,
+            false => AttemptOutcome::Unknown,
         };
-        if outcome == Outcome::Failed {
+        if outcome == AttemptOutcome::Failed {
             self.retry.exclude(&loser.target);
         }
         self.release(loser, outcome);
-        self.actions.push_back(Action::Hedged { by_rival });
+        self.actions.push_back(AttemptAction::Hedged { by_rival });
         Some(winner)
     }
 
-    fn attempt(&mut self, slot: Granted, now: Duration) -> Attempt {
-        let Granted { engine, model, is_external } = slot;
+    fn new_attempt(&mut self, slot: GrantedSlot, now: Duration) -> Attempt {
+        let GrantedSlot { engine, model, is_external } = slot;
         let id = self.next_id;
         self.next_id += 1;
         Attempt {
@@ -428,15 +437,15 @@ impl Attempts {
             is_external,
             sent: now,
             is_first: self.progress.tokens() == 0,
-            begun: None,
-            measured: Measured::default(),
+            stream_hides_usage: None,
+            measured: MeasuredUsage::default(),
         }
     }
 
     fn begin(&mut self, attempt: Attempt, purpose: Purpose) {
         let hedge_after = self.settings.hedge.filter(|_| attempt.is_first);
         self.was_sent = true;
-        self.actions.push_back(Action::Send { attempt: attempt.id, purpose, hedge_after });
+        self.actions.push_back(AttemptAction::Send { attempt: attempt.id, purpose, hedge_after });
         self.current = Some(attempt);
     }
 
@@ -456,23 +465,23 @@ impl Attempts {
     }
 
     fn acquire(&mut self, purpose: Purpose, constraints: RouteConstraints, deadline: Duration) {
-        self.waits_for = Some(purpose);
-        self.actions.push_back(Action::Acquire { purpose, constraints, deadline });
+        self.pending = Some(purpose);
+        self.actions.push_back(AttemptAction::Acquire { purpose, constraints, deadline });
     }
 
     fn withdraw(&mut self) {
-        self.actions.extend(self.waits_for.take().map(Action::Withdraw));
+        self.actions.extend(self.pending.take().map(AttemptAction::Withdraw));
     }
 }
 
 /// Translates an error that a node sent in its stream.
-fn error_of(told: ErrorDetail) -> Error {
-    if told.kind == INVALID_REQUEST {
-        return Error::Unanswerable(Box::new(told));
+fn error_of(error: ErrorDetail) -> Error {
+    if error.kind == INVALID_REQUEST {
+        return Error::Unanswerable(Box::new(error));
     }
-    match told.code.as_deref() {
+    match error.code.as_deref() {
         Some(ENGINE_LOST) => Error::EngineLost,
         Some(MISMATCH | "engine_error" | "node_draining") | None => Error::NodeLost,
-        Some(_) => Error::NodeFailed(told.message),
+        Some(_) => Error::NodeFailed(error.message),
     }
 }

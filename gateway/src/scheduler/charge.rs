@@ -32,12 +32,17 @@ pub enum ActualWork {
 impl<L> Scheduler<L> {
     /// Corrects the charge of a finished request by the work actually done. Returns by how much the
     /// virtual times of its class and tenant moved.
-    pub fn correct(&mut self, charge: &Charge, model: &ModelStatus, done: ActualWork) -> [f64; 2] {
+    pub fn correct_charge(
+        &mut self,
+        charge: &Charge,
+        model: &ModelStatus,
+        done: ActualWork,
+    ) -> [f64; 2] {
         let work = match done {
             ActualWork::Nothing => 0.0,
             ActualWork::Tokens(usage) => {
                 let tokens_max = model.context_tokens.clamp(1, CONTEXT_TOKENS_MAX);
-                self.costs.units_used(&model.id, usage, tokens_max)
+                self.costs.actual_units(&model.id, usage, tokens_max)
             }
         };
         let more = work - charge.work;

@@ -10,30 +10,30 @@ use std::time::Duration;
 
 use inference_protocol::fleet::{ModelStatus, NodeStatus, STATUS_DEADLINE_MS};
 
-use crate::scheduler::cost::pace::{Observation, Pace};
+use crate::scheduler::cost::request_pace::{Observation, RequestPace};
 use crate::scheduler::routing_stats::Ejections;
 
 mod changes;
-mod choice;
 mod cordon;
 mod endpoint;
 pub(crate) mod external;
-mod figures;
 pub(crate) mod health;
 mod index;
 mod names;
+mod pick;
+mod totals;
 
-use crate::types::external::External;
+use crate::types::external::ExternalPolicy;
 use changes::Changes;
 
-pub use choice::Choice;
 use cordon::Cordon;
 pub use endpoint::{Endpoint, EndpointId, EngineId, RouteConstraints};
 pub use external::Terms;
-pub use figures::Totals;
-use figures::{Figures, Part};
-use index::{Index, Serving};
-pub use names::Origin;
+use index::{Index, ModelEndpoints};
+pub use names::NodeOrigin;
+pub use pick::RoutingInputs;
+pub use totals::Totals;
+use totals::{Contribution, RunningTotals};
 
 /// A node without a status for this long is removed.
 pub const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
@@ -46,7 +46,7 @@ const MODELS_MAX: usize = 1024;
 
 /// How a request ended, as far as it shows the health of its endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// It was answered.
     Answered,
     /// The endpoint responded, but the response shows nothing about cost: it refused the request on
@@ -74,7 +74,7 @@ pub struct Fleet<L> {
     pub ejections: Ejections,
     /// When each model was last served.
     remembered: BTreeMap<String, Duration>,
-    figures: Figures,
+    running_totals: RunningTotals,
     changes: Changes,
     /// Counts how many endpoints were examined, for tests.
     #[cfg(test)]
@@ -104,7 +104,7 @@ impl<L> Default for Fleet<L> {
             claims: 0,
             ejections: Ejections::default(),
             remembered: BTreeMap::new(),
-            figures: Figures::default(),
+            running_totals: RunningTotals::default(),
             changes: Changes::default(),
             #[cfg(test)]
             looks: std::cell::Cell::default(),
@@ -131,23 +131,28 @@ impl<L> Fleet<L> {
         let old = old.and_then(|id| self.remove(id, now));
         self.next_id += 1;
         let id = self.next_id;
-        endpoint.is_cordoned = self.cordon.holds(&name);
+        endpoint.is_cordoned = self.cordon.contains(&name);
         self.names.insert(name, id);
         self.endpoints.insert(id, endpoint);
-        self.settle(id, now);
+        self.apply_models(id, now);
         (id, old)
     }
 
     /// Records a status of a node. Returns whether its state changed; `None` if the link is gone.
-    pub fn observe(&mut self, id: EndpointId, status: NodeStatus, now: Duration) -> Option<bool> {
+    pub fn update_status(
+        &mut self,
+        id: EndpointId,
+        status: NodeStatus,
+        now: Duration,
+    ) -> Option<bool> {
         // A node must keep its name, because the index of names depends on it.
         let endpoint = self.endpoints.get_mut(&id).filter(|e| *e.name == *status.node)?;
         let flipped = endpoint.status.state != status.state;
         let is_new_engine = endpoint.status.engine_restarts != status.engine_restarts;
         endpoint.status = status;
-        self.settle(id, now);
+        self.apply_models(id, now);
         if is_new_engine {
-            self.note_change(id);
+            self.record_change(id);
         }
         Some(flipped)
     }
@@ -155,15 +160,15 @@ impl<L> Fleet<L> {
     /// Removes a link and its leases.
     pub fn remove(&mut self, id: EndpointId, now: Duration) -> Option<L> {
         let endpoint = self.endpoints.remove(&id)?;
-        endpoint.counted.into_iter().for_each(|part| self.figures.subtract(part));
+        endpoint.counted.into_iter().for_each(|part| self.running_totals.subtract(part));
         if endpoint.is_listed {
-            self.figures.unlist(&endpoint.models);
+            self.running_totals.remove_models(&endpoint.models);
         }
-        self.changes.forget(endpoint.changed);
+        self.changes.remove(endpoint.changed);
         match endpoint.external {
             None => {
                 self.index.remove(id, &endpoint.models, endpoint.indexed);
-                self.remember(&endpoint.models, now);
+                self.remember_models(&endpoint.models, now);
             }
             Some(_) => self.externals.remove(id, &endpoint.models, endpoint.indexed),
         }
@@ -172,37 +177,38 @@ impl<L> Fleet<L> {
     }
 
     /// Applies the models of a status.
-    fn settle(&mut self, id: EndpointId, now: Duration) {
+    fn apply_models(&mut self, id: EndpointId, now: Duration) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
-        let told = &endpoint.status.models;
-        let is_progress = !told.is_empty() && !told.iter().eq(endpoint.models.iter().map(|m| &**m));
+        let reported = &endpoint.status.models;
+        let has_changed =
+            !reported.is_empty() && !reported.iter().eq(endpoint.models.iter().map(|m| &**m));
         let index = match endpoint.external {
             None => &mut self.index,
             Some(_) => &mut self.externals,
         };
-        if is_progress {
+        if has_changed {
             if std::mem::take(&mut endpoint.is_listed) {
-                self.figures.unlist(&endpoint.models);
+                self.running_totals.remove_models(&endpoint.models);
             }
             index.remove(id, &endpoint.models, endpoint.indexed);
-            endpoint.models = told.iter().cloned().map(Arc::new).collect();
+            endpoint.models = reported.iter().cloned().map(Arc::new).collect();
             index.insert(id, &endpoint.models, endpoint.indexed);
         }
         let is_node = endpoint.external.is_none();
         let models = endpoint.models.clone();
         self.reindex(id);
-        if is_progress {
-            self.note_change(id);
+        if has_changed {
+            self.record_change(id);
         }
         if is_node {
-            self.remember(&models, now);
+            self.remember_models(&models, now);
         }
     }
 
     /// Records that the endpoint may now suit requests that it did not suit before.
-    fn note_change(&mut self, id: EndpointId) {
+    fn record_change(&mut self, id: EndpointId) {
         if let Some(endpoint) = self.endpoints.get_mut(&id).filter(|e| e.indexed.is_some()) {
-            endpoint.changed = self.changes.note(id, endpoint.changed);
+            endpoint.changed = self.changes.record(id, endpoint.changed);
         }
     }
 
@@ -215,27 +221,27 @@ impl<L> Fleet<L> {
         };
         let (from, to) = (endpoint.indexed, endpoint.rank());
         if to != from {
-            index.shift(id, &endpoint.models, from, to);
+            index.change_rank(id, &endpoint.models, from, to);
             endpoint.indexed = to;
         }
-        let part = Part::of(endpoint);
+        let part = Contribution::of(endpoint);
         if endpoint.counted != Some(part) {
-            self.figures.add(part);
+            self.running_totals.add(part);
             let before = endpoint.counted.replace(part);
-            before.into_iter().for_each(|part| self.figures.subtract(part));
+            before.into_iter().for_each(|part| self.running_totals.subtract(part));
         }
         match (endpoint.is_listed, endpoint.is_ready()) {
-            (false, true) => self.figures.list(&endpoint.models),
-            (true, false) => self.figures.unlist(&endpoint.models),
+            (false, true) => self.running_totals.add_models(&endpoint.models),
+            (true, false) => self.running_totals.remove_models(&endpoint.models),
             _ => {}
         }
         endpoint.is_listed = endpoint.is_ready();
         if from.is_none() && to.is_some() {
-            self.note_change(id);
+            self.record_change(id);
         }
     }
 
-    fn remember(&mut self, models: &[Arc<ModelStatus>], now: Duration) {
+    fn remember_models(&mut self, models: &[Arc<ModelStatus>], now: Duration) {
         for model in models {
             match self.remembered.get_mut(&model.id) {
                 Some(seen) => *seen = now,
@@ -251,9 +257,14 @@ impl<L> Fleet<L> {
     }
 
     /// Availability of `model` for a request with this `external` setting.
-    pub fn outlook(&self, model: &str, external: External, now: Duration) -> Availability {
+    pub fn availability(
+        &self,
+        model: &str,
+        external: ExternalPolicy,
+        now: Duration,
+    ) -> Availability {
         let remembered = self.remembered.get(model);
-        let is_outside = external != External::Never && self.externals.of(model).is_some();
+        let is_outside = external != ExternalPolicy::Never && self.externals.of(model).is_some();
         if is_outside
             || self.index.of(model).is_some()
             || remembered.is_some_and(|seen| now.saturating_sub(*seen) < MODEL_REMEMBERED)
@@ -261,15 +272,15 @@ impl<L> Fleet<L> {
             return Availability::Served;
         }
         let Totals { ready, externals, .. } = self.totals();
-        match ready > 0 || (externals > 0 && external != External::Never) {
+        match ready > 0 || (externals > 0 && external != ExternalPolicy::Never) {
             true => Availability::UnknownModel,
             false => Availability::NoNode,
         }
     }
 
-    fn serving(&self, model: &str) -> impl Iterator<Item = (EndpointId, &Endpoint<L>)> {
+    fn endpoints_of(&self, model: &str) -> impl Iterator<Item = (EndpointId, &Endpoint<L>)> {
         let ids = [&self.index, &self.externals].into_iter().filter_map(|index| index.of(model));
-        ids.flat_map(Serving::all).filter_map(|id| Some((id, self.endpoints.get(&id)?)))
+        ids.flat_map(ModelEndpoints::all).filter_map(|id| Some((id, self.endpoints.get(&id)?)))
     }
 
     /// True if all nodes that meet the constraints are ready and have failed the request. Cordoned
@@ -279,8 +290,9 @@ impl<L> Fleet<L> {
         // nodes.
         let others = self.is_external_only(model);
         let counts = |e: &Endpoint<L>| others || e.external.is_none();
-        let suits = |e: &Endpoint<L>| counts(e) && e.suits(model, constraints) && !e.is_cordoned;
-        let mut suiting = self.serving(model).filter(|(_, e)| suits(e)).peekable();
+        let suits =
+            |e: &Endpoint<L>| counts(e) && e.can_serve(model, constraints) && !e.is_cordoned;
+        let mut suiting = self.endpoints_of(model).filter(|(_, e)| suits(e)).peekable();
         let has_failed = |id, e: &Endpoint<L>| e.is_ready() && e.has_failed(id, &constraints.tried);
         suiting.peek().is_some() && suiting.all(|(id, e)| has_failed(id, e))
     }
@@ -297,18 +309,18 @@ impl<L> Fleet<L> {
 
     /// Frees a slot and records the outcome. Returns false if the link is gone, and the slot with
     /// it.
-    pub fn release(&mut self, id: EndpointId, outcome: Outcome, now: Duration) -> bool {
+    pub fn release(&mut self, id: EndpointId, outcome: AttemptOutcome, now: Duration) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         debug_assert!(endpoint.leases > 0, "a lease is released once");
         endpoint.leases = endpoint.leases.saturating_sub(1);
         let fails = match outcome {
-            Outcome::Answered | Outcome::Alive => {
-                endpoint.health.answered(now);
+            AttemptOutcome::Answered | AttemptOutcome::Alive => {
+                endpoint.health.record_success(now);
                 false
             }
-            Outcome::Failed => endpoint.health.failed(),
-            Outcome::Unknown => {
-                endpoint.health.unprobed(now);
+            AttemptOutcome::Failed => endpoint.health.record_failure(),
+            AttemptOutcome::Unknown => {
+                endpoint.health.cancel_probe(now);
                 false
             }
         };
@@ -321,10 +333,10 @@ impl<L> Fleet<L> {
 
     /// Records the decoding speed of an endpoint in seconds per token. Returns true if the endpoint
     /// was ejected.
-    pub fn paced(&mut self, id: EndpointId, seconds: f64, now: Duration) -> bool {
+    pub fn record_pace(&mut self, id: EndpointId, seconds: f64, now: Duration) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         let busy = endpoint.busy();
-        let ejected = endpoint.health.paced(busy, seconds) && self.eject(id, now);
+        let ejected = endpoint.health.record_pace(busy, seconds) && self.eject(id, now);
         self.ejections.slow += u64::from(ejected);
         self.reindex(id);
         ejected
@@ -334,10 +346,10 @@ impl<L> Fleet<L> {
     /// would be ejected.
     fn eject(&mut self, id: EndpointId, now: Duration) -> bool {
         let Some(endpoint) = self.endpoints.get(&id) else { return false };
-        let is_out = endpoint.health.is_out();
+        let is_out = endpoint.health.is_ejected();
         let spared = endpoint.models.iter().any(|model| {
-            let out = self.serving(&model.id).filter(|(_, e)| e.health.is_out()).count();
-            let all = self.serving(&model.id).count();
+            let out = self.endpoints_of(&model.id).filter(|(_, e)| e.health.is_ejected()).count();
+            let all = self.endpoints_of(&model.id).count();
             (out + 1) * 2 > all
         });
         if spared && !is_out {
@@ -356,16 +368,16 @@ impl<L> Fleet<L> {
             let is_up = e.is_ready() && e.status.slots > 0;
             // An ejected node is checked even if other gateways keep it busy; otherwise it might
             // stay out forever. A request that finds no free slot waits in the node's own queue.
-            let may_be_asked = is_up && (e.busy() == 0 || e.health.is_out());
+            let may_be_asked = is_up && (e.busy() == 0 || e.health.is_ejected());
             // External endpoints have their own health check, and a request may cost money.
             let interval = interval.filter(|_| e.external.is_none());
-            may_be_asked && e.any_model().is_some() && e.health.wants_probe(now, interval)
+            may_be_asked && e.any_model().is_some() && e.health.is_probe_due(now, interval)
         };
         let due = self.endpoints.iter().filter(|(_, e)| wants(e)).map(|(id, _)| *id);
         let due: Vec<_> = due.take(PROBES_MAX).collect();
         for id in &due {
             if let Some(endpoint) = self.endpoints.get_mut(id) {
-                endpoint.health.probe(now);
+                endpoint.health.start_probe(now);
             }
             self.claim(*id);
         }
@@ -373,7 +385,7 @@ impl<L> Fleet<L> {
     }
 
     /// True if any other model is served, by a ready node or not.
-    pub fn has_others(&self, model: &str) -> bool {
+    pub fn has_other_models(&self, model: &str) -> bool {
         self.index.has_others(model) || self.externals.has_others(model)
     }
 
@@ -395,17 +407,17 @@ impl<L> Fleet<L> {
     }
 
     /// Records the measurements of a complete response.
-    pub fn learn(&mut self, id: EndpointId, model: &Arc<ModelStatus>, took: &Observation) {
+    pub fn learn(&mut self, id: EndpointId, model: &Arc<ModelStatus>, observation: &Observation) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
-            endpoint.learn(model, took);
+            endpoint.learn(model, observation);
         }
     }
 
     /// Slots and measured speed of the ready nodes that serve `model`, or of its external endpoints
     /// if no node does.
-    pub fn paces(&self, model: &str) -> impl Iterator<Item = (u32, Option<&Pace>)> {
+    pub fn paces(&self, model: &str) -> impl Iterator<Item = (u32, Option<&RequestPace>)> {
         let index = if self.is_external_only(model) { &self.externals } else { &self.index };
-        let ids = index.of(model).into_iter().flat_map(Serving::all);
+        let ids = index.of(model).into_iter().flat_map(ModelEndpoints::all);
         let ready = ids.filter_map(|id| self.endpoints.get(&id)).filter(|e| e.is_ready());
         ready.map(move |e| (e.status.slots, e.pace(model)))
     }
@@ -422,17 +434,17 @@ impl<L> Fleet<L> {
 
     /// Models of the ready endpoints, by name, and when each was first loaded (Unix seconds).
     pub fn models(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.figures.models()
+        self.running_totals.models()
     }
 
     /// Changes whenever [`Fleet::models`] does.
     pub fn models_version(&self) -> u64 {
-        self.figures.version()
+        self.running_totals.version()
     }
 
     /// Totals over all endpoints.
     pub fn totals(&self) -> Totals {
-        self.figures.totals()
+        self.running_totals.totals()
     }
 }
 

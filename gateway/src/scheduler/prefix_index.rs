@@ -57,7 +57,7 @@ impl Prefix {
 
 /// An indexed block.
 #[derive(Debug)]
-struct Known<I> {
+struct IndexedBlock<I> {
     /// Endpoints that received the block, most recent first.
     endpoints: Vec<I>,
     /// True if the block was sent again since it was last considered for eviction: it then stays
@@ -65,8 +65,8 @@ struct Known<I> {
     is_used: bool,
 }
 
-impl<I: Copy + PartialEq> Known<I> {
-    fn sent_to(&mut self, endpoint: I) {
+impl<I: Copy + PartialEq> IndexedBlock<I> {
+    fn record_endpoint(&mut self, endpoint: I) {
         self.endpoints.retain(|known| *known != endpoint);
         self.endpoints.insert(0, endpoint);
         self.endpoints.truncate(ENDPOINTS_MAX);
@@ -75,7 +75,7 @@ impl<I: Copy + PartialEq> Known<I> {
 
 /// A tenant's share of the index.
 #[derive(Debug, Default)]
-struct Share {
+struct TenantShare {
     /// Its blocks, in order of eviction.
     blocks: VecDeque<u64>,
     /// When the tenant last sent a request.
@@ -85,8 +85,8 @@ struct Share {
 /// What was sent where. Bounded; the module describes eviction.
 #[derive(Debug)]
 pub struct PrefixIndex<I> {
-    known: HashMap<u64, Known<I>>,
-    shares: HashMap<u64, Share>,
+    known: HashMap<u64, IndexedBlock<I>>,
+    shares: HashMap<u64, TenantShare>,
     /// Tenants by number of blocks.
     by_size: BTreeSet<(usize, u64)>,
     /// Tenants by last use.
@@ -110,31 +110,31 @@ impl<I: Copy + PartialEq> PrefixIndex<I> {
         if prefix.is_empty() {
             return;
         }
-        let mut share = self.take(prefix.tenant);
+        let mut share = self.take_share(prefix.tenant);
         share.used = now;
         for block in &prefix.blocks {
             let known = self.known.entry(*block).or_insert_with(|| {
                 share.blocks.push_back(*block);
-                Known { endpoints: Vec::new(), is_used: false }
+                IndexedBlock { endpoints: Vec::new(), is_used: false }
             });
             known.is_used = !known.endpoints.is_empty();
-            known.sent_to(endpoint);
+            known.record_endpoint(endpoint);
         }
-        self.put(prefix.tenant, share);
+        self.put_share(prefix.tenant, share);
         while self.known.len() > KNOWN_MAX {
-            self.forget(now);
+            self.evict(now);
         }
     }
 
-    /// Takes out a tenant's share; [`Self::put`] puts it back.
-    fn take(&mut self, tenant: u64) -> Share {
+    /// Takes out a tenant's share; [`Self::put_share`] puts it back.
+    fn take_share(&mut self, tenant: u64) -> TenantShare {
         let share = self.shares.remove(&tenant).unwrap_or_default();
         self.by_size.remove(&(share.blocks.len(), tenant));
         self.by_use.remove(&(share.used, tenant));
         share
     }
 
-    fn put(&mut self, tenant: u64, share: Share) {
+    fn put_share(&mut self, tenant: u64, share: TenantShare) {
         if !share.blocks.is_empty() {
             self.by_size.insert((share.blocks.len(), tenant));
             self.by_use.insert((share.used, tenant));
@@ -143,13 +143,13 @@ impl<I: Copy + PartialEq> PrefixIndex<I> {
     }
 
     /// Evicts blocks of the tenant that must make room, least recently used first.
-    fn forget(&mut self, now: Duration) {
+    fn evict(&mut self, now: Duration) {
         let idle = self.by_use.first().filter(|(used, _)| now.saturating_sub(*used) > IDLE_AFTER);
         let largest = || self.by_size.last().map(|(_, tenant)| *tenant);
         let Some(tenant) = idle.map(|(_, tenant)| *tenant).or_else(largest) else {
             return self.known.clear();
         };
-        let mut share = self.take(tenant);
+        let mut share = self.take_share(tenant);
         let mut left = (share.blocks.len() / 4).clamp(1, FORGOTTEN_MAX);
         // If all blocks were used, some go anyway.
         let mut spared = 4 * left;
@@ -167,11 +167,11 @@ impl<I: Copy + PartialEq> PrefixIndex<I> {
                 }
             }
         }
-        self.put(tenant, share);
+        self.put_share(tenant, share);
     }
 
     /// Endpoints that have the request's beginning cached, with the share of its blocks (0 to 1).
-    pub fn held(&self, prefix: &Prefix) -> Vec<(I, f64)> {
+    pub fn lookup(&self, prefix: &Prefix) -> Vec<(I, f64)> {
         let mut held: Vec<(I, usize)> = Vec::new();
         for (depth, block) in prefix.blocks.iter().enumerate() {
             let Some(known) = self.known.get(block) else { break };
@@ -207,7 +207,7 @@ mod tests {
     const NOW: Duration = Duration::from_secs(7);
 
     fn held(index: &PrefixIndex<u32>, tenant: &str, body: &[u8]) -> Vec<(u32, f64)> {
-        index.held(&Prefix::new(tenant, body))
+        index.lookup(&Prefix::new(tenant, body))
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
         }
         assert_eq!(held(&index, "flood", &own(0)), []);
         assert_eq!(held(&index, "flood", &own(1999)), [(2, 1.0)]);
-        assert_eq!(index.held(&again), [(3, 1.0)], "and keeps what it uses");
+        assert_eq!(index.lookup(&again), [(3, 1.0)], "and keeps what it uses");
         let listed: usize = index.shares.values().map(|share| share.blocks.len()).sum();
         assert_eq!(listed, index.known.len());
         assert_eq!((index.by_size.len(), index.by_use.len()), (10, 10));

@@ -70,11 +70,11 @@ impl Progress {
     /// # Errors
     /// [`Excess`] if the resume marks contain too much.
     pub fn read(&mut self, block: &Bytes, is_streamed: bool) -> Result<Block, Excess> {
-        let (mut read, mut kept) = (Block::default(), Kept::of(block));
+        let (mut read, mut kept) = (Block::default(), PartCollector::of(block));
         let mut end = 0;
         for event in sse::events(block) {
             end += event.len();
-            let event = self.take_marks(event, &mut read)?;
+            let event = self.take_resume_marks(event, &mut read)?;
             let part = end - event.len()..end;
             let Some(payload) = sse::payloads(event).next() else {
                 // Someone else's comment stays. Our resume marks leave an empty line, which goes.
@@ -93,14 +93,14 @@ impl Progress {
             if !(self.hides_usage && unmarked.as_ref().is_some_and(is_usage_only)) {
                 kept.keep(part);
             }
-            self.count(event, payload, unmarked);
+            self.record_event(event, payload, unmarked);
             self.is_complete |= !is_streamed || payload == DONE.as_bytes();
         }
         read.events = kept.bytes();
         Ok(read)
     }
 
-    fn take_marks<'e>(
+    fn take_resume_marks<'e>(
         &mut self,
         mut event: &'e [u8],
         read: &mut Block,
@@ -134,7 +134,7 @@ impl Progress {
         self.choice.is_none() && self.usage.is_none()
     }
 
-    fn count(&mut self, event: &[u8], payload: &[u8], unmarked: Option<Event>) {
+    fn record_event(&mut self, event: &[u8], payload: &[u8], unmarked: Option<Event>) {
         let said = self.choice.and_then(|choice| self.resume.choices.get_mut(choice));
         match said {
             Some(said) => {
@@ -153,7 +153,7 @@ impl Progress {
 
     /// Prepares for the event stream of another endpoint. `hides_usage`: it reports usage in an
     /// event that the client did not ask for.
-    pub fn moves(&mut self, hides_usage: bool) {
+    pub fn switch_endpoint(&mut self, hides_usage: bool) {
         self.choice = None;
         self.hides_usage = hides_usage;
     }
@@ -180,19 +180,19 @@ impl Progress {
     }
 
     /// Reported usage, if any.
-    pub fn used(&self) -> Option<Usage> {
+    pub fn usage(&self) -> Option<Usage> {
         self.usage.or(self.unmarked_usage)
     }
 }
 
 /// Collects the parts of a block to keep. Copies only if they are not contiguous.
-struct Kept<'b> {
+struct PartCollector<'b> {
     block: &'b Bytes,
     piece: Range<usize>,
     copied: Vec<u8>,
 }
 
-impl<'b> Kept<'b> {
+impl<'b> PartCollector<'b> {
     fn of(block: &'b Bytes) -> Self {
         Self { block, piece: 0..0, copied: Vec::new() }
     }
@@ -253,7 +253,7 @@ mod tests {
         let resume = progress.resume();
         assert_eq!(resume.choices, [said(&[5, 6, 8], 2), said(&[9], 1)]);
         assert_eq!((resume.seed, resume.usage_told), (0xab, false));
-        assert_eq!((progress.tokens(), progress.used()), (4, None));
+        assert_eq!((progress.tokens(), progress.usage()), (4, None));
         assert!(progress.is_resumable() && !progress.is_complete());
     }
 
@@ -264,7 +264,7 @@ mod tests {
         assert!(progress.resume().usage_told && !progress.is_complete());
         assert_eq!(read(&mut progress, "data: [DONE]\n\n"), "data: [DONE]\n\n");
         assert!(progress.is_complete());
-        assert_eq!(progress.used(), Some(Usage { prompt: 3, completion: 1, cached: 0 }));
+        assert_eq!(progress.usage(), Some(Usage { prompt: 3, completion: 1, cached: 0 }));
         assert_eq!(progress.resume().choices[0].events, 1);
     }
 
@@ -288,8 +288,8 @@ mod tests {
         assert_eq!(read(&mut progress, usage), usage);
         assert!(!progress.is_resumable());
         let used = Usage { prompt: 10, completion: 2, cached: 0 };
-        assert_eq!((progress.tokens(), progress.used()), (1, Some(used)));
-        progress.moves(true);
+        assert_eq!((progress.tokens(), progress.usage()), (1, Some(used)));
+        progress.switch_endpoint(true);
         assert_eq!(read(&mut progress, usage), "", "nobody asked for it");
         assert_eq!(read(&mut progress, "data: {\"usage\":null}\n\n"), "data: {\"usage\":null}\n\n");
     }

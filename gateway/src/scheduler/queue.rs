@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-mod room;
-mod turns;
+mod space;
+mod virtual_times;
 
 pub use crate::types::class::Class;
-use crate::types::limits::{Bounds, Full};
-pub use room::{Claim, Occupancy, Room};
-use turns::Turns;
+use crate::types::limits::{QueueBounds, QueueLimit};
+pub use space::{Occupancy, QueueSpace, SpaceClaim};
+use virtual_times::VirtualTimes;
 
 use crate::scheduler::prefix_index::Prefix;
 
@@ -56,19 +56,19 @@ pub struct Ticket<S> {
 
 /// A tenant's queued requests in one class.
 #[derive(Debug, Default)]
-struct Line {
-    models: BTreeMap<String, Waiting>,
+struct TenantQueue {
+    models: BTreeMap<String, ModelQueue>,
 }
 
 /// Those of them for one model.
 #[derive(Debug, Default)]
-struct Waiting {
+struct ModelQueue {
     /// In order of arrival.
     ids: BTreeSet<TicketId>,
     work: f64,
 }
 
-impl Line {
+impl TenantQueue {
     fn work(&self, model: &str) -> f64 {
         self.models.get(model).map_or(0.0, |waiting| waiting.work)
     }
@@ -76,79 +76,79 @@ impl Line {
 
 /// The queued requests of a class.
 #[derive(Debug, Default)]
-struct Lines {
-    tenants: BTreeMap<String, Line>,
-    turns: Turns<String>,
+struct ClassQueue {
+    tenants: BTreeMap<String, TenantQueue>,
+    turns: VirtualTimes<String>,
     depth: usize,
 }
 
 /// All queued requests.
 #[derive(Debug)]
 pub struct Queue<S> {
-    bounds: Bounds,
+    bounds: QueueBounds,
     tickets: BTreeMap<TicketId, Ticket<S>>,
     retried: VecDeque<TicketId>,
-    classes: BTreeMap<Class, Lines>,
-    turns: Turns<Class>,
+    classes: BTreeMap<Class, ClassQueue>,
+    turns: VirtualTimes<Class>,
     /// Occupancy by queued requests and by bodies being read.
-    room: Room,
+    room: QueueSpace,
 }
 
 impl<S> Queue<S> {
     /// Creates an empty queue.
-    pub fn new(bounds: Bounds) -> Self {
-        let classes = Class::ALL.into_iter().map(|class| (class, Lines::default())).collect();
+    pub fn new(bounds: QueueBounds) -> Self {
+        let classes = Class::ALL.into_iter().map(|class| (class, ClassQueue::default())).collect();
         Self {
             bounds,
             tickets: BTreeMap::new(),
             retried: VecDeque::new(),
             classes,
-            turns: Turns::default(),
-            room: Room::default(),
+            turns: VirtualTimes::default(),
+            room: QueueSpace::default(),
         }
     }
 
     /// The bounds.
-    pub fn bounds(&self) -> Bounds {
+    pub fn bounds(&self) -> QueueBounds {
         self.bounds
     }
 
     /// Replaces the bounds.
-    pub fn bound(&mut self, bounds: Bounds) {
+    pub fn set_bounds(&mut self, bounds: QueueBounds) {
         self.bounds = bounds;
     }
 
     /// Checks whether there is space for a request. The less urgent a class, the less of the queue
-    /// it may fill; [`room`] limits models and tenants.
+    /// it may fill; [`space`] limits models and tenants.
     ///
     /// # Errors
     /// The limit that leaves no space.
-    pub fn has_room(&self, claim: &Claim<'_>) -> Result<(), Full> {
-        self.room.fits(&self.bounds, claim)
+    pub fn check_space(&self, claim: &SpaceClaim<'_>) -> Result<(), QueueLimit> {
+        self.room.check(&self.bounds, claim)
     }
 
     /// Occupancy by model and tenant.
-    pub fn room(&self) -> &Room {
+    pub fn space(&self) -> &QueueSpace {
         &self.room
     }
 
     /// The same, to account for bodies being read.
-    pub fn room_mut(&mut self) -> &mut Room {
+    pub fn space_mut(&mut self) -> &mut QueueSpace {
         &mut self.room
     }
 
-    /// Adds a request for which [`Queue::has_room`]. A retried request was admitted before, so no
+    /// Adds a request for which [`Queue::check_space`]. A retried request was admitted before, so no
     /// limit rejects it.
-    pub fn offer(&mut self, ticket: Ticket<S>) {
-        self.room.wait(&ticket.model, &ticket.tenant, ticket.bytes);
+    pub fn push(&mut self, ticket: Ticket<S>) {
+        self.room.add_request(&ticket.model, &ticket.tenant, ticket.bytes);
         match ticket.is_retried {
             true => self.retried.push_front(ticket.id),
-            false => self.line_up(&ticket),
+            false => self.add_to_class(&ticket),
         }
         self.tickets.insert(ticket.id, ticket);
     }
 
-    fn line_up(&mut self, ticket: &Ticket<S>) {
+    fn add_to_class(&mut self, ticket: &Ticket<S>) {
         let lines = self.classes.entry(ticket.class).or_default();
         if lines.depth == 0 {
             self.turns.arrive(&ticket.class);
@@ -166,7 +166,7 @@ impl<S> Queue<S> {
     /// Removes a request without binding it: it timed out, or its client left.
     pub fn remove(&mut self, id: TicketId) -> Option<Ticket<S>> {
         let ticket = self.tickets.remove(&id)?;
-        self.room.leave(&ticket.model, &ticket.tenant, ticket.bytes);
+        self.room.remove_request(&ticket.model, &ticket.tenant, ticket.bytes);
         if ticket.is_retried {
             self.retried.retain(|waiting| *waiting != id);
             return Some(ticket);
@@ -204,9 +204,9 @@ impl<S> Queue<S> {
 
     /// Charges class and tenant for a request that found a free slot without waiting, as if it had
     /// waited for a moment.
-    pub fn pass(&mut self, class: Class, tenant: &str, work: f64) {
-        self.turns.pass(&class, work / class.weight());
-        self.classes.entry(class).or_default().turns.pass(tenant, work);
+    pub fn charge_unqueued(&mut self, class: Class, tenant: &str, work: f64) {
+        self.turns.charge_unqueued(&class, work / class.weight());
+        self.classes.entry(class).or_default().turns.charge_unqueued(tenant, work);
     }
 
     /// Corrects the charge of a class and tenant by `more`, which may be negative. Returns by how
@@ -221,7 +221,7 @@ impl<S> Queue<S> {
     pub fn next(&self, may: impl Fn(&str) -> bool) -> Option<&Ticket<S>> {
         let heads = self.classes.iter().filter_map(|(class, lines)| {
             let head = lines.head(&self.tickets, &may)?;
-            Some((self.turns.finish(class, head.work / class.weight()), *class, head))
+            Some((self.turns.finish_time(class, head.work / class.weight()), *class, head))
         });
         let first = heads.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         first.map(|(.., head)| head)
@@ -266,13 +266,13 @@ impl<S> Queue<S> {
         let Some(lines) = self.classes.get(&class) else { return urgent };
         let own = lines.tenants.get(tenant).map_or(0.0, |line| line.work(model));
         let others = lines.tenants.iter().filter(|(name, _)| *name != tenant);
-        let share = |line: &Line| (line.work(model) * ASK_ON).min(own + work);
+        let share = |line: &TenantQueue| (line.work(model) * ASK_ON).min(own + work);
         let others: f64 = others.map(|(_, line)| share(line)).sum();
         urgent + own + others
     }
 }
 
-impl Lines {
+impl ClassQueue {
     /// The first request of the tenant whose turn it is.
     fn head<'t, S>(
         &self,
@@ -283,7 +283,7 @@ impl Lines {
             let models = line.models.iter().filter(|(model, _)| may(model));
             let first = models.filter_map(|(_, waiting)| waiting.ids.first()).min()?;
             let first = tickets.get(first)?;
-            Some((self.turns.finish(tenant, first.work), first))
+            Some((self.turns.finish_time(tenant, first.work), first))
         });
         let first = heads.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.id.cmp(&b.1.id)));
         first.map(|(_, ticket)| ticket)

@@ -33,12 +33,12 @@ impl Default for RetryBudget {
 
 impl RetryBudget {
     /// Records the first attempt of a request.
-    pub fn earn(&mut self) {
+    pub fn record_request(&mut self) {
         self.earned = (self.earned + 1).min(KEPT_REQUESTS);
     }
 
     /// Takes a retry, if one is left.
-    pub fn take(&mut self, now: Duration) -> bool {
+    pub fn take_retry(&mut self, now: Duration) -> bool {
         let passed = now.saturating_sub(self.since).as_secs_f64();
         self.since = self.since.max(now);
         self.given = (self.given + passed * PER_SECOND).min(PER_SECOND * KEPT_SECONDS);
@@ -57,14 +57,14 @@ mod tests {
     use super::*;
 
     fn taken(budget: &mut RetryBudget, asked: usize, now: Duration) -> usize {
-        (0..asked).filter(|_| budget.take(now)).count()
+        (0..asked).filter(|_| budget.take_retry(now)).count()
     }
 
     #[test]
     fn a_tenth_of_all_requests_may_be_tried_again() {
         let (mut budget, now) = (RetryBudget::default(), Duration::from_secs(1));
         assert_eq!(taken(&mut budget, 100, now), 10, "a few are there at any time");
-        (0..205).for_each(|_| budget.earn());
+        (0..205).for_each(|_| budget.record_request());
         assert_eq!(taken(&mut budget, 100, now), 20);
     }
 
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded() {
         let mut budget = RetryBudget::default();
-        (0..1_000_000).for_each(|_| budget.earn());
+        (0..1_000_000).for_each(|_| budget.record_request());
         assert_eq!(taken(&mut budget, 1000, Duration::ZERO), 110);
     }
 }

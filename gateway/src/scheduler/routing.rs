@@ -66,7 +66,7 @@ pub struct Candidate<I> {
     /// Added to its share of busy slots.
     pub penalty: f64,
     /// Share of the prompt that it has cached, 0 to 1.
-    pub held: f64,
+    pub cached: f64,
     /// Time since it was linked.
     pub age: Duration,
     /// Prefill speed in tokens per second, if reported.
@@ -83,13 +83,14 @@ impl<I> Candidate<I> {
     /// Load as it counts for this request.
     pub fn load(&self) -> f64 {
         let youth = 1.0 - (self.age.as_secs_f64() / NEW_FOR.as_secs_f64()).min(1.0);
-        self.share() + self.penalty - PREFIX_WORTH * self.held.clamp(0.0, 1.0) + NEW_PENALTY * youth
+        self.share() + self.penalty - PREFIX_WORTH * self.cached.clamp(0.0, 1.0)
+            + NEW_PENALTY * youth
     }
 
     /// Estimated time to first token, in a unit that all candidates share.
     fn time_to_first_token(&self, rate_unknown: f64) -> f64 {
         let rate = self.prefill_rate.map_or(rate_unknown, f64::from).max(f64::MIN_POSITIVE);
-        let rest = 1.0 - self.held.clamp(0.0, 1.0);
+        let rest = 1.0 - self.cached.clamp(0.0, 1.0);
         // Decoding sequences on the node slow down its prefill.
         (0.02 + rest) * (1.0 + self.share() + self.penalty) / rate
     }
@@ -155,7 +156,7 @@ mod tests {
             busy,
             capacity,
             penalty: 0.0,
-            held: 0.0,
+            cached: 0.0,
             age,
             prefill_rate: None,
             last_chosen: 0,
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_that_holds_the_prompt_may_be_busier_but_not_by_much() {
-        let holds = |busy, held| Candidate { held, ..candidate(2, busy, 4) };
+        let holds = |busy, cached| Candidate { cached, ..candidate(2, busy, 4) };
         let choose = |holder| choose(LeastConnections, &[candidate(1, 0, 4), holder], 0);
         assert_eq!(choose(holds(1, 1.0)), Some(2));
         assert_eq!(choose(holds(3, 1.0)), Some(1));
@@ -233,7 +234,7 @@ mod tests {
             |id, rate, busy| Candidate { prefill_rate: Some(rate), ..candidate(id, busy, 4) };
         assert_eq!(choose(Fastest, &[rate(1, 100.0, 0), rate(2, 300.0, 3)], 0), Some(2));
         assert_eq!(choose(Fastest, &[rate(1, 100.0, 0), candidate(2, 0, 4)], 1), Some(2));
-        let holds = Candidate { held: 0.9, ..rate(1, 100.0, 0) };
+        let holds = Candidate { cached: 0.9, ..rate(1, 100.0, 0) };
         assert_eq!(choose(Fastest, &[holds, rate(2, 300.0, 0)], 0), Some(1));
     }
 

@@ -127,7 +127,7 @@ pub struct RoutingStats {
 
 impl RoutingStats {
     /// Counts a decision.
-    pub fn count(&mut self, policy: Policy, decision: Decision) {
+    pub fn record_decision(&mut self, policy: Policy, decision: Decision) {
         self.decisions[policy as usize][decision.reason as usize] += 1;
         if let Some(lookup) = decision.lookup {
             self.lookups[lookup as usize] += 1;
@@ -135,7 +135,7 @@ impl RoutingStats {
     }
 
     /// Counts the prediction of a request that got a slot after `waited`.
-    pub fn waited(&mut self, predicted: Option<Duration>, waited: Duration) {
+    pub fn record_wait(&mut self, predicted: Option<Duration>, waited: Duration) {
         if let Some(predicted) = predicted {
             self.forecasts[Forecast::of(predicted, waited) as usize] += 1;
         }
@@ -143,9 +143,9 @@ impl RoutingStats {
 
     /// Counts the prediction of a request that got no slot. Only a prediction that proved too short
     /// counts.
-    pub fn gave_up(&mut self, predicted: Option<Duration>, waited: Duration) {
+    pub fn record_abandoned_wait(&mut self, predicted: Option<Duration>, waited: Duration) {
         let is_late = |predicted: &Duration| Forecast::of(*predicted, waited) == Forecast::TooShort;
-        self.waited(predicted.filter(is_late), waited);
+        self.record_wait(predicted.filter(is_late), waited);
     }
 
     /// Number of predictions with this accuracy.
@@ -181,8 +181,8 @@ mod tests {
     fn every_decision_is_counted_under_its_policy() {
         let mut stats = RoutingStats::default();
         let hit = Decision { reason: Reason::Prefix, lookup: Some(Lookup::Hit) };
-        stats.count(Policy::LeastConnections, hit);
-        stats.count(Policy::RoundRobin, Decision::external(Reason::ExternalOnly));
+        stats.record_decision(Policy::LeastConnections, hit);
+        stats.record_decision(Policy::RoundRobin, Decision::external(Reason::ExternalOnly));
         assert_eq!(stats.decisions(Policy::LeastConnections, Reason::Prefix), 1);
         assert_eq!(stats.decisions(Policy::RoundRobin, Reason::Prefix), 0);
         assert_eq!(stats.decisions(Policy::RoundRobin, Reason::ExternalOnly), 1);
@@ -200,13 +200,13 @@ mod tests {
         let right = [(10.0, 5.0), (10.0, 15.0), (0.1, 1.0), (1.0, 0.1)];
         let wrong = [(10.0, 4.9), (10.0, 15.1), (0.1, 1.2)];
         for (predicted, waited) in right.into_iter().chain(wrong) {
-            stats.waited(Some(seconds(predicted)), seconds(waited));
+            stats.record_wait(Some(seconds(predicted)), seconds(waited));
         }
-        stats.waited(None, seconds(9.0));
+        stats.record_wait(None, seconds(9.0));
         // A request that gives up early shows nothing.
-        stats.gave_up(Some(seconds(10.0)), seconds(4.0));
-        stats.gave_up(Some(seconds(10.0)), seconds(11.0));
-        stats.gave_up(Some(seconds(10.0)), seconds(16.0));
+        stats.record_abandoned_wait(Some(seconds(10.0)), seconds(4.0));
+        stats.record_abandoned_wait(Some(seconds(10.0)), seconds(11.0));
+        stats.record_abandoned_wait(Some(seconds(10.0)), seconds(16.0));
         assert_eq!(Forecast::ALL.map(|forecast| stats.forecasts(forecast)), [4, 1, 3]);
     }
 }

@@ -12,7 +12,7 @@ use crate::scheduler::fleet::{EndpointId, RouteConstraints};
 use crate::scheduler::prefix_index::Prefix;
 use crate::scheduler::queue::TicketId;
 use crate::types::class::Class;
-use crate::types::limits::{Full, Share};
+use crate::types::limits::{QueueLimit, QueueShare};
 
 /// A request for a slot.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,7 @@ pub struct SlotRequest<'a> {
     /// The tenant.
     pub tenant: &'a str,
     /// The tenant's share of the queue, from its key.
-    pub share: Share,
+    pub share: QueueShare,
     /// The scheduling class.
     pub class: Class,
     /// Expected size, for the cost.
@@ -44,7 +44,7 @@ impl SlotRequest<'_> {
 
 /// Why a request gets no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum SlotRefusal {
     /// No endpoint serves the model.
     UnknownModel,
     /// There are no nodes.
@@ -52,12 +52,12 @@ pub enum Refused {
     /// The predicted wait exceeds its deadline.
     DeadlineUnmet,
     /// The queue is full, by this limit.
-    QueueFull(Full),
+    QueueFull(QueueLimit),
     /// Its deadline has passed in the queue.
     Timeout,
 }
 
-impl Refused {
+impl SlotRefusal {
     /// True if the reason is a lack of slots.
     pub fn is_overload(self) -> bool {
         matches!(self, Self::DeadlineUnmet | Self::QueueFull(_) | Self::Timeout)
@@ -83,11 +83,11 @@ pub struct Binding {
 
 /// Actual usage of an answered request.
 #[derive(Debug, Clone, Copy)]
-pub struct Used {
+pub struct ResponseUsage {
     /// Tokens.
     pub usage: Usage,
     /// Number of choices.
-    pub answers: usize,
+    pub choices: usize,
     /// When the first token arrived, if seen.
-    pub first: Option<Duration>,
+    pub first_token: Option<Duration>,
 }

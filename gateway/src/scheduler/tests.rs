@@ -29,7 +29,7 @@ fn one_node() -> Scheduler<()> {
         decode_tokens_per_second: None,
         vitals: None,
     };
-    let mut scheduler = Scheduler::new(Bounds::new(9, 9), Policy::default());
+    let mut scheduler = Scheduler::new(QueueBounds::new(9, 9), Policy::default());
     scheduler.fleet.add((), status, NOW);
     scheduler
 }
@@ -40,29 +40,35 @@ fn a_request_that_was_answered_says_how_long_others_wait() {
         (one_node(), RouteConstraints::default(), Prefix::default());
     let (model, tenant, class) = ("m", "t", Class::Standard);
     let size = &Size::new(1, None, 1);
-    let (prefix, constraints, share) = (&prefix, &constraints, Share::default());
-    let want = SlotRequest { model, tenant, share, class, size, bytes: 1, prefix, constraints };
+    let (prefix, constraints, share) = (&prefix, &constraints, QueueShare::default());
+    let request = SlotRequest { model, tenant, share, class, size, bytes: 1, prefix, constraints };
     let usage = Usage { prompt: 10, completion: 50, cached: 0 };
     for _ in 0..9 {
-        let binding = scheduler.bind_at_once(&want, NOW).unwrap();
+        let binding = scheduler.bind_at_once(&request, NOW).unwrap();
         let (first, end) = (NOW + Duration::from_secs(1), NOW + Duration::from_secs(20));
-        scheduler.learn(&binding, size, &Used { usage, answers: 1, first: Some(first) }, end);
-        scheduler.release(&binding, Outcome::Answered, end);
+        scheduler.learn(
+            &binding,
+            size,
+            &ResponseUsage { usage, choices: 1, first_token: Some(first) },
+            end,
+        );
+        scheduler.release(&binding, AttemptOutcome::Answered, end);
     }
-    let _running = scheduler.bind_at_once(&want, NOW).unwrap();
-    let wait =
-        |scheduler: &mut Scheduler<()>| scheduler.expected_wait(&want, NOW).unwrap().as_secs_f64();
+    let _running = scheduler.bind_at_once(&request, NOW).unwrap();
+    let wait = |scheduler: &mut Scheduler<()>| {
+        scheduler.predicted_wait(&request, NOW).unwrap().as_secs_f64()
+    };
     assert!((9.5..10.5).contains(&wait(&mut scheduler)), "half of the one that runs");
-    scheduler.ask(&want, Duration::MAX, NOW).unwrap();
+    scheduler.enqueue(&request, Duration::MAX, NOW).unwrap();
     assert!((28.0..31.0).contains(&wait(&mut scheduler)), "and all of the one that waits");
-    let refused = scheduler.ask(&want, Duration::from_secs(20), NOW);
-    assert_eq!(refused, Err(Refused::DeadlineUnmet));
+    let refused = scheduler.enqueue(&request, Duration::from_secs(20), NOW);
+    assert_eq!(refused, Err(SlotRefusal::DeadlineUnmet));
 }
 
 /// A fleet of nodes with one slot each, and requests that have failed on one node and can continue
 /// on none.
 fn unservable(nodes: usize, requests: usize) -> (Scheduler<usize>, Vec<TicketId>) {
-    let mut scheduler = Scheduler::new(Bounds::new(99, 99), Policy::default());
+    let mut scheduler = Scheduler::new(QueueBounds::new(99, 99), Policy::default());
     let status = one_node().fleet.endpoints().next().map(|e| e.status.clone());
     let status = status.unwrap();
     for node in 0..nodes {
@@ -78,9 +84,9 @@ fn unservable(nodes: usize, requests: usize) -> (Scheduler<usize>, Vec<TicketId>
 
 fn ask(scheduler: &mut Scheduler<usize>, constraints: &RouteConstraints) -> TicketId {
     let (size, prefix) = (&Size::new(1, None, 1), &Prefix::default());
-    let (model, tenant, class, share) = ("m", "t", Class::Standard, Share::default());
-    let want = SlotRequest { model, tenant, share, class, size, bytes: 1, prefix, constraints };
-    scheduler.ask(&want, Duration::MAX, NOW).unwrap()
+    let (model, tenant, class, share) = ("m", "t", Class::Standard, QueueShare::default());
+    let request = SlotRequest { model, tenant, share, class, size, bytes: 1, prefix, constraints };
+    scheduler.enqueue(&request, Duration::MAX, NOW).unwrap()
 }
 
 #[test]
@@ -92,7 +98,7 @@ fn requests_that_no_node_can_serve_do_not_have_all_nodes_looked_at_again_and_aga
         scheduler.fleet.looks.set(0);
         ask(&mut scheduler, &RouteConstraints::default());
         let binding = scheduler.bind(NOW).unwrap();
-        scheduler.release(&binding, Outcome::Answered, NOW);
+        scheduler.release(&binding, AttemptOutcome::Answered, NOW);
         assert!(scheduler.bind(NOW).is_none());
         assert!(scheduler.fleet.looks.get() <= 2 * 50, "{}", scheduler.fleet.looks.get());
     }
@@ -109,7 +115,7 @@ fn a_request_that_was_skipped_is_served_by_the_first_node_that_can() {
     let first = scheduler.bind(NOW).unwrap();
     assert_eq!(first.endpoint, id);
     assert!(scheduler.bind(NOW).is_none(), "it has one slot");
-    scheduler.release(&first, Outcome::Answered, NOW);
+    scheduler.release(&first, AttemptOutcome::Answered, NOW);
     let second = scheduler.bind(NOW).unwrap();
     assert_eq!(second.endpoint, id);
     let mut served = [first.id, second.id];
@@ -123,23 +129,23 @@ fn a_request_is_charged_once_and_corrected_by_what_it_used() {
     let mut scheduler = one_node();
     let (constraints, prefix, size) =
         (&RouteConstraints::default(), &Prefix::default(), &Size::new(1, None, 1));
-    let (model, tenant, class, share) = ("m", "t", Class::Standard, Share::default());
-    let want = SlotRequest { model, tenant, share, class, size, bytes: 1, prefix, constraints };
-    let binding = scheduler.bind_at_once(&want, NOW).unwrap();
+    let (model, tenant, class, share) = ("m", "t", Class::Standard, QueueShare::default());
+    let request = SlotRequest { model, tenant, share, class, size, bytes: 1, prefix, constraints };
+    let binding = scheduler.bind_at_once(&request, NOW).unwrap();
     let charge = binding.charge.clone().unwrap();
     let constraints = &RouteConstraints {
         tried: vec![EngineId { endpoint: 9, engine_restarts: 0 }],
         ..constraints.clone()
     };
-    scheduler.release(&binding, Outcome::Failed, NOW);
-    let again = scheduler.bind_at_once(&SlotRequest { constraints, ..want }, NOW).unwrap();
+    scheduler.release(&binding, AttemptOutcome::Failed, NOW);
+    let again = scheduler.bind_at_once(&SlotRequest { constraints, ..request }, NOW).unwrap();
     assert_eq!(again.charge, None);
-    let moved = scheduler.correct(&charge, &binding.model, ActualWork::Nothing);
+    let moved = scheduler.correct_charge(&charge, &binding.model, ActualWork::Nothing);
     assert_eq!(moved[1], -charge.work);
     let huge = Usage { prompt: u64::MAX, completion: u64::MAX, cached: 0 };
     let free = Charge { work: 0.0, ..charge.clone() };
-    let moved = scheduler.correct(&free, &binding.model, ActualWork::Tokens(huge));
+    let moved = scheduler.correct_charge(&free, &binding.model, ActualWork::Tokens(huge));
     assert!(moved[1] > 0.0 && moved[1] < 1_000.0, "its context has 8 tokens: {moved:?}");
     let wrong = Charge { work: f64::NAN, ..charge };
-    assert_eq!(scheduler.correct(&wrong, &binding.model, ActualWork::Nothing), [0.0; 2]);
+    assert_eq!(scheduler.correct_charge(&wrong, &binding.model, ActualWork::Nothing), [0.0; 2]);
 }

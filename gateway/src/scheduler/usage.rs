@@ -94,7 +94,7 @@ impl UsageLimits {
 
     /// Caps the usage that a node reports, after the gateway saw `seen` completion tokens. `None`
     /// if the report is possible as it is.
-    pub fn correct(&self, reported: Usage, seen: u64) -> Option<Usage> {
+    pub fn cap(&self, reported: Usage, seen: u64) -> Option<Usage> {
         // The token that ends a choice may not be visible.
         let seen = seen.saturating_add(self.choices());
         let completion_max = self.completion_max().map_or(seen, |max| max.min(seen));
@@ -103,7 +103,7 @@ impl UsageLimits {
     }
 
     /// Caps the usage that an external endpoint reports.
-    pub fn of_external(&self, reported: Usage) -> Usage {
+    pub fn cap_external(&self, reported: Usage) -> Usage {
         let completion_max = EXTERNAL_CHOICE_MAX.saturating_mul(self.choices());
         bounded(reported, EXTERNAL_PROMPT_MAX, completion_max)
     }
@@ -115,7 +115,7 @@ impl UsageLimits {
     }
 
     /// True if the request itself could produce a response of `bytes` bytes with this context size.
-    pub fn may_fill(&self, bytes: usize, context_tokens: u32) -> bool {
+    pub fn can_fill(&self, bytes: usize, context_tokens: u32) -> bool {
         let most = match self.task {
             Task::Generate { tokens_max, choices, has_logprobs } => {
                 let token = match has_logprobs {
@@ -146,7 +146,7 @@ fn bounded(reported: Usage, prompt_max: u64, completion_max: u64) -> Usage {
 
 /// What the gateway saw of an attempt at an external endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Measured {
+pub struct MeasuredUsage {
     /// True if the request was sent and not refused.
     pub is_sent: bool,
     /// The reported usage.
@@ -157,12 +157,13 @@ pub struct Measured {
     pub partial_bytes: u64,
 }
 
-impl Measured {
+impl MeasuredUsage {
     /// The usage to pay for, however the attempt ended. `None` if nothing is due.
-    pub fn usage(&self, limits: &UsageLimits) -> Option<Usage> {
+    pub fn billed_usage(&self, limits: &UsageLimits) -> Option<Usage> {
         let partial = self.partial_bytes.div_ceil(TEXT_BYTES_PER_TOKEN);
         let estimated = || limits.estimate(self.generated.max(partial));
-        self.is_sent.then(|| self.reported.map_or_else(estimated, |told| limits.of_external(told)))
+        self.is_sent
+            .then(|| self.reported.map_or_else(estimated, |reported| limits.cap_external(reported)))
     }
 }
 
@@ -181,52 +182,52 @@ mod tests {
     #[test]
     fn what_is_possible_is_believed() {
         let limits = text(Some(50), 2);
-        assert_eq!(limits.correct(usage(1000, 100, 999), 99), None);
-        assert_eq!(limits.correct(usage(5096, 0, 0), 0), None, "the template may add some");
+        assert_eq!(limits.cap(usage(1000, 100, 999), 99), None);
+        assert_eq!(limits.cap(usage(5096, 0, 0), 0), None, "the template may add some");
     }
 
     #[test]
     fn what_is_impossible_is_cut_to_what_is() {
         let limits = text(Some(50), 2);
         let most = u64::MAX;
-        assert_eq!(limits.correct(usage(most, most, most), 10), Some(usage(5096, 12, 5096)));
-        assert_eq!(limits.correct(usage(10, 101, 0), 999), Some(usage(10, 100, 0)));
-        assert_eq!(limits.correct(usage(10, 0, 11), 0), Some(usage(10, 0, 10)));
-        assert_eq!(text(None, 1).correct(usage(1, 9, 0), 3), Some(usage(1, 4, 0)));
+        assert_eq!(limits.cap(usage(most, most, most), 10), Some(usage(5096, 12, 5096)));
+        assert_eq!(limits.cap(usage(10, 101, 0), 999), Some(usage(10, 100, 0)));
+        assert_eq!(limits.cap(usage(10, 0, 11), 0), Some(usage(10, 0, 10)));
+        assert_eq!(text(None, 1).cap(usage(1, 9, 0), 3), Some(usage(1, 4, 0)));
         let embed = UsageLimits::new(100, Task::Embed(3));
-        assert_eq!(embed.correct(usage(100, 7, 0), 0), Some(usage(100, 0, 0)));
+        assert_eq!(embed.cap(usage(100, 7, 0), 0), Some(usage(100, 0, 0)));
         let rerank = UsageLimits::new(100, Task::Rerank(3));
-        assert_eq!(rerank.correct(usage(300, 0, 0), 0), None, "the query is read with each");
+        assert_eq!(rerank.cap(usage(300, 0, 0), 0), None, "the query is read with each");
     }
 
     #[test]
     fn an_external_endpoint_is_paid_by_its_count_or_by_bytes() {
         let limits = text(Some(50), 2);
-        let mut measured = Measured::default();
-        assert_eq!(measured.usage(&limits), None, "it was not asked");
+        let mut measured = MeasuredUsage::default();
+        assert_eq!(measured.billed_usage(&limits), None, "it was not asked");
         measured.is_sent = true;
-        assert_eq!(measured.usage(&limits), Some(usage(201, 0, 0)));
+        assert_eq!(measured.billed_usage(&limits), Some(usage(201, 0, 0)));
         measured.partial_bytes = 42;
-        assert_eq!(measured.usage(&limits), Some(usage(201, 11, 0)));
+        assert_eq!(measured.billed_usage(&limits), Some(usage(201, 11, 0)));
         measured.generated = 30;
-        assert_eq!(measured.usage(&limits), Some(usage(201, 30, 0)));
+        assert_eq!(measured.billed_usage(&limits), Some(usage(201, 30, 0)));
         measured.generated = 3000;
-        assert_eq!(measured.usage(&limits), Some(usage(201, 100, 0)));
+        assert_eq!(measured.billed_usage(&limits), Some(usage(201, 100, 0)));
         measured.reported = Some(usage(9000, 800, 0));
-        assert_eq!(measured.usage(&limits), Some(usage(9000, 800, 0)), "hidden reasoning");
+        assert_eq!(measured.billed_usage(&limits), Some(usage(9000, 800, 0)), "hidden reasoning");
         measured.reported = Some(usage(u64::MAX, u64::MAX, 0));
-        assert_eq!(measured.usage(&limits), Some(usage(1 << 22, 1 << 21, 0)));
+        assert_eq!(measured.billed_usage(&limits), Some(usage(1 << 22, 1 << 21, 0)));
     }
 
     #[test]
     fn a_large_response_is_the_requests_own_doing_only_where_it_asked_for_much() {
         let mib = 1024 * 1024;
-        assert!(UsageLimits::new(9, Task::Embed(2048)).may_fill(64 * mib, 512));
-        assert!(!UsageLimits::new(9, Task::Embed(1)).may_fill(mib, 512));
-        assert!(!text(Some(100), 1).may_fill(mib, 4096));
-        assert!(!text(None, 1).may_fill(mib, 4096) && text(None, 16).may_fill(mib, 4096));
+        assert!(UsageLimits::new(9, Task::Embed(2048)).can_fill(64 * mib, 512));
+        assert!(!UsageLimits::new(9, Task::Embed(1)).can_fill(mib, 512));
+        assert!(!text(Some(100), 1).can_fill(mib, 4096));
+        assert!(!text(None, 1).can_fill(mib, 4096) && text(None, 16).can_fill(mib, 4096));
         let task = Task::Generate { tokens_max: Some(500), choices: 1, has_logprobs: true };
-        assert!(UsageLimits::new(9, task).may_fill(mib, 4096));
-        assert!(!UsageLimits::new(mib, Task::Rerank(9)).may_fill(64 * mib, 512));
+        assert!(UsageLimits::new(9, task).can_fill(mib, 4096));
+        assert!(!UsageLimits::new(mib, Task::Rerank(9)).can_fill(64 * mib, 512));
     }
 }

@@ -53,7 +53,7 @@ fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>
     }
     only(request, "GET, HEAD")?;
     let settings = gateway.settings.now();
-    let caller = settings.keys.caller(request.headers())?;
+    let caller = settings.keys.authenticate(request.headers())?;
     match model {
         Some(id) => find_model(gateway, &caller, id),
         None => {
@@ -69,7 +69,7 @@ fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>
 /// cached until the served models or the configuration change.
 fn models(gateway: &Gateway, caller: &Caller) -> Arc<BTreeMap<String, u64>> {
     let version = gateway.dispatcher.models_version();
-    caller.models.at(version, || {
+    caller.models.get_or_build(version, || {
         let (version, served) = gateway.dispatcher.models();
         (version, listed(caller, served))
     })

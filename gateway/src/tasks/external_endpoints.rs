@@ -16,7 +16,11 @@ use crate::upstream::Upstream;
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Runs one endpoint until it is removed from the configuration or the gateway stops.
-pub(crate) async fn keep(gateway: Gateway, endpoint: ExternalEndpoint, retired: CancellationToken) {
+pub(crate) async fn maintain(
+    gateway: Gateway,
+    endpoint: ExternalEndpoint,
+    retired: CancellationToken,
+) {
     let upstream = Upstream::external(endpoint.client.clone());
     let mut status = status(&endpoint);
     let id = gateway.dispatcher.add_external(upstream, status.clone(), endpoint.terms);
@@ -42,7 +46,7 @@ pub(crate) async fn keep(gateway: Gateway, endpoint: ExternalEndpoint, retired: 
             }
             last_why = why;
         }
-        if gateway.dispatcher.observe(id, status.clone()).is_none() {
+        if gateway.dispatcher.update_status(id, status.clone()).is_none() {
             return;
         }
     }

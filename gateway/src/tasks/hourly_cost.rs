@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::access::spend::Date;
 use crate::context::Gateway;
-use crate::observability::metrics::Paid;
+use crate::observability::metrics::SpendKind;
 use crate::types::external::PREFIX;
 
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -35,19 +35,19 @@ pub(crate) async fn run(gateway: Gateway) {
             _ = ticks.tick() => {}
             () = gateway.links.cancelled() => return,
         }
-        pay(&gateway, until.elapsed().as_secs_f64() / HOUR);
+        charge_hours(&gateway, until.elapsed().as_secs_f64() / HOUR);
         until = Instant::now();
-        gateway.dispatcher.turn(today());
+        gateway.dispatcher.set_date(today());
     }
 }
 
-fn pay(gateway: &Gateway, hours: f64) {
+fn charge_hours(gateway: &Gateway, hours: f64) {
     let settings = gateway.settings.now();
     let nodes = gateway.dispatcher.totals().nodes as f64;
     let amount = settings.config.node_price_per_hour * nodes * hours;
-    gateway.metrics.spent("nodes", Paid::Hours, amount);
+    gateway.metrics.add_spend("nodes", SpendKind::Hours, amount);
     for endpoint in &settings.config.externals {
         let name = format!("{PREFIX}{}", endpoint.name);
-        gateway.metrics.spent(&name, Paid::Hours, endpoint.terms.prices.hour * hours);
+        gateway.metrics.add_spend(&name, SpendKind::Hours, endpoint.terms.prices.hour * hours);
     }
 }

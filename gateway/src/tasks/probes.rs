@@ -12,26 +12,26 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::context::Gateway;
 use crate::dispatcher::Lease;
-use crate::scheduler::fleet::Outcome;
+use crate::scheduler::fleet::AttemptOutcome;
 use crate::types::error::Error;
 
 /// How often nodes are considered for a check.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of a health check on a node without other requests.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The tenant that nodes see.
 const TENANT: &str = "flotilla-probe";
 
 /// Runs health checks until the gateway stops.
 pub(crate) async fn run(gateway: Gateway) {
-    let mut looks = interval(LOOK);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = interval(CHECK_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = looks.tick() => {}
+            _ = ticks.tick() => {}
             () = gateway.links.cancelled() => return,
         }
-        for lease in gateway.dispatcher.probes(gateway.settings.now().config.probe_interval) {
+        for lease in gateway.dispatcher.claim_probes(gateway.settings.now().config.probe_interval) {
             let stop = gateway.links.clone();
             gateway.tasks.spawn(async move {
                 tokio::select! {
@@ -46,32 +46,32 @@ pub(crate) async fn run(gateway: Gateway) {
 async fn probe(mut lease: Lease) {
     let lost = lease.upstream().lost();
     let outcome = tokio::select! {
-        answered = timeout(ANSWER_TIMEOUT, ask(&lease)) => {
-            verdict(answered.ok(), lease.is_beyond_slots())
+        response = timeout(RESPONSE_TIMEOUT, send_probe(&lease)) => {
+            outcome_of(response.ok(), lease.is_beyond_slots())
         }
-        () = lost => Outcome::Unknown,
+        () = lost => AttemptOutcome::Unknown,
     };
-    if outcome == Outcome::Failed {
+    if outcome == AttemptOutcome::Failed {
         tracing::warn!(node = lease.node(), "node failed a health check");
     }
-    lease.ends(outcome);
+    lease.set_outcome(outcome);
 }
 
 /// What a health check shows about the node; `None` is a timeout. While other gateways use all
 /// slots of the node, the check may wait behind their requests or be refused. That is no failure,
 /// and another check follows soon.
-fn verdict(answered: Option<Result<(), Error>>, is_crowded: bool) -> Outcome {
-    match answered {
-        Some(Ok(())) => Outcome::Alive,
-        Some(Err(Error::NodeRefused(429) | Error::Internal)) => Outcome::Unknown,
-        None if is_crowded => Outcome::Unknown,
-        Some(Err(_)) | None => Outcome::Failed,
+fn outcome_of(response: Option<Result<(), Error>>, is_crowded: bool) -> AttemptOutcome {
+    match response {
+        Some(Ok(())) => AttemptOutcome::Alive,
+        Some(Err(Error::NodeRefused(429) | Error::Internal)) => AttemptOutcome::Unknown,
+        None if is_crowded => AttemptOutcome::Unknown,
+        Some(Err(_)) | None => AttemptOutcome::Failed,
     }
 }
 
 /// Sends a health check. A refusal on its merits, as by a model without text generation, counts as
 /// success.
-async fn ask(lease: &Lease) -> Result<(), Error> {
+async fn send_probe(lease: &Lease) -> Result<(), Error> {
     if let Some(client) = lease.upstream().client() {
         return client.check().await.map_err(|_| Error::NodeLost);
     }
@@ -98,11 +98,17 @@ mod tests {
     #[test]
     fn a_node_that_others_keep_busy_is_not_blamed_for_a_late_answer() {
         for is_crowded in [false, true] {
-            assert_eq!(verdict(Some(Ok(())), is_crowded), Outcome::Alive);
-            assert_eq!(verdict(Some(Err(Error::NodeRefused(500))), is_crowded), Outcome::Failed);
-            assert_eq!(verdict(Some(Err(Error::NodeRefused(429))), is_crowded), Outcome::Unknown);
+            assert_eq!(outcome_of(Some(Ok(())), is_crowded), AttemptOutcome::Alive);
+            assert_eq!(
+                outcome_of(Some(Err(Error::NodeRefused(500))), is_crowded),
+                AttemptOutcome::Failed
+            );
+            assert_eq!(
+                outcome_of(Some(Err(Error::NodeRefused(429))), is_crowded),
+                AttemptOutcome::Unknown
+            );
         }
-        assert_eq!(verdict(None, true), Outcome::Unknown);
-        assert_eq!(verdict(None, false), Outcome::Failed);
+        assert_eq!(outcome_of(None, true), AttemptOutcome::Unknown);
+        assert_eq!(outcome_of(None, false), AttemptOutcome::Failed);
     }
 }

@@ -7,7 +7,7 @@ use crate::context::Gateway;
 
 /// Starts a task for each new item and cancels the tasks of removed items, until the gateway stops.
 /// A changed item counts as removed and new.
-pub(crate) async fn follow<T, F>(
+pub(crate) async fn reconcile<T, F>(
     gateway: Gateway,
     list: impl Fn(&Config) -> &[T],
     start: impl Fn(Gateway, T, CancellationToken) -> F,
@@ -16,18 +16,18 @@ pub(crate) async fn follow<T, F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let mut changes = gateway.settings.changes();
-    let mut kept: Vec<(T, CancellationToken)> = Vec::new();
+    let mut running: Vec<(T, CancellationToken)> = Vec::new();
     loop {
         let settings = changes.borrow_and_update().clone();
-        let wanted = list(&settings.config);
+        let items = list(&settings.config);
         let (stay, gone): (Vec<_>, Vec<_>) =
-            kept.into_iter().partition(|(item, _)| wanted.contains(item));
+            running.into_iter().partition(|(item, _)| items.contains(item));
         gone.iter().for_each(|(_, retired)| retired.cancel());
-        kept = stay;
-        for item in wanted {
-            if kept.iter().all(|(known, _)| known != item) {
+        running = stay;
+        for item in items {
+            if running.iter().all(|(known, _)| known != item) {
                 let retired = CancellationToken::new();
-                kept.push((item.clone(), retired.clone()));
+                running.push((item.clone(), retired.clone()));
                 gateway.tasks.spawn(start(gateway.clone(), item.clone(), retired));
             }
         }

@@ -15,9 +15,9 @@ use crate::tasks::systemd;
 
 /// How often files are checked. A file counts as changed once two checks agree, so a file that is
 /// still being written does not.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A refused configuration is tried again after this long: a file that it names may have appeared.
-const AGAIN: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Timeout for reading a few small files.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -45,21 +45,21 @@ pub async fn run(gateway: Gateway, source: Source) {
     let loaded = gateway.settings.now().config.files.clone();
     let mut reload = Reload { gateway, file, loaded, refused: None };
     loop {
-        let asked = tokio::select! {
-            asked = reload.is_due(&mut hangups) => asked,
+        let trigger = tokio::select! {
+            trigger = reload.wait_for_trigger(&mut hangups) => trigger,
             () = reload.gateway.links.cancelled() => return,
         };
-        reload.load(asked).await;
+        reload.load(trigger).await;
     }
 }
 
 /// What triggers a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    BySignal,
-    ByFiles,
+enum ReloadTrigger {
+    Signal,
+    FileChange,
     /// The previous try was refused.
-    Again,
+    Retry,
 }
 
 struct Reload {
@@ -72,20 +72,20 @@ struct Reload {
 }
 
 impl Reload {
-    async fn is_due(&self, hangups: &mut Signal) -> Asked {
-        let mut looks = interval(LOOK);
+    async fn wait_for_trigger(&self, hangups: &mut Signal) -> ReloadTrigger {
+        let mut ticks = interval(CHECK_INTERVAL);
         let mut last = None;
         loop {
             tokio::select! {
-                _ = hangups.recv() => return Asked::BySignal,
-                _ = looks.tick() => {}
+                _ = hangups.recv() => return ReloadTrigger::Signal,
+                _ = ticks.tick() => {}
             }
             let seen = Some(self.files());
             if seen == last && seen.as_ref() != Some(&self.loaded) {
-                return Asked::ByFiles;
+                return ReloadTrigger::FileChange;
             }
-            if self.refused.as_ref().is_some_and(|(_, when)| when.elapsed() >= AGAIN) {
-                return Asked::Again;
+            if self.refused.as_ref().is_some_and(|(_, when)| when.elapsed() >= RETRY_INTERVAL) {
+                return ReloadTrigger::Retry;
             }
             last = seen;
         }
@@ -96,22 +96,22 @@ impl Reload {
         self.loaded.iter().map(|file| Named::now(file.path.clone())).collect()
     }
 
-    async fn load(&mut self, asked: Asked) {
+    async fn load(&mut self, trigger: ReloadTrigger) {
         let seen = self.files();
         // A repeated error is not logged again.
-        let is_progress = asked != Asked::Again;
-        if is_progress {
+        let is_new = trigger != ReloadTrigger::Retry;
+        if is_new {
             systemd::reloading();
         }
         let read = read(self.file.clone()).await;
         let old = self.gateway.settings.now();
-        let applied = match read.and_then(|config| keeps_keys(&old.config, config)) {
+        let applied = match read.and_then(|config| check_keys_file(&old.config, config)) {
             Ok(config) => self.gateway.apply(config).await,
             Err(why) => Err(why),
         };
         let (is_ok, before) = (applied.is_ok(), self.refused.take());
-        if is_progress {
-            systemd::ready(&told(&applied));
+        if is_new {
+            systemd::ready(&status_text(&applied));
         }
         self.loaded = seen;
         match applied {
@@ -121,17 +121,17 @@ impl Reload {
                 tracing::info!("configuration loaded");
             }
             Err(why) => {
-                if is_progress || before.is_none_or(|(told, _)| told != why) {
+                if is_new || before.is_none_or(|(last, _)| last != why) {
                     tracing::error!(why, "configuration refused; the old one stays");
                 }
                 self.refused = Some((why, Instant::now()));
             }
         }
-        self.gateway.metrics.reloaded(is_ok);
+        self.gateway.metrics.record_reload(is_ok);
     }
 }
 
-fn told(applied: &Result<(), String>) -> String {
+fn status_text(applied: &Result<(), String>) -> String {
     match applied {
         Ok(()) => "configuration loaded".into(),
         Err(why) => format!("configuration refused; the old one stays: {why}"),
@@ -140,7 +140,7 @@ fn told(applied: &Result<(), String>) -> String {
 
 /// Refuses a configuration whose keys file has vanished or whose path is wrong: locking out all
 /// clients would be the worse mistake. A file that never existed may still appear.
-fn keeps_keys(old: &Config, new: Config) -> Result<Config, String> {
+fn check_keys_file(old: &Config, new: Config) -> Result<Config, String> {
     let never_existed = !old.has_keys_file && new.keys_file == old.keys_file;
     match &new.keys_file {
         Some(path) if !new.has_keys_file && !never_existed => Err(format!(

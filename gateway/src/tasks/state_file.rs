@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::config::files;
 use crate::context::Gateway;
-use crate::dispatcher::kept::Kept;
+use crate::dispatcher::saved_state::SavedState;
 use crate::tasks::hourly_cost::today;
 use crate::types::atomic_file::replace;
 
@@ -28,54 +28,54 @@ const MODE: u32 = 0o600;
 
 /// Contents of the file.
 #[derive(Debug, Serialize, Deserialize)]
-struct State {
+struct StateFile {
     version: u32,
     #[serde(flatten)]
-    kept: Kept,
+    state: SavedState,
 }
 
 /// Loads the saved state. An unreadable file is moved aside, and the state starts empty.
-pub(crate) fn load(path: &Path) -> Kept {
+pub(crate) fn load(path: &Path) -> SavedState {
     if !path.exists() {
-        return Kept::default();
+        return SavedState::default();
     }
     let why = match files::read(path, BYTES_MAX).and_then(|text| read(&text)) {
-        Ok(kept) => return kept,
+        Ok(state) => return state,
         Err(why) => why,
     };
     let aside = path.with_extension("unreadable");
     let moved = std::fs::rename(path, &aside).err();
     tracing::error!(path = %path.display(), why, ?moved, "state file unreadable and moved aside: budgets and cordons start empty");
-    Kept::default()
+    SavedState::default()
 }
 
-fn read(text: &str) -> Result<Kept, String> {
-    let state: State = serde_json::from_str(text).map_err(|e| e.to_string())?;
+fn read(text: &str) -> Result<SavedState, String> {
+    let state: StateFile = serde_json::from_str(text).map_err(|e| e.to_string())?;
     match state.version {
-        VERSION => Ok(state.kept),
+        VERSION => Ok(state.state),
         version => Err(format!("it is of version {version}, this gateway knows {VERSION}")),
     }
 }
 
 /// Saves the state until the gateway stops, and once more then.
-pub(crate) async fn keep(gateway: Gateway) {
+pub(crate) async fn run(gateway: Gateway) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut writer = Writer::default();
-    let mut saved: Option<(PathBuf, Kept)> = None;
+    let mut saved: Option<(PathBuf, SavedState)> = None;
     loop {
         let stops = tokio::select! {
             _ = ticks.tick() => false,
             () = gateway.links.cancelled() => true,
         };
         let path = gateway.settings.now().config.state_file.clone();
-        let state = path.map(|path| (path, gateway.dispatcher.kept()));
-        if let Some((path, kept)) = state.clone()
-            && state != saved
+        let current = path.map(|path| (path, gateway.dispatcher.saved_state()));
+        if let Some((path, state)) = current.clone()
+            && current != saved
         {
-            let is_saved = writer.save(path, kept).await;
-            gateway.metrics.state_saved(is_saved);
-            saved = state.filter(|_| is_saved);
+            let is_saved = writer.save(path, state).await;
+            gateway.metrics.record_state_save(is_saved);
+            saved = current.filter(|_| is_saved);
         }
         if stops {
             return;
@@ -89,8 +89,8 @@ pub(crate) async fn keep(gateway: Gateway) {
 struct Writer(Option<JoinHandle<Result<(), String>>>);
 
 impl Writer {
-    async fn save(&mut self, path: PathBuf, kept: Kept) -> bool {
-        let why = match timeout(WRITE_TIMEOUT, self.run(move || write(&path, kept))).await {
+    async fn save(&mut self, path: PathBuf, state: SavedState) -> bool {
+        let why = match timeout(WRITE_TIMEOUT, self.run(move || write(&path, state))).await {
             Ok(Ok(())) => return true,
             Ok(Err(why)) => why,
             Err(_) => "the disk takes too long".into(),
@@ -116,8 +116,8 @@ impl Writer {
     }
 }
 
-fn write(path: &Path, kept: Kept) -> Result<(), String> {
-    let state = State { version: VERSION, kept };
+fn write(path: &Path, state: SavedState) -> Result<(), String> {
+    let state = StateFile { version: VERSION, state };
     let text = serde_json::to_string_pretty(&state).map_err(|e| e.to_string())?;
     replace(path, &(text + "\n"), MODE).map_err(|e| format!("{}: {e}", path.display()))
 }
@@ -125,8 +125,8 @@ fn write(path: &Path, kept: Kept) -> Result<(), String> {
 /// Restores the saved state at startup.
 pub(crate) fn restore(gateway: &Gateway) {
     let settings = gateway.settings.now();
-    let kept = settings.config.state_file.as_deref().map(load).unwrap_or_default();
-    gateway.dispatcher.restore(kept, today());
+    let state = settings.config.state_file.as_deref().map(load).unwrap_or_default();
+    gateway.dispatcher.restore(state, today());
 }
 
 #[cfg(test)]
@@ -149,9 +149,9 @@ mod tests {
 
     #[test]
     fn what_is_no_state_says_why() {
-        let right = State { version: VERSION, kept: Kept::default() };
+        let right = StateFile { version: VERSION, state: SavedState::default() };
         let right = serde_json::to_string(&right).unwrap();
-        assert_eq!(read(&right), Ok(Kept::default()));
+        assert_eq!(read(&right), Ok(SavedState::default()));
         let older = right.replace(",\"cordoned\":[]", "");
         assert!(older != right && read(&older).is_ok(), "of before there were cordons in it");
         assert!(read(&right.replace(":1", ":2")).unwrap_err().contains("version 2"));

@@ -8,9 +8,9 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::traces::EXPORT_TIMEOUT;
+use crate::config::trace_export::EXPORT_TIMEOUT;
 use crate::context::Gateway;
-use crate::observability::metrics::Lost;
+use crate::observability::metrics::SpanLoss;
 
 /// Spans per batch.
 const BATCH: usize = 512;
@@ -94,7 +94,7 @@ impl Worker {
         }
         self.is_failing = taken.is_err();
         if self.is_failing {
-            self.gateway.metrics.spans_lost(Lost::Refused, spans);
+            self.gateway.metrics.record_spans_lost(SpanLoss::Refused, spans);
         }
     }
 }

@@ -60,7 +60,7 @@ impl Class {
 
     /// How much of the queue this class and more urgent ones may fill together, so that more urgent
     /// classes always find space.
-    pub(crate) fn room(self, bound: usize) -> usize {
+    pub(crate) fn share_of(self, bound: usize) -> usize {
         match self {
             Self::Interactive => bound,
             Self::Standard => bound - bound / 8,
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_small_queue_has_room_for_every_class() {
-        assert!(Class::ALL.iter().all(|class| class.room(1) == 1));
-        assert_eq!(Class::ALL.map(|class| class.room(1000)), [1000, 875, 500]);
+        assert!(Class::ALL.iter().all(|class| class.share_of(1) == 1));
+        assert_eq!(Class::ALL.map(|class| class.share_of(1000)), [1000, 875, 500]);
     }
 }

@@ -7,9 +7,9 @@ use hyper::header::HeaderName;
 use inference_protocol::openai::{ErrorDetail, INVALID_REQUEST, Invalid, ParseError};
 use inference_protocol::resume;
 
-use crate::types::limits::Exhausted;
-use crate::types::limits::Full;
-use crate::types::limits::Limit;
+use crate::types::limits::BudgetLimit;
+use crate::types::limits::QueueLimit;
+use crate::types::limits::RateLimit;
 
 mod message;
 
@@ -59,16 +59,16 @@ pub enum Error {
     /// The key has reached a rate limit.
     RateLimited {
         /// The limit.
-        limit: Limit,
+        limit: RateLimit,
         /// Time until the request would fit.
         wait: Duration,
     },
     /// The key has used up its monthly budget.
-    Quota(Exhausted),
+    Quota(BudgetLimit),
     /// Too many requests are queued, or their bodies are too large together.
     QueueFull {
         /// The limit reached.
-        full: Full,
+        full: QueueLimit,
         /// Suggested delay before a retry.
         retry_after_seconds: u32,
     },
@@ -121,7 +121,7 @@ pub const REFUSED_BY_NODE: &str = "refused_by_node";
 
 /// Who caused an error; decides the log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum FaultOrigin {
     /// The client.
     Client,
     /// The gateway: a limit, a lack of nodes, or a bug.
@@ -144,7 +144,7 @@ impl Error {
             Self::UnknownPath | Self::UnknownModel(_) | Self::UnknownNode(_) => 404,
             Self::ModelForbidden(_) | Self::AdminOff => 403,
             Self::RateLimited { .. } | Self::Quota(_) => 429,
-            Self::QueueFull { full: Full::Tenant, .. } => 429,
+            Self::QueueFull { full: QueueLimit::Tenant, .. } => 429,
             Self::Method(_) => 405,
             Self::KeyMissing | Self::KeyWrong | Self::AdminKeyWrong => 401,
             Self::JoinKeyWrong | Self::JoinCertificate => 401,
@@ -219,15 +219,15 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::QueueFull { full, .. } => full.reason(),
-            Self::RateLimited { limit: Limit::Requests, .. } => "limit_requests",
-            Self::RateLimited { limit: Limit::Tokens, .. } => "limit_tokens",
-            Self::RateLimited { limit: Limit::Concurrent, .. } => "limit_concurrent",
+            Self::RateLimited { limit: RateLimit::Requests, .. } => "limit_requests",
+            Self::RateLimited { limit: RateLimit::Tokens, .. } => "limit_tokens",
+            Self::RateLimited { limit: RateLimit::Concurrent, .. } => "limit_concurrent",
             _ => self.code(),
         }
     }
 
     /// Who caused the error.
-    pub fn origin(&self) -> Origin {
+    pub fn origin(&self) -> FaultOrigin {
         match self {
             Self::UnknownPath
             | Self::Method(_)
@@ -253,12 +253,12 @@ impl Error {
             | Self::Unanswerable(_)
             | Self::ResponseTooLarge(_)
             | Self::ExternalRefused { .. }
-            | Self::UnknownModel(_) => Origin::Client,
+            | Self::UnknownModel(_) => FaultOrigin::Client,
             Self::NoNode
             | Self::QueueFull { .. }
             | Self::DeadlineUnmet { .. }
             | Self::QueueTimeout { .. }
-            | Self::Internal => Origin::Gateway,
+            | Self::Internal => FaultOrigin::Gateway,
             Self::NodeLost
             | Self::EngineLost
             | Self::Quarantined
@@ -266,7 +266,7 @@ impl Error {
             | Self::NodeRefused(_)
             | Self::NodeTimeout
             | Self::ExternalFailed
-            | Self::NodeAnswer(_) => Origin::Node,
+            | Self::NodeAnswer(_) => FaultOrigin::Node,
         }
     }
 
@@ -314,7 +314,7 @@ impl Error {
 
     /// True if a retry takes from the retry budget: a node that refuses may be overloaded. A lost
     /// node is not loaded by retries elsewhere.
-    pub fn costs_a_retry(&self) -> bool {
+    pub fn spends_retry_budget(&self) -> bool {
         matches!(self, Self::NodeRefused(_))
     }
 
@@ -333,9 +333,9 @@ impl Error {
             (403, _) => "permission_error",
             (429, _) if matches!(self, Self::Quota(_)) => "insufficient_quota",
             (429, _) => "rate_limit_error",
-            (_, Origin::Client) => INVALID_REQUEST,
-            (_, Origin::Gateway) => "server_error",
-            (_, Origin::Node) => "upstream_error",
+            (_, FaultOrigin::Client) => INVALID_REQUEST,
+            (_, FaultOrigin::Gateway) => "server_error",
+            (_, FaultOrigin::Node) => "upstream_error",
         }
     }
 

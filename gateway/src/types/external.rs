@@ -2,7 +2,7 @@
 
 /// When a request may go to an external endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum External {
+pub enum ExternalPolicy {
     /// Never.
     #[default]
     Never,
@@ -12,7 +12,7 @@ pub enum External {
     Prefer,
 }
 
-impl External {
+impl ExternalPolicy {
     /// All values.
     pub const ALL: [Self; 3] = [Self::Never, Self::Overflow, Self::Prefer];
 

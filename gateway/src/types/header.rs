@@ -10,15 +10,15 @@ const BYTES: usize = 128;
 
 /// Formats header values into one buffer.
 #[derive(Debug)]
-pub struct Values(BytesMut);
+pub struct HeaderWriter(BytesMut);
 
-impl Default for Values {
+impl Default for HeaderWriter {
     fn default() -> Self {
         Self(BytesMut::with_capacity(BYTES))
     }
 }
 
-impl Values {
+impl HeaderWriter {
     /// Formats a value. A value that is not valid in a header becomes empty.
     pub fn write(&mut self, value: impl Display) -> HeaderValue {
         // Writing into memory cannot fail.
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn values_are_what_was_written_however_long() {
-        let mut values = Values::default();
+        let mut values = HeaderWriter::default();
         let long = "x".repeat(2 * BYTES);
         assert_eq!([values.write(60), values.write("1m0s")], ["60", "1m0s"]);
         assert_eq!([values.write(&long), values.write(7)], [long.as_str(), "7"]);

@@ -2,14 +2,14 @@
 
 /// Queue limits of one model or tenant. `None` is the dynamic share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct QueueShare {
     /// Requests.
     pub depth_max: Option<usize>,
     /// Total bytes of their bodies.
     pub bytes_max: Option<usize>,
 }
 
-impl Share {
+impl QueueShare {
     /// Fills in missing limits from `other`.
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -21,30 +21,30 @@ impl Share {
 
 /// Bounds of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct QueueBounds {
     /// Requests.
     pub depth_max: usize,
     /// Total bytes of their bodies, including bodies being read.
     pub bytes_max: usize,
     /// Share of a single model.
-    pub per_model: Share,
+    pub per_model: QueueShare,
     /// Share of a single tenant whose key sets no limit.
-    pub per_tenant: Share,
+    pub per_tenant: QueueShare,
     /// True if more than one tenant may send requests.
     pub has_tenants: bool,
 }
 
-impl Bounds {
+impl QueueBounds {
     /// Bounds of the whole queue, with a single tenant.
     pub fn new(depth_max: usize, bytes_max: usize) -> Self {
-        let share = Share::default();
+        let share = QueueShare::default();
         Self { depth_max, bytes_max, per_model: share, per_tenant: share, has_tenants: false }
     }
 }
 
 /// The queue limit that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Full {
+pub enum QueueLimit {
     /// The limit of the whole queue, at least for this class.
     Queue,
     /// The model's share.
@@ -53,7 +53,7 @@ pub enum Full {
     Tenant,
 }
 
-impl Full {
+impl QueueLimit {
     /// All values.
     pub const ALL: [Self; 3] = [Self::Queue, Self::Model, Self::Tenant];
 
@@ -69,7 +69,7 @@ impl Full {
 
 /// What a rate limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
+pub enum RateLimit {
     /// Requests per minute.
     Requests,
     /// Tokens per minute.
@@ -78,7 +78,7 @@ pub enum Limit {
     Concurrent,
 }
 
-impl Limit {
+impl RateLimit {
     /// Name in errors and metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl Limit {
 
 /// The part of a budget that is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exhausted {
+pub enum BudgetLimit {
     /// Tokens.
     Tokens,
     /// Spend.

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use flotilla_gateway::scheduler::cost::Size;
 use flotilla_gateway::scheduler::fleet::{
-    Choice, EndpointId, EngineId, Fleet, Outcome, RouteConstraints,
+    AttemptOutcome, EndpointId, EngineId, Fleet, RouteConstraints, RoutingInputs,
 };
 use flotilla_gateway::scheduler::prefix_index::Prefix;
 use flotilla_gateway::scheduler::routing::Policy;
 use flotilla_gateway::scheduler::{Binding, Scheduler, SlotRequest};
 use flotilla_gateway::types::class::Class;
-use flotilla_gateway::types::limits::{Bounds, Share};
+use flotilla_gateway::types::limits::{QueueBounds, QueueShare};
 use inference_protocol::fleet::{ModelStatus, NodeStatus};
 
 use crate::{median, print};
@@ -37,18 +37,18 @@ pub fn figures() {
     let (models, constraints) = (["m0", "m1", "m2", "m3"], RouteConstraints::default());
     let (mut taken, mut times): (Vec<EndpointId>, Vec<f64>) = (Vec::new(), Vec::new());
     for turn in 0..DECISIONS {
-        let held = [((turn * 7 % NODES) as EndpointId, 0.7)];
+        let cached = [((turn * 7 % NODES) as EndpointId, 0.7)];
         let policy = Policy::LeastConnections;
         let begun = Instant::now();
-        let choice = Choice { policy, held: &held, now, seed: turn as u64 };
-        let chosen = fleet.pick(models[turn % 4], &constraints, choice).unwrap();
+        let inputs = RoutingInputs { policy, cached: &cached, now, seed: turn as u64 };
+        let chosen = fleet.pick(models[turn % 4], &constraints, inputs).unwrap();
         fleet.claim(chosen);
         times.push(begun.elapsed().as_secs_f64() * 1e6);
         taken.push(chosen);
         // About half of all slots are busy.
         if taken.len() > 40_000 / 4 {
             let ended = taken.swap_remove(turn * 31 % taken.len());
-            fleet.release(ended, Outcome::Answered, now);
+            fleet.release(ended, AttemptOutcome::Answered, now);
         }
     }
     let how = "a slot chosen and taken, 10,000 nodes with 4 models each";
@@ -63,7 +63,7 @@ const UNSERVABLE: usize = 50;
 /// every node has room for and none suits.
 fn beside_unservable() {
     let mut scheduler: Scheduler<usize> =
-        Scheduler::new(Bounds::new(1 << 10, 1 << 20), Policy::default());
+        Scheduler::new(QueueBounds::new(1 << 10, 1 << 20), Policy::default());
     for number in 0..NODES {
         scheduler.fleet.add(number, status(number), Duration::ZERO);
     }
@@ -85,7 +85,7 @@ fn beside_unservable() {
         if taken.len() > 40_000 / 4 {
             let ended = taken.swap_remove(turn * 31 % taken.len());
             let begun = Instant::now();
-            scheduler.release(&ended, Outcome::Answered, now);
+            scheduler.release(&ended, AttemptOutcome::Answered, now);
             assert!(scheduler.bind(now).is_none());
             *times.last_mut().unwrap() += begun.elapsed().as_secs_f64() * 1e6;
         }
@@ -97,15 +97,15 @@ fn beside_unservable() {
 }
 
 fn ask(scheduler: &mut Scheduler<usize>, constraints: &RouteConstraints, now: Duration) {
-    let want = SlotRequest {
+    let request = SlotRequest {
         model: "m0",
         tenant: "t",
-        share: Share::default(),
+        share: QueueShare::default(),
         class: Class::Standard,
         size: &Size::new(500, None, 1),
         bytes: 500,
         prefix: &Prefix::default(),
         constraints,
     };
-    scheduler.ask(&want, Duration::MAX, now).unwrap();
+    scheduler.enqueue(&request, Duration::MAX, now).unwrap();
 }

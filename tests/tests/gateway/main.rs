@@ -32,7 +32,7 @@ use fleet_tests::process::{ADMIN_KEY, Folder, JOIN_KEY};
 use fleet_tests::{SOON, chat, eventually, streamed};
 use flotilla_gateway::app;
 use flotilla_gateway::config::load::load;
-use flotilla_gateway::context::settings::Live;
+use flotilla_gateway::context::settings::LiveSettings;
 use flotilla_gateway::tasks::reload::Source;
 use inference_protocol::fleet::NodeStatus;
 use serde_json::Value;
@@ -44,7 +44,7 @@ struct Gateway {
     address: SocketAddr,
     client: Client,
     admin: Client,
-    settings: Live,
+    settings: LiveSettings,
     stop: CancellationToken,
     running: JoinHandle<()>,
     folder: Folder,
@@ -74,7 +74,7 @@ impl Gateway {
         folder.write("admin.key", ADMIN_KEY);
         let more = format!("{keys}{more}");
         let file = folder.write("gateway.yaml", config(&more));
-        let settings = Live::new(load(&file).unwrap()).await.unwrap();
+        let settings = LiveSettings::new(load(&file).unwrap()).await.unwrap();
         let address = settings.public().address().unwrap();
         let admin = Client::new(settings.admin().address().unwrap(), Some(ADMIN_KEY));
         let stop = CancellationToken::new();

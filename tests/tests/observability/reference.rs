@@ -8,7 +8,7 @@ use flotilla_gateway::scheduler::routing::Policy;
 use flotilla_gateway::scheduler::routing_stats::{Forecast, Lookup, Reason};
 use flotilla_gateway::server::guards::Closed;
 use flotilla_gateway::types::class::Class;
-use flotilla_gateway::types::limits::Full;
+use flotilla_gateway::types::limits::QueueLimit;
 use inference_protocol::fleet::NodeState;
 
 use super::read;
@@ -73,7 +73,7 @@ fn closed_sets() -> String {
     row("`reason` of routing decisions", Reason::ALL.map(Reason::name).to_vec());
     row("`result` of prefix lookups", Lookup::ALL.map(Lookup::name).to_vec());
     row("`result` of forecasts", Forecast::ALL.map(Forecast::name).to_vec());
-    row("`reason` of refusals by a full queue", Full::ALL.map(Full::reason).to_vec());
+    row("`reason` of refusals by a full queue", QueueLimit::ALL.map(QueueLimit::reason).to_vec());
     row("`reason` of closed connections", Closed::ALL.map(Closed::name).to_vec());
     text
 }

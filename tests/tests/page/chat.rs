@@ -83,7 +83,7 @@ async fn a_chat_that_is_refused_says_why() {
     let stream = node.asked().await.stream();
     stream.say_marked(&[1], "Hel").await;
     stream.fails("out_of_luck").await;
-    browser.shows("failed: the node could not go on: no");
+    browser.shows("failed: the node failed: no");
     is_clean(&browser);
 }
 

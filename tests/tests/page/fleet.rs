@@ -42,7 +42,7 @@ async fn the_key_is_asked_for_once_and_kept_in_the_tab_only() {
     let Some(mut browser) = Browser::start() else { return };
     browser.open(&address(&fleet), json!({}));
     browser.run(UNLOCK, "not-the-key");
-    browser.shows("That is not the operators’ key.");
+    browser.shows("The admin key is wrong.");
     // Chromium tells of every answer with a status like that.
     let told = std::mem::take(&mut browser.problems);
     assert!(told.len() == 1 && told[0].contains("401"), "{told:?}");
@@ -205,11 +205,11 @@ async fn nodes_are_cordoned_drained_and_let_back_in_by_keyboard() {
     let confirm = "await page.keyboard.press('Enter'); await page.keyboard.press('Tab'); await page.keyboard.press('Enter');";
     browser.run(late, Value::Null);
     row_shows(&mut browser, "alpha", "cordoned");
-    browser.shows("alpha gets nothing new.");
+    browser.shows("alpha is cordoned.");
     assert!(cordoned().await);
     assert_eq!(browser.run(focused, Value::Null), "uncordon alpha");
     browser.run(confirm, Value::Null);
-    browser.shows("alpha gets requests again.");
+    browser.shows("alpha is uncordoned.");
     assert!(!cordoned().await);
     let client = fleet.client.clone();
     let asking = tokio::spawn(async move { client.chat(&chat("Hello")).await });
@@ -218,9 +218,9 @@ async fn nodes_are_cordoned_drained_and_let_back_in_by_keyboard() {
     browser.run("await page.getByRole('button', { name: 'drain alpha' }).focus()", Value::Null);
     browser.run(confirm, Value::Null);
     row_shows(&mut browser, "alpha", "draining");
-    browser.shows("alpha drains: 1 left.");
+    browser.shows("alpha is draining: 1 request left.");
     asked.answer("Hello");
-    browser.shows("alpha is drained: nothing of this gateway runs there.");
+    browser.shows("alpha is drained: it runs no requests of this gateway.");
     assert_eq!(asking.await.unwrap().status, 200);
     is_clean(&browser);
 }
@@ -230,7 +230,7 @@ async fn a_gateway_that_is_lost_is_told_of_and_found_again() {
     let fleet = Fleet::start(QUIET).await;
     let Some(mut browser) = look_at(&fleet, json!({})) else { return };
     fleet.server.signal(Signal::STOP);
-    browser.shows("connection lost, trying again");
+    browser.shows("connection lost, reconnecting");
     fleet.server.signal(Signal::CONT);
     browser.shows("live");
     eventually("the page to ask on", async || {

@@ -167,7 +167,7 @@ async fn it_says_that_the_gateway_is_gone_and_goes_on() {
     let mut terminal = Terminal::start(top(&fleet));
     terminal.shows("nodes 0/0 ready").await;
     fleet.server.signal(Signal::KILL);
-    terminal.shows("no gateway at").await;
+    terminal.shows("cannot reach the gateway at").await;
     terminal.press("q");
     assert_eq!(terminal.ends().await, Some(0));
 }

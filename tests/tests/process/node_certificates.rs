@@ -118,7 +118,7 @@ async fn nodes_show_a_certificate_and_clients_need_none() {
     assert!(refused.contains("join_certificate_missing") && refused.ends_with("401"), "{refused}");
 
     let mut without = dial(&fleet, "join.key", &["--join-ca-file", text(&ours.file)]);
-    without.wait_for_line("nodes must show a certificate here");
+    without.wait_for_line("nodes must present a client certificate");
     assert_eq!(without.ended().await, Some(77));
     let stranger = others.signs(ExtendedKeyUsagePurpose::ClientAuth);
     // A server's certificate is no node's.

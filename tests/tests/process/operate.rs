@@ -41,7 +41,7 @@ async fn nodes_are_listed_cordoned_drained_and_let_back_in() {
     assert!(succeeds(operate(&fleet, &["nodes"])).contains("ready,cordoned"));
     succeeds(operate(&fleet, &["uncordon", "a"]));
     assert_eq!(fleet.client.get("/readyz").await.status, 200);
-    fails(operate(&fleet, &["drain", "nobody"]), 69, "there is no node 'nobody'");
+    fails(operate(&fleet, &["drain", "nobody"]), 69, "unknown node 'nobody'");
 }
 
 /// Long enough to be drained in the middle of it.
@@ -91,11 +91,15 @@ async fn commands_say_what_is_wrong() {
         let arguments = ["nodes", "--url", url, "--key-file", key];
         tokio::task::block_in_place(|| run("flotilla-gateway", &arguments))
     };
-    fails(ask(&url, wrong.to_str().unwrap()), 69, "the operators' key is missing or wrong");
+    fails(ask(&url, wrong.to_str().unwrap()), 69, "the admin key is missing or wrong");
     fails(ask(&url, "/nonexistent"), 64, "/nonexistent");
     let key = fleet.folder().path().join("admin.key");
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    fails(ask(&format!("http://{nobody}"), key.to_str().unwrap()), 69, "no gateway at");
+    fails(
+        ask(&format!("http://{nobody}"), key.to_str().unwrap()),
+        69,
+        "cannot reach the gateway at",
+    );
     let bare = folder
         .write("bare.yaml", "allow_anonymous: true\nnodes: {static: [{url: 'http://h:1'}]}\n");
     let bare = run("flotilla-gateway", &["nodes", "--config", bare.to_str().unwrap()]);
@@ -135,8 +139,8 @@ async fn keys_are_made_listed_and_revoked_while_the_gateway_serves() {
         .await;
     };
     asks(200).await;
-    fails(key(&["new", "--name", "ada"]), 64, "has a key already");
-    fails(key(&["new", "--name", "test"]), 64, "has a key already");
+    fails(key(&["new", "--name", "ada"]), 64, "exists; revoke it first");
+    fails(key(&["new", "--name", "test"]), 64, "exists; revoke it first");
     let listed = succeeds(key(&["list"]));
     let row = listed.lines().find(|l| l.starts_with("ada")).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
@@ -144,7 +148,7 @@ async fn keys_are_made_listed_and_revoked_while_the_gateway_serves() {
     assert!(listed.lines().any(|l| l.starts_with("test")), "{listed}");
     succeeds(key(&["revoke", "ada"]));
     asks(401).await;
-    fails(key(&["revoke", "ada"]), 64, "there is no key of 'ada'");
+    fails(key(&["revoke", "ada"]), 64, "no key named 'ada'");
     assert_eq!(fleet.client.get("/v1/models").await.status, 200, "the other one stays");
 }
 

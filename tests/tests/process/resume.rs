@@ -114,7 +114,7 @@ async fn answers_of_every_kind_go_on_wherever_they_are_broken_off() {
             let mut progress = new();
             let said = progress.read(&all[..cut].concat().into(), streamed).unwrap().events;
             let rest = ask(&agent.client, path, &request, &progress).await;
-            progress.moves(false);
+            progress.switch_endpoint(false);
             let rest = progress.read(&rest.into(), streamed).unwrap();
             assert_eq!(rest.error, None, "{request} after {cut} of {}", all.len());
             let said = [said, rest.events].concat();

@@ -9,13 +9,13 @@ use std::time::Duration;
 use fleet_tests::mock_node::healthy;
 use flotilla_gateway::scheduler::charge::{ActualWork, Charge};
 use flotilla_gateway::scheduler::cost::Size;
-use flotilla_gateway::scheduler::fleet::{EngineId, Outcome, RouteConstraints};
+use flotilla_gateway::scheduler::fleet::{AttemptOutcome, EngineId, RouteConstraints};
 use flotilla_gateway::scheduler::prefix_index::Prefix;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::routing::Policy;
-use flotilla_gateway::scheduler::{Binding, Scheduler, SlotRequest, Used};
+use flotilla_gateway::scheduler::{Binding, ResponseUsage, Scheduler, SlotRequest};
 use flotilla_gateway::types::class::Class;
-use flotilla_gateway::types::limits::{Bounds, Share};
+use flotilla_gateway::types::limits::{QueueBounds, QueueShare};
 use inference_protocol::fleet::{ModelStatus, NodeStatus};
 use inference_protocol::resume::Usage;
 
@@ -80,7 +80,7 @@ struct Run<'a> {
 
 /// Seconds of slots that each tenant gets, with or without corrections of the estimates.
 pub fn play(tenants: &[Tenant], corrects: bool, until: f64) -> Vec<f64> {
-    let bounds = Bounds::new(usize::MAX, usize::MAX);
+    let bounds = QueueBounds::new(usize::MAX, usize::MAX);
     let mut scheduler = Scheduler::new(bounds, Policy::default());
     for node in 0..NODES {
         scheduler.fleet.add(node, status(node), Duration::ZERO);
@@ -120,14 +120,14 @@ impl Run<'_> {
         let want = SlotRequest {
             model: "m",
             tenant: self.tenants[request.tenant].name,
-            share: Share::default(),
+            share: QueueShare::default(),
             class: Class::Standard,
             size: &Size::new(500, None, 1),
             bytes: 500,
             prefix: &Prefix::default(),
             constraints: &request.constraints,
         };
-        let id = self.scheduler.ask(&want, Duration::MAX, Duration::from_secs_f64(now));
+        let id = self.scheduler.enqueue(&want, Duration::MAX, Duration::from_secs_f64(now));
         self.waiting.insert(id.expect("the queue has no bounds here"), request);
     }
 
@@ -157,7 +157,7 @@ impl Run<'_> {
         let completion = if is_half { answer / 2 } else { answer };
         let usage = Usage { prompt: PROMPT, completion, cached: 0 };
         if is_half && ends == Ends::HalfRetried {
-            self.scheduler.release(&binding, Outcome::Unknown, now);
+            self.scheduler.release(&binding, AttemptOutcome::Unknown, now);
             request
                 .constraints
                 .tried
@@ -168,13 +168,13 @@ impl Run<'_> {
         self.seconds[request.tenant] += ended - since;
         if !is_half {
             let first = Duration::from_secs_f64(since + PROMPT as f64 * PREFILL);
-            let used = Used { usage, answers: 1, first: Some(first) };
+            let used = ResponseUsage { usage, choices: 1, first_token: Some(first) };
             self.scheduler.learn(&binding, &Size::new(500, None, 1), &used, now);
         }
-        let outcome = if is_half { Outcome::Unknown } else { Outcome::Answered };
+        let outcome = if is_half { AttemptOutcome::Unknown } else { AttemptOutcome::Answered };
         self.scheduler.release(&binding, outcome, now);
         if let Some(charge) = request.charge.filter(|_| self.corrects) {
-            self.scheduler.correct(&charge, &binding.model, ActualWork::Tokens(usage));
+            self.scheduler.correct_charge(&charge, &binding.model, ActualWork::Tokens(usage));
         }
     }
 }

@@ -11,14 +11,14 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
 use flotilla_gateway::scheduler::cost::Size;
-use flotilla_gateway::scheduler::fleet::{Outcome, RouteConstraints};
+use flotilla_gateway::scheduler::fleet::{AttemptOutcome, RouteConstraints};
 use flotilla_gateway::scheduler::prefix_index::Prefix;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::routing::Policy;
 use flotilla_gateway::scheduler::routing_stats::RoutingStats;
-use flotilla_gateway::scheduler::{Binding, Scheduler, SlotRequest, Used};
+use flotilla_gateway::scheduler::{Binding, ResponseUsage, Scheduler, SlotRequest};
 use flotilla_gateway::types::class::Class;
-use flotilla_gateway::types::limits::{Bounds, Share};
+use flotilla_gateway::types::limits::{QueueBounds, QueueShare};
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 use inference_protocol::resume::Usage;
 use rand_core::{Rng, SeedableRng};
@@ -239,7 +239,7 @@ struct Run<'a> {
     /// Turns that wait, and how long they should.
     waiting: HashMap<TicketId, (usize, Option<f64>)>,
     /// Turns that have a slot, and what the gateway learns of them in the end.
-    bound: HashMap<usize, (Binding, Used)>,
+    bound: HashMap<usize, (Binding, ResponseUsage)>,
     /// How long turns waited that should have waited so long.
     predicted: Vec<(f64, f64)>,
 }
@@ -250,7 +250,7 @@ impl<'a> Run<'a> {
             Router::Flotilla(policy) => policy,
             Router::PlainRoundRobin | Router::PlainLeastConnections => Policy::default(),
         };
-        let bounds = Bounds::new(usize::MAX, usize::MAX);
+        let bounds = QueueBounds::new(usize::MAX, usize::MAX);
         let mut scheduler = Scheduler::new(bounds, policy);
         for (number, node) in scene.nodes.iter().enumerate() {
             scheduler.fleet.add(number, status(number, node), Duration::ZERO);
@@ -297,7 +297,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn start(&mut self, number: usize, node: usize, now: f64) -> Used {
+    fn start(&mut self, number: usize, node: usize, now: f64) -> ResponseUsage {
         let turn = &self.scene.turns[number];
         let Served { first, last, cached } = self.nodes[node].serve(turn);
         self.waits.push(now - turn.at + first);
@@ -306,7 +306,11 @@ impl<'a> Run<'a> {
         self.ends.push(Reverse(End { nanos, turn: number, node }));
         let [prompt, completion, cached] = [turn.prompt, turn.answer, cached].map(u64::from);
         let first = Some(Duration::from_secs_f64(now + first));
-        Used { usage: Usage { prompt, completion, cached }, answers: 1, first }
+        ResponseUsage {
+            usage: Usage { prompt, completion, cached },
+            choices: 1,
+            first_token: first,
+        }
     }
 
     fn end(&mut self, end: &End) {
@@ -315,7 +319,7 @@ impl<'a> Run<'a> {
             let (binding, used) = self.bound.remove(&end.turn).unwrap();
             let (size, now) = (self.size(end.turn), Duration::from_secs_f64(end.at()));
             self.scheduler.learn(&binding, &size, &used, now);
-            self.scheduler.release(&binding, Outcome::Answered, now);
+            self.scheduler.release(&binding, AttemptOutcome::Answered, now);
             return self.bind(end.at());
         }
         if let Some(next) = self.nodes[end.node].waiting.pop_front() {
@@ -339,7 +343,7 @@ impl<'a> Run<'a> {
         let want = SlotRequest {
             model: "m",
             tenant: &tenant,
-            share: Share::default(),
+            share: QueueShare::default(),
             class: Class::Standard,
             size: &self.size(number),
             bytes: body.len(),
@@ -347,9 +351,11 @@ impl<'a> Run<'a> {
             constraints: &RouteConstraints::default(),
         };
         let now = Duration::from_secs_f64(turn.at);
-        let wait = self.scheduler.expected_wait(&want, now).map(|wait| wait.as_secs_f64());
-        let id =
-            self.scheduler.ask(&want, Duration::MAX, now).expect("the queue has no bounds here");
+        let wait = self.scheduler.predicted_wait(&want, now).map(|wait| wait.as_secs_f64());
+        let id = self
+            .scheduler
+            .enqueue(&want, Duration::MAX, now)
+            .expect("the queue has no bounds here");
         self.waiting.insert(id, (number, wait));
     }
 

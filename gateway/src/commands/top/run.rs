@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::frame::{View, frame, page};
 use super::keys::{Key, keys};
 use super::screen::Screen;
-use crate::commands::nodes::Remote;
+use crate::commands::nodes::AdminClient;
 use crate::control::overview::Overview;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The gateway does not respond, or refuses.
-pub async fn once(remote: &Remote) -> Result<String, String> {
+pub async fn once(remote: &AdminClient) -> Result<String, String> {
     remote.overview().await.map(|overview| page(&overview))
 }
 
@@ -27,7 +27,7 @@ pub async fn once(remote: &Remote) -> Result<String, String> {
 ///
 /// # Errors
 /// There is no terminal, or the first request to the gateway fails.
-pub async fn run(remote: &Remote) -> Result<(), String> {
+pub async fn run(remote: &AdminClient) -> Result<(), String> {
     let mut known = Known { overview: Some(remote.overview().await?), problem: None };
     let screen = Screen::take()?;
     let mut pressed = listen();
@@ -66,7 +66,7 @@ struct Known {
 }
 
 impl Known {
-    async fn ask(&mut self, remote: &Remote) {
+    async fn ask(&mut self, remote: &AdminClient) {
         match remote.overview().await {
             Ok(overview) => *self = Self { overview: Some(overview), problem: None },
             Err(why) => self.problem = Some(format!("{why} (trying again; the rest is old)")),

@@ -51,7 +51,7 @@ async function* events(body) {
   let text = '';
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) throw new Error('the answer broke off');
+    if (done) throw new Error('the response broke off');
     text += value;
     const blocks = text.split('\n\n');
     text = blocks.pop();

@@ -115,7 +115,7 @@ export class Chart {
       return svg('text', { x: this.x(at), y: HEIGHT - 5, 'text-anchor': anchor }, `−${minute} min`);
     });
     const now = svg('text', { x: this.x(last), y: HEIGHT - 5, 'text-anchor': last < 3 ? 'start' : 'end' },
-      this.steps.length ? 'now' : 'the first figures come in a few seconds');
+      this.steps.length ? 'now' : 'first data in a few seconds');
     return [...levels, ...times, now];
   }
 

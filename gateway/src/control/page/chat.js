@@ -37,7 +37,7 @@ export function showModels(names) {
   const chosen = select.value;
   const options = names.map((name) => element('option', { value: name }, name));
   select.replaceChildren(...options);
-  if (!options.length) select.append(element('option', { value: '' }, 'none is served'));
+  if (!options.length) select.append(element('option', { value: '' }, 'no models'));
   if (names.includes(chosen)) select.value = chosen;
 }
 
@@ -131,7 +131,7 @@ class Answer {
     const tokens = this.usage?.completion_tokens ?? this.pieces;
     const about = this.usage ? '' : '≈ ';
     const parts = [
-      this.node ? `node ${this.node}` : this.first && 'node not told',
+      this.node ? `node ${this.node}` : this.first && 'unknown node',
       this.first && `first token ${wait((this.first - this.begun) / 1000)}`,
       seconds > 0 && tokens > 1 && `${about}${rate((tokens - 1) / seconds)} tokens/s`,
       this.first && `${about}${tokens} tokens`,
@@ -143,7 +143,7 @@ class Answer {
   ends(how, is_bad = false) {
     this.tell(how);
     this.facts.classList.toggle('bad', is_bad);
-    say(find('said'), how || `answered by ${this.node ?? 'a node'}: ${this.text.slice(0, 400)}`);
+    say(find('said'), how || `response from ${this.node ?? 'a node'}: ${this.text.slice(0, 400)}`);
     scroll();
   }
 }

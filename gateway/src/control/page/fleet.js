@@ -14,14 +14,19 @@ const seen = new Map();
 const drains = new Set();
 
 const ASKS = {
-  cordon: (node) => [`Cordon ${node.name}?`, `It gets nothing new. ${running(node)} goes on there.`],
-  drain: (node) => [`Drain ${node.name}?`, `It gets nothing new. ${running(node)} goes on elsewhere, or ends there where nobody else can.`],
+  cordon: (node) => [`Cordon ${node.name}?`, `It gets no new requests. ${running(node, 'there')}`],
+  drain: (node) => [`Drain ${node.name}?`, `It gets no new requests. ${running(node, 'on other nodes, or there if no other node can continue them')}`],
   uncordon: (node) => [`Uncordon ${node.name}?`, 'It gets requests again.'],
 };
 
-function running(node) {
-  return node.leased === 0 ? 'Nothing runs there; what would' :
-    `What runs there (${node.leased} ${node.leased === 1 ? 'request' : 'requests'})`;
+function requests(count) {
+  return `${count} ${count === 1 ? 'request' : 'requests'}`;
+}
+
+/** What happens to the running requests of a node; they continue `where`. */
+function running(node, where) {
+  if (node.leased === 0) return 'It runs no requests of this gateway.';
+  return `Its running requests (${node.leased}) continue ${where}.`;
 }
 
 const tiles = [
@@ -41,7 +46,7 @@ const ready = ({ nodes }) => nodes.filter((n) => n.state === 'ready' && !n.cordo
 const charts = [
   new Chart({
     title: 'Time to first token',
-    about: 'From the arrival of a request to the first token of its answer, in steps of 5 seconds.',
+    about: 'From the arrival of a request to the first token of its response, in steps of 5 seconds.',
     series: [
       { name: 'p50', key: 'first_token_p50', kind: 'first' },
       { name: 'p95', key: 'first_token_p95', kind: 'second' },
@@ -50,16 +55,16 @@ const charts = [
   }),
   new Chart({
     title: 'Tokens per second',
-    about: 'Tokens of answers that have ended, and of their prompts, over the time that they took.',
+    about: 'Completion and prompt tokens of finished requests, spread over their duration.',
     series: [
-      { name: 'answers', key: 'completion_tokens', kind: 'first', filled: true },
-      { name: 'prompts', key: 'prompt_tokens', kind: 'second' },
+      { name: 'completion', key: 'completion_tokens', kind: 'first', filled: true },
+      { name: 'prompt', key: 'prompt_tokens', kind: 'second' },
     ],
     format: rate,
   }),
   new Chart({
     title: 'Requests per second',
-    about: 'Requests that have ended, and those of them that were refused or failed.',
+    about: 'Finished requests, and refused and failed ones among them.',
     series: [
       { name: 'all', key: 'requests', kind: 'first', filled: true },
       { name: 'refused', key: 'refused', kind: 'second' },
@@ -114,12 +119,12 @@ function followDrains(nodes) {
   for (const name of drains) {
     const node = nodes.find((n) => n.name === name);
     if (node && !node.lost && node.cordoned && node.leased > 0) {
-      result(`${name} drains: ${node.leased} left.`, 'warning');
+      result(`${name} is draining: ${requests(node.leased)} left.`, 'warning');
       continue;
     }
     drains.delete(name);
     if (!node || node.lost) result(`${name} is gone.`, 'warning');
-    else if (node.cordoned) result(`${name} is drained: nothing of this gateway runs there.`, 'good');
+    else if (node.cordoned) result(`${name} is drained: it runs no requests of this gateway.`, 'good');
   }
 }
 
@@ -133,7 +138,7 @@ async function act(action, node, button) {
     await ask(`/admin/v1/nodes/${encodeURIComponent(node.name)}/${action}`, 'POST');
     if (action === 'drain') drains.add(node.name);
     else drains.delete(node.name);
-    const done = { cordon: 'gets nothing new', drain: 'drains', uncordon: 'gets requests again' };
+    const done = { cordon: 'is cordoned', drain: 'is draining', uncordon: 'is uncordoned' };
     result(`${node.name} ${done[action]}.`, 'good');
     show(await ask('/admin/v1/overview'));
   } catch (error) {

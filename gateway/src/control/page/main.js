@@ -52,8 +52,8 @@ function show(overview) {
 
 /** A key that was refused, as its owner reads it. */
 function refusal(error) {
-  if (!(error instanceof Refused)) return 'The gateway does not answer. Is it running?';
-  return error.status === 401 ? 'That is not the operators’ key.' : error.message;
+  if (!(error instanceof Refused)) return 'The gateway does not respond. Is it running?';
+  return error.status === 401 ? 'The admin key is wrong.' : error.message;
 }
 
 find('unlock').addEventListener('submit', async (event) => {
@@ -95,7 +95,7 @@ async function look() {
       round += 1;
     } catch (error) {
       if (error instanceof Refused && [401, 403].includes(error.status)) return lock(refusal(error));
-      if (is_open) link('connection lost, trying again', 'bad');
+      if (is_open) link('connection lost, reconnecting', 'bad');
       pause = INTERVAL_LOST_MS;
       round = 0;
     }

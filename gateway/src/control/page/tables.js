@@ -62,7 +62,7 @@ const memory = {
   kind: 'num vital',
   show(cell, { vitals, lost }) {
     say(cell, vitals && !lost ? bytes(vitals.memory_resident_bytes) : '–');
-    cell.title = vitals ? `${bytes(vitals.memory_available_bytes)} are free` : '';
+    cell.title = vitals ? `${bytes(vitals.memory_available_bytes)} available` : '';
   },
 };
 
@@ -72,11 +72,11 @@ const kv = {
   show(cell, { vitals, lost }) {
     const known = vitals?.kv_cells > 0 && !lost;
     say(cell, known ? `${Math.round((100 * vitals.kv_cells_in_use) / vitals.kv_cells)} %` : '–');
-    cell.title = known ? `${count(vitals.kv_cells_cached)} cells hold beginnings of prompts` : '';
+    cell.title = known ? `${count(vitals.kv_cells_cached)} cells cache prompt prefixes` : '';
   },
 };
 
-const ADDRESSES = { joined: 'joined', configured: 'dialled', external: 'external' };
+const ADDRESSES = { joined: 'joined', configured: 'static', external: 'external' };
 
 const linked = {
   label: 'Linked',
@@ -134,7 +134,7 @@ const tenants = [
   { label: 'Requests', kind: 'num', show: (cell, tenant) => say(cell, count(tenant.requests)) },
   { label: 'Refused', kind: 'num', show: (cell, tenant) => say(cell, count(tenant.refused)) },
   { label: 'Prompt tokens', kind: 'num', show: (cell, tenant) => say(cell, count(tenant.prompt_tokens)) },
-  { label: 'Answer tokens', kind: 'num', show: (cell, tenant) => say(cell, count(tenant.completion_tokens)) },
+  { label: 'Completion tokens', kind: 'num', show: (cell, tenant) => say(cell, count(tenant.completion_tokens)) },
   { label: 'Spent', kind: 'num', show: (cell, tenant) => say(cell, money(tenant.spent)) },
   {
     label: 'Left this minute',
@@ -175,7 +175,7 @@ export function tables(act) {
     all.external.show(overview.external);
     find('externals').hidden = overview.external.length === 0;
     all.tenants.show(overview.tenants);
-    const retrying = { class: 'for another node', waiting: overview.retrying, longest_wait_seconds: null };
+    const retrying = { class: 'retrying', waiting: overview.retrying, longest_wait_seconds: null };
     all.queue.show(overview.retrying ? [...overview.queue, retrying] : overview.queue);
   };
 }

@@ -1,14 +1,14 @@
-//! The shell around [`Recent`]: a clock, and a mutex that each request locks once, when it ends.
+//! The shell around [`RecentHistory`]: a clock, and a mutex that each request locks once, when it ends.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Ended, Point, Rates, Recent, TenantTotals};
+use super::{HistoryEntry, Point, Rates, RecentHistory, TenantTotals};
 
 /// The history, shared by all requests.
 #[derive(Debug)]
 pub struct Recorder {
-    recent: Mutex<Recent>,
+    recent: Mutex<RecentHistory>,
     started: Instant,
 }
 
@@ -25,9 +25,9 @@ impl Recorder {
     }
 
     /// Records a request that ends now.
-    pub fn ended(&self, ended: &Ended<'_>) {
+    pub fn record(&self, ended: &HistoryEntry<'_>) {
         let now = self.uptime();
-        self.lock().ended(ended, now);
+        self.lock().record(ended, now);
     }
 
     /// The last ten minutes.
@@ -43,12 +43,15 @@ impl Recorder {
     }
 
     /// Totals of these tenants.
-    pub fn used<'a>(&self, tenants: impl IntoIterator<Item = &'a str>) -> Vec<TenantTotals> {
+    pub fn tenant_totals<'a>(
+        &self,
+        tenants: impl IntoIterator<Item = &'a str>,
+    ) -> Vec<TenantTotals> {
         let recent = self.lock();
-        tenants.into_iter().map(|tenant| recent.used(tenant)).collect()
+        tenants.into_iter().map(|tenant| recent.tenant_totals(tenant)).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Recent> {
+    fn lock(&self) -> MutexGuard<'_, RecentHistory> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,10 +6,10 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-fn answer(duration: f64, first_token: f64, tokens: u64) -> Ended<'static> {
-    Ended {
+fn answer(duration: f64, first_token: f64, tokens: u64) -> HistoryEntry<'static> {
+    HistoryEntry {
         tenant: Some("ada"),
-        end: End::Answered,
+        end: HistoryOutcome::Answered,
         duration: seconds(duration),
         queue_wait: None,
         first_token: Some(seconds(first_token)),
@@ -19,19 +19,19 @@ fn answer(duration: f64, first_token: f64, tokens: u64) -> Ended<'static> {
     }
 }
 
-fn refusal() -> Ended<'static> {
-    Ended { end: End::Refused, first_token: None, ..answer(0.0, 0.0, 0) }
+fn refusal() -> HistoryEntry<'static> {
+    HistoryEntry { end: HistoryOutcome::Refused, first_token: None, ..answer(0.0, 0.0, 0) }
 }
 
-fn tokens(recent: &Recent, now: f64) -> Vec<f64> {
+fn tokens(recent: &RecentHistory, now: f64) -> Vec<f64> {
     recent.points(seconds(now)).iter().map(|p| p.rates.completion_tokens * 5.0).collect()
 }
 
 #[test]
 fn tokens_are_counted_over_the_time_that_they_took() {
-    let mut recent = Recent::default();
+    let mut recent = RecentHistory::default();
     // Generated from second 6 to second 16.
-    recent.ended(&answer(12.0, 2.0, 100), seconds(16.0));
+    recent.record(&answer(12.0, 2.0, 100), seconds(16.0));
     let told: Vec<i64> = tokens(&recent, 20.0).iter().map(|t| t.round() as i64).collect();
     assert_eq!(told, [0, 40, 50, 10]);
     let first = recent.points(seconds(20.0));
@@ -42,10 +42,10 @@ fn tokens_are_counted_over_the_time_that_they_took() {
 
 #[test]
 fn prompts_are_counted_while_they_are_read() {
-    let mut recent = Recent::default();
+    let mut recent = RecentHistory::default();
     let waited = Some(seconds(5.0));
-    let ended = Ended { queue_wait: waited, prompt_tokens: 50, ..answer(14.0, 10.0, 4) };
-    recent.ended(&ended, seconds(14.0));
+    let ended = HistoryEntry { queue_wait: waited, prompt_tokens: 50, ..answer(14.0, 10.0, 4) };
+    recent.record(&ended, seconds(14.0));
     let told = recent.points(seconds(15.0));
     let told: Vec<f64> = told.iter().map(|p| p.rates.prompt_tokens).collect();
     assert_eq!(told, [0.0, 10.0, 0.0]);
@@ -53,10 +53,10 @@ fn prompts_are_counted_while_they_are_read() {
 
 #[test]
 fn only_whole_steps_of_ten_minutes_are_told() {
-    let mut recent = Recent::default();
+    let mut recent = RecentHistory::default();
     assert!(recent.points(seconds(4.9)).is_empty());
     for at in 0..2000 {
-        recent.ended(&answer(0.5, 0.1, 3), seconds(f64::from(at) + 0.6));
+        recent.record(&answer(0.5, 0.1, 3), seconds(f64::from(at) + 0.6));
     }
     let told = recent.points(seconds(2001.0));
     assert_eq!(told.len(), 120);
@@ -68,8 +68,8 @@ fn only_whole_steps_of_ten_minutes_are_told() {
 
 #[test]
 fn an_answer_of_hours_fills_the_ring_and_no_more() {
-    let mut recent = Recent::default();
-    recent.ended(&answer(7200.0, 0.0, 7200), seconds(7200.0));
+    let mut recent = RecentHistory::default();
+    recent.record(&answer(7200.0, 0.0, 7200), seconds(7200.0));
     let told = tokens(&recent, 7200.0);
     assert_eq!(told.len(), 120);
     assert!(told.iter().all(|t| (t - 5.0).abs() < 1e-6), "{told:?}");
@@ -77,8 +77,8 @@ fn an_answer_of_hours_fills_the_ring_and_no_more() {
 
 #[test]
 fn the_last_minute_begins_with_the_gateway() {
-    let mut recent = Recent::default();
-    recent.ended(&answer(1.0, 0.5, 10), seconds(2.0));
+    let mut recent = RecentHistory::default();
+    recent.record(&answer(1.0, 0.5, 10), seconds(2.0));
     let minute = recent.minute(seconds(2.0));
     assert_eq!((minute.requests, minute.completion_tokens), (0.5, 5.0));
     assert!((minute.first_token_p50.unwrap() - 0.5).abs() < 0.07);
@@ -87,10 +87,13 @@ fn the_last_minute_begins_with_the_gateway() {
 
 #[test]
 fn tenants_are_billed_and_bounded() {
-    let mut recent = Recent::default();
-    recent.ended(&Ended { spent: 0.25, prompt_tokens: 7, ..answer(1.0, 0.5, 10) }, seconds(1.0));
-    recent.ended(&refusal(), seconds(1.0));
-    recent.ended(&Ended { tenant: None, ..refusal() }, seconds(1.0));
+    let mut recent = RecentHistory::default();
+    recent.record(
+        &HistoryEntry { spent: 0.25, prompt_tokens: 7, ..answer(1.0, 0.5, 10) },
+        seconds(1.0),
+    );
+    recent.record(&refusal(), seconds(1.0));
+    recent.record(&HistoryEntry { tenant: None, ..refusal() }, seconds(1.0));
     let ada = TenantTotals {
         requests: 2,
         refused: 1,
@@ -98,12 +101,12 @@ fn tenants_are_billed_and_bounded() {
         completion_tokens: 10,
         spent: 0.25,
     };
-    assert_eq!(recent.used("ada"), ada);
-    assert_eq!(recent.used("bob"), TenantTotals::default());
+    assert_eq!(recent.tenant_totals("ada"), ada);
+    assert_eq!(recent.tenant_totals("bob"), TenantTotals::default());
     assert_eq!(recent.points(seconds(5.0))[0].rates.refused, 0.4);
     for name in 0..TENANTS_MAX + 9 {
         let name = name.to_string();
-        recent.ended(&Ended { tenant: Some(&name), ..refusal() }, seconds(1.0));
+        recent.record(&HistoryEntry { tenant: Some(&name), ..refusal() }, seconds(1.0));
     }
     assert_eq!(recent.tenants.len(), TENANTS_MAX);
 }

@@ -6,7 +6,7 @@ use prometheus::{
     Result,
 };
 
-use super::labels::{Lost, NODE_LEAVES};
+use super::labels::{NODE_LEAVES, SpanLoss};
 use crate::types::class::Class;
 use crate::types::error::Error;
 use flotilla_listeners::Closed;
@@ -69,7 +69,7 @@ impl Families {
             requests,
             in_flight: maker.gauge(
                 "gateway_requests_in_flight",
-                "Requests whose response is not finished, waiting ones included.",
+                "Requests whose response is not finished, including queued ones.",
             )?,
             duration,
             first_token,
@@ -78,57 +78,59 @@ impl Families {
             retries,
             retries_refused: maker.counter(
                 "gateway_retries_refused_total",
-                "Requests that a node refused and that were not tried elsewhere, because too many were.",
+                "Requests that were not retried because the retry budget was used up.",
             )?,
             resumes,
             refusals,
             tokens: maker.counters(
                 "gateway_tokens_total",
-                "Tokens by what gave the answer: prompt (computed), cached (of prompts, not \
-                 computed again) and completion.",
+                "Tokens by kind: prompt (computed), cached (prompt tokens reused from the cache), \
+                 and completion.",
                 &["model", "tenant", "endpoint_kind", "kind"],
             )?,
             spent,
             saved,
-            connections: maker.gauge("gateway_connections_open", "Client connections.")?,
+            connections: maker.gauge("gateway_connections_open", "Open client connections.")?,
             closed: maker.counters(
                 "gateway_connections_closed_total",
-                "Client connections that were refused or cut; of HTTP/2, streams that stalled too.",
+                "Client connections that the gateway rejected or closed, and stalled HTTP/2 \
+                 streams, by reason.",
                 &["reason"],
             )?,
             joins_refused: maker.counters(
                 "gateway_joins_refused_total",
-                "Times that a node was not let in; node_name_taken: another node of its name has a \
-                 link.",
+                "Refused joins of nodes by reason. node_name_taken: another node with this name \
+                 has a link.",
                 &["reason"],
             )?,
             reloads: maker.counters(
                 "gateway_config_reloads_total",
-                "Times that the configuration was read again.",
+                "Configuration reloads by outcome.",
                 &["outcome"],
             )?,
             reload_is_ok: maker.gauge(
                 "gateway_config_last_reload_successful",
-                "0 while the configuration in force is older than its file, which was refused.",
+                "1 if the last reload succeeded. 0 while the configuration in effect is older than \
+                 the file, which was rejected.",
             )?,
             reloaded_at: maker.level(
                 "gateway_config_last_reload_success_timestamp_seconds",
-                "When the configuration in force was taken over, in seconds since 1970.",
+                "Time at which the configuration in effect was loaded, in seconds since 1970.",
             )?,
             spans_lost: maker.counters(
                 "gateway_traces_dropped_total",
-                "Spans that no collector got.",
+                "Spans that did not reach the collector, by reason.",
                 &["reason"],
             )?,
             state_saves: maker.counters(
                 "gateway_state_saves_total",
-                "Times that what was used and spent was written to the state file.",
+                "Writes of the state file by outcome.",
                 &["outcome"],
             )?,
             hedges: maker.counters(
                 "gateway_hedges_total",
-                "Requests whose first token was late and that a second node was asked, by who was \
-                 first.",
+                "Requests that were sent to a second node because the first token was late, by the \
+                 node that responded first.",
                 &["first"],
             )?,
             sheet: {
@@ -136,13 +138,13 @@ impl Families {
                 maker.done()
             },
         };
-        families.begin();
+        families.create_fixed_series();
         Ok(families)
     }
 
     /// Creates the series with fixed label values up front, so that rates see their first
     /// increment.
-    fn begin(&self) {
+    fn create_fixed_series(&self) {
         let again = [Error::NodeLost, Error::EngineLost, Error::NodeRefused(503)];
         let again = again.iter().map(Error::code).chain([NODE_LEAVES]);
         for reason in again {
@@ -157,7 +159,7 @@ impl Families {
         {
             self.joins_refused.with_label_values(&[refused.code()]);
         }
-        for lost in Lost::ALL {
+        for lost in SpanLoss::ALL {
             self.spans_lost.with_label_values(&[lost.name()]);
         }
         for first in ["first", "second"] {
@@ -176,8 +178,8 @@ impl Families {
 fn requests(maker: &mut Maker) -> Result<IntCounterVec> {
     maker.counters(
         "gateway_requests_total",
-        "Requests for models, by how they ended and whose fault that was (none, client, gateway, \
-         node). Tenants and models that are not known count as 'unknown'.",
+        "Requests by outcome and by who is at fault (none, client, gateway, node). Unknown tenants \
+         and models count as 'unknown'.",
         &["api", "class", "endpoint_kind", "fault", "model", "outcome", "tenant"],
     )
 }
@@ -193,20 +195,20 @@ fn histograms(maker: &mut Maker) -> Result<[HistogramVec; 4]> {
         )?,
         maker.histograms(
             "gateway_time_to_first_token_seconds",
-            "Time from a request's arrival to the first of its answer.",
+            "Time from a request's arrival to the first token of its response.",
             &labels,
             FIRST,
         )?,
         maker.histograms(
             "gateway_inter_token_gap_seconds",
-            "Time between two pieces of an answer, which are tokens mostly; a node that was lost \
-             in between is part of it.",
+            "Time between two pieces of a response, which are usually tokens. Includes the time to \
+             fail over to another node.",
             &labels,
             GAPS,
         )?,
         maker.histograms(
             "gateway_queue_wait_seconds",
-            "Time from a request's arrival until a slot was bound.",
+            "Time from a request's arrival until it has a slot.",
             &["class"],
             SECONDS,
         )?,
@@ -217,19 +219,19 @@ fn failures(maker: &mut Maker) -> Result<[IntCounterVec; 3]> {
     Ok([
         maker.counters(
             "gateway_retries_total",
-            "Attempts on another node for a request without any of its answer.",
+            "Retries on another node before the first token, by reason.",
             &["reason"],
         )?,
         maker.counters(
             "gateway_resumes_total",
-            "Attempts of another node to go on with an answer that had begun; node_leaves: it was \
-             moved before its node left.",
+            "Failovers in the middle of a response, by reason. node_leaves: the response moved \
+             before its node left.",
             &["reason"],
         )?,
         maker.counters(
             "gateway_refusals_total",
-            "Requests that were refused: for their own sake, by a limit of their key (limit_...), \
-             or because there was no room.",
+            "Refused requests by reason: invalid requests, rate limits of a key (limit_...), or a \
+             full queue.",
             &["reason", "tenant"],
         )?,
     ])
@@ -239,14 +241,14 @@ fn money(maker: &mut Maker) -> Result<[CounterVec; 2]> {
     Ok([
         maker.amounts(
             "gateway_spent_total",
-            "What endpoints cost, by their configured prices: external ones for tokens (and whose \
-             they were) and hours, nodes (together) for hours.",
+            "Cost of endpoints at their configured prices: of external endpoints for tokens (by \
+             tenant) and hours, and of all nodes together for hours.",
             &["endpoint", "for", "tenant"],
         )?,
         maker.amounts(
             "gateway_saved_total",
-            "What the tokens that nodes answered would have cost at the cheapest external endpoint \
-             for their model.",
+            "Estimated savings: what the tokens that nodes served would have cost at the cheapest \
+             external endpoint for their model.",
             &["model", "tenant"],
         )?,
     ])

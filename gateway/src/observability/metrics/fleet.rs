@@ -6,12 +6,12 @@ use inference_protocol::fleet::NodeState;
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Result};
 
 use super::families::set;
-use crate::dispatcher::{NodeOverview, Overview, QueueOverview};
+use crate::dispatcher::{EndpointSnapshot, FleetSnapshot, QueueSnapshot};
 use crate::scheduler::routing::Policy;
 use crate::scheduler::routing_stats::{Forecast, Lookup, Reason};
 
 /// All metrics of the fleet and of this process.
-pub(super) fn sheet(overview: &Overview) -> Result<Sheet> {
+pub(super) fn sheet(overview: &FleetSnapshot) -> Result<Sheet> {
     let mut maker = Maker::default();
     queue(&mut maker, overview)?;
     decisions(&mut maker, overview)?;
@@ -22,16 +22,16 @@ pub(super) fn sheet(overview: &Overview) -> Result<Sheet> {
     }
     for endpoint in &overview.nodes {
         match endpoint.is_external {
-            true => external.tell(endpoint),
-            false => nodes.tell(endpoint),
+            true => external.record(endpoint),
+            false => nodes.record(endpoint),
         }
     }
     Process::this().tell(&mut maker)?;
     Ok(maker.done())
 }
 
-fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
-    let help = "Requests that wait for their first slot.";
+fn queue(maker: &mut Maker, overview: &FleetSnapshot) -> Result<()> {
+    let help = "Queued requests that wait for their first slot.";
     let depth = maker.gauges("gateway_queue_depth", help, &["class"])?;
     let mut lined_up = 0;
     let queue = &overview.queue;
@@ -39,10 +39,10 @@ fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
         set(&depth, class.name(), waiting);
         lined_up += waiting;
     }
-    let help = "Most requests that may wait (limits.queue_depth_max).";
+    let help = "Most requests in the queue (limits.queue_depth_max).";
     maker.gauge("gateway_queue_depth_max", help)?.set(queue.bounds.depth_max as i64);
     let retrying = queue.taken.depth.saturating_sub(lined_up);
-    let help = "Requests that wait for another node.";
+    let help = "Queued requests that wait for another node after a failed attempt.";
     maker.gauge("gateway_retries_waiting", help)?.set(retrying as i64);
     room(maker, queue)?;
     let forecasts = maker.counters(
@@ -55,26 +55,27 @@ fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
         let count = overview.stats.forecasts(forecast);
         forecasts.with_label_values(&[forecast.name()]).inc_by(count);
     }
-    let help = "Slots that this gateway holds, anywhere.";
+    let help = "Slots that this gateway holds on all endpoints.";
     maker.gauge("gateway_leases", help)?.set(i64::from(overview.totals.leases));
     Ok(())
 }
 
 /// Queue occupancy by model and tenant; both are names from the fleet and the keys.
-fn room(maker: &mut Maker, queue: &QueueOverview) -> Result<()> {
-    let help = "Bytes of request bodies: of requests that wait, and of those that are being read.";
+fn room(maker: &mut Maker, queue: &QueueSnapshot) -> Result<()> {
+    let help = "Bytes of request bodies that are queued (waiting) or being read (reading).";
     let bytes = maker.gauges("gateway_queue_bytes", help, &["state"])?;
     set(&bytes, "reading", queue.reading_bytes as i64);
     set(&bytes, "waiting", queue.taken.bytes.saturating_sub(queue.reading_bytes) as i64);
-    let help = "Most bytes of request bodies that wait or are being read (limits.queue_bytes_max).";
+    let help = "Most bytes of request bodies that are queued or being read \
+     (limits.queue_bytes_max).";
     let bytes_max = i64::try_from(queue.bounds.bytes_max).unwrap_or(i64::MAX);
     maker.gauge("gateway_queue_bytes_max", help)?.set(bytes_max);
-    let help = "Requests that wait, by model, where some do.";
+    let help = "Queued requests by model. Models without queued requests are left out.";
     let models = maker.gauges("gateway_queue_model_depth", help, &["model"])?;
     queue.models.iter().for_each(|(model, taken)| set(&models, model, taken.depth));
-    let help = "Requests that wait, by tenant, where some do.";
+    let help = "Queued requests by tenant. Tenants without queued requests are left out.";
     let tenants = maker.gauges("gateway_queue_tenant_depth", help, &["tenant"])?;
-    let help = "Bytes of a tenant's request bodies that wait or are being read, where some do.";
+    let help = "Bytes of request bodies that are queued or being read, by tenant.";
     let tenant_bytes = maker.gauges("gateway_queue_tenant_bytes", help, &["tenant"])?;
     for (tenant, taken) in &queue.tenants {
         set(&tenants, tenant, taken.depth);
@@ -83,11 +84,11 @@ fn room(maker: &mut Maker, queue: &QueueOverview) -> Result<()> {
     Ok(())
 }
 
-fn decisions(maker: &mut Maker, overview: &Overview) -> Result<()> {
+fn decisions(maker: &mut Maker, overview: &FleetSnapshot) -> Result<()> {
     let made = maker.counters(
         "gateway_routing_decisions_total",
-        "Endpoints that were chosen, by the policy in force and why: the node holds some of the \
-         prompt (prefix), comes first by the policy, or is external.",
+        "Routing decisions by policy and reason: prefix (the node has part of the prompt cached), \
+         policy (the best node by the policy), or an external endpoint.",
         &["policy", "reason"],
     )?;
     for policy in Policy::ALL {
@@ -100,8 +101,8 @@ fn decisions(maker: &mut Maker, overview: &Overview) -> Result<()> {
     }
     let lookups = maker.counters(
         "gateway_prefix_lookups_total",
-        "Requests by whether their chosen node was sent how they begin before (hit), another one \
-         was (elsewhere), or nobody (miss).",
+        "Prefix cache predictions by result: hit (the chosen node has the beginning of the prompt \
+         cached), elsewhere (only another node has), or miss.",
         &["result"],
     )?;
     for lookup in Lookup::ALL {
@@ -109,8 +110,8 @@ fn decisions(maker: &mut Maker, overview: &Overview) -> Result<()> {
     }
     let ejections = maker.counters(
         "gateway_ejections_total",
-        "Times that an endpoint was sent nothing for a while, because it failed or had become very \
-         slow.",
+        "Ejections of endpoints by reason: failures in a row, or slow (decoding has become very \
+         slow).",
         &["reason"],
     )?;
     ejections.with_label_values(&["failures"]).inc_by(overview.ejections.failures);
@@ -141,78 +142,74 @@ impl Nodes {
     fn new(maker: &mut Maker) -> Result<Self> {
         let node = &["node"];
         Ok(Self {
-            states: maker.gauges("gateway_nodes", "Nodes with a link, by state.", &["state"])?,
+            states: maker.gauges("gateway_nodes", "Linked nodes by state.", &["state"])?,
             models: maker.gauges(
                 "gateway_node_model_info",
-                "Always 1: the model that a node serves.",
+                "Always 1. The models that a node serves.",
                 &["node", "model"],
             )?,
             slots: maker.gauges("gateway_node_slots", "Slots of a node.", node)?,
-            busy: maker.gauges("gateway_node_slots_busy", "Slots that are taken.", node)?,
+            busy: maker.gauges("gateway_node_slots_busy", "Busy slots of a node.", node)?,
             queued: maker.gauges(
                 "gateway_node_queue_depth",
-                "Requests that wait inside the node, whoever sent them.",
+                "Requests in the queue of the node itself, from all gateways.",
                 node,
             )?,
-            ejected: maker.gauges(
-                "gateway_node_ejected",
-                "1 while a node that failed is sent nothing.",
-                node,
-            )?,
+            ejected: maker.gauges("gateway_node_ejected", "1 while the node is ejected.", node)?,
             cordoned: maker.gauges(
                 "gateway_node_cordoned",
-                "1 while an operator lets a node get nothing new.",
+                "1 while the node is cordoned.",
                 node,
             )?,
             restarts: maker.counters(
                 "gateway_node_engine_restarts_total",
-                "Times that a node's engine was started again since its agent started.",
+                "Engine restarts since the agent of the node started.",
                 node,
             )?,
             misreports: maker.counters(
                 "gateway_node_usage_corrected_total",
-                "Responses whose node reported more tokens than the request can have used; what is \
-                 possible was counted.",
+                "Responses whose node reported more tokens than the request can have used. The \
+                 gateway capped their usage.",
                 node,
             )?,
             prefill: maker.levels(
                 "gateway_node_prefill_tokens_per_second",
-                "Prompt tokens per second while prefilling, as the node measures it.",
+                "Prefill speed in prompt tokens per second, as measured by the node.",
                 node,
             )?,
             decode: maker.levels(
                 "gateway_node_decode_tokens_per_second",
-                "Generated tokens per second over all slots, as the node measures it.",
+                "Decode speed in tokens per second over all slots, as measured by the node.",
                 node,
             )?,
             resident: maker.gauges(
                 "gateway_node_memory_resident_bytes",
-                "Memory that agent and engine hold, the mapped model included.",
+                "Memory of agent and engine, including the mapped model.",
                 node,
             )?,
             available: maker.gauges(
                 "gateway_node_memory_available_bytes",
-                "Memory that the node's machine, or its control group, could still give.",
+                "Available memory of the machine, or of the control group, of the node.",
                 node,
             )?,
-            cells: maker.gauges("gateway_node_kv_cells", "Cells of a node's KV pool.", node)?,
+            cells: maker.gauges("gateway_node_kv_cells", "KV cells of a node.", node)?,
             cells_used: maker.gauges(
                 "gateway_node_kv_cells_used",
-                "KV cells that are taken: by requests in slots (busy), and kept for prompts that \
-                 begin alike (cached).",
+                "Used KV cells: by running requests (busy), and by cached prompt prefixes \
+                 (cached).",
                 &["node", "use"],
             )?,
             pressure: maker.levels(
                 "gateway_node_pressure_ratio",
-                "Share of the last ten seconds in which something at the node waited for a resource \
-                 (PSI), where its kernel tells.",
+                "Share of the last ten seconds in which a task on the node waited for a resource \
+                 (pressure stall information), if the kernel reports it.",
                 &["node", "resource"],
             )?,
         })
     }
 
-    fn tell(&self, overview: &NodeOverview) {
-        let NodeOverview { status, busy, is_ejected, is_cordoned, misreports, .. } = overview;
+    fn record(&self, overview: &EndpointSnapshot) {
+        let EndpointSnapshot { status, busy, is_ejected, is_cordoned, misreports, .. } = overview;
         let node = status.node.as_str();
         self.misreports.with_label_values(&[node]).inc_by(*misreports);
         self.states.with_label_values(&[status.state.name()]).inc();
@@ -264,23 +261,23 @@ impl External {
         Ok(Self {
             ready: maker.gauges(
                 "gateway_external_ready",
-                "Whether an external endpoint takes requests.",
+                "1 if an external endpoint is ready.",
                 endpoint,
             )?,
             slots: maker.gauges(
                 "gateway_external_slots",
-                "Requests that an external endpoint may have side by side.",
+                "Most concurrent requests of an external endpoint.",
                 endpoint,
             )?,
             busy: maker.gauges(
                 "gateway_external_slots_busy",
-                "Requests that an external endpoint has.",
+                "Running requests of an external endpoint.",
                 endpoint,
             )?,
         })
     }
 
-    fn tell(&self, endpoint: &NodeOverview) {
+    fn record(&self, endpoint: &EndpointSnapshot) {
         let name = endpoint.status.node.as_str();
         let is_ready = endpoint.status.state == NodeState::Ready && !endpoint.is_ejected;
         set(&self.ready, name, is_ready);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::types::api::Api;
 use crate::types::class::Class;
-use crate::types::error::Origin;
+use crate::types::error::FaultOrigin;
 
 /// The kind of endpoint that produced a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,14 +33,14 @@ impl EndpointKind {
 
 /// Why a request goes to another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Again {
+pub enum RetryKind {
     /// Nothing of its response had arrived.
     Retry,
     /// Another node continues the response.
     Resume,
 }
 
-impl Again {
+impl RetryKind {
     /// Log message.
     pub fn name(self) -> &'static str {
         match self {
@@ -55,14 +55,14 @@ pub const NODE_LEAVES: &str = "node_leaves";
 
 /// Why a span was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lost {
+pub enum SpanLoss {
     /// Too many spans were waiting for the collector, or the gateway has stopped.
     QueueFull,
     /// The collector refused it.
     Refused,
 }
 
-impl Lost {
+impl SpanLoss {
     /// All reasons.
     pub const ALL: [Self; 2] = [Self::QueueFull, Self::Refused];
 
@@ -76,18 +76,18 @@ impl Lost {
 }
 
 /// Label value of who caused an outcome.
-pub(super) fn fault(origin: Option<Origin>) -> &'static str {
+pub(super) fn fault(origin: Option<FaultOrigin>) -> &'static str {
     match origin {
         None => "none",
-        Some(Origin::Client) => "client",
-        Some(Origin::Gateway) => "gateway",
-        Some(Origin::Node) => "node",
+        Some(FaultOrigin::Client) => "client",
+        Some(FaultOrigin::Gateway) => "gateway",
+        Some(FaultOrigin::Node) => "node",
     }
 }
 
 /// Labels that requests are counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key<'a> {
+pub struct MetricLabels<'a> {
     /// The API endpoint.
     pub api: Api,
     /// The class.
@@ -102,11 +102,11 @@ pub struct Key<'a> {
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended {
+pub struct RequestSample {
     /// Outcome label, from a fixed set.
     pub outcome: &'static str,
     /// Who caused the outcome; `None` if it succeeded.
-    pub fault: Option<Origin>,
+    pub fault: Option<FaultOrigin>,
     /// Why it was refused, if it was.
     pub refusal: Option<&'static str>,
     /// From arrival to the end of the response.

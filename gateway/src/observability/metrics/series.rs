@@ -9,7 +9,7 @@ use prometheus::local::LocalHistogram;
 use prometheus::{Counter, Histogram, IntCounter};
 
 use super::families::Families;
-use super::labels::{Ended, EndpointKind, Key, fault};
+use super::labels::{EndpointKind, MetricLabels, RequestSample, fault};
 use crate::types::api::Api;
 use crate::types::class::Class;
 
@@ -23,17 +23,17 @@ const UNKNOWN: &str = "unknown";
 
 const SLOTS: usize = Api::ALL.len() * Class::ALL.len() * EndpointKind::ALL.len();
 
-/// The series of one [`Key`].
+/// The series of one [`MetricLabels`].
 #[derive(Debug)]
 pub struct Series {
     ok: IntCounter,
     duration: Histogram,
-    answers: Option<Answers>,
+    answers: Option<SlotSeries>,
 }
 
 /// Series of requests that had a slot.
 #[derive(Debug)]
-struct Answers {
+struct SlotSeries {
     first_token: Histogram,
     gap: Histogram,
     prompt: IntCounter,
@@ -43,35 +43,35 @@ struct Answers {
 }
 
 impl Series {
-    fn new(families: &Families, key: Key<'_>) -> Self {
-        let (tenant, model) = (key.tenant.unwrap_or(UNKNOWN), key.model.unwrap_or(UNKNOWN));
-        let kind = key.endpoint.name();
-        let labels = [model, key.class.name(), kind];
+    fn new(families: &Families, labels: MetricLabels<'_>) -> Self {
+        let (tenant, model) = (labels.tenant.unwrap_or(UNKNOWN), labels.model.unwrap_or(UNKNOWN));
+        let kind = labels.endpoint.name();
+        let values = [model, labels.class.name(), kind];
         let tokens = |what| families.tokens.with_label_values(&[model, tenant, kind, what]);
-        let answers = (key.endpoint != EndpointKind::None).then(|| Answers {
-            first_token: families.first_token.with_label_values(&labels),
-            gap: families.gap.with_label_values(&labels),
+        let answers = (labels.endpoint != EndpointKind::None).then(|| SlotSeries {
+            first_token: families.first_token.with_label_values(&values),
+            gap: families.gap.with_label_values(&values),
             prompt: tokens("prompt"),
             cached: tokens("cached"),
             completion: tokens("completion"),
-            saved: (key.endpoint == EndpointKind::Node)
+            saved: (labels.endpoint == EndpointKind::Node)
                 .then(|| families.saved.with_label_values(&[model, tenant])),
         });
         Self {
-            ok: requests(families, key, "ok", "none"),
-            duration: families.duration.with_label_values(&labels),
+            ok: requests(families, labels, "ok", "none"),
+            duration: families.duration.with_label_values(&values),
             answers,
         }
     }
 
     /// Counts a request that has ended.
-    pub fn ends(&self, families: &Families, key: Key<'_>, ended: Ended) {
+    pub fn record_end(&self, families: &Families, labels: MetricLabels<'_>, ended: RequestSample) {
         match ended.outcome {
             "ok" => self.ok.inc(),
-            outcome => requests(families, key, outcome, fault(ended.fault)).inc(),
+            outcome => requests(families, labels, outcome, fault(ended.fault)).inc(),
         }
         if let Some(reason) = ended.refusal {
-            let tenant = key.tenant.unwrap_or(UNKNOWN);
+            let tenant = labels.tenant.unwrap_or(UNKNOWN);
             families.refusals.with_label_values(&[reason, tenant]).inc();
         }
         self.duration.observe(ended.duration.as_secs_f64());
@@ -81,7 +81,7 @@ impl Series {
     }
 
     /// Counts tokens.
-    pub fn used(&self, usage: Usage) {
+    pub fn record_usage(&self, usage: Usage) {
         let Some(answers) = &self.answers else { return };
         // Prompt tokens include the cached ones.
         answers.prompt.inc_by(usage.prompt.saturating_sub(usage.cached));
@@ -90,7 +90,7 @@ impl Series {
     }
 
     /// Adds the amount saved compared to an external endpoint.
-    pub fn saved(&self, amount: f64) {
+    pub fn add_savings(&self, amount: f64) {
         if let Some(saved) = self.answers.as_ref().and_then(|answers| answers.saved.as_ref()) {
             saved.inc_by(amount.max(0.0));
         }
@@ -103,9 +103,14 @@ impl Series {
     }
 }
 
-fn requests(families: &Families, key: Key<'_>, outcome: &str, fault: &str) -> IntCounter {
-    let (tenant, model) = (key.tenant.unwrap_or(UNKNOWN), key.model.unwrap_or(UNKNOWN));
-    let (api, class, kind) = (key.api.name(), key.class.name(), key.endpoint.name());
+fn requests(
+    families: &Families,
+    labels: MetricLabels<'_>,
+    outcome: &str,
+    fault: &str,
+) -> IntCounter {
+    let (tenant, model) = (labels.tenant.unwrap_or(UNKNOWN), labels.model.unwrap_or(UNKNOWN));
+    let (api, class, kind) = (labels.api.name(), labels.class.name(), labels.endpoint.name());
     families.requests.with_label_values(&[api, class, kind, fault, model, outcome, tenant])
 }
 
@@ -113,42 +118,53 @@ type Pair = [Option<Arc<Series>>; SLOTS];
 
 /// Cached series by tenant, then by model.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct SeriesCache {
     pairs: RwLock<HashMap<String, HashMap<String, Box<Pair>>>>,
 }
 
-impl Known {
+impl SeriesCache {
     /// Finds or creates the series of a key. Returns the key whose labels it has.
-    pub(super) fn find<'a>(&self, families: &Families, key: Key<'a>) -> (Arc<Series>, Key<'a>) {
-        let (tenant, model) = (key.tenant.unwrap_or(UNKNOWN), key.model.unwrap_or(UNKNOWN));
+    pub(super) fn find<'a>(
+        &self,
+        families: &Families,
+        labels: MetricLabels<'a>,
+    ) -> (Arc<Series>, MetricLabels<'a>) {
+        let (tenant, model) = (labels.tenant.unwrap_or(UNKNOWN), labels.model.unwrap_or(UNKNOWN));
         let pairs = self.pairs.read().unwrap_or_else(PoisonError::into_inner);
         let pair = pairs.get(tenant).and_then(|models| models.get(model));
-        if let Some(series) = pair.and_then(|pair| pair[slot(key)].as_ref()) {
-            return (series.clone(), key);
+        if let Some(series) = pair.and_then(|pair| pair[slot(labels)].as_ref()) {
+            return (series.clone(), labels);
         }
         let is_known = pair.is_some();
         drop(pairs);
-        self.add(families, key, is_known)
+        self.add(families, labels, is_known)
     }
 
-    fn add<'a>(&self, families: &Families, key: Key<'a>, is_known: bool) -> (Arc<Series>, Key<'a>) {
+    fn add<'a>(
+        &self,
+        families: &Families,
+        labels: MetricLabels<'a>,
+        is_known: bool,
+    ) -> (Arc<Series>, MetricLabels<'a>) {
         let mut pairs = self.pairs.write().unwrap_or_else(PoisonError::into_inner);
         let is_full = !is_known && pairs.values().map(HashMap::len).sum::<usize>() >= PAIRS_MAX;
-        let key = match is_full {
-            true => Key { tenant: Some(OTHER), model: Some(OTHER), ..key },
-            false => key,
+        let labels = match is_full {
+            true => MetricLabels { tenant: Some(OTHER), model: Some(OTHER), ..labels },
+            false => labels,
         };
-        let (tenant, model) = (key.tenant.unwrap_or(UNKNOWN), key.model.unwrap_or(UNKNOWN));
+        let (tenant, model) = (labels.tenant.unwrap_or(UNKNOWN), labels.model.unwrap_or(UNKNOWN));
         let models = pairs.entry(tenant.to_string()).or_default();
         let pair = models.entry(model.to_string());
         let pair = pair.or_insert_with(|| Box::new([const { None }; SLOTS]));
-        let series = pair[slot(key)].get_or_insert_with(|| Arc::new(Series::new(families, key)));
-        (series.clone(), key)
+        let series =
+            pair[slot(labels)].get_or_insert_with(|| Arc::new(Series::new(families, labels)));
+        (series.clone(), labels)
     }
 }
 
-fn slot(key: Key<'_>) -> usize {
-    let (api, class, endpoint) = (key.api as usize, key.class as usize, key.endpoint as usize);
+fn slot(labels: MetricLabels<'_>) -> usize {
+    let (api, class, endpoint) =
+        (labels.api as usize, labels.class as usize, labels.endpoint as usize);
     (api * Class::ALL.len() + class) * EndpointKind::ALL.len() + endpoint
 }
 
@@ -156,8 +172,8 @@ fn slot(key: Key<'_>) -> usize {
 mod tests {
     use super::*;
 
-    fn key<'a>(tenant: &'a str, model: &'a str) -> Key<'a> {
-        Key {
+    fn labels<'a>(tenant: &'a str, model: &'a str) -> MetricLabels<'a> {
+        MetricLabels {
             api: Api::Rerank,
             class: Class::Batch,
             tenant: Some(tenant),
@@ -168,23 +184,25 @@ mod tests {
 
     #[test]
     fn the_same_request_finds_the_same_series_and_another_finds_others() {
-        let (families, known) = (Families::new().unwrap(), Known::default());
-        let find = |key| known.find(&families, key).0;
-        let first = find(key("a", "m"));
-        assert!(Arc::ptr_eq(&first, &find(key("a", "m"))));
-        let other = Key { endpoint: EndpointKind::Node, ..key("a", "m") };
-        assert!(!Arc::ptr_eq(&first, &find(other)) && !Arc::ptr_eq(&first, &find(key("b", "m"))));
-        assert!(slot(key("a", "m")) < SLOTS);
+        let (families, known) = (Families::new().unwrap(), SeriesCache::default());
+        let find = |labels| known.find(&families, labels).0;
+        let first = find(labels("a", "m"));
+        assert!(Arc::ptr_eq(&first, &find(labels("a", "m"))));
+        let other = MetricLabels { endpoint: EndpointKind::Node, ..labels("a", "m") };
+        assert!(
+            !Arc::ptr_eq(&first, &find(other)) && !Arc::ptr_eq(&first, &find(labels("b", "m")))
+        );
+        assert!(slot(labels("a", "m")) < SLOTS);
     }
 
     #[test]
     fn names_beyond_their_bound_are_told_as_one() {
-        let (families, known) = (Families::new().unwrap(), Known::default());
+        let (families, known) = (Families::new().unwrap(), SeriesCache::default());
         for number in 0..PAIRS_MAX {
-            known.find(&families, key("a", &number.to_string()));
+            known.find(&families, labels("a", &number.to_string()));
         }
-        let told = known.find(&families, key("a", "one more")).1;
+        let told = known.find(&families, labels("a", "one more")).1;
         assert_eq!((told.tenant, told.model), (Some(OTHER), Some(OTHER)));
-        assert_eq!(known.find(&families, key("a", "7")).1.model, Some("7"));
+        assert_eq!(known.find(&families, labels("a", "7")).1.model, Some("7"));
     }
 }

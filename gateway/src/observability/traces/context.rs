@@ -38,7 +38,7 @@ pub(crate) fn parent(headers: &HeaderMap) -> Option<Parent> {
 /// Position of a request's span; `None` if it is not traced. If the caller may force traces, the
 /// parent's flag decides. Otherwise the ratio decides, applied to our own random number, because a
 /// client chooses its own trace id. `trace` and `span` are random numbers.
-pub(crate) fn of(
+pub(crate) fn sample(
     parent: Option<Parent>,
     may_force: bool,
     ratio: f64,
@@ -111,29 +111,29 @@ mod tests {
     #[test]
     fn a_client_that_may_decides_for_its_own_trace() {
         for ratio in [0.0, 1.0] {
-            let context = of(sent("01"), true, ratio, 1, 2).unwrap();
+            let context = sample(sent("01"), true, ratio, 1, 2).unwrap();
             assert_eq!(context.trace.to_string(), TRACE);
             assert_eq!(context.parent.unwrap().to_string(), SPAN);
             assert_eq!(context.span, SpanId::from(2));
-            assert!(of(sent("03"), true, ratio, 1, 2).is_some());
-            assert_eq!(of(sent("00"), true, ratio, 1, 2), None);
-            assert_eq!(of(sent("02"), true, ratio, 1, 2), None);
+            assert!(sample(sent("03"), true, ratio, 1, 2).is_some());
+            assert_eq!(sample(sent("00"), true, ratio, 1, 2), None);
+            assert_eq!(sample(sent("02"), true, ratio, 1, 2), None);
         }
     }
 
     #[test]
     fn any_other_client_is_sampled_as_all_are_and_keeps_its_trace() {
         for flags in ["00", "01"] {
-            let context = of(sent(flags), false, 1.0, 1, 2).unwrap();
+            let context = sample(sent(flags), false, 1.0, 1, 2).unwrap();
             assert_eq!(context.trace.to_string(), TRACE);
             assert_eq!(context.parent.unwrap().to_string(), SPAN);
-            assert_eq!(of(sent(flags), false, 0.0, 1, 2), None);
+            assert_eq!(sample(sent(flags), false, 0.0, 1, 2), None);
         }
         // Nor by choosing its id: the smallest ids are sampled at any ratio.
         let low = format!("00-{}1-{SPAN}-01", "0".repeat(31));
         let low = parent(&headers(&[&low]));
         assert!(low.is_some());
-        assert_eq!(of(low, false, 0.01, u128::MAX, 2), None);
+        assert_eq!(sample(low, false, 0.01, u128::MAX, 2), None);
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
             assert_eq!(parse(text), None, "{text}");
         }
         let twice = format!("00-{TRACE}-{SPAN}-00");
-        let context = of(parent(&headers(&[&twice, &twice])), true, 1.0, 7, 8).unwrap();
+        let context = sample(parent(&headers(&[&twice, &twice])), true, 1.0, 7, 8).unwrap();
         assert_eq!((context.trace, context.parent), (TraceId::from(7), None));
         // A later version may append fields.
         assert!(parse(&format!("01-{TRACE}-{SPAN}-01-more")).unwrap().is_sampled);
@@ -165,7 +165,7 @@ mod tests {
         let drawn = |ratio| {
             let ids =
                 (0..1000u128).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-            ids.filter(|id| of(None, false, ratio, *id, 1).is_some()).count()
+            ids.filter(|id| sample(None, false, ratio, *id, 1).is_some()).count()
         };
         assert_eq!((drawn(0.0), drawn(1.0)), (0, 1000));
         assert!((400..600).contains(&drawn(0.5)), "{}", drawn(0.5));

@@ -13,7 +13,7 @@ use crate::types::api::Api;
 
 /// Data of a finished request.
 #[derive(Debug)]
-pub(crate) struct Ended<'a> {
+pub(crate) struct SpanInputs<'a> {
     /// The API endpoint.
     pub api: Api,
     /// Hostname of this gateway.
@@ -47,7 +47,7 @@ pub(crate) struct Ended<'a> {
 }
 
 /// The span of a request.
-pub(crate) fn of(trace: &Trace, ended: &Ended<'_>) -> SpanData {
+pub(crate) fn build(trace: &Trace, ended: &SpanInputs<'_>) -> SpanData {
     let context = trace.context;
     let flags = TraceFlags::SAMPLED;
     let state = TraceState::default();
@@ -87,7 +87,7 @@ fn operation(api: Api) -> &'static str {
     }
 }
 
-fn attributes(operation: &'static str, ended: &Ended<'_>) -> Vec<KeyValue> {
+fn attributes(operation: &'static str, ended: &SpanInputs<'_>) -> Vec<KeyValue> {
     let text = |text: Option<&str>| text.map(|t| Value::from(t.to_string()));
     let ms = |time: Option<Duration>| time.map(|t| Value::from(t.as_millis() as i64));
     let tokens = |tokens: Option<u64>| tokens.map(|n| Value::from(n as i64));
@@ -124,8 +124,8 @@ mod tests {
     use super::*;
     use crate::observability::traces::context::Context;
 
-    fn ended() -> Ended<'static> {
-        Ended {
+    fn ended() -> SpanInputs<'static> {
+        SpanInputs {
             api: Api::ChatCompletions,
             host: "here".into(),
             request_id: "r",
@@ -151,7 +151,7 @@ mod tests {
             span: SpanId::from(2),
             parent: Some(SpanId::from(3)),
         };
-        of(&Trace { context, begun: SystemTime::UNIX_EPOCH }, &ended())
+        build(&Trace { context, begun: SystemTime::UNIX_EPOCH }, &ended())
     }
 
     #[test]
@@ -170,8 +170,9 @@ mod tests {
             context: Context { trace: TraceId::from(1), span: SpanId::from(2), parent: None },
             begun: SystemTime::UNIX_EPOCH,
         };
-        let ended = Ended { is_fault: true, outcome: "node_lost", model: Some("m"), ..ended() };
-        let span = of(&trace, &ended);
+        let ended =
+            SpanInputs { is_fault: true, outcome: "node_lost", model: Some("m"), ..ended() };
+        let span = build(&trace, &ended);
         assert_eq!((span.name.as_ref(), span.parent_span_id), ("chat m", SpanId::INVALID));
         assert_eq!(span.status, Status::error("node_lost"));
         assert!(span.attributes.contains(&KeyValue::new("error.type", "node_lost")));

@@ -1,7 +1,7 @@
 //! PURE. How a request ended, and what the metrics, the log, the history, and the bill make of it.
 
-use crate::observability::history::End;
-use crate::types::error::{Error, Origin, REFUSED_BY_NODE};
+use crate::observability::history::HistoryOutcome;
+use crate::types::error::{Error, FaultOrigin, REFUSED_BY_NODE};
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(super) enum Outcome {
         /// Code of the error.
         code: &'static str,
         /// Who caused it.
-        origin: Origin,
+        origin: FaultOrigin,
         /// Reason label of the metrics.
         reason: &'static str,
     },
@@ -38,13 +38,13 @@ impl Outcome {
     }
 
     /// Who caused the outcome, and why the request was refused.
-    pub(super) fn fault(self) -> (Option<Origin>, Option<&'static str>) {
+    pub(super) fn fault(self) -> (Option<FaultOrigin>, Option<&'static str>) {
         match self {
-            Self::ClientGone => (Some(Origin::Client), None),
+            Self::ClientGone => (Some(FaultOrigin::Client), None),
             Self::Answered(200..=299) => (None, None),
-            Self::Answered(500..) => (Some(Origin::Node), None),
-            Self::Answered(_) => (Some(Origin::Client), Some(REFUSED_BY_NODE)),
-            Self::Failed { origin: Origin::Node, .. } => (Some(Origin::Node), None),
+            Self::Answered(500..) => (Some(FaultOrigin::Node), None),
+            Self::Answered(_) => (Some(FaultOrigin::Client), Some(REFUSED_BY_NODE)),
+            Self::Failed { origin: FaultOrigin::Node, .. } => (Some(FaultOrigin::Node), None),
             Self::Failed { origin, reason, .. } => (Some(origin), Some(reason)),
         }
     }
@@ -54,22 +54,22 @@ impl Outcome {
         match self {
             Self::ClientGone => false,
             Self::Answered(status) => status >= 500,
-            Self::Failed { origin, .. } => origin != Origin::Client,
+            Self::Failed { origin, .. } => origin != FaultOrigin::Client,
         }
     }
 
     /// True if a node failed the request.
     pub(super) fn is_failure_of_node(self) -> bool {
-        matches!(self, Self::Failed { origin: Origin::Node, .. })
+        matches!(self, Self::Failed { origin: FaultOrigin::Node, .. })
     }
 
     /// The outcome as the history counts it.
-    pub(super) fn end(self) -> End {
+    pub(super) fn history_outcome(self) -> HistoryOutcome {
         match self {
-            Self::ClientGone => End::Left,
-            Self::Answered(200..=299) => End::Answered,
-            Self::Failed { origin: Origin::Node, .. } => End::Failed,
-            Self::Answered(_) | Self::Failed { .. } => End::Refused,
+            Self::ClientGone => HistoryOutcome::Left,
+            Self::Answered(200..=299) => HistoryOutcome::Answered,
+            Self::Failed { origin: FaultOrigin::Node, .. } => HistoryOutcome::Failed,
+            Self::Answered(_) | Self::Failed { .. } => HistoryOutcome::Refused,
         }
     }
 
@@ -118,10 +118,14 @@ mod tests {
     #[test]
     fn a_refusal_by_a_node_is_the_clients_and_its_failure_is_not() {
         let refused = Outcome::Answered(400);
-        assert_eq!(refused.fault(), (Some(Origin::Client), Some(REFUSED_BY_NODE)));
-        assert!(!refused.is_fault() && refused.end() == End::Refused);
+        assert_eq!(refused.fault(), (Some(FaultOrigin::Client), Some(REFUSED_BY_NODE)));
+        assert!(!refused.is_fault() && refused.history_outcome() == HistoryOutcome::Refused);
         let lost = Outcome::of(&Error::NodeLost);
-        assert_eq!(lost.fault(), (Some(Origin::Node), None));
-        assert!(lost.is_fault() && lost.is_failure_of_node() && lost.end() == End::Failed);
+        assert_eq!(lost.fault(), (Some(FaultOrigin::Node), None));
+        assert!(
+            lost.is_fault()
+                && lost.is_failure_of_node()
+                && lost.history_outcome() == HistoryOutcome::Failed
+        );
     }
 }

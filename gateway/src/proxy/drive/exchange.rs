@@ -13,9 +13,9 @@ use super::super::forward::{Forwarded, Forwarding, Meter, Source, forward};
 use super::Next;
 use crate::context::settings::Settings;
 use crate::dispatcher::Lease;
-use crate::scheduler::attempts::{AttemptId, Whole};
+use crate::scheduler::attempts::{AttemptId, WholeResponse};
 use crate::scheduler::progress::event;
-use crate::scheduler::usage::Measured;
+use crate::scheduler::usage::MeasuredUsage;
 use crate::types::error::Error;
 
 /// Seconds over which the decoding speed is averaged before it is reported.
@@ -31,7 +31,7 @@ pub(super) enum Event {
     /// A block of whole events.
     Block(Bytes),
     /// A response in one piece.
-    Whole(Whole),
+    Whole(WholeResponse),
     /// The attempt failed.
     Failed(Error),
     /// The node is about to leave.
@@ -46,7 +46,7 @@ pub(super) struct Exchange {
     /// Completes when the node is about to leave.
     leaving: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     meter: Meter,
-    pace: Pace,
+    pace: PaceMeter,
     /// The slot. Declared last, so it is freed last.
     pub lease: Lease,
 }
@@ -64,7 +64,7 @@ enum State {
 /// Measures decoding speed while we wait for tokens. Time in which a slow client holds us up is not
 /// the node's and does not count.
 #[derive(Debug)]
-struct Pace {
+struct PaceMeter {
     /// Start of the measurement; `None` before the first token, while the node prefills the prompt.
     since: Option<Instant>,
     waited: f64,
@@ -76,7 +76,7 @@ impl Exchange {
     /// Starts an exchange on a granted slot.
     pub(super) fn new(id: AttemptId, lease: Lease) -> Self {
         let meter = Meter::new(lease.terms().is_some());
-        let pace = Pace { since: None, waited: 0.0, tokens: 0 };
+        let pace = PaceMeter { since: None, waited: 0.0, tokens: 0 };
         Self { id, state: State::Granted, leaving: None, meter, pace, lease }
     }
 
@@ -92,7 +92,7 @@ impl Exchange {
     }
 
     /// What was seen of an attempt at an external endpoint. `None` for a node.
-    pub(super) fn measured(&self) -> Option<Measured> {
+    pub(super) fn measured(&self) -> Option<MeasuredUsage> {
         self.meter.read()
     }
 
@@ -133,7 +133,7 @@ impl Exchange {
             }
             Ok(Forwarded::Whole { status, headers, body }) => {
                 let usage = event::Event::read(&body).usage.filter(|_| status.is_success());
-                let whole = Whole { status: status.as_u16(), usage, bytes: body.len() };
+                let whole = WholeResponse { status: status.as_u16(), usage, bytes: body.len() };
                 self.state = State::Whole(Some(Next::Whole { status, headers, body }));
                 Event::Whole(whole)
             }
@@ -161,8 +161,8 @@ impl Exchange {
             source.expect_within(idle);
         }
         let Some(since) = self.pace.since else {
-            self.lease.speaks();
-            self.pace = Pace { since: Some(Instant::now()), waited: 0.0, tokens };
+            self.lease.record_first_token();
+            self.pace = PaceMeter { since: Some(Instant::now()), waited: 0.0, tokens };
             return;
         };
         let (passed, more) = (since.elapsed().as_secs_f64(), tokens - self.pace.tokens);
@@ -170,9 +170,9 @@ impl Exchange {
             return;
         }
         if self.pace.waited > passed / 2.0 {
-            self.lease.paced(self.pace.waited * choices.max(1) as f64 / more as f64);
+            self.lease.record_pace(self.pace.waited * choices.max(1) as f64 / more as f64);
         }
-        self.pace = Pace { since: Some(Instant::now()), waited: 0.0, tokens };
+        self.pace = PaceMeter { since: Some(Instant::now()), waited: 0.0, tokens };
     }
 }
 

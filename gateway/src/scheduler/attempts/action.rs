@@ -7,7 +7,7 @@ use bytes::Bytes;
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
-use crate::scheduler::fleet::{EngineId, Outcome, RouteConstraints};
+use crate::scheduler::fleet::{AttemptOutcome, EngineId, RouteConstraints};
 use crate::types::error::Error;
 
 /// Id of an attempt, unique within its request.
@@ -26,7 +26,7 @@ pub enum Purpose {
 
 /// A slot granted to an attempt.
 #[derive(Debug, Clone)]
-pub struct Granted {
+pub struct GrantedSlot {
     /// The endpoint and its engine.
     pub engine: EngineId,
     /// The model as the endpoint serves it.
@@ -37,7 +37,7 @@ pub struct Granted {
 
 /// A response that arrived in one piece, without events.
 #[derive(Debug, Clone, Copy)]
-pub struct Whole {
+pub struct WholeResponse {
     /// HTTP status of the endpoint.
     pub status: u16,
     /// Usage reported in the body.
@@ -48,7 +48,7 @@ pub struct Whole {
 
 /// A failed attempt.
 #[derive(Debug, Clone)]
-pub struct Failure {
+pub struct AttemptFailure {
     /// The error.
     pub error: Error,
     /// Predicted prefill time at this endpoint, if measured. Matters only if the first token was
@@ -56,7 +56,7 @@ pub struct Failure {
     pub predicted_prefill: Option<Duration>,
 }
 
-impl From<Error> for Failure {
+impl From<Error> for AttemptFailure {
     fn from(error: Error) -> Self {
         Self { error, predicted_prefill: None }
     }
@@ -64,7 +64,7 @@ impl From<Error> for Failure {
 
 /// What a complete response shows about cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Learned {
+pub struct CostSample {
     /// Tokens used.
     pub usage: Usage,
     /// Number of choices.
@@ -73,20 +73,20 @@ pub struct Learned {
 
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ended {
+pub struct AttemptEnd {
     /// What the attempt shows about the health of its endpoint.
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
     /// Set if a single endpoint produced the whole response.
-    pub learned: Option<Learned>,
+    pub cost_sample: Option<CostSample>,
     /// True if the endpoint reported more tokens than it can have used.
     pub has_misreported: bool,
     /// Usage to pay an external endpoint for, however the attempt ended.
-    pub pays: Option<Usage>,
+    pub billed_usage: Option<Usage>,
 }
 
 /// Actions for the driver, to be executed in order.
 #[derive(Debug)]
-pub enum Action {
+pub enum AttemptAction {
     /// Acquire a slot. The driver calls `granted` or `not_granted`.
     Acquire {
         /// Purpose of the slot.
@@ -108,13 +108,13 @@ pub enum Action {
         hedge_after: Option<Duration>,
     },
     /// End an attempt: cancel it and free its slot.
-    Release(AttemptId, Ended),
+    Release(AttemptId, AttemptEnd),
     /// This attempt made progress.
     Progressed(AttemptId),
     /// Send events to the client.
     Deliver(Bytes),
     /// Send an attempt's response in one piece to the client.
-    DeliverWhole(AttemptId, Whole),
+    DeliverWhole(AttemptId, WholeResponse),
     /// The response is complete.
     Complete,
     /// The request fails.

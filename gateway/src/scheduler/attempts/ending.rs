@@ -6,9 +6,10 @@ use std::time::Duration;
 use inference_protocol::resume::Usage;
 
 use super::{
-    Action, Attempt, Attempts, Ended, Failure, Learned, Whole, is_slow_by_size, outcome_of,
+    Attempt, AttemptAction, AttemptEnd, AttemptFailure, Attempts, CostSample, WholeResponse,
+    is_slow_by_size, outcome_of,
 };
-use crate::scheduler::fleet::Outcome;
+use crate::scheduler::fleet::AttemptOutcome;
 use crate::types::error::Error;
 
 /// Usage of a refused request.
@@ -18,30 +19,26 @@ impl Attempts {
     /// Ends the request with a complete response.
     pub(super) fn complete(&mut self, current: Attempt) {
         let (choices, seen) = (self.progress.choices(), self.progress.tokens());
-        let mut ended = ended(Outcome::Answered);
-        if let Some(reported) = self.progress.used() {
-            self.settle(
-                &current,
-                (reported, seen),
-                current.is_first.then_some(choices),
-                &mut ended,
-            );
+        let mut end = attempt_end(AttemptOutcome::Answered);
+        if let Some(reported) = self.progress.usage() {
+            self.settle(&current, (reported, seen), current.is_first.then_some(choices), &mut end);
         }
-        self.end(current, ended);
+        self.end(current, end);
         self.stop();
-        self.actions.push_back(Action::Complete);
+        self.actions.push_back(AttemptAction::Complete);
     }
 
     /// Ends the request with a response in one piece or a refusal.
-    pub(super) fn end_whole(&mut self, current: Attempt, whole: Whole) {
+    pub(super) fn complete_whole(&mut self, current: Attempt, whole: WholeResponse) {
         let is_refused = !(200..300).contains(&whole.status);
-        let mut ended = ended(if is_refused { Outcome::Alive } else { Outcome::Answered });
+        let mut end =
+            attempt_end(if is_refused { AttemptOutcome::Alive } else { AttemptOutcome::Answered });
         if is_refused {
             self.settled = Some(NOTHING);
         } else if let Some(reported) = whole.usage {
-            self.settle(&current, (reported, whole.bytes as u64), Some(1), &mut ended);
+            self.settle(&current, (reported, whole.bytes as u64), Some(1), &mut end);
         }
-        self.end(current, ended);
+        self.end(current, end);
         self.stop();
     }
 
@@ -52,21 +49,21 @@ impl Attempts {
         attempt: &Attempt,
         (reported, seen): (Usage, u64),
         choices: Option<usize>,
-        ended: &mut Ended,
+        end: &mut AttemptEnd,
     ) {
-        let usage = self.believed(attempt, reported, seen);
+        let usage = self.cap_usage(attempt, reported, seen);
         (self.reported, self.settled) = (Some(usage), Some(usage));
-        ended.has_misreported = usage != reported;
-        ended.learned =
-            choices.filter(|_| usage == reported).map(|choices| Learned { usage, choices });
+        end.has_misreported = usage != reported;
+        end.cost_sample =
+            choices.filter(|_| usage == reported).map(|choices| CostSample { usage, choices });
     }
 
     /// Caps the reported usage at what is possible, given that we saw `seen` tokens.
-    pub(super) fn believed(&self, attempt: &Attempt, reported: Usage, seen: u64) -> Usage {
+    pub(super) fn cap_usage(&self, attempt: &Attempt, reported: Usage, seen: u64) -> Usage {
         let limits = &self.facts.usage;
         match attempt.is_external {
-            true => limits.of_external(reported),
-            false => limits.correct(reported, seen).unwrap_or(reported),
+            true => limits.cap_external(reported),
+            false => limits.cap(reported, seen).unwrap_or(reported),
         }
     }
 
@@ -74,32 +71,36 @@ impl Attempts {
     pub(super) fn recover(
         &mut self,
         current: Attempt,
-        failure: Failure,
+        failure: AttemptFailure,
         now: Duration,
-        may_retry: &mut dyn FnMut() -> bool,
+        take_retry: &mut dyn FnMut() -> bool,
     ) {
-        let (target, outcome) = (current.target.clone(), self.outcome(&current, &failure));
+        let (target, outcome) = (current.target.clone(), self.failure_outcome(&current, &failure));
         self.withdraw();
         self.release(current, outcome);
         let (error, is_resumable) = (failure.error, self.progress.is_resumable());
         if let Err(last) = self.retry.record_failure(&target, is_resumable, error.clone()) {
             return self.fail(last);
         }
-        if error.costs_a_retry() && !may_retry() {
-            self.actions.push_back(Action::RetryRefused);
+        if error.spends_retry_budget() && !take_retry() {
+            self.actions.push_back(AttemptAction::RetryRefused);
             return self.fail(error);
         }
         self.deadline = self.deadline.max(now + self.settings.resume);
-        self.actions.push_back(Action::Retried(error));
+        self.actions.push_back(AttemptAction::Retried(error));
         self.acquire_next();
     }
 
     /// What a failure shows about the health of its endpoint.
-    pub(super) fn outcome(&self, attempt: &Attempt, failure: &Failure) -> Outcome {
+    pub(super) fn failure_outcome(
+        &self,
+        attempt: &Attempt,
+        failure: &AttemptFailure,
+    ) -> AttemptOutcome {
         let is_late = failure.error == Error::NodeTimeout && !attempt.target.has_answered;
         let predicted = failure.predicted_prefill;
         match is_late && is_slow_by_size(predicted, self.settings.first_token) {
-            true => Outcome::Unknown,
+            true => AttemptOutcome::Unknown,
             false => outcome_of(&failure.error),
         }
     }
@@ -107,9 +108,9 @@ impl Attempts {
     pub(super) fn fail(&mut self, error: Error) {
         self.stop();
         if error == Error::Quarantined {
-            self.actions.push_back(Action::Quarantine);
+            self.actions.push_back(AttemptAction::Quarantine);
         }
-        self.actions.push_back(Action::Fail(error));
+        self.actions.push_back(AttemptAction::Fail(error));
     }
 
     /// Ends the request: stops waiting for slots, and cancels the attempts that still run.
@@ -117,20 +118,22 @@ impl Attempts {
         self.is_over = true;
         self.withdraw();
         for attempt in [self.current.take(), self.rival.take()].into_iter().flatten() {
-            self.release(attempt, Outcome::Unknown);
+            self.release(attempt, AttemptOutcome::Unknown);
         }
     }
 
-    pub(super) fn release(&mut self, attempt: Attempt, outcome: Outcome) {
-        self.end(attempt, ended(outcome));
+    pub(super) fn release(&mut self, attempt: Attempt, outcome: AttemptOutcome) {
+        self.end(attempt, attempt_end(outcome));
     }
 
-    fn end(&mut self, attempt: Attempt, ended: Ended) {
-        let pays = attempt.measured.usage(&self.facts.usage).filter(|_| attempt.is_external);
-        self.actions.push_back(Action::Release(attempt.id, Ended { pays, ..ended }));
+    fn end(&mut self, attempt: Attempt, end: AttemptEnd) {
+        let billed_usage =
+            attempt.measured.billed_usage(&self.facts.usage).filter(|_| attempt.is_external);
+        self.actions
+            .push_back(AttemptAction::Release(attempt.id, AttemptEnd { billed_usage, ..end }));
     }
 }
 
-fn ended(outcome: Outcome) -> Ended {
-    Ended { outcome, learned: None, has_misreported: false, pays: None }
+fn attempt_end(outcome: AttemptOutcome) -> AttemptEnd {
+    AttemptEnd { outcome, cost_sample: None, has_misreported: false, billed_usage: None }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use inference_protocol::fleet::ModelStatus;
 
-use crate::scheduler::fleet::{EngineId, Outcome, RouteConstraints};
+use crate::scheduler::fleet::{AttemptOutcome, EngineId, RouteConstraints};
 use crate::types::error::Error;
-use crate::types::external::External;
+use crate::types::external::ExternalPolicy;
 
 /// A request is quarantined after this many engines have died while they ran it.
 const ENGINE_DEATHS_MAX: usize = 2;
@@ -36,7 +36,7 @@ pub(super) struct RetryState {
 
 impl RetryState {
     /// `retries_max`: consecutive attempts that may fail before the request fails.
-    pub(super) fn new(retries_max: usize, external: External) -> Self {
+    pub(super) fn new(retries_max: usize, external: ExternalPolicy) -> Self {
         let constraints = RouteConstraints { external, ..RouteConstraints::default() };
         Self { retries_max, constraints, ..Self::default() }
     }
@@ -48,7 +48,7 @@ impl RetryState {
 
     /// Route constraints of an attempt that replaces `target`. Once a response has begun, only
     /// nodes with the same model file may continue it.
-    pub(super) fn beyond(&self, target: &Target) -> RouteConstraints {
+    pub(super) fn constraints_without(&self, target: &Target) -> RouteConstraints {
         let mut constraints = self.constraints.clone();
         constraints.tried.push(target.engine);
         if target.has_answered {
@@ -59,7 +59,7 @@ impl RetryState {
 
     /// Rules out `target` for all further attempts.
     pub(super) fn exclude(&mut self, target: &Target) {
-        self.constraints = self.beyond(target);
+        self.constraints = self.constraints_without(target);
     }
 
     /// Records progress of the response. This resets the count of consecutive failures.
@@ -99,7 +99,7 @@ impl RetryState {
     ///
     /// # Errors
     /// Too many engines have died: the request is quarantined.
-    pub(super) fn record_failure_beside(
+    pub(super) fn record_concurrent_failure(
         &mut self,
         target: &Target,
         error: &Error,
@@ -124,16 +124,16 @@ impl RetryState {
 }
 
 /// What an error shows about the health of its endpoint.
-pub(super) fn outcome_of(error: &Error) -> Outcome {
+pub(super) fn outcome_of(error: &Error) -> AttemptOutcome {
     match error {
         // The node is full or about to leave.
-        Error::NodeRefused(429 | 503) => Outcome::Unknown,
+        Error::NodeRefused(429 | 503) => AttemptOutcome::Unknown,
         // Nothing was sent, or the gateway is at fault.
-        Error::Malformed(_) | Error::Invalid(_) | Error::Internal => Outcome::Unknown,
-        Error::NodeFailed(_) | Error::Unanswerable(_) => Outcome::Alive,
+        Error::Malformed(_) | Error::Invalid(_) | Error::Internal => AttemptOutcome::Unknown,
+        Error::NodeFailed(_) | Error::Unanswerable(_) => AttemptOutcome::Alive,
         // The node did its work, or the request asked for something it cannot do.
-        Error::ResponseTooLarge(_) | Error::ExternalRefused { .. } => Outcome::Alive,
-        _ => Outcome::Failed,
+        Error::ResponseTooLarge(_) | Error::ExternalRefused { .. } => AttemptOutcome::Alive,
+        _ => AttemptOutcome::Failed,
     }
 }
 
@@ -164,11 +164,11 @@ mod tests {
         for error in
             [Error::ResponseTooLarge(9), Error::ExternalRefused { status: 400, param: None }]
         {
-            assert_eq!(outcome_of(&error), Outcome::Alive);
+            assert_eq!(outcome_of(&error), AttemptOutcome::Alive);
         }
-        assert_eq!(outcome_of(&Error::NodeAnswer("x")), Outcome::Failed);
-        assert_eq!(outcome_of(&Error::NodeTimeout), Outcome::Failed);
-        assert_eq!(outcome_of(&Error::Internal), Outcome::Unknown);
+        assert_eq!(outcome_of(&Error::NodeAnswer("x")), AttemptOutcome::Failed);
+        assert_eq!(outcome_of(&Error::NodeTimeout), AttemptOutcome::Failed);
+        assert_eq!(outcome_of(&Error::Internal), AttemptOutcome::Unknown);
     }
 
     fn target(endpoint: u64, has_answered: bool) -> Target {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn state(retries_max: usize) -> RetryState {
-        RetryState::new(retries_max, External::Never)
+        RetryState::new(retries_max, ExternalPolicy::Never)
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn one_that_fails_beside_another_is_remembered_and_is_no_retry() {
         let mut retry = state(0);
-        assert_eq!(retry.record_failure_beside(&target(1, false), &Error::EngineLost), Ok(()));
+        assert_eq!(retry.record_concurrent_failure(&target(1, false), &Error::EngineLost), Ok(()));
         assert_eq!(retry.constraints().tried.len(), 1);
         let last = retry.record_failure(&target(2, false), true, Error::EngineLost);
         assert_eq!(last, Err(Error::Quarantined));

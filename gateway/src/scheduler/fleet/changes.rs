@@ -15,7 +15,7 @@ pub(super) struct Changes {
 impl Changes {
     /// Records a change of an endpoint whose last change was number `before`. Returns the new
     /// number; numbers grow.
-    pub(super) fn note(&mut self, id: EndpointId, before: u64) -> u64 {
+    pub(super) fn record(&mut self, id: EndpointId, before: u64) -> u64 {
         self.by_number.remove(&before);
         self.last += 1;
         self.by_number.insert(self.last, id);
@@ -24,7 +24,7 @@ impl Changes {
 
     /// Removes an endpoint whose last change was number `before`. That is a change too: with the
     /// last node gone, external endpoints may serve requests that they did not serve before.
-    pub(super) fn forget(&mut self, before: u64) {
+    pub(super) fn remove(&mut self, before: u64) {
         self.by_number.remove(&before);
         self.last += 1;
     }

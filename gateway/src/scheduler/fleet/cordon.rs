@@ -13,7 +13,7 @@ pub(super) struct Cordon(BTreeSet<String>);
 
 impl Cordon {
     /// True if the node is cordoned.
-    pub(super) fn holds(&self, node: &str) -> bool {
+    pub(super) fn contains(&self, node: &str) -> bool {
         self.0.contains(node)
     }
 }
@@ -25,7 +25,7 @@ impl<L> Fleet<L> {
     }
 
     /// Restores cordons from the state file.
-    pub fn expect_cordoned(&mut self, names: BTreeSet<String>) {
+    pub fn restore_cordoned(&mut self, names: BTreeSet<String>) {
         self.cordon.0.extend(names.into_iter().take(NAMES_MAX));
     }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 
 use super::external::Terms;
-use super::figures::Part;
 use super::health::Health;
-use crate::scheduler::cost::pace::{Observation, Pace};
+use super::totals::Contribution;
+use crate::scheduler::cost::request_pace::{Observation, RequestPace};
 use crate::scheduler::routing::Candidate;
-use crate::types::external::External;
+use crate::types::external::ExternalPolicy;
 
 /// Id of a link; never reused.
 pub type EndpointId = u64;
@@ -34,11 +34,11 @@ pub struct RouteConstraints {
     /// the same context size.
     pub origin: Option<Arc<ModelStatus>>,
     /// When the request may go to an external endpoint.
-    pub external: External,
+    pub external: ExternalPolicy,
 }
 
 impl RouteConstraints {
-    fn takes(&self, model: &ModelStatus) -> bool {
+    fn allows_model(&self, model: &ModelStatus) -> bool {
         self.origin.as_ref().is_none_or(|origin| {
             origin.digest == model.digest && origin.context_tokens <= model.context_tokens
         })
@@ -92,13 +92,13 @@ pub struct Endpoint<L> {
     /// Its rank in the index, while it has a free slot.
     pub(super) indexed: Option<Rank>,
     /// Its contribution to the totals.
-    pub(super) counted: Option<Part>,
+    pub(super) counted: Option<Contribution>,
     /// True if its models are in the list of served models.
     pub(super) is_listed: bool,
     /// Number of its last change.
     pub(super) changed: u64,
     /// Measured speed per model.
-    paces: Vec<(Arc<ModelStatus>, Pace)>,
+    paces: Vec<(Arc<ModelStatus>, RequestPace)>,
 }
 
 impl<L> Endpoint<L> {
@@ -124,20 +124,20 @@ impl<L> Endpoint<L> {
     }
 
     /// Measured speed for a model.
-    pub fn pace(&self, model: &str) -> Option<&Pace> {
+    pub fn pace(&self, model: &str) -> Option<&RequestPace> {
         self.paces.iter().find(|(of, _)| of.id == model).map(|(_, pace)| pace)
     }
 
     /// Records the measurements of a complete response.
-    pub(super) fn learn(&mut self, model: &Arc<ModelStatus>, took: &Observation) {
+    pub(super) fn learn(&mut self, model: &Arc<ModelStatus>, observation: &Observation) {
         // A model whose status has changed counts as another model.
         let Self { paces, models, .. } = self;
         paces.retain(|(of, _)| models.contains(of));
         match paces.iter_mut().find(|(of, _)| of == model) {
-            Some((_, pace)) => pace.observe(took),
+            Some((_, pace)) => pace.observe(observation),
             None if models.contains(model) => {
-                let mut pace = Pace::default();
-                pace.observe(took);
+                let mut pace = RequestPace::default();
+                pace.observe(observation);
                 paces.push((model.clone(), pace));
             }
             None => {}
@@ -169,9 +169,9 @@ impl<L> Endpoint<L> {
         self.leases
     }
 
-    pub(super) fn suits(&self, model: &str, constraints: &RouteConstraints) -> bool {
-        let may = self.external.is_none() || constraints.external != External::Never;
-        may && self.model(model).is_some_and(|model| constraints.takes(model))
+    pub(super) fn can_serve(&self, model: &str, constraints: &RouteConstraints) -> bool {
+        let may = self.external.is_none() || constraints.external != ExternalPolicy::Never;
+        may && self.model(model).is_some_and(|model| constraints.allows_model(model))
     }
 
     /// Busy slots: our leases plus what the node reports about others.
@@ -184,7 +184,7 @@ impl<L> Endpoint<L> {
     }
 
     pub(super) fn has_free_slot(&self) -> bool {
-        self.is_ready() && !self.health.is_out() && self.busy() < self.status.slots
+        self.is_ready() && !self.health.is_ejected() && self.busy() < self.status.slots
     }
 
     /// The rank that it should have in the index, if it has a free slot.
@@ -197,7 +197,7 @@ impl<L> Endpoint<L> {
     pub(super) fn candidate(
         &self,
         id: EndpointId,
-        held: f64,
+        cached: f64,
         now: Duration,
     ) -> Candidate<EndpointId> {
         Candidate {
@@ -205,7 +205,7 @@ impl<L> Endpoint<L> {
             busy: self.busy(),
             capacity: self.status.slots,
             penalty: self.health.penalty(),
-            held,
+            cached,
             age: now.saturating_sub(self.since),
             prefill_rate: self.status.prefill_tokens_per_second,
             last_chosen: self.last_claim,

@@ -55,7 +55,7 @@ impl<L> Fleet<L> {
             let endpoint = self.endpoints.get(&id)?;
             let terms = endpoint.external?;
             let suits = endpoint.has_free_slot()
-                && endpoint.suits(model, constraints)
+                && endpoint.can_serve(model, constraints)
                 && !endpoint.has_failed(id, &constraints.tried)
                 && may_pay(&endpoint.status.node, &terms.prices);
             let room = f64::from(endpoint.status.slots) * f64::from(terms.weight);

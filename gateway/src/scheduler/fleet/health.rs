@@ -8,10 +8,10 @@
 
 use std::time::Duration;
 
-mod pace;
+mod decode_pace;
 
-use pace::Drift;
-pub(crate) use pace::Pace;
+pub(crate) use decode_pace::DecodePace;
+use decode_pace::Drift;
 
 /// Consecutive failures that eject an endpoint.
 const FAILURES_MAX: u32 = 5;
@@ -56,7 +56,7 @@ pub struct Health {
     ejected: Duration,
     /// When it last answered a request, or was added.
     answered: Duration,
-    pace: Pace,
+    pace: DecodePace,
 }
 
 impl Health {
@@ -68,12 +68,12 @@ impl Health {
             ejections: 0,
             ejected: Duration::ZERO,
             answered: now,
-            pace: Pace::default(),
+            pace: DecodePace::default(),
         }
     }
 
     /// True if the endpoint gets no client requests.
-    pub fn is_out(&self) -> bool {
+    pub fn is_ejected(&self) -> bool {
         self.state != State::In
     }
 
@@ -83,17 +83,17 @@ impl Health {
     }
 
     /// Records an answered request.
-    pub fn answered(&mut self, now: Duration) {
+    pub fn record_success(&mut self, now: Duration) {
         (self.failures, self.answered) = (0, now);
         if self.state == State::Probed {
             self.state = State::In;
-            self.pace = Pace::default();
+            self.pace = DecodePace::default();
         }
     }
 
     /// Records a failed request. Returns true if the endpoint should be ejected.
     #[must_use]
-    pub fn failed(&mut self) -> bool {
+    pub fn record_failure(&mut self) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.failures >= FAILURES_MAX || self.state == State::Probed
     }
@@ -101,7 +101,7 @@ impl Health {
     /// Records seconds per token while `busy` slots are busy. Returns true if the endpoint should
     /// be ejected.
     #[must_use]
-    pub fn paced(&mut self, busy: u32, seconds: f64) -> bool {
+    pub fn record_pace(&mut self, busy: u32, seconds: f64) -> bool {
         self.pace.observe(busy, seconds);
         self.pace.drift() == Drift::Far && self.state == State::In
     }
@@ -120,7 +120,7 @@ impl Health {
 
     /// True if the endpoint is due for a health check: its ejection is over, or it has answered
     /// nothing for `interval`.
-    pub fn wants_probe(&self, now: Duration, interval: Option<Duration>) -> bool {
+    pub fn is_probe_due(&self, now: Duration, interval: Option<Duration>) -> bool {
         match self.state {
             State::Out { until } => now >= until,
             State::In => interval.is_some_and(|i| now.saturating_sub(self.answered) >= i),
@@ -130,7 +130,7 @@ impl Health {
 
     /// Records that a health check has started. An ejected endpoint gets no client requests until
     /// the check ends.
-    pub fn probe(&mut self, now: Duration) {
+    pub fn start_probe(&mut self, now: Duration) {
         match self.state {
             State::In => self.answered = now,
             State::Out { .. } | State::Probed => self.state = State::Probed,
@@ -139,7 +139,7 @@ impl Health {
 
     /// Records a request that was canceled and shows nothing. If it was a health check, another one
     /// must follow, because until then the endpoint gets no client requests.
-    pub fn unprobed(&mut self, now: Duration) {
+    pub fn cancel_probe(&mut self, now: Duration) {
         if self.state == State::Probed {
             self.state = State::Out { until: now + OUT_FIRST };
         }
@@ -158,8 +158,8 @@ mod tests {
 
     fn ejected() -> Health {
         let mut health = Health::new(NOW);
-        assert!((1..FAILURES_MAX).all(|_| !health.failed()));
-        assert!(health.failed());
+        assert!((1..FAILURES_MAX).all(|_| !health.record_failure()));
+        assert!(health.record_failure());
         health.eject(NOW);
         health
     }
@@ -168,35 +168,35 @@ mod tests {
     fn failures_in_a_row_eject_and_one_success_forgives_them() {
         let mut health = Health::new(NOW);
         for _ in 0..10 {
-            assert!((1..FAILURES_MAX).all(|_| !health.failed()));
-            health.answered(NOW);
+            assert!((1..FAILURES_MAX).all(|_| !health.record_failure()));
+            health.record_success(NOW);
         }
-        assert!(!health.is_out());
-        assert!(ejected().is_out());
+        assert!(!health.is_ejected());
+        assert!(ejected().is_ejected());
     }
 
     #[test]
     fn one_request_of_ours_lets_it_back_in() {
         let mut health = ejected();
-        assert!(!health.wants_probe(after(4), None));
-        assert!(health.wants_probe(after(5), None));
-        health.probe(after(5));
-        assert!(health.is_out() && !health.wants_probe(after(5), None), "one, and not a herd");
-        health.answered(after(6));
-        assert!(!health.is_out());
+        assert!(!health.is_probe_due(after(4), None));
+        assert!(health.is_probe_due(after(5), None));
+        health.start_probe(after(5));
+        assert!(health.is_ejected() && !health.is_probe_due(after(5), None), "one, and not a herd");
+        health.record_success(after(6));
+        assert!(!health.is_ejected());
     }
 
     #[test]
     fn each_time_it_is_out_for_longer_and_in_time_that_is_forgiven() {
         let mut health = ejected();
-        health.probe(after(5));
-        assert!(health.failed());
+        health.start_probe(after(5));
+        assert!(health.record_failure());
         health.eject(after(5));
-        assert!(!health.wants_probe(after(14), None) && health.wants_probe(after(15), None));
+        assert!(!health.is_probe_due(after(14), None) && health.is_probe_due(after(15), None));
         (0..40).for_each(|_| health.eject(after(20)));
-        assert!(health.wants_probe(after(320), None), "and no longer than that");
+        assert!(health.is_probe_due(after(320), None), "and no longer than that");
         health.eject(after(2000));
-        assert!(health.wants_probe(after(2005), None));
+        assert!(health.is_probe_due(after(2005), None));
     }
 
     #[test]
@@ -211,29 +211,29 @@ mod tests {
     fn who_answers_nothing_for_a_while_is_asked() {
         let mut health = Health::new(NOW);
         let interval = Some(Duration::from_secs(30));
-        assert!(!health.wants_probe(after(29), interval) && !health.wants_probe(after(99), None));
-        assert!(health.wants_probe(after(30), interval));
-        health.probe(after(30));
-        assert!(!health.is_out() && !health.wants_probe(after(31), interval));
+        assert!(!health.is_probe_due(after(29), interval) && !health.is_probe_due(after(99), None));
+        assert!(health.is_probe_due(after(30), interval));
+        health.start_probe(after(30));
+        assert!(!health.is_ejected() && !health.is_probe_due(after(31), interval));
     }
 
     #[test]
     fn a_probe_that_is_given_up_comes_again() {
         let mut health = ejected();
-        health.probe(after(5));
-        health.unprobed(after(6));
-        assert!(health.is_out() && health.wants_probe(after(11), None));
+        health.start_probe(after(5));
+        health.cancel_probe(after(6));
+        assert!(health.is_ejected() && health.is_probe_due(after(11), None));
     }
 
     #[test]
     fn who_becomes_slow_counts_as_busier_and_is_ejected_if_it_stands_almost_still() {
         let mut health = Health::new(NOW);
-        assert!((0..50).all(|_| !health.paced(1, 0.1)));
+        assert!((0..50).all(|_| !health.record_pace(1, 0.1)));
         assert_eq!(health.penalty(), 0.0);
-        assert!((0..20).all(|_| !health.paced(1, 0.5)));
+        assert!((0..20).all(|_| !health.record_pace(1, 0.5)));
         assert_eq!(health.penalty(), SLOW_PENALTY);
-        assert!((0..20).any(|_| health.paced(1, 5.0)));
+        assert!((0..20).any(|_| health.record_pace(1, 5.0)));
         health.eject(NOW);
-        assert!(!health.paced(1, 5.0), "what it still has is no news");
+        assert!(!health.record_pace(1, 5.0), "what it still has is no news");
     }
 }

@@ -10,12 +10,12 @@ use super::endpoint::{EndpointId, Rank};
 
 /// The endpoints of one model.
 #[derive(Debug, Default)]
-pub(super) struct Serving {
+pub(super) struct ModelEndpoints {
     all: BTreeSet<EndpointId>,
     open: BTreeSet<(Rank, EndpointId)>,
 }
 
-impl Serving {
+impl ModelEndpoints {
     /// All endpoints, ready or not.
     pub(super) fn all(&self) -> impl Iterator<Item = EndpointId> {
         self.all.iter().copied()
@@ -29,11 +29,11 @@ impl Serving {
 
 /// Endpoints by model name.
 #[derive(Debug, Default)]
-pub(super) struct Index(HashMap<String, Serving>);
+pub(super) struct Index(HashMap<String, ModelEndpoints>);
 
 impl Index {
     /// The endpoints of a model.
-    pub(super) fn of(&self, model: &str) -> Option<&Serving> {
+    pub(super) fn of(&self, model: &str) -> Option<&ModelEndpoints> {
         self.0.get(model)
     }
 
@@ -82,7 +82,7 @@ impl Index {
     }
 
     /// Changes the rank of an endpoint.
-    pub(super) fn shift(
+    pub(super) fn change_rank(
         &mut self,
         id: EndpointId,
         models: &[Arc<ModelStatus>],
@@ -97,7 +97,7 @@ impl Index {
     }
 }
 
-impl Serving {
+impl ModelEndpoints {
     fn put(&mut self, id: EndpointId, at: Option<Rank>) {
         self.open.extend(at.map(|rank| (rank, id)));
     }

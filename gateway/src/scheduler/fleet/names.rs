@@ -4,7 +4,7 @@ use super::Fleet;
 
 /// How a node was linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum NodeOrigin {
     /// The node dialed the gateway.
     Joined,
     /// The gateway dialed the node, because it is configured.
@@ -18,8 +18,9 @@ impl<L> Fleet<L> {
     /// another address.
     ///
     /// A link without a heartbeat is removed from the fleet, which frees the name.
-    pub fn is_name_taken(&self, name: &str, epoch: u64, origin: Origin) -> bool {
+    pub fn is_name_taken(&self, name: &str, epoch: u64, origin: NodeOrigin) -> bool {
         let holder = self.names.get(name).and_then(|id| self.endpoints.get(id));
-        holder.is_some_and(|holder| origin == Origin::Configured || holder.status.epoch != epoch)
+        holder
+            .is_some_and(|holder| origin == NodeOrigin::Configured || holder.status.epoch != epoch)
     }
 }

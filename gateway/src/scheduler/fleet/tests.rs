@@ -27,8 +27,8 @@ fn status(node: &str, state: NodeState, elsewhere: u32) -> NodeStatus {
 }
 
 fn claim<L>(fleet: &mut Fleet<L>, constraints: &RouteConstraints, seed: u64) -> Option<EndpointId> {
-    let choice = Choice { policy: Policy::default(), held: &[], now: NOW, seed };
-    let id = fleet.pick("m", constraints, choice)?;
+    let inputs = RoutingInputs { policy: Policy::default(), cached: &[], now: NOW, seed };
+    let id = fleet.pick("m", constraints, inputs)?;
     fleet.claim(id);
     Some(id)
 }
@@ -53,7 +53,7 @@ fn slots_are_claimed_up_to_the_capacity_and_spread() {
     assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), None);
     assert!(!fleet.is_any_open());
     assert_eq!(slots_of(&fleet, "m"), 4);
-    assert!(fleet.release(b, Outcome::Unknown, NOW));
+    assert!(fleet.release(b, AttemptOutcome::Unknown, NOW));
     assert!(fleet.is_open("m") && fleet.is_any_open());
     assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), Some(b));
 }
@@ -108,10 +108,10 @@ fn a_tried_endpoint_with_a_new_engine_may_be_chosen() {
     let mut fleet = Fleet::default();
     let (a, _) = fleet.add("a", ready("a"), NOW);
     let tried = has_tried(a);
-    fleet.observe(a, status("a", NodeState::Restarting, 0), NOW);
+    fleet.update_status(a, status("a", NodeState::Restarting, 0), NOW);
     assert!(!fleet.all_have_failed("m", &tried), "it is on its way back");
     let restarted = NodeStatus { engine_restarts: 1, ..ready("a") };
-    fleet.observe(a, restarted, NOW);
+    fleet.update_status(a, restarted, NOW);
     assert_eq!(claim(&mut fleet, &tried, 0), Some(a));
     fleet.remove(a, NOW);
     assert!(!fleet.all_have_failed("m", &tried), "the model is waited for");
@@ -125,32 +125,32 @@ fn a_node_that_comes_back_starts_at_zero_and_old_leases_do_not_touch_it() {
     let (new, replaced) = fleet.add("new link", ready("a"), NOW);
     assert_eq!(replaced, Some("old link"));
     assert_eq!(fleet.totals().leases, 0);
-    assert!(!fleet.release(old, Outcome::Unknown, NOW));
+    assert!(!fleet.release(old, AttemptOutcome::Unknown, NOW));
     assert_eq!(fleet.endpoint(new).unwrap().leases, 0);
 }
 
 #[test]
 fn only_ready_nodes_are_routable_and_their_models_are_remembered() {
     let mut fleet = Fleet::default();
-    assert_eq!(fleet.outlook("m", External::Never, NOW), Availability::NoNode);
+    assert_eq!(fleet.availability("m", ExternalPolicy::Never, NOW), Availability::NoNode);
     let (a, _) = fleet.add("a", ready("a"), NOW);
-    assert_eq!(fleet.outlook("m", External::Never, NOW), Availability::Served);
-    assert_eq!(fleet.outlook("x", External::Never, NOW), Availability::UnknownModel);
-    assert_eq!(fleet.observe(a, status("a", NodeState::Restarting, 0), NOW), Some(true));
+    assert_eq!(fleet.availability("m", ExternalPolicy::Never, NOW), Availability::Served);
+    assert_eq!(fleet.availability("x", ExternalPolicy::Never, NOW), Availability::UnknownModel);
+    assert_eq!(fleet.update_status(a, status("a", NodeState::Restarting, 0), NOW), Some(true));
     assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), None);
     assert_eq!(
-        fleet.outlook("m", External::Never, NOW),
+        fleet.availability("m", ExternalPolicy::Never, NOW),
         Availability::Served,
         "its engine will be back"
     );
     assert_eq!(fleet.models().next(), None);
     fleet.remove(a, NOW);
     assert_eq!(
-        fleet.outlook("m", External::Never, NOW + Duration::from_secs(29)),
+        fleet.availability("m", ExternalPolicy::Never, NOW + Duration::from_secs(29)),
         Availability::Served
     );
     assert_eq!(
-        fleet.outlook("m", External::Never, NOW + Duration::from_secs(31)),
+        fleet.availability("m", ExternalPolicy::Never, NOW + Duration::from_secs(31)),
         Availability::NoNode
     );
 }
@@ -159,7 +159,7 @@ fn only_ready_nodes_are_routable_and_their_models_are_remembered() {
 fn fail(fleet: &mut Fleet<&str>, id: EndpointId) {
     for _ in 0..5 {
         fleet.claim(id);
-        fleet.release(id, Outcome::Failed, NOW);
+        fleet.release(id, AttemptOutcome::Failed, NOW);
     }
 }
 
@@ -178,7 +178,7 @@ fn who_fails_again_and_again_is_sent_nothing_until_a_request_of_ours_is_answered
     let later = NOW + Duration::from_secs(5);
     assert_eq!(fleet.claim_probes(later, None), [a]);
     assert!(fleet.claim_probes(later, None).is_empty(), "one at a time");
-    assert!(fleet.release(a, Outcome::Answered, later));
+    assert!(fleet.release(a, AttemptOutcome::Answered, later));
     assert_eq!(fleet.totals().ejected, 0);
     assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), Some(a));
 }
@@ -190,34 +190,34 @@ fn a_node_that_is_out_is_asked_however_busy_others_keep_it() {
     fleet.add("b", ready("b"), NOW);
     fail(&mut fleet, a);
     // Another gateway holds all slots of this node, and more requests wait there.
-    fleet.observe(a, status("a", NodeState::Ready, 2), NOW);
+    fleet.update_status(a, status("a", NodeState::Ready, 2), NOW);
     let later = NOW + Duration::from_secs(5);
     assert_eq!(fleet.claim_probes(later, None), [a]);
-    fleet.release(a, Outcome::Unknown, later);
+    fleet.release(a, AttemptOutcome::Unknown, later);
     assert_eq!(fleet.totals().ejected, 1, "a request that was given up says nothing");
     let again = later + Duration::from_secs(5);
     assert_eq!(fleet.claim_probes(again, None), [a]);
-    fleet.release(a, Outcome::Alive, again);
+    fleet.release(a, AttemptOutcome::Alive, again);
     assert_eq!(fleet.totals().ejected, 0);
     // A node that is not ejected is checked only while it is idle.
     let interval = Some(Duration::from_secs(1));
     let names = |ids: Vec<EndpointId>| ids.contains(&a);
     assert!(!names(fleet.claim_probes(again * 2, interval)));
-    fleet.observe(a, ready("a"), again);
+    fleet.update_status(a, ready("a"), again);
     assert!(names(fleet.claim_probes(again * 2, interval)));
 }
 
 #[test]
 fn a_name_is_its_nodes_until_its_link_is_over() {
     let mut fleet = Fleet::default();
-    assert!(!fleet.is_name_taken("a", 1, Origin::Joined));
+    assert!(!fleet.is_name_taken("a", 1, NodeOrigin::Joined));
     let (a, _) = fleet.add("a", ready("a"), NOW);
-    assert!(!fleet.is_name_taken("a", 1, Origin::Joined), "it joins again");
-    assert!(fleet.is_name_taken("a", 2, Origin::Joined), "another one");
-    assert!(fleet.is_name_taken("a", 1, Origin::Configured), "the same by another address");
+    assert!(!fleet.is_name_taken("a", 1, NodeOrigin::Joined), "it joins again");
+    assert!(fleet.is_name_taken("a", 2, NodeOrigin::Joined), "another one");
+    assert!(fleet.is_name_taken("a", 1, NodeOrigin::Configured), "the same by another address");
     fleet.remove(a, NOW);
-    assert!(!fleet.is_name_taken("a", 2, Origin::Joined));
-    assert!(!fleet.is_name_taken("a", 2, Origin::Configured));
+    assert!(!fleet.is_name_taken("a", 2, NodeOrigin::Joined));
+    assert!(!fleet.is_name_taken("a", 2, NodeOrigin::Configured));
 }
 
 #[test]
@@ -225,9 +225,9 @@ fn a_node_cannot_take_another_name_over_its_link() {
     let mut fleet = Fleet::default();
     let (a, _) = fleet.add("a", ready("a"), NOW);
     let (b, _) = fleet.add("b", ready("b"), NOW);
-    assert_eq!(fleet.observe(a, ready("b"), NOW), None);
+    assert_eq!(fleet.update_status(a, ready("b"), NOW), None);
     fleet.remove(a, NOW);
-    assert!(fleet.is_name_taken("b", 9, Origin::Joined));
+    assert!(fleet.is_name_taken("b", 9, NodeOrigin::Joined));
     assert_eq!(fleet.cordon("b"), Some(b));
 }
 
@@ -253,8 +253,8 @@ fn a_slow_node_counts_as_busier() {
     let mut fleet = Fleet::default();
     let (a, _) = fleet.add("a", ready("a"), NOW);
     let (b, _) = fleet.add("b", ready("b"), NOW);
-    (0..20).for_each(|_| assert!(!fleet.paced(a, 0.1, NOW)));
-    (0..20).for_each(|_| assert!(!fleet.paced(a, 0.5, NOW)));
+    (0..20).for_each(|_| assert!(!fleet.record_pace(a, 0.1, NOW)));
+    (0..20).for_each(|_| assert!(!fleet.record_pace(a, 0.5, NOW)));
     // With equal shares, and even with one more, the other node is picked.
     assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), Some(b));
     assert_eq!(fleet.endpoint(a).unwrap().health.penalty(), 0.5);
@@ -267,7 +267,10 @@ fn a_slow_node_counts_as_busier() {
 /// What the index should contain.
 fn open_by_hand(fleet: &Fleet<u8>, model: &str) -> Vec<EndpointId> {
     let is_open = |(_, e): &(&EndpointId, &Endpoint<u8>)| {
-        e.is_ready() && e.busy() < e.status.slots && e.model(model).is_some() && !e.health.is_out()
+        e.is_ready()
+            && e.busy() < e.status.slots
+            && e.model(model).is_some()
+            && !e.health.is_ejected()
     };
     fleet.endpoints.iter().filter(is_open).map(|(id, _)| *id).collect()
 }
@@ -295,7 +298,7 @@ proptest::proptest! {
                 }
                 2 => {
                     told.node = fleet.endpoint(id).map_or(name, |e| e.status.node.clone());
-                    fleet.observe(id, told, now);
+                    fleet.update_status(id, told, now);
                 }
                 3 => {
                     fleet.remove(id, now);
@@ -303,17 +306,17 @@ proptest::proptest! {
                 4 | 5 => fleet.claim(id),
                 6 => {
                     if fleet.endpoint(id).is_some_and(|e| e.leases > 0) {
-                        fleet.release(id, [Outcome::Answered, Outcome::Failed][how as usize % 2], now);
+                        fleet.release(id, [AttemptOutcome::Answered, AttemptOutcome::Failed][how as usize % 2], now);
                     }
                 }
                 7 => drop(fleet.claim_probes(now, None)),
                 _ => {
-                    fleet.paced(id, f64::from(how) + 0.1, now);
+                    fleet.record_pace(id, f64::from(how) + 0.1, now);
                 }
             }
             for model in ["m", "m0", "m1", "m2", "m3"] {
                 let mut open: Vec<_> = fleet.index.of(model).into_iter()
-                    .flat_map(Serving::open).map(|(_, id)| id).collect();
+                    .flat_map(ModelEndpoints::open).map(|(_, id)| id).collect();
                 open.sort_unstable();
                 proptest::prop_assert_eq!(open, open_by_hand(&fleet, model));
                 let slots: u32 = fleet.endpoints.values()
@@ -327,7 +330,7 @@ proptest::proptest! {
     #[test]
     fn looking_at_a_few_finds_the_least_busy_of_all(
         loads in proptest::collection::vec((0u32..6, 0u64..20), 1..60),
-        held in proptest::collection::vec((0usize..60, 0.0f64..1.0), 0..4)
+        cached in proptest::collection::vec((0usize..60, 0.0f64..1.0), 0..4)
     ) {
         let mut fleet: Fleet<usize> = Fleet::default();
         for (i, (busy, age)) in loads.iter().enumerate() {
@@ -335,16 +338,16 @@ proptest::proptest! {
             told.slots = 6;
             fleet.add(i, told, NOW.saturating_sub(Duration::from_secs(*age)));
         }
-        let held: Vec<_> = held.into_iter().map(|(i, part)| (i as u64 + 1, part)).collect();
-        let choice = Choice { policy: Policy::LeastConnections, held: &held, now: NOW, seed: 3 };
-        let chosen = fleet.pick("m", &RouteConstraints::default(), choice).unwrap();
+        let cached: Vec<_> = cached.into_iter().map(|(i, part)| (i as u64 + 1, part)).collect();
+        let inputs = RoutingInputs { policy: Policy::LeastConnections, cached: &cached, now: NOW, seed: 3 };
+        let chosen = fleet.pick("m", &RouteConstraints::default(), inputs).unwrap();
         let load = |id: EndpointId| {
-            fleet.endpoint(id).unwrap().candidate(id, choice.held_by(id), NOW).load()
+            fleet.endpoint(id).unwrap().candidate(id, inputs.cached_share(id), NOW).load()
         };
         let least = fleet.endpoints.keys().map(|id| load(*id)).min_by(f64::total_cmp).unwrap();
         // All new endpoints together may be too many to examine.
         let young = loads.iter().filter(|(_, age)| *age < 10).count();
-        proptest::prop_assert!(load(chosen) <= least || young > super::choice::CONTENDERS_MAX);
+        proptest::prop_assert!(load(chosen) <= least || young > super::pick::CONTENDERS_MAX);
     }
 }
 
@@ -359,7 +362,7 @@ fn external_endpoints_share_requests_by_slots_and_weight_and_nodes_do_not_count_
     external(&mut fleet, "small", 2, 1);
     external(&mut fleet, "large", 2, 3);
     let constraints =
-        RouteConstraints { external: External::Overflow, ..RouteConstraints::default() };
+        RouteConstraints { external: ExternalPolicy::Overflow, ..RouteConstraints::default() };
     let mut names = Vec::new();
     while let Some(id) = fleet.pick_external("m", &constraints, |_, _| true) {
         fleet.claim(id);
@@ -368,8 +371,8 @@ fn external_endpoints_share_requests_by_slots_and_weight_and_nodes_do_not_count_
     assert_eq!(names, ["large", "large", "small", "small"], "3 to 1, as long as there are slots");
     assert_eq!(fleet.pick_external("m", &RouteConstraints::default(), |_, _| true), None);
     assert!(fleet.is_external_only("m") && !fleet.is_open("m"));
-    assert_eq!(fleet.outlook("m", External::Overflow, NOW), Availability::Served);
-    assert_eq!(fleet.outlook("m", External::Never, NOW), Availability::NoNode);
+    assert_eq!(fleet.availability("m", ExternalPolicy::Overflow, NOW), Availability::Served);
+    assert_eq!(fleet.availability("m", ExternalPolicy::Never, NOW), Availability::NoNode);
     assert_eq!((fleet.totals().nodes, fleet.totals().externals), (0, 2));
     fleet.add("a", ready("a"), NOW);
     assert!(!fleet.is_external_only("m") && slots_of(&fleet, "m") == 2);
@@ -382,7 +385,7 @@ fn what_cannot_be_paid_is_not_picked() {
     external(&mut fleet, "dear", 1, 9);
     external(&mut fleet, "cheap", 1, 1);
     let constraints =
-        RouteConstraints { external: External::Prefer, ..RouteConstraints::default() };
+        RouteConstraints { external: ExternalPolicy::Prefer, ..RouteConstraints::default() };
     let id = fleet.pick_external("m", &constraints, |name, _| name != "dear").unwrap();
     assert_eq!(fleet.endpoint(id).unwrap().link, "cheap");
     assert_eq!(fleet.pick_external("m", &constraints, |_, _| false), None);
@@ -403,7 +406,7 @@ fn counted<L>(fleet: &Fleet<L>) -> (Totals, Vec<(String, u64)>) {
             continue;
         }
         totals.nodes += 1;
-        totals.ejected += usize::from(endpoint.health.is_out());
+        totals.ejected += usize::from(endpoint.health.is_ejected());
         if endpoint.is_ready() {
             totals.ready += 1;
             totals.slots += endpoint.status.slots;
@@ -433,14 +436,15 @@ fn happens(fleet: &mut Fleet<u32>, what: u8, which: u8, more: u8) {
             fleet.add(0, said, NOW);
         }
         (1, Some(id)) => {
-            fleet.observe(id, said, NOW);
+            fleet.update_status(id, said, NOW);
         }
         (2, Some(id)) => {
             fleet.remove(id, NOW);
         }
         (3, Some(id)) => fleet.claim(id),
         (4, Some(id)) if fleet.endpoint(id).is_some_and(|e| e.leases() > 0) => {
-            let failed = if more % 4 == 1 { Outcome::Answered } else { Outcome::Failed };
+            let failed =
+                if more % 4 == 1 { AttemptOutcome::Answered } else { AttemptOutcome::Failed };
             fleet.release(id, failed, NOW);
         }
         (5, _) => {
@@ -464,7 +468,7 @@ proptest::proptest! {
         what in proptest::collection::vec((0u8..8, 0u8..4, 0u8..81), 1..120),
     ) {
         let mut fleet = Fleet::default();
-        let choice = Choice { policy: Policy::default(), held: &[], now: NOW, seed: 0 };
+        let inputs = RoutingInputs { policy: Policy::default(), cached: &[], now: NOW, seed: 0 };
         let digest = "d".to_string();
         let origin = ModelStatus { id: "m1".into(), digest, context_tokens: 8, created: 0 };
         let tried = vec![EngineId { endpoint: 1, engine_restarts: 0 }];
@@ -478,9 +482,9 @@ proptest::proptest! {
             let kept: Vec<_> = fleet.models().map(|(id, t)| (id.to_string(), t)).collect();
             proptest::prop_assert!(models == listed || fleet.models_version() != version);
             proptest::prop_assert_eq!(kept, models);
-            let found = fleet.pick("m1", &constraints, choice);
+            let found = fleet.pick("m1", &constraints, inputs);
             if let Some(change) = skipped {
-                let since = fleet.pick_since("m1", &constraints, choice, change);
+                let since = fleet.pick_since("m1", &constraints, inputs, change);
                 proptest::prop_assert_eq!(since.is_some(), found.is_some());
             }
             skipped = found.is_none().then(|| fleet.last_change());

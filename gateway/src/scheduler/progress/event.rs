@@ -25,7 +25,7 @@ pub(crate) struct Event {
 impl Event {
     /// Reads the payload of an event, or a whole response.
     pub(crate) fn read(payload: &[u8]) -> Self {
-        let Ok(read) = serde_json::from_slice::<Read>(payload) else {
+        let Ok(read) = serde_json::from_slice::<EventFields>(payload) else {
             // Unreadable, but it counts as output.
             return Self { tokens: 1, ..Self::default() };
         };
@@ -41,7 +41,7 @@ impl Event {
 }
 
 #[derive(Deserialize)]
-struct Read {
+struct EventFields {
     #[serde(default)]
     choices: Option<Vec<TextBytes>>,
     #[serde(default)]

@@ -1,7 +1,7 @@
 //! Tests of the queue: order, limits, and that no request is lost or bound twice.
 
 use super::*;
-use crate::types::limits::Share;
+use crate::types::limits::QueueShare;
 use proptest::prelude::*;
 
 use Class::{Batch, Interactive, Standard};
@@ -26,18 +26,18 @@ fn ticket(id: TicketId, class: Class, tenant: &str, work: f64) -> Ticket<u32> {
 }
 
 fn queue(depth_max: usize) -> Queue<u32> {
-    Queue::new(Bounds::new(depth_max, 100 * depth_max))
+    Queue::new(QueueBounds::new(depth_max, 100 * depth_max))
 }
 
 /// Queues a request if there is space.
-fn offer(queue: &mut Queue<u32>, ticket: Ticket<u32>) -> Result<(), Full> {
-    let tenant = (ticket.tenant.as_str(), Share::default());
+fn offer(queue: &mut Queue<u32>, ticket: Ticket<u32>) -> Result<(), QueueLimit> {
+    let tenant = (ticket.tenant.as_str(), QueueShare::default());
     let (class, bytes) = (ticket.class, ticket.bytes);
-    let claim = Claim { class, tenant, model: None, has_models: false, depth: 1, bytes };
+    let claim = SpaceClaim { class, tenant, model: None, has_models: false, depth: 1, bytes };
     if !ticket.is_retried {
-        queue.has_room(&claim)?;
+        queue.check_space(&claim)?;
     }
-    queue.offer(ticket);
+    queue.push(ticket);
     Ok(())
 }
 
@@ -148,14 +148,14 @@ fn the_queue_is_bounded_and_keeps_room_for_what_is_urgent() {
     let mut queue = queue(8);
     let one = |queue: &mut Queue<u32>, id, class| offer(queue, ticket(id, class, "a", 1.0));
     (1..=4).for_each(|id| one(&mut queue, id, Batch).unwrap());
-    assert_eq!(one(&mut queue, 5, Batch), Err(Full::Queue));
+    assert_eq!(one(&mut queue, 5, Batch), Err(QueueLimit::Queue));
     (5..=7).for_each(|id| one(&mut queue, id, Standard).unwrap());
-    assert_eq!(one(&mut queue, 8, Standard), Err(Full::Queue));
+    assert_eq!(one(&mut queue, 8, Standard), Err(QueueLimit::Queue));
     assert_eq!(one(&mut queue, 8, Interactive), Ok(()));
-    assert_eq!(one(&mut queue, 9, Interactive), Err(Full::Queue));
+    assert_eq!(one(&mut queue, 9, Interactive), Err(QueueLimit::Queue));
     let large = Ticket { bytes: 801, ..ticket(10, Interactive, "a", 1.0) };
     (1..=8).for_each(|id| assert!(queue.remove(id).is_some()));
-    assert_eq!(offer(&mut queue, large), Err(Full::Queue));
+    assert_eq!(offer(&mut queue, large), Err(QueueLimit::Queue));
     assert!(queue.remove(1).is_none());
 }
 
@@ -216,7 +216,7 @@ proptest! {
         for id in inside {
             queue.remove(id).unwrap();
         }
-        prop_assert_eq!((queue.depth(), queue.room().all().bytes), (0, 0));
+        prop_assert_eq!((queue.depth(), queue.space().total().bytes), (0, 0));
         prop_assert!(queue.classes.values().all(|lines| lines.tenants.is_empty()));
     }
 }

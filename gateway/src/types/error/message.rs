@@ -1,50 +1,50 @@
 //! Error messages for clients: what happened, why, and what to do.
 
 use super::Error;
-use crate::types::limits::Exhausted;
-use crate::types::limits::Full;
-use crate::types::limits::Limit;
+use crate::types::limits::BudgetLimit;
+use crate::types::limits::QueueLimit;
+use crate::types::limits::RateLimit;
 
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::UnknownPath => write!(f, "there is nothing at this path"),
-            Self::Method(allowed) => write!(f, "this path takes {allowed} only"),
+            Self::UnknownPath => write!(f, "unknown path"),
+            Self::Method(allowed) => write!(f, "this path accepts only {allowed}"),
             Self::KeyMissing => {
-                write!(f, "no API key was sent; send 'Authorization: Bearer <key>'")
+                write!(f, "the API key is missing; send 'Authorization: Bearer <key>'")
             }
-            Self::KeyWrong => write!(f, "the API key is not known here"),
+            Self::KeyWrong => write!(f, "the API key is invalid"),
             Self::JoinKeyWrong => write!(f, "the join key is wrong"),
             Self::JoinCertificate => write!(
                 f,
-                "nodes must show a certificate here; start the agent with --join-cert-file and \
+                "nodes must present a client certificate; start the agent with --join-cert-file and \
                  --join-cert-key-file"
             ),
             Self::AdminKeyWrong => {
                 write!(
                     f,
-                    "the operators' key is missing or wrong; send 'Authorization: Bearer <key>'"
+                    "the admin key is missing or wrong; send 'Authorization: Bearer <key>'"
                 )
             }
             Self::AdminOff => {
-                write!(f, "this needs a key of operators: set admin.key_file in the configuration")
+                write!(f, "this needs an admin key: set admin.key_file in the configuration")
             }
             Self::UnknownNode(node) => {
                 write!(
                     f,
-                    "there is no node '{node}'; GET /admin/v1/nodes lists those that are linked"
+                    "unknown node '{node}'; GET /admin/v1/nodes lists the linked nodes"
                 )
             }
-            Self::JoinInvalid(why) => write!(f, "this is not a join request: {why}"),
+            Self::JoinInvalid(why) => write!(f, "invalid join request: {why}"),
             Self::JoinVersion => write!(
                 f,
                 "the node speaks another version of the node link; this gateway speaks version {}",
                 inference_protocol::fleet::VERSION
             ),
-            Self::JoinedAlready => write!(f, "the node has a link to this gateway already"),
+            Self::JoinedAlready => write!(f, "the node already has a link to this gateway"),
             Self::NodeNameTaken(name) => write!(
                 f,
-                "another node named '{name}' is linked; give each node a name of its own, with \
+                "another node named '{name}' is linked; give each node a unique name with \
                  --name or FLOTILLA_NAME"
             ),
             Self::TooLarge(max) => write!(f, "the request body is larger than {max} bytes"),
@@ -53,74 +53,73 @@ impl std::fmt::Display for Error {
             Self::UnknownModel(model) => {
                 write!(
                     f,
-                    "the model '{model}' does not exist here; GET /v1/models lists those that do"
+                    "the model '{model}' does not exist; GET /v1/models lists the models"
                 )
             }
             Self::ModelForbidden(model) => {
-                write!(f, "this API key may not ask for the model '{model}'")
+                write!(f, "this API key may not use the model '{model}'")
             }
-            Self::Quota(Exhausted::Tokens) => {
-                write!(f, "this API key has used its tokens of this month (UTC)")
+            Self::Quota(BudgetLimit::Tokens) => {
+                write!(f, "this API key has used its token quota of this month (UTC)")
             }
-            Self::Quota(Exhausted::Spend) => {
+            Self::Quota(BudgetLimit::Spend) => {
                 write!(f, "this API key has spent its budget of this month (UTC)")
             }
-            Self::RateLimited { limit: Limit::Concurrent, .. } => {
-                write!(f, "this API key has as many requests running as it may have")
+            Self::RateLimited { limit: RateLimit::Concurrent, .. } => {
+                write!(f, "this API key has reached its limit of concurrent requests")
             }
             Self::RateLimited { limit, wait } => write!(
                 f,
-                "this API key has used its {} of this minute; try again in {} s",
+                "this API key has used its {} of this minute; retry in {} s",
                 limit.name(),
                 wait.as_secs_f64().ceil()
             ),
-            Self::NoNode => write!(f, "no node is ready at the moment"),
+            Self::NoNode => write!(f, "no node is ready"),
             Self::QueueFull { full, .. } => f.write_str(match full {
-                Full::Queue => "too many requests wait already",
-                Full::Model => {
-                    "too many requests for this model wait already; those for others may not"
+                QueueLimit::Queue => "the queue is full",
+                QueueLimit::Model => {
+                    "the queue is full for this model; requests for other models may have space"
                 }
-                Full::Tenant => {
-                    "too many requests of this API key wait already, or their bodies are too large \
-                     together; wait for some of them before you send more"
+                QueueLimit::Tenant => {
+                    "the queue is full for this API key, by requests or by bytes; wait for some of its \
+                     requests to finish before you send more"
                 }
             }),
             Self::Header(name, expected) => write!(f, "{name}: expected {expected}"),
             Self::DeadlineUnmet { .. } => {
-                write!(f, "too many requests wait for this one to meet its deadline")
+                write!(f, "the predicted queue wait exceeds the deadline of the request")
             }
-            Self::QueueTimeout { .. } => write!(f, "no node had a free slot in time"),
-            Self::NodeLost => write!(f, "the node was lost while it worked on this request"),
+            Self::QueueTimeout { .. } => write!(f, "the request waited in the queue until its timeout"),
+            Self::NodeLost => write!(f, "the node was lost while it ran this request"),
             Self::EngineLost => {
-                write!(f, "the node's engine died while it worked on this request")
+                write!(f, "the engine of the node died while it ran this request")
             }
             Self::Quarantined => write!(
                 f,
-                "two engines died while they worked on this request; it is not tried again for a \
-                 minute"
+                "two engines died while they ran this request; the gateway refuses it for one minute"
             ),
-            Self::NodeFailed(why) => write!(f, "the node could not go on: {why}"),
-            Self::Unanswerable(told) => write!(f, "{}", told.message),
+            Self::NodeFailed(why) => write!(f, "the node failed: {why}"),
+            Self::Unanswerable(error) => write!(f, "{}", error.message),
             Self::NodeRefused(status) => {
-                write!(f, "the node could not take this request (status {status})")
+                write!(f, "the node refused this request (status {status})")
             }
-            Self::NodeTimeout => write!(f, "the node did not answer in time"),
-            Self::NodeAnswer(why) => write!(f, "the node's answer cannot be passed on: {why}"),
+            Self::NodeTimeout => write!(f, "the node did not respond in time"),
+            Self::NodeAnswer(why) => write!(f, "invalid response from the node: {why}"),
             Self::Internal => write!(
                 f,
-                "the gateway failed on this request; report it with the x-request-id of this \
-                 response, by which its log tells more"
+                "internal error of the gateway; report it with the x-request-id of this response, which \
+                 the log of the gateway contains, too"
             ),
             Self::ResponseTooLarge(max) => write!(
                 f,
-                "the response would be larger than {max} bytes (limits.response_bytes_max); ask for \
-                 less at once, stream it, or ask for encoding_format base64"
+                "the response would be larger than {max} bytes (limits.response_bytes_max); request \
+                 less at once, stream it, or use encoding_format base64"
             ),
             Self::ExternalRefused { status, param } => {
-                write!(f, "the external endpoint does not accept this request (status {status})")?;
+                write!(f, "the external endpoint refused this request (status {status})")?;
                 param.map_or(Ok(()), |param| write!(f, "; it names the field '{param}'"))
             }
-            Self::ExternalFailed => write!(f, "the external endpoint failed to answer"),
+            Self::ExternalFailed => write!(f, "the external endpoint failed"),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Tests of every error's status, code, origin, and retryability.
 
 use super::*;
-use Origin::{Client, Gateway, Node};
+use FaultOrigin::{Client, Gateway, Node};
 
-fn queue_full(full: Full) -> Error {
+fn queue_full(full: QueueLimit) -> Error {
     Error::QueueFull { full, retry_after_seconds: 7 }
 }
 
@@ -34,16 +34,16 @@ fn every_error_has_its_four_answers() {
         (Error::UnknownModel("x".into()), 404, "model_not_found", Client, false),
         (Error::ModelForbidden("x".into()), 403, "model_not_allowed", Client, false),
         (
-            Error::RateLimited { limit: Limit::Tokens, wait: Duration::from_secs(3) },
+            Error::RateLimited { limit: RateLimit::Tokens, wait: Duration::from_secs(3) },
             429,
             "rate_limit_exceeded",
             Client,
             false,
         ),
         (Error::NoNode, 503, "no_node", Gateway, false),
-        (queue_full(Full::Queue), 503, "queue_full", Gateway, false),
-        (queue_full(Full::Model), 503, "queue_full", Gateway, false),
-        (queue_full(Full::Tenant), 429, "queue_full", Gateway, false),
+        (queue_full(QueueLimit::Queue), 503, "queue_full", Gateway, false),
+        (queue_full(QueueLimit::Model), 503, "queue_full", Gateway, false),
+        (queue_full(QueueLimit::Tenant), 429, "queue_full", Gateway, false),
         (
             Error::Header(HeaderName::from_static("x"), "y".into()),
             400,
@@ -76,10 +76,10 @@ fn every_error_has_its_four_answers() {
 
 #[test]
 fn a_full_queue_says_by_which_limit() {
-    let reasons = Full::ALL.map(|full| queue_full(full).reason());
+    let reasons = QueueLimit::ALL.map(|full| queue_full(full).reason());
     assert_eq!(reasons, ["queue_full", "queue_full_model", "queue_full_tenant"]);
     let messages: std::collections::BTreeSet<_> =
-        Full::ALL.map(|full| queue_full(full).to_string()).into();
+        QueueLimit::ALL.map(|full| queue_full(full).to_string()).into();
     assert_eq!(messages.len(), 3);
-    assert!(Full::ALL.iter().all(|full| queue_full(*full).is_overload()));
+    assert!(QueueLimit::ALL.iter().all(|full| queue_full(*full).is_overload()));
 }

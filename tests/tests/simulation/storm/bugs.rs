@@ -1,10 +1,10 @@
 //! Bugs that routers had, put back one by one: a simulation that does not notice them would not
 //! notice ours either. They change what the production code asks for, or what it is told.
 
-use flotilla_gateway::scheduler::attempts::{Action, Ended, Purpose};
-use flotilla_gateway::scheduler::fleet::Outcome;
+use flotilla_gateway::scheduler::attempts::{AttemptAction, AttemptEnd, Purpose};
+use flotilla_gateway::scheduler::fleet::AttemptOutcome;
 use flotilla_gateway::types::error::Error;
-use flotilla_gateway::types::external::External;
+use flotilla_gateway::types::external::ExternalPolicy;
 
 /// What is done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,38 +131,46 @@ impl Bug {
 
     /// What becomes of an action. `is_left`: the client has left. `is_rival`: of a released
     /// attempt, whether another one runs beside it.
-    pub fn change(self, action: Action, is_left: bool, is_rival: bool) -> Option<Action> {
+    pub fn change(
+        self,
+        action: AttemptAction,
+        is_left: bool,
+        is_rival: bool,
+    ) -> Option<AttemptAction> {
         Some(match action {
-            Action::Acquire { purpose, mut constraints, deadline } => {
+            AttemptAction::Acquire { purpose, mut constraints, deadline } => {
                 let is_hedge = purpose == Purpose::Hedge;
                 match self {
                     Self::RetrySameEngine if !is_hedge => constraints.tried.clear(),
                     Self::HedgeSameNode if is_hedge => constraints.tried.clear(),
-                    Self::HedgeOutside if is_hedge => constraints.external = External::Prefer,
-                    Self::OverflowForEverybody => constraints.external = External::Overflow,
-                    Self::OverflowFirst => constraints.external = External::Prefer,
+                    Self::HedgeOutside if is_hedge => constraints.external = ExternalPolicy::Prefer,
+                    Self::OverflowForEverybody => constraints.external = ExternalPolicy::Overflow,
+                    Self::OverflowFirst => constraints.external = ExternalPolicy::Prefer,
                     Self::ContinueOutside if constraints.origin.is_some() => {
-                        (constraints.origin, constraints.external) = (None, External::Prefer);
+                        (constraints.origin, constraints.external) = (None, ExternalPolicy::Prefer);
                     }
                     _ => {}
                 }
-                Action::Acquire { purpose, constraints, deadline }
+                AttemptAction::Acquire { purpose, constraints, deadline }
             }
-            Action::Release(attempt, ended) => {
-                let has_failed = !matches!(ended.outcome, Outcome::Answered | Outcome::Unknown);
-                let is_answered = ended.outcome == Outcome::Answered;
+            AttemptAction::Release(attempt, end) => {
+                let has_failed =
+                    !matches!(end.outcome, AttemptOutcome::Answered | AttemptOutcome::Unknown);
+                let is_answered = end.outcome == AttemptOutcome::Answered;
                 let is_unpaid = (is_left && self == Self::LeaveWithoutPaying)
                     || (!is_answered && !is_left && self == Self::PayForSuccessOnly);
-                let pays = ended.pays.filter(|_| !is_unpaid);
+                let billed_usage = end.billed_usage.filter(|_| !is_unpaid);
                 match self {
                     Self::LeakWhenClientLeaves if is_left => return None,
                     Self::LeakWhenAttemptFails if has_failed => return None,
                     Self::HedgeKeepsTheLoser if is_rival && !is_left => return None,
-                    _ => Action::Release(attempt, Ended { pays, ..ended }),
+                    _ => AttemptAction::Release(attempt, AttemptEnd { billed_usage, ..end }),
                 }
             }
-            Action::Withdraw(_) if self == Self::LeakWhenGrantIsLate && is_left => return None,
-            Action::Quarantine if self == Self::ForgetQuarantine => return None,
+            AttemptAction::Withdraw(_) if self == Self::LeakWhenGrantIsLate && is_left => {
+                return None;
+            }
+            AttemptAction::Quarantine if self == Self::ForgetQuarantine => return None,
             action => action,
         })
     }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use flotilla_gateway::access::quarantine::Quarantine;
 use flotilla_gateway::access::spend::Prices;
-use flotilla_gateway::scheduler::attempts::{self, AttemptId, Granted, Purpose};
-use flotilla_gateway::scheduler::fleet::{EndpointId, EngineId, Outcome, Terms};
+use flotilla_gateway::scheduler::attempts::{self, AttemptId, GrantedSlot, Purpose};
+use flotilla_gateway::scheduler::fleet::{AttemptOutcome, EndpointId, EngineId, Terms};
 use flotilla_gateway::scheduler::prefix_index::Prefix;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::routing::Policy;
-use flotilla_gateway::scheduler::{Acquired, Binding, Refused, Scheduler, SlotRequest};
+use flotilla_gateway::scheduler::{Acquired, Binding, Scheduler, SlotRefusal, SlotRequest};
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::error::Error;
-use flotilla_gateway::types::limits::{Bounds, Share};
+use flotilla_gateway::types::limits::{QueueBounds, QueueShare};
 use inference_protocol::fleet::{NodeState, NodeStatus};
 use inference_protocol::resume::Resume;
 
@@ -46,7 +46,7 @@ pub enum Timer {
 pub struct Gateway {
     pub scheduler: Scheduler<usize>,
     pub requests: Vec<Request>,
-    pub settings: attempts::Settings,
+    pub settings: attempts::AttemptSettings,
     pub(super) tickets: HashMap<TicketId, usize>,
     /// What those cost that wait for their first slot.
     works: HashMap<TicketId, f64>,
@@ -98,8 +98,8 @@ pub fn at(now: f64) -> Duration {
 }
 
 impl Gateway {
-    pub fn new(policy: Policy, settings: attempts::Settings, bug: Bug) -> Self {
-        let bounds = Bounds { has_tenants: true, ..Bounds::new(64, 1 << 20) };
+    pub fn new(policy: Policy, settings: attempts::AttemptSettings, bug: Bug) -> Self {
+        let bounds = QueueBounds { has_tenants: true, ..QueueBounds::new(64, 1 << 20) };
         Self {
             scheduler: Scheduler::new(bounds, policy),
             requests: Vec::new(),
@@ -177,12 +177,12 @@ impl Gateway {
             let binding = self.legs_at(id).next().map(|(_, leg)| leg.binding.clone());
             for _ in 0..leases {
                 if let Some(binding) = &binding {
-                    self.scheduler.release(binding, Outcome::Unknown, at(now));
+                    self.scheduler.release(binding, AttemptOutcome::Unknown, at(now));
                 }
             }
         }
         let leaves = status.state == NodeState::Draining;
-        self.scheduler.fleet.observe(id, status, at(now));
+        self.scheduler.fleet.update_status(id, status, at(now));
         if leaves {
             self.leaves(id, now);
         }
@@ -194,7 +194,7 @@ impl Gateway {
         let here: Vec<_> = here.map(|(number, leg)| (number, leg.attempt)).collect();
         for (number, attempt) in here {
             if let Some(attempts) = &mut self.requests[number].attempts {
-                attempts.leaving(attempt, at(now));
+                attempts.on_node_leaving(attempt, at(now));
             }
             self.perform(number, now);
         }
@@ -223,7 +223,7 @@ impl Gateway {
     /// A request arrives.
     pub fn arrive(&mut self, number: usize, now: f64) {
         let (settings, request) = (self.settings, &mut self.requests[number]);
-        if self.quarantine.holds(&request.tenant, request.prompt.as_bytes()) {
+        if self.quarantine.contains(&request.tenant, request.prompt.as_bytes()) {
             return self.end(number, Ended::Refused);
         }
         request.start(settings, now);
@@ -236,7 +236,7 @@ impl Gateway {
             Timer::Check => self.check_waiting(number, now),
             Timer::Late(attempt) => {
                 if let Some(attempts) = &mut self.requests[number].attempts {
-                    attempts.late(attempt, at(now));
+                    attempts.on_hedge_timer(attempt, at(now));
                 }
             }
         }
@@ -276,16 +276,16 @@ impl Gateway {
         }
     }
 
-    fn refuse(&mut self, number: usize, purpose: Purpose, refused: Refused) {
+    fn refuse(&mut self, number: usize, purpose: Purpose, refused: SlotRefusal) {
         let error = match refused {
-            Refused::UnknownModel => Error::UnknownModel("m".into()),
-            Refused::NoNode => Error::NoNode,
-            Refused::DeadlineUnmet => Error::DeadlineUnmet { retry_after_seconds: 1 },
-            Refused::QueueFull(full) => Error::QueueFull { full, retry_after_seconds: 1 },
-            Refused::Timeout => Error::QueueTimeout { retry_after_seconds: 1 },
+            SlotRefusal::UnknownModel => Error::UnknownModel("m".into()),
+            SlotRefusal::NoNode => Error::NoNode,
+            SlotRefusal::DeadlineUnmet => Error::DeadlineUnmet { retry_after_seconds: 1 },
+            SlotRefusal::QueueFull(full) => Error::QueueFull { full, retry_after_seconds: 1 },
+            SlotRefusal::Timeout => Error::QueueTimeout { retry_after_seconds: 1 },
         };
         if let Some(attempts) = &mut self.requests[number].attempts {
-            attempts.not_granted(purpose, error);
+            attempts.on_not_granted(purpose, error);
         }
     }
 
@@ -314,7 +314,7 @@ impl Gateway {
 
     fn enters_queue(&mut self, number: usize, id: TicketId) {
         self.tickets.insert(id, number);
-        let ticket = self.scheduler.waiting(id).filter(|ticket| !ticket.is_retried);
+        let ticket = self.scheduler.ticket(id).filter(|ticket| !ticket.is_retried);
         if let Some(work) = ticket.map(|ticket| ticket.work) {
             self.works.insert(id, work);
             let request = &self.requests[number];
@@ -353,7 +353,7 @@ impl Gateway {
             let Some((number, waiting)) = number.zip(waiting) else {
                 // Nobody is there to take it.
                 if self.bug != Bug::LeakWhenGrantIsLate {
-                    self.release(&binding, Outcome::Unknown, now);
+                    self.release(&binding, AttemptOutcome::Unknown, now);
                 }
                 continue;
             };
@@ -375,11 +375,11 @@ impl Gateway {
         let engine = EngineId { endpoint: binding.endpoint, engine_restarts };
         let (link, is_external) = (endpoint.link, endpoint.external.is_some());
         let is_paid = is_external || self.bug == Bug::PayNodes;
-        let slot = Granted { engine, model: binding.model.clone(), is_external: is_paid };
+        let slot = GrantedSlot { engine, model: binding.model.clone(), is_external: is_paid };
         let Self { requests, scheduler, budget, bug, .. } = self;
-        let mut may_retry = || bug.is_free(Some(purpose)) || take(scheduler, budget, now);
+        let mut take_retry = || bug.is_free(Some(purpose)) || take(scheduler, budget, now);
         let Some(attempts) = &mut requests[number].attempts else { return };
-        let attempt = attempts.granted(purpose, slot, at(now), &mut may_retry);
+        let attempt = attempts.on_granted(purpose, slot, at(now), &mut take_retry);
         requests[number].legs.push(Leg {
             attempt,
             binding,
@@ -417,7 +417,7 @@ impl Gateway {
         self.ready.push(Sent { request: number, attempt, link, job, resume });
     }
 
-    pub(super) fn release(&mut self, binding: &Binding, outcome: Outcome, now: f64) {
+    pub(super) fn release(&mut self, binding: &Binding, outcome: AttemptOutcome, now: f64) {
         let there = self.scheduler.fleet.endpoint(binding.endpoint);
         if there.is_some_and(|endpoint| endpoint.leases() == 0) {
             return self.violated("a slot is given back that was free".into());
@@ -462,7 +462,7 @@ impl Gateway {
         let wrong = [
             (held > slots, "more permits than slots"),
             (self.told.get(&id) != Some(&NodeState::Ready), "a node that is gone or not ready"),
-            (endpoint.health.is_out(), "an ejected node"),
+            (endpoint.health.is_ejected(), "an ejected node"),
             (is_node && self.cordoned.contains(&endpoint.link), "a cordoned node"),
             (request.failed.contains(&engine), "the engine that failed it"),
         ];
@@ -474,7 +474,7 @@ impl Gateway {
 
 /// Takes a retry from the budget.
 pub(super) fn take(scheduler: &mut Scheduler<usize>, budget: &mut [u64; 2], now: f64) -> bool {
-    let is_left = scheduler.retries.take(at(now));
+    let is_left = scheduler.retries.take_retry(at(now));
     budget[0] += u64::from(is_left);
     is_left
 }
@@ -488,6 +488,6 @@ fn slot_request<'a>(
     let Request { tenant, class, prompt, size, .. } = request;
     let tenant = if bug == Bug::ForgetTenants { "everybody" } else { tenant };
     let class = if bug == Bug::ForgetClasses { Class::Standard } else { *class };
-    let (share, bytes, constraints) = (Share::default(), prompt.len(), &waiting.constraints);
+    let (share, bytes, constraints) = (QueueShare::default(), prompt.len(), &waiting.constraints);
     SlotRequest { model: "m", tenant, share, class, size, bytes, prefix, constraints }
 }

@@ -2,7 +2,7 @@
 //! configured anew.
 
 use flotilla_gateway::scheduler::routing::Policy;
-use flotilla_gateway::types::limits::Bounds;
+use flotilla_gateway::types::limits::QueueBounds;
 
 use super::world::{Happening, World};
 
@@ -16,7 +16,7 @@ impl World {
 
     fn configures(&mut self) {
         let policy = Policy::ALL[self.pick(4) as usize];
-        let bounds = Bounds::new(8 + self.pick(100) as usize, 1 << 20);
+        let bounds = QueueBounds::new(8 + self.pick(100) as usize, 1 << 20);
         self.gateway.scheduler.configure(bounds, policy);
     }
 

@@ -3,14 +3,16 @@
 
 use bytes::Bytes;
 use flotilla_gateway::scheduler::Binding;
-use flotilla_gateway::scheduler::Used;
-use flotilla_gateway::scheduler::attempts::{Action, AttemptId, Attempts, Ended as Left, Purpose};
-use flotilla_gateway::scheduler::fleet::{Choice, Outcome};
+use flotilla_gateway::scheduler::ResponseUsage;
+use flotilla_gateway::scheduler::attempts::{
+    AttemptAction, AttemptEnd, AttemptId, Attempts, Purpose,
+};
+use flotilla_gateway::scheduler::fleet::{AttemptOutcome, RoutingInputs};
 use flotilla_gateway::scheduler::routing::Policy;
-use flotilla_gateway::scheduler::usage::Measured;
+use flotilla_gateway::scheduler::usage::MeasuredUsage;
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::error::Error;
-use flotilla_gateway::types::external::External;
+use flotilla_gateway::types::external::ExternalPolicy;
 use inference_protocol::sse::payloads;
 
 use super::bugs::Bug;
@@ -40,46 +42,48 @@ impl Gateway {
         }
     }
 
-    fn act(&mut self, number: usize, action: Action, now: f64) {
+    fn act(&mut self, number: usize, action: AttemptAction, now: f64) {
         match action {
-            Action::Acquire { purpose, constraints, deadline } => {
+            AttemptAction::Acquire { purpose, constraints, deadline } => {
                 let deadline = deadline.as_secs_f64();
                 let check_at = deadline;
                 let waiting = Waiting { purpose, ticket: 0, constraints, deadline, check_at };
                 self.acquire(number, waiting, now);
             }
-            Action::Withdraw(_) => self.withdraw(number, now),
-            Action::Send { attempt, purpose, hedge_after } => {
+            AttemptAction::Withdraw(_) => self.withdraw(number, now),
+            AttemptAction::Send { attempt, purpose, hedge_after } => {
                 self.send(number, attempt, purpose, now);
                 let late = hedge_after.map(|after| now + after.as_secs_f64());
                 self.timers.extend(late.map(|late| (late, number, Timer::Late(attempt))));
             }
-            Action::Release(attempt, left) => self.releases(number, attempt, &left, now),
-            Action::Progressed(attempt) => self.progressed(number, attempt, now),
-            Action::Deliver(events) => self.requests[number].text.push_str(&texts(&events)),
-            Action::DeliverWhole(..) => self.violated("no endpoint answers in one piece".into()),
-            Action::Complete => self.end(number, Ended::Complete),
-            Action::Fail(error) => self.request_fails(number, error, now),
-            Action::Quarantine => {
+            AttemptAction::Release(attempt, end) => self.releases(number, attempt, &end, now),
+            AttemptAction::Progressed(attempt) => self.progressed(number, attempt, now),
+            AttemptAction::Deliver(events) => self.requests[number].text.push_str(&texts(&events)),
+            AttemptAction::DeliverWhole(..) => {
+                self.violated("no endpoint answers in one piece".into())
+            }
+            AttemptAction::Complete => self.end(number, Ended::Complete),
+            AttemptAction::Fail(error) => self.request_fails(number, error, now),
+            AttemptAction::Quarantine => {
                 let request = &self.requests[number];
                 self.quarantine.add(&request.tenant, request.prompt.as_bytes());
             }
-            Action::Retried(_) => {
+            AttemptAction::Retried(_) => {
                 let is_begun = self.requests[number].tokens() > 0;
                 *(if is_begun { &mut self.counts.resumes } else { &mut self.counts.retries }) += 1;
             }
-            Action::Moved => self.counts.moved += 1,
-            Action::Hedged { .. } => {
+            AttemptAction::Moved => self.counts.moved += 1,
+            AttemptAction::Hedged { .. } => {
                 self.counts.hedged += 1;
                 if self.requests[number].legs.len() != 1 {
                     self.violated(format!("request {number} keeps both attempts of a hedge"));
                 }
             }
-            Action::RetryRefused => {
+            AttemptAction::RetryRefused => {
                 self.counts.refused_retries += 1;
                 self.is_refused = true;
             }
-            Action::ExternalError(..) => {}
+            AttemptAction::ExternalError(..) => {}
         }
     }
 
@@ -117,28 +121,29 @@ impl Gateway {
         if is_first && self.bug == Bug::ReleaseAtFirstToken {
             leg.is_released = true;
             let binding = leg.binding.clone();
-            self.release(&binding, Outcome::Answered, now);
+            self.release(&binding, AttemptOutcome::Answered, now);
         }
     }
 
-    fn releases(&mut self, number: usize, attempt: AttemptId, left: &Left, now: f64) {
+    fn releases(&mut self, number: usize, attempt: AttemptId, end: &AttemptEnd, now: f64) {
         let request = &mut self.requests[number];
         let Some(index) = request.legs.iter().position(|leg| leg.attempt == attempt) else {
             return;
         };
         let leg = request.legs.remove(index);
         self.cancelled.extend(leg.job.map(|job| (leg.link, job)));
-        if left.outcome != Outcome::Answered && left.outcome != Outcome::Unknown {
+        if end.outcome != AttemptOutcome::Answered && end.outcome != AttemptOutcome::Unknown {
             self.requests[number].failed.push(leg.engine);
         }
-        self.pay(number, &leg, left);
+        self.pay(number, &leg, end);
         let size = self.requests[number].size;
-        if let Some(learned) = left.learned {
+        if let Some(sample) = end.cost_sample {
             let first = leg.first.map(at);
-            let used = Used { usage: learned.usage, answers: learned.choices, first };
+            let used =
+                ResponseUsage { usage: sample.usage, choices: sample.choices, first_token: first };
             self.scheduler.learn(&leg.binding, &size, &used, at(now));
         }
-        if left.has_misreported && !leg.is_external {
+        if end.has_misreported && !leg.is_external {
             self.violated(format!("request {number}: an honest node is said to lie"));
         }
         let is_moved = self.requests[number].legs.iter().any(|other| other.job.is_none());
@@ -146,18 +151,18 @@ impl Gateway {
             return;
         }
         if !leg.is_released {
-            self.release(&leg.binding, left.outcome, now);
+            self.release(&leg.binding, end.outcome, now);
         }
-        if self.bug == Bug::ReleaseTwice && left.outcome == Outcome::Answered {
-            self.release(&leg.binding, left.outcome, now);
+        if self.bug == Bug::ReleaseTwice && end.outcome == AttemptOutcome::Answered {
+            self.release(&leg.binding, end.outcome, now);
         }
     }
 
     /// An external endpoint is paid for each request that it took, once, and for what is possible.
-    fn pay(&mut self, number: usize, leg: &Leg, left: &Left) {
+    fn pay(&mut self, number: usize, leg: &Leg, end: &AttemptEnd) {
         let Some(job) = leg.job else { return };
         let is_owed = leg.is_external && leg.is_taken;
-        let Some(usage) = left.pays else {
+        let Some(usage) = end.billed_usage else {
             if is_owed {
                 self.violated(format!("request {number}: an external attempt is not paid"));
             }
@@ -179,7 +184,7 @@ impl Gateway {
         let endpoint = self.scheduler.fleet.endpoint(leg.binding.endpoint);
         let name = endpoint.map(|endpoint| endpoint.status.node.clone()).unwrap_or_default();
         let tenant = self.requests[number].tenant.clone();
-        self.scheduler.ledger.account(&tenant, usage, Some((&name, amount)));
+        self.scheduler.ledger.book_usage(&tenant, usage, Some((&name, amount)));
     }
 
     /// An external endpoint took a request, or did not, and its events begin.
@@ -190,9 +195,12 @@ impl Gateway {
             leg.is_taken = is_taken;
         }
         if let Some(attempts) = &mut request.attempts {
-            attempts.measure(attempt, Measured { is_sent, ..Measured::default() });
+            attempts.record_measurements(
+                attempt,
+                MeasuredUsage { is_sent, ..MeasuredUsage::default() },
+            );
             if is_taken {
-                attempts.began(attempt, true);
+                attempts.on_stream_start(attempt, true);
             }
         }
     }
@@ -221,15 +229,18 @@ impl Gateway {
         let here = request.legs.iter().find(|leg| leg.attempt == attempt);
         let is_first = here.is_some_and(|leg| leg.first.is_none() && !leg.is_external);
         let Self { requests, scheduler, budget, bug, .. } = self;
-        let mut may_retry = || bug.is_free(None) || take(scheduler, budget, now);
+        let mut take_retry = || bug.is_free(None) || take(scheduler, budget, now);
         let Some(attempts) = &mut requests[number].attempts else { return };
         if *bug == Bug::PayNodes {
-            attempts.measure(attempt, Measured { is_sent: true, ..Measured::default() });
+            attempts.record_measurements(
+                attempt,
+                MeasuredUsage { is_sent: true, ..MeasuredUsage::default() },
+            );
         }
         if is_first {
-            attempts.began(attempt, false);
+            attempts.on_stream_start(attempt, false);
         }
-        attempts.block(attempt, &bytes, at(now), &mut may_retry);
+        attempts.on_block(attempt, &bytes, at(now), &mut take_retry);
         self.perform(number, now);
     }
 
@@ -239,7 +250,7 @@ impl Gateway {
         let Some(engine) = request.leg(attempt).map(|leg| leg.engine) else { return };
         request.killed += usize::from(error == Error::EngineLost);
         request.failed.push(engine);
-        request.owes_retry |= error.costs_a_retry() && request.legs.len() == 1;
+        request.owes_retry |= error.spends_retry_budget() && request.legs.len() == 1;
         if self.bug == Bug::EndSilently && request.tokens() > 0 {
             if !request.is_done() {
                 self.end(number, Ended::Complete);
@@ -247,9 +258,9 @@ impl Gateway {
             return;
         }
         let Self { requests, scheduler, budget, bug, .. } = self;
-        let mut may_retry = || bug.is_free(None) || take(scheduler, budget, now);
+        let mut take_retry = || bug.is_free(None) || take(scheduler, budget, now);
         let Some(attempts) = &mut requests[number].attempts else { return };
-        attempts.failed(attempt, error.into(), at(now), &mut may_retry);
+        attempts.on_failure(attempt, error.into(), at(now), &mut take_retry);
         self.perform(number, now);
     }
 
@@ -259,7 +270,7 @@ impl Gateway {
             return;
         }
         let Some(attempts) = &mut self.requests[number].attempts else { return };
-        attempts.client_left();
+        attempts.on_client_disconnect();
         self.end(number, Ended::ClientLeft);
         self.perform(number, now);
         // Nobody takes a slot that is granted from now on.
@@ -283,7 +294,7 @@ impl Gateway {
             (request.legs.len() > 1 + usize::from(is_hedge), "has too many attempts"),
             (is_hedge && is_same, "is hedged on the same engine"),
             (is_hedge && goes_outside, "is hedged outside"),
-            (goes_outside && request.external == External::Never, "may not go outside"),
+            (goes_outside && request.external == ExternalPolicy::Never, "may not go outside"),
             (goes_outside && request.tokens() > 0, "continues outside"),
             (is_dangerous, "was quarantined"),
         ];
@@ -303,9 +314,11 @@ impl Gateway {
         let request = &self.requests[number];
         let fleet = &self.scheduler.fleet;
         let is_outside = fleet.endpoint(binding.endpoint).is_some_and(|e| e.external.is_some());
-        let prefers = request.external == External::Prefer && request.class == Class::Interactive;
-        let choice = Choice { policy: Policy::default(), held: &[], now: at(now), seed: 0 };
-        let is_free = || fleet.pick("m", &waiting.constraints, choice).is_some();
+        let prefers =
+            request.external == ExternalPolicy::Prefer && request.class == Class::Interactive;
+        let inputs =
+            RoutingInputs { policy: Policy::default(), cached: &[], now: at(now), seed: 0 };
+        let is_free = || fleet.pick("m", &waiting.constraints, inputs).is_some();
         if is_outside && !prefers && self.scheduler.depth() == 0 && is_free() {
             self.violated(format!("request {number} goes outside although a node is free"));
         }

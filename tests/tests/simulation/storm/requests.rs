@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flotilla_gateway::scheduler::Binding;
-use flotilla_gateway::scheduler::attempts::{AttemptId, Attempts, Facts, Purpose, Settings};
+use flotilla_gateway::scheduler::attempts::{
+    AttemptId, AttemptSettings, Attempts, Purpose, RequestProperties,
+};
 use flotilla_gateway::scheduler::charge::Charge;
 use flotilla_gateway::scheduler::cost::Size;
 use flotilla_gateway::scheduler::fleet::{EngineId, RouteConstraints};
@@ -12,7 +14,7 @@ use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::usage::{Task, UsageLimits};
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::error::Error;
-use flotilla_gateway::types::external::External;
+use flotilla_gateway::types::external::ExternalPolicy;
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Resume;
 
@@ -68,7 +70,7 @@ pub struct Request {
     pub size: Size,
     pub tenant: String,
     pub class: Class,
-    pub external: External,
+    pub external: ExternalPolicy,
     pub patience: f64,
     /// Once it has arrived.
     pub attempts: Option<Attempts>,
@@ -96,7 +98,7 @@ impl Request {
             prompt,
             tenant: format!("t{tenant}"),
             class,
-            external: External::Never,
+            external: ExternalPolicy::Never,
             patience,
             attempts: None,
             legs: Vec::new(),
@@ -118,8 +120,8 @@ impl Request {
     }
 
     /// It arrives.
-    pub fn start(&mut self, settings: Settings, now: f64) {
-        let facts = Facts {
+    pub fn start(&mut self, settings: AttemptSettings, now: f64) {
+        let facts = RequestProperties {
             usage: self.limits(),
             external: self.external,
             is_streamed: true,

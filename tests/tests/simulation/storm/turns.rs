@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flotilla_gateway::scheduler::attempts::Attempts;
-use flotilla_gateway::scheduler::fleet::Choice;
+use flotilla_gateway::scheduler::fleet::RoutingInputs;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::routing::Policy;
 
@@ -13,15 +13,15 @@ impl Gateway {
     /// Nobody who is to be retried waits beside a node that would take it.
     pub(super) fn check_retried(&mut self, now: f64) {
         let fleet = &self.scheduler.fleet;
-        let choice = Choice {
+        let inputs = RoutingInputs {
             policy: Policy::default(),
-            held: &[],
+            cached: &[],
             now: Duration::from_secs_f64(now),
             seed: 0,
         };
         let suits = |id: &&TicketId| {
-            let waiting = self.scheduler.waiting(**id).filter(|ticket| ticket.is_retried);
-            waiting.is_some_and(|t| fleet.pick(&t.model, &t.constraints, choice).is_some())
+            let waiting = self.scheduler.ticket(**id).filter(|ticket| ticket.is_retried);
+            waiting.is_some_and(|t| fleet.pick(&t.model, &t.constraints, inputs).is_some())
         };
         let missed = self.tickets.keys().find(suits).map(|id| self.tickets[id]);
         if let Some(number) = missed {
@@ -34,7 +34,7 @@ impl Gateway {
         let request = &mut self.requests[number];
         let done = request.attempts.as_ref().and_then(Attempts::work);
         let Some(((charge, model), done)) = request.charge.take().zip(done) else { return };
-        let moved = self.scheduler.correct(&charge, &model, done);
+        let moved = self.scheduler.correct_charge(&charge, &model, done);
         let request = &self.requests[number];
         self.fairness.corrected(request.class, &request.tenant, moved);
     }

@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
-use flotilla_gateway::scheduler::attempts::Settings;
+use flotilla_gateway::scheduler::attempts::AttemptSettings;
 use flotilla_gateway::scheduler::fleet::EndpointId;
 use flotilla_gateway::scheduler::routing::Policy;
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::error::Error;
-use flotilla_gateway::types::external::External;
+use flotilla_gateway::types::external::ExternalPolicy;
 use inference_protocol::fleet::NodeState;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -111,7 +111,7 @@ impl World {
         let hedge = [None, Some(0.5), Some(2.0)][pick(3) as usize].map(Duration::from_secs_f64);
         let first_token = Duration::from_secs_f64(IDLE);
         let resume = Duration::from_secs_f64(RESUME);
-        let settings = Settings { retries_max: 3, hedge, first_token, resume };
+        let settings = AttemptSettings { retries_max: 3, hedge, first_token, resume };
         let mut gateway = Gateway::new(policy, settings, bug);
         for number in 0..pick(3) as usize {
             gateway.join_outside(nodes.len() + number, outside::status(number));
@@ -199,9 +199,9 @@ impl World {
         let class = Class::ALL[self.pick(3) as usize];
         let patience = [0.5, 5.0, 60.0, 300.0][self.pick(4) as usize];
         let external = match self.pick(6) {
-            0 => External::Prefer,
-            1 | 2 => External::Overflow,
-            _ => External::Never,
+            0 => ExternalPolicy::Prefer,
+            1 | 2 => ExternalPolicy::Overflow,
+            _ => ExternalPolicy::Never,
         };
         let request = Request::new(number, prompt, self.pick(3), class, patience);
         Request { external, ..request }

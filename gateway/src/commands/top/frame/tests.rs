@@ -29,7 +29,7 @@ fn overview(nodes: Vec<NodeView>) -> Overview {
         name: "ada".into(),
         class_max: "interactive".into(),
         used: TenantTotals { requests: 12, ..TenantTotals::default() },
-        standing: Limiter::default().standing(),
+        standing: Limiter::default().usage(),
     };
     let waiting = QueueView { class: "batch".into(), waiting: 3, longest_wait_seconds: Some(1.25) };
     Overview {

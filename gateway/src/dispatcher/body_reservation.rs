@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::{Dispatcher, RETRY_UNKNOWN, spread};
+use super::{Dispatcher, RETRY_UNKNOWN, jittered_seconds};
 use crate::types::class::Class;
 use crate::types::error::Error;
-use crate::types::limits::Share;
+use crate::types::limits::QueueShare;
 
 /// Space for a body without a length is reserved in steps of this size.
 const STEP_BYTES: usize = 64 * 1024;
 
 /// Queue space reserved for a body. Dropping it frees the space.
 #[derive(Debug)]
-pub struct Reading {
+pub struct BodyReservation {
     dispatcher: Dispatcher,
     tenant: Arc<str>,
-    share: Share,
+    share: QueueShare,
     class: Class,
     bytes: usize,
 }
@@ -23,12 +23,17 @@ pub struct Reading {
 impl Dispatcher {
     /// Starts with no space. `class` is the most urgent class that the request may turn out to
     /// have.
-    pub fn reading(&self, tenant: &Arc<str>, share: Share, class: Class) -> Reading {
-        Reading { dispatcher: self.clone(), tenant: tenant.clone(), share, class, bytes: 0 }
+    pub fn body_reservation(
+        &self,
+        tenant: &Arc<str>,
+        share: QueueShare,
+        class: Class,
+    ) -> BodyReservation {
+        BodyReservation { dispatcher: self.clone(), tenant: tenant.clone(), share, class, bytes: 0 }
     }
 }
 
-impl Reading {
+impl BodyReservation {
     /// Extends the reservation to `bytes` in total.
     ///
     /// # Errors
@@ -38,8 +43,9 @@ impl Reading {
             return Ok(());
         };
         let Self { dispatcher, tenant, share, class, .. } = self;
-        let read = dispatcher.lock().scheduler.read(tenant, *share, *class, more);
-        let refused = |full| Error::QueueFull { full, retry_after_seconds: spread(RETRY_UNKNOWN) };
+        let read = dispatcher.lock().scheduler.reserve_body(tenant, *share, *class, more);
+        let refused =
+            |full| Error::QueueFull { full, retry_after_seconds: jittered_seconds(RETRY_UNKNOWN) };
         read.map_err(refused)?;
         self.bytes += more;
         Ok(())
@@ -49,7 +55,7 @@ impl Reading {
     ///
     /// # Errors
     /// The queue, or the tenant's share of it, is full.
-    pub fn cover(&mut self, bytes: usize, bytes_max: usize) -> Result<(), Error> {
+    pub fn grow_to(&mut self, bytes: usize, bytes_max: usize) -> Result<(), Error> {
         match bytes <= self.bytes {
             true => Ok(()),
             false => self.reserve((self.bytes + STEP_BYTES).min(bytes_max).max(bytes)),
@@ -57,10 +63,10 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for BodyReservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.dispatcher.lock().scheduler.forget(&self.tenant, self.bytes);
+            self.dispatcher.lock().scheduler.release_body(&self.tenant, self.bytes);
         }
     }
 }

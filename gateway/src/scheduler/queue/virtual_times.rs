@@ -4,7 +4,7 @@
 //! key whose next piece of work would finish first in virtual time is next, so small pieces go
 //! before large ones. A key earns no credit while it is away, and cannot shed its debt by leaving
 //! for a moment. Between two keys that always wait, the work done differs by at most the largest
-//! piece of each. Work is charged as an estimate; when it is done, [`Turns::correct`] settles the
+//! piece of each. Work is charged as an estimate; when it is done, [`VirtualTimes::correct`] settles the
 //! difference.
 
 use std::borrow::Borrow;
@@ -15,44 +15,44 @@ const TIDY_AT: usize = 64;
 
 /// Virtual times by key.
 #[derive(Debug, Clone)]
-pub(super) struct Turns<K> {
+pub(super) struct VirtualTimes<K> {
     /// Virtual time at which the last piece finished.
     now: f64,
-    times: BTreeMap<K, Standing>,
+    times: BTreeMap<K, Entry>,
     /// Number of entries that triggers the next cleanup.
     tidy_at: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+struct Entry {
     time: f64,
     /// Virtual time of the last arrival. Corrections of earlier charges cannot go below it.
     floor: f64,
     waits: bool,
 }
 
-impl<K> Default for Turns<K> {
+impl<K> Default for VirtualTimes<K> {
     fn default() -> Self {
         Self { now: 0.0, times: BTreeMap::new(), tidy_at: TIDY_AT }
     }
 }
 
-impl<K: Ord> Turns<K> {
+impl<K: Ord> VirtualTimes<K> {
     /// Adds `key` to those that wait.
     pub(super) fn arrive<Q>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
         Q: Ord + ToOwned<Owned = K> + ?Sized,
     {
-        self.tidy();
+        self.drop_idle();
         let now = self.now;
         match self.times.get_mut(key) {
             Some(standing) => {
                 let time = standing.time.max(now);
-                *standing = Standing { time, floor: now, waits: true };
+                *standing = Entry { time, floor: now, waits: true };
             }
             None => {
-                self.times.insert(key.to_owned(), Standing { time: now, floor: now, waits: true });
+                self.times.insert(key.to_owned(), Entry { time: now, floor: now, waits: true });
             }
         }
     }
@@ -68,7 +68,7 @@ impl<K: Ord> Turns<K> {
     }
 
     /// Virtual time at which `work` for `key` would finish; the smallest is next.
-    pub(super) fn finish<Q: Ord + ?Sized>(&self, key: &Q, work: f64) -> f64
+    pub(super) fn finish_time<Q: Ord + ?Sized>(&self, key: &Q, work: f64) -> f64
     where
         K: Borrow<Q>,
     {
@@ -80,7 +80,7 @@ impl<K: Ord> Turns<K> {
     where
         K: Borrow<Q>,
     {
-        let finish = self.finish(key, work);
+        let finish = self.finish_time(key, work);
         self.now = self.now.max(finish);
         if let Some(standing) = self.times.get_mut(key) {
             standing.time = finish;
@@ -88,7 +88,7 @@ impl<K: Ord> Turns<K> {
     }
 
     /// Charges `key` for work that did not wait in line, whether `key` waits for other work or not.
-    pub(super) fn pass<Q>(&mut self, key: &Q, work: f64)
+    pub(super) fn charge_unqueued<Q>(&mut self, key: &Q, work: f64)
     where
         K: Borrow<Q>,
         Q: Ord + ToOwned<Owned = K> + ?Sized,
@@ -118,8 +118,8 @@ impl<K: Ord> Turns<K> {
                 standing.time - before
             }
             None if more > 0.0 => {
-                self.tidy();
-                let standing = Standing { time: now + more, floor: now, waits: false };
+                self.drop_idle();
+                let standing = Entry { time: now + more, floor: now, waits: false };
                 self.times.insert(key.to_owned(), standing);
                 more
             }
@@ -128,7 +128,7 @@ impl<K: Ord> Turns<K> {
     }
 
     /// Drops keys that do not wait and are not ahead of the clock: they are equivalent to new ones.
-    fn tidy(&mut self) {
+    fn drop_idle(&mut self) {
         if self.times.len() >= self.tidy_at {
             let now = self.now;
             self.times.retain(|_, standing| standing.waits || standing.time > now);
@@ -143,8 +143,9 @@ mod tests {
     use proptest::prelude::*;
 
     /// Does the next piece of work and returns its key.
-    fn next(turns: &mut Turns<u32>, waiting: &[(u32, f64)]) -> u32 {
-        let finish = |turns: &Turns<u32>, (key, work): &(u32, f64)| turns.finish(key, *work);
+    fn next(turns: &mut VirtualTimes<u32>, waiting: &[(u32, f64)]) -> u32 {
+        let finish =
+            |turns: &VirtualTimes<u32>, (key, work): &(u32, f64)| turns.finish_time(key, *work);
         let least = waiting.iter().min_by(|a, b| finish(turns, a).total_cmp(&finish(turns, b)));
         let (key, work) = *least.unwrap();
         turns.charge(&key, work);
@@ -156,7 +157,7 @@ mod tests {
         fn those_who_always_wait_get_the_same_to_within_their_largest_pieces(
             works in prop::collection::vec(prop::collection::vec(0.1f64..50.0, 20), 2..6),
         ) {
-            let mut turns = Turns::default();
+            let mut turns = VirtualTimes::default();
             (0..works.len() as u32).for_each(|key| turns.arrive(&key));
             let mut done = vec![0.0; works.len()];
             let mut pieces = vec![0; works.len()];
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn who_was_away_is_not_owed() {
-        let mut turns = Turns::default();
+        let mut turns = VirtualTimes::default();
         [1, 2].iter().for_each(|key| turns.arrive(key));
         (0..100).for_each(|_| _ = next(&mut turns, &[(1, 10.0), (2, 10.0)]));
         turns.arrive(&3);
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn who_took_much_does_not_get_away_from_it_by_leaving() {
-        let mut turns = Turns::default();
+        let mut turns = VirtualTimes::default();
         [1, 2].iter().for_each(|key| turns.arrive(key));
         turns.charge(&1, 10.0);
         // The second key gets a long piece, then leaves for a moment.
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn work_that_was_larger_than_its_estimate_is_settled_when_it_is_done() {
-        let mut turns = Turns::default();
+        let mut turns = VirtualTimes::default();
         [1, 2].iter().for_each(|key| turns.arrive(key));
         let mut done = [0.0; 2];
         for _ in 0..1_000 {
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_correction_gives_no_credit_for_a_time_away() {
-        let mut turns = Turns::default();
+        let mut turns = VirtualTimes::default();
         [1, 2].iter().for_each(|key| turns.arrive(key));
         turns.charge(&1, 100.0);
         turns.leave(&1);
@@ -228,14 +229,14 @@ mod tests {
 
     #[test]
     fn a_small_piece_goes_before_a_large_one() {
-        let mut turns = Turns::default();
+        let mut turns = VirtualTimes::default();
         [1, 2].iter().for_each(|key| turns.arrive(key));
         assert_eq!(next(&mut turns, &[(1, 50.0), (2, 5.0)]), 2);
     }
 
     #[test]
     fn nobody_is_remembered_for_ever() {
-        let mut turns = Turns::default();
+        let mut turns = VirtualTimes::default();
         turns.arrive(&0);
         for key in 1..10_000u32 {
             turns.arrive(&key);

@@ -11,16 +11,16 @@ use crate::scheduler::queue::Occupancy;
 use crate::scheduler::routing::Policy;
 use crate::scheduler::routing_stats::{Ejections, RoutingStats};
 use crate::types::class::Class;
-use crate::types::limits::Bounds;
+use crate::types::limits::QueueBounds;
 use crate::upstream::Upstream;
 
 /// Endpoints and queue at one moment.
 #[derive(Debug)]
-pub struct Overview {
+pub struct FleetSnapshot {
     /// Fleet totals.
     pub totals: Totals,
     /// The queue.
-    pub queue: QueueOverview,
+    pub queue: QueueSnapshot,
     /// The routing policy.
     pub policy: Policy,
     /// Routing statistics.
@@ -28,14 +28,14 @@ pub struct Overview {
     /// Ejections by cause.
     pub ejections: Ejections,
     /// Nodes and external endpoints.
-    pub nodes: Vec<NodeOverview>,
+    pub nodes: Vec<EndpointSnapshot>,
 }
 
 /// The queue at one moment.
 #[derive(Debug)]
-pub struct QueueOverview {
+pub struct QueueSnapshot {
     /// Its bounds.
-    pub bounds: Bounds,
+    pub bounds: QueueBounds,
     /// Queued requests, and bytes of their bodies and of bodies being read.
     pub taken: Occupancy,
     /// Bytes of bodies being read.
@@ -50,7 +50,7 @@ pub struct QueueOverview {
 
 /// One endpoint at one moment.
 #[derive(Debug)]
-pub struct NodeOverview {
+pub struct EndpointSnapshot {
     /// Its last status.
     pub status: NodeStatus,
     /// Busy slots.
@@ -70,46 +70,46 @@ const SNAPSHOT_PART: u32 = 20;
 
 /// A cached overview.
 #[derive(Debug)]
-pub(super) struct Snapshot {
-    overview: Arc<Overview>,
+pub(super) struct CachedSnapshot {
+    overview: Arc<FleetSnapshot>,
     until: Instant,
 }
 
 impl Dispatcher {
     /// Returns a recent overview, cached for a multiple of the time it takes to make one. So
     /// clients that poll fast do not load the dispatcher.
-    pub fn snapshot(&self) -> Arc<Overview> {
+    pub fn cached_snapshot(&self) -> Arc<FleetSnapshot> {
         let mut shared = self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
         if let Some(snapshot) = shared.as_ref().filter(|snapshot| begun < snapshot.until) {
             return snapshot.overview.clone();
         }
-        let overview = Arc::new(self.overview());
+        let overview = Arc::new(self.snapshot());
         let until = Instant::now() + begun.elapsed() * SNAPSHOT_PART;
-        *shared = Some(Snapshot { overview: overview.clone(), until });
+        *shared = Some(CachedSnapshot { overview: overview.clone(), until });
         overview
     }
 
     /// Takes a fresh overview.
-    pub fn overview(&self) -> Overview {
+    pub fn snapshot(&self) -> FleetSnapshot {
         let core = self.lock();
         let scheduler = &core.scheduler;
-        let node = |e: &Endpoint<Upstream>| NodeOverview {
+        let node = |e: &Endpoint<Upstream>| EndpointSnapshot {
             status: e.status.clone(),
             busy: e.busy(),
-            is_ejected: e.health.is_out(),
+            is_ejected: e.health.is_ejected(),
             is_cordoned: e.is_cordoned,
             is_external: e.external.is_some(),
             misreports: e.misreports,
         };
-        let room = scheduler.room();
+        let room = scheduler.queue_space();
         let listed = |(name, taken): (&String, &Occupancy)| (name.clone(), *taken);
-        Overview {
+        FleetSnapshot {
             totals: scheduler.fleet.totals(),
-            queue: QueueOverview {
+            queue: QueueSnapshot {
                 bounds: scheduler.bounds(),
-                taken: room.all(),
-                reading_bytes: room.reading(),
+                taken: room.total(),
+                reading_bytes: room.body_bytes(),
                 depths: scheduler.depths(),
                 models: room.models().iter().map(listed).collect(),
                 tenants: room.tenants().iter().map(listed).collect(),

@@ -9,15 +9,15 @@ use inference_protocol::ids::is_plain_id;
 use serde::Serialize;
 
 use crate::access::keys::ApiKey;
-use crate::config::keys::{NAME, Seen, read_file};
+use crate::config::api_keys::{NAME, SeenKeys, read_file};
 use crate::config::yaml;
 use crate::types::atomic_file::replace;
 use crate::types::class::Class;
-use crate::types::external::External;
+use crate::types::external::ExternalPolicy;
 use crate::types::secret::KeyDigest;
 
-const HEADER: &str = "# API keys, as digests. Written by 'flotilla-gateway key new' and 'key revoke'; limits may be \
-                      changed by hand.\n";
+const HEADER: &str = "# API keys, as digests. Written by 'flotilla-gateway key new' and 'key revoke'; you may edit the \
+                      limits.\n";
 
 /// Digests need no protection: keys have 256 random bits.
 const MODE: u32 = 0o644;
@@ -41,7 +41,7 @@ impl NewKey {
             return Err(format!("--name: {NAME}"));
         }
         let mut random = [0u8; 32];
-        getrandom::fill(&mut random).map_err(|e| format!("no randomness: {e}"))?;
+        getrandom::fill(&mut random).map_err(|e| format!("cannot read random bytes: {e}"))?;
         let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
         let secret = format!("sk-flotilla-{hex}");
         let entry = allows(KeyDigest::of(&secret));
@@ -79,12 +79,12 @@ impl KeysFile {
         let lock = File::open(folder).map_err(fail)?;
         lock.lock().map_err(fail)?;
         let mut problems = Vec::new();
-        let keys = read_file(path, &mut Seen::default(), &mut problems).unwrap_or_default();
+        let keys = read_file(path, &mut SeenKeys::default(), &mut problems).unwrap_or_default();
         match problems.is_empty() {
             true => Ok(Self { path: path.to_path_buf(), keys, _lock: lock }),
             false => {
                 let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
-                Err(format!("{} is not usable:\n{}", path.display(), lines.join("\n")))
+                Err(format!("{} is invalid:\n{}", path.display(), lines.join("\n")))
             }
         }
     }
@@ -151,7 +151,7 @@ impl<'a> From<&'a ApiKey> for Entry<'a> {
             name,
             sha256: digest.to_hex(),
             class_max: (*class_max != Class::Interactive).then(|| class_max.name()),
-            external: (*external != External::Overflow).then(|| external.name()),
+            external: (*external != ExternalPolicy::Overflow).then(|| external.name()),
             deadline_ms: deadline.map(|d| d.as_millis() as u64),
             max_tokens: tokens_max.map(u32::from),
             aliases,

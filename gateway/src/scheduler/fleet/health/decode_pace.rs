@@ -28,7 +28,7 @@ pub(crate) enum Drift {
 
 /// Baseline and drift of a node's seconds per token.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Pace {
+pub(crate) struct DecodePace {
     usual: [Usual; KINDS],
     /// Smoothed logarithm of current time over baseline, so that one outlier is no trend.
     drift: f64,
@@ -40,7 +40,7 @@ struct Usual {
     seen: u32,
 }
 
-impl Pace {
+impl DecodePace {
     /// Records seconds per token while `busy` slots are busy.
     pub(crate) fn observe(&mut self, busy: u32, seconds: f64) {
         let kind = busy.max(1).next_power_of_two().trailing_zeros() as usize;
@@ -75,8 +75,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn usual() -> Pace {
-        let mut pace = Pace::default();
+    fn usual() -> DecodePace {
+        let mut pace = DecodePace::default();
         for busy in [1, 4] {
             (0..100).for_each(|_| pace.observe(busy, 0.1 * f64::from(busy)));
         }

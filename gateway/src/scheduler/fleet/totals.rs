@@ -29,7 +29,7 @@ pub struct Totals {
 
 /// Contribution of one endpoint to the totals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct Contribution {
     is_external: bool,
     is_ready: bool,
     is_out: bool,
@@ -38,12 +38,12 @@ pub(super) struct Part {
     leases: u32,
 }
 
-impl Part {
+impl Contribution {
     pub(super) fn of<L>(endpoint: &Endpoint<L>) -> Self {
         Self {
             is_external: endpoint.external.is_some(),
             is_ready: endpoint.is_ready(),
-            is_out: endpoint.health.is_out(),
+            is_out: endpoint.health.is_ejected(),
             slots: endpoint.status.slots,
             busy: endpoint.busy(),
             leases: endpoint.leases(),
@@ -53,7 +53,7 @@ impl Part {
 
 /// The running totals. Nodes can report any number of slots, so the sums are 64 bits wide.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct RunningTotals {
     nodes: usize,
     ready: usize,
     ejected: usize,
@@ -66,8 +66,8 @@ pub(super) struct Figures {
     version: u64,
 }
 
-impl Figures {
-    pub(super) fn add(&mut self, part: Part) {
+impl RunningTotals {
+    pub(super) fn add(&mut self, part: Contribution) {
         self.leases += u64::from(part.leases);
         if part.is_external {
             self.externals += usize::from(part.is_ready);
@@ -82,8 +82,8 @@ impl Figures {
         }
     }
 
-    /// Removes a contribution that [`Figures::add`] added before.
-    pub(super) fn subtract(&mut self, part: Part) {
+    /// Removes a contribution that [`RunningTotals::add`] added before.
+    pub(super) fn subtract(&mut self, part: Contribution) {
         self.leases -= u64::from(part.leases);
         if part.is_external {
             self.externals -= usize::from(part.is_ready);
@@ -99,7 +99,7 @@ impl Figures {
     }
 
     /// Adds the models of a ready endpoint.
-    pub(super) fn list(&mut self, models: &[Arc<ModelStatus>]) {
+    pub(super) fn add_models(&mut self, models: &[Arc<ModelStatus>]) {
         for model in models {
             let first = self.created(&model.id);
             let loaded = self.models.entry(model.id.clone()).or_default();
@@ -108,8 +108,8 @@ impl Figures {
         }
     }
 
-    /// Removes models added by [`Figures::list`].
-    pub(super) fn unlist(&mut self, models: &[Arc<ModelStatus>]) {
+    /// Removes models added by [`RunningTotals::add_models`].
+    pub(super) fn remove_models(&mut self, models: &[Arc<ModelStatus>]) {
         for model in models {
             let first = self.created(&model.id);
             let Some(loaded) = self.models.get_mut(&model.id) else { continue };

@@ -14,14 +14,14 @@ use crate::config::values::report;
 
 /// Settings of trace export.
 #[derive(Debug, Clone)]
-pub struct Traces {
+pub struct TraceExport {
     /// Exporter to the collector.
     pub collector: Arc<SpanExporter>,
     /// Share of requests to trace, among those whose client cannot force it.
     pub sample_ratio: f64,
 }
 
-impl Traces {
+impl TraceExport {
     /// Exports to the collector at this URL.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ const PATH: &str = "/v1/traces";
 pub(crate) const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads `traces`.
-pub(super) fn read(section: Option<Section>, problems: &mut Problems) -> Option<Traces> {
+pub(super) fn read(section: Option<Section>, problems: &mut Problems) -> Option<TraceExport> {
     let mut section = section?;
     let endpoint = section.required_text("otlp_endpoint", problems);
     section.pattern("otlp_endpoint", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+[^?#]*$");
@@ -75,12 +75,12 @@ pub(super) fn read(section: Option<Section>, problems: &mut Problems) -> Option<
         let is_right = is_endpoint(url);
         if !is_right {
             let message = "expected http://host:4318 or https://host:4318";
-            section.complain("otlp_endpoint", message, problems);
+            section.report("otlp_endpoint", message, problems);
         }
         is_right
     });
     section.finish(problems);
-    report("traces.otlp_endpoint", Traces::new(&endpoint?, sample_ratio), problems)
+    report("traces.otlp_endpoint", TraceExport::new(&endpoint?, sample_ratio), problems)
 }
 
 fn is_endpoint(url: &str) -> bool {

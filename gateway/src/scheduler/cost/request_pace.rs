@@ -75,30 +75,30 @@ pub struct Observation {
     /// Tokens used.
     pub usage: Usage,
     /// Number of choices.
-    pub answers: usize,
+    pub choices: usize,
     /// From slot to first token, if seen.
-    pub first: Option<Duration>,
+    pub first_token: Option<Duration>,
     /// From slot to end.
-    pub held: Duration,
+    pub slot_time: Duration,
     /// Concurrent requests on the node, including this one.
     pub busy: f64,
 }
 
 impl Observation {
     /// Prompt tokens computed.
-    pub fn prompt(&self) -> f64 {
+    pub fn computed_prompt(&self) -> f64 {
         self.usage.prompt.saturating_sub(self.usage.cached) as f64
     }
 
     /// Completion tokens per choice.
-    pub fn answer(&self) -> f64 {
-        self.usage.completion as f64 / self.answers.max(1) as f64
+    pub fn tokens_per_choice(&self) -> f64 {
+        self.usage.completion as f64 / self.choices.max(1) as f64
     }
 }
 
 /// Speed of a node; see the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Pace {
+pub struct RequestPace {
     /// Seconds per prompt token.
     prefill: Mean,
     /// Seconds per completion token, by concurrent requests.
@@ -106,27 +106,31 @@ pub struct Pace {
     seen: u32,
 }
 
-impl Pace {
+impl RequestPace {
     /// Learns from a request. If its first token was not seen, the estimated prefill time is
     /// subtracted.
-    pub fn observe(&mut self, took: &Observation) {
-        let (prompt, answer, held) = (took.prompt(), took.answer(), took.held.as_secs_f64());
+    pub fn observe(&mut self, observation: &Observation) {
+        let (prompt, completion, slot_time) = (
+            observation.computed_prompt(),
+            observation.tokens_per_choice(),
+            observation.slot_time.as_secs_f64(),
+        );
         self.seen = self.seen.saturating_add(1);
-        if answer < 1.0 {
-            return self.prefill.add(held / prompt.max(1.0));
+        if completion < 1.0 {
+            return self.prefill.add(slot_time / prompt.max(1.0));
         }
-        let token = match took.first.map(|first| first.as_secs_f64()) {
+        let token = match observation.first_token.map(|first| first.as_secs_f64()) {
             Some(first) => {
                 self.prefill.add(first / prompt.max(1.0));
                 // The first token marks the end of prefill.
-                if answer < 2.0 {
+                if completion < 2.0 {
                     return;
                 }
-                (held - first).max(0.0) / (answer - 1.0)
+                (slot_time - first).max(0.0) / (completion - 1.0)
             }
-            None => held / (answer + prompt * self.prompt_share()),
+            None => slot_time / (completion + prompt * self.prompt_share()),
         };
-        self.decode.add(took.busy.max(1.0), token);
+        self.decode.add(observation.busy.max(1.0), token);
     }
 
     /// Number of requests observed.
@@ -135,13 +139,13 @@ impl Pace {
     }
 
     /// Predicted seconds for a request with these tokens while `busy` requests run concurrently.
-    pub fn seconds(&self, prompt: f64, answer: f64, busy: f64) -> Option<f64> {
+    pub fn seconds(&self, prompt: f64, completion: f64, busy: f64) -> Option<f64> {
         let decode = self.decode.at(busy);
         let prefill = self.prefill.get().or(decode.map(|decode| decode * PROMPT_SHARE))?;
-        if answer < 1.0 {
+        if completion < 1.0 {
             return Some(prompt * prefill);
         }
-        Some(prompt * prefill + answer * decode.unwrap_or(prefill / PROMPT_SHARE))
+        Some(prompt * prefill + completion * decode.unwrap_or(prefill / PROMPT_SHARE))
     }
 
     /// Cost of a prompt token relative to a completion token.
@@ -160,21 +164,21 @@ mod tests {
 
     /// A node that prefills 100 tokens per second and decodes 10 per second alone, or half as many
     /// per request next to two others.
-    fn took(prompt: u64, completion: u64, busy: f64) -> Observation {
+    fn observation(prompt: u64, completion: u64, busy: f64) -> Observation {
         let usage = Usage { prompt: prompt + 7, completion, cached: 7 };
         let first = prompt as f64 / 100.0;
         let token = 0.1 * (1.0 + (busy - 1.0) / 2.0);
-        let held = Duration::from_secs_f64(first + token * (completion as f64 - 1.0));
-        let first = Some(Duration::from_secs_f64(first));
-        Observation { usage, answers: 1, first, held, busy }
+        let slot_time = Duration::from_secs_f64(first + token * (completion as f64 - 1.0));
+        let first_token = Some(Duration::from_secs_f64(first));
+        Observation { usage, choices: 1, first_token, slot_time, busy }
     }
 
     #[test]
     fn prompts_and_answers_are_learned_apart_and_answers_by_company() {
-        let mut pace = Pace::default();
+        let mut pace = RequestPace::default();
         assert_eq!(pace.seconds(1.0, 1.0, 1.0), None);
         for i in 0..40 {
-            pace.observe(&took(50 + i, 20, (1 + i % 3) as f64));
+            pace.observe(&observation(50 + i, 20, (1 + i % 3) as f64));
         }
         let near = |seconds: Option<f64>, right: f64| (seconds.unwrap() / right - 1.0).abs() < 0.01;
         assert!(near(pace.seconds(200.0, 0.0, 1.0), 2.0));
@@ -186,19 +190,23 @@ mod tests {
 
     #[test]
     fn company_that_never_changes_tells_nothing_of_other_company() {
-        let mut pace = Pace::default();
-        (0..9).for_each(|_| pace.observe(&took(10, 11, 3.0)));
+        let mut pace = RequestPace::default();
+        (0..9).for_each(|_| pace.observe(&observation(10, 11, 3.0)));
         assert_eq!(pace.seconds(0.0, 10.0, 3.0), pace.seconds(0.0, 10.0, 1.0));
     }
 
     #[test]
     fn answers_without_a_first_token_and_prompts_without_an_answer_count_too() {
-        let mut pace = Pace::default();
-        let whole = Observation { first: None, held: Duration::from_secs(3), ..took(100, 20, 1.0) };
+        let mut pace = RequestPace::default();
+        let whole = Observation {
+            first_token: None,
+            slot_time: Duration::from_secs(3),
+            ..observation(100, 20, 1.0)
+        };
         pace.observe(&whole);
         let seconds = pace.seconds(100.0, 20.0, 1.0).unwrap();
         assert!((seconds - 3.0).abs() < 1e-9, "{seconds}: by what is assumed");
-        let mut pace = Pace::default();
+        let mut pace = RequestPace::default();
         let usage = Usage { completion: 0, ..whole.usage };
         pace.observe(&Observation { usage, ..whole });
         assert_eq!(pace.seconds(200.0, 0.0, 1.0), Some(6.0));
@@ -206,11 +214,14 @@ mod tests {
 
     #[test]
     fn what_changes_is_learned() {
-        let mut pace = Pace::default();
-        (0..50).for_each(|_| pace.observe(&took(10, 11, 1.0)));
-        let slow = took(10, 11, 1.0);
-        let slow =
-            Observation { held: slow.held * 3, first: slow.first.map(|first| first * 3), ..slow };
+        let mut pace = RequestPace::default();
+        (0..50).for_each(|_| pace.observe(&observation(10, 11, 1.0)));
+        let slow = observation(10, 11, 1.0);
+        let slow = Observation {
+            slot_time: slow.slot_time * 3,
+            first_token: slow.first_token.map(|first| first * 3),
+            ..slow
+        };
         (0..50).for_each(|_| pace.observe(&slow));
         assert!((2.9..3.1).contains(&(pace.seconds(0.0, 10.0, 1.0).unwrap())));
     }

@@ -10,7 +10,7 @@ use crate::config::yaml::Node;
 
 /// A configuration key.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Key {
+pub struct KeySchema {
     /// Path, with `[]` for list items.
     pub path: String,
     /// Valid values, as JSON Schema.
@@ -21,58 +21,60 @@ pub struct Key {
 
 /// What to record.
 #[derive(Default)]
-enum Watch {
+enum Recording {
     /// Nothing.
     #[default]
     Nothing,
     /// All possible keys: every section is treated as present, with one item in each list.
-    Keys(Vec<Key>),
+    Keys(Vec<KeySchema>),
     /// The values in effect.
     Values(Vec<(String, Node)>),
 }
 
 /// A recorder that is passed from section to section.
 #[derive(Clone, Default)]
-pub(super) struct Trace(Rc<RefCell<Watch>>);
+pub(super) struct KeyRecorder(Rc<RefCell<Recording>>);
 
 /// Sections are compared by their debug output, which must not depend on the trace.
-impl std::fmt::Debug for Trace {
+impl std::fmt::Debug for KeyRecorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Trace")
+        f.write_str("KeyRecorder")
     }
 }
 
-impl Trace {
-    pub(super) fn of_keys() -> Self {
-        Self(Rc::new(RefCell::new(Watch::Keys(Vec::new()))))
+impl KeyRecorder {
+    pub(super) fn for_keys() -> Self {
+        Self(Rc::new(RefCell::new(Recording::Keys(Vec::new()))))
     }
 
-    pub(super) fn of_values() -> Self {
-        Self(Rc::new(RefCell::new(Watch::Values(Vec::new()))))
+    pub(super) fn for_values() -> Self {
+        Self(Rc::new(RefCell::new(Recording::Values(Vec::new()))))
     }
 
     /// True if absent sections must be read, too.
-    pub(super) fn invents(&self) -> bool {
-        matches!(&*self.0.borrow(), Watch::Keys(_))
+    pub(super) fn reads_absent_sections(&self) -> bool {
+        matches!(&*self.0.borrow(), Recording::Keys(_))
     }
 
     /// Records a key: its schema and its value.
-    pub(super) fn saw(
+    pub(super) fn record(
         &self,
         path: String,
         schema: impl FnOnce() -> Value,
         value: impl FnOnce() -> Node,
     ) {
         match &mut *self.0.borrow_mut() {
-            Watch::Nothing => {}
-            Watch::Keys(keys) => keys.push(Key { path, schema: schema(), required: false }),
-            Watch::Values(values) => values.push((path, value())),
+            Recording::Nothing => {}
+            Recording::Keys(keys) => {
+                keys.push(KeySchema { path, schema: schema(), required: false })
+            }
+            Recording::Values(values) => values.push((path, value())),
         }
     }
 
     /// Marks the last recorded key as required.
-    pub(super) fn required(&self) {
-        if let Watch::Keys(keys) = &mut *self.0.borrow_mut()
+    pub(super) fn mark_required(&self) {
+        if let Recording::Keys(keys) = &mut *self.0.borrow_mut()
             && let Some(key) = keys.last_mut()
         {
             key.required = true;
@@ -80,8 +82,8 @@ impl Trace {
     }
 
     /// Records that the key's texts must match a pattern.
-    pub(super) fn pattern(&self, path: &str, pattern: &'static str) {
-        if let Watch::Keys(keys) = &mut *self.0.borrow_mut()
+    pub(super) fn set_pattern(&self, path: &str, pattern: &'static str) {
+        if let Recording::Keys(keys) = &mut *self.0.borrow_mut()
             && let Some(key) = keys.iter_mut().find(|key| key.path == path)
         {
             let place = match key.schema.get("items") {
@@ -92,16 +94,16 @@ impl Trace {
         }
     }
 
-    pub(super) fn into_keys(self) -> Vec<Key> {
+    pub(super) fn into_keys(self) -> Vec<KeySchema> {
         match self.0.take() {
-            Watch::Keys(keys) => keys,
+            Recording::Keys(keys) => keys,
             _ => Vec::new(),
         }
     }
 
     pub(super) fn into_values(self) -> Vec<(String, Node)> {
         match self.0.take() {
-            Watch::Values(values) => values,
+            Recording::Values(values) => values,
             _ => Vec::new(),
         }
     }

@@ -9,18 +9,18 @@
 use std::collections::BTreeMap;
 
 use crate::types::class::Class;
-use crate::types::limits::{Bounds, Full, Share};
+use crate::types::limits::{QueueBounds, QueueLimit, QueueShare};
 
 /// A dynamic share is this many times the free space.
 const SHARE_OF_FREE: usize = 3;
 
 /// What a request would take of the queue.
 #[derive(Debug, Clone, Copy)]
-pub struct Claim<'a> {
+pub struct SpaceClaim<'a> {
     /// The class.
     pub class: Class,
     /// The tenant and its configured share.
-    pub tenant: (&'a str, Share),
+    pub tenant: (&'a str, QueueShare),
     /// The model, if known.
     pub model: Option<&'a str>,
     /// True if other models are served as well.
@@ -41,12 +41,12 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    fn is_nothing(self) -> bool {
+    fn is_empty(self) -> bool {
         self == Self::default()
     }
 
     /// True if `more` fits into a share, given the free space.
-    fn fits(self, share: Share, free: Self, more: Self) -> bool {
+    fn fits(self, share: QueueShare, free: Self, more: Self) -> bool {
         let fits = |taken: usize, more: usize, limit: Option<usize>, free: usize| {
             let limit = limit.unwrap_or(free.saturating_mul(SHARE_OF_FREE));
             more == 0 || taken.saturating_add(more) <= limit
@@ -58,7 +58,7 @@ impl Occupancy {
 
 /// Used space of the queue. Lists only models and tenants that use some.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct QueueSpace {
     all: Occupancy,
     /// Bytes of bodies being read.
     reading: usize,
@@ -66,14 +66,14 @@ pub struct Room {
     tenants: BTreeMap<String, Occupancy>,
 }
 
-impl Room {
+impl QueueSpace {
     /// In total.
-    pub fn all(&self) -> Occupancy {
+    pub fn total(&self) -> Occupancy {
         self.all
     }
 
     /// Bytes of bodies being read.
-    pub fn reading(&self) -> usize {
+    pub fn body_bytes(&self) -> usize {
         self.reading
     }
 
@@ -96,37 +96,37 @@ impl Room {
     ///
     /// # Errors
     /// The limit that leaves no space.
-    pub fn fits(&self, bounds: &Bounds, claim: &Claim<'_>) -> Result<(), Full> {
+    pub fn check(&self, bounds: &QueueBounds, claim: &SpaceClaim<'_>) -> Result<(), QueueLimit> {
         let more = Occupancy { depth: claim.depth, bytes: claim.bytes };
         let [depth_max, bytes_max] =
-            [bounds.depth_max, bounds.bytes_max].map(|bound| claim.class.room(bound));
-        let whole = Share { depth_max: Some(depth_max), bytes_max: Some(bytes_max) };
+            [bounds.depth_max, bounds.bytes_max].map(|bound| claim.class.share_of(bound));
+        let whole = QueueShare { depth_max: Some(depth_max), bytes_max: Some(bytes_max) };
         if !self.all.fits(whole, Occupancy::default(), more) {
-            return Err(Full::Queue);
+            return Err(QueueLimit::Queue);
         }
         let free = Occupancy {
             depth: bounds.depth_max.saturating_sub(self.all.depth),
             bytes: bounds.bytes_max.saturating_sub(self.all.bytes),
         };
-        let fits = |taken: Option<&Occupancy>, share: Share, has_others: bool| {
-            let whole = Share { depth_max: Some(usize::MAX), bytes_max: Some(usize::MAX) };
+        let fits = |taken: Option<&Occupancy>, share: QueueShare, has_others: bool| {
+            let whole = QueueShare { depth_max: Some(usize::MAX), bytes_max: Some(usize::MAX) };
             let share = if has_others { share } else { share.or(whole) };
             taken.copied().unwrap_or_default().fits(share, free, more)
         };
         let (tenant, share) = claim.tenant;
         let share = share.or(bounds.per_tenant);
         if !fits(self.tenants.get(tenant), share, bounds.has_tenants) {
-            return Err(Full::Tenant);
+            return Err(QueueLimit::Tenant);
         }
         let Some(model) = claim.model else { return Ok(()) };
         match fits(self.models.get(model), bounds.per_model, claim.has_models) {
             true => Ok(()),
-            false => Err(Full::Model),
+            false => Err(QueueLimit::Model),
         }
     }
 
     /// Adds a queued request.
-    pub fn wait(&mut self, model: &str, tenant: &str, bytes: usize) {
+    pub fn add_request(&mut self, model: &str, tenant: &str, bytes: usize) {
         let more = Occupancy { depth: 1, bytes };
         add(&mut self.all, more);
         change(&mut self.models, model, |taken| add(taken, more));
@@ -134,7 +134,7 @@ impl Room {
     }
 
     /// Removes a queued request.
-    pub fn leave(&mut self, model: &str, tenant: &str, bytes: usize) {
+    pub fn remove_request(&mut self, model: &str, tenant: &str, bytes: usize) {
         let less = Occupancy { depth: 1, bytes };
         subtract(&mut self.all, less);
         change(&mut self.models, model, |taken| subtract(taken, less));
@@ -142,7 +142,7 @@ impl Room {
     }
 
     /// Adds bytes of a tenant's body being read.
-    pub fn read(&mut self, tenant: &str, bytes: usize) {
+    pub fn add_body(&mut self, tenant: &str, bytes: usize) {
         let more = Occupancy { depth: 0, bytes };
         self.reading += bytes;
         add(&mut self.all, more);
@@ -150,7 +150,7 @@ impl Room {
     }
 
     /// Removes such bytes.
-    pub fn forget(&mut self, tenant: &str, bytes: usize) {
+    pub fn remove_body(&mut self, tenant: &str, bytes: usize) {
         let less = Occupancy { depth: 0, bytes };
         self.reading = self.reading.saturating_sub(bytes);
         subtract(&mut self.all, less);
@@ -175,7 +175,7 @@ fn change(map: &mut BTreeMap<String, Occupancy>, name: &str, change: impl FnOnce
         None => map.entry(name.to_string()).or_default(),
     };
     change(taken);
-    if taken.is_nothing() {
+    if taken.is_empty() {
         map.remove(name);
     }
 }
@@ -184,21 +184,25 @@ fn change(map: &mut BTreeMap<String, Occupancy>, name: &str, change: impl FnOnce
 mod tests {
     use super::*;
 
-    fn bounds(has_tenants: bool) -> Bounds {
-        Bounds { has_tenants, ..Bounds::new(1000, 1_000_000) }
+    fn bounds(has_tenants: bool) -> QueueBounds {
+        QueueBounds { has_tenants, ..QueueBounds::new(1000, 1_000_000) }
     }
 
-    fn claim<'a>(tenant: &'a str, model: Option<&'a str>) -> Claim<'a> {
-        let tenant = (tenant, Share::default());
+    fn claim<'a>(tenant: &'a str, model: Option<&'a str>) -> SpaceClaim<'a> {
+        let tenant = (tenant, QueueShare::default());
         let has_models = model.is_some();
-        Claim { class: Class::Interactive, tenant, model, has_models, depth: 1, bytes: 1 }
+        SpaceClaim { class: Class::Interactive, tenant, model, has_models, depth: 1, bytes: 1 }
     }
 
     /// Queues requests until there is no space; returns how many fit and which limit was reached.
-    fn fill(room: &mut Room, bounds: &Bounds, claim: &Claim<'_>) -> (usize, Full) {
+    fn fill(
+        room: &mut QueueSpace,
+        bounds: &QueueBounds,
+        claim: &SpaceClaim<'_>,
+    ) -> (usize, QueueLimit) {
         for count in 0.. {
-            match room.fits(bounds, claim) {
-                Ok(()) => room.wait(claim.model.unwrap_or("m"), claim.tenant.0, claim.bytes),
+            match room.check(bounds, claim) {
+                Ok(()) => room.add_request(claim.model.unwrap_or("m"), claim.tenant.0, claim.bytes),
                 Err(full) => return (count, full),
             }
         }
@@ -207,20 +211,20 @@ mod tests {
 
     #[test]
     fn the_only_tenant_of_the_only_model_may_fill_the_whole_queue() {
-        let filled = fill(&mut Room::default(), &bounds(false), &claim("t", None));
-        assert_eq!(filled, (1000, Full::Queue));
+        let filled = fill(&mut QueueSpace::default(), &bounds(false), &claim("t", None));
+        assert_eq!(filled, (1000, QueueLimit::Queue));
     }
 
     #[test]
     fn tenants_that_flood_never_fill_the_queue_for_another_one() {
-        let (mut room, bounds) = (Room::default(), bounds(true));
-        assert_eq!(fill(&mut room, &bounds, &claim("0", None)), (750, Full::Tenant));
+        let (mut room, bounds) = (QueueSpace::default(), bounds(true));
+        assert_eq!(fill(&mut room, &bounds, &claim("0", None)), (750, QueueLimit::Tenant));
         for tenant in 1..50 {
             let (count, full) = fill(&mut room, &bounds, &claim(&tenant.to_string(), None));
-            assert!(count > 0 && full == Full::Tenant, "{tenant}: {count}");
+            assert!(count > 0 && full == QueueLimit::Tenant, "{tenant}: {count}");
             // Each leaves a quarter of the space it found.
-            assert!(room.all().depth < 1000);
-            if room.all().depth > 990 {
+            assert!(room.total().depth < 1000);
+            if room.total().depth > 990 {
                 return;
             }
         }
@@ -228,36 +232,49 @@ mod tests {
 
     #[test]
     fn models_have_shares_where_there_is_more_than_one() {
-        let (mut room, bounds) = (Room::default(), bounds(false));
-        assert_eq!(fill(&mut room, &bounds, &claim("t", Some("a"))), (750, Full::Model));
-        assert_eq!(room.fits(&bounds, &claim("t", Some("b"))), Ok(()));
+        let (mut room, bounds) = (QueueSpace::default(), bounds(false));
+        assert_eq!(fill(&mut room, &bounds, &claim("t", Some("a"))), (750, QueueLimit::Model));
+        assert_eq!(room.check(&bounds, &claim("t", Some("b"))), Ok(()));
         assert!(room.has_waiting("a") && !room.has_waiting("b"));
     }
 
     #[test]
     fn configured_shares_hold_also_for_the_only_one_and_a_keys_own_wins() {
-        let per_tenant = Share { depth_max: Some(10), bytes_max: None };
-        let bounds = Bounds { per_tenant, ..bounds(false) };
-        assert_eq!(fill(&mut Room::default(), &bounds, &claim("t", None)), (10, Full::Tenant));
-        let own = Share { depth_max: Some(20), bytes_max: Some(15) };
-        let mut own = Claim { tenant: ("t", own), ..claim("t", None) };
-        assert_eq!(fill(&mut Room::default(), &bounds, &own), (15, Full::Tenant), "by bytes");
+        let per_tenant = QueueShare { depth_max: Some(10), bytes_max: None };
+        let bounds = QueueBounds { per_tenant, ..bounds(false) };
+        assert_eq!(
+            fill(&mut QueueSpace::default(), &bounds, &claim("t", None)),
+            (10, QueueLimit::Tenant)
+        );
+        let own = QueueShare { depth_max: Some(20), bytes_max: Some(15) };
+        let mut own = SpaceClaim { tenant: ("t", own), ..claim("t", None) };
+        assert_eq!(
+            fill(&mut QueueSpace::default(), &bounds, &own),
+            (15, QueueLimit::Tenant),
+            "by bytes"
+        );
         own.bytes = 0;
-        assert_eq!(fill(&mut Room::default(), &bounds, &own), (20, Full::Tenant));
+        assert_eq!(fill(&mut QueueSpace::default(), &bounds, &own), (20, QueueLimit::Tenant));
     }
 
     #[test]
     fn bodies_that_are_being_read_take_room_and_give_it_back() {
-        let (mut room, bounds) = (Room::default(), bounds(true));
-        let body = Claim { depth: 0, bytes: 700_000, ..claim("t", None) };
-        assert_eq!(room.fits(&bounds, &body), Ok(()));
-        room.read("t", body.bytes);
-        assert_eq!(room.fits(&bounds, &Claim { bytes: 250_000, ..body }), Err(Full::Tenant));
-        let other = Claim { tenant: ("u", Share::default()), bytes: 250_000, ..body };
-        assert_eq!(room.fits(&bounds, &other), Ok(()));
-        assert_eq!(room.fits(&bounds, &Claim { bytes: 300_001, ..other }), Err(Full::Queue));
-        room.forget("t", body.bytes);
-        assert_eq!((room.all(), room.reading()), (Occupancy::default(), 0));
+        let (mut room, bounds) = (QueueSpace::default(), bounds(true));
+        let body = SpaceClaim { depth: 0, bytes: 700_000, ..claim("t", None) };
+        assert_eq!(room.check(&bounds, &body), Ok(()));
+        room.add_body("t", body.bytes);
+        assert_eq!(
+            room.check(&bounds, &SpaceClaim { bytes: 250_000, ..body }),
+            Err(QueueLimit::Tenant)
+        );
+        let other = SpaceClaim { tenant: ("u", QueueShare::default()), bytes: 250_000, ..body };
+        assert_eq!(room.check(&bounds, &other), Ok(()));
+        assert_eq!(
+            room.check(&bounds, &SpaceClaim { bytes: 300_001, ..other }),
+            Err(QueueLimit::Queue)
+        );
+        room.remove_body("t", body.bytes);
+        assert_eq!((room.total(), room.body_bytes()), (Occupancy::default(), 0));
         assert!(room.tenants().is_empty(), "nobody is listed who has nothing");
     }
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 use inference_protocol::ids::is_plain_id;
 
 use super::files::{self, Files};
+use super::key_recorder::KeyRecorder;
 use super::section::{Problems, Section};
-use super::trace::Trace;
 use super::yaml::parse;
 use crate::access::keys::ApiKey;
 use crate::access::limiter::KeyLimits;
 use crate::access::spend::Budget;
 use crate::config::yaml::{Node, Problem};
 use crate::types::class::Class;
-use crate::types::external::External;
+use crate::types::external::ExternalPolicy;
 use crate::types::secret::KeyDigest;
 
 /// A few hundred bytes per key.
@@ -29,16 +29,16 @@ pub(crate) const NAME: &str = "expected 1 to 64 letters, digits, '.', '_' or '-'
 /// The same rule as a pattern, for editors.
 pub(super) const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,64}$";
 
-const NONE: &str = "there are none, so nobody could ask; make one with 'flotilla-gateway key new', \
-                    or set allow_anonymous: true";
+const NONE: &str =
+    "there are none; create one with 'flotilla-gateway key new', or set allow_anonymous: true";
 
 /// A keys file must contain a list, even an empty one, so that a truncated file is not mistaken for
 /// one without keys.
-const NO_LIST: &str = "there is no list of keys in it; write 'keys: []' where there are none";
+const NO_LIST: &str = "the list of keys is missing; write 'keys: []' if there are none";
 
 /// Reads `keys`, `keys_file`, and `allow_anonymous`. A keys file may be empty or not exist yet:
 /// keys may be added while the gateway runs.
-pub(super) fn read(root: &mut Section, files: &Files, problems: &mut Problems) -> Read {
+pub(super) fn read(root: &mut Section, files: &Files, problems: &mut Problems) -> KeySettings {
     let before = problems.len();
     let items = root.list("keys", problems);
     let keys_file = root.text("keys_file", problems);
@@ -48,21 +48,21 @@ pub(super) fn read(root: &mut Section, files: &Files, problems: &mut Problems) -
         problems.push(Problem { path: "keys".into(), message: NONE.into() });
     }
     if has_keys && allow_anonymous {
-        let message = "must be false where keys are given";
+        let message = "must be false if keys are configured";
         problems.push(Problem { path: "allow_anonymous".into(), message: message.into() });
     }
-    let mut seen = Seen::default();
+    let mut seen = SeenKeys::default();
     let mut keys = read_entries(items, &mut seen, problems);
     let keys_file = keys_file.map(|file| files.path(&file));
     let from_file = keys_file.as_ref().and_then(|path| read_file(path, &mut seen, problems));
     let has_keys_file = from_file.is_some();
     keys.extend(from_file.into_iter().flatten());
-    Read { keys, keys_file, has_keys_file, allow_anonymous }
+    KeySettings { keys, keys_file, has_keys_file, allow_anonymous }
 }
 
 /// What the configuration says about keys.
 #[derive(Debug)]
-pub(super) struct Read {
+pub(super) struct KeySettings {
     pub keys: Vec<ApiKey>,
     pub keys_file: Option<PathBuf>,
     pub has_keys_file: bool,
@@ -71,7 +71,7 @@ pub(super) struct Read {
 
 /// Names and digests of the keys read so far.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct SeenKeys {
     names: BTreeSet<String>,
     digests: HashSet<KeyDigest>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Seen {
 /// without keys.
 pub(crate) fn read_file(
     path: &Path,
-    seen: &mut Seen,
+    seen: &mut SeenKeys,
     problems: &mut Vec<Problem>,
 ) -> Option<Vec<ApiKey>> {
     let at = |message| Problem { path: "keys_file".into(), message };
@@ -99,7 +99,7 @@ pub(crate) fn read_file(
     if !has_list(&tree) {
         problems.push(at(format!("{}: {NO_LIST}", path.display())));
     }
-    let mut section = Section::new(tree, "keys_file".into(), &Trace::default(), problems);
+    let mut section = Section::new(tree, "keys_file".into(), &KeyRecorder::default(), problems);
     let items = section.list("keys", problems);
     section.finish(problems);
     Some(read_entries(items, seen, problems))
@@ -115,19 +115,23 @@ fn has_list(tree: &Node) -> bool {
     }
 }
 
-fn read_entries(items: Vec<Section>, seen: &mut Seen, problems: &mut Problems) -> Vec<ApiKey> {
+fn read_entries(items: Vec<Section>, seen: &mut SeenKeys, problems: &mut Problems) -> Vec<ApiKey> {
     items.into_iter().filter_map(|item| read_entry(item, seen, problems)).collect()
 }
 
-fn read_entry(mut item: Section, seen: &mut Seen, problems: &mut Problems) -> Option<ApiKey> {
+fn read_entry(mut item: Section, seen: &mut SeenKeys, problems: &mut Problems) -> Option<ApiKey> {
     let name = item.required_text("name", problems);
     let hex = item.required_text("sha256", problems);
     item.pattern("name", NAME_PATTERN);
     item.pattern("sha256", "^[0-9A-Fa-f]{64}$");
     let class_max =
         item.choice("class_max", (&Class::ALL, Class::name), Class::Interactive, problems);
-    let external =
-        item.choice("external", (&External::ALL, External::name), External::Overflow, problems);
+    let external = item.choice(
+        "external",
+        (&ExternalPolicy::ALL, ExternalPolicy::name),
+        ExternalPolicy::Overflow,
+        problems,
+    );
     let deadline_ms = item.optional_number("deadline_ms", 1..=DEADLINE_MS_MAX, problems);
     let deadline = deadline_ms.map(Duration::from_millis);
     let tokens_max = item.limit("max_tokens", problems);
@@ -150,14 +154,14 @@ fn read_entry(mut item: Section, seen: &mut Seen, problems: &mut Problems) -> Op
             (true, false) => Some("this name is used twice"),
             (true, true) => None,
         };
-        wrong.into_iter().for_each(|message| item.complain("name", message, problems));
+        wrong.into_iter().for_each(|message| item.report("name", message, problems));
     }
     let digest = hex.as_deref().and_then(KeyDigest::from_hex);
     if hex.is_some() && digest.is_none() {
-        item.complain("sha256", "expected 64 hex digits", problems);
+        item.report("sha256", "expected 64 hex digits", problems);
     }
     if digest.as_ref().is_some_and(|digest| !seen.digests.insert(digest.clone())) {
-        item.complain("sha256", "this key is used twice", problems);
+        item.report("sha256", "this key is used twice", problems);
     }
     item.finish(problems);
     Some(ApiKey {

@@ -10,7 +10,7 @@ use crate::scheduler::charge::{ActualWork, Charge};
 /// The charge of a request. Dropping it corrects the charge by the work done: none until the
 /// request is sent, and from then on the estimate until `settle` says more.
 #[derive(Debug)]
-pub struct Turn {
+pub struct ChargeGuard {
     pub(super) dispatcher: Dispatcher,
     pub(super) charge: Charge,
     pub(super) model: Arc<ModelStatus>,
@@ -18,9 +18,9 @@ pub struct Turn {
     pub(super) done: Option<ActualWork>,
 }
 
-impl Turn {
+impl ChargeGuard {
     /// Records that the request is being sent.
-    pub(super) fn begins(mut self) -> Self {
+    pub(super) fn into_started(mut self) -> Self {
         self.done = None;
         self
     }
@@ -31,10 +31,10 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ChargeGuard {
     fn drop(&mut self) {
         if let Some(done) = self.done {
-            self.dispatcher.lock().scheduler.correct(&self.charge, &self.model, done);
+            self.dispatcher.lock().scheduler.correct_charge(&self.charge, &self.model, done);
         }
     }
 }

@@ -11,15 +11,15 @@ const SMALLEST_SECONDS: f64 = 1e-3;
 
 /// A histogram of waits; see the module.
 #[derive(Debug, Clone)]
-pub(super) struct Waits([u32; SIZES]);
+pub(super) struct WaitHistogram([u32; SIZES]);
 
-impl Default for Waits {
+impl Default for WaitHistogram {
     fn default() -> Self {
         Self([0; SIZES])
     }
 }
 
-impl Waits {
+impl WaitHistogram {
     /// Adds a wait.
     pub(super) fn add(&mut self, wait: Duration) {
         // The cast saturates: too small and too large values go to the first and last bucket.
@@ -58,8 +58,8 @@ impl Waits {
 mod tests {
     use super::*;
 
-    fn waits(all: impl IntoIterator<Item = f64>) -> Waits {
-        let mut waits = Waits::default();
+    fn waits(all: impl IntoIterator<Item = f64>) -> WaitHistogram {
+        let mut waits = WaitHistogram::default();
         all.into_iter().for_each(|seconds| waits.add(Duration::from_secs_f64(seconds)));
         waits
     }
@@ -71,7 +71,7 @@ mod tests {
             let told = all.quantile(share).unwrap();
             assert!((told / share - 1.0).abs() < 0.13, "{share}: {told}");
         }
-        assert_eq!(Waits::default().quantile(0.5), None);
+        assert_eq!(WaitHistogram::default().quantile(0.5), None);
     }
 
     #[test]
