@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use chrono::{DateTime, NaiveDateTime};
 use inference_core::text::chat_template::{
-    ChatTemplate, Conversation, Ending, SpecialTokens, segments,
+    ChatTemplate, Conversation, GenerationPrompt, SpecialTokens, segments,
 };
 use serde_json::json;
 
@@ -69,12 +69,14 @@ pub fn chat_template(data: &[u8]) {
     };
     let messages = if messages.is_empty() { CHAT } else { text(messages) };
     let variables = text(rest);
-    for (tools, ending) in
-        [(None, Ending::Answer), (Some(TOOLS), Ending::Answer), (None, Ending::Prefill)]
-    {
+    for (tools, generation_prompt) in [
+        (None, GenerationPrompt::Add),
+        (Some(TOOLS), GenerationPrompt::Add),
+        (None, GenerationPrompt::ContinueFinalMessage),
+    ] {
         let conversation = Conversation {
             tools,
-            ending,
+            generation_prompt,
             variables: (!variables.is_empty()).then_some(variables),
             ..Conversation::new(messages, now())
         };

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use chrono::NaiveDateTime;
 use inference_core::text::chat_template::{
-    ChatTemplate, Content, Conversation, Ending, SpecialTokens, opens_thinking, segments,
+    ChatTemplate, Content, Conversation, GenerationPrompt, SpecialTokens, opens_reasoning, segments,
 };
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
@@ -86,16 +86,16 @@ struct Texts {
     documents: Option<String>,
     variables: Option<String>,
     now: NaiveDateTime,
-    ending: Ending,
+    generation_prompt: GenerationPrompt,
 }
 
 impl Texts {
     fn new(conversation: &Json, now: NaiveDateTime) -> Self {
         let part = |name: &str| conversation.get(name).map(Json::to_string);
-        let ending = match conversation.get("ending").and_then(Json::as_str) {
-            Some("prefill") => Ending::Prefill,
-            Some("closed") => Ending::Closed,
-            _ => Ending::Answer,
+        let generation_prompt = match conversation.get("ending").and_then(Json::as_str) {
+            Some("prefill") => GenerationPrompt::ContinueFinalMessage,
+            Some("closed") => GenerationPrompt::Omit,
+            _ => GenerationPrompt::Add,
         };
         Self {
             messages: part("messages").unwrap(),
@@ -103,7 +103,7 @@ impl Texts {
             documents: part("documents"),
             variables: part("variables"),
             now,
-            ending,
+            generation_prompt,
         }
     }
 
@@ -114,7 +114,7 @@ impl Texts {
             documents: self.documents.as_deref(),
             variables: self.variables.as_deref(),
             now: self.now,
-            ending: self.ending,
+            generation_prompt: self.generation_prompt,
         }
     }
 }
@@ -300,7 +300,7 @@ fn prompts_that_open_thoughts_are_recognised() {
     let templates = templates();
     let conversations = read("conversations.json");
     let opens = |name: &str, conversation: &str| {
-        opens_thinking(&render(&templates[name], &conversations[conversation]).unwrap())
+        opens_reasoning(&render(&templates[name], &conversations[conversation]).unwrap())
     };
     assert!(opens("deepseek_r1", "plain") && opens("nemotron", "plain"));
     assert!(opens("deepseek_v3_1", "thinking on") && !opens("deepseek_v3_1", "plain"));
@@ -391,7 +391,7 @@ proptest! {
         messages in prop::collection::vec(any_message(), 0..6),
         tool in nasty(),
         with_tools in any::<bool>(),
-        ending in prop::sample::select(vec!["answer", "prefill", "closed"]),
+        generation_prompt in prop::sample::select(vec!["answer", "prefill", "closed"]),
     ) {
         thread_local! {
             static TEMPLATES: Vec<ChatTemplate> = sources().values().map(|source| {
@@ -404,7 +404,7 @@ proptest! {
         }
         let tool = json!([{"type": "function", "function": {"name": tool, "description": tool,
             "parameters": {"type": "object", "properties": {(tool.clone()): {"type": "string"}}}}}]);
-        let mut conversation = json!({"messages": messages, "ending": ending});
+        let mut conversation = json!({"messages": messages, "ending": generation_prompt});
         if with_tools {
             conversation["tools"] = tool;
         }

@@ -40,7 +40,7 @@ pub struct Memory {
     /// Reserved huge pages, by size.
     pub reserved: Vec<Reserved>,
     /// NUMA nodes.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NumaNode>,
 }
 
 /// Reserved huge pages of one size.
@@ -56,7 +56,7 @@ pub struct Reserved {
 
 /// A NUMA node: memory and the CPUs next to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Node {
+pub struct NumaNode {
     /// Node number.
     pub id: u32,
     /// Its CPUs, in the kernel's list format.
@@ -157,12 +157,12 @@ fn reserved(files: &impl Files) -> Vec<Reserved> {
     files.names(folder).into_iter().filter_map(read).collect()
 }
 
-fn nodes(files: &impl Files) -> Vec<Node> {
+fn nodes(files: &impl Files) -> Vec<NumaNode> {
     let folder = "/sys/devices/system/node";
     let ids = files.text(&format!("{folder}/online")).and_then(|list| parse_list(&list));
     let read = |id: u32| {
         let info = files.text(&format!("{folder}/node{id}/meminfo"))?;
-        Some(Node {
+        Some(NumaNode {
             id,
             cpus: files.word(&format!("{folder}/node{id}/cpulist")).unwrap_or_default(),
             total: kibibytes(&info, "MemTotal")?,

@@ -68,7 +68,7 @@ pub struct Weights(Arc<Owned>);
 #[derive(Debug)]
 struct Owned {
     model: *mut sys::llama_model,
-    ends: Vec<Token>,
+    end_tokens: Vec<Token>,
 }
 
 // SAFETY: after loading, the model is read-only; several threads may use llama.cpp's vocabulary
@@ -111,7 +111,7 @@ impl Weights {
         if model.is_null() {
             return Err(LoadError::Refused(log::take_first_error()));
         }
-        let owned = Owned { model, ends: ends(model) };
+        let owned = Owned { model, end_tokens: end_tokens(model) };
         let weights = Self(Arc::new(owned));
         // SAFETY: the vocabulary is valid.
         let kind = unsafe { sys::llama_vocab_type(weights.vocab()) };
@@ -131,19 +131,19 @@ impl Weights {
     /// The pooling type of an embedding model; `None` for a model that generates.
     pub fn pooling(&self) -> Option<Pooling> {
         let architecture = self.metadata("general.architecture")?;
-        let said = self.metadata(&format!("{architecture}.pooling_type"));
-        match said.as_deref() {
+        let declared = self.metadata(&format!("{architecture}.pooling_type"));
+        match declared.as_deref() {
             Some("1") => Some(Pooling::Mean),
             Some("2") => Some(Pooling::Cls),
             Some("3") => Some(Pooling::Last),
             Some("4") => Some(Pooling::Rank),
             // A model that cannot generate is an embedding model, whatever its file says.
-            _ => self.only_reads().then_some(Pooling::Mean),
+            _ => self.is_embedding_only().then_some(Pooling::Mean),
         }
     }
 
     /// True if the model cannot generate text.
-    fn only_reads(&self) -> bool {
+    fn is_embedding_only(&self) -> bool {
         let architecture = self.metadata("general.architecture");
         architecture.is_some_and(|name| name.contains("bert")) || self.is_encoder()
     }
@@ -151,7 +151,7 @@ impl Weights {
     /// Checks that its scores are meaningful. BERT rerankers are trained on pairs. A reranker based
     /// on a generative model needs the prompt it was trained with, and outputs label probabilities.
     pub(super) fn check_ranking(&self) -> Result<(), LoadError> {
-        if self.only_reads() {
+        if self.is_embedding_only() {
             return Ok(());
         }
         if self.rerank_template().is_none() {
@@ -174,10 +174,10 @@ impl Weights {
     }
 
     /// True if the model processes a text at once, because every token attends to all others.
-    pub(super) fn encodes(&self) -> bool {
+    pub(super) fn is_bidirectional(&self) -> bool {
         let Some(architecture) = self.metadata("general.architecture") else { return true };
         let causal = self.metadata(&format!("{architecture}.attention.causal"));
-        self.is_encoder() || layout::encodes(&architecture) || causal.as_deref() == Some("false")
+        self.is_encoder() || layout::is_encoder(&architecture) || causal.as_deref() == Some("false")
     }
 
     fn metadata(&self, key: &str) -> Option<String> {
@@ -309,8 +309,8 @@ impl Weights {
     }
 
     /// The tokens that end a response (end of generation).
-    pub fn ends(&self) -> &[Token] {
-        &self.0.ends
+    pub fn end_tokens(&self) -> &[Token] {
+        &self.0.end_tokens
     }
 
     fn text(&self, id: sys::llama_token) -> String {
@@ -329,13 +329,13 @@ impl Weights {
 }
 
 /// The end-of-generation tokens of a valid model.
-fn ends(model: *const sys::llama_model) -> Vec<Token> {
+fn end_tokens(model: *const sys::llama_model) -> Vec<Token> {
     // SAFETY: the model is valid; all ids are inside its vocabulary.
     unsafe {
         let vocab = sys::llama_model_get_vocab(model);
-        let ends =
+        let end_tokens =
             (0..sys::llama_vocab_n_tokens(vocab)).filter(|id| sys::llama_vocab_is_eog(vocab, *id));
-        ends.filter_map(|id| Token::try_from(id).ok()).collect()
+        end_tokens.filter_map(|id| Token::try_from(id).ok()).collect()
     }
 }
 
@@ -437,7 +437,7 @@ impl Tokenizer for LlamaTokenizer {
         wanted.into_iter().filter_map(known).collect()
     }
 
-    fn beginning(&self) -> Option<(Token, String)> {
+    fn bos_token(&self) -> Option<(Token, String)> {
         // SAFETY: the vocabulary is valid.
         let (wanted, id) = unsafe {
             (sys::llama_vocab_get_add_bos(self.0.vocab()), sys::llama_vocab_bos(self.0.vocab()))
@@ -460,8 +460,8 @@ impl Tokenizer for LlamaTokenizer {
             .is_ok_and(|id| unsafe { sys::llama_vocab_is_control(self.0.vocab(), id) })
     }
 
-    fn ends(&self) -> &[Token] {
-        self.0.ends()
+    fn end_tokens(&self) -> &[Token] {
+        self.0.end_tokens()
     }
 
     fn infill(&self) -> Option<Infill> {

@@ -7,7 +7,7 @@ const QUERY: &str = "{query}";
 const DOCUMENT: &str = "{document}";
 
 #[derive(Debug)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Query,
     Document,
@@ -16,7 +16,7 @@ enum Part {
 /// A reranker's prompt template.
 #[derive(Debug)]
 pub struct RerankTemplate {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
     control: Control,
 }
 
@@ -32,14 +32,14 @@ impl RerankTemplate {
         let mut parts = Vec::new();
         let mut rest = template;
         while !rest.is_empty() {
-            let query = rest.find(QUERY).map(|at| (at, QUERY, Part::Query));
-            let document = rest.find(DOCUMENT).map(|at| (at, DOCUMENT, Part::Document));
+            let query = rest.find(QUERY).map(|at| (at, QUERY, TemplatePart::Query));
+            let document = rest.find(DOCUMENT).map(|at| (at, DOCUMENT, TemplatePart::Document));
             let next = query.into_iter().chain(document).min_by_key(|(at, ..)| *at);
             let Some((at, placeholder, part)) = next else { break };
-            parts.extend([Part::Text(rest[..at].to_string()), part]);
+            parts.extend([TemplatePart::Text(rest[..at].to_string()), part]);
             rest = &rest[at + placeholder.len()..];
         }
-        parts.push(Part::Text(rest.to_string()));
+        parts.push(TemplatePart::Text(rest.to_string()));
         Ok(Self { parts, control: Control::new(control) })
     }
 
@@ -51,10 +51,10 @@ impl RerankTemplate {
             self.control.neutralise(&mut text);
             text
         };
-        let text = |part: &Part| match part {
-            Part::Text(text) => text.clone(),
-            Part::Query => user(query),
-            Part::Document => user(document),
+        let text = |part: &TemplatePart| match part {
+            TemplatePart::Text(text) => text.clone(),
+            TemplatePart::Query => user(query),
+            TemplatePart::Document => user(document),
         };
         self.parts.iter().map(text).collect()
     }

@@ -12,13 +12,13 @@ const QUANTUM: u32 = 512;
 /// A bounded fair queue. See the module.
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    lanes: VecDeque<Lane<T>>,
+    lanes: VecDeque<TenantLane<T>>,
     len: usize,
     max: usize,
 }
 
 #[derive(Debug)]
-struct Lane<T> {
+struct TenantLane<T> {
     tenant: Tenant,
     /// Prompt tokens the tenant may start now.
     credit: u32,
@@ -52,7 +52,7 @@ impl<T> FairQueue<T> {
             Some(lane) => lane.waiting.push_back((request, tokens)),
             None => {
                 let waiting = VecDeque::from([(request, tokens)]);
-                self.lanes.push_back(Lane { tenant, credit: QUANTUM, waiting });
+                self.lanes.push_back(TenantLane { tenant, credit: QUANTUM, waiting });
             }
         }
         Ok(())

@@ -44,7 +44,7 @@ pub struct Context<'a> {
     /// Tokens of the prompt and the response so far.
     pub tokens: &'a [Token],
     /// Tokens that end a response.
-    pub ends: &'a [Token],
+    pub end_tokens: &'a [Token],
 }
 
 /// Excludes tokens by setting their logits to negative infinity.

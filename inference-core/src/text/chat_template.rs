@@ -4,7 +4,7 @@
 //!
 //! Rendering takes these steps: read the JSON -> [`adapt`] it to what the template supports
 //! ([`Capabilities`], detected when it is compiled) -> break up control tokens that users wrote
-//! ([`control`]) -> render ([`environment`]) -> cut, for a prefill ([`ending`]).
+//! ([`control`]) -> render ([`environment`]) -> cut, for a prefill ([`final_message`]).
 //!
 //! Templates are untrusted code: a rendering has no access to anything, and its instructions,
 //! recursion and output are limited. Memory that a hostile template uses in between is not limited,
@@ -14,28 +14,28 @@ use chrono::NaiveDateTime;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
-pub use crate::types::request::Ending;
+pub use crate::types::request::GenerationPrompt;
 
 mod adapt;
 mod capabilities;
 mod control;
 mod data;
-mod ending;
 mod environment;
 mod filters;
+mod final_message;
+mod input;
 mod json;
 mod methods;
 mod output;
-mod reading;
 mod repr;
 mod source;
 mod strftime;
 
-pub use capabilities::{Capabilities, Content, Thinking};
+pub use capabilities::{Capabilities, Content, ReasoningSupport};
 pub(crate) use control::Control;
-pub use control::{opens_thinking, segments};
+pub use control::{opens_reasoning, segments};
 
-use reading::Chat;
+use input::ParsedChat;
 
 /// Maximum length of a template's source in bytes; those of known models have less than 64 KiB.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
@@ -82,14 +82,14 @@ pub struct Conversation<'a> {
     /// Current time, for templates that print a date.
     pub now: NaiveDateTime,
     /// How the prompt ends.
-    pub ending: Ending,
+    pub generation_prompt: GenerationPrompt,
 }
 
 impl<'a> Conversation<'a> {
     /// Messages that the assistant responds to.
     pub fn new(messages: &'a str, now: NaiveDateTime) -> Self {
-        let ending = Ending::Answer;
-        Self { messages, tools: None, documents: None, variables: None, now, ending }
+        let generation_prompt = GenerationPrompt::Add;
+        Self { messages, tools: None, documents: None, variables: None, now, generation_prompt }
     }
 }
 
@@ -116,7 +116,7 @@ impl ChatTemplate {
     /// Renders the prompt of a conversation, adapted to the template's capabilities. The result may
     /// contain marks: see [`segments`]. The error is the template's own message if it raised one.
     pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, String> {
-        let mut chat = Chat::read(conversation)?;
+        let mut chat = ParsedChat::read(conversation)?;
         let compiled = self.of(conversation.tools.is_some());
         adapt::adapt(&mut chat, &compiled.capabilities);
         compiled.render(chat, &self.control)
@@ -124,7 +124,7 @@ impl ChatTemplate {
 
     /// Renders a conversation exactly as Hugging Face does, without adapting it.
     pub fn render_as_is(&self, conversation: &Conversation<'_>) -> Result<String, String> {
-        let chat = Chat::read(conversation)?;
+        let chat = ParsedChat::read(conversation)?;
         self.of(conversation.tools.is_some()).render(chat, &self.control)
     }
 
@@ -168,23 +168,25 @@ impl Compiled {
         Ok(compiled)
     }
 
-    fn render(&self, mut chat: Chat, control: &Control) -> Result<String, String> {
+    fn render(&self, mut chat: ParsedChat, control: &Control) -> Result<String, String> {
         chat.neutralise(control);
         chat.alias_reasoning();
-        let prefill = match chat.ending {
-            Ending::Prefill => Some(ending::mark(&mut chat.messages, &self.source)?),
-            Ending::Answer | Ending::Closed => None,
+        let prefill = match chat.generation_prompt {
+            GenerationPrompt::ContinueFinalMessage => {
+                Some(final_message::add_tag(&mut chat.messages, &self.source)?)
+            }
+            GenerationPrompt::Add | GenerationPrompt::Omit => None,
         };
         let rendered = self.run(chat)?;
         match prefill {
-            Some(prefill) => ending::cut(rendered, &prefill),
+            Some(prefill) => final_message::cut(rendered, &prefill),
             None => Ok(rendered),
         }
     }
 
     /// Renders with all variables set. minijinja panics on some expressions that only a faulty
     /// template contains; such a template must not end the engine.
-    fn run(&self, chat: Chat) -> Result<String, String> {
+    fn run(&self, chat: ParsedChat) -> Result<String, String> {
         let variables = self.variables(chat);
         let mut out = output::Bounded::default();
         let render = std::panic::AssertUnwindSafe(|| {
@@ -199,7 +201,7 @@ impl Compiled {
         }
     }
 
-    fn variables(&self, chat: Chat) -> Value {
+    fn variables(&self, chat: ParsedChat) -> Value {
         let now = chat.now;
         let strftime_now =
             Value::from_function(move |format: &str| strftime::strftime(now, format));
@@ -209,7 +211,7 @@ impl Compiled {
             ("messages", data::from_json(Json::Array(messages))),
             ("tools", list(chat.tools)),
             ("documents", list(chat.documents)),
-            ("add_generation_prompt", Value::from(chat.ending == Ending::Answer)),
+            ("add_generation_prompt", Value::from(chat.generation_prompt == GenerationPrompt::Add)),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
             ("strftime_now", strftime_now),

@@ -9,7 +9,7 @@ pub struct EmbedShape {
     /// Number of parallel requests to advertise.
     pub slots: u32,
     /// Maximum inputs in one batch.
-    pub tracks: u32,
+    pub batch_inputs: u32,
     /// Maximum tokens in a batch of several inputs.
     pub batch_rows: u32,
     /// Maximum tokens of one input; one that is longer than a batch is computed alone.
@@ -17,7 +17,7 @@ pub struct EmbedShape {
 }
 
 /// One embedding per input.
-pub type Vectors = Vec<Vec<f32>>;
+pub type Embeddings = Vec<Vec<f32>>;
 
 /// Runs batches of inputs.
 pub trait Embedder {
@@ -29,7 +29,7 @@ pub trait Embedder {
         &mut self,
         inputs: &[&[Token]],
         stop: Stop<'_>,
-    ) -> Result<Option<Vectors>, DecodeError>;
+    ) -> Result<Option<Embeddings>, DecodeError>;
 }
 
 /// Scales an embedding to length 1; leaves a zero vector unchanged.

@@ -106,16 +106,16 @@ const WINDOW_PATTERNS: &[(&str, u64)] = &[
 
 /// How embeddings are computed, as far as memory depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Vectors {
+pub enum EmbeddingBatching {
     /// The whole text at once.
-    Whole,
+    WholeText,
     /// In ubatches, because only the last token counts.
-    Parts,
+    Ubatches,
 }
 
 /// True for architectures that process a text at once with bidirectional attention and have no KV
 /// cells.
-pub fn encodes(architecture: &str) -> bool {
+pub fn is_encoder(architecture: &str) -> bool {
     architecture.contains("bert") || ENCODERS.contains(&architecture)
 }
 
@@ -163,9 +163,9 @@ pub struct Layout {
     /// Tokens of the sliding window; 0 without.
     pub window: u64,
     /// True if it processes a text at once and has no KV cells.
-    pub encodes: bool,
+    pub is_encoder: bool,
     /// How it computes embeddings, if the file says that it does.
-    pub vectors: Option<Vectors>,
+    pub embedding_batching: Option<EmbeddingBatching>,
     /// What each layer stores.
     pub layers: Vec<Layer>,
 }
@@ -190,7 +190,7 @@ impl Layout {
     /// Reads a header; the error names the key that is missing or not understood.
     pub fn read(header: &Header) -> Result<Self, PlanError> {
         let architecture = header.architecture.as_str();
-        let encodes = encodes(architecture);
+        let is_encoder = is_encoder(architecture);
         if let Some(key) = UNKNOWN_CACHES.iter().find(|k| header.list(k).is_some()) {
             return Err(PlanError::UnknownCache(format!("{architecture}.{key}")));
         }
@@ -222,11 +222,11 @@ impl Layout {
         if vocabulary == 0 {
             return Err(PlanError::MissingKey("tokenizer.ggml.tokens".into()));
         }
-        let vectors = match header.number("pooling_type").unwrap_or(POOLING_NONE) {
-            _ if encodes => Some(Vectors::Whole),
+        let embedding_batching = match header.number("pooling_type").unwrap_or(POOLING_NONE) {
+            _ if is_encoder => Some(EmbeddingBatching::WholeText),
             POOLING_NONE => None,
-            POOLING_LAST => Some(Vectors::Parts),
-            _ => Some(Vectors::Whole),
+            POOLING_LAST => Some(EmbeddingBatching::Ubatches),
+            _ => Some(EmbeddingBatching::WholeText),
         };
         Ok(Self {
             known: KNOWN.contains(&architecture),
@@ -241,9 +241,9 @@ impl Layout {
             merges: header.merges,
             trained_tokens: u64::from(header.context_tokens),
             window: header.number("attention.sliding_window").unwrap_or(0),
-            encodes,
-            vectors,
-            layers: if encodes { Vec::new() } else { layers(header, &heads, key_width) },
+            is_encoder,
+            embedding_batching,
+            layers: if is_encoder { Vec::new() } else { layers(header, &heads, key_width) },
         })
     }
 

@@ -38,7 +38,7 @@ impl Repacking {
 
 /// Bytes of a model's weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Weights {
+pub struct WeightBytes {
     /// All tensors as they are in the file.
     pub file_bytes: u64,
     /// Tensors that are used in the file's layout.
@@ -59,7 +59,7 @@ const TABLES: &[&str] = &[
     "token_types.weight",
 ];
 
-impl Weights {
+impl WeightBytes {
     /// Sums up the tensors; the error names the one whose size is unknown.
     pub fn read(header: &Header, layout: &Layout, repacking: Repacking) -> Result<Self, PlanError> {
         let tied = !header.tensor_list.iter().any(|t| t.name == "output.weight");
@@ -133,11 +133,11 @@ mod tests {
     fn a_tied_table_that_is_repacked_is_held_twice_and_read_once() {
         let list = vec![tensor("token_embd.weight", &[32, 64], "q4_0")];
         let layout = Layout::default();
-        let weights = Weights::read(&header(list.clone()), &layout, Repacking::Avx2).unwrap();
+        let weights = WeightBytes::read(&header(list.clone()), &layout, Repacking::Avx2).unwrap();
         assert_eq!((weights.plain_bytes, weights.repacked_bytes), (64 * 18, 64 * 18));
         assert_eq!((weights.read_bytes, weights.parameters), (64 * 18, 2048));
         let untied = [list, vec![tensor("output.weight", &[32, 64], "q8_0")]].concat();
-        let weights = Weights::read(&header(untied), &layout, Repacking::Avx2).unwrap();
+        let weights = WeightBytes::read(&header(untied), &layout, Repacking::Avx2).unwrap();
         assert_eq!((weights.repacked_bytes, weights.read_bytes), (0, 64 * 34));
     }
 
@@ -164,7 +164,7 @@ mod tests {
     fn a_token_reads_the_experts_that_it_uses() {
         let list = vec![tensor("blk.0.ffn_up_exps.weight", &[32, 8, 64], "q8_0")];
         let layout = Layout { experts: 64, experts_used: 8, ..Layout::default() };
-        let weights = Weights::read(&header(list), &layout, Repacking::Avx2).unwrap();
+        let weights = WeightBytes::read(&header(list), &layout, Repacking::Avx2).unwrap();
         assert_eq!((weights.file_bytes, weights.read_bytes), (64 * 8 * 34, 8 * 8 * 34));
     }
 
@@ -172,10 +172,12 @@ mod tests {
     fn a_type_that_nobody_knows_is_an_error_with_the_tensors_name() {
         let mut odd = tensor("blk.0.odd.weight", &[32, 8], "q8_0");
         odd.kind = 77;
-        let error = Weights::read(&header(vec![odd]), &Layout::default(), Repacking::Off);
+        let error = WeightBytes::read(&header(vec![odd]), &Layout::default(), Repacking::Off);
         let text = error.unwrap_err().to_string();
         assert!(text.contains("blk.0.odd.weight") && text.contains("77"), "{text}");
         let broken = tensor("w.weight", &[33, 8], "q8_0");
-        assert!(Weights::read(&header(vec![broken]), &Layout::default(), Repacking::Off).is_err());
+        assert!(
+            WeightBytes::read(&header(vec![broken]), &Layout::default(), Repacking::Off).is_err()
+        );
     }
 }

@@ -50,7 +50,7 @@ pub fn apply(
         change(logits, *token, |logit| logit - penalty);
     }
     if params.ignore_end {
-        for token in context.ends {
+        for token in context.end_tokens {
             change(logits, *token, |_| f32::NEG_INFINITY);
         }
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 pub const MARK: char = '\u{fdd0}';
 
 /// True for our own noncharacters, which are not part of any text: [`MARK`], or part of the tag
-/// that `ending` appends to a text.
+/// that `final_message` appends to a text.
 pub fn is_mark(c: char) -> bool {
     (MARK..='\u{fdd2}').contains(&c)
 }
@@ -117,7 +117,7 @@ const THINKING: [&str; 10] = [
 
 /// True if a rendered prompt ends inside the assistant's reasoning: with an opening delimiter and
 /// nothing but whitespace after it.
-pub fn opens_thinking(rendered: &str) -> bool {
+pub fn opens_reasoning(rendered: &str) -> bool {
     let end = rendered.trim_end();
     THINKING.iter().any(|mark| end.ends_with(mark))
 }
@@ -162,11 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_that_are_closed_are_not_open() {
-        assert!(opens_thinking("<|im_start|>assistant\n<think>\n"));
-        assert!(opens_thinking("[THINK]"));
-        assert!(!opens_thinking("<think>\n\n</think>\n\n"));
-        assert!(!opens_thinking("<think>\nSo"));
-        assert!(!opens_thinking(""));
+    fn reasoning_that_is_closed_is_not_open() {
+        assert!(opens_reasoning("<|im_start|>assistant\n<think>\n"));
+        assert!(opens_reasoning("[THINK]"));
+        assert!(!opens_reasoning("<think>\n\n</think>\n\n"));
+        assert!(!opens_reasoning("<think>\nSo"));
+        assert!(!opens_reasoning(""));
     }
 }

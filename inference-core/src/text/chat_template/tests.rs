@@ -26,8 +26,9 @@ fn with_variables(variables: &str) -> Result<String, String> {
 }
 
 fn prefill(source: &str, messages: &str) -> Result<String, String> {
-    let ending = Ending::Prefill;
-    compile(source)?.render(&Conversation { ending, ..Conversation::new(messages, now()) })
+    let generation_prompt = GenerationPrompt::ContinueFinalMessage;
+    compile(source)?
+        .render(&Conversation { generation_prompt, ..Conversation::new(messages, now()) })
 }
 
 #[test]

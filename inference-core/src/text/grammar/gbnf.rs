@@ -42,7 +42,7 @@ struct Rule {
 /// Translates a grammar. Errors name the line.
 pub(super) fn to_lark(text: &str) -> Result<String, GrammarError> {
     let (rules, root) = parse::rules(text)?;
-    let facts = rules::Facts::new(&rules)?;
+    let facts = rules::RuleFacts::new(&rules)?;
     lexemes::lark(&rules, &facts, root)
 }
 

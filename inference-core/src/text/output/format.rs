@@ -5,11 +5,11 @@
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::marks::table;
+use super::delimiters::delimiter_table;
 
 /// Delimiters of reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Thinking {
+pub struct ReasoningDelimiters {
     /// Opening delimiter.
     pub open: &'static str,
     /// Closing delimiter.
@@ -73,14 +73,14 @@ pub enum CallFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Format {
     /// Delimiters of reasoning, if the family has reasoning.
-    pub thinking: Option<Thinking>,
+    pub reasoning: Option<ReasoningDelimiters>,
     /// Notation of calls.
     pub calls: CallFormat,
 }
 
 /// Where in the assistant's message a response starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Beginning {
+pub enum ResponseStart {
     /// At the start of the message: reasoning may come first.
     #[default]
     Fresh,
@@ -121,7 +121,7 @@ impl CallFormat {
 
     /// Detects the notation that a chat template uses.
     fn detect(source: &str) -> Self {
-        let has = |mark: &str| source.contains(mark);
+        let has = |delimiter: &str| source.contains(delimiter);
         let rules = [
             (has("<|channel|>") && has("<|message|>"), Self::Harmony),
             (has("<｜tool▁calls▁begin｜>") && has("```json"), Self::DeepSeek),
@@ -154,41 +154,41 @@ impl CallFormat {
 
 /// Text that a template must contain, and the delimiters. Templates often contain only the closing
 /// delimiter, where they cut the reasoning of earlier turns.
-const THINKING: [(&str, Thinking); 9] = [
-    ("<|channel>", marks("<|channel>thought", "<channel|>")),
-    ("seed:think", marks("<seed:think>", "</seed:think>")),
-    ("[THINK]", marks("[THINK]", "[/THINK]")),
-    ("<|START_THINKING|>", marks("<|START_THINKING|>", "<|END_THINKING|>")),
-    ("<reasoning>", marks("<reasoning>", "</reasoning>")),
-    ("Here is my thought process:", marks("Here is my thought process:", "Here is my response:")),
-    ("<thinking>", marks("<thinking>", "</thinking>")),
-    ("</think>", marks("<think>", "</think>")),
-    ("<think>", marks("<think>", "</think>")),
+const REASONING: [(&str, ReasoningDelimiters); 9] = [
+    ("<|channel>", tags("<|channel>thought", "<channel|>")),
+    ("seed:think", tags("<seed:think>", "</seed:think>")),
+    ("[THINK]", tags("[THINK]", "[/THINK]")),
+    ("<|START_THINKING|>", tags("<|START_THINKING|>", "<|END_THINKING|>")),
+    ("<reasoning>", tags("<reasoning>", "</reasoning>")),
+    ("Here is my thought process:", tags("Here is my thought process:", "Here is my response:")),
+    ("<thinking>", tags("<thinking>", "</thinking>")),
+    ("</think>", tags("<think>", "</think>")),
+    ("<think>", tags("<think>", "</think>")),
 ];
 
-const fn marks(open: &'static str, close: &'static str) -> Thinking {
-    Thinking { open, close }
+const fn tags(open: &'static str, close: &'static str) -> ReasoningDelimiters {
+    ReasoningDelimiters { open, close }
 }
 
-impl Thinking {
+impl ReasoningDelimiters {
     fn detect(source: &str) -> Option<Self> {
-        let rule = THINKING.iter().find(|(sign, _)| source.contains(sign));
-        rule.map(|(_, thinking)| *thinking)
+        let rule = REASONING.iter().find(|(sign, _)| source.contains(sign));
+        rule.map(|(_, reasoning)| *reasoning)
     }
 }
 
 /// As its opening delimiter.
-impl Serialize for Thinking {
+impl Serialize for ReasoningDelimiters {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.open)
     }
 }
 
-impl<'de> Deserialize<'de> for Thinking {
+impl<'de> Deserialize<'de> for ReasoningDelimiters {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let open = String::deserialize(deserializer)?;
-        let known = THINKING.iter().find(|(_, thinking)| thinking.open == open);
-        known.map(|(_, thinking)| *thinking).ok_or_else(|| D::Error::custom("unknown mark"))
+        let known = REASONING.iter().find(|(_, reasoning)| reasoning.open == open);
+        known.map(|(_, reasoning)| *reasoning).ok_or_else(|| D::Error::custom("unknown mark"))
     }
 }
 
@@ -196,40 +196,41 @@ impl Format {
     /// Detects the format that the chat template `source` uses.
     pub fn detect(source: &str) -> Self {
         let calls = CallFormat::detect(source);
-        let thinking = if calls == CallFormat::Harmony { None } else { Thinking::detect(source) };
-        Self { thinking, calls }
+        let reasoning =
+            if calls == CallFormat::Harmony { None } else { ReasoningDelimiters::detect(source) };
+        Self { reasoning, calls }
     }
 
     /// True if the rendered `prompt` ends inside reasoning, so that the response starts there.
-    pub fn starts_thinking(&self, prompt: &str) -> bool {
-        self.thinking.is_some_and(|t| prompt.trim_end().ends_with(t.open))
+    pub fn starts_in_reasoning(&self, prompt: &str) -> bool {
+        self.reasoning.is_some_and(|t| prompt.trim_end().ends_with(t.open))
     }
 
     /// Where the response to the rendered `prompt` starts.
-    pub fn beginning(&self, prompt: &str) -> Beginning {
-        let last = |mark: &str| prompt.rfind(mark);
+    pub fn response_start(&self, prompt: &str) -> ResponseStart {
+        let last = |delimiter: &str| prompt.rfind(delimiter);
         let outside = ["<|start|>", "<|end|>", "<|return|>", "<|call|>"].map(last);
         let is_harmony = self.calls == CallFormat::Harmony;
-        if self.starts_thinking(prompt) {
-            Beginning::Reasoning
+        if self.starts_in_reasoning(prompt) {
+            ResponseStart::Reasoning
         } else if is_harmony && last("<|message|>") > outside.into_iter().max().flatten() {
-            Beginning::Content
+            ResponseStart::Content
         } else {
-            Beginning::Fresh
+            ResponseStart::Fresh
         }
     }
 
     /// Delimiters of calls and reasoning. Those that are control tokens, which ordinary responses
     /// hide, must be visible to a [`super::Parser`].
     pub fn visible_tokens(&self) -> Vec<&'static str> {
-        let table = table(self.calls);
-        let mut all: Vec<&str> = table.opens.iter().map(|o| o.mark).collect();
-        all.retain(|mark| mark.len() > 1);
+        let table = delimiter_table(self.calls);
+        let mut all: Vec<&str> = table.opens.iter().map(|o| o.text).collect();
+        all.retain(|delimiter| delimiter.len() > 1);
         all.extend(table.after.iter().chain(table.drops).chain(table.inner));
-        if let Some(thinking) = self.thinking {
-            all.extend([thinking.open, thinking.close]);
+        if let Some(reasoning) = self.reasoning {
+            all.extend([reasoning.open, reasoning.close]);
             // A token, followed by the channel's name.
-            all.extend(thinking.open.strip_suffix("thought"));
+            all.extend(reasoning.open.strip_suffix("thought"));
         }
         all
     }

@@ -1,7 +1,7 @@
 //! PURE. Parses calls written as JSON: an object `{"name": .., "arguments": {..}}` or an array of
 //! them, optionally in a code fence.
 
-use super::machine::{Context, Step};
+use super::machine::{CallContext, Step};
 use super::object::Object;
 
 /// Optional text before the JSON: a fence, and the language that it names.
@@ -26,9 +26,9 @@ impl List {
     }
 
     /// Starts after a delimiter that ends with the first bracket.
-    pub fn behind(mark: &str, bare: bool) -> Self {
+    pub fn after_delimiter(delimiter: &str, bare: bool) -> Self {
         let mut list = Self::new(bare);
-        if mark.ends_with('[') {
+        if delimiter.ends_with('[') {
             list.array = true;
         } else {
             list.object = Some(Object::new(bare));
@@ -37,7 +37,7 @@ impl List {
     }
 
     /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    pub fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         if let Some(object) = &mut self.object {
             return match object.step(c, context) {
                 Step::Done if self.array => {

@@ -2,7 +2,7 @@
 
 use inference_core::text::output::ToolSet;
 use inference_core::types::request::CallRules;
-use inference_core::types::tool_choice::Choice;
+use inference_core::types::tool_choice::ToolChoice;
 use inference_protocol::openai::{ChatRequest, ParseError};
 
 use crate::types::error::Error;
@@ -23,9 +23,9 @@ pub struct Offer {
 pub fn read(chat: &ChatRequest) -> Result<Offer, Error> {
     let listed = chat.tools.as_deref().unwrap_or_default();
     let tools = ToolSet::from_openai(listed).map_err(|why| refused("tools", why))?;
-    let choice = Choice::from_openai(chat.tool_choice.as_ref(), &tools)
+    let choice = ToolChoice::from_openai(chat.tool_choice.as_ref(), &tools)
         .map_err(|why| refused("tool_choice", why))?;
-    if tools.is_empty() || choice == Choice::None {
+    if tools.is_empty() || choice == ToolChoice::None {
         return Ok(Offer::default());
     }
     let calls_max = if chat.parallel_tool_calls == Some(false) { 1 } else { CALLS_MAX };

@@ -110,11 +110,22 @@ fn what_is_missing_or_unknown_is_named() {
 #[test]
 fn models_that_make_vectors_are_known_by_their_architecture_or_their_pooling() {
     let bert = layout("nomic-bert", &[]);
-    assert!(bert.encodes && bert.vectors == Some(Vectors::Whole) && bert.layers.is_empty());
+    assert!(
+        bert.is_encoder
+            && bert.embedding_batching == Some(EmbeddingBatching::WholeText)
+            && bert.layers.is_empty()
+    );
     let pooled = layout("qwen3", &[("pooling_type", &[3])]);
-    assert!(!pooled.encodes && pooled.vectors == Some(Vectors::Parts) && pooled.layers.len() == 4);
-    assert_eq!(layout("qwen3", &[("pooling_type", &[1])]).vectors, Some(Vectors::Whole));
-    assert_eq!(layout("qwen3", &[("pooling_type", &[0])]).vectors, None);
+    assert!(
+        !pooled.is_encoder
+            && pooled.embedding_batching == Some(EmbeddingBatching::Ubatches)
+            && pooled.layers.len() == 4
+    );
+    assert_eq!(
+        layout("qwen3", &[("pooling_type", &[1])]).embedding_batching,
+        Some(EmbeddingBatching::WholeText)
+    );
+    assert_eq!(layout("qwen3", &[("pooling_type", &[0])]).embedding_batching, None);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Capabilities, Chat, Message, calls, joined, prepend, role};
+use super::{Capabilities, Message, ParsedChat, calls, joined, prepend, role};
 use crate::text::chat_template::data::from_json;
 use crate::text::chat_template::json::{Style, dumps};
 
@@ -23,7 +23,7 @@ pub fn json_text(value: &Json) -> String {
 }
 
 /// Describes tools, and writes calls and their results as text, if the template does not.
-pub fn describe_tools(chat: &mut Chat, can: &Capabilities) {
+pub fn describe_tools(chat: &mut ParsedChat, can: &Capabilities) {
     let unknown = chat.tools.take_if(|tools| !can.tools && !tools.is_empty());
     if unknown.is_some() || !can.tool_calls {
         chat.messages = as_text(std::mem::take(&mut chat.messages));

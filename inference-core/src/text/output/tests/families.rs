@@ -50,11 +50,11 @@ fn text_then_a_call_then_text() {
 #[test]
 fn thoughts_then_a_call() {
     for calls in CallFormat::ALL {
-        let thoughts = match calls {
+        let reasoning = match calls {
             CallFormat::Harmony => "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant",
             _ => "<think>\nHm.\n</think>\n\n",
         };
-        let message = parse(calls, &format!("{thoughts}{}", write(calls, &[weather()])));
+        let message = parse(calls, &format!("{reasoning}{}", write(calls, &[weather()])));
         assert_eq!(message.reasoning.as_deref(), Some("Hm."), "{calls:?}");
         assert_eq!(arguments(&message), expected(&[weather()]), "{calls:?}");
         assert_eq!(message.content, None, "{calls:?}");
@@ -68,7 +68,7 @@ fn thoughts_that_begin_in_the_prompt() {
         let text = format!("\nHm.\n</think>\n\nOK {}", write(calls, &[weather()]));
         let text =
             text.replace("OK {", "OK\n{").replace("OK [{", "OK\n[{").replace("OK [get", "OK\n[get");
-        let message = whole(parse_chunks(parser, [text.as_str()]).0);
+        let message = join_parts(parse_chunks(parser, [text.as_str()]).0);
         assert_eq!(message.reasoning.as_deref(), Some("Hm."), "{calls:?}");
         assert_eq!(content(&message), "OK", "{calls:?}");
         assert_eq!(arguments(&message), expected(&[weather()]), "{calls:?}");
@@ -82,15 +82,16 @@ fn a_call_cut_anywhere_keeps_what_was_streamed() {
         let text = write(calls, &two);
         for (end, _) in text.char_indices() {
             let mut parser = Parser::new(&format(calls), tools(), false, 8);
-            let streamed = whole(parser.push(&text[..end]));
+            let streamed = join_parts(parser.push(&text[..end]));
             let (rest, complete) = parser.finish();
-            let parts: Vec<Part> = streamed_parts(&streamed).into_iter().chain(rest).collect();
-            let message = whole(parts);
+            let parts: Vec<OutputPart> =
+                streamed_parts(&streamed).into_iter().chain(rest).collect();
+            let message = join_parts(parts);
             assert!(message.calls.len() >= streamed.calls.len(), "{calls:?} {end}");
-            for (call, (name, whole)) in message.calls.iter().zip(&two) {
+            for (call, (name, join_parts)) in message.calls.iter().zip(&two) {
                 assert_eq!(call.name, *name, "{calls:?} {end}");
                 if let Ok(read) = serde_json::from_str::<Value>(&call.arguments) {
-                    assert_eq!(read, *whole, "{calls:?} {end}");
+                    assert_eq!(read, *join_parts, "{calls:?} {end}");
                     assert!(complete, "{calls:?} {end}");
                 }
             }
@@ -103,11 +104,12 @@ fn a_call_cut_anywhere_keeps_what_was_streamed() {
 }
 
 /// The parts that a message was made of.
-fn streamed_parts(message: &Message) -> Vec<Part> {
-    let mut parts: Vec<Part> = message.content.iter().cloned().map(Part::Content).collect();
+fn streamed_parts(message: &ParsedMessage) -> Vec<OutputPart> {
+    let mut parts: Vec<OutputPart> =
+        message.content.iter().cloned().map(OutputPart::Content).collect();
     for (index, call) in message.calls.iter().enumerate() {
-        parts.push(Part::CallStart { index, name: call.name.clone() });
-        parts.push(Part::CallArguments { index, fragment: call.arguments.clone() });
+        parts.push(OutputPart::CallStart { index, name: call.name.clone() });
+        parts.push(OutputPart::CallArguments { index, fragment: call.arguments.clone() });
     }
     parts
 }
@@ -149,7 +151,7 @@ fn broken_calls_lose_no_text() {
 fn ordinary_json_in_a_code_fence_streams_like_other_text() {
     let mut parser = Parser::new(&format(CallFormat::Generic), tools(), false, 8);
     let parts = parser.push("```json\n{\"answer\": 4");
-    assert_eq!(parts, [Part::Content("```json\n{\"answer\": 4".into())]);
+    assert_eq!(parts, [OutputPart::Content("```json\n{\"answer\": 4".into())]);
 }
 
 #[test]
@@ -167,7 +169,12 @@ fn escapes_are_left_as_the_model_wrote_them() {
 #[test]
 fn values_in_tags_may_have_lines_and_text_like_tags() {
     let call = ("send", json!({"city": "\nfirst\n\n  second</parameter>\n", "days": 2}));
-    for calls in [CallFormat::QwenXml, CallFormat::Seed, CallFormat::MiniMax, CallFormat::Glm] {
+    for calls in [
+        CallFormat::QwenXml,
+        CallFormat::Seed,
+        CallFormat::MiniMax,
+        CallFormat::Glm,
+    ] {
         let message = parse(calls, &write(calls, std::slice::from_ref(&call)));
         assert_eq!(arguments(&message), expected(std::slice::from_ref(&call)), "{calls:?}");
     }
@@ -191,7 +198,10 @@ fn newer_and_older_notations_of_one_family_are_read() {
             CallFormat::DeepSeek,
             "<｜tool▁call▁begin｜>send<｜tool▁sep｜>{\"days\": 1}<｜tool▁call▁end｜>",
         ),
-        (CallFormat::Llama, "<|python_tag|>{\"name\": \"send\", \"parameters\": {\"days\": 1}}"),
+        (
+            CallFormat::Llama,
+            "<|python_tag|>{\"name\": \"send\", \"parameters\": {\"days\": 1}}",
+        ),
         (CallFormat::Llama, "[{\"name\": \"send\", \"parameters\": {\"days\": 1}}]"),
         (
             CallFormat::Pipes,
@@ -219,7 +229,10 @@ fn newer_and_older_notations_of_one_family_are_read() {
         ),
         (CallFormat::Fenced, "```tool_code\nsend(days=1)\n```"),
         (CallFormat::Pythonic, "<|python_start|>[send(days=1)]<|python_end|>"),
-        (CallFormat::Fenced, "```json\n{\"name\": \"send\", \"arguments\": {\"days\": 1}}\n```"),
+        (
+            CallFormat::Fenced,
+            "```json\n{\"name\": \"send\", \"arguments\": {\"days\": 1}}\n```",
+        ),
         (
             CallFormat::Hermes,
             "<tool_call>```json\n{\"name\": \"send\", \"arguments\": {\"days\": 1}}</tool_call>",
@@ -273,7 +286,7 @@ fn granite_says_where_thoughts_end() {
     let format = Format::detect("... 'Here is my thought process:' ... <|tool_call|>");
     let parser = Parser::new(&format, ToolSet::default(), false, 8);
     let text = "Here is my thought process: hm\n\nHere is my response:\n\nHello";
-    let message = whole(parse_chunks(parser, [text]).0);
+    let message = join_parts(parse_chunks(parser, [text]).0);
     assert_eq!((message.reasoning.as_deref(), content(&message)), (Some("hm"), "Hello"));
 }
 
@@ -307,12 +320,12 @@ fn templates_tell_their_family() {
         ("```tool_code", F::Fenced, false),
         ("<start_of_turn>model", F::Generic, false),
     ];
-    for (source, calls, thinks) in cases {
+    for (source, calls, has_reasoning) in cases {
         let format = Format::detect(source);
-        assert_eq!((format.calls, format.thinking.is_some()), (calls, thinks), "{source}");
+        assert_eq!((format.calls, format.reasoning.is_some()), (calls, has_reasoning), "{source}");
     }
     let gemma = Format::detect("'<|channel>thought\\n<channel|>'");
     assert!(gemma.visible_tokens().contains(&"<|channel>"));
-    assert!(gemma.starts_thinking("<|turn>model\n<|channel>thought\n"));
-    assert!(!gemma.starts_thinking("<|channel>thought\n<channel|>"));
+    assert!(gemma.starts_in_reasoning("<|turn>model\n<|channel>thought\n"));
+    assert!(!gemma.starts_in_reasoning("<|channel>thought\n<channel|>"));
 }

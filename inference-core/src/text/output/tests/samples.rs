@@ -20,7 +20,7 @@ pub fn all(format: CallFormat) -> Vec<String> {
         format!("Let me look.\n\n{one}"),
         format!("<think>\nWhy? <tool_call>\n</think>\n\n{two}\n"),
         format!("{none}\n\nAnd then text.\n{one} end"),
-        format!("thoughts that began in the prompt</think>{one}{two}"),
+        format!("reasoning that began in the prompt</think>{one}{two}"),
         format!("<th{half}"),
         format!("  {broken}"),
         format!("{unknown}{one}"),

@@ -11,7 +11,7 @@ use super::Message;
 const TAG: &str = "\u{fdd1}\u{fdd2}";
 
 /// Appends the tag to the last message; returns its text.
-pub fn mark(messages: &mut [Message], source: &str) -> Result<String, String> {
+pub fn add_tag(messages: &mut [Message], source: &str) -> Result<String, String> {
     let message = messages.last_mut().ok_or("there is no last message to continue")?;
     if !source.contains("content") {
         return Err("it does not read the content of messages, so none can be continued".into());

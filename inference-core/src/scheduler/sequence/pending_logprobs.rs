@@ -7,36 +7,36 @@ use crate::types::request::TokenLogprob;
 
 /// Logprobs of tokens whose text is not emitted yet.
 #[derive(Debug, Default)]
-pub struct HeldLogprobs {
+pub struct PendingLogprobs {
     /// Each with the total bytes of all pieces up to and including its own.
-    held: VecDeque<(usize, TokenLogprob)>,
+    pending: VecDeque<(usize, TokenLogprob)>,
     /// Total bytes of all pieces.
-    written: usize,
+    piece_bytes: usize,
     /// Bytes of text emitted so far.
-    shown: usize,
+    emitted_bytes: usize,
 }
 
-impl HeldLogprobs {
+impl PendingLogprobs {
     /// Records that a token with a piece of `bytes` bytes was appended.
     pub fn push(&mut self, bytes: usize, logprob: Option<TokenLogprob>) {
-        self.written += bytes;
+        self.piece_bytes += bytes;
         if let Some(logprob) = logprob {
-            self.held.push_back((self.written, logprob));
+            self.pending.push_back((self.piece_bytes, logprob));
         }
     }
 
     /// Number of logprobs held.
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.pending.len()
     }
 
     /// Returns the logprobs released by `bytes` more bytes of emitted text; with `all`, all of
     /// them, because no more text follows.
     pub fn release(&mut self, bytes: usize, all: bool) -> Vec<TokenLogprob> {
-        self.shown += bytes;
-        let is_shown = |(end, _): &(usize, _)| all || *end <= self.shown;
-        let count = self.held.iter().take_while(|held| is_shown(held)).count();
-        self.held.drain(..count).map(|(_, logprob)| logprob).collect()
+        self.emitted_bytes += bytes;
+        let is_emitted = |(end, _): &(usize, _)| all || *end <= self.emitted_bytes;
+        let count = self.pending.iter().take_while(|pending| is_emitted(pending)).count();
+        self.pending.drain(..count).map(|(_, logprob)| logprob).collect()
     }
 }
 
@@ -56,22 +56,22 @@ mod tests {
 
     #[test]
     fn logprobs_come_with_the_text_of_their_tokens() {
-        let mut held = HeldLogprobs::default();
-        held.push(2, logprob(1));
-        assert_eq!(tokens(held.release(2, false)), [1]);
-        held.push(3, logprob(2));
-        held.push(0, logprob(3));
-        assert!(held.release(1, false).is_empty());
-        held.push(1, logprob(4));
-        assert_eq!(tokens(held.release(2, false)), [2, 3]);
-        assert_eq!(tokens(held.release(0, true)), [4]);
+        let mut pending = PendingLogprobs::default();
+        pending.push(2, logprob(1));
+        assert_eq!(tokens(pending.release(2, false)), [1]);
+        pending.push(3, logprob(2));
+        pending.push(0, logprob(3));
+        assert!(pending.release(1, false).is_empty());
+        pending.push(1, logprob(4));
+        assert_eq!(tokens(pending.release(2, false)), [2, 3]);
+        assert_eq!(tokens(pending.release(0, true)), [4]);
     }
 
     #[test]
-    fn tokens_of_a_stop_string_are_not_told() {
-        let mut held = HeldLogprobs::default();
-        held.push(2, logprob(1));
-        held.push(4, logprob(2));
-        assert_eq!(tokens(held.release(2, false)), [1]);
+    fn tokens_of_a_stop_string_are_not_reported() {
+        let mut pending = PendingLogprobs::default();
+        pending.push(2, logprob(1));
+        pending.push(4, logprob(2));
+        assert_eq!(tokens(pending.release(2, false)), [1]);
     }
 }

@@ -1,12 +1,12 @@
 //! PURE. State machines that each parse one notation of calls, from its opening delimiter to its
 //! end. They take one character at a time, so chunk boundaries do not matter.
 
+use super::delimiters::{OpeningDelimiter, Syntax};
 use super::function::Function;
 use super::header::Header;
 use super::list::List;
-use super::marks::{Open, Syntax};
 use super::named::Named;
-use super::out::{Kind, Out};
+use super::out::{PartCollector, ProseKind};
 use super::tools::ToolSet;
 use super::xml::Xml;
 
@@ -21,37 +21,37 @@ pub enum Step {
     /// complete call is text, unless a call has started.
     Bad,
     /// Prose of this kind starts after this character.
-    Prose(Kind),
+    Prose(ProseKind),
 }
 
 /// What the machines use and write to.
 #[derive(Debug)]
-pub struct Context<'a> {
+pub struct CallContext<'a> {
     /// Functions that may be called.
     pub tools: &'a ToolSet,
     /// Maximum number of calls in one response.
     pub calls_max: usize,
     /// Destination of the parts.
-    pub out: &'a mut Out,
+    pub out: &'a mut PartCollector,
 }
 
-impl Context<'_> {
+impl CallContext<'_> {
     /// True if one more call may start.
     pub fn has_room(&self) -> bool {
         !self.tools.is_empty() && self.out.counts().0 < self.calls_max
     }
 
     /// True if a call of `name` may start.
-    pub fn admits(&self, name: &str) -> bool {
+    pub fn can_call(&self, name: &str) -> bool {
         self.has_room() && self.tools.get(name).is_some()
     }
 }
 
 /// A machine for one notation.
 #[derive(Debug)]
-pub enum Machine {
+pub enum CallParser {
     /// The first character decides between JSON and the format's other notation.
-    Choose(&'static Open),
+    Choose(&'static OpeningDelimiter),
     /// JSON objects or an array of them.
     List(List),
     /// A name, a delimiter, JSON arguments.
@@ -64,27 +64,29 @@ pub enum Machine {
     Header(Header),
 }
 
-impl Machine {
+impl CallParser {
     /// The machine that continues after the delimiter of `open`.
-    pub fn new(open: &'static Open) -> Self {
+    pub fn new(open: &'static OpeningDelimiter) -> Self {
         match open.syntax {
-            Syntax::Json if open.mark.ends_with(['{', '[']) => {
-                Self::List(List::behind(open.mark, open.is_bare()))
+            Syntax::Json if open.text.ends_with(['{', '[']) => {
+                Self::List(List::after_delimiter(open.text, open.is_bare()))
             }
             Syntax::Json => Self::List(List::new(open.is_bare())),
-            Syntax::Xml(tags) if tags.is_call(open.mark) => Self::Xml(Xml::in_name(tags)),
-            Syntax::Header => Self::Header(Header::behind(open.mark)),
-            Syntax::Function(marks) if open.is_bare() => Self::Function(Function::new(marks, true)),
+            Syntax::Xml(tags) if tags.is_call(open.text) => Self::Xml(Xml::in_name(tags)),
+            Syntax::Header => Self::Header(Header::after_delimiter(open.text)),
+            Syntax::Function(delimiters) if open.is_bare() => {
+                Self::Function(Function::new(delimiters, true))
+            }
             Syntax::Named(_) | Syntax::Xml(_) | Syntax::Function(_) => Self::Choose(open),
         }
     }
 
     /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    pub fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         match self {
             Self::Choose(_) if c.is_whitespace() => Step::More,
             Self::Choose(open) => {
-                *self = chosen(open, c);
+                *self = choose_parser(open, c);
                 self.step(c, context)
             }
             Self::List(list) => list.step(c, context),
@@ -96,7 +98,7 @@ impl Machine {
     }
 
     /// Ends the text. Emits what a started call still holds.
-    pub fn finish(&mut self, context: &mut Context<'_>) {
+    pub fn finish(&mut self, context: &mut CallContext<'_>) {
         if let Self::Xml(xml) = self {
             xml.finish(context);
         }
@@ -112,13 +114,15 @@ impl Machine {
     }
 }
 
-fn chosen(open: &'static Open, c: char) -> Machine {
+fn choose_parser(open: &'static OpeningDelimiter, c: char) -> CallParser {
     match open.syntax {
-        Syntax::Named(marks) if !marks.json_too || !matches!(c, '{' | '[') => {
-            Machine::Named(Named::new(marks, open.mark))
+        Syntax::Named(delimiters) if !delimiters.json_too || !matches!(c, '{' | '[') => {
+            CallParser::Named(Named::new(delimiters, open.text))
         }
-        Syntax::Function(marks) if c != '{' => Machine::Function(Function::new(marks, false)),
-        Syntax::Xml(tags) if !matches!(c, '{' | '[') => Machine::Xml(Xml::new(tags)),
-        _ => Machine::List(List::new(false)),
+        Syntax::Function(delimiters) if c != '{' => {
+            CallParser::Function(Function::new(delimiters, false))
+        }
+        Syntax::Xml(tags) if !matches!(c, '{' | '[') => CallParser::Xml(Xml::new(tags)),
+        _ => CallParser::List(List::new(false)),
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json};
 
 use super::control::Control;
 use super::environment::GLOBALS;
-use super::{Conversation, Ending, Message};
+use super::{Conversation, GenerationPrompt, Message};
 
 /// Maximum size of a client's variables in bytes.
 const VARIABLES_BYTES_MAX: usize = 64 << 10;
@@ -26,16 +26,16 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A parsed conversation.
 #[derive(Debug, Clone)]
-pub struct Chat {
+pub struct ParsedChat {
     pub messages: Vec<Message>,
     pub tools: Option<Vec<Json>>,
     pub documents: Option<Vec<Json>>,
     pub variables: Map<String, Json>,
     pub now: NaiveDateTime,
-    pub ending: Ending,
+    pub generation_prompt: GenerationPrompt,
 }
 
-impl Chat {
+impl ParsedChat {
     /// Parses the JSON. The error names the invalid part.
     pub fn read(conversation: &Conversation<'_>) -> Result<Self, String> {
         let objects = |(i, message)| match message {
@@ -52,7 +52,7 @@ impl Chat {
                 .transpose()?,
             variables: conversation.variables.map_or(Ok(Map::new()), read_variables)?,
             now: conversation.now,
-            ending: conversation.ending,
+            generation_prompt: conversation.generation_prompt,
         })
     }
 
@@ -73,14 +73,14 @@ impl Chat {
     /// does since version 5.
     pub fn alias_reasoning(&mut self) {
         for message in &mut self.messages {
-            let mut thoughts = REASONING.iter().filter_map(|name| message.get(*name));
-            let Some(thoughts) = thoughts.find(|t| !t.is_null()).cloned() else {
+            let mut reasoning = REASONING.iter().filter_map(|name| message.get(*name));
+            let Some(reasoning) = reasoning.find(|t| !t.is_null()).cloned() else {
                 continue;
             };
             if !message.contains_key("thinking") {
-                message.shift_insert(0, "thinking".into(), thoughts.clone());
+                message.shift_insert(0, "thinking".into(), reasoning.clone());
             }
-            message.insert("reasoning_content".into(), thoughts);
+            message.insert("reasoning_content".into(), reasoning);
         }
     }
 }
