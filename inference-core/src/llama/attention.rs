@@ -3,7 +3,7 @@
 
 use llama_cpp_sys_2 as sys;
 
-use super::kernel::{Buffer, Device, new_graph};
+use super::device::{Buffer, Device, new_graph};
 
 /// Negative infinity in half precision: masks a cell that a row does not attend to.
 const HIDDEN: u16 = 0xFC00;

@@ -23,6 +23,8 @@ pub mod call_grammar;
 pub mod format;
 pub mod tools;
 
+mod call_context;
+mod call_format;
 mod delimiters;
 mod function;
 mod header;
@@ -34,76 +36,14 @@ mod named;
 mod object;
 mod out;
 mod parser;
+mod parts;
 mod xml;
 
-pub use format::{Format, ReasoningDelimiters, ResponseStart, CallFormat};
+pub use call_format::CallFormat;
+pub use format::{Format, ReasoningDelimiters, ResponseStart};
 pub use parser::{CALL_BYTES_MAX, Parser};
+pub use parts::{OutputPart, ParsedCall, ParsedMessage, join_parts};
 pub use tools::{Tool, ToolSet};
-
-/// A new part of a response.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OutputPart {
-    /// More reasoning.
-    Reasoning(String),
-    /// More content, which the user sees.
-    Content(String),
-    /// Start of a tool call.
-    CallStart {
-        /// Index of the call in this response, from 0.
-        index: usize,
-        /// Function name.
-        name: String,
-    },
-    /// More of a call's arguments.
-    CallArguments {
-        /// Index of the call.
-        index: usize,
-        /// Fragment of the JSON text.
-        fragment: String,
-    },
-}
-
-/// A whole response.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ParsedMessage {
-    /// Content, which the user sees.
-    pub content: Option<String>,
-    /// Reasoning text.
-    pub reasoning: Option<String>,
-    /// Tool calls; the last may be incomplete if the response was cut off.
-    pub calls: Vec<ParsedCall>,
-}
-
-/// A tool call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParsedCall {
-    /// Function name.
-    pub name: String,
-    /// JSON text.
-    pub arguments: String,
-}
-
-/// Joins the parts of a response.
-pub fn join_parts(parts: impl IntoIterator<Item = OutputPart>) -> ParsedMessage {
-    let mut message = ParsedMessage::default();
-    for part in parts {
-        match part {
-            OutputPart::Content(text) => message.content.get_or_insert_default().push_str(&text),
-            OutputPart::Reasoning(text) => {
-                message.reasoning.get_or_insert_default().push_str(&text)
-            }
-            OutputPart::CallStart { name, .. } => {
-                message.calls.push(ParsedCall { name, arguments: String::new() });
-            }
-            OutputPart::CallArguments { index, fragment } => {
-                if let Some(call) = message.calls.get_mut(index) {
-                    call.arguments.push_str(&fragment);
-                }
-            }
-        }
-    }
-    message
-}
 
 #[cfg(test)]
 mod tests;

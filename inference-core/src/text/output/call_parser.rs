@@ -1,51 +1,13 @@
 //! PURE. State machines that each parse one notation of calls, from its opening delimiter to its
 //! end. They take one character at a time, so chunk boundaries do not matter.
 
+use super::call_context::{CallContext, Step};
 use super::delimiters::{OpeningDelimiter, Syntax};
 use super::function::Function;
 use super::header::Header;
 use super::list::List;
 use super::named::Named;
-use super::out::{PartCollector, ProseKind};
-use super::tools::ToolSet;
 use super::xml::Xml;
-
-/// Result of a character.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// The machine needs more.
-    More,
-    /// The notation ends with this character.
-    Done,
-    /// This character does not fit the notation. What the machine has parsed since the last
-    /// complete call is text, unless a call has started.
-    Bad,
-    /// Prose of this kind starts after this character.
-    Prose(ProseKind),
-}
-
-/// What the machines use and write to.
-#[derive(Debug)]
-pub struct CallContext<'a> {
-    /// Functions that may be called.
-    pub tools: &'a ToolSet,
-    /// Maximum number of calls in one response.
-    pub calls_max: usize,
-    /// Destination of the parts.
-    pub out: &'a mut PartCollector,
-}
-
-impl CallContext<'_> {
-    /// True if one more call may start.
-    pub fn has_room(&self) -> bool {
-        !self.tools.is_empty() && self.out.counts().0 < self.calls_max
-    }
-
-    /// True if a call of `name` may start.
-    pub fn can_call(&self, name: &str) -> bool {
-        self.has_room() && self.tools.get(name).is_some()
-    }
-}
 
 /// A machine for one notation.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! PURE. The delimiters of each model family.
 
-use super::format::CallFormat;
+use super::call_format::CallFormat;
 
 /// Where an opening delimiter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

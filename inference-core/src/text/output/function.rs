@@ -1,9 +1,9 @@
 //! PURE. Parses calls that look like those of a programming language; see [`super::literal`].
 
+use super::call_context::{CallContext, Step};
 use super::delimiters::LiteralDelimiters;
 use super::json::Scan;
 use super::literal::Literal;
-use super::machine::{CallContext, Step};
 use super::tools::NAME_BYTES_MAX;
 
 /// Parses one call, or several in square brackets.

@@ -2,7 +2,7 @@
 //! and, for a call, its recipient.
 //! <https://github.com/openai/openai-cookbook/blob/main/articles/openai-harmony.md>
 
-use super::machine::{CallContext, Step};
+use super::call_context::{CallContext, Step};
 use super::named::Arguments;
 use super::out::ProseKind;
 

@@ -1,7 +1,7 @@
 //! PURE. Parses calls written as JSON: an object `{"name": .., "arguments": {..}}` or an array of
 //! them, optionally in a code fence.
 
-use super::machine::{CallContext, Step};
+use super::call_context::{CallContext, Step};
 use super::object::Object;
 
 /// Optional text before the JSON: a fence, and the language that it names.

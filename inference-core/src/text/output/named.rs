@@ -1,9 +1,9 @@
 //! PURE. Parses calls written as a name, a delimiter, and the arguments as a JSON object: Mistral,
 //! DeepSeek, Kimi.
 
+use super::call_context::{CallContext, Step};
 use super::delimiters::NamedDelimiters;
 use super::json::{Json, Scan, escape_control};
-use super::machine::{CallContext, Step};
 
 /// Maximum bytes between the opening delimiter and the arguments: the name, an id, a code fence.
 const HEAD_BYTES_MAX: usize = 256;

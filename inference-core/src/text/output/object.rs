@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
+use super::call_context::{CallContext, Step};
 use super::json::{Json, Scan, escape_control};
-use super::machine::{CallContext, Step};
 use super::tools::NAME_BYTES_MAX;
 
 /// Maximum bytes of a key, and of a name with its escapes.

@@ -3,11 +3,12 @@
 //! It takes characters one by one and holds text that may be the start of a delimiter, so that the
 //! parts are a function of the whole text, however it was split into chunks.
 
-use super::OutputPart;
+use super::call_context::{CallContext, Step};
 use super::delimiters::{DelimiterScope, DelimiterTable, OpeningDelimiter, delimiter_table};
 use super::format::{Format, ReasoningDelimiters};
-use super::machine::{CallContext, CallParser, Step};
+use super::machine::CallParser;
 use super::out::{PartCollector, ProseKind};
+use super::parts::OutputPart;
 use super::tools::ToolSet;
 
 /// Maximum bytes of one call, from its opening delimiter to the end of its arguments. A longer one

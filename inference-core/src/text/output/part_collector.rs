@@ -1,6 +1,6 @@
 //! PURE. Collects the parts of a response: joins adjacent parts of one kind and counts calls.
 
-use super::OutputPart;
+use super::parts::OutputPart;
 
 /// Kinds of prose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

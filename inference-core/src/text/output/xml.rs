@@ -2,10 +2,10 @@
 //! Values are plain text, so the tool's schema decides which become JSON strings and which already
 //! are JSON. A closing tag inside a value is text, unless the tag that must follow does follow.
 
+use super::call_context::{CallContext, Step};
 use super::delimiters::Tags;
-use super::named::Arguments;
 use super::json::{escape, quote};
-use super::machine::{CallContext, Step};
+use super::named::Arguments;
 
 /// Maximum bytes of a name or key, and of whitespace between tags.
 const HEAD_BYTES_MAX: usize = 128;

@@ -169,12 +169,7 @@ fn escapes_are_left_as_the_model_wrote_them() {
 #[test]
 fn values_in_tags_may_have_lines_and_text_like_tags() {
     let call = ("send", json!({"city": "\nfirst\n\n  second</parameter>\n", "days": 2}));
-    for calls in [
-        CallFormat::QwenXml,
-        CallFormat::Seed,
-        CallFormat::MiniMax,
-        CallFormat::Glm,
-    ] {
+    for calls in [CallFormat::QwenXml, CallFormat::Seed, CallFormat::MiniMax, CallFormat::Glm] {
         let message = parse(calls, &write(calls, std::slice::from_ref(&call)));
         assert_eq!(arguments(&message), expected(std::slice::from_ref(&call)), "{calls:?}");
     }
@@ -198,10 +193,7 @@ fn newer_and_older_notations_of_one_family_are_read() {
             CallFormat::DeepSeek,
             "<｜tool▁call▁begin｜>send<｜tool▁sep｜>{\"days\": 1}<｜tool▁call▁end｜>",
         ),
-        (
-            CallFormat::Llama,
-            "<|python_tag|>{\"name\": \"send\", \"parameters\": {\"days\": 1}}",
-        ),
+        (CallFormat::Llama, "<|python_tag|>{\"name\": \"send\", \"parameters\": {\"days\": 1}}"),
         (CallFormat::Llama, "[{\"name\": \"send\", \"parameters\": {\"days\": 1}}]"),
         (
             CallFormat::Pipes,
@@ -229,10 +221,7 @@ fn newer_and_older_notations_of_one_family_are_read() {
         ),
         (CallFormat::Fenced, "```tool_code\nsend(days=1)\n```"),
         (CallFormat::Pythonic, "<|python_start|>[send(days=1)]<|python_end|>"),
-        (
-            CallFormat::Fenced,
-            "```json\n{\"name\": \"send\", \"arguments\": {\"days\": 1}}\n```",
-        ),
+        (CallFormat::Fenced, "```json\n{\"name\": \"send\", \"arguments\": {\"days\": 1}}\n```"),
         (
             CallFormat::Hermes,
             "<tool_call>```json\n{\"name\": \"send\", \"arguments\": {\"days\": 1}}</tool_call>",
