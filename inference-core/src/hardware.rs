@@ -5,7 +5,7 @@
 
 pub mod bandwidth;
 pub mod cgroup;
-pub mod cpus;
+pub(crate) mod cpus;
 pub mod files;
 pub mod memory;
 pub mod report;

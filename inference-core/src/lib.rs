@@ -17,6 +17,8 @@
 //! [`scheduler::planning`]) -> decode ([`types::model::Model`]) -> sample ([`scheduler::sampler`])
 //! -> emit ([`text::utf8`], [`text::stop`]). Everything except [`llama`] and that thread is pure.
 
+#![warn(unreachable_pub)]
+
 pub mod hardware;
 pub mod llama;
 pub mod model_file;

@@ -30,6 +30,6 @@ pub use embedder::{EmbedOptions, LlamaEmbedder};
 pub use kernel::{register, trial};
 pub use load_error::LoadError;
 pub use probe::{claims, probe};
-pub use quantize::{quantize, row_bytes};
+pub(crate) use quantize::{quantize, row_bytes};
 pub use tokenizer::LlamaTokenizer;
 pub use weights::{Pooling, Weights};

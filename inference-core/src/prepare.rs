@@ -20,7 +20,7 @@ mod queue;
 mod rerank;
 mod tokenizing;
 
-pub use bounds::{Bounds, solid_bytes};
+pub(crate) use bounds::{Bounds, solid_bytes};
 pub use queue::{Lane, PrepareQueue};
 pub use rerank::RerankTemplate;
 pub use tokenizing::{IsWanted, PrepareError};

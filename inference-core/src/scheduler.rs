@@ -6,10 +6,10 @@
 pub mod embed;
 pub mod engine_thread;
 pub mod fake;
-pub mod kv_pool;
-pub mod planning;
-pub mod queue;
-pub mod sampler;
+pub(crate) mod kv_pool;
+pub(crate) mod planning;
+pub(crate) mod queue;
+pub(crate) mod sampler;
 pub mod sequence;
 pub mod step;
-pub mod step_pace;
+pub(crate) mod step_pace;

@@ -81,12 +81,12 @@ pub fn parse_list(list: &str) -> Option<Vec<u32>> {
 /// Fake files for tests; folder contents follow from the paths.
 #[cfg(test)]
 #[derive(Debug, Clone, Default)]
-pub struct FakeFiles(pub std::collections::BTreeMap<String, String>);
+pub(crate) struct FakeFiles(pub(crate) std::collections::BTreeMap<String, String>);
 
 #[cfg(test)]
 impl FakeFiles {
     /// Adds a file.
-    pub fn file(mut self, path: &str, text: &str) -> Self {
+    pub(crate) fn file(mut self, path: &str, text: &str) -> Self {
         self.0.insert(path.to_string(), text.to_string());
         self
     }

@@ -11,28 +11,28 @@ const HIDDEN: u16 = 0xFC00;
 /// Inputs of one attention operation.
 pub(super) struct Attention {
     /// Number of query heads.
-    pub heads: usize,
+    pub(crate) heads: usize,
     /// Number of key and value heads; a divisor of `heads`.
-    pub key_heads: usize,
+    pub(crate) key_heads: usize,
     /// Elements per head.
-    pub size: usize,
+    pub(crate) size: usize,
     /// Number of query rows.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// Number of KV cells.
-    pub cells: usize,
+    pub(crate) cells: usize,
     /// `[row][head][size]`
-    pub queries: Vec<f32>,
+    pub(crate) queries: Vec<f32>,
     /// `[cell][key head][size]`
-    pub keys: Vec<f32>,
+    pub(crate) keys: Vec<f32>,
     /// `[cell][key head][size]`
-    pub values: Vec<f32>,
+    pub(crate) values: Vec<f32>,
     /// `[row][cell]`: true if the row attends to the cell.
-    pub sees: Vec<bool>,
+    pub(crate) sees: Vec<bool>,
 }
 
 impl Attention {
     /// All ones: every element of the result is 1, whatever the attention weights are.
-    pub fn ones(rows: usize) -> Self {
+    pub(crate) fn ones(rows: usize) -> Self {
         let (heads, key_heads, size, cells) = (8, 2, 64, 256);
         Self {
             heads,
@@ -48,7 +48,7 @@ impl Attention {
     }
 
     /// Runs it with keys and values of type `kind`; returns `[row][head][size]`.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         device: &Device,
         kind: sys::ggml_type,

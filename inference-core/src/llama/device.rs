@@ -74,7 +74,7 @@ impl Drop for Device {
 }
 
 impl Device {
-    pub fn open(kernel: Kernel) -> Result<Self, String> {
+    pub(crate) fn open(kernel: Kernel) -> Result<Self, String> {
         let registration = registration(kernel);
         // SAFETY: the registration is static and has one device; null is checked.
         unsafe {
@@ -88,7 +88,7 @@ impl Device {
     }
 
     /// The plain layout of weights, and the repacked ones.
-    pub fn layouts(&self) -> Vec<sys::ggml_backend_buffer_type_t> {
+    pub(crate) fn layouts(&self) -> Vec<sys::ggml_backend_buffer_type_t> {
         // SAFETY: the device outlives self; the extra list is null-terminated and static.
         unsafe {
             let mut all = vec![sys::ggml_backend_dev_buffer_type(self.device)];
@@ -113,13 +113,13 @@ impl Device {
     }
 
     /// True if it computes the operation that `output` results from.
-    pub fn supports(&self, output: *const sys::ggml_tensor) -> bool {
+    pub(crate) fn supports(&self, output: *const sys::ggml_tensor) -> bool {
         // SAFETY: the device is static; the tensor is only read.
         unsafe { sys::ggml_backend_dev_supports_op(self.device, output) }
     }
 
     /// The backend that computes.
-    pub fn backend(&self) -> sys::ggml_backend_t {
+    pub(crate) fn backend(&self) -> sys::ggml_backend_t {
         self.backend
     }
 
@@ -127,7 +127,7 @@ impl Device {
     ///
     /// # Safety
     /// The tensor belongs to the context, and both are allocated.
-    pub unsafe fn compute(
+    pub(crate) unsafe fn compute(
         &self,
         context: *mut sys::ggml_context,
         output: *mut sys::ggml_tensor,

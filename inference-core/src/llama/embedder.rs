@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_read_in_parts_gets_the_vector_of_the_whole() {
+    fn a_text_that_is_read_in_parts_gets_the_embedding_of_the_whole() {
         let texts = [text(0, 250), text(1, 30), text(2, 200), text(3, 120)];
         let inputs: Vec<&[Token]> = texts.iter().map(Vec::as_slice).collect();
         for shape in ["tiny", "tiny-window", "tiny-hybrid"] {

@@ -117,7 +117,7 @@ impl Weights {
     }
 
     /// True if the model has an encoder, with or without a decoder.
-    pub fn is_encoder(&self) -> bool {
+    pub(crate) fn is_encoder(&self) -> bool {
         // SAFETY: the model is valid.
         unsafe { sys::llama_model_has_encoder(self.as_ptr()) }
     }
@@ -199,7 +199,7 @@ impl Weights {
     }
 
     /// Number of elements of an embedding.
-    pub fn embedding_width(&self) -> u32 {
+    pub(crate) fn embedding_width(&self) -> u32 {
         // SAFETY: the model is valid.
         u32::try_from(unsafe { sys::llama_model_n_embd_out(self.as_ptr()) }).unwrap_or(0)
     }
@@ -220,20 +220,20 @@ impl Weights {
     }
 
     /// Number of tokens in the vocabulary.
-    pub fn vocabulary(&self) -> u32 {
+    pub(crate) fn vocabulary(&self) -> u32 {
         // SAFETY: the vocabulary is valid.
         u32::try_from(unsafe { sys::llama_vocab_n_tokens(self.vocab()) }).unwrap_or(0)
     }
 
     /// Context length that the model was trained for, in tokens.
-    pub fn trained_context_tokens(&self) -> u32 {
+    pub(crate) fn trained_context_tokens(&self) -> u32 {
         // SAFETY: the model is valid.
         u32::try_from(unsafe { sys::llama_model_n_ctx_train(self.as_ptr()) }).unwrap_or(0)
     }
 
     /// True if sequences can share the KV cells of a common prefix. False for sliding windows,
     /// which drop old cells, and for recurrent models, which keep a single state instead.
-    pub fn shares_prefixes(&self) -> bool {
+    pub(crate) fn shares_prefixes(&self) -> bool {
         // SAFETY: the model is valid; all three only read it.
         unsafe {
             sys::llama_model_n_swa(self.as_ptr()) == 0
@@ -303,7 +303,7 @@ impl Weights {
     }
 
     /// The tokens that end a response (end of generation).
-    pub fn end_tokens(&self) -> &[Token] {
+    pub(crate) fn end_tokens(&self) -> &[Token] {
         &self.0.end_tokens
     }
 

@@ -3,9 +3,9 @@
 //!
 //! Figures are slight overestimates: a plan that fits is safe to load.
 
-pub mod context;
+pub(crate) mod context;
 pub mod layout;
-pub mod report;
+pub(crate) mod report;
 pub mod search;
 pub mod weights;
 
@@ -14,23 +14,24 @@ use serde::{Deserialize, Serialize};
 use crate::model_file::gguf::Header;
 use context::{ContextBytes, ContextSizes, cache_kind, context_bytes, sequence_bytes};
 use layout::{EmbeddingBatching, Layout};
-pub use search::{Advice, PlanFailure, PlanRefusal, guard, plan};
+pub(crate) use search::{Advice, guard};
+pub use search::{PlanFailure, PlanRefusal, plan};
 use weights::{Repacking, WeightBytes};
 
 /// Default number of slots, if they fit.
-pub const SLOTS_DEFAULT: u64 = 4;
+pub(crate) const SLOTS_DEFAULT: u64 = 4;
 /// Maximum number of slots; the command line has the same limit.
 pub const SLOTS_MAX: u64 = 64;
 /// Finished sequences that the engine keeps for prompts with the same prefix.
-pub const KEPT_SEQUENCES: u32 = 32;
+pub(crate) const KEPT_SEQUENCES: u32 = 32;
 /// llama.cpp's maximum number of sequences.
-pub const SEQUENCES_MAX: u32 = 256;
+pub(crate) const SEQUENCES_MAX: u32 = 256;
 /// Maximum inputs in a batch of an embedding model.
-pub const EMBED_BATCH_INPUTS: u32 = 64;
+pub(crate) const EMBED_BATCH_INPUTS: u32 = 64;
 /// Rows of a batch of an embedding model, unless one input needs more.
-pub const EMBED_BATCH_ROWS: u32 = 512;
+pub(crate) const EMBED_BATCH_ROWS: u32 = 512;
 /// Maximum KV cells of a pool.
-pub const CELLS_MAX: u64 = 4 * 1024 * 1024;
+pub(crate) const CELLS_MAX: u64 = 4 * 1024 * 1024;
 /// Programs, heaps and stacks of engine and agent, without a model.
 const PROCESS_BYTES: u64 = 24 << 20;
 /// Memory that llama.cpp and we use per vocabulary token: its text, in several tables.
@@ -136,9 +137,9 @@ pub struct MemoryParts {
     /// Weights in the mapped file that computing uses.
     pub weights_mapped: u64,
     /// Weights in the process's own memory, in the file's layout.
-    pub weights_resident: u64,
+    pub(crate) weights_resident: u64,
     /// Weights copied into a faster layout.
-    pub weights_repacked: u64,
+    pub(crate) weights_repacked: u64,
     /// KV cells, recurrent states and buffers.
     #[serde(flatten)]
     pub context: ContextBytes,
@@ -155,7 +156,7 @@ pub struct Plan {
     pub name: Option<String>,
     /// True if the architecture's caches are known; if not, the plan assumes those of a plain
     /// transformer.
-    pub known_architecture: bool,
+    pub(crate) known_architecture: bool,
     /// Number of parameters in all tensors.
     pub parameters: u64,
     /// Number of parallel requests.
@@ -165,7 +166,7 @@ pub struct Plan {
     /// KV cells of the pool.
     pub kv_cells: u64,
     /// True for an embedding model.
-    pub embeds: bool,
+    pub(crate) embeds: bool,
     /// Storage type of keys.
     pub key_kind: String,
     /// Storage type of values.
@@ -173,31 +174,31 @@ pub struct Plan {
     /// How the weights are loaded.
     pub load: LoadMode,
     /// Keys and values of one token, in bytes.
-    pub kv_bytes_per_token: u64,
+    pub(crate) kv_bytes_per_token: u64,
     /// Memory use by part.
     pub parts: MemoryParts,
     /// Memory that must stay resident: the sum of the parts.
     pub needed_bytes: u64,
     /// Pages of the mapped file that the kernel may evict when memory is short.
-    pub reclaimable_bytes: u64,
+    pub(crate) reclaimable_bytes: u64,
     /// Memory that the process may use on this machine.
     pub available_bytes: u64,
     /// Memory left free for everything else.
-    pub reserve_bytes: u64,
+    pub(crate) reserve_bytes: u64,
     /// Free memory after that; 0 if it does not fit.
-    pub headroom_bytes: u64,
+    pub(crate) headroom_bytes: u64,
     /// Missing memory; 0 if it fits.
     pub missing_bytes: u64,
     /// True if it fits.
     pub fits: bool,
     /// Weights read per token, in bytes.
-    pub read_bytes_per_token: u64,
+    pub(crate) read_bytes_per_token: u64,
     /// Estimate from the memory bandwidth: tokens per second of one request with an empty context.
-    pub decode_estimate: Option<f64>,
+    pub(crate) decode_estimate: Option<f64>,
     /// The same with a full context.
-    pub decode_estimate_full: Option<f64>,
+    pub(crate) decode_estimate_full: Option<f64>,
     /// Estimated seconds to the first token of a full context, from a measured rate.
-    pub prefill_seconds_full: Option<f64>,
+    pub(crate) prefill_seconds_full: Option<f64>,
     /// Notes for the operator.
     pub notes: Vec<String>,
 }

@@ -5,7 +5,7 @@ use crate::scheduler::queue::FairQueue;
 use crate::types::request::Tenant;
 
 /// Requests of at least this many bytes of text are large: tokenizing them takes milliseconds.
-pub const LARGE_BYTES: usize = 64 * 1024;
+pub(crate) const LARGE_BYTES: usize = 64 * 1024;
 /// Maximum requests in one lane, in total and per tenant.
 const REQUESTS_MAX: usize = 512;
 const TENANT_REQUESTS_MAX: usize = 256;

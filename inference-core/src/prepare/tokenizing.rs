@@ -30,7 +30,6 @@ pub(super) enum TokenizeError {
     Cancelled,
     /// There are at least this many tokens, which is too many.
     TooLong(usize),
-    /// The tokenizer failed.
     Failed(Failure),
 }
 
@@ -58,7 +57,6 @@ pub(super) struct PromptTokenizer<'a> {
     pub(super) tokenizer: &'a dyn Tokenizer,
     pub(super) bounds: &'a Bounds,
     pub(super) is_wanted: IsWanted<'a>,
-    /// Maximum number of tokens.
     pub(super) tokens_max: usize,
     pub(super) tokens: Vec<Token>,
 }

@@ -18,7 +18,7 @@ pub struct FakeTokenizer;
 
 impl FakeTokenizer {
     /// The end token.
-    pub const END: Token = 256;
+    pub(crate) const END: Token = 256;
 }
 
 impl Tokenizer for FakeTokenizer {
@@ -85,7 +85,7 @@ pub struct FakeModel {
     next_cell: u64,
     logits: Vec<Vec<f32>>,
     /// Makes the next batch fail.
-    pub fail_next: bool,
+    pub(crate) fail_next: bool,
     /// Rows of every batch that was decoded.
     pub batches: Vec<Vec<Row>>,
 }
@@ -121,14 +121,16 @@ impl FakeModel {
     }
 
     /// Sets how many finished sequences it can keep in the cache.
-    pub fn with_kept(mut self, kept: u32) -> Self {
+    #[cfg(test)]
+    pub(crate) fn with_kept(mut self, kept: u32) -> Self {
         self.shape.seq_ids = self.shape.slots + kept;
         self.seqs = vec![Vec::new(); self.shape.seq_ids as usize];
         self
     }
 
     /// Disables prefix sharing, as in models with sliding windows or a recurrent state.
-    pub fn without_sharing(self) -> Self {
+    #[cfg(test)]
+    pub(crate) fn without_sharing(self) -> Self {
         let mut alone = self.with_kept(0);
         alone.shape.shares_prefixes = false;
         alone

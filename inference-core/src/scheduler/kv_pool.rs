@@ -14,27 +14,26 @@ type RunId = usize;
 
 /// KV cells by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CellCounts {
+pub(crate) struct CellCounts {
     /// Empty cells.
-    pub free: u32,
+    pub(crate) free: u32,
     /// Cells that a live sequence needs.
-    pub in_use: u32,
+    pub(crate) in_use: u32,
     /// Cells that only kept sequences hold; evicting those frees them.
-    pub cached: u32,
+    pub(crate) cached: u32,
 }
 
 /// A newly opened sequence, and the prefix it starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opened {
-    /// Its sequence id.
-    pub seq: SeqId,
+pub(crate) struct Opened {
+    pub(crate) seq: SeqId,
     /// A sequence id that holds the prefix, and the prefix's length in tokens, to be shared in the
     /// context. It may be the new sequence id itself, which was kept: then the caller truncates it
     /// after that prefix.
-    pub shared: Option<(SeqId, u32)>,
+    pub(crate) shared: Option<(SeqId, u32)>,
     /// A kept sequence that was evicted to free its id; the caller removes it from the context
     /// first.
-    pub evicted: Option<SeqId>,
+    pub(crate) evicted: Option<SeqId>,
 }
 
 #[derive(Debug)]
@@ -60,7 +59,7 @@ struct SeqEntry {
 
 /// The pool's bookkeeping. See the module.
 #[derive(Debug)]
-pub struct KvPool {
+pub(crate) struct KvPool {
     cells: u32,
     runs: Vec<Option<Run>>,
     roots: Vec<RunId>,
@@ -73,7 +72,7 @@ pub struct KvPool {
 impl KvPool {
     /// Creates a pool of `cells` cells and `seqs` sequence ids. With `shares`, a prompt may start
     /// with the cells of other sequences, and finished sequences are kept for that.
-    pub fn new(cells: u32, seqs: u32, shares: bool) -> Self {
+    pub(crate) fn new(cells: u32, seqs: u32, shares: bool) -> Self {
         Self {
             cells,
             runs: Vec::new(),
@@ -85,7 +84,7 @@ impl KvPool {
     }
 
     /// Counts the cells by use.
-    pub fn cells(&self) -> CellCounts {
+    pub(crate) fn cells(&self) -> CellCounts {
         let (mut in_use, mut cached) = (0, 0);
         for run in self.runs.iter().flatten() {
             let part = if run.live > 0 { &mut in_use } else { &mut cached };
@@ -98,7 +97,7 @@ impl KvPool {
     /// already has, except for the last token, because the caller needs its logits. If every
     /// sequence id is taken, this evicts the least recently used kept sequence, and the one that
     /// holds the prefix only if there is no other. Returns `None` if live sequences hold every id.
-    pub fn open(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<Opened> {
+    pub(crate) fn open(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<Opened> {
         self.now += 1;
         let wanted = &tokens[..tokens.len().saturating_sub(1)];
         let (run, depth) = self.longest_match(tenant, wanted);
@@ -128,13 +127,13 @@ impl KvPool {
     }
 
     /// Length of the cached prefix that a new sequence for `tokens` would start with.
-    pub fn matching(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
+    pub(crate) fn matching(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
         self.longest_match(tenant, &tokens[..tokens.len().saturating_sub(1)]).1
     }
 
     /// How many cells of that prefix only kept sequences hold: they count as cached now and would
     /// become in use.
-    pub fn matching_cached(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
+    pub(crate) fn matching_cached(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
         let wanted = &tokens[..tokens.len().saturating_sub(1)];
         let (mut at, mut left) = self.longest_match(tenant, wanted);
         let mut path = Vec::new();
@@ -153,7 +152,7 @@ impl KvPool {
     }
 
     /// Protects the cached prefix of a queued request: its cells are evicted after all others.
-    pub fn protect(&mut self, tenant: Tenant, tokens: &[Token]) {
+    pub(crate) fn protect(&mut self, tenant: Tenant, tokens: &[Token]) {
         self.now += 1;
         let wanted = &tokens[..tokens.len().saturating_sub(1)];
         let (run, _) = self.longest_match(tenant, wanted);
@@ -168,7 +167,7 @@ impl KvPool {
     }
 
     /// Records cells for `tokens` at the end of a live sequence.
-    pub fn append(&mut self, seq: SeqId, tokens: &[Token]) {
+    pub(crate) fn append(&mut self, seq: SeqId, tokens: &[Token]) {
         let Some(entry) = &self.seqs[seq as usize] else { return };
         let (tenant, leaf) = (entry.tenant, entry.leaf);
         let own = leaf.and_then(|leaf| self.runs[leaf].as_mut());
@@ -196,7 +195,7 @@ impl KvPool {
     /// Closes a live sequence and keeps it in the cache, unless another sequence holds all of its
     /// tokens. Sequence ids that the caller must remove from the context, this one or those it
     /// makes redundant, are added to `removed`.
-    pub fn close(&mut self, seq: SeqId, removed: &mut Vec<SeqId>) {
+    pub(crate) fn close(&mut self, seq: SeqId, removed: &mut Vec<SeqId>) {
         self.now += 1;
         let Some(entry) = &mut self.seqs[seq as usize] else { return };
         entry.live = false;
@@ -223,7 +222,7 @@ impl KvPool {
 
     /// Removes a live sequence at once, because it was preempted or failed and its cells are
     /// needed.
-    pub fn discard(&mut self, seq: SeqId) {
+    pub(crate) fn discard(&mut self, seq: SeqId) {
         let Some(entry) = &mut self.seqs[seq as usize] else { return };
         let was_live = std::mem::replace(&mut entry.live, false);
         let leaf = entry.leaf;
@@ -234,13 +233,12 @@ impl KvPool {
     }
 
     /// Evicts the least recently used kept sequence.
-    pub fn evict(&mut self) -> Option<SeqId> {
+    pub(crate) fn evict(&mut self) -> Option<SeqId> {
         let oldest = self.oldest_kept(None)?;
         self.remove(oldest);
         Some(oldest)
     }
 
-    /// All kept sequences.
     fn kept(&self) -> Vec<SeqId> {
         let kept =
             |(i, t): (usize, &Option<SeqEntry>)| t.as_ref().filter(|t| !t.live).map(|_| i as SeqId);

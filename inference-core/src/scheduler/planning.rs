@@ -11,42 +11,38 @@ const AGEING_ROWS: u32 = 8;
 
 /// A sequence as the planner sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlannedSequence {
-    /// Its slot.
-    pub slot: Slot,
+pub(crate) struct PlannedSequence {
+    pub(crate) slot: Slot,
     /// Tokens known but not yet decoded: 1 while decoding, more while prefilling.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// True if its response has started.
-    pub decoding: bool,
+    pub(crate) decoding: bool,
     /// Steps that skipped its prefill.
-    pub skipped_steps: u32,
+    pub(crate) skipped_steps: u32,
     /// Order of arrival: smaller is older.
-    pub arrival: u64,
+    pub(crate) arrival: u64,
 }
 
 /// A slot's rows in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotRows {
-    /// Its slot.
-    pub slot: Slot,
+pub(crate) struct SlotRows {
+    pub(crate) slot: Slot,
     /// Rows, at least 1.
-    pub rows: u32,
+    pub(crate) rows: u32,
 }
 
 /// Limits of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StepLimits {
-    /// Maximum rows of the batch.
-    pub batch_rows: u32,
-    /// Maximum prefill rows.
-    pub prefill_rows: u32,
+pub(crate) struct StepLimits {
+    pub(crate) batch_rows: u32,
+    pub(crate) prefill_rows: u32,
     /// KV cells that are free or can be evicted; each row needs one.
-    pub kv_cells: u32,
+    pub(crate) kv_cells: u32,
 }
 
 /// Plans one step. Each slot appears at most once. The caller ensures that every decoding sequence
 /// has a cell.
-pub fn plan(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<SlotRows> {
+pub(crate) fn plan(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<SlotRows> {
     let rows_max = limits.batch_rows.min(limits.kv_cells);
     let decoding = sequences.iter().filter(|s| s.decoding);
     let mut shares: Vec<SlotRows> =

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::scheduler::sampler::{Context, Sampler, Scratch};
+use crate::scheduler::sampler::{Sampler, SamplingContext, Scratch};
 use crate::text::grammar::Grammar;
 use crate::text::stop::StopMatcher;
 use crate::text::utf8::Utf8;
@@ -63,77 +63,75 @@ pub struct ResponseGrammar {
     /// The compiled grammar, which decides the tokens that may come next.
     pub grammar: Grammar,
     /// Turns a grammar failure into the [`Failure`] that matches what the request asked for.
-    pub to_failure: fn(String) -> Failure,
+    pub(crate) to_failure: fn(String) -> Failure,
 }
 
 impl ResponseGrammar {
     /// A copy for another choice: see [`Grammar::separate`].
-    pub fn separate(&self) -> Self {
+    pub(crate) fn separate(&self) -> Self {
         Self { grammar: self.grammar.separate(), to_failure: self.to_failure }
     }
 }
 
 /// A sampled token.
 #[derive(Debug)]
-pub struct Sampled<'a> {
-    /// Its id.
-    pub token: Token,
+pub(crate) struct Sampled<'a> {
+    pub(crate) token: Token,
     /// Its text, as bytes; may be part of a character.
-    pub piece: &'a [u8],
+    pub(crate) piece: &'a [u8],
     /// True if it ends the response.
-    pub is_end: bool,
+    pub(crate) is_end: bool,
     /// Its log probability, if the request asked for it.
-    pub logprob: Option<TokenLogprob>,
+    pub(crate) logprob: Option<TokenLogprob>,
 }
 
 /// What a new token did to a sequence.
 #[derive(Debug, PartialEq)]
-pub struct Advance {
+pub(crate) struct Advance {
     /// Text that can be emitted now.
-    pub chunk: Option<TextChunk>,
+    pub(crate) chunk: Option<TextChunk>,
     /// Set when the response is complete.
-    pub finished: Option<FinishReason>,
+    pub(crate) finished: Option<FinishReason>,
 }
 
 /// The part of a resumed response that another node already generated.
 #[derive(Debug, Default, PartialEq)]
-pub struct Replay {
+pub(crate) struct Replay {
     /// In the same pieces in which it was emitted there.
-    pub chunks: Vec<TextChunk>,
+    pub(crate) chunks: Vec<TextChunk>,
     /// Set if the response was already complete.
-    pub finished: Option<FinishReason>,
+    pub(crate) finished: Option<FinishReason>,
 }
 
 /// Another sequence that is about to compute this one's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leader {
-    /// Its arrival number.
-    pub arrival: u64,
+pub(crate) struct Leader {
+    pub(crate) arrival: u64,
     /// Length of the common prefix in tokens.
-    pub tokens: u32,
+    pub(crate) tokens: u32,
 }
 
 /// A job in a slot.
 #[derive(Debug)]
-pub struct Sequence {
+pub(crate) struct Sequence {
     /// Id chosen by the caller.
-    pub id: RequestId,
+    pub(crate) id: RequestId,
     /// Tenant that sent the request.
-    pub tenant: Tenant,
+    pub(crate) tenant: Tenant,
     /// Its sequence id in the context.
-    pub seq: SeqId,
+    pub(crate) seq: SeqId,
     /// Prompt tokens found in the cache.
-    pub cached_tokens: u32,
+    pub(crate) cached_tokens: u32,
     /// The sequence whose prefill it waits for.
-    pub leader: Option<Leader>,
+    pub(crate) leader: Option<Leader>,
     /// True if its prompt ends inside the assistant's reasoning.
-    pub in_reasoning: bool,
+    pub(crate) in_reasoning: bool,
     /// Steps that skipped its prefill.
-    pub skipped_steps: u32,
+    pub(crate) skipped_steps: u32,
     /// Set when the caller no longer wants the response.
-    pub cancel: CancelFlag,
+    pub(crate) cancel: CancelFlag,
     /// Order of arrival.
-    pub arrival: u64,
+    pub(crate) arrival: u64,
     tokens: Vec<Token>,
     prompt_tokens: u32,
     /// Tokens that it arrived with: the prompt and a resumed response.
@@ -153,8 +151,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Creates the sequence of a job for a context of `context_tokens`.
-    pub fn new(job: Job, arrival: u64, context_tokens: u32) -> Self {
+    pub(crate) fn new(job: Job, arrival: u64, context_tokens: u32) -> Self {
         let prompt_tokens = job.tokens.len().saturating_sub(job.resumed_len) as u32;
         debug_assert!(prompt_tokens > 0 && prompt_tokens < context_tokens);
         let room = context_tokens.saturating_sub(prompt_tokens);
@@ -186,22 +183,22 @@ impl Sequence {
     }
 
     /// Tokens known but not yet decoded.
-    pub fn undecoded(&self) -> &[Token] {
+    pub(crate) fn undecoded(&self) -> &[Token] {
         &self.tokens[self.decoded as usize..]
     }
 
     /// Position of the first token that is not yet decoded.
-    pub fn position(&self) -> u32 {
+    pub(crate) fn position(&self) -> u32 {
         self.decoded
     }
 
     /// All known tokens, of prompt and response.
-    pub fn tokens(&self) -> &[Token] {
+    pub(crate) fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
     /// Starts or continues with sequence id `seq`, which already holds the first `tokens` tokens.
-    pub fn begin(&mut self, seq: SeqId, tokens: u32) {
+    pub(crate) fn begin(&mut self, seq: SeqId, tokens: u32) {
         self.seq = seq;
         self.decoded = tokens;
         if self.tokens.len() as u32 == self.initial_tokens {
@@ -210,39 +207,38 @@ impl Sequence {
     }
 
     /// Preempts the sequence: it gives up its KV cells and must decode all tokens again.
-    pub fn preempt(&mut self) {
+    pub(crate) fn preempt(&mut self) {
         self.decoded = 0;
         self.leader = None;
     }
 
     /// True if it is decoding: its response has started and only the next token is missing.
-    pub fn is_decoding(&self) -> bool {
+    pub(crate) fn is_decoding(&self) -> bool {
         self.completion_tokens() > 0 && self.undecoded().len() == 1
     }
 
-    /// Number of prompt tokens.
-    pub fn prompt_tokens(&self) -> u32 {
+    pub(crate) fn prompt_tokens(&self) -> u32 {
         self.prompt_tokens
     }
 
     /// Tokens generated so far.
-    pub fn completion_tokens(&self) -> u32 {
+    pub(crate) fn completion_tokens(&self) -> u32 {
         self.tokens.len() as u32 - self.prompt_tokens
     }
 
     /// Records that `rows` more tokens are decoded.
-    pub fn record_decoded(&mut self, rows: u32) {
+    pub(crate) fn record_decoded(&mut self, rows: u32) {
         self.decoded += rows;
         debug_assert!(self.decoded as usize <= self.tokens.len());
     }
 
     /// How many of the most likely tokens to report with each token of the response.
-    pub fn logprobs(&self) -> Option<u32> {
+    pub(crate) fn logprobs(&self) -> Option<u32> {
         self.logprobs
     }
 
     /// True if the text of a control token is part of the response text.
-    pub fn is_visible(&self, control: Token) -> bool {
+    pub(crate) fn is_visible(&self, control: Token) -> bool {
         self.visible.contains(&control)
     }
 
@@ -251,13 +247,13 @@ impl Sequence {
     ///
     /// # Errors
     /// The grammar allows no further token; the response ends here.
-    pub fn sample(
+    pub(crate) fn sample(
         &mut self,
         logits: &[f32],
         end_tokens: &[Token],
         scratch: &mut Scratch,
     ) -> Result<Token, Failure> {
-        let context = Context { tokens: &self.tokens, end_tokens };
+        let context = SamplingContext { tokens: &self.tokens, end_tokens };
         let Some(ResponseGrammar { grammar, to_failure }) = &mut self.grammar else {
             return Ok(self.sampler.sample(logits, context, None, scratch));
         };
@@ -274,7 +270,7 @@ impl Sequence {
     ///
     /// # Errors
     /// The grammar does not allow a token: another model sampled it.
-    pub fn replay(
+    pub(crate) fn replay(
         &mut self,
         end_tokens: &[Token],
         write: impl Fn(Token, bool, &mut Vec<u8>),
@@ -304,7 +300,7 @@ impl Sequence {
     }
 
     /// The last event of a complete response.
-    pub fn finish(&self, reason: FinishReason) -> Event {
+    pub(crate) fn finish(&self, reason: FinishReason) -> Event {
         Event::Finished {
             reason,
             completion_tokens: self.completion_tokens(),
@@ -314,7 +310,7 @@ impl Sequence {
     }
 
     /// Appends a sampled token.
-    pub fn advance(&mut self, sampled: Sampled<'_>) -> Advance {
+    pub(crate) fn advance(&mut self, sampled: Sampled<'_>) -> Advance {
         self.tokens.push(sampled.token);
         self.sampler.accept(sampled.token);
         let (mut whole, mut text) = (String::new(), String::new());

@@ -35,7 +35,7 @@ const ROWS_MEASURABLE: u32 = 64;
 
 /// What has been measured so far. See the module.
 #[derive(Debug, Clone)]
-pub struct StepPace {
+pub(crate) struct StepPace {
     /// Seconds of a step by number of decoding sequences, without prefill; 0 if unknown.
     decode_steps: Vec<f32>,
     /// Seconds that one more prefill row costs in a mixed step; 0 if unknown.
@@ -48,7 +48,7 @@ pub struct StepPace {
 
 impl StepPace {
     /// Starts without measurements, for a model with `slots` slots.
-    pub fn new(slots: u32) -> Self {
+    pub(crate) fn new(slots: u32) -> Self {
         Self {
             decode_steps: vec![0.0; slots as usize + 1],
             prefill_row: 0.0,
@@ -58,7 +58,7 @@ impl StepPace {
     }
 
     /// Records the duration of a step with `decoding` decoding rows and `prefill` prefill rows.
-    pub fn record_step(&mut self, decoding: u32, prefill: u32, seconds: f32) {
+    pub(crate) fn record_step(&mut self, decoding: u32, prefill: u32, seconds: f32) {
         if decoding == 0 && prefill > 0 {
             self.record_prefill_only(prefill, seconds);
         }
@@ -92,7 +92,6 @@ impl StepPace {
         }
     }
 
-    /// Rows of a prefill-only step.
     fn prefill_only_rows(&self) -> u32 {
         if self.prefill_only_row == 0.0 {
             return ROWS_FIRST;
@@ -118,7 +117,7 @@ impl StepPace {
 
     /// Prefill rows for a step with `decoding` decoding rows; 0 while prefill has used up its
     /// share.
-    pub fn prefill_rows(&self, decoding: u32, batch_rows: u32) -> u32 {
+    pub(crate) fn prefill_rows(&self, decoding: u32, batch_rows: u32) -> u32 {
         let room = batch_rows.saturating_sub(decoding);
         if decoding == 0 {
             return self.prefill_only_rows().min(room);
@@ -138,7 +137,7 @@ impl StepPace {
 
     /// Seconds of a step with this number of decoding sequences, or the nearest number that was
     /// measured.
-    pub fn decode_seconds(&self, decoding: u32) -> f32 {
+    pub(crate) fn decode_seconds(&self, decoding: u32) -> f32 {
         let at = decoding as usize;
         let known = |i: &usize| self.decode_steps.get(*i).is_some_and(|s| *s > 0.0);
         let below = (1..=at).rev().find(known);

@@ -48,7 +48,7 @@ pub struct Sources {
     /// `tokenizer.chat_template`.
     pub default: String,
     /// `tokenizer.chat_template.tool_use`: replaces the default for requests with tools.
-    pub tool_use: Option<String>,
+    pub(crate) tool_use: Option<String>,
 }
 
 impl From<String> for Sources {

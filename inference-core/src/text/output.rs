@@ -19,9 +19,9 @@
 //! The crates tool-parser and reasoning-parser do this too, but with an async runtime, a Python
 //! parser and OpenAI's types (some 190 crates), and their results depend on the chunks.
 
-pub mod call_grammar;
-pub mod format;
-pub mod tools;
+pub(crate) mod call_grammar;
+pub(crate) mod format;
+pub(crate) mod tools;
 
 mod call_context;
 mod call_format;
@@ -40,8 +40,10 @@ mod parts;
 mod xml;
 
 pub use call_format::CallFormat;
-pub use format::{Format, ReasoningDelimiters, ResponseStart};
-pub use parser::{CALL_BYTES_MAX, Parser};
+pub(crate) use format::ResponseStart;
+pub use format::{Format, ReasoningDelimiters};
+pub(crate) use parser::CALL_BYTES_MAX;
+pub use parser::Parser;
 pub use parts::{OutputPart, ParsedCall, ParsedMessage, join_parts};
 pub use tools::{Tool, ToolSet};
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::llama::FlashAttention;
 
 /// Fraction by which a candidate must be better.
-pub const WINS_BY: f64 = 0.03;
+pub(crate) const WINS_BY: f64 = 0.03;
 /// The search skips the rest of a coordinate after a candidate this much worse: alternatives are
 /// sorted by distance from the best guess.
 const HOPELESS: f64 = 0.10;
@@ -25,7 +25,7 @@ const WEIGHTS: [f64; 3] = [0.3, 0.35, 0.35];
 /// Minimum speedup from doubling a batch that is worth its memory.
 const SLOT_GAIN: f64 = 0.05;
 /// Maximum number of slots chosen automatically.
-pub const SLOTS_CHOSEN_MAX: u32 = 16;
+pub(crate) const SLOTS_CHOSEN_MAX: u32 = 16;
 /// Batch sizes whose speeds determine the number of slots.
 pub const CURVE: [u32; 5] = [1, 2, 4, 8, 16];
 

@@ -16,11 +16,11 @@ pub struct Shape {
     /// Maximum number of live sequences.
     pub slots: u32,
     /// Sequence ids of the context, live or kept: at least `slots`.
-    pub seq_ids: u32,
+    pub(crate) seq_ids: u32,
     /// KV cells of all sequences together; at least `context_tokens`.
     pub kv_cells: u32,
     /// True if sequences can share the cells of a common prefix.
-    pub shares_prefixes: bool,
+    pub(crate) shares_prefixes: bool,
     /// Maximum tokens of one sequence, prompt and response together.
     pub context_tokens: u32,
     /// Maximum rows of one batch.
@@ -33,7 +33,7 @@ pub struct Shape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// Sequence id.
-    pub seq: SeqId,
+    pub(crate) seq: SeqId,
     /// Position of the token in the sequence; positions of one sequence are consecutive.
     pub position: u32,
     /// Token id.
@@ -111,12 +111,12 @@ pub trait Tokenizer: Send + Sync {
 pub struct TextRules {
     /// Every byte that is not whitespace becomes part of a token that represents no others, if the
     /// vocabulary has a token for each single byte.
-    pub keeps_bytes: bool,
+    pub(crate) keeps_bytes: bool,
     /// A text may be split after a line feed between two letters, unless a token of the vocabulary
     /// contains a line feed before a letter.
-    pub cuts_at_lines: bool,
+    pub(crate) cuts_at_lines: bool,
     /// Maximum bytes of text that a token represents but its piece does not show.
-    pub hidden_bytes: usize,
+    pub(crate) hidden_bytes: usize,
 }
 
 /// Fill-in-the-middle tokens that mark a gap in a text.

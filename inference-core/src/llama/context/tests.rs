@@ -80,7 +80,7 @@ fn feed(model: &mut LlamaModel, seq: SeqId, prompt: u32, from: u32) -> Vec<f32> 
 }
 
 /// Euclidean distance of two vectors.
-pub fn distance(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt()
 }
 

@@ -9,7 +9,7 @@ use super::layout::{Layer, Layout};
 use crate::model_file::gguf::kinds::{self, Kind};
 
 /// llama.cpp rounds the number of KV cells up to a multiple of this.
-pub const CELLS_MULTIPLE: u64 = 256;
+pub(crate) const CELLS_MULTIPLE: u64 = 256;
 /// Bytes per row for inputs (positions, indices, lengths) and the allocator's padding.
 const INPUT_BYTES: u64 = 64;
 /// Bytes per thread for kernels with tiles.
@@ -29,32 +29,32 @@ pub struct ContextBytes {
     /// Logits of all sequences, or embeddings of all rows.
     pub output: u64,
     /// Scratch memory of the compute threads.
-    pub scratch: u64,
+    pub(crate) scratch: u64,
 }
 
 /// Parameters of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ContextSizes {
+pub(crate) struct ContextSizes {
     /// KV cells of the pool, before rounding up.
-    pub kv_cells: u64,
+    pub(crate) kv_cells: u64,
     /// Sequence ids of the context: those of the slots, and kept ones.
-    pub seq_ids: u64,
+    pub(crate) seq_ids: u64,
     /// Rows of the largest batch.
-    pub batch_rows: u64,
+    pub(crate) batch_rows: u64,
     /// Number of compute threads.
-    pub threads: u64,
+    pub(crate) threads: u64,
     /// Storage type of keys.
-    pub key_kind: Kind,
+    pub(crate) key_kind: Kind,
     /// Storage type of values.
-    pub value_kind: Kind,
+    pub(crate) value_kind: Kind,
     /// True for flash attention, which needs no matrix of all scores.
-    pub flash_attention: bool,
+    pub(crate) flash_attention: bool,
     /// True if every row yields an embedding and none yields logits.
-    pub embeds: bool,
+    pub(crate) embeds: bool,
 }
 
 /// The storage type for keys and values with this name.
-pub fn cache_kind(name: &str) -> Result<Kind, PlanError> {
+pub(crate) fn cache_kind(name: &str) -> Result<Kind, PlanError> {
     const NAMES: [&str; 9] =
         ["f16", "f32", "bf16", "q8_0", "q5_0", "q5_1", "q4_0", "q4_1", "iq4_nl"];
     let known = NAMES.contains(&name).then(|| kinds::named(name)).flatten().copied();
@@ -65,7 +65,7 @@ pub fn cache_kind(name: &str) -> Result<Kind, PlanError> {
 
 impl ContextSizes {
     /// KV cells of the pool, rounded up.
-    pub fn padded_cells(&self) -> u64 {
+    pub(crate) fn padded_cells(&self) -> u64 {
         self.kv_cells.checked_next_multiple_of(CELLS_MULTIPLE).unwrap_or(u64::MAX)
     }
 
@@ -108,7 +108,7 @@ fn token_bytes(layer: &Layer, sizes: &ContextSizes) -> Result<u64, PlanError> {
 
 /// Bytes of keys and values of `tokens` tokens of one sequence, over all layers; sliding windows
 /// hold fewer tokens.
-pub fn sequence_bytes(
+pub(crate) fn sequence_bytes(
     layout: &Layout,
     sizes: &ContextSizes,
     tokens: u64,
@@ -120,7 +120,10 @@ pub fn sequence_bytes(
 }
 
 /// Computes the memory of a context.
-pub fn context_bytes(layout: &Layout, sizes: &ContextSizes) -> Result<ContextBytes, PlanError> {
+pub(crate) fn context_bytes(
+    layout: &Layout,
+    sizes: &ContextSizes,
+) -> Result<ContextBytes, PlanError> {
     if !sizes.flash_attention && sizes.value_kind.block_elements > 1 {
         return Err(PlanError::Settings(
             "values can only be quantised with flash attention".into(),

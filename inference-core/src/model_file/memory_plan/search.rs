@@ -47,13 +47,13 @@ pub struct PlanRefusal {
     /// The plan that does not fit.
     pub plan: Plan,
     /// Changes that each make it fit. Empty: this machine has too little memory for the weights.
-    pub advice: Vec<Advice>,
+    pub(crate) advice: Vec<Advice>,
 }
 
 /// A change that makes a plan fit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Advice {
+pub(crate) enum Advice {
     /// A shorter context, in tokens.
     Context(u64),
     /// Fewer slots.
@@ -101,7 +101,7 @@ pub fn plan(
 
 /// Checks a plan before the model is loaded: returns the plan, or one line that says why it does
 /// not fit. With `force`, returns a plan that does not fit as well.
-pub fn guard(outcome: Result<Plan, PlanFailure>, force: bool) -> Result<Plan, String> {
+pub(crate) fn guard(outcome: Result<Plan, PlanFailure>, force: bool) -> Result<Plan, String> {
     match outcome {
         Ok(plan) => Ok(plan),
         Err(PlanFailure::Refused(refusal)) if force => Ok(refusal.plan),

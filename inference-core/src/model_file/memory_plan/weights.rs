@@ -38,17 +38,17 @@ impl Repacking {
 
 /// Bytes of a model's weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct WeightBytes {
+pub(crate) struct WeightBytes {
     /// All tensors as they are in the file.
-    pub file_bytes: u64,
+    pub(crate) file_bytes: u64,
     /// Tensors that are used in the file's layout.
-    pub plain_bytes: u64,
+    pub(crate) plain_bytes: u64,
     /// Repacked copies.
-    pub repacked_bytes: u64,
+    pub(crate) repacked_bytes: u64,
     /// Bytes read to compute one token.
-    pub read_bytes: u64,
+    pub(crate) read_bytes: u64,
     /// Number of parameters in all tensors.
-    pub parameters: u64,
+    pub(crate) parameters: u64,
 }
 
 /// Tensors of which each token reads one row.
@@ -61,14 +61,18 @@ const TABLES: &[&str] = &[
 
 impl WeightBytes {
     /// Sums up the tensors; the error names the one whose size is unknown.
-    pub fn read(header: &Header, layout: &Layout, repacking: Repacking) -> Result<Self, PlanError> {
+    pub(crate) fn read(
+        header: &Header,
+        layout: &Layout,
+        repacking: Repacking,
+    ) -> Result<Self, PlanError> {
         let tied = !header.tensor_list.iter().any(|t| t.name == "output.weight");
         let mut sum = Self::default();
         for tensor in &header.tensor_list {
             let bytes = tensor.bytes().ok_or_else(|| unknown(tensor))?;
             let table = TABLES.contains(&tensor.name.as_str());
             let is_output = tied && tensor.name == "token_embd.weight";
-            let repacked = repacks(tensor, repacking) && (!table || is_output);
+            let repacked = is_repacked(tensor, repacking) && (!table || is_output);
             let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
             add(&mut sum.file_bytes, bytes);
             add(&mut sum.parameters, tensor.elements());
@@ -108,7 +112,7 @@ fn read_of(tensor: &TensorInfo, bytes: u64, layout: &Layout) -> u64 {
     (u128::from(bytes) * u128::from(used) / u128::from(layout.experts)) as u64
 }
 
-fn repacks(tensor: &TensorInfo, repacking: Repacking) -> bool {
+fn is_repacked(tensor: &TensorInfo, repacking: Repacking) -> bool {
     let Some(kind) = kinds::kind(tensor.kind) else { return false };
     let matrix = tensor.dimensions.len() == 2 || is_experts(tensor);
     let rows = tensor.dimensions.get(1).copied().unwrap_or(0);
@@ -156,7 +160,7 @@ mod tests {
         ];
         for (kind, rows, repacking, expected) in cases {
             let tensor = tensor("blk.0.ffn_up.weight", &[256, rows], kind);
-            assert_eq!(repacks(&tensor, repacking), expected, "{kind} {rows} {repacking:?}");
+            assert_eq!(is_repacked(&tensor, repacking), expected, "{kind} {rows} {repacking:?}");
         }
     }
 

@@ -67,7 +67,7 @@ fn the_sequence_that_was_used_least_recently_is_evicted_first() {
 }
 
 #[test]
-fn a_kept_track_gives_up_its_number_to_a_living_one() {
+fn a_kept_sequence_gives_up_its_id_to_a_live_one() {
     let mut pool = pool();
     let (a, _) = opened(&mut pool, &[1, 1]);
     closed(&mut pool, a);
@@ -79,7 +79,7 @@ fn a_kept_track_gives_up_its_number_to_a_living_one() {
 }
 
 #[test]
-fn a_request_evicts_any_other_track_before_the_one_that_it_begins_with() {
+fn a_request_evicts_any_other_sequence_before_the_one_that_it_begins_with() {
     let mut pool = pool();
     for first in 1..=3 {
         let (seq, _) = opened(&mut pool, &[first, 7, 8, 9]);
@@ -93,7 +93,7 @@ fn a_request_evicts_any_other_track_before_the_one_that_it_begins_with() {
 }
 
 #[test]
-fn the_only_kept_track_is_taken_over_by_the_request_that_begins_like_it() {
+fn the_only_kept_sequence_is_taken_over_by_the_request_that_begins_like_it() {
     let mut pool = KvPool::new(100, 2, true);
     let (kept, _) = opened(&mut pool, &[1, 2, 3, 4, 5]);
     closed(&mut pool, kept);
@@ -120,7 +120,7 @@ fn what_a_waiting_request_begins_with_is_evicted_last() {
 }
 
 #[test]
-fn a_beginning_that_only_kept_tracks_have_is_counted_among_the_cells_it_would_use() {
+fn a_beginning_that_only_kept_sequences_have_is_counted_among_the_cells_it_would_use() {
     let mut pool = pool();
     let (a, _) = opened(&mut pool, &[1, 2, 3, 4]);
     assert_eq!(pool.matching_cached(T, &[1, 2, 3, 4]), 0, "a live one has it");

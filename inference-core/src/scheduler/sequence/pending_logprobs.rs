@@ -7,7 +7,7 @@ use crate::types::request::TokenLogprob;
 
 /// Logprobs of tokens whose text is not emitted yet.
 #[derive(Debug, Default)]
-pub struct PendingLogprobs {
+pub(crate) struct PendingLogprobs {
     /// Each with the total bytes of all pieces up to and including its own.
     pending: VecDeque<(usize, TokenLogprob)>,
     /// Total bytes of all pieces.
@@ -18,7 +18,7 @@ pub struct PendingLogprobs {
 
 impl PendingLogprobs {
     /// Records that a token with a piece of `bytes` bytes was appended.
-    pub fn push(&mut self, bytes: usize, logprob: Option<TokenLogprob>) {
+    pub(crate) fn push(&mut self, bytes: usize, logprob: Option<TokenLogprob>) {
         self.piece_bytes += bytes;
         if let Some(logprob) = logprob {
             self.pending.push_back((self.piece_bytes, logprob));
@@ -26,13 +26,13 @@ impl PendingLogprobs {
     }
 
     /// Number of logprobs held.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pending.len()
     }
 
     /// Returns the logprobs released by `bytes` more bytes of emitted text; with `all`, all of
     /// them, because no more text follows.
-    pub fn release(&mut self, bytes: usize, all: bool) -> Vec<TokenLogprob> {
+    pub(crate) fn release(&mut self, bytes: usize, all: bool) -> Vec<TokenLogprob> {
         self.emitted_bytes += bytes;
         let is_emitted = |(end, _): &(usize, _)| all || *end <= self.emitted_bytes;
         let count = self.pending.iter().take_while(|pending| is_emitted(pending)).count();

@@ -19,7 +19,7 @@ use super::input::ParsedChat;
 mod generic;
 
 /// Adapts a conversation to the template's capabilities.
-pub fn adapt(chat: &mut ParsedChat, can: &Capabilities) {
+pub(crate) fn adapt(chat: &mut ParsedChat, can: &Capabilities) {
     for message in &mut chat.messages {
         plain(message, can);
     }

@@ -11,7 +11,7 @@ use super::Message;
 const TAG: &str = "\u{fdd1}\u{fdd2}";
 
 /// Appends the tag to the last message; returns its text.
-pub fn add_tag(messages: &mut [Message], source: &str) -> Result<String, String> {
+pub(crate) fn add_tag(messages: &mut [Message], source: &str) -> Result<String, String> {
     let message = messages.last_mut().ok_or("there is no last message to continue")?;
     if !source.contains("content") {
         return Err("it does not read the content of messages, so none can be continued".into());
@@ -36,7 +36,7 @@ pub fn add_tag(messages: &mut [Message], source: &str) -> Result<String, String>
 }
 
 /// Cuts the prompt at the end of the last message's text.
-pub fn cut(mut rendered: String, text: &str) -> Result<String, String> {
+pub(crate) fn cut(mut rendered: String, text: &str) -> Result<String, String> {
     let found = rendered.rfind(TAG).filter(|_| rendered.contains(text.trim()));
     let at = found.ok_or(
         "it changes or drops the text of the last message, which therefore cannot be continued",

@@ -26,18 +26,18 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A parsed conversation.
 #[derive(Debug, Clone)]
-pub struct ParsedChat {
-    pub messages: Vec<Message>,
-    pub tools: Option<Vec<Json>>,
-    pub documents: Option<Vec<Json>>,
-    pub variables: Map<String, Json>,
-    pub now: NaiveDateTime,
-    pub generation_prompt: GenerationPrompt,
+pub(crate) struct ParsedChat {
+    pub(crate) messages: Vec<Message>,
+    pub(crate) tools: Option<Vec<Json>>,
+    pub(crate) documents: Option<Vec<Json>>,
+    pub(crate) variables: Map<String, Json>,
+    pub(crate) now: NaiveDateTime,
+    pub(crate) generation_prompt: GenerationPrompt,
 }
 
 impl ParsedChat {
     /// Parses the JSON. The error names the invalid part.
-    pub fn read(conversation: &Conversation<'_>) -> Result<Self, String> {
+    pub(crate) fn read(conversation: &Conversation<'_>) -> Result<Self, String> {
         let objects = |(i, message)| match message {
             Json::Object(map) => Ok(map),
             _ => Err(format!("messages[{i}] must be an object")),
@@ -57,7 +57,7 @@ impl ParsedChat {
     }
 
     /// Breaks up control tokens in everything that the client wrote.
-    pub fn neutralise(&mut self, control: &Control) {
+    pub(crate) fn neutralise(&mut self, control: &Control) {
         for message in &mut self.messages {
             if let Some(Json::String(role)) = message.get_mut("role") {
                 control.neutralise_role(role);
@@ -71,7 +71,7 @@ impl ParsedChat {
 
     /// Stores an assistant message's reasoning under the names that templates read, as transformers
     /// does since version 5.
-    pub fn alias_reasoning(&mut self) {
+    pub(crate) fn alias_reasoning(&mut self) {
         for message in &mut self.messages {
             let mut reasoning = REASONING.iter().filter_map(|name| message.get(*name));
             let Some(reasoning) = reasoning.find(|t| !t.is_null()).cloned() else {

@@ -22,9 +22,7 @@ use charset::CharSet;
 enum Node {
     /// One character of a set.
     Set(CharSet),
-    /// A sequence.
     Seq(Vec<Node>),
-    /// Alternatives.
     Alt(Vec<Node>),
     /// Repetition, with minimum and maximum count.
     Repeat(Box<Node>, u32, Option<u32>),

@@ -1,12 +1,12 @@
 //! PURE. What the parsers of calls share: the tools and the collected parts, and the result of a
 //! character.
 
-use super::out::{PartCollector, ProseKind};
+use super::part_collector::{PartCollector, ProseKind};
 use super::tools::ToolSet;
 
 /// Result of a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// The machine needs more.
     More,
     /// The notation ends with this character.
@@ -20,23 +20,23 @@ pub enum Step {
 
 /// What the machines use and write to.
 #[derive(Debug)]
-pub struct CallContext<'a> {
+pub(crate) struct CallContext<'a> {
     /// Functions that may be called.
-    pub tools: &'a ToolSet,
+    pub(crate) tools: &'a ToolSet,
     /// Maximum number of calls in one response.
-    pub calls_max: usize,
+    pub(crate) calls_max: usize,
     /// Destination of the parts.
-    pub out: &'a mut PartCollector,
+    pub(crate) out: &'a mut PartCollector,
 }
 
 impl CallContext<'_> {
     /// True if one more call may start.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         !self.tools.is_empty() && self.out.counts().0 < self.calls_max
     }
 
     /// True if a call of `name` may start.
-    pub fn can_call(&self, name: &str) -> bool {
+    pub(crate) fn can_call(&self, name: &str) -> bool {
         self.has_room() && self.tools.get(name).is_some()
     }
 }

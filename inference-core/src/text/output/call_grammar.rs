@@ -55,17 +55,17 @@ impl ToolChoice {
 
 /// Input for a tool-call grammar.
 #[derive(Debug)]
-pub struct CallGrammarRequest<'a> {
+pub(crate) struct CallGrammarRequest<'a> {
     /// The model's notation.
-    pub format: &'a Format,
+    pub(crate) format: &'a Format,
     /// Available tools.
-    pub tools: &'a ToolSet,
+    pub(crate) tools: &'a ToolSet,
     /// The parsed `tool_choice`.
-    pub choice: &'a ToolChoice,
+    pub(crate) choice: &'a ToolChoice,
     /// Maximum number of calls; 1 if `parallel_tool_calls` is false.
-    pub calls_max: usize,
+    pub(crate) calls_max: usize,
     /// True if the prompt ends inside reasoning.
-    pub starts_in_reasoning: bool,
+    pub(crate) starts_in_reasoning: bool,
 }
 
 /// A grammar and the control tokens it uses.
@@ -84,7 +84,7 @@ pub struct CallGrammar {
 /// With [`ToolChoice::Auto`] there is a grammar only if a tool is strict and the notation has a
 /// delimiter that cannot be mistaken for ordinary text: free text up to the delimiter, then a valid
 /// call.
-pub fn call_grammar(
+pub(crate) fn call_grammar(
     request: &CallGrammarRequest<'_>,
     control: &dyn Fn(&str) -> Option<u32>,
 ) -> Option<CallGrammar> {
@@ -109,7 +109,7 @@ pub fn call_grammar(
 
 /// Lark text of what the model writes around a constrained response: reasoning, headers, and a
 /// reference to the rule `answer`, which is not included. `None` if nothing surrounds it.
-pub fn grammar_around_response(
+pub(crate) fn grammar_around_response(
     format: &Format,
     response_start: ResponseStart,
     control: &dyn Fn(&str) -> Option<u32>,

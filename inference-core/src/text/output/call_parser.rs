@@ -11,7 +11,7 @@ use super::xml::Xml;
 
 /// A machine for one notation.
 #[derive(Debug)]
-pub enum CallParser {
+pub(crate) enum CallParser {
     /// The first character decides between JSON and the format's other notation.
     Choose(&'static OpeningDelimiter),
     /// JSON objects or an array of them.
@@ -20,7 +20,6 @@ pub enum CallParser {
     Named(Named),
     /// A function call as in a programming language.
     Function(Function),
-    /// Tags.
     Xml(Xml),
     /// The header of a harmony message, or a call's arguments after it.
     Header(Header),
@@ -28,7 +27,7 @@ pub enum CallParser {
 
 impl CallParser {
     /// The machine that continues after the delimiter of `open`.
-    pub fn new(open: &'static OpeningDelimiter) -> Self {
+    pub(crate) fn new(open: &'static OpeningDelimiter) -> Self {
         match open.syntax {
             Syntax::Json if open.text.ends_with(['{', '[']) => {
                 Self::List(List::after_delimiter(open.text, open.is_bare()))
@@ -43,8 +42,7 @@ impl CallParser {
         }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         match self {
             Self::Choose(_) if c.is_whitespace() => Step::More,
             Self::Choose(open) => {
@@ -60,14 +58,14 @@ impl CallParser {
     }
 
     /// Ends the text. Emits what a started call still holds.
-    pub fn finish(&mut self, context: &mut CallContext<'_>) {
+    pub(crate) fn finish(&mut self, context: &mut CallContext<'_>) {
         if let Self::Xml(xml) = self {
             xml.finish(context);
         }
     }
 
     /// True if the machine has parsed nothing but separators since the last complete call.
-    pub fn is_between(&self) -> bool {
+    pub(crate) fn is_between(&self) -> bool {
         match self {
             Self::List(list) => list.is_between(),
             Self::Function(function) => function.is_between(),

@@ -9,7 +9,6 @@ pub(super) enum DelimiterScope {
     Anywhere,
     /// At the start of a line of content; it is the call's first bracket, not a delimiter.
     LineStart,
-    /// After a call.
     AfterCall,
     /// At the start of the response.
     First,
@@ -24,7 +23,6 @@ pub(super) enum Syntax {
     Json,
     /// A name, then JSON.
     Named(&'static NamedDelimiters),
-    /// Tags.
     Xml(&'static Tags),
     /// A function call as in a programming language.
     Function(&'static LiteralDelimiters),
@@ -35,14 +33,14 @@ pub(super) enum Syntax {
 /// Delimiters of a notation like a programming language's.
 #[derive(Debug)]
 pub(super) struct LiteralDelimiters {
-    pub before_name: &'static str,
+    pub(crate) before_name: &'static str,
     /// Brackets around the arguments.
-    pub open: char,
-    pub close: char,
+    pub(crate) open: char,
+    pub(crate) close: char,
     /// Separator of a key and its value.
-    pub assign: char,
+    pub(crate) assign: char,
     /// Words for true and false.
-    pub truth: [&'static str; 2],
+    pub(crate) truth: [&'static str; 2],
 }
 
 pub(super) static PYTHON_STYLE: LiteralDelimiters = LiteralDelimiters {
@@ -60,17 +58,16 @@ pub(super) static GEMMA_STYLE: LiteralDelimiters = LiteralDelimiters {
     truth: ["true", "false"],
 };
 
-/// An opening delimiter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpeningDelimiter {
-    pub text: &'static str,
-    pub scope: DelimiterScope,
-    pub syntax: Syntax,
+    pub(crate) text: &'static str,
+    pub(crate) scope: DelimiterScope,
+    pub(crate) syntax: Syntax,
 }
 
 impl OpeningDelimiter {
     /// True if only what follows marks this as a call, not a delimiter of the family's own.
-    pub fn is_bare(&self) -> bool {
+    pub(crate) fn is_bare(&self) -> bool {
         self.scope == DelimiterScope::LineStart || self.text == "```json"
     }
 }
@@ -79,54 +76,53 @@ impl OpeningDelimiter {
 #[derive(Debug)]
 pub(super) struct NamedDelimiters {
     /// Precedes a call, if calls are in a section; else empty.
-    pub open: &'static str,
+    pub(crate) open: &'static str,
     /// Between name and arguments.
-    pub separator: &'static str,
-    pub separator_optional: bool,
+    pub(crate) separator: &'static str,
+    pub(crate) separator_optional: bool,
     /// JSON may also follow the opening delimiter.
-    pub json_too: bool,
+    pub(crate) json_too: bool,
 }
 
 /// Tags of a notation with one tag for each parameter.
 #[derive(Debug)]
 pub(super) struct Tags {
     /// Before and after the name.
-    pub call: &'static str,
-    pub call_close: &'static str,
+    pub(crate) call: &'static str,
+    pub(crate) call_close: &'static str,
     /// The next tag ends the name as well.
-    pub name_ends_at_tag: bool,
+    pub(crate) name_ends_at_tag: bool,
     /// After the call, and after what encloses it.
-    pub end: &'static str,
-    pub around_end: &'static str,
-    pub key: &'static str,
-    pub key_close: &'static str,
+    pub(crate) end: &'static str,
+    pub(crate) around_end: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) key_close: &'static str,
     /// Between the key and the value; may be empty.
-    pub value: &'static str,
-    pub value_close: &'static str,
+    pub(crate) value: &'static str,
+    pub(crate) value_close: &'static str,
     /// Values are on separate lines.
-    pub lines: bool,
+    pub(crate) lines: bool,
 }
 
 impl Tags {
-    pub fn is_call(&self, text: &str) -> bool {
+    pub(crate) fn is_call(&self, text: &str) -> bool {
         text == self.call
     }
 
-    pub fn key_and_ends(&self) -> [&'static str; 3] {
+    pub(crate) fn key_and_ends(&self) -> [&'static str; 3] {
         [self.key, self.end, self.around_end]
     }
 }
 
-/// The delimiters of one notation.
 #[derive(Debug)]
 pub(super) struct DelimiterTable {
-    pub opens: &'static [OpeningDelimiter],
+    pub(crate) opens: &'static [OpeningDelimiter],
     /// Dropped after a call.
-    pub after: &'static [&'static str],
+    pub(crate) after: &'static [&'static str],
     /// Dropped anywhere.
-    pub drops: &'static [&'static str],
+    pub(crate) drops: &'static [&'static str],
     /// Delimiters inside calls, and parts of delimiters, that may be control tokens.
-    pub inner: &'static [&'static str],
+    pub(crate) inner: &'static [&'static str],
 }
 
 const fn json(text: &'static str) -> OpeningDelimiter {
@@ -335,7 +331,6 @@ static PYTHONIC: DelimiterTable = DelimiterTable {
     ..NONE
 };
 
-/// The delimiters of a family.
 pub(super) fn delimiter_table(format: CallFormat) -> &'static DelimiterTable {
     match format {
         CallFormat::Hermes => &HERMES,

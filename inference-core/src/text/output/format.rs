@@ -27,7 +27,7 @@ pub struct Format {
 
 /// Where in the assistant's message a response starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ResponseStart {
+pub(crate) enum ResponseStart {
     /// At the start of the message: reasoning may come first.
     #[default]
     Fresh,
@@ -87,12 +87,12 @@ impl Format {
     }
 
     /// True if the rendered `prompt` ends inside reasoning, so that the response starts there.
-    pub fn starts_in_reasoning(&self, prompt: &str) -> bool {
+    pub(crate) fn starts_in_reasoning(&self, prompt: &str) -> bool {
         self.reasoning.is_some_and(|t| prompt.trim_end().ends_with(t.open))
     }
 
     /// Where the response to the rendered `prompt` starts.
-    pub fn response_start(&self, prompt: &str) -> ResponseStart {
+    pub(crate) fn response_start(&self, prompt: &str) -> ResponseStart {
         let last = |delimiter: &str| prompt.rfind(delimiter);
         let outside = ["<|start|>", "<|end|>", "<|return|>", "<|call|>"].map(last);
         let is_harmony = self.calls == CallFormat::Harmony;
@@ -107,7 +107,7 @@ impl Format {
 
     /// Delimiters of calls and reasoning. Those that are control tokens, which ordinary responses
     /// hide, must be visible to a [`super::Parser`].
-    pub fn visible_tokens(&self) -> Vec<&'static str> {
+    pub(crate) fn visible_tokens(&self) -> Vec<&'static str> {
         let table = delimiter_table(self.calls);
         let mut all: Vec<&str> = table.opens.iter().map(|o| o.text).collect();
         all.retain(|delimiter| delimiter.len() > 1);

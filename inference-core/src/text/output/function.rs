@@ -8,7 +8,7 @@ use super::tools::NAME_BYTES_MAX;
 
 /// Parses one call, or several in square brackets.
 #[derive(Debug)]
-pub struct Function {
+pub(crate) struct Function {
     delimiters: &'static LiteralDelimiters,
     /// After an opening square bracket.
     list: bool,
@@ -20,12 +20,11 @@ pub struct Function {
 
 impl Function {
     /// Starts before a call. `list`: an opening square bracket was parsed.
-    pub fn new(delimiters: &'static LiteralDelimiters, list: bool) -> Self {
+    pub(crate) fn new(delimiters: &'static LiteralDelimiters, list: bool) -> Self {
         Self { delimiters, list, between: false, head: String::new(), literal: None }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         if let Some(literal) = &mut self.literal {
             let mut shown = String::new();
             let scan = literal.step(c, &mut shown);
@@ -58,7 +57,7 @@ impl Function {
     }
 
     /// True if a call is complete and no other has started.
-    pub fn is_between(&self) -> bool {
+    pub(crate) fn is_between(&self) -> bool {
         self.between
     }
 

@@ -4,7 +4,7 @@
 
 use super::call_context::{CallContext, Step};
 use super::named::Arguments;
-use super::out::ProseKind;
+use super::part_collector::ProseKind;
 
 /// Maximum length of a header in bytes.
 const HEADER_BYTES_MAX: usize = 256;
@@ -15,19 +15,18 @@ const TO: &str = "to=";
 
 /// Parses a header, and the arguments of a call after it.
 #[derive(Debug)]
-pub struct Header {
+pub(crate) struct Header {
     text: String,
     arguments: Option<Arguments>,
 }
 
 impl Header {
     /// Starts after `delimiter`, which begins a header.
-    pub fn after_delimiter(delimiter: &str) -> Self {
+    pub(crate) fn after_delimiter(delimiter: &str) -> Self {
         Self { text: delimiter.to_string(), arguments: None }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         if let Some(arguments) = &mut self.arguments {
             return arguments.step(c, context);
         }

@@ -8,7 +8,7 @@ use super::json::{DEPTH_MAX, Json, Scan, escape, quote};
 /// Maximum length of a key, a number or a word in bytes.
 const WORD_BYTES_MAX: usize = 128;
 /// Gemma's quotation mark, a control token. There are no escapes between two of them.
-pub const GEMMA_QUOTE: &str = "<|\"|>";
+pub(crate) const GEMMA_QUOTE: &str = "<|\"|>";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -31,7 +31,7 @@ enum State {
 
 /// Parses the arguments of one call, starting after the opening bracket.
 #[derive(Debug)]
-pub struct Literal {
+pub(crate) struct Literal {
     delimiters: &'static LiteralDelimiters,
     /// Closing brackets of all open ones.
     closers: Vec<char>,
@@ -45,7 +45,7 @@ pub struct Literal {
 
 impl Literal {
     /// Starts after the opening bracket. The caller writes that bracket's JSON.
-    pub fn new(delimiters: &'static LiteralDelimiters) -> Self {
+    pub(crate) fn new(delimiters: &'static LiteralDelimiters) -> Self {
         let closers = vec![delimiters.close];
         Self {
             delimiters,
@@ -58,7 +58,7 @@ impl Literal {
     }
 
     /// Parses the next character and appends its JSON to `out`.
-    pub fn step(&mut self, c: char, out: &mut String) -> Scan {
+    pub(crate) fn step(&mut self, c: char, out: &mut String) -> Scan {
         match self.state {
             State::Text(end) => self.text(c, end, out),
             State::Escape(end) => return self.escaped(c, end, out),

@@ -10,19 +10,19 @@ const HEAD_BYTES_MAX: usize = 256;
 
 /// Parses the arguments of a call with a known name, a JSON object.
 #[derive(Debug)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     name: String,
     json: Option<Json>,
 }
 
 impl Arguments {
     /// Starts before the opening brace.
-    pub fn new(name: String) -> Self {
+    pub(crate) fn new(name: String) -> Self {
         Self { name, json: None }
     }
 
     /// Parses the next character. The call starts with the opening brace.
-    pub fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         let Some(json) = &mut self.json else {
             return match c {
                 '{' if context.can_call(&self.name) => {
@@ -58,7 +58,7 @@ impl Arguments {
 
 /// Parses one call.
 #[derive(Debug)]
-pub struct Named {
+pub(crate) struct Named {
     delimiters: &'static NamedDelimiters,
     /// The section's delimiter was parsed, but not yet the call's.
     in_section: bool,
@@ -68,13 +68,12 @@ pub struct Named {
 
 impl Named {
     /// Starts after `delimiter`, the delimiter of a section or of a call.
-    pub fn new(delimiters: &'static NamedDelimiters, delimiter: &str) -> Self {
+    pub(crate) fn new(delimiters: &'static NamedDelimiters, delimiter: &str) -> Self {
         let in_section = !delimiters.open.is_empty() && delimiter != delimiters.open;
         Self { delimiters, in_section, head: String::new(), arguments: None }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         if let Some(arguments) = &mut self.arguments {
             return arguments.step(c, context);
         }

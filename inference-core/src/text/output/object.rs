@@ -53,7 +53,7 @@ enum State {
 
 /// Parses one object, starting after its opening brace.
 #[derive(Debug)]
-pub struct Object {
+pub(crate) struct Object {
     /// A key that does not belong to a call ends it.
     bare: bool,
     wrappers: usize,
@@ -73,7 +73,7 @@ pub struct Object {
 
 impl Object {
     /// Starts after the opening brace.
-    pub fn new(bare: bool) -> Self {
+    pub(crate) fn new(bare: bool) -> Self {
         Self {
             bare,
             wrappers: 0,
@@ -88,8 +88,7 @@ impl Object {
         }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         match self.state {
             State::InKey | State::InName | State::InQuoted => return self.in_text(c, context),
             State::InArguments => return self.in_arguments(c, context),
@@ -239,7 +238,7 @@ impl Object {
     }
 
     /// True if the call is complete and only its end is missing.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
 

@@ -4,16 +4,16 @@
 //! parts are a function of the whole text, however it was split into chunks.
 
 use super::call_context::{CallContext, Step};
+use super::call_parser::CallParser;
 use super::delimiters::{DelimiterScope, DelimiterTable, OpeningDelimiter, delimiter_table};
 use super::format::{Format, ReasoningDelimiters};
-use super::machine::CallParser;
-use super::out::{PartCollector, ProseKind};
+use super::part_collector::{PartCollector, ProseKind};
 use super::parts::OutputPart;
 use super::tools::ToolSet;
 
 /// Maximum bytes of one call, from its opening delimiter to the end of its arguments. A longer one
 /// is text.
-pub const CALL_BYTES_MAX: usize = 1 << 20;
+pub(crate) const CALL_BYTES_MAX: usize = 1 << 20;
 /// Maximum whitespace held in bytes: it may precede a call and then is not part of the content.
 const SPACE_BYTES_MAX: usize = 256;
 

@@ -4,16 +4,15 @@ use super::parts::OutputPart;
 
 /// Kinds of prose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProseKind {
+pub(crate) enum ProseKind {
     /// Content, which the user sees.
     Content,
     /// The model's reasoning.
     Reasoning,
 }
 
-/// Collects parts.
 #[derive(Debug, Default)]
-pub struct PartCollector {
+pub(crate) struct PartCollector {
     parts: Vec<OutputPart>,
     /// Number of calls started.
     started: usize,
@@ -28,7 +27,7 @@ pub struct PartCollector {
 
 impl PartCollector {
     /// Appends a character of prose.
-    pub fn push_prose(&mut self, kind: ProseKind, c: char) {
+    pub(crate) fn push_prose(&mut self, kind: ProseKind, c: char) {
         let slot = kind as usize;
         if std::mem::take(&mut self.due[slot]) {
             self.push_prose(kind, '\n');
@@ -43,12 +42,11 @@ impl PartCollector {
     }
 
     /// Marks an interruption: more prose of the same kind starts a new line.
-    pub fn record_gap(&mut self) {
+    pub(crate) fn record_gap(&mut self) {
         self.due = self.emitted;
     }
 
-    /// Starts a call.
-    pub fn start_call(&mut self, name: &str) {
+    pub(crate) fn start_call(&mut self, name: &str) {
         self.record_gap();
         self.parts.push(OutputPart::CallStart { index: self.started, name: name.into() });
         self.started += 1;
@@ -56,7 +54,7 @@ impl PartCollector {
     }
 
     /// Appends to the arguments of the latest call.
-    pub fn push_arguments(&mut self, more: &str) {
+    pub(crate) fn push_arguments(&mut self, more: &str) {
         let Some(index) = self.started.checked_sub(1) else { return };
         match self.parts.last_mut() {
             _ if more.is_empty() => {}
@@ -66,28 +64,28 @@ impl PartCollector {
     }
 
     /// Marks the latest call as complete.
-    pub fn complete_call(&mut self) {
+    pub(crate) fn complete_call(&mut self) {
         self.complete += 1;
         self.open = false;
     }
 
     /// Gives up the latest call, which stays incomplete.
-    pub fn abandon_call(&mut self) {
+    pub(crate) fn abandon_call(&mut self) {
         self.open = false;
     }
 
     /// True if a call has started and is not complete.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open
     }
 
     /// Number of calls started, and completed.
-    pub fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         (self.started, self.complete)
     }
 
     /// Returns what was collected since the previous call.
-    pub fn take_parts(&mut self) -> Vec<OutputPart> {
+    pub(crate) fn take_parts(&mut self) -> Vec<OutputPart> {
         std::mem::take(&mut self.parts)
     }
 }

@@ -3,11 +3,12 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::parser::CALL_BYTES_MAX;
 use super::*;
 
 mod families;
 mod samples;
-pub mod writer;
+pub(crate) mod writer;
 
 use writer::{tools, write};
 
@@ -97,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn pieces_of_marks_in_any_order_never_panic_and_lose_no_word(
+    fn pieces_of_delimiters_in_any_order_never_panic_and_lose_no_word(
         which in 0..CallFormat::ALL.len(),
         picks in prop::collection::vec((0..1000usize, 0..1000usize), 0..12),
         sizes in prop::collection::vec(1..5usize, 1..4),
@@ -129,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn without_tools_and_thoughts_every_text_passes_unchanged(text in any::<String>()) {
+    fn without_tools_and_reasoning_every_text_passes_unchanged(text in any::<String>()) {
         for calls in CallFormat::ALL {
             if calls == CallFormat::Harmony || !calls_drop_nothing(calls) {
                 continue;

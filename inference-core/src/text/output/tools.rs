@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 /// Maximum tools per request, as in OpenAI's API.
-pub const TOOLS_MAX: usize = 128;
+pub(crate) const TOOLS_MAX: usize = 128;
 /// Maximum length of a tool's name in bytes; the same as OpenAI's limit.
-pub const NAME_BYTES_MAX: usize = 64;
+pub(crate) const NAME_BYTES_MAX: usize = 64;
 
 /// A function that the model may call.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,12 +84,12 @@ fn read(tool: &Value) -> Result<Tool, String> {
 
 impl Tool {
     /// The schema of one parameter.
-    pub fn parameter(&self, name: &str) -> Option<&Value> {
+    pub(crate) fn parameter(&self, name: &str) -> Option<&Value> {
         self.parameters.as_ref()?.get("properties")?.get(name)
     }
 
     /// Names of the required parameters.
-    pub fn required(&self) -> Vec<&str> {
+    pub(crate) fn required(&self) -> Vec<&str> {
         let required = self.parameters.as_ref().and_then(|s| s.get("required")?.as_array());
         required.into_iter().flatten().filter_map(Value::as_str).collect()
     }

@@ -27,7 +27,7 @@ enum State {
 
 /// Parses one call.
 #[derive(Debug)]
-pub struct Xml {
+pub(crate) struct Xml {
     tags: &'static Tags,
     state: State,
     /// An incomplete tag, name or key.
@@ -46,7 +46,7 @@ enum Follower {
 
 impl Xml {
     /// Starts after the outer tag.
-    pub fn new(tags: &'static Tags) -> Self {
+    pub(crate) fn new(tags: &'static Tags) -> Self {
         let value = Value::default();
         Self {
             tags,
@@ -59,12 +59,11 @@ impl Xml {
     }
 
     /// Starts after the call's own opening delimiter.
-    pub fn in_name(tags: &'static Tags) -> Self {
+    pub(crate) fn in_name(tags: &'static Tags) -> Self {
         Self { state: State::Name, ..Self::new(tags) }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         match &mut self.state {
             State::Value => return self.value(c, context),
             State::Json(arguments) => return arguments.step(c, context),
@@ -93,7 +92,7 @@ impl Xml {
     }
 
     /// Ends the text inside the call: emits what is held of a value.
-    pub fn finish(&mut self, context: &mut CallContext<'_>) {
+    pub(crate) fn finish(&mut self, context: &mut CallContext<'_>) {
         if context.out.is_open() && matches!(self.state, State::Value) {
             context.out.push_arguments(&self.value.take_rest());
         }

@@ -98,7 +98,7 @@ fn a_window_bounds_cells() {
 }
 
 #[test]
-fn vectors_take_no_logits_unless_the_model_computes_them_all_the_same() {
+fn embeddings_take_no_logits_unless_the_model_computes_them_all_the_same() {
     let mut layout = layout(1024, 4096, 16, 64, 4);
     layout.vocabulary = 250_000;
     let sizes = ContextSizes { embeds: true, ..sizes(512, 64, true) };

@@ -108,7 +108,7 @@ fn what_is_missing_or_unknown_is_named() {
 }
 
 #[test]
-fn models_that_make_vectors_are_known_by_their_architecture_or_their_pooling() {
+fn models_that_make_embeddings_are_known_by_their_architecture_or_their_pooling() {
     let bert = layout("nomic-bert", &[]);
     assert!(
         bert.is_encoder
@@ -130,14 +130,14 @@ fn models_that_make_vectors_are_known_by_their_architecture_or_their_pooling() {
 
 #[test]
 fn beginnings_are_shared_where_every_layer_keeps_every_cell() {
-    assert!(layout("qwen3", &[]).shares_prefixes());
-    assert!(!layout("gemma2", &[("attention.sliding_window", &[128])]).shares_prefixes());
+    assert!(layout("qwen3", &[]).can_share_prefixes());
+    assert!(!layout("gemma2", &[("attention.sliding_window", &[128])]).can_share_prefixes());
     let states: [(&str, &[u64]); 3] = [
         ("attention.head_count_kv", &[0, 2, 0, 0]),
         ("ssm.inner_size", &[64]),
         ("ssm.state_size", &[8]),
     ];
-    assert!(!layout("jamba", &states).shares_prefixes());
+    assert!(!layout("jamba", &states).can_share_prefixes());
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use crate::text::output::delimiters::Tags;
 const JSON_SPACE: &str = "[ \\n\\r\\t]{1,24}";
 
 /// A Lark grammar under construction.
-pub struct Lark<'a> {
+pub(crate) struct Lark<'a> {
     control: &'a dyn Fn(&str) -> Option<u32>,
     tokens: Vec<&'static str>,
     rules: String,
@@ -28,28 +28,28 @@ enum Atom {
 
 impl<'a> Lark<'a> {
     /// Creates a grammar without rules.
-    pub fn new(control: &'a dyn Fn(&str) -> Option<u32>) -> Self {
+    pub(crate) fn new(control: &'a dyn Fn(&str) -> Option<u32>) -> Self {
         Self { control, tokens: Vec::new(), rules: String::new(), next: 0, terminals: Vec::new() }
     }
 
     /// The grammar with the start rule `start`.
-    pub fn finish(self, start: &str) -> CallGrammar {
+    pub(crate) fn finish(self, start: &str) -> CallGrammar {
         let lark = format!("%llguidance {{}}\nstart: {}\n{}", start.trim(), self.rules);
         CallGrammar { lark, tokens: self.tokens }
     }
 
     /// Adds a rule and returns its name, which begins with `kind`.
-    pub fn rule(&mut self, kind: &str, body: &str) -> String {
+    pub(crate) fn rule(&mut self, kind: &str, body: &str) -> String {
         self.attributed(kind, "", body)
     }
 
     /// Adds a rule that may refer to itself by name.
-    pub fn named_rule(&mut self, name: &'static str, body: &str) {
+    pub(crate) fn named_rule(&mut self, name: &'static str, body: &str) {
         self.terminal(name, body);
     }
 
     /// True if [`Self::named_rule`] has added it.
-    pub fn has_rule(&self, name: &str) -> bool {
+    pub(crate) fn has_rule(&self, name: &str) -> bool {
         self.terminals.contains(&name)
     }
 
@@ -61,7 +61,7 @@ impl<'a> Lark<'a> {
     }
 
     /// Adds a terminal unless it is already defined; returns its name.
-    pub fn terminal(&mut self, name: &'static str, body: &str) -> &'static str {
+    pub(crate) fn terminal(&mut self, name: &'static str, body: &str) -> &'static str {
         if !self.terminals.contains(&name) {
             self.terminals.push(name);
             self.rules.push_str(&format!("{name}: {body}\n"));
@@ -70,12 +70,12 @@ impl<'a> Lark<'a> {
     }
 
     /// A terminal for any text.
-    pub fn text(&mut self) -> &'static str {
+    pub(crate) fn text(&mut self) -> &'static str {
         self.terminal("TEXT", "/(?s:.*)/")
     }
 
     /// Any text up to and including the first `delimiter`.
-    pub fn up_to(&mut self, delimiter: &'static str) -> String {
+    pub(crate) fn up_to(&mut self, delimiter: &'static str) -> String {
         let text = self.text();
         match self.delimiter(delimiter).as_slice() {
             [Atom::Item(token)] => self.rule("upto", &format!("{text} {token}")),
@@ -101,7 +101,7 @@ impl<'a> Lark<'a> {
     }
 
     /// `pieces` in sequence, for a call of `tool`.
-    pub fn sequence(&mut self, pieces: &[NotationPiece], tool: Option<&Tool>) -> String {
+    pub(crate) fn sequence(&mut self, pieces: &[NotationPiece], tool: Option<&Tool>) -> String {
         let mut atoms = Vec::new();
         for piece in pieces {
             match (piece, tool) {
@@ -215,7 +215,7 @@ fn join(atoms: Vec<Atom>) -> String {
 }
 
 /// `text` as a Lark literal: a JSON string without DEL.
-pub fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 

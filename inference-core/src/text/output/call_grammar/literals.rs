@@ -18,7 +18,7 @@ const KEY: &str = "/[A-Za-z_][A-Za-z0-9_]*/";
 impl Lark<'_> {
     /// `key=value` for every required parameter and any of the others, in the schema's order;
     /// Gemma's template sorts them.
-    pub fn literals(&mut self, delimiters: &LiteralDelimiters, tool: &Tool) -> String {
+    pub(crate) fn literals(&mut self, delimiters: &LiteralDelimiters, tool: &Tool) -> String {
         let schema = tool.parameters.as_ref();
         let properties = schema.and_then(|s| s.get("properties")?.as_object());
         let mut properties: Vec<(&String, &Value)> = properties.into_iter().flatten().collect();

@@ -8,14 +8,11 @@ use crate::text::output::delimiters::{
 
 /// A piece of a notation.
 #[derive(Debug, Clone, Copy)]
-pub enum NotationPiece {
+pub(crate) enum NotationPiece {
     /// A delimiter, which may be a control token.
     Delimiter(&'static str),
-    /// An optional delimiter.
     OptionalDelimiter(&'static str),
-    /// Text.
     Text(&'static str),
-    /// The function name.
     Name,
     /// Arguments as JSON.
     Arguments,
@@ -27,15 +24,14 @@ pub enum NotationPiece {
     Digits,
 }
 
-/// A notation of calls.
 #[derive(Debug, Clone, Copy)]
-pub struct CallNotation {
-    pub prefix: &'static [NotationPiece],
-    pub call: &'static [NotationPiece],
-    pub separator: &'static [NotationPiece],
-    pub suffix: &'static [NotationPiece],
+pub(crate) struct CallNotation {
+    pub(crate) prefix: &'static [NotationPiece],
+    pub(crate) call: &'static [NotationPiece],
+    pub(crate) separator: &'static [NotationPiece],
+    pub(crate) suffix: &'static [NotationPiece],
     /// Maximum number of calls in one response.
-    pub most: usize,
+    pub(crate) most: usize,
 }
 
 use NotationPiece::{
@@ -51,17 +47,19 @@ const ANY: usize = usize::MAX;
 
 /// Headers in harmony: reasoning, text before a call, the response; and the start of the next
 /// message.
-pub const HARMONY_REASONING: &[NotationPiece] =
+pub(crate) const HARMONY_REASONING: &[NotationPiece] =
     &[Delimiter("<|channel|>"), Text("analysis"), Delimiter("<|message|>")];
-pub const HARMONY_PREAMBLE: &[NotationPiece] =
+pub(crate) const HARMONY_PREAMBLE: &[NotationPiece] =
     &[Delimiter("<|channel|>"), Text("commentary"), Delimiter("<|message|>")];
-pub const HARMONY_FINAL: &[NotationPiece] =
+pub(crate) const HARMONY_FINAL: &[NotationPiece] =
     &[Delimiter("<|channel|>"), Text("final"), Delimiter("<|message|>")];
 /// gpt-oss announces JSON between the channel name and the message.
-pub const HARMONY_JSON: &[NotationPiece] = &[Text(" "), Delimiter("<|constrain|>"), Text("json")];
-pub const HARMONY_CHANNEL_FINAL: &[NotationPiece] = &[Delimiter("<|channel|>"), Text("final")];
-pub const HARMONY_MESSAGE: &[NotationPiece] = &[Delimiter("<|message|>")];
-pub const HARMONY_NEXT: &[NotationPiece] = &[Delimiter("<|start|>"), Text("assistant")];
+pub(crate) const HARMONY_JSON: &[NotationPiece] =
+    &[Text(" "), Delimiter("<|constrain|>"), Text("json")];
+pub(crate) const HARMONY_CHANNEL_FINAL: &[NotationPiece] =
+    &[Delimiter("<|channel|>"), Text("final")];
+pub(crate) const HARMONY_MESSAGE: &[NotationPiece] = &[Delimiter("<|message|>")];
+pub(crate) const HARMONY_NEXT: &[NotationPiece] = &[Delimiter("<|start|>"), Text("assistant")];
 
 const fn lines(call: &'static [NotationPiece]) -> CallNotation {
     CallNotation { prefix: &[], call, separator: LINE, suffix: &[], most: ANY }
@@ -266,8 +264,7 @@ static LFM: CallNotation = CallNotation {
 static FENCED: CallNotation = list(&[Delimiter("```tool_call"), Text("\n[")], &[Text("]\n```")]);
 static GENERIC: CallNotation = CallNotation { separator: LINE, ..list(&[], &[]) };
 
-/// The notation of `format`.
-pub fn notation(format: CallFormat) -> &'static CallNotation {
+pub(crate) fn notation(format: CallFormat) -> &'static CallNotation {
     match format {
         CallFormat::Hermes => &HERMES,
         CallFormat::QwenXml => &QWEN,

@@ -48,7 +48,7 @@ fn text_then_a_call_then_text() {
 }
 
 #[test]
-fn thoughts_then_a_call() {
+fn reasoning_then_a_call() {
     for calls in CallFormat::ALL {
         let reasoning = match calls {
             CallFormat::Harmony => "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant",
@@ -62,7 +62,7 @@ fn thoughts_then_a_call() {
 }
 
 #[test]
-fn thoughts_that_begin_in_the_prompt() {
+fn reasoning_that_begins_in_the_prompt() {
     for calls in CallFormat::ALL.into_iter().filter(|c| *c != CallFormat::Harmony) {
         let parser = Parser::new(&format(calls), tools(), true, 8);
         let text = format!("\nHm.\n</think>\n\nOK {}", write(calls, &[weather()]));
@@ -127,7 +127,7 @@ fn a_call_of_an_unknown_tool_is_text() {
 }
 
 #[test]
-fn strings_may_hold_marks_quotes_and_any_character() {
+fn strings_may_contain_delimiters_quotes_and_any_character() {
     let hard = "a \"</tool_call>\" }]} <|tool_call_end|> \\ \u{1F408} é ｜ </parameter> \t x";
     for calls in CallFormat::ALL {
         let call = ("send", json!({"city": hard, "list": [hard]}));
@@ -259,7 +259,7 @@ fn harmony_sorts_messages_by_channel() {
 }
 
 #[test]
-fn thoughts_stand_at_the_beginning_only() {
+fn reasoning_is_recognized_at_the_beginning_only() {
     let message = parse(CallFormat::Hermes, "The tag <think> opens thoughts, </think> closes.");
     assert_eq!(content(&message), "The tag <think> opens thoughts, </think> closes.");
     let twice =
@@ -271,7 +271,7 @@ fn thoughts_stand_at_the_beginning_only() {
 }
 
 #[test]
-fn granite_says_where_thoughts_end() {
+fn granite_delimits_the_end_of_reasoning() {
     let format = Format::detect("... 'Here is my thought process:' ... <|tool_call|>");
     let parser = Parser::new(&format, ToolSet::default(), false, 8);
     let text = "Here is my thought process: hm\n\nHere is my response:\n\nHello";

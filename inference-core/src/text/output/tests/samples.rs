@@ -6,7 +6,7 @@ use super::writer::write;
 use crate::text::output::CallFormat;
 
 /// Sample responses in `format`.
-pub fn all(format: CallFormat) -> Vec<String> {
+pub(crate) fn all(format: CallFormat) -> Vec<String> {
     let weather = ("get_weather", json!({"city": "Zürich \"</tool_call>\" 🐱\n\\u", "days": 3}));
     let nested = ("send", json!({"deep": {"a": [1, {"b": null}]}, "list": [], "units": null}));
     let one = write(format, std::slice::from_ref(&weather));
