@@ -20,6 +20,7 @@ mod stop;
 mod text_rules;
 mod threads;
 mod tokenizer;
+mod trial_error;
 mod weights;
 
 #[cfg(test)]
@@ -29,7 +30,8 @@ pub use context::{BATCH_ROWS, ContextOptions, FlashAttention, KvType, LlamaModel
 pub use embedder::{EmbedOptions, LlamaEmbedder};
 pub use kernel::{register, trial};
 pub use load_error::LoadError;
-pub use probe::{claims, probe};
+pub use probe::{is_claimed, probe};
 pub(crate) use quantize::{quantize, row_bytes};
 pub use tokenizer::LlamaTokenizer;
+pub use trial_error::TrialError;
 pub use weights::{Pooling, Weights};

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use chrono::{DateTime, NaiveDateTime};
 
 use crate::scheduler::sequence::ResponseGrammar;
-use crate::text::chat_template::{ChatTemplate, Conversation, segments};
+use crate::text::chat_template::{ChatTemplate, Conversation, TemplateError, segments};
 use crate::text::grammar::{GrammarError, Grammars};
 use crate::text::output::{CallFormat, Format, ResponseStart};
 use crate::types::model::Tokenizer;
@@ -22,7 +22,7 @@ mod tokenizing;
 
 pub(crate) use bounds::{Bounds, solid_bytes};
 pub use queue::{Lane, PrepareQueue};
-pub use rerank::RerankTemplate;
+pub use rerank::{MissingPlaceholder, RerankTemplate};
 pub use tokenizing::{IsWanted, PrepareError};
 
 use tokenizing::{PromptTokenizer, TokenizeError};
@@ -38,7 +38,7 @@ pub struct Preparer {
     /// The model's tokenizer.
     pub tokenizer: Box<dyn Tokenizer>,
     /// The model's chat template; `None` if it has none, an error if it is invalid.
-    pub template: Option<Result<ChatTemplate, String>>,
+    pub template: Option<Result<ChatTemplate, TemplateError>>,
     /// Maximum tokens of prompt and response together.
     pub context_tokens: u32,
     /// The model's notation of reasoning and tool calls.
@@ -82,7 +82,7 @@ impl Preparer {
     /// Creates a preparer from the parts of a loaded model.
     pub fn new(
         tokenizer: Box<dyn Tokenizer>,
-        template: Option<Result<ChatTemplate, String>>,
+        template: Option<Result<ChatTemplate, TemplateError>>,
         context_tokens: u32,
     ) -> Self {
         let format = match &template {
@@ -320,7 +320,7 @@ impl Preparer {
     fn render(&self, chat: &Chat, now: NaiveDateTime) -> Result<String, Failure> {
         let template = match &self.template {
             Some(Ok(template)) => template,
-            Some(Err(why)) => return Err(Failure::Template(why.clone())),
+            Some(Err(error)) => return Err(Failure::Template(error.to_string())),
             None => return Err(Failure::NoChatTemplate),
         };
         let conversation = Conversation {
@@ -331,7 +331,7 @@ impl Preparer {
             now,
             generation_prompt: chat.generation_prompt,
         };
-        template.render(&conversation).map_err(Failure::Template)
+        template.render(&conversation).map_err(|error| Failure::Template(error.to_string()))
     }
 
     /// Adds the beginning token (BOS) if it is missing. Most templates write it themselves; two of

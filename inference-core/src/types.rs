@@ -7,3 +7,4 @@ pub mod model;
 pub mod request;
 pub mod tool_choice;
 pub mod units;
+pub mod unknown_name;

@@ -4,6 +4,7 @@
 use llama_cpp_sys_2 as sys;
 
 use super::device::{Buffer, Device, new_graph};
+use super::trial_error::TrialError;
 
 /// Negative infinity in half precision: masks a cell that a row does not attend to.
 const HIDDEN: u16 = 0xFC00;
@@ -53,7 +54,7 @@ impl Attention {
         device: &Device,
         kind: sys::ggml_type,
         threads: i32,
-    ) -> Result<Vec<f32>, String> {
+    ) -> Result<Vec<f32>, TrialError> {
         let [heads, key_heads, size, rows, cells] =
             [self.heads, self.key_heads, self.size, self.rows, self.cells].map(|n| n as i64);
         // SAFETY: all tensors belong to a context and a buffer that live to the end of the
@@ -78,7 +79,7 @@ impl Attention {
             );
             let buffer = sys::ggml_backend_alloc_ctx_tensors(graph.0, device.backend());
             if buffer.is_null() {
-                return Err("no memory for a trial".into());
+                return Err(TrialError::NoMemory);
             }
             let _buffer = Buffer(buffer);
             set(queries, &self.queries);

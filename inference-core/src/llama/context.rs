@@ -11,6 +11,7 @@ use crate::model_file::memory_plan::{KEPT_SEQUENCES, SEQUENCES_MAX};
 use crate::types::model::SeqId;
 use crate::types::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
 use crate::types::request::Token;
+use crate::types::unknown_name::UnknownName;
 
 /// Default maximum rows of one batch. A batch is one graph, so this limits the duration of a step.
 pub const BATCH_ROWS: u32 = 512;
@@ -72,13 +73,13 @@ impl KvType {
 }
 
 impl std::str::FromStr for KvType {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         let found = Self::ALL.iter().find(|(known, _)| *known == name);
         found.map(|(_, kind)| *kind).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
-            format!("unknown KV type '{name}'; one of: {}", names.join(", "))
+            UnknownName::new("KV type", name, &names)
         })
     }
 }
@@ -107,14 +108,14 @@ impl FlashAttention {
 }
 
 impl std::str::FromStr for FlashAttention {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "auto" => Ok(Self::Auto),
             "on" => Ok(Self::On),
             "off" => Ok(Self::Off),
-            _ => Err(format!("unknown choice '{name}'; one of: auto, on, off")),
+            _ => Err(UnknownName::new("choice", name, &["auto", "on", "off"])),
         }
     }
 }
@@ -191,7 +192,7 @@ impl LlamaModel {
         let kv_cells = options.kv_cells.max(options.context_tokens);
         // Models that cannot share prefixes keep no finished sequences: each would need its own
         // state, or cells for a window.
-        let shares_prefixes = options.prefix_cache && weights.shares_prefixes();
+        let shares_prefixes = options.prefix_cache && weights.can_share_prefixes();
         let kept = if shares_prefixes { KEPT_SEQUENCES } else { 0 };
         let seq_ids = (slots + kept).min(SEQUENCES_MAX);
         let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);

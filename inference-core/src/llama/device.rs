@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use llama_cpp_sys_2 as sys;
 
+use super::trial_error::TrialError;
 use crate::hardware::Kernel;
 
 // See inference-core/cmake/kernel-variants.cmake.
@@ -20,7 +21,6 @@ unsafe extern "C" {
     fn ggml_backend_cpu_dotprod_reg() -> sys::ggml_backend_reg_t;
 }
 
-/// The registration of `kernel` with ggml.
 pub(super) fn registration(kernel: Kernel) -> sys::ggml_backend_reg_t {
     match kernel {
         // SAFETY: all of these return a pointer to a static and need no initialization.
@@ -47,7 +47,7 @@ pub(super) struct Device {
 }
 
 /// A ggml context, freed on drop.
-pub(super) struct Graph(pub *mut sys::ggml_context);
+pub(super) struct Graph(pub(crate) *mut sys::ggml_context);
 
 impl Drop for Graph {
     fn drop(&mut self) {
@@ -57,7 +57,7 @@ impl Drop for Graph {
 }
 
 /// A buffer of tensors, freed on drop.
-pub(super) struct Buffer(pub sys::ggml_backend_buffer_t);
+pub(super) struct Buffer(pub(crate) sys::ggml_backend_buffer_t);
 
 impl Drop for Buffer {
     fn drop(&mut self) {
@@ -74,14 +74,14 @@ impl Drop for Device {
 }
 
 impl Device {
-    pub(crate) fn open(kernel: Kernel) -> Result<Self, String> {
+    pub(crate) fn open(kernel: Kernel) -> Result<Self, TrialError> {
         let registration = registration(kernel);
         // SAFETY: the registration is static and has one device; null is checked.
         unsafe {
             let device = sys::ggml_backend_reg_dev_get(registration, 0);
             let backend = sys::ggml_backend_dev_init(device, std::ptr::null());
             if backend.is_null() {
-                return Err("the CPU backend could not be initialised".into());
+                return Err(TrialError::NoBackend);
             }
             Ok(Self { registration, device, backend })
         }
@@ -113,7 +113,7 @@ impl Device {
     }
 
     /// True if it computes the operation that `output` results from.
-    pub(crate) fn supports(&self, output: *const sys::ggml_tensor) -> bool {
+    pub(crate) fn can_compute(&self, output: *const sys::ggml_tensor) -> bool {
         // SAFETY: the device is static; the tensor is only read.
         unsafe { sys::ggml_backend_dev_supports_op(self.device, output) }
     }
@@ -132,7 +132,7 @@ impl Device {
         context: *mut sys::ggml_context,
         output: *mut sys::ggml_tensor,
         threads: i32,
-    ) -> Result<(), String> {
+    ) -> Result<(), TrialError> {
         type SetThreads = unsafe extern "C" fn(sys::ggml_backend_t, i32);
         // SAFETY: ggml defines the type of each named function; null is checked; see above.
         unsafe {
@@ -145,7 +145,7 @@ impl Device {
             sys::ggml_build_forward_expand(work, output);
             match sys::ggml_backend_graph_compute(self.backend, work) {
                 sys::GGML_STATUS_SUCCESS => Ok(()),
-                _ => Err("a trial computation failed".into()),
+                _ => Err(TrialError::Computation),
             }
         }
     }
@@ -155,7 +155,7 @@ impl Device {
 ///
 /// # Safety
 /// None beyond ggml being linked; the result frees itself.
-pub(super) unsafe fn new_graph() -> Result<Graph, String> {
+pub(super) unsafe fn new_graph() -> Result<Graph, TrialError> {
     // SAFETY: the sizes are ggml's own; null is checked.
     let context = unsafe {
         sys::ggml_init(sys::ggml_init_params {
@@ -164,5 +164,5 @@ pub(super) unsafe fn new_graph() -> Result<Graph, String> {
             no_alloc: true,
         })
     };
-    if context.is_null() { Err("no memory for a trial".into()) } else { Ok(Graph(context)) }
+    if context.is_null() { Err(TrialError::NoMemory) } else { Ok(Graph(context)) }
 }

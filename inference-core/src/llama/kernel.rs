@@ -5,6 +5,7 @@ use llama_cpp_sys_2 as sys;
 use super::attention::Attention;
 use super::device::{Buffer, Device, new_graph, registration};
 use super::log;
+use super::trial_error::TrialError;
 use crate::hardware::Kernel;
 
 /// Registers `kernel` as the one that computes. Call it once per process, before loading a model;
@@ -24,19 +25,18 @@ pub fn register(kernel: Kernel) {
 const ROWS: i64 = 64;
 const COLUMNS: i64 = 512;
 
-/// Number of threads in a trial.
 const TRIAL_THREADS: i32 = 2;
 
 /// Runs `kernel` on small matrices of the common types, with one column and eight, in every layout
 /// that it offers, and on small attention operations, and checks the sums. The process dies of
 /// SIGILL if the machine lacks the kernel's instructions, so run this in a child process.
-pub fn trial(kernel: Kernel) -> Result<(), String> {
+pub fn trial(kernel: Kernel) -> Result<(), TrialError> {
     register(kernel);
     let device = Device::open(kernel)?;
     let layouts = device.layouts();
     #[cfg(target_arch = "x86_64")]
     if kernel == Kernel::Amx && !layouts.iter().any(|layout| is_tiled(*layout)) {
-        return Err("this machine gives no permission for AMX tiles".into());
+        return Err(TrialError::NoTilePermission);
     }
     for layout in layouts {
         for kind in
@@ -50,7 +50,9 @@ pub fn trial(kernel: Kernel) -> Result<(), String> {
     for rows in [1, 4, 65] {
         for kind in [sys::GGML_TYPE_F16, sys::GGML_TYPE_Q8_0] {
             let numbers = Attention::ones(rows).run(&device, kind, TRIAL_THREADS)?;
-            check_all(&numbers, 1.0).map_err(|wrong| format!("attention, type {kind}: {wrong}"))?;
+            if let Some(number) = find_wrong(&numbers, 1.0) {
+                return Err(TrialError::WrongAttention { kind, number, expected: 1.0 });
+            }
         }
     }
     Ok(())
@@ -63,7 +65,7 @@ fn multiply(
     layout: sys::ggml_backend_buffer_type_t,
     kind: sys::ggml_type,
     columns: i64,
-) -> Result<(), String> {
+) -> Result<(), TrialError> {
     // SAFETY: tensors belong to contexts that live to the end of the function, all
     // sizes come from ggml, and every pointer that may be null is checked.
     unsafe {
@@ -77,12 +79,12 @@ fn multiply(
         }
         let _weights_buffer = Buffer(buffer);
         let output = sys::ggml_mul_mat(graph.0, weights, input);
-        if !device.supports(output) {
+        if !device.can_compute(output) {
             return Ok(());
         }
         let buffer = sys::ggml_backend_alloc_ctx_tensors(graph.0, device.backend());
         if buffer.is_null() {
-            return Err("no memory for a trial".into());
+            return Err(TrialError::NoMemory);
         }
         let _buffer = Buffer(buffer);
         let ones = vec![1.0f32; (COLUMNS * ROWS.max(columns)) as usize];
@@ -103,7 +105,12 @@ fn multiply(
         let mut sums = vec![0.0f32; (ROWS * columns) as usize];
         let sums_bytes = sums.len() * size_of::<f32>();
         sys::ggml_backend_tensor_get(output, sums.as_mut_ptr().cast(), 0, sums_bytes);
-        check_all(&sums, COLUMNS as f32).map_err(|wrong| format!("type {kind}: {wrong}"))
+        match find_wrong(&sums, COLUMNS as f32) {
+            Some(number) => {
+                Err(TrialError::WrongProduct { kind, number, expected: COLUMNS as f32 })
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -118,10 +125,9 @@ fn is_tiled(layout: sys::ggml_backend_buffer_type_t) -> bool {
     }
 }
 
-/// Quantization rounds ones slightly; a wrong kernel is far off.
-fn check_all(numbers: &[f32], expected: f32) -> Result<(), String> {
-    match numbers.iter().find(|s| (*s - expected).abs() > 0.05 * expected || s.is_nan()) {
-        Some(wrong) => Err(format!("a number is {wrong}, not {expected}")),
-        None => Ok(()),
-    }
+/// The first number that differs from `expected`. Quantization rounds ones slightly; a wrong kernel
+/// is far off.
+fn find_wrong(numbers: &[f32], expected: f32) -> Option<f32> {
+    let is_wrong = |number: &f32| (number - expected).abs() > 0.05 * expected || number.is_nan();
+    numbers.iter().copied().find(is_wrong)
 }

@@ -1,5 +1,7 @@
 //! Why a model could not be loaded.
 
+use crate::prepare::MissingPlaceholder;
+
 /// Why a model could not be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoadError {
@@ -20,7 +22,7 @@ pub enum LoadError {
     /// The file is a reranker that outputs no probabilities.
     NoLabels,
     /// The file's rerank template cannot be used.
-    RerankTemplate(String),
+    RerankTemplate(MissingPlaceholder),
     /// The warm-up batch could not be decoded.
     WarmUp(String),
 }

@@ -11,6 +11,7 @@ use super::{LoadError, log};
 use crate::model_file::memory_plan::{LoadMode, layout};
 use crate::text::chat_template::Sources;
 use crate::types::request::Token;
+use crate::types::unknown_name::UnknownName;
 
 /// Maximum length of a token's piece in bytes.
 pub(super) const PIECE_BYTES_MAX: usize = 4096;
@@ -42,15 +43,15 @@ impl Pooling {
 }
 
 impl std::str::FromStr for Pooling {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "mean" => Ok(Self::Mean),
             "cls" => Ok(Self::Cls),
             "last" => Ok(Self::Last),
             "rank" => Ok(Self::Rank),
-            _ => Err(format!("unknown pooling '{name}'; one of: mean, cls, last, rank")),
+            _ => Err(UnknownName::new("pooling", name, &["mean", "cls", "last", "rank"])),
         }
     }
 }
@@ -225,15 +226,9 @@ impl Weights {
         u32::try_from(unsafe { sys::llama_vocab_n_tokens(self.vocab()) }).unwrap_or(0)
     }
 
-    /// Context length that the model was trained for, in tokens.
-    pub(crate) fn trained_context_tokens(&self) -> u32 {
-        // SAFETY: the model is valid.
-        u32::try_from(unsafe { sys::llama_model_n_ctx_train(self.as_ptr()) }).unwrap_or(0)
-    }
-
     /// True if sequences can share the KV cells of a common prefix. False for sliding windows,
     /// which drop old cells, and for recurrent models, which keep a single state instead.
-    pub(crate) fn shares_prefixes(&self) -> bool {
+    pub(crate) fn can_share_prefixes(&self) -> bool {
         // SAFETY: the model is valid; all three only read it.
         unsafe {
             sys::llama_model_n_swa(self.as_ptr()) == 0

@@ -12,9 +12,9 @@ pub mod weights;
 use serde::{Deserialize, Serialize};
 
 use crate::model_file::gguf::Header;
+use crate::types::unknown_name::UnknownName;
 use context::{ContextBytes, ContextSizes, cache_kind, context_bytes, sequence_bytes};
 use layout::{EmbeddingBatching, Layout};
-pub(crate) use search::{Advice, guard};
 pub use search::{PlanFailure, PlanRefusal, plan};
 use weights::{Repacking, WeightBytes};
 
@@ -59,14 +59,14 @@ pub enum LoadMode {
 }
 
 impl std::str::FromStr for LoadMode {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "mmap" => Ok(Self::Mmap),
             "mlock" => Ok(Self::Mlock),
             "none" => Ok(Self::None),
-            _ => Err(format!("unknown load mode '{name}'; one of: mmap, mlock, none")),
+            _ => Err(UnknownName::new("load mode", name, &["mmap", "mlock", "none"])),
         }
     }
 }
@@ -278,13 +278,13 @@ impl<'a> Case<'a> {
         })
     }
 
-    fn embeds(&self) -> bool {
+    fn is_embedding_model(&self) -> bool {
         self.embedding_batching().is_some()
     }
 
     fn sizes(&self, slots: u64, context: u64) -> Result<ContextSizes, PlanError> {
-        let embeds = self.embeds();
-        let shares = self.requested.prefix_cache && self.layout.shares_prefixes();
+        let embeds = self.is_embedding_model();
+        let shares = self.requested.prefix_cache && self.layout.can_share_prefixes();
         let kept = if shares { u64::from(KEPT_SEQUENCES) } else { 0 };
         let text = context.max(u64::from(EMBED_BATCH_ROWS));
         let batch_rows = match self.embedding_batching() {
@@ -406,7 +406,7 @@ impl<'a> Case<'a> {
             let name = &self.header.architecture;
             notes.push(format!("architecture '{name}' is planned as a plain transformer"));
         }
-        if !self.embeds() && !self.layout.shares_prefixes() {
+        if !self.is_embedding_model() && !self.layout.can_share_prefixes() {
             notes.push("prompts of this model cannot share their beginnings".into());
         }
         let locked = self.weights.file_bytes;

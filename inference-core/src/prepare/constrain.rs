@@ -61,7 +61,8 @@ impl Preparer {
             None => return Ok(None),
             Some(read) => read.map_err(|e| Failure::Tools(e.to_string()))?,
         };
-        let tools = ToolSet::from_openai(&tools).map_err(Failure::Tools)?;
+        let tools =
+            ToolSet::from_openai(&tools).map_err(|error| Failure::Tools(error.to_string()))?;
         let request = call_grammar::CallGrammarRequest {
             format: &self.format,
             tools: &tools,

@@ -13,6 +13,18 @@ enum TemplatePart {
     Document,
 }
 
+/// A rerank template lacks this placeholder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingPlaceholder(&'static str);
+
+impl std::fmt::Display for MissingPlaceholder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the file's rerank template has no {}", self.0)
+    }
+}
+
+impl std::error::Error for MissingPlaceholder {}
+
 /// A reranker's prompt template.
 #[derive(Debug)]
 pub struct RerankTemplate {
@@ -21,12 +33,11 @@ pub struct RerankTemplate {
 }
 
 impl RerankTemplate {
-    /// Parses a template; `control` are the texts of the model's control tokens. The error names
-    /// the missing placeholder.
-    pub fn new(template: &str, control: &[String]) -> Result<Self, String> {
+    /// Parses a template; `control` are the texts of the model's control tokens.
+    pub fn new(template: &str, control: &[String]) -> Result<Self, MissingPlaceholder> {
         for placeholder in [QUERY, DOCUMENT] {
             if !template.contains(placeholder) {
-                return Err(format!("the file's rerank template has no {placeholder}"));
+                return Err(MissingPlaceholder(placeholder));
             }
         }
         let mut parts = Vec::new();
@@ -84,7 +95,7 @@ mod tests {
     fn a_template_without_a_placeholder_is_refused_by_name() {
         for (template, lacks) in [("{query}", "{document}"), ("{document}", "{query}")] {
             let error = RerankTemplate::new(template, &[]).unwrap_err();
-            assert!(error.contains(lacks), "{error}");
+            assert!(error.to_string().contains(lacks), "{error}");
         }
     }
 }

@@ -21,6 +21,7 @@ mod capabilities;
 mod control;
 mod data;
 mod environment;
+mod error;
 mod filters;
 mod final_message;
 mod input;
@@ -34,6 +35,7 @@ mod strftime;
 pub use capabilities::{Capabilities, Content, ReasoningSupport};
 pub(crate) use control::Control;
 pub use control::{opens_reasoning, segments};
+pub use error::TemplateError;
 
 use input::ParsedChat;
 
@@ -104,18 +106,20 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     /// Compiles the sources and detects their capabilities. The error says which source is invalid,
     /// and why.
-    pub fn new(sources: impl Into<Sources>, tokens: SpecialTokens) -> Result<Self, String> {
+    pub fn new(sources: impl Into<Sources>, tokens: SpecialTokens) -> Result<Self, TemplateError> {
         let sources = sources.into();
         let control = Control::new(&tokens.control);
         let default = Compiled::new(sources.default, &tokens)?;
-        let compile = |source| Compiled::new(source, &tokens).map_err(|e| format!("tool_use: {e}"));
+        let compile = |source| {
+            Compiled::new(source, &tokens).map_err(|e| TemplateError::ToolUse(Box::new(e)))
+        };
         let tool_use = sources.tool_use.map(compile).transpose()?;
         Ok(Self { default, tool_use, control })
     }
 
     /// Renders the prompt of a conversation, adapted to the template's capabilities. The result may
     /// contain marks: see [`segments`]. The error is the template's own message if it raised one.
-    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, String> {
+    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, TemplateError> {
         let mut chat = ParsedChat::read(conversation)?;
         let compiled = self.of(conversation.tools.is_some());
         adapt::adapt(&mut chat, &compiled.capabilities);
@@ -123,7 +127,7 @@ impl ChatTemplate {
     }
 
     /// Renders a conversation exactly as Hugging Face does, without adapting it.
-    pub fn render_as_is(&self, conversation: &Conversation<'_>) -> Result<String, String> {
+    pub fn render_as_is(&self, conversation: &Conversation<'_>) -> Result<String, TemplateError> {
         let chat = ParsedChat::read(conversation)?;
         self.of(conversation.tools.is_some()).render(chat, &self.control)
     }
@@ -143,7 +147,6 @@ impl ChatTemplate {
     }
 }
 
-/// One compiled template.
 #[derive(Debug)]
 struct Compiled {
     source: String,
@@ -154,10 +157,9 @@ struct Compiled {
 }
 
 impl Compiled {
-    fn new(source: String, tokens: &SpecialTokens) -> Result<Self, String> {
+    fn new(source: String, tokens: &SpecialTokens) -> Result<Self, TemplateError> {
         if source.len() > SOURCE_BYTES_MAX {
-            let bytes = source.len();
-            return Err(format!("it has {bytes} bytes; {SOURCE_BYTES_MAX} are allowed"));
+            return Err(TemplateError::SourceTooLong(source.len()));
         }
         let mut environment = environment::build().map_err(explain)?;
         environment.add_template_owned(NAME, source::rewrite(&source)).map_err(explain)?;
@@ -168,7 +170,7 @@ impl Compiled {
         Ok(compiled)
     }
 
-    fn render(&self, mut chat: ParsedChat, control: &Control) -> Result<String, String> {
+    fn render(&self, mut chat: ParsedChat, control: &Control) -> Result<String, TemplateError> {
         chat.neutralise(control);
         chat.alias_reasoning();
         let prefill = match chat.generation_prompt {
@@ -186,7 +188,7 @@ impl Compiled {
 
     /// Renders with all variables set. minijinja panics on some expressions that only a faulty
     /// template contains; such a template must not end the engine.
-    fn run(&self, chat: ParsedChat) -> Result<String, String> {
+    fn run(&self, chat: ParsedChat) -> Result<String, TemplateError> {
         let variables = self.variables(chat);
         let mut out = output::Bounded::default();
         let render = std::panic::AssertUnwindSafe(|| {
@@ -194,8 +196,8 @@ impl Compiled {
             template.render_captured_to(variables, &mut out).map(|_| ())
         });
         let result = std::panic::catch_unwind(render);
-        match result.map_err(|_| "it makes the renderer fail".to_string())? {
-            Err(_) if out.is_full() => Err(output::TOO_LARGE.into()),
+        match result.map_err(|_| TemplateError::Panicked)? {
+            Err(_) if out.is_full() => Err(TemplateError::TooLarge),
             Err(error) => Err(explain(error)),
             Ok(()) => out.into_text(),
         }
@@ -225,11 +227,11 @@ impl Compiled {
 /// A parsed message.
 type Message = Map<String, Json>;
 
-fn explain(error: Error) -> String {
+fn explain(error: Error) -> TemplateError {
     match (error.kind(), error.detail()) {
-        (ErrorKind::OutOfFuel, _) => "it does not end".into(),
-        (ErrorKind::InvalidOperation, Some(detail)) => detail.into(),
-        _ => error.to_string(),
+        (ErrorKind::OutOfFuel, _) => TemplateError::Endless,
+        (ErrorKind::InvalidOperation, Some(detail)) => TemplateError::Rendering(detail.into()),
+        _ => TemplateError::Rendering(error.to_string()),
     }
 }
 

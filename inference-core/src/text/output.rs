@@ -25,27 +25,26 @@ pub(crate) mod tools;
 
 mod call_context;
 mod call_format;
+mod call_parser;
 mod delimiters;
 mod function;
 mod header;
 mod json;
 mod list;
 mod literal;
-mod machine;
 mod named;
 mod object;
-mod out;
 mod parser;
+mod part_collector;
 mod parts;
 mod xml;
 
 pub use call_format::CallFormat;
 pub(crate) use format::ResponseStart;
 pub use format::{Format, ReasoningDelimiters};
-pub(crate) use parser::CALL_BYTES_MAX;
 pub use parser::Parser;
 pub use parts::{OutputPart, ParsedCall, ParsedMessage, join_parts};
-pub use tools::{Tool, ToolSet};
+pub use tools::{InvalidParameter, Tool, ToolSet};
 
 #[cfg(test)]
 mod tests;

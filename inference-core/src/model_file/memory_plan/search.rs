@@ -99,17 +99,6 @@ pub fn plan(
     Err(PlanFailure::Refused(Box::new(PlanRefusal { advice: case.advice(slots, context)?, plan })))
 }
 
-/// Checks a plan before the model is loaded: returns the plan, or one line that says why it does
-/// not fit. With `force`, returns a plan that does not fit as well.
-pub(crate) fn guard(outcome: Result<Plan, PlanFailure>, force: bool) -> Result<Plan, String> {
-    match outcome {
-        Ok(plan) => Ok(plan),
-        Err(PlanFailure::Refused(refusal)) if force => Ok(refusal.plan),
-        Err(PlanFailure::Refused(refusal)) => Err(refusal.to_string()),
-        Err(PlanFailure::Error(error)) => Err(error.to_string()),
-    }
-}
-
 impl std::fmt::Display for PlanRefusal {
     /// Writes a single line.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -194,7 +183,7 @@ impl Case<'_> {
             }
         }
         // Embeddings are computed in batches, whatever the slots.
-        while !self.embeds()
+        while !self.is_embedding_model()
             && best.1 == most
             && best.0 < SLOTS_CHOSEN_MAX
             && self.fits(best.0 * 2, best.1)?

@@ -5,6 +5,7 @@ use serde_json::{Map, Value as Json};
 
 use super::control::Control;
 use super::environment::GLOBALS;
+use super::error::TemplateError;
 use super::{Conversation, GenerationPrompt, Message};
 
 /// Maximum size of a client's variables in bytes.
@@ -37,10 +38,10 @@ pub(crate) struct ParsedChat {
 
 impl ParsedChat {
     /// Parses the JSON. The error names the invalid part.
-    pub(crate) fn read(conversation: &Conversation<'_>) -> Result<Self, String> {
+    pub(crate) fn read(conversation: &Conversation<'_>) -> Result<Self, TemplateError> {
         let objects = |(i, message)| match message {
             Json::Object(map) => Ok(map),
-            _ => Err(format!("messages[{i}] must be an object")),
+            _ => Err(TemplateError::Conversation(format!("messages[{i}] must be an object"))),
         };
         let messages = read_list("messages", conversation.messages)?;
         Ok(Self {
@@ -85,31 +86,35 @@ impl ParsedChat {
     }
 }
 
-fn read_list(name: &str, json: &str) -> Result<Vec<Json>, String> {
+fn read_list(name: &str, json: &str) -> Result<Vec<Json>, TemplateError> {
     match serde_json::from_str(json) {
         Ok(Json::Array(list)) => Ok(list),
-        Ok(_) => Err(format!("{name} must be an array")),
-        Err(error) => Err(format!("{name}: {error}")),
+        Ok(_) => Err(TemplateError::Conversation(format!("{name} must be an array"))),
+        Err(error) => Err(TemplateError::Conversation(format!("{name}: {error}"))),
     }
 }
 
-fn read_variables(json: &str) -> Result<Map<String, Json>, String> {
+fn read_variables(json: &str) -> Result<Map<String, Json>, TemplateError> {
     if json.len() > VARIABLES_BYTES_MAX {
         let bytes = json.len();
-        return Err(format!(
+        return Err(TemplateError::Conversation(format!(
             "chat_template_kwargs has {bytes} bytes; {VARIABLES_BYTES_MAX} are allowed"
-        ));
+        )));
     }
-    let map: Map<String, Json> =
-        serde_json::from_str(json).map_err(|e| format!("chat_template_kwargs: {e}"))?;
+    let map: Map<String, Json> = serde_json::from_str(json)
+        .map_err(|e| TemplateError::Conversation(format!("chat_template_kwargs: {e}")))?;
     if map.len() > VARIABLES_MAX {
         let names = map.len();
-        return Err(format!("chat_template_kwargs has {names} names; {VARIABLES_MAX} are allowed"));
+        return Err(TemplateError::Conversation(format!(
+            "chat_template_kwargs has {names} names; {VARIABLES_MAX} are allowed"
+        )));
     }
     let taken =
         |name: &&String| RESERVED.contains(&name.as_str()) || GLOBALS.contains(&name.as_str());
     match map.keys().find(taken) {
-        Some(name) => Err(format!("chat_template_kwargs.{name}: this name is taken; leave it out")),
+        Some(name) => Err(TemplateError::Conversation(format!(
+            "chat_template_kwargs.{name}: this name is taken; leave it out"
+        ))),
         None => Ok(map),
     }
 }

@@ -13,6 +13,7 @@ mod notations;
 use serde_json::Value;
 
 use super::delimiters::delimiter_table;
+use super::tools::InvalidParameter;
 use super::{CallFormat, Format, ResponseStart, Tool, ToolSet};
 use crate::types::tool_choice::ToolChoice;
 use lark::Lark;
@@ -22,32 +23,36 @@ use notations::{CallNotation, NotationPiece};
 const CALLS_MAX: usize = 128;
 
 impl ToolChoice {
-    /// Parses `tool_choice`; absent or null is `auto`. The error names the parameter.
-    pub fn from_openai(choice: Option<&Value>, tools: &ToolSet) -> Result<Self, String> {
+    /// Parses `tool_choice`; absent or null is `auto`.
+    pub fn from_openai(choice: Option<&Value>, tools: &ToolSet) -> Result<Self, InvalidParameter> {
+        let invalid = |problem: &str| InvalidParameter::new("tool_choice", problem);
         let read = match choice {
             None | Some(Value::Null) => Self::Auto,
             Some(Value::String(word)) => match word.as_str() {
                 "none" => Self::None,
                 "auto" => Self::Auto,
                 "required" => Self::Required,
-                _ => return Err("tool_choice must be none, auto, required or a function".into()),
+                _ => return Err(invalid(" must be none, auto, required or a function")),
             },
             Some(object) => {
                 let is_function = object.get("type").is_none_or(|kind| kind == "function");
                 let name = object.pointer("/function/name").and_then(Value::as_str);
                 let name = name.filter(|_| is_function);
-                let name = name.ok_or(
-                    "tool_choice must be none, auto, required or \
-                     {\"type\": \"function\", \"function\": {\"name\": ..}}",
-                )?;
+                let name = name.ok_or_else(|| {
+                    invalid(
+                        " must be none, auto, required or \
+                         {\"type\": \"function\", \"function\": {\"name\": ..}}",
+                    )
+                })?;
                 if tools.get(name).is_none() {
-                    return Err(format!("tool_choice.function.name: no tool is named {name}"));
+                    let problem = format!(": no tool is named {name}");
+                    return Err(InvalidParameter::new("tool_choice.function.name", problem));
                 }
                 Self::Function(name.into())
             }
         };
         if read == Self::Required && tools.is_empty() {
-            return Err("tool_choice is required, but there are no tools".into());
+            return Err(invalid(" is required, but there are no tools"));
         }
         Ok(read)
     }
@@ -70,11 +75,11 @@ pub(crate) struct CallGrammarRequest<'a> {
 
 /// A grammar and the control tokens it uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallGrammar {
+pub(crate) struct CallGrammar {
     /// Lark text.
-    pub lark: String,
+    pub(crate) lark: String,
     /// Texts of the control tokens that it references by id.
-    pub tokens: Vec<&'static str>,
+    pub(crate) tokens: Vec<&'static str>,
 }
 
 /// Builds the grammar for `request`, or returns `None` if the model may write anything. `control`

@@ -7,6 +7,17 @@ use crate::model_file::gguf::{TensorInfo, kinds};
 use crate::model_file::memory_plan::weights::Repacking;
 use crate::model_file::memory_plan::{LoadMode, MemoryParts};
 
+/// The plan, or one line that says why there is none or it does not fit. With `force`, also a plan
+/// that does not fit.
+fn guard(outcome: Result<Plan, PlanFailure>, force: bool) -> Result<Plan, String> {
+    match outcome {
+        Ok(plan) => Ok(plan),
+        Err(PlanFailure::Refused(refusal)) if force => Ok(refusal.plan),
+        Err(PlanFailure::Refused(refusal)) => Err(refusal.to_string()),
+        Err(PlanFailure::Error(error)) => Err(error.to_string()),
+    }
+}
+
 const GIB: u64 = 1 << 30;
 
 /// Llama-3.2-1B with weights of one type.

@@ -255,7 +255,7 @@ fn tools_that_are_not_strict_are_followed_as_far_as_possible() {
 }
 
 #[test]
-fn thoughts_may_come_first() {
+fn reasoning_may_come_first() {
     let reasoning = Some(ReasoningDelimiters { open: "<think>", close: "</think>" });
     let format = Format { reasoning, calls: CallFormat::Hermes };
     let call = write(CallFormat::Hermes, &[legal("x")]);
@@ -315,7 +315,7 @@ fn a_constrained_answer_in_harmony_may_reason_first_and_stands_in_the_final_chan
 }
 
 #[test]
-fn a_constrained_answer_may_follow_reasoning_and_stand_between_marks_of_its_family() {
+fn a_constrained_response_may_follow_reasoning_and_stand_between_delimiters_of_its_family() {
     let reasoning = Some(ReasoningDelimiters { open: "<think>", close: "</think>" });
     let format = Format { reasoning, calls: CallFormat::Hermes };
     for control in [vec![], vec!["<think>", "</think>"]] {
@@ -378,7 +378,10 @@ fn tool_choice_is_read_and_errors_name_it() {
     let named = json!({"type": "function", "function": {"name": "get_weather"}});
     assert_eq!(read(named), Ok(ToolChoice::Function("get_weather".into())));
     let unknown = json!({"type": "function", "function": {"name": "f"}});
-    assert_eq!(read(unknown).unwrap_err(), "tool_choice.function.name: no tool is named f");
+    assert_eq!(
+        read(unknown).unwrap_err().to_string(),
+        "tool_choice.function.name: no tool is named f"
+    );
     for other in [
         json!("any"),
         json!({"type": "auto"}),
@@ -387,7 +390,7 @@ fn tool_choice_is_read_and_errors_name_it() {
         json!({"type": "custom", "function": {"name": "get_weather"}}),
         json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}),
     ] {
-        assert!(read(other).unwrap_err().starts_with("tool_choice must be"));
+        assert!(read(other).unwrap_err().to_string().starts_with("tool_choice must be"));
     }
     assert!(ToolChoice::from_openai(Some(&json!("required")), &ToolSet::default()).is_err());
 }
