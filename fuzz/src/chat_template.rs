@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use chrono::{DateTime, NaiveDateTime};
 use inference_core::text::chat_template::{
-    ChatTemplate, Conversation, Ending, SpecialTokens, segments,
+    ChatTemplate, Conversation, GenerationPrompt, SpecialTokens, TemplateError, segments,
 };
 use serde_json::json;
 
@@ -45,7 +45,7 @@ static KNOWN: LazyLock<Vec<ChatTemplate>> = LazyLock::new(|| {
     sources.map(|source| compile(source).expect("a template that is known")).into()
 });
 
-fn compile(source: &str) -> Result<ChatTemplate, String> {
+fn compile(source: &str) -> Result<ChatTemplate, TemplateError> {
     let control = CONTROL.map(String::from).into();
     let tokens = SpecialTokens { bos: "<s>".into(), eos: "</s>".into(), control };
     ChatTemplate::new(source.to_string(), tokens)
@@ -65,23 +65,25 @@ pub fn chat_template(data: &[u8]) {
     }
     let template = match compile(text(source)) {
         Ok(template) => template,
-        Err(error) => return assert!(!error.is_empty()),
+        Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let messages = if messages.is_empty() { CHAT } else { text(messages) };
     let variables = text(rest);
-    for (tools, ending) in
-        [(None, Ending::Answer), (Some(TOOLS), Ending::Answer), (None, Ending::Prefill)]
-    {
+    for (tools, generation_prompt) in [
+        (None, GenerationPrompt::Add),
+        (Some(TOOLS), GenerationPrompt::Add),
+        (None, GenerationPrompt::ContinueFinalMessage),
+    ] {
         let conversation = Conversation {
             tools,
-            ending,
+            generation_prompt,
             variables: (!variables.is_empty()).then_some(variables),
             ..Conversation::new(messages, now())
         };
         let first = template.render(&conversation);
         match &first {
             Ok(prompt) => assert!(prompt.len() <= PROMPT_BYTES_MAX, "{} bytes", prompt.len()),
-            Err(error) => assert!(!error.is_empty()),
+            Err(error) => assert!(!error.to_string().is_empty()),
         }
         assert_eq!(template.render(&conversation), first, "a rendering depends on the one before");
     }

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use inference_core::model_file::gguf::read_header;
 use inference_core::model_file::memory_plan::weights::Repacking;
-use inference_core::model_file::memory_plan::{Facts, NoPlan, Wanted, plan};
+use inference_core::model_file::memory_plan::{MachineFacts, PlanFailure, RequestedSettings, plan};
 
 /// Most bytes that are allocated for one byte of a header, and for any header: the longest
 /// string, which is read as a whole.
@@ -39,7 +39,7 @@ pub fn gguf(data: &[u8]) {
 
 /// A plan fits if it says so, and says what is missing if it does not.
 fn check_plan(header: &inference_core::model_file::gguf::Header, available_bytes: u64) {
-    let facts = Facts {
+    let facts = MachineFacts {
         available_bytes,
         lockable_bytes: Some(1 << 20),
         threads: 4,
@@ -47,15 +47,15 @@ fn check_plan(header: &inference_core::model_file::gguf::Header, available_bytes
         bandwidth: Some(1e10),
         prefill_rate: Some(100.0),
     };
-    match plan(header, &facts, &Wanted::default()) {
+    match plan(header, &facts, &RequestedSettings::default()) {
         Ok(plan) => {
             assert!(plan.fits && plan.needed_bytes <= available_bytes, "{plan:?}");
             assert!(plan.slots > 0 && plan.context_tokens > 0, "{plan:?}");
         }
-        Err(NoPlan::Refused(refusal)) => {
+        Err(PlanFailure::Refused(refusal)) => {
             assert!(refusal.plan.missing_bytes > 0, "{refusal:?}");
             assert!(!refusal.to_string().is_empty());
         }
-        Err(NoPlan::Error(error)) => assert!(!error.to_string().is_empty()),
+        Err(PlanFailure::Error(error)) => assert!(!error.to_string().is_empty()),
     }
 }

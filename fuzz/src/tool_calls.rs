@@ -3,14 +3,14 @@
 use std::sync::LazyLock;
 
 use inference_core::text::output::{
-    CallFormat, Format, Message, Parser, Part, Thinking, ToolSet, whole,
+    CallFormat, Format, OutputPart, ParsedMessage, Parser, ReasoningDelimiters, ToolSet, join_parts,
 };
 use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::input::{Choices, split, text};
 
-const THINKING: Thinking = Thinking { open: "<think>", close: "</think>" };
+const REASONING: ReasoningDelimiters = ReasoningDelimiters { open: "<think>", close: "</think>" };
 /// Most calls of one answer.
 const CALLS_MAX: usize = 3;
 /// Stands for any word: in none of the marks, and in no call's frame.
@@ -38,7 +38,7 @@ pub fn tool_calls(data: &[u8]) {
     let mut choices = Choices::new(choices);
     let calls = all[usize::from(which) % all.len()];
     let thinks = flags & 1 == 1 && calls != CallFormat::Harmony;
-    let format = Format { thinking: thinks.then_some(THINKING), calls };
+    let format = Format { reasoning: thinks.then_some(REASONING), calls };
     let tools = if flags & 4 == 4 { ToolSet::default() } else { TOOLS.clone() };
     let parser = || Parser::new(&format, tools.clone(), flags & 2 == 2, CALLS_MAX);
 
@@ -47,7 +47,7 @@ pub fn tool_calls(data: &[u8]) {
     assert_eq!(parse(parser(), &pieces), (parts.clone(), complete), "the same in {pieces:?}");
     check_order(&parts);
 
-    let message = whole(parts);
+    let message = join_parts(parts);
     // A harmony header is no text, whatever it holds; nor is what stands beside a call's parts.
     if calls != CallFormat::Harmony && message.calls.is_empty() {
         assert_eq!(words(&message), answer.matches(WORD).count(), "{message:?}");
@@ -63,18 +63,20 @@ pub fn tool_calls(data: &[u8]) {
 }
 
 /// Neighbours of one kind are made one.
-fn parse(mut parser: Parser, chunks: &[&str]) -> (Vec<Part>, bool) {
-    let mut parts: Vec<Part> = chunks.iter().flat_map(|chunk| parser.push(chunk)).collect();
+fn parse(mut parser: Parser, chunks: &[&str]) -> (Vec<OutputPart>, bool) {
+    let mut parts: Vec<OutputPart> = chunks.iter().flat_map(|chunk| parser.push(chunk)).collect();
     let (last, complete) = parser.finish();
     parts.extend(last);
-    let mut joined: Vec<Part> = Vec::new();
+    let mut joined: Vec<OutputPart> = Vec::new();
     for part in parts {
         match (joined.last_mut(), part) {
-            (Some(Part::Content(text)), Part::Content(more))
-            | (Some(Part::Reasoning(text)), Part::Reasoning(more)) => text.push_str(&more),
+            (Some(OutputPart::Content(text)), OutputPart::Content(more))
+            | (Some(OutputPart::Reasoning(text)), OutputPart::Reasoning(more)) => {
+                text.push_str(&more)
+            }
             (
-                Some(Part::CallArguments { index, fragment }),
-                Part::CallArguments { index: same, fragment: more },
+                Some(OutputPart::CallArguments { index, fragment }),
+                OutputPart::CallArguments { index: same, fragment: more },
             ) if *index == same => fragment.push_str(&more),
             (_, part) => joined.push(part),
         }
@@ -83,21 +85,21 @@ fn parse(mut parser: Parser, chunks: &[&str]) -> (Vec<Part>, bool) {
 }
 
 /// Calls begin in order, and arguments belong to the latest.
-fn check_order(parts: &[Part]) {
+fn check_order(parts: &[OutputPart]) {
     let mut begun = 0;
     for part in parts {
         match part {
-            Part::CallStart { index, .. } => {
+            OutputPart::CallStart { index, .. } => {
                 assert_eq!(*index, begun);
                 begun += 1;
             }
-            Part::CallArguments { index, .. } => assert_eq!(index + 1, begun),
-            Part::Content(_) | Part::Reasoning(_) => {}
+            OutputPart::CallArguments { index, .. } => assert_eq!(index + 1, begun),
+            OutputPart::Content(_) | OutputPart::Reasoning(_) => {}
         }
     }
 }
 
-fn words(message: &Message) -> usize {
+fn words(message: &ParsedMessage) -> usize {
     let texts = [&message.content, &message.reasoning];
     texts.into_iter().flatten().map(|text| text.matches(WORD).count()).sum()
 }

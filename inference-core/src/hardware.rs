@@ -5,12 +5,13 @@
 
 pub mod bandwidth;
 pub mod cgroup;
-pub mod cpus;
+pub(crate) mod cpus;
 pub mod files;
 pub mod memory;
 pub mod report;
 pub mod simd;
 
+use crate::types::unknown_name::UnknownName;
 use cgroup::Cgroup;
 use cpus::Cpus;
 use files::Root;
@@ -67,12 +68,12 @@ impl Kernel {
 }
 
 impl std::str::FromStr for Kernel {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        let names: Vec<&str> = Self::ALL.iter().map(|k| k.name()).collect();
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let names: Vec<_> = Self::ALL.iter().map(|k| k.name()).collect();
         let found = Self::ALL.iter().find(|k| k.name() == name).copied();
-        found.ok_or_else(|| format!("unknown kernel '{name}'; one of: {}", names.join(", ")))
+        found.ok_or_else(|| UnknownName::new("kernel", name, &names))
     }
 }
 

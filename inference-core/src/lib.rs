@@ -13,9 +13,11 @@
 //!
 //! [`prepare`] turns a request into a [`scheduler::sequence::Job`]. The thread of
 //! [`scheduler::engine_thread`] drives [`scheduler::step::Engine`]: commands -> plan
-//! ([`scheduler::queue`], [`scheduler::kv_pool`], [`scheduler::pace`], [`scheduler::planning`]) ->
-//! decode ([`types::model::Model`]) -> sample ([`scheduler::sampler`]) -> emit ([`text::utf8`],
-//! [`text::stop`]). Everything except [`llama`] and that thread is pure.
+//! ([`scheduler::queue`], [`scheduler::kv_pool`], [`scheduler::step_pace`],
+//! [`scheduler::planning`]) -> decode ([`types::model::Model`]) -> sample ([`scheduler::sampler`])
+//! -> emit ([`text::utf8`], [`text::stop`]). Everything except [`llama`] and that thread is pure.
+
+#![warn(unreachable_pub)]
 
 pub mod hardware;
 pub mod llama;

@@ -1,44 +1,44 @@
 //! PURE. Turns a request into the tokens of its prompt and the grammar of its response, or into an
-//! error; answers questions about tokens.
+//! error; runs queries about tokens.
 
 use std::sync::OnceLock;
 
 use chrono::{DateTime, NaiveDateTime};
 
-use crate::scheduler::sequence::Form;
-use crate::text::chat_template::{ChatTemplate, Conversation, segments};
+use crate::scheduler::sequence::ResponseGrammar;
+use crate::text::chat_template::{ChatTemplate, Conversation, TemplateError, segments};
 use crate::text::grammar::{GrammarError, Grammars};
-use crate::text::output::{Beginning, CallFormat, Format};
+use crate::text::output::{CallFormat, Format, ResponseStart};
 use crate::types::model::Tokenizer;
 use crate::types::request::{
-    Chat, EmbedInput, Failure, GenerateRequest, Prompt, Question, Token, Told,
+    Chat, EmbedInput, Failure, GenerateRequest, Prompt, QueryResult, TextQuery, Token,
 };
 
 mod bounds;
 mod constrain;
-mod reading;
+mod queue;
 mod rerank;
-mod waiting;
+mod tokenizing;
 
-pub use bounds::{Bounds, solid_bytes};
-pub use reading::{Refusal, Wanted};
-pub use rerank::RerankTemplate;
-pub use waiting::{Lane, Waiting};
+pub(crate) use bounds::{Bounds, solid_bytes};
+pub use queue::{Lane, PrepareQueue};
+pub use rerank::{MissingPlaceholder, RerankTemplate};
+pub use tokenizing::{IsWanted, PrepareError};
 
-use reading::{Reading, Stopped};
+use tokenizing::{PromptTokenizer, TokenizeError};
 
 /// Maximum tokens in one result, without pieces and with them; pieces are far larger.
-const TOLD_TOKENS_MAX: usize = 1 << 20;
-const TOLD_PIECES_MAX: usize = 1 << 17;
+const RESULT_TOKENS_MAX: usize = 1 << 20;
+const RESULT_PIECES_MAX: usize = 1 << 17;
 /// Maximum length in bytes of a text that tokens are turned into: that of the largest request.
-const TOLD_BYTES_MAX: usize = 8 << 20;
+const RESULT_BYTES_MAX: usize = 8 << 20;
 
 /// The parts of a loaded model that are needed to prepare requests.
 pub struct Preparer {
     /// The model's tokenizer.
     pub tokenizer: Box<dyn Tokenizer>,
     /// The model's chat template; `None` if it has none, an error if it is invalid.
-    pub template: Option<Result<ChatTemplate, String>>,
+    pub template: Option<Result<ChatTemplate, TemplateError>>,
     /// Maximum tokens of prompt and response together.
     pub context_tokens: u32,
     /// The model's notation of reasoning and tool calls.
@@ -66,23 +66,23 @@ pub struct Prepared {
     /// Tokens of the prompt, followed by those of a resumed response.
     pub tokens: Vec<Token>,
     /// How many of these tokens belong to the response.
-    pub said: usize,
+    pub resumed_len: usize,
     /// True if the prompt ends inside the assistant's reasoning.
-    pub thinking: bool,
+    pub in_reasoning: bool,
     /// Control tokens whose text is part of the response text.
     pub visible: Vec<Token>,
     /// Grammar of the response, if constrained.
-    pub form: Option<Form>,
+    pub grammar: Option<ResponseGrammar>,
 }
 
 /// Tokens of a prompt, and where in the assistant's message its response starts.
-type Tokenized = (Vec<Token>, Beginning);
+type Tokenized = (Vec<Token>, ResponseStart);
 
 impl Preparer {
     /// Creates a preparer from the parts of a loaded model.
     pub fn new(
         tokenizer: Box<dyn Tokenizer>,
-        template: Option<Result<ChatTemplate, String>>,
+        template: Option<Result<ChatTemplate, TemplateError>>,
         context_tokens: u32,
     ) -> Self {
         let format = match &template {
@@ -104,70 +104,74 @@ impl Preparer {
     pub fn prepare(
         &self,
         request: &GenerateRequest,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<Prepared>, Refusal> {
+        is_wanted: IsWanted<'_>,
+    ) -> Result<Vec<Prepared>, PrepareError> {
         let now = DateTime::from_timestamp(request.now, 0).unwrap_or_default().naive_utc();
         let chat = matches!(request.prompt, Prompt::Chat(_));
         let context_tokens = self.context_tokens;
         let too_long =
             |prompt_tokens| Failure::ContextExceeded { prompt_tokens, context_tokens, chat };
-        let read = self.tokenize(&request.prompt, now, context_tokens as usize, wanted);
-        let (prompt, beginning) = read.map_err(|stopped| stopped.refusal(too_long))?;
-        let all = std::iter::once(&request.said).chain(request.more.iter().map(|one| &one.said));
+        let tokenized = self.tokenize(&request.prompt, now, context_tokens as usize, is_wanted);
+        let (prompt, response_start) = tokenized.map_err(|error| error.into_error(too_long))?;
+        let all = std::iter::once(&request.resume_tokens)
+            .chain(request.siblings.iter().map(|sibling| &sibling.resume_tokens));
         // A response has at least one token.
         let longest = all.clone().map(Vec::len).max().unwrap_or(0).max(1);
         self.check_length(prompt.len(), longest, chat)?;
-        if !wanted() {
-            return Err(Refusal::Cancelled);
+        if !is_wanted() {
+            return Err(PrepareError::Cancelled);
         }
-        let form = self.form(request, beginning)?;
-        let visible = match request.shows_marks {
+        let grammar = self.grammar(request, response_start)?;
+        let visible = match request.show_delimiters {
             true => self.control_tokens(&self.format.visible_tokens()),
             false => Vec::new(),
         };
-        let one = |said: &Vec<Token>| -> Result<Prepared, Refusal> {
+        let one = |resumed: &Vec<Token>| -> Result<Prepared, PrepareError> {
             Ok(Prepared {
-                tokens: [&prompt[..], &self.check_tokens(said)?].concat(),
-                said: said.len(),
-                thinking: beginning == Beginning::Reasoning,
+                tokens: [&prompt[..], &self.check_tokens(resumed)?].concat(),
+                resumed_len: resumed.len(),
+                in_reasoning: response_start == ResponseStart::Reasoning,
                 visible: visible.clone(),
-                form: form.as_ref().map(Form::separate),
+                grammar: grammar.as_ref().map(ResponseGrammar::separate),
             })
         };
         all.map(one).collect()
     }
 
-    /// Answers a question about text and tokens.
-    pub fn answer(
+    /// Runs a query about text and tokens.
+    pub fn run_query(
         &self,
-        question: &Question,
+        query: &TextQuery,
         now: NaiveDateTime,
-        wanted: Wanted<'_>,
-    ) -> Result<Told, Refusal> {
-        let too_large = |stopped: Stopped| stopped.refusal(|_| Failure::TooLarge);
-        let most = TOLD_TOKENS_MAX;
-        match question {
-            Question::Tokenize { prompt, with_pieces } => {
-                let (tokens, _) = self.tokenize(prompt, now, most, wanted).map_err(too_large)?;
-                Ok(self.told(tokens, *with_pieces)?)
+        is_wanted: IsWanted<'_>,
+    ) -> Result<QueryResult, PrepareError> {
+        let too_large = |error: TokenizeError| error.into_error(|_| Failure::TooLarge);
+        let most = RESULT_TOKENS_MAX;
+        match query {
+            TextQuery::Tokenize { prompt, with_pieces } => {
+                let (tokens, _) = self.tokenize(prompt, now, most, is_wanted).map_err(too_large)?;
+                Ok(self.tokens_result(tokens, *with_pieces)?)
             }
-            Question::TokenizeText { text, beginning, control, with_pieces } => {
-                let read = self.read([text.as_str()].into_iter(), *control, most, wanted);
-                let tokens = read.map_err(too_large)?;
+            TextQuery::TokenizeText { text, beginning, control, with_pieces } => {
+                let tokenized =
+                    self.tokenize_texts([text.as_str()].into_iter(), *control, most, is_wanted);
+                let tokens = tokenized.map_err(too_large)?;
                 let tokens = if *beginning { self.with_beginning(tokens) } else { tokens };
-                Ok(self.told(tokens, *with_pieces)?)
+                Ok(self.tokens_result(tokens, *with_pieces)?)
             }
-            Question::Detokenize(tokens) => {
+            TextQuery::Detokenize(tokens) => {
                 let mut bytes = Vec::new();
                 for token in self.check_tokens(tokens)? {
                     self.tokenizer.piece(token, true, &mut bytes);
-                    if bytes.len() > TOLD_BYTES_MAX {
+                    if bytes.len() > RESULT_BYTES_MAX {
                         return Err(Failure::TooLarge.into());
                     }
                 }
-                Ok(Told::Text(String::from_utf8_lossy(&bytes).into_owned()))
+                Ok(QueryResult::Text(String::from_utf8_lossy(&bytes).into_owned()))
             }
-            Question::Render(chat) => Ok(Told::Text(segments(&self.render(chat, now)?).collect())),
+            TextQuery::Render(chat) => {
+                Ok(QueryResult::Text(segments(&self.render(chat, now)?).collect()))
+            }
         }
     }
 
@@ -175,11 +179,11 @@ impl Preparer {
     pub fn embed_inputs(
         &self,
         inputs: &[EmbedInput],
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<Vec<Token>>, Refusal> {
+        is_wanted: IsWanted<'_>,
+    ) -> Result<Vec<Vec<Token>>, PrepareError> {
         let check = |(index, input): (u32, &EmbedInput)| {
-            if !wanted() {
-                return Err(Refusal::Cancelled);
+            if !is_wanted() {
+                return Err(PrepareError::Cancelled);
             }
             let tokens_max = self.context_tokens;
             let too_long = |tokens| Failure::InputTooLong { index, tokens, tokens_max };
@@ -238,8 +242,8 @@ impl Preparer {
         }
     }
 
-    fn told(&self, tokens: Vec<Token>, with_pieces: bool) -> Result<Told, Failure> {
-        if tokens.len() > if with_pieces { TOLD_PIECES_MAX } else { TOLD_TOKENS_MAX } {
+    fn tokens_result(&self, tokens: Vec<Token>, with_pieces: bool) -> Result<QueryResult, Failure> {
+        if tokens.len() > if with_pieces { RESULT_PIECES_MAX } else { RESULT_TOKENS_MAX } {
             return Err(Failure::TooLarge);
         }
         let piece = |token: &Token| {
@@ -248,7 +252,7 @@ impl Preparer {
             bytes
         };
         let pieces = if with_pieces { tokens.iter().map(piece).collect() } else { Vec::new() };
-        Ok(Told::Tokens(tokens, pieces))
+        Ok(QueryResult::Tokens(tokens, pieces))
     }
 
     /// Tokenizes a prompt; stops early beyond `tokens_max` tokens.
@@ -257,22 +261,24 @@ impl Preparer {
         prompt: &Prompt,
         now: NaiveDateTime,
         tokens_max: usize,
-        wanted: Wanted<'_>,
-    ) -> Result<Tokenized, Stopped> {
-        let read =
-            |texts: &[&str], control| self.read(texts.iter().copied(), control, tokens_max, wanted);
+        is_wanted: IsWanted<'_>,
+    ) -> Result<Tokenized, TokenizeError> {
+        let tokenize = |texts: &[&str], control| {
+            self.tokenize_texts(texts.iter().copied(), control, tokens_max, is_wanted)
+        };
         let tokens = match prompt {
             Prompt::Chat(chat) => {
                 let rendered = self.render(chat, now)?;
-                let tokens = self.read(segments(&rendered), true, tokens_max, wanted)?;
-                return Ok((self.with_beginning(tokens), self.format.beginning(&rendered)));
+                let tokens =
+                    self.tokenize_texts(segments(&rendered), true, tokens_max, is_wanted)?;
+                return Ok((self.with_beginning(tokens), self.format.response_start(&rendered)));
             }
-            Prompt::Text(text) => self.with_beginning(read(&[text.as_str()], true)?),
+            Prompt::Text(text) => self.with_beginning(tokenize(&[text.as_str()], true)?),
             Prompt::Tokens(tokens) => self.check_tokens(tokens)?,
             Prompt::Infill { prefix, suffix } => {
                 let infill = self.tokenizer.infill().ok_or(Failure::NoInfill)?;
                 let (prefix, suffix) =
-                    (read(&[prefix.as_str()], false)?, read(&[suffix.as_str()], false)?);
+                    (tokenize(&[prefix.as_str()], false)?, tokenize(&[suffix.as_str()], false)?);
                 // The order that code models are trained with.
                 let mut tokens = vec![infill.prefix];
                 tokens.extend(prefix);
@@ -282,24 +288,25 @@ impl Preparer {
                 self.with_beginning(tokens)
             }
         };
-        Ok((tokens, Beginning::Fresh))
+        Ok((tokens, ResponseStart::Fresh))
     }
 
     /// Tokenizes texts separately and joins the tokens.
-    fn read<'t>(
+    fn tokenize_texts<'t>(
         &self,
         texts: impl Iterator<Item = &'t str> + Clone,
         control: bool,
         tokens_max: usize,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<Token>, Stopped> {
+        is_wanted: IsWanted<'_>,
+    ) -> Result<Vec<Token>, TokenizeError> {
         let (tokenizer, bounds) = (&*self.tokenizer, &self.bounds);
-        let mut reading = Reading { tokenizer, bounds, wanted, tokens_max, tokens: Vec::new() };
-        reading.announce(texts.clone())?;
+        let mut prompt =
+            PromptTokenizer { tokenizer, bounds, is_wanted, tokens_max, tokens: Vec::new() };
+        prompt.check_min_tokens(texts.clone())?;
         for text in texts {
-            reading.text(text, control)?;
+            prompt.push_text(text, control)?;
         }
-        Ok(reading.tokens)
+        Ok(prompt.tokens)
     }
 
     fn tokenize_segments(&self, rendered: &str) -> Result<Vec<Token>, Failure> {
@@ -313,7 +320,7 @@ impl Preparer {
     fn render(&self, chat: &Chat, now: NaiveDateTime) -> Result<String, Failure> {
         let template = match &self.template {
             Some(Ok(template)) => template,
-            Some(Err(why)) => return Err(Failure::Template(why.clone())),
+            Some(Err(error)) => return Err(Failure::Template(error.to_string())),
             None => return Err(Failure::NoChatTemplate),
         };
         let conversation = Conversation {
@@ -322,15 +329,15 @@ impl Preparer {
             documents: chat.documents.as_deref(),
             variables: chat.variables.as_deref(),
             now,
-            ending: chat.ending,
+            generation_prompt: chat.generation_prompt,
         };
-        template.render(&conversation).map_err(Failure::Template)
+        template.render(&conversation).map_err(|error| Failure::Template(error.to_string()))
     }
 
     /// Adds the beginning token (BOS) if it is missing. Most templates write it themselves; two of
     /// them harm the response.
     fn with_beginning(&self, mut tokens: Vec<Token>) -> Vec<Token> {
-        if let Some((beginning, _)) = self.tokenizer.beginning()
+        if let Some((beginning, _)) = self.tokenizer.bos_token()
             && tokens.first() != Some(&beginning)
         {
             tokens.insert(0, beginning);
@@ -347,12 +354,12 @@ impl Preparer {
     }
 
     /// Checks that the prompt is not empty and that prompt and response fit into the context.
-    fn check_length(&self, prompt: usize, answer: usize, chat: bool) -> Result<(), Failure> {
+    fn check_length(&self, prompt: usize, response: usize, chat: bool) -> Result<(), Failure> {
         if prompt == 0 {
             return Err(Failure::EmptyPrompt);
         }
         let prompt_tokens = u32::try_from(prompt).unwrap_or(u32::MAX);
-        if prompt + answer > self.context_tokens as usize {
+        if prompt + response > self.context_tokens as usize {
             let context_tokens = self.context_tokens;
             return Err(Failure::ContextExceeded { prompt_tokens, context_tokens, chat });
         }

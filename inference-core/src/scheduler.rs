@@ -1,15 +1,15 @@
 //! Runs jobs on a model: the engine thread ([`engine_thread`]), the step for text generation
 //! ([`step`]) and for embeddings ([`embed`]), and the parts a step decides with: who is next
-//! ([`queue`]), which KV cells hold what ([`kv_pool`]), how many rows a batch has ([`pace`],
+//! ([`queue`]), which KV cells hold what ([`kv_pool`]), how many rows a batch has ([`step_pace`],
 //! [`planning`]), and which token comes next ([`sampler`]).
 
 pub mod embed;
 pub mod engine_thread;
 pub mod fake;
-pub mod kv_pool;
-pub mod pace;
-pub mod planning;
-pub mod queue;
-pub mod sampler;
+pub(crate) mod kv_pool;
+pub(crate) mod planning;
+pub(crate) mod queue;
+pub(crate) mod sampler;
 pub mod sequence;
 pub mod step;
+pub(crate) mod step_pace;

@@ -5,5 +5,5 @@
 pub mod chat_template;
 pub mod grammar;
 pub mod output;
-pub mod stop;
-pub mod utf8;
+pub(crate) mod stop;
+pub(crate) mod utf8;

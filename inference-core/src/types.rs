@@ -2,8 +2,9 @@
 //! implements, and number formatting. The lowest layer: nothing here imports another folder.
 
 pub mod constraint;
-pub mod embedder;
+pub(crate) mod embedder;
 pub mod model;
 pub mod request;
 pub mod tool_choice;
 pub mod units;
+pub mod unknown_name;

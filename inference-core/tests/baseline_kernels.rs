@@ -40,20 +40,20 @@ fn ask(preparer: &Preparer, id: RequestId, question: &str) -> Job {
         options: Options::GREEDY,
         constraint: None,
         calls: None,
-        shows_marks: false,
-        said: Vec::new(),
+        show_delimiters: false,
+        resume_tokens: Vec::new(),
         now: 0,
-        more: Vec::new(),
+        siblings: Vec::new(),
     };
     Job {
         id,
         tenant: Tenant::default(),
         tokens: preparer.prepare(&request, &|| true).unwrap().remove(0).tokens,
-        said: 0,
+        resumed_len: 0,
         options: Options::GREEDY,
         visible: Vec::new(),
-        form: None,
-        thinking: false,
+        grammar: None,
+        in_reasoning: false,
         cancel: inference_core::scheduler::sequence::CancelFlag::default(),
     }
 }
@@ -67,7 +67,7 @@ fn two_chats_are_answered_in_one_batch_by_the_baseline_kernels() {
     let options = ContextOptions {
         slots: 2,
         context_tokens: 256,
-        cells: 512,
+        kv_cells: 512,
         prefix_cache: true,
         threads: 2,
         ..ContextOptions::default()

@@ -142,8 +142,8 @@ fn engine(args: EngineArgs) -> Result<(), Failed> {
 }
 
 fn trial(kernel: Kernel) -> Result<(), Failed> {
-    let failed = |message| Failed { code: EXIT_SOFTWARE, message };
-    inference_core::llama::trial(kernel).map_err(failed)
+    inference_core::llama::trial(kernel)
+        .map_err(|error| Failed { code: EXIT_SOFTWARE, message: error.to_string() })
 }
 
 /// Logs to stderr: text for people, JSON lines for programs.

@@ -22,9 +22,9 @@ pub struct Cgroup {
     /// Smallest memory limit, in bytes.
     pub memory_limit: Option<u64>,
     /// Bytes that this process can still allocate under every limit.
-    pub memory_available: Option<u64>,
+    pub(crate) memory_available: Option<u64>,
     /// Path of the group that leaves the least memory.
-    pub memory_limit_of: Option<String>,
+    pub(crate) memory_limit_of: Option<String>,
 }
 
 /// A hierarchy that contains this process: its own group and the groups above.
@@ -53,7 +53,7 @@ impl Cgroup {
     }
 
     /// Threads that the quota can keep busy, rounded down; at least 1.
-    pub fn quota_threads(&self) -> Option<usize> {
+    pub(crate) fn quota_threads(&self) -> Option<usize> {
         self.cpu_quota.map(|cpus| (cpus.floor() as usize).max(1))
     }
 

@@ -15,8 +15,7 @@ const CPUS: &str = "/sys/devices/system/cpu";
 pub struct Cpus {
     /// Model name by its vendor.
     pub model: String,
-    /// Number of sockets.
-    pub sockets: usize,
+    pub(crate) sockets: usize,
     /// Physical cores of the machine.
     pub cores: usize,
     /// Logical CPUs of the machine.
@@ -24,7 +23,7 @@ pub struct Cpus {
     /// Physical cores that the affinity mask allows.
     pub cores_allowed: usize,
     /// Logical CPUs that the affinity mask allows.
-    pub logical_allowed: usize,
+    pub(crate) logical_allowed: usize,
     /// True if cores run several threads (SMT).
     pub smt: bool,
     /// Performance and efficiency cores, on a hybrid CPU.
@@ -32,7 +31,7 @@ pub struct Cpus {
     /// Size of the largest cache that one CPU sees, in bytes; 0 if unknown.
     pub cache_bytes: u64,
     /// True if the CPU reports a hypervisor.
-    pub hypervisor: bool,
+    pub(crate) hypervisor: bool,
     /// Feature flags that the kernel reports.
     #[serde(skip)]
     pub flags: BTreeSet<String>,
@@ -42,11 +41,11 @@ pub struct Cpus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Hybrid {
     /// Fast cores.
-    pub performance_cores: usize,
+    pub(crate) performance_cores: usize,
     /// Slow cores.
-    pub efficiency_cores: usize,
+    pub(crate) efficiency_cores: usize,
     /// The source of the classification.
-    pub told_by: &'static str,
+    pub(crate) told_by: &'static str,
 }
 
 /// One logical CPU.
@@ -84,7 +83,7 @@ impl Cpus {
 
     /// Number of cores to compute on. A hybrid CPU counts its performance cores only: the slow ones
     /// would hold up the fast ones at every barrier.
-    pub fn compute_cores(&self) -> usize {
+    pub(crate) fn compute_cores(&self) -> usize {
         self.hybrid.as_ref().map_or(self.cores_allowed, |h| h.performance_cores).max(1)
     }
 }

@@ -81,19 +81,19 @@ pub fn parse_list(list: &str) -> Option<Vec<u32>> {
 /// Fake files for tests; folder contents follow from the paths.
 #[cfg(test)]
 #[derive(Debug, Clone, Default)]
-pub struct MadeUp(pub std::collections::BTreeMap<String, String>);
+pub(crate) struct FakeFiles(pub(crate) std::collections::BTreeMap<String, String>);
 
 #[cfg(test)]
-impl MadeUp {
+impl FakeFiles {
     /// Adds a file.
-    pub fn file(mut self, path: &str, text: &str) -> Self {
+    pub(crate) fn file(mut self, path: &str, text: &str) -> Self {
         self.0.insert(path.to_string(), text.to_string());
         self
     }
 }
 
 #[cfg(test)]
-impl Files for MadeUp {
+impl Files for FakeFiles {
     fn text(&self, path: &str) -> Option<String> {
         self.0.get(path).cloned()
     }

@@ -15,7 +15,7 @@ pub struct Memory {
     /// Total swap space.
     pub swap_total: u64,
     /// Free swap space.
-    pub swap_free: u64,
+    pub(crate) swap_free: u64,
     /// Memory that this process may use: the minimum of the machine, its cgroups and its resource
     /// limits.
     pub available_here: u64,
@@ -34,29 +34,29 @@ pub struct Memory {
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub huge_pages: Option<String>,
     /// The `defrag` setting: when the kernel compacts memory for huge pages.
-    pub huge_pages_defrag: Option<String>,
+    pub(crate) huge_pages_defrag: Option<String>,
     /// The `shmem_enabled` setting, for shared memory.
-    pub huge_pages_shmem: Option<String>,
+    pub(crate) huge_pages_shmem: Option<String>,
     /// Reserved huge pages, by size.
-    pub reserved: Vec<Reserved>,
+    pub(crate) reserved: Vec<Reserved>,
     /// NUMA nodes.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NumaNode>,
 }
 
 /// Reserved huge pages of one size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Reserved {
+pub(crate) struct Reserved {
     /// Size of one page in bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// Number of reserved pages.
-    pub count: u64,
+    pub(crate) count: u64,
     /// Number of free pages.
-    pub free: u64,
+    pub(crate) free: u64,
 }
 
 /// A NUMA node: memory and the CPUs next to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Node {
+pub struct NumaNode {
     /// Node number.
     pub id: u32,
     /// Its CPUs, in the kernel's list format.
@@ -157,12 +157,12 @@ fn reserved(files: &impl Files) -> Vec<Reserved> {
     files.names(folder).into_iter().filter_map(read).collect()
 }
 
-fn nodes(files: &impl Files) -> Vec<Node> {
+fn nodes(files: &impl Files) -> Vec<NumaNode> {
     let folder = "/sys/devices/system/node";
     let ids = files.text(&format!("{folder}/online")).and_then(|list| parse_list(&list));
     let read = |id: u32| {
         let info = files.text(&format!("{folder}/node{id}/meminfo"))?;
-        Some(Node {
+        Some(NumaNode {
             id,
             cpus: files.word(&format!("{folder}/node{id}/cpulist")).unwrap_or_default(),
             total: kibibytes(&info, "MemTotal")?,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::types::unknown_name::UnknownName;
 use serde::Serialize;
 
 /// A level of vector instructions that llama.cpp has kernels for.
@@ -106,11 +107,11 @@ fn table(architecture: &str) -> &'static [(Level, &'static str, &'static str)] {
 }
 
 impl std::str::FromStr for Level {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         let found = X86_64.iter().chain(AARCH64).find(|(_, n, _)| *n == name);
-        found.map(|(level, ..)| *level).ok_or_else(|| format!("unknown level '{name}'"))
+        found.map(|(level, ..)| *level).ok_or_else(|| UnknownName::new("level", name, &[]))
     }
 }
 

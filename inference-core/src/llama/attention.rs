@@ -3,7 +3,8 @@
 
 use llama_cpp_sys_2 as sys;
 
-use super::kernel::{Buffer, Device, new_graph};
+use super::device::{Buffer, Device, new_graph};
+use super::trial_error::TrialError;
 
 /// Negative infinity in half precision: masks a cell that a row does not attend to.
 const HIDDEN: u16 = 0xFC00;
@@ -11,28 +12,28 @@ const HIDDEN: u16 = 0xFC00;
 /// Inputs of one attention operation.
 pub(super) struct Attention {
     /// Number of query heads.
-    pub heads: usize,
+    pub(crate) heads: usize,
     /// Number of key and value heads; a divisor of `heads`.
-    pub key_heads: usize,
+    pub(crate) key_heads: usize,
     /// Elements per head.
-    pub size: usize,
+    pub(crate) size: usize,
     /// Number of query rows.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// Number of KV cells.
-    pub cells: usize,
+    pub(crate) cells: usize,
     /// `[row][head][size]`
-    pub queries: Vec<f32>,
+    pub(crate) queries: Vec<f32>,
     /// `[cell][key head][size]`
-    pub keys: Vec<f32>,
+    pub(crate) keys: Vec<f32>,
     /// `[cell][key head][size]`
-    pub values: Vec<f32>,
+    pub(crate) values: Vec<f32>,
     /// `[row][cell]`: true if the row attends to the cell.
-    pub sees: Vec<bool>,
+    pub(crate) sees: Vec<bool>,
 }
 
 impl Attention {
     /// All ones: every element of the result is 1, whatever the attention weights are.
-    pub fn ones(rows: usize) -> Self {
+    pub(crate) fn ones(rows: usize) -> Self {
         let (heads, key_heads, size, cells) = (8, 2, 64, 256);
         Self {
             heads,
@@ -48,12 +49,12 @@ impl Attention {
     }
 
     /// Runs it with keys and values of type `kind`; returns `[row][head][size]`.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         device: &Device,
         kind: sys::ggml_type,
         threads: i32,
-    ) -> Result<Vec<f32>, String> {
+    ) -> Result<Vec<f32>, TrialError> {
         let [heads, key_heads, size, rows, cells] =
             [self.heads, self.key_heads, self.size, self.rows, self.cells].map(|n| n as i64);
         // SAFETY: all tensors belong to a context and a buffer that live to the end of the
@@ -78,7 +79,7 @@ impl Attention {
             );
             let buffer = sys::ggml_backend_alloc_ctx_tensors(graph.0, device.backend());
             if buffer.is_null() {
-                return Err("no memory for a trial".into());
+                return Err(TrialError::NoMemory);
             }
             let _buffer = Buffer(buffer);
             set(queries, &self.queries);

@@ -3,14 +3,15 @@
 use llama_cpp_sys_2 as sys;
 use serde::{Deserialize, Serialize};
 
-use super::stop::{STOPPED, stoppable};
+use super::stop::{STOPPED, run_stoppable};
 use super::threads::ThreadPool;
 use super::weights::Weights;
 use super::{LoadError, log};
 use crate::model_file::memory_plan::{KEPT_SEQUENCES, SEQUENCES_MAX};
-use crate::types::model::TrackId;
+use crate::types::model::SeqId;
 use crate::types::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
 use crate::types::request::Token;
+use crate::types::unknown_name::UnknownName;
 
 /// Default maximum rows of one batch. A batch is one graph, so this limits the duration of a step.
 pub const BATCH_ROWS: u32 = 512;
@@ -72,13 +73,13 @@ impl KvType {
 }
 
 impl std::str::FromStr for KvType {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         let found = Self::ALL.iter().find(|(known, _)| *known == name);
         found.map(|(_, kind)| *kind).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
-            format!("unknown KV type '{name}'; one of: {}", names.join(", "))
+            UnknownName::new("KV type", name, &names)
         })
     }
 }
@@ -107,14 +108,14 @@ impl FlashAttention {
 }
 
 impl std::str::FromStr for FlashAttention {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "auto" => Ok(Self::Auto),
             "on" => Ok(Self::On),
             "off" => Ok(Self::Off),
-            _ => Err(format!("unknown choice '{name}'; one of: auto, on, off")),
+            _ => Err(UnknownName::new("choice", name, &["auto", "on", "off"])),
         }
     }
 }
@@ -127,7 +128,7 @@ pub struct ContextOptions {
     /// Maximum tokens of one sequence.
     pub context_tokens: u32,
     /// KV cells of all sequences, live and kept; at least `context_tokens`.
-    pub cells: u32,
+    pub kv_cells: u32,
     /// Share cached prefixes between prompts, if the model allows it.
     pub prefix_cache: bool,
     /// Number of compute threads.
@@ -148,7 +149,7 @@ impl Default for ContextOptions {
         Self {
             slots: 1,
             context_tokens: 256,
-            cells: 256,
+            kv_cells: 256,
             prefix_cache: true,
             threads: 1,
             kv_type: KvType::F16,
@@ -188,24 +189,24 @@ impl LlamaModel {
             return Err(LoadError::NotGenerative);
         }
         let slots = options.slots.clamp(1, SEQUENCES_MAX);
-        let cells = options.cells.max(options.context_tokens);
+        let kv_cells = options.kv_cells.max(options.context_tokens);
         // Models that cannot share prefixes keep no finished sequences: each would need its own
         // state, or cells for a window.
-        let shares_prefixes = options.prefix_cache && weights.shares_prefixes();
+        let shares_prefixes = options.prefix_cache && weights.can_share_prefixes();
         let kept = if shares_prefixes { KEPT_SEQUENCES } else { 0 };
-        let tracks = (slots + kept).min(SEQUENCES_MAX);
+        let seq_ids = (slots + kept).min(SEQUENCES_MAX);
         let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);
         let pool = ThreadPool::new(threads, options.poll)?;
         let (least, most) = BATCH_ROWS_RANGE.into_inner();
         let batch_rows = options.batch_rows.clamp(least, most);
-        let sized = ContextOptions { cells, batch_rows, ..options };
-        let context = new_context(&weights, tracks, threads, sized)?;
+        let sized = ContextOptions { kv_cells, batch_rows, ..options };
+        let context = new_context(&weights, seq_ids, threads, sized)?;
         // SAFETY: the context is valid, and freed in Drop before the pool field.
         unsafe { pool.attach(context) };
         let shape = Shape {
             slots,
-            tracks,
-            cells,
+            seq_ids,
+            kv_cells,
             shares_prefixes,
             context_tokens: options.context_tokens,
             batch_rows,
@@ -222,36 +223,36 @@ impl LlamaModel {
     fn take_back(&mut self, rows: &[Row]) {
         let mut last = None;
         // Rows of one sequence are consecutive: the first one has its previous length.
-        for row in rows.iter().filter(|row| last.replace(row.track) != Some(row.track)) {
-            if !self.remove_from(row.track, row.position) {
-                self.clear(row.track);
+        for row in rows.iter().filter(|row| last.replace(row.seq) != Some(row.seq)) {
+            if !self.remove_from(row.seq, row.position) {
+                self.clear(row.seq);
             }
         }
     }
 
     /// Removes a sequence's cells from a position on. False if that is impossible, because a
     /// recurrent state covers all of it.
-    fn remove_from(&mut self, track: TrackId, position: u32) -> bool {
-        let (track, position) = (track as i32, position as i32);
+    fn remove_from(&mut self, seq: SeqId, position: u32) -> bool {
+        let (seq, position) = (seq as i32, position as i32);
         // SAFETY: the context is valid and the sequence id is below its n_seq_max.
         unsafe {
             let memory = sys::llama_get_memory(self.context);
-            sys::llama_memory_seq_rm(memory, track, position, -1)
+            sys::llama_memory_seq_rm(memory, seq, position, -1)
         }
     }
 
     fn warm_up(&mut self) -> Result<(), DecodeError> {
-        let row = |track, position, logits| Row { track, position, token: 0, logits };
+        let row = |seq, position, logits| Row { seq, position, token: 0, logits };
         let prompt = (self.shape.context_tokens - 1).min(16);
         let rows: Vec<Row> = (0..prompt).map(|i| row(0, i, i + 1 == prompt)).collect();
         let never: Stop<'_> = &|| false;
         self.decode(&rows, never)?;
         let side_by_side: Vec<Row> = (1..self.shape.slots)
-            .map(|track| row(track, 0, true))
+            .map(|seq| row(seq, 0, true))
             .chain([row(0, prompt, true)])
             .collect();
         self.decode(&side_by_side, never)?;
-        (0..self.shape.slots).for_each(|track| self.clear(track));
+        (0..self.shape.slots).for_each(|seq| self.clear(seq));
         self.decode(&[row(0, 0, true)], never)?;
         self.clear(0);
         Ok(())
@@ -260,7 +261,7 @@ impl LlamaModel {
 
 fn new_context(
     weights: &Weights,
-    tracks: u32,
+    seq_ids: u32,
     threads: i32,
     options: ContextOptions,
 ) -> Result<*mut sys::llama_context, LoadError> {
@@ -272,13 +273,13 @@ fn new_context(
         // Reuse cells that have left their sliding window: no sequence goes back to them, except in
         // a stopped batch, which started after them.
         params.swa_full = false;
-        params.n_ctx = options.cells;
-        params.n_seq_max = tracks;
+        params.n_ctx = options.kv_cells;
+        params.n_seq_max = seq_ids;
         params.n_batch = options.batch_rows;
         params.n_ubatch = options.batch_rows;
         // Otherwise the graph reserves logits for every row of a batch. llama.cpp requires room for
         // one row per sequence.
-        params.n_outputs_max = tracks;
+        params.n_outputs_max = seq_ids;
         params.type_k = options.kv_type.raw();
         params.type_v = options.kv_type.raw();
         params.flash_attn_type = match options.flash_attention {
@@ -303,7 +304,7 @@ impl Model for LlamaModel {
         self.batch.fill(rows);
         let (context, batch) = (self.context, self.batch.raw);
         // SAFETY: the batch was filled within its capacity; the context is valid and ours.
-        let code = unsafe { stoppable(context, stop, || sys::llama_decode(context, batch)) };
+        let code = unsafe { run_stoppable(context, stop, || sys::llama_decode(context, batch)) };
         match code {
             0 => Ok(Decoded::Whole),
             STOPPED => {
@@ -327,7 +328,7 @@ impl Model for LlamaModel {
         }
     }
 
-    fn share(&mut self, from: TrackId, to: TrackId, tokens: u32) {
+    fn share(&mut self, from: SeqId, to: SeqId, tokens: u32) {
         let (from, to, end) = (from as i32, to as i32, tokens as i32);
         // SAFETY: the context is valid and both sequence ids are below its n_seq_max.
         unsafe {
@@ -335,14 +336,14 @@ impl Model for LlamaModel {
         }
     }
 
-    fn truncate(&mut self, track: TrackId, tokens: u32) {
-        self.remove_from(track, tokens);
+    fn truncate(&mut self, seq: SeqId, tokens: u32) {
+        self.remove_from(seq, tokens);
     }
 
-    fn clear(&mut self, track: TrackId) {
+    fn clear(&mut self, seq: SeqId) {
         // SAFETY: the context is valid and the sequence id is below its n_seq_max.
         unsafe {
-            sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), track as i32, -1, -1);
+            sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), seq as i32, -1, -1);
         }
     }
 
@@ -350,8 +351,8 @@ impl Model for LlamaModel {
         self.weights.piece(token, control, out);
     }
 
-    fn ends(&self) -> &[Token] {
-        self.weights.ends()
+    fn end_tokens(&self) -> &[Token] {
+        self.weights.end_tokens()
     }
 }
 
@@ -391,7 +392,7 @@ impl Batch {
                 *self.raw.token.add(i) = row.token as i32;
                 *self.raw.pos.add(i) = row.position as i32;
                 *self.raw.n_seq_id.add(i) = 1;
-                **self.raw.seq_id.add(i) = row.track as i32;
+                **self.raw.seq_id.add(i) = row.seq as i32;
                 *self.raw.logits.add(i) = i8::from(row.logits);
             }
         }

@@ -3,12 +3,14 @@
 use llama_cpp_sys_2 as sys;
 
 use super::context::{Batch, POLL};
-use super::stop::{STOPPED, stoppable};
+use super::stop::{STOPPED, run_stoppable};
 use super::threads::ThreadPool;
 use super::weights::Pooling;
 use super::{LoadError, Weights, log};
-use crate::model_file::memory_plan::{EMBED_BATCH_ROWS as BATCH_ROWS, EMBED_TRACKS as TRACKS};
-use crate::types::embedder::{EmbedShape, Embedder, Vectors, normalise};
+use crate::model_file::memory_plan::{
+    EMBED_BATCH_INPUTS as BATCH_INPUTS, EMBED_BATCH_ROWS as BATCH_ROWS,
+};
+use crate::types::embedder::{EmbedShape, Embedder, Embeddings, normalise};
 use crate::types::model::{DecodeError, Row, Stop};
 use crate::types::request::Token;
 
@@ -69,7 +71,7 @@ impl LlamaEmbedder {
         let pool = ThreadPool::new(threads, POLL)?;
         let part = match options.pooling {
             // Only the last token's embedding counts, and it comes with the last ubatch.
-            Pooling::Last if !weights.encodes() => part.min(rows),
+            Pooling::Last if !weights.is_bidirectional() => part.min(rows),
             _ => rows,
         };
         let context = new_context(&weights, [rows, part], threads, options.pooling)?;
@@ -77,7 +79,7 @@ impl LlamaEmbedder {
         unsafe { pool.attach(context) };
         let shape = EmbedShape {
             slots: options.slots.max(1),
-            tracks: TRACKS,
+            batch_inputs: BATCH_INPUTS,
             batch_rows: BATCH_ROWS,
             input_rows: rows,
         };
@@ -96,10 +98,10 @@ impl LlamaEmbedder {
     fn fill(&mut self, inputs: &[&[Token]]) {
         let rows: Vec<Row> = (0u32..)
             .zip(inputs)
-            .flat_map(|(track, tokens)| {
+            .flat_map(|(seq, tokens)| {
                 (0u32..).zip(*tokens).map(move |(position, token)| {
                     // Pooling needs the output of every row.
-                    Row { track, position, token: *token, logits: true }
+                    Row { seq, position, token: *token, logits: true }
                 })
             })
             .collect();
@@ -107,11 +109,12 @@ impl LlamaEmbedder {
     }
 
     fn run(&mut self, stop: Stop<'_>) -> i32 {
-        let (context, batch, encodes) = (self.context, self.batch.raw(), self.weights.is_encoder());
+        let (context, batch, is_encoder) =
+            (self.context, self.batch.raw(), self.weights.is_encoder());
         // SAFETY: the batch was filled within its capacity; the context is valid. Memory is
         // null for models without one.
         unsafe {
-            let code = stoppable(context, stop, || match encodes {
+            let code = run_stoppable(context, stop, || match is_encoder {
                 true => sys::llama_encode(context, batch),
                 false => sys::llama_decode(context, batch),
             });
@@ -123,11 +126,11 @@ impl LlamaEmbedder {
         }
     }
 
-    fn vector(&self, track: usize) -> Result<Vec<f32>, DecodeError> {
-        // SAFETY: `track` was part of the last batch; null is checked; pooled results have as many
+    fn embedding(&self, seq: usize) -> Result<Vec<f32>, DecodeError> {
+        // SAFETY: `seq` was part of the last batch; null is checked; pooled results have as many
         // elements as the model reports.
         let values = unsafe {
-            let values = sys::llama_get_embeddings_seq(self.context, track as i32);
+            let values = sys::llama_get_embeddings_seq(self.context, seq as i32);
             if values.is_null() {
                 return Err(DecodeError("the model made no vector".into()));
             }
@@ -146,9 +149,9 @@ impl Embedder for LlamaEmbedder {
         &mut self,
         inputs: &[&[Token]],
         stop: Stop<'_>,
-    ) -> Result<Option<Vectors>, DecodeError> {
+    ) -> Result<Option<Embeddings>, DecodeError> {
         let rows: usize = inputs.iter().map(|tokens| tokens.len()).sum();
-        if rows > self.shape.input_rows as usize || inputs.len() > TRACKS as usize {
+        if rows > self.shape.input_rows as usize || inputs.len() > BATCH_INPUTS as usize {
             return Err(DecodeError("the inputs do not fit into a batch".into()));
         }
         self.fill(inputs);
@@ -158,8 +161,8 @@ impl Embedder for LlamaEmbedder {
             code => return Err(DecodeError(format!("llama_decode returned {code}"))),
         }
         let one_label = self.weights.labels() <= 1;
-        let vectors = (0..inputs.len()).map(|track| {
-            let mut values = self.vector(track)?;
+        let embeddings = (0..inputs.len()).map(|seq| {
+            let mut values = self.embedding(seq)?;
             match self.pooling {
                 // A classifier with one label outputs a logit; one with more outputs probabilities.
                 Pooling::Rank => {
@@ -170,7 +173,7 @@ impl Embedder for LlamaEmbedder {
             }
             Ok(values)
         });
-        vectors.collect::<Result<_, _>>().map(Some)
+        embeddings.collect::<Result<_, _>>().map(Some)
     }
 }
 
@@ -187,7 +190,7 @@ fn new_context(
         params.pooling_type = pooling.raw();
         params.kv_unified = true;
         params.n_ctx = rows;
-        params.n_seq_max = TRACKS;
+        params.n_seq_max = BATCH_INPUTS;
         // Most of these models process a text at once, because their attention is bidirectional.
         params.n_batch = rows;
         params.n_ubatch = part;
@@ -207,7 +210,7 @@ mod tests {
 
     const NEVER: Stop<'static> = &|| false;
 
-    fn embed(shape: &str, part: u32, inputs: &[&[Token]]) -> Vectors {
+    fn embed(shape: &str, part: u32, inputs: &[&[Token]]) -> Embeddings {
         let options =
             EmbedOptions { slots: 1, context_tokens: 600, pooling: Pooling::Last, threads: 1 };
         let mut embedder = LlamaEmbedder::in_parts(weights(shape), options, part).unwrap();
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_read_in_parts_gets_the_vector_of_the_whole() {
+    fn a_text_that_is_read_in_parts_gets_the_embedding_of_the_whole() {
         let texts = [text(0, 250), text(1, 30), text(2, 200), text(3, 120)];
         let inputs: Vec<&[Token]> = texts.iter().map(Vec::as_slice).collect();
         for shape in ["tiny", "tiny-window", "tiny-hybrid"] {

@@ -16,9 +16,9 @@ pub fn probe(level: Level) -> Result<(), String> {
 
 /// True if CPUID claims a level, whatever the kernel reports: libraries check CPUID. False on other
 /// architectures, where only the kernel reports features.
-pub fn claims(level: Level) -> bool {
+pub fn is_claimed(level: Level) -> bool {
     #[cfg(target_arch = "x86_64")]
-    return x86_claims(level);
+    return is_claimed_x86(level);
     #[cfg(not(target_arch = "x86_64"))]
     {
         let _ = level;
@@ -27,7 +27,7 @@ pub fn claims(level: Level) -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn x86_claims(level: Level) -> bool {
+fn is_claimed_x86(level: Level) -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count, __get_cpuid_max};
     let (most, _) = __get_cpuid_max(0);
     if most < 7 {
@@ -208,7 +208,7 @@ mod tests {
         // Every x86-64 machine that runs these tests supports the engine's baseline.
         #[cfg(target_arch = "x86_64")]
         for level in [Level::Sse42, Level::Avx, Level::Avx2, Level::Fma, Level::F16c, Level::Bmi2] {
-            assert_eq!((claims(level), probe(level)), (true, Ok(())), "{}", level.name());
+            assert_eq!((is_claimed(level), probe(level)), (true, Ok(())), "{}", level.name());
         }
         #[cfg(target_arch = "aarch64")]
         assert_eq!(probe(Level::Neon), Ok(()));

@@ -4,7 +4,7 @@ use llama_cpp_sys_2 as sys;
 
 /// Size in bytes of a row with `columns` elements of a ggml type; `None` if the type does not exist
 /// or its blocks do not divide the row.
-pub fn row_bytes(kind: u32, columns: u64) -> Option<u64> {
+pub(crate) fn row_bytes(kind: u32, columns: u64) -> Option<u64> {
     if kind >= sys::GGML_TYPE_COUNT {
         return None;
     }
@@ -19,7 +19,7 @@ pub fn row_bytes(kind: u32, columns: u64) -> Option<u64> {
 
 /// Quantizes rows of `columns` elements each. `None` as for [`row_bytes`], or if `numbers` is not
 /// whole rows.
-pub fn quantize(kind: u32, numbers: &[f32], columns: u64) -> Option<Vec<u8>> {
+pub(crate) fn quantize(kind: u32, numbers: &[f32], columns: u64) -> Option<Vec<u8>> {
     let bytes = row_bytes(kind, columns)?;
     let rows = numbers.len() as u64 / columns.max(1);
     if rows * columns != numbers.len() as u64 {

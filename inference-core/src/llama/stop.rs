@@ -14,7 +14,7 @@ pub(super) const STOPPED: i32 = 2;
 ///
 /// # Safety
 /// `context` must be valid, and nothing else may use it meanwhile.
-pub(super) unsafe fn stoppable(
+pub(super) unsafe fn run_stoppable(
     context: *mut sys::llama_context,
     stop: Stop<'_>,
     compute: impl FnOnce() -> i32,
@@ -24,15 +24,16 @@ pub(super) unsafe fn stoppable(
     // SAFETY: the context is valid. The data lives on this stack until the callback is removed, and
     // llama.cpp calls back only while it computes.
     unsafe {
-        sys::llama_set_abort_callback(context, Some(ask), data);
+        sys::llama_set_abort_callback(context, Some(poll_stop), data);
         let code = compute();
         sys::llama_set_abort_callback(context, None, std::ptr::null_mut());
         code
     }
 }
 
-unsafe extern "C" fn ask(data: *mut c_void) -> bool {
-    // SAFETY: `stoppable` passed the address of a `Stop` that lives as long as the callback is set.
+unsafe extern "C" fn poll_stop(data: *mut c_void) -> bool {
+    // SAFETY: `run_stoppable` passed the address of a `Stop` that lives as long as the callback is
+    // set.
     let stop = unsafe { *data.cast::<Stop<'_>>() };
     stop()
 }

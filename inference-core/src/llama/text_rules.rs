@@ -19,7 +19,7 @@ const STRIPS: sys::llama_token_attr = sys::LLAMA_TOKEN_ATTR_LSTRIP | sys::LLAMA_
 /// BPE and SentencePiece vocabularies keep every byte; the others normalize text, or have unknown
 /// tokens for any number of characters. SentencePiece prepends a space to each text, so a part is
 /// tokenized differently alone than after another.
-pub fn read(weights: &Weights) -> TextRules {
+pub(crate) fn read(weights: &Weights) -> TextRules {
     let vocab = weights.vocab();
     // SAFETY: the vocabulary is valid.
     let kind = unsafe { sys::llama_vocab_type(vocab) };

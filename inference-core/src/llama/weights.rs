@@ -7,19 +7,14 @@ use std::sync::Arc;
 use llama_cpp_sys_2 as sys;
 use serde::{Deserialize, Serialize};
 
-use super::{LoadError, log, text_rules};
+use super::{LoadError, log};
 use crate::model_file::memory_plan::{LoadMode, layout};
 use crate::text::chat_template::Sources;
-use crate::types::model::{Infill, TextRules, Tokenizer};
-use crate::types::request::{Failure, Token};
+use crate::types::request::Token;
+use crate::types::unknown_name::UnknownName;
 
 /// Maximum length of a token's piece in bytes.
 pub(super) const PIECE_BYTES_MAX: usize = 4096;
-/// Maximum tokens that a model adds around a text, with a margin.
-const FRAME_TOKENS: usize = 8;
-/// Maximum tokens per byte. Normalization may turn a character of three bytes into 18, and each of
-/// these into three tokens.
-const BYTE_TOKENS_MAX: usize = 18;
 /// Maximum length in bytes of a text value in a model file: that of a chat template.
 const VALUE_BYTES_MAX: usize = 4 << 20;
 
@@ -48,15 +43,15 @@ impl Pooling {
 }
 
 impl std::str::FromStr for Pooling {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "mean" => Ok(Self::Mean),
             "cls" => Ok(Self::Cls),
             "last" => Ok(Self::Last),
             "rank" => Ok(Self::Rank),
-            _ => Err(format!("unknown pooling '{name}'; one of: mean, cls, last, rank")),
+            _ => Err(UnknownName::new("pooling", name, &["mean", "cls", "last", "rank"])),
         }
     }
 }
@@ -68,7 +63,7 @@ pub struct Weights(Arc<Owned>);
 #[derive(Debug)]
 struct Owned {
     model: *mut sys::llama_model,
-    ends: Vec<Token>,
+    end_tokens: Vec<Token>,
 }
 
 // SAFETY: after loading, the model is read-only; several threads may use llama.cpp's vocabulary
@@ -111,7 +106,7 @@ impl Weights {
         if model.is_null() {
             return Err(LoadError::Refused(log::take_first_error()));
         }
-        let owned = Owned { model, ends: ends(model) };
+        let owned = Owned { model, end_tokens: end_tokens(model) };
         let weights = Self(Arc::new(owned));
         // SAFETY: the vocabulary is valid.
         let kind = unsafe { sys::llama_vocab_type(weights.vocab()) };
@@ -123,7 +118,7 @@ impl Weights {
     }
 
     /// True if the model has an encoder, with or without a decoder.
-    pub fn is_encoder(&self) -> bool {
+    pub(crate) fn is_encoder(&self) -> bool {
         // SAFETY: the model is valid.
         unsafe { sys::llama_model_has_encoder(self.as_ptr()) }
     }
@@ -131,19 +126,19 @@ impl Weights {
     /// The pooling type of an embedding model; `None` for a model that generates.
     pub fn pooling(&self) -> Option<Pooling> {
         let architecture = self.metadata("general.architecture")?;
-        let said = self.metadata(&format!("{architecture}.pooling_type"));
-        match said.as_deref() {
+        let declared = self.metadata(&format!("{architecture}.pooling_type"));
+        match declared.as_deref() {
             Some("1") => Some(Pooling::Mean),
             Some("2") => Some(Pooling::Cls),
             Some("3") => Some(Pooling::Last),
             Some("4") => Some(Pooling::Rank),
             // A model that cannot generate is an embedding model, whatever its file says.
-            _ => self.only_reads().then_some(Pooling::Mean),
+            _ => self.is_embedding_only().then_some(Pooling::Mean),
         }
     }
 
     /// True if the model cannot generate text.
-    fn only_reads(&self) -> bool {
+    fn is_embedding_only(&self) -> bool {
         let architecture = self.metadata("general.architecture");
         architecture.is_some_and(|name| name.contains("bert")) || self.is_encoder()
     }
@@ -151,7 +146,7 @@ impl Weights {
     /// Checks that its scores are meaningful. BERT rerankers are trained on pairs. A reranker based
     /// on a generative model needs the prompt it was trained with, and outputs label probabilities.
     pub(super) fn check_ranking(&self) -> Result<(), LoadError> {
-        if self.only_reads() {
+        if self.is_embedding_only() {
             return Ok(());
         }
         if self.rerank_template().is_none() {
@@ -174,10 +169,10 @@ impl Weights {
     }
 
     /// True if the model processes a text at once, because every token attends to all others.
-    pub(super) fn encodes(&self) -> bool {
+    pub(super) fn is_bidirectional(&self) -> bool {
         let Some(architecture) = self.metadata("general.architecture") else { return true };
         let causal = self.metadata(&format!("{architecture}.attention.causal"));
-        self.is_encoder() || layout::encodes(&architecture) || causal.as_deref() == Some("false")
+        self.is_encoder() || layout::is_encoder(&architecture) || causal.as_deref() == Some("false")
     }
 
     fn metadata(&self, key: &str) -> Option<String> {
@@ -205,7 +200,7 @@ impl Weights {
     }
 
     /// Number of elements of an embedding.
-    pub fn embedding_width(&self) -> u32 {
+    pub(crate) fn embedding_width(&self) -> u32 {
         // SAFETY: the model is valid.
         u32::try_from(unsafe { sys::llama_model_n_embd_out(self.as_ptr()) }).unwrap_or(0)
     }
@@ -226,20 +221,14 @@ impl Weights {
     }
 
     /// Number of tokens in the vocabulary.
-    pub fn vocabulary(&self) -> u32 {
+    pub(crate) fn vocabulary(&self) -> u32 {
         // SAFETY: the vocabulary is valid.
         u32::try_from(unsafe { sys::llama_vocab_n_tokens(self.vocab()) }).unwrap_or(0)
     }
 
-    /// Context length that the model was trained for, in tokens.
-    pub fn trained_context_tokens(&self) -> u32 {
-        // SAFETY: the model is valid.
-        u32::try_from(unsafe { sys::llama_model_n_ctx_train(self.as_ptr()) }).unwrap_or(0)
-    }
-
     /// True if sequences can share the KV cells of a common prefix. False for sliding windows,
     /// which drop old cells, and for recurrent models, which keep a single state instead.
-    pub fn shares_prefixes(&self) -> bool {
+    pub(crate) fn can_share_prefixes(&self) -> bool {
         // SAFETY: the model is valid; all three only read it.
         unsafe {
             sys::llama_model_n_swa(self.as_ptr()) == 0
@@ -309,11 +298,12 @@ impl Weights {
     }
 
     /// The tokens that end a response (end of generation).
-    pub fn ends(&self) -> &[Token] {
-        &self.0.ends
+    pub(crate) fn end_tokens(&self) -> &[Token] {
+        &self.0.end_tokens
     }
 
-    fn text(&self, id: sys::llama_token) -> String {
+    /// The text of a token; empty if `id` is not in the vocabulary.
+    pub(super) fn text(&self, id: sys::llama_token) -> String {
         if id < 0 || id as u32 >= self.vocabulary() {
             return String::new();
         }
@@ -329,156 +319,12 @@ impl Weights {
 }
 
 /// The end-of-generation tokens of a valid model.
-fn ends(model: *const sys::llama_model) -> Vec<Token> {
+fn end_tokens(model: *const sys::llama_model) -> Vec<Token> {
     // SAFETY: the model is valid; all ids are inside its vocabulary.
     unsafe {
         let vocab = sys::llama_model_get_vocab(model);
-        let ends =
+        let end_tokens =
             (0..sys::llama_vocab_n_tokens(vocab)).filter(|id| sys::llama_vocab_is_eog(vocab, *id));
-        ends.filter_map(|id| Token::try_from(id).ok()).collect()
-    }
-}
-
-/// llama.cpp's tokenizer for a model file.
-#[derive(Debug)]
-pub struct LlamaTokenizer(pub Weights);
-
-impl LlamaTokenizer {
-    /// Tokenizes `text`; with `framed`, adds the tokens that the model expects around a text.
-    fn run(&self, text: &str, framed: bool, special: bool) -> Result<Vec<Token>, Failure> {
-        if framed && !self.can_frame() {
-            return Err(Failure::Untokenizable);
-        }
-        // Most texts have fewer tokens than bytes. Exceptions: normalization expands a character,
-        // or the model represents a space by several bytes.
-        let mut tokens = vec![0i32; text.len() + FRAME_TOKENS];
-        let mut count = self.fill(text, &mut tokens, framed, special)?;
-        if let Err(needed) = count {
-            if needed > text.len().saturating_mul(BYTE_TOKENS_MAX) + FRAME_TOKENS {
-                return Err(Failure::TooLarge);
-            }
-            tokens = vec![0i32; needed];
-            count = self.fill(text, &mut tokens, framed, special)?;
-        }
-        tokens.truncate(count.map_err(|_| Failure::Untokenizable)?);
-        // A negative id marks text that the file has no token for.
-        let known = |token: i32| Token::try_from(token).map_err(|_| Failure::Untokenizable);
-        tokens.into_iter().map(known).collect()
-    }
-
-    /// Tokenizes into a buffer. Returns the number of tokens, or the number needed as the error if
-    /// the buffer is too small.
-    fn fill(
-        &self,
-        text: &str,
-        tokens: &mut [i32],
-        framed: bool,
-        special: bool,
-    ) -> Result<Result<usize, usize>, Failure> {
-        let bytes = i32::try_from(text.len()).map_err(|_| Failure::TooLarge)?;
-        let room = i32::try_from(tokens.len()).map_err(|_| Failure::TooLarge)?;
-        // SAFETY: both buffers have the given length; our tokenizer lets no exception out.
-        let count = unsafe {
-            sys::llama_tokenize(
-                self.0.vocab(),
-                text.as_ptr().cast::<c_char>(),
-                bytes,
-                tokens.as_mut_ptr(),
-                room,
-                framed,
-                special,
-            )
-        };
-        match count {
-            // The result of tokenizer/tokenize.cpp after an exception.
-            i32::MIN => Err(Failure::Untokenizable),
-            _ => Ok(usize::try_from(count).map_err(|_| count.unsigned_abs() as usize)),
-        }
-    }
-
-    /// True if the file has the tokens that it wants around texts: llama.cpp aborts otherwise.
-    fn can_frame(&self) -> bool {
-        let vocab = self.0.vocab();
-        // SAFETY: the vocabulary is valid.
-        unsafe {
-            let is_bert = sys::llama_vocab_type(vocab) == sys::LLAMA_VOCAB_TYPE_WPM;
-            let wants_bos = is_bert || sys::llama_vocab_get_add_bos(vocab);
-            let has_bos = sys::llama_vocab_bos(vocab) >= 0;
-            let wants_eos = !is_bert && sys::llama_vocab_get_add_eos(vocab);
-            let has_eos = sys::llama_vocab_eos(vocab) >= 0;
-            let has_separator = sys::llama_vocab_sep(vocab) >= 0;
-            (has_bos || !wants_bos) && (has_eos || !wants_eos) && (has_separator || !is_bert)
-        }
-    }
-}
-
-impl Tokenizer for LlamaTokenizer {
-    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<Token>, Failure> {
-        self.run(text, false, special)
-    }
-
-    fn tokenize_framed(&self, text: &str) -> Result<Vec<Token>, Failure> {
-        self.run(text, true, false)
-    }
-
-    fn separator(&self) -> Vec<Token> {
-        let vocab = self.0.vocab();
-        // SAFETY: the vocabulary is valid.
-        let (wants_end, end, wants_separator, separator) = unsafe {
-            (
-                sys::llama_vocab_get_add_eos(vocab),
-                sys::llama_vocab_eos(vocab),
-                sys::llama_vocab_get_add_sep(vocab),
-                sys::llama_vocab_sep(vocab),
-            )
-        };
-        let wanted = [(wants_end, end), (wants_separator, separator)];
-        let known = |(wanted, id): (bool, i32)| Token::try_from(id).ok().filter(|_| wanted);
-        wanted.into_iter().filter_map(known).collect()
-    }
-
-    fn beginning(&self) -> Option<(Token, String)> {
-        // SAFETY: the vocabulary is valid.
-        let (wanted, id) = unsafe {
-            (sys::llama_vocab_get_add_bos(self.0.vocab()), sys::llama_vocab_bos(self.0.vocab()))
-        };
-        let token = u32::try_from(id).ok().filter(|_| wanted)?;
-        Some((token, self.0.text(id)))
-    }
-
-    fn vocabulary(&self) -> u32 {
-        self.0.vocabulary()
-    }
-
-    fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>) {
-        self.0.piece(token, control, out);
-    }
-
-    fn is_control(&self, token: Token) -> bool {
-        // SAFETY: the vocabulary is valid and checks the id.
-        i32::try_from(token)
-            .is_ok_and(|id| unsafe { sys::llama_vocab_is_control(self.0.vocab(), id) })
-    }
-
-    fn ends(&self) -> &[Token] {
-        self.0.ends()
-    }
-
-    fn infill(&self) -> Option<Infill> {
-        let vocab = self.0.vocab();
-        // SAFETY: the vocabulary is valid.
-        let ids = unsafe {
-            [
-                sys::llama_vocab_fim_pre(vocab),
-                sys::llama_vocab_fim_suf(vocab),
-                sys::llama_vocab_fim_mid(vocab),
-            ]
-        };
-        let [prefix, suffix, middle] = ids.map(|id| Token::try_from(id).ok());
-        Some(Infill { prefix: prefix?, suffix: suffix?, middle: middle? })
-    }
-
-    fn text_rules(&self) -> TextRules {
-        text_rules::read(&self.0)
+        end_tokens.filter_map(|id| Token::try_from(id).ok()).collect()
     }
 }

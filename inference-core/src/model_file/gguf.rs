@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
-pub mod kinds;
-pub mod write;
+pub(crate) mod kinds;
+pub(crate) mod write;
 
 /// Maximum header size in bytes. Vocabularies of 250,000 tokens need about 10 MB.
 const HEADER_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -42,7 +42,7 @@ pub struct Header {
     /// Number of tokens in the vocabulary; 0 if it has none.
     pub vocabulary: u64,
     /// Number of merges of a BPE vocabulary.
-    pub merges: u64,
+    pub(crate) merges: u64,
     /// Integers and flags by key: one value, or one per layer. Excludes the tokenizer's keys.
     pub numbers: BTreeMap<String, Vec<u64>>,
     /// Name, shape and type of each tensor.

@@ -3,34 +3,35 @@
 //!
 //! Figures are slight overestimates: a plan that fits is safe to load.
 
-pub mod context;
+pub(crate) mod context;
 pub mod layout;
-pub mod report;
+pub(crate) mod report;
 pub mod search;
 pub mod weights;
 
 use serde::{Deserialize, Serialize};
 
 use crate::model_file::gguf::Header;
-use context::{ContextBytes, Sizes, cache_kind, context_bytes, sequence_bytes};
-use layout::{Layout, Vectors};
-pub use search::{Advice, NoPlan, Refusal, guard, plan};
-use weights::{Repacking, Weights};
+use crate::types::unknown_name::UnknownName;
+use context::{ContextBytes, ContextSizes, cache_kind, context_bytes, sequence_bytes};
+use layout::{EmbeddingBatching, Layout};
+pub use search::{PlanFailure, PlanRefusal, plan};
+use weights::{Repacking, WeightBytes};
 
 /// Default number of slots, if they fit.
-pub const SLOTS_DEFAULT: u64 = 4;
+pub(crate) const SLOTS_DEFAULT: u64 = 4;
 /// Maximum number of slots; the command line has the same limit.
 pub const SLOTS_MAX: u64 = 64;
 /// Finished sequences that the engine keeps for prompts with the same prefix.
-pub const KEPT_SEQUENCES: u32 = 32;
+pub(crate) const KEPT_SEQUENCES: u32 = 32;
 /// llama.cpp's maximum number of sequences.
-pub const SEQUENCES_MAX: u32 = 256;
+pub(crate) const SEQUENCES_MAX: u32 = 256;
 /// Maximum inputs in a batch of an embedding model.
-pub const EMBED_TRACKS: u32 = 64;
+pub(crate) const EMBED_BATCH_INPUTS: u32 = 64;
 /// Rows of a batch of an embedding model, unless one input needs more.
-pub const EMBED_BATCH_ROWS: u32 = 512;
+pub(crate) const EMBED_BATCH_ROWS: u32 = 512;
 /// Maximum KV cells of a pool.
-pub const CELLS_MAX: u64 = 4 * 1024 * 1024;
+pub(crate) const CELLS_MAX: u64 = 4 * 1024 * 1024;
 /// Programs, heaps and stacks of engine and agent, without a model.
 const PROCESS_BYTES: u64 = 24 << 20;
 /// Memory that llama.cpp and we use per vocabulary token: its text, in several tables.
@@ -58,21 +59,21 @@ pub enum LoadMode {
 }
 
 impl std::str::FromStr for LoadMode {
-    type Err = String;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "mmap" => Ok(Self::Mmap),
             "mlock" => Ok(Self::Mlock),
             "none" => Ok(Self::None),
-            _ => Err(format!("unknown load mode '{name}'; one of: mmap, mlock, none")),
+            _ => Err(UnknownName::new("load mode", name, &["mmap", "mlock", "none"])),
         }
     }
 }
 
 /// What a plan needs to know about the machine.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Facts {
+pub struct MachineFacts {
     /// Memory that this process may use, in bytes.
     pub available_bytes: u64,
     /// Memory that may be locked, in bytes; `None` is unlimited.
@@ -89,7 +90,7 @@ pub struct Facts {
 
 /// Requested settings. `None` means the best value that fits.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub struct RequestedSettings {
     /// Number of parallel requests.
     pub slots: Option<u64>,
     /// Maximum tokens of one request.
@@ -109,10 +110,10 @@ pub struct Wanted {
     /// Share cached prefixes, if the model allows it.
     pub prefix_cache: bool,
     /// How the model computes embeddings, overriding its file.
-    pub vectors: Option<Vectors>,
+    pub embedding_batching: Option<EmbeddingBatching>,
 }
 
-impl Default for Wanted {
+impl Default for RequestedSettings {
     /// The engine's defaults.
     fn default() -> Self {
         Self {
@@ -125,20 +126,20 @@ impl Default for Wanted {
             load: LoadMode::Mmap,
             batch_rows: 512,
             prefix_cache: true,
-            vectors: None,
+            embedding_batching: None,
         }
     }
 }
 
 /// Memory use by part, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Parts {
+pub struct MemoryParts {
     /// Weights in the mapped file that computing uses.
     pub weights_mapped: u64,
     /// Weights in the process's own memory, in the file's layout.
-    pub weights_resident: u64,
+    pub(crate) weights_resident: u64,
     /// Weights copied into a faster layout.
-    pub weights_repacked: u64,
+    pub(crate) weights_repacked: u64,
     /// KV cells, recurrent states and buffers.
     #[serde(flatten)]
     pub context: ContextBytes,
@@ -155,7 +156,7 @@ pub struct Plan {
     pub name: Option<String>,
     /// True if the architecture's caches are known; if not, the plan assumes those of a plain
     /// transformer.
-    pub known_architecture: bool,
+    pub(crate) known_architecture: bool,
     /// Number of parameters in all tensors.
     pub parameters: u64,
     /// Number of parallel requests.
@@ -165,7 +166,7 @@ pub struct Plan {
     /// KV cells of the pool.
     pub kv_cells: u64,
     /// True for an embedding model.
-    pub embeds: bool,
+    pub(crate) embeds: bool,
     /// Storage type of keys.
     pub key_kind: String,
     /// Storage type of values.
@@ -173,31 +174,31 @@ pub struct Plan {
     /// How the weights are loaded.
     pub load: LoadMode,
     /// Keys and values of one token, in bytes.
-    pub kv_bytes_per_token: u64,
+    pub(crate) kv_bytes_per_token: u64,
     /// Memory use by part.
-    pub parts: Parts,
+    pub parts: MemoryParts,
     /// Memory that must stay resident: the sum of the parts.
     pub needed_bytes: u64,
     /// Pages of the mapped file that the kernel may evict when memory is short.
-    pub reclaimable_bytes: u64,
+    pub(crate) reclaimable_bytes: u64,
     /// Memory that the process may use on this machine.
     pub available_bytes: u64,
     /// Memory left free for everything else.
-    pub reserve_bytes: u64,
+    pub(crate) reserve_bytes: u64,
     /// Free memory after that; 0 if it does not fit.
-    pub headroom_bytes: u64,
+    pub(crate) headroom_bytes: u64,
     /// Missing memory; 0 if it fits.
     pub missing_bytes: u64,
     /// True if it fits.
     pub fits: bool,
     /// Weights read per token, in bytes.
-    pub read_bytes_per_token: u64,
+    pub(crate) read_bytes_per_token: u64,
     /// Estimate from the memory bandwidth: tokens per second of one request with an empty context.
-    pub decode_estimate: Option<f64>,
+    pub(crate) decode_estimate: Option<f64>,
     /// The same with a full context.
-    pub decode_estimate_full: Option<f64>,
+    pub(crate) decode_estimate_full: Option<f64>,
     /// Estimated seconds to the first token of a full context, from a measured rate.
-    pub prefill_seconds_full: Option<f64>,
+    pub(crate) prefill_seconds_full: Option<f64>,
     /// Notes for the operator.
     pub notes: Vec<String>,
 }
@@ -221,7 +222,7 @@ pub enum PlanError {
     /// The model is split into this many files.
     Split(u64),
     /// The requested settings contradict themselves or the model.
-    Wanted(String),
+    Settings(String),
 }
 
 impl std::fmt::Display for PlanError {
@@ -239,7 +240,7 @@ impl std::fmt::Display for PlanError {
                 f,
                 "the model is split into {count} files; join them with llama-gguf-split --merge"
             ),
-            Self::Wanted(why) => f.write_str(why),
+            Self::Settings(why) => f.write_str(why),
         }
     }
 }
@@ -250,53 +251,59 @@ impl std::error::Error for PlanError {}
 struct Case<'a> {
     header: &'a Header,
     layout: Layout,
-    weights: Weights,
-    facts: &'a Facts,
-    wanted: Wanted,
+    weights: WeightBytes,
+    facts: &'a MachineFacts,
+    requested: RequestedSettings,
 }
 
 impl<'a> Case<'a> {
-    fn new(header: &'a Header, facts: &'a Facts, wanted: &Wanted) -> Result<Self, PlanError> {
+    fn new(
+        header: &'a Header,
+        facts: &'a MachineFacts,
+        requested: &RequestedSettings,
+    ) -> Result<Self, PlanError> {
         let files = header.numbers.get("split.count").and_then(|list| list.first()).copied();
         if let Some(files) = files.filter(|n| *n > 1) {
             return Err(PlanError::Split(files));
         }
         let layout = Layout::read(header)?;
-        let weights = Weights::read(header, &layout, facts.repacking)?;
-        Ok(Self { header, layout, weights, facts, wanted: wanted.clone() })
+        let weights = WeightBytes::read(header, &layout, facts.repacking)?;
+        Ok(Self { header, layout, weights, facts, requested: requested.clone() })
     }
 
-    fn vectors(&self) -> Option<Vectors> {
-        let wanted = self.wanted.vectors.or(self.layout.vectors);
-        wanted.map(|vectors| if self.layout.encodes { Vectors::Whole } else { vectors })
+    fn embedding_batching(&self) -> Option<EmbeddingBatching> {
+        let requested = self.requested.embedding_batching.or(self.layout.embedding_batching);
+        requested.map(|embedding_batching| {
+            if self.layout.is_encoder { EmbeddingBatching::WholeText } else { embedding_batching }
+        })
     }
 
-    fn embeds(&self) -> bool {
-        self.vectors().is_some()
+    fn is_embedding_model(&self) -> bool {
+        self.embedding_batching().is_some()
     }
 
-    fn sizes(&self, slots: u64, context: u64) -> Result<Sizes, PlanError> {
-        let embeds = self.embeds();
-        let shares = self.wanted.prefix_cache && self.layout.shares_prefixes();
+    fn sizes(&self, slots: u64, context: u64) -> Result<ContextSizes, PlanError> {
+        let embeds = self.is_embedding_model();
+        let shares = self.requested.prefix_cache && self.layout.can_share_prefixes();
         let kept = if shares { u64::from(KEPT_SEQUENCES) } else { 0 };
         let text = context.max(u64::from(EMBED_BATCH_ROWS));
-        let batch_rows = match self.vectors() {
-            Some(Vectors::Whole) => text,
-            Some(Vectors::Parts) => u64::from(EMBED_BATCH_ROWS),
-            None => self.wanted.batch_rows,
+        let batch_rows = match self.embedding_batching() {
+            Some(EmbeddingBatching::WholeText) => text,
+            Some(EmbeddingBatching::Ubatches) => u64::from(EMBED_BATCH_ROWS),
+            None => self.requested.batch_rows,
         };
-        let tracks = match embeds {
-            true => u64::from(EMBED_TRACKS),
+        let seq_ids = match embeds {
+            true => u64::from(EMBED_BATCH_INPUTS),
             false => slots.saturating_add(kept).min(SEQUENCES_MAX.into()),
         };
-        Ok(Sizes {
-            cells: if embeds { text } else { self.cells(slots, context) },
-            tracks,
+        Ok(ContextSizes {
+            kv_cells: if embeds { text } else { self.cells(slots, context) },
+            seq_ids,
             batch_rows,
             threads: self.facts.threads,
-            key_kind: cache_kind(&self.wanted.key_kind)?,
-            value_kind: cache_kind(&self.wanted.value_kind)?,
-            flash_attention: self.wanted.flash_attention,
+            key_kind: cache_kind(&self.requested.key_kind)?,
+            value_kind: cache_kind(&self.requested.value_kind)?,
+            flash_attention: self.requested.flash_attention,
             embeds,
         })
     }
@@ -304,29 +311,29 @@ impl<'a> Case<'a> {
     /// KV cells of the pool, unless requested otherwise.
     fn cells(&self, slots: u64, context: u64) -> u64 {
         let most = slots.saturating_mul(context).min(CELLS_MAX).max(context);
-        self.wanted.kv_cells.unwrap_or(most)
+        self.requested.kv_cells.unwrap_or(most)
     }
 
     fn reserve(&self) -> u64 {
         RESERVE_BYTES.max(self.facts.available_bytes / RESERVE_SHARE)
     }
 
-    fn parts(&self, slots: u64, context: u64) -> Result<Parts, PlanError> {
+    fn parts(&self, slots: u64, context: u64) -> Result<MemoryParts, PlanError> {
         let sizes = self.sizes(slots, context)?;
-        let mapped = self.wanted.load != LoadMode::None;
-        let plain = match self.wanted.load {
+        let mapped = self.requested.load != LoadMode::None;
+        let plain = match self.requested.load {
             // The whole file stays resident, including the copied weights.
             LoadMode::Mlock => self.weights.file_bytes,
             LoadMode::Mmap | LoadMode::None => self.weights.plain_bytes,
         };
-        let (cells, word) = match self.layout.encodes {
+        let (cells, word) = match self.layout.is_encoder {
             true => (0, ENCODER_TOKEN_BYTES),
             false => (sizes.padded_cells(), TOKEN_BYTES),
         };
         let book = cells.saturating_mul(CELL_BYTES);
         let words = self.layout.vocabulary.saturating_mul(word);
         let merges = self.layout.merges.saturating_mul(MERGE_BYTES);
-        Ok(Parts {
+        Ok(MemoryParts {
             weights_mapped: if mapped { plain } else { 0 },
             weights_resident: if mapped { 0 } else { plain },
             weights_repacked: self.weights.repacked_bytes,
@@ -346,7 +353,7 @@ impl<'a> Case<'a> {
         let needed = parts.sum();
         let wants = needed.saturating_add(self.reserve());
         let missing = wants.saturating_sub(self.facts.available_bytes);
-        let mapped = self.wanted.load == LoadMode::Mmap;
+        let mapped = self.requested.load == LoadMode::Mmap;
         let spare = self.weights.file_bytes.saturating_sub(self.weights.plain_bytes);
         Ok(Plan {
             architecture: self.header.architecture.clone(),
@@ -355,11 +362,11 @@ impl<'a> Case<'a> {
             parameters: self.weights.parameters,
             slots,
             context_tokens: context,
-            kv_cells: if self.layout.encodes { 0 } else { sizes.padded_cells() },
+            kv_cells: if self.layout.is_encoder { 0 } else { sizes.padded_cells() },
             embeds: sizes.embeds,
-            key_kind: self.wanted.key_kind.clone(),
-            value_kind: self.wanted.value_kind.clone(),
-            load: self.wanted.load,
+            key_kind: self.requested.key_kind.clone(),
+            value_kind: self.requested.value_kind.clone(),
+            load: self.requested.load,
             kv_bytes_per_token: sequence_bytes(&self.layout, &sizes, 1)?,
             parts,
             needed_bytes: needed,
@@ -399,12 +406,12 @@ impl<'a> Case<'a> {
             let name = &self.header.architecture;
             notes.push(format!("architecture '{name}' is planned as a plain transformer"));
         }
-        if !self.embeds() && !self.layout.shares_prefixes() {
+        if !self.is_embedding_model() && !self.layout.can_share_prefixes() {
             notes.push("prompts of this model cannot share their beginnings".into());
         }
         let locked = self.weights.file_bytes;
         let lockable = self.facts.lockable_bytes.unwrap_or(u64::MAX);
-        if self.wanted.load == LoadMode::Mlock && locked > lockable {
+        if self.requested.load == LoadMode::Mlock && locked > lockable {
             let (needs, may) =
                 (crate::types::units::bytes(locked), crate::types::units::bytes(lockable));
             notes
@@ -414,7 +421,7 @@ impl<'a> Case<'a> {
     }
 }
 
-impl Parts {
+impl MemoryParts {
     /// Sum of all parts.
     pub fn sum(&self) -> u64 {
         let context = &self.context;

@@ -8,7 +8,7 @@ const PART_BYTES: usize = 64 * 1024;
 
 /// Guarantees of a vocabulary. See the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// Maximum [`solid_bytes`] that one token can represent; `None` if unknown.
     bytes_per_token: Option<usize>,
     /// True if a text may be split between a line that ends with a letter and one that starts with
@@ -17,7 +17,7 @@ pub struct Bounds {
 }
 
 /// Number of bytes that are not ASCII whitespace, which tokenizers strip next to some tokens.
-pub fn solid_bytes(text: &[u8]) -> usize {
+pub(crate) fn solid_bytes(text: &[u8]) -> usize {
     text.iter().filter(|byte| !is_space(**byte)).count()
 }
 
@@ -33,7 +33,7 @@ fn is_in_text(byte: u8) -> bool {
 
 impl Bounds {
     /// Inspects every token of a vocabulary.
-    pub fn new(tokenizer: &dyn Tokenizer) -> Self {
+    pub(crate) fn new(tokenizer: &dyn Tokenizer) -> Self {
         let rules = tokenizer.text_rules();
         let (mut longest, mut lines_join) = (rules.hidden_bytes.max(1), false);
         let mut bytes_alone = [false; 256];
@@ -57,12 +57,12 @@ impl Bounds {
     }
 
     /// Minimum number of tokens of texts with `solid` [`solid_bytes`].
-    pub fn tokens_min(&self, solid: usize) -> usize {
+    pub(crate) fn tokens_min(&self, solid: usize) -> usize {
         self.bytes_per_token.map_or(0, |most| solid.div_ceil(most))
     }
 
     /// Splits a text into parts whose tokens, concatenated, are those of the text.
-    pub fn parts<'a>(&self, text: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn parts<'a>(&self, text: &'a str) -> impl Iterator<Item = &'a str> {
         let cuts = self.cuts_at_lines;
         let mut rest = Some(text);
         std::iter::from_fn(move || {

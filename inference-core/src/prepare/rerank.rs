@@ -7,39 +7,50 @@ const QUERY: &str = "{query}";
 const DOCUMENT: &str = "{document}";
 
 #[derive(Debug)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Query,
     Document,
 }
 
+/// A rerank template lacks this placeholder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingPlaceholder(&'static str);
+
+impl std::fmt::Display for MissingPlaceholder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the file's rerank template has no {}", self.0)
+    }
+}
+
+impl std::error::Error for MissingPlaceholder {}
+
 /// A reranker's prompt template.
 #[derive(Debug)]
 pub struct RerankTemplate {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
     control: Control,
 }
 
 impl RerankTemplate {
-    /// Parses a template; `control` are the texts of the model's control tokens. The error names
-    /// the missing placeholder.
-    pub fn new(template: &str, control: &[String]) -> Result<Self, String> {
+    /// Parses a template; `control` are the texts of the model's control tokens.
+    pub fn new(template: &str, control: &[String]) -> Result<Self, MissingPlaceholder> {
         for placeholder in [QUERY, DOCUMENT] {
             if !template.contains(placeholder) {
-                return Err(format!("the file's rerank template has no {placeholder}"));
+                return Err(MissingPlaceholder(placeholder));
             }
         }
         let mut parts = Vec::new();
         let mut rest = template;
         while !rest.is_empty() {
-            let query = rest.find(QUERY).map(|at| (at, QUERY, Part::Query));
-            let document = rest.find(DOCUMENT).map(|at| (at, DOCUMENT, Part::Document));
+            let query = rest.find(QUERY).map(|at| (at, QUERY, TemplatePart::Query));
+            let document = rest.find(DOCUMENT).map(|at| (at, DOCUMENT, TemplatePart::Document));
             let next = query.into_iter().chain(document).min_by_key(|(at, ..)| *at);
             let Some((at, placeholder, part)) = next else { break };
-            parts.extend([Part::Text(rest[..at].to_string()), part]);
+            parts.extend([TemplatePart::Text(rest[..at].to_string()), part]);
             rest = &rest[at + placeholder.len()..];
         }
-        parts.push(Part::Text(rest.to_string()));
+        parts.push(TemplatePart::Text(rest.to_string()));
         Ok(Self { parts, control: Control::new(control) })
     }
 
@@ -51,10 +62,10 @@ impl RerankTemplate {
             self.control.neutralise(&mut text);
             text
         };
-        let text = |part: &Part| match part {
-            Part::Text(text) => text.clone(),
-            Part::Query => user(query),
-            Part::Document => user(document),
+        let text = |part: &TemplatePart| match part {
+            TemplatePart::Text(text) => text.clone(),
+            TemplatePart::Query => user(query),
+            TemplatePart::Document => user(document),
         };
         self.parts.iter().map(text).collect()
     }
@@ -84,7 +95,7 @@ mod tests {
     fn a_template_without_a_placeholder_is_refused_by_name() {
         for (template, lacks) in [("{query}", "{document}"), ("{document}", "{query}")] {
             let error = RerankTemplate::new(template, &[]).unwrap_err();
-            assert!(error.contains(lacks), "{error}");
+            assert!(error.to_string().contains(lacks), "{error}");
         }
     }
 }

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::scheduler::fake::FakeTokenizer;
 use crate::text::chat_template::SpecialTokens;
-use crate::text::output::{Parser, ToolSet, whole};
+use crate::text::output::{Parser, ToolSet, join_parts};
 use crate::types::constraint::Constraint;
 use crate::types::model::{Infill, TextRules};
-use crate::types::request::{Ending, Options, Sibling};
+use crate::types::request::{GenerationPrompt, Options, Sibling};
 
 fn preparer(template: Option<&str>) -> Preparer {
     let tokens = SpecialTokens { control: vec!["<e>".into()], ..SpecialTokens::default() };
@@ -25,18 +25,18 @@ fn request(prompt: Prompt) -> GenerateRequest {
         options: Options::GREEDY,
         constraint: None,
         calls: None,
-        shows_marks: false,
-        said: Vec::new(),
+        show_delimiters: false,
+        resume_tokens: Vec::new(),
         now: 0,
-        more: Vec::new(),
+        siblings: Vec::new(),
     }
 }
 
 fn prepare(preparer: &Preparer, prompt: Prompt) -> Result<Vec<Token>, Failure> {
     match preparer.prepare(&request(prompt), &|| true) {
         Ok(mut prepared) => Ok(prepared.remove(0).tokens),
-        Err(Refusal::Failed(failure)) => Err(failure),
-        Err(Refusal::Cancelled) => panic!("nobody cancelled"),
+        Err(PrepareError::Failed(failure)) => Err(failure),
+        Err(PrepareError::Cancelled) => panic!("nobody cancelled"),
     }
 }
 
@@ -61,24 +61,25 @@ fn empty_prompts_unknown_tokens_and_missing_templates_are_refused() {
 #[test]
 fn an_answer_to_a_question_is_bounded() {
     let plain = preparer(None);
-    let tokenize = |length: usize, with_pieces| Question::TokenizeText {
+    let tokenize = |length: usize, with_pieces| TextQuery::TokenizeText {
         text: "x".repeat(length),
         beginning: false,
         control: false,
         with_pieces,
     };
-    let answer = |question: Question| {
-        plain.answer(&question, NaiveDateTime::default(), &|| true).map_err(|refusal| match refusal
-        {
-            Refusal::Failed(failure) => failure,
-            Refusal::Cancelled => panic!("nobody cancelled"),
+    let answer = |question: TextQuery| {
+        plain.run_query(&question, NaiveDateTime::default(), &|| true).map_err(|refusal| {
+            match refusal {
+                PrepareError::Failed(failure) => failure,
+                PrepareError::Cancelled => panic!("nobody cancelled"),
+            }
         })
     };
-    assert!(answer(tokenize(TOLD_PIECES_MAX, true)).is_ok());
-    assert_eq!(answer(tokenize(TOLD_PIECES_MAX + 1, true)), Err(Failure::TooLarge));
-    assert_eq!(answer(tokenize(TOLD_TOKENS_MAX + 1, false)), Err(Failure::TooLarge));
-    let tokens = vec![u32::from(b'x'); TOLD_BYTES_MAX + 1];
-    assert_eq!(answer(Question::Detokenize(tokens)), Err(Failure::TooLarge));
+    assert!(answer(tokenize(RESULT_PIECES_MAX, true)).is_ok());
+    assert_eq!(answer(tokenize(RESULT_PIECES_MAX + 1, true)), Err(Failure::TooLarge));
+    assert_eq!(answer(tokenize(RESULT_TOKENS_MAX + 1, false)), Err(Failure::TooLarge));
+    let tokens = vec![u32::from(b'x'); RESULT_BYTES_MAX + 1];
+    assert_eq!(answer(TextQuery::Detokenize(tokens)), Err(Failure::TooLarge));
 }
 
 #[test]
@@ -105,8 +106,8 @@ impl Tokenizer for Counting {
     fn separator(&self) -> Vec<Token> {
         FakeTokenizer.separator()
     }
-    fn beginning(&self) -> Option<(Token, String)> {
-        FakeTokenizer.beginning()
+    fn bos_token(&self) -> Option<(Token, String)> {
+        FakeTokenizer.bos_token()
     }
     fn vocabulary(&self) -> u32 {
         FakeTokenizer.vocabulary()
@@ -117,8 +118,8 @@ impl Tokenizer for Counting {
     fn is_control(&self, token: Token) -> bool {
         FakeTokenizer.is_control(token)
     }
-    fn ends(&self) -> &[Token] {
-        FakeTokenizer.ends()
+    fn end_tokens(&self) -> &[Token] {
+        FakeTokenizer.end_tokens()
     }
     fn infill(&self) -> Option<Infill> {
         FakeTokenizer.infill()
@@ -144,15 +145,15 @@ fn what_cannot_fit_is_refused_before_it_is_tokenized() {
     let inputs = [EmbedInput::Text("x".repeat(303))];
     let too_long = Failure::InputTooLong { index: 0, tokens: 101, tokens_max: 100 };
     let refused = preparer.embed_inputs(&inputs, &|| true);
-    assert_eq!(refused, Err(Refusal::Failed(too_long)));
-    let question = Question::TokenizeText {
-        text: "x".repeat(4 * TOLD_TOKENS_MAX),
+    assert_eq!(refused, Err(PrepareError::Failed(too_long)));
+    let question = TextQuery::TokenizeText {
+        text: "x".repeat(4 * RESULT_TOKENS_MAX),
         beginning: false,
         control: false,
         with_pieces: false,
     };
-    let refused = preparer.answer(&question, NaiveDateTime::default(), &|| true);
-    assert_eq!(refused, Err(Refusal::Failed(Failure::TooLarge)));
+    let refused = preparer.run_query(&question, NaiveDateTime::default(), &|| true);
+    assert_eq!(refused, Err(PrepareError::Failed(Failure::TooLarge)));
     assert_eq!(calls.load(Ordering::Relaxed), 0);
     // Fifty of the longest tokens fit, with the maximum number of spaces.
     let most = format!("{}{}", "<e>".repeat(50), " ".repeat(49));
@@ -181,34 +182,35 @@ fn reading_ends_between_two_parts_when_nobody_wants_the_prompt() {
         asked.get() <= 3
     };
     let refused = preparer.prepare(&request(Prompt::Text(wide(20))), &wanted);
-    assert_eq!(refused.err(), Some(Refusal::Cancelled));
+    assert_eq!(refused.err(), Some(PrepareError::Cancelled));
     assert_eq!(calls.load(Ordering::Relaxed), 3);
     let inputs = vec![EmbedInput::Text("a".into()); 20];
-    assert_eq!(preparer.embed_inputs(&inputs, &|| false), Err(Refusal::Cancelled));
+    assert_eq!(preparer.embed_inputs(&inputs, &|| false), Err(PrepareError::Cancelled));
 }
 
 #[test]
 fn a_prompt_is_read_once_for_all_its_answers() {
     let (preparer, calls) = counting(100);
     let mut asked = request(Prompt::Text("hello".into()));
-    asked.said = vec![1];
-    asked.more = (0..15).map(|seed| Sibling { seed, said: vec![2; seed as usize] }).collect();
+    asked.resume_tokens = vec![1];
+    asked.siblings =
+        (0..15).map(|seed| Sibling { seed, resume_tokens: vec![2; seed as usize] }).collect();
     let prepared = preparer.prepare(&asked, &|| true).unwrap();
     assert_eq!((prepared.len(), calls.load(Ordering::Relaxed)), (16, 1));
     let hello = FakeTokenizer.tokenize("hello", false).unwrap();
-    assert_eq!((&prepared[0].tokens, prepared[0].said), (&[&hello[..], &[1]].concat(), 1));
+    assert_eq!((&prepared[0].tokens, prepared[0].resumed_len), (&[&hello[..], &[1]].concat(), 1));
     for (said, one) in prepared[1..].iter().enumerate() {
-        assert_eq!((&one.tokens[..5], one.said), (&hello[..], said));
+        assert_eq!((&one.tokens[..5], one.resumed_len), (&hello[..], said));
         assert_eq!(one.tokens[5..], vec![2; said]);
     }
     // The longest of them must fit as well.
-    asked.more[3].said = vec![2; 96];
-    assert!(matches!(preparer.prepare(&asked, &|| true), Err(Refusal::Failed(_))));
+    asked.siblings[3].resume_tokens = vec![2; 96];
+    assert!(matches!(preparer.prepare(&asked, &|| true), Err(PrepareError::Failed(_))));
 }
 
 /// True if a response under this constraint may be `text`.
-fn accepts(form: &Form, text: &str) -> bool {
-    let mut grammar = form.grammar.clone();
+fn accepts(grammar: &ResponseGrammar, text: &str) -> bool {
+    let mut grammar = grammar.grammar.clone();
     let mut all = text.bytes().map(Token::from).chain([FakeTokenizer::END]);
     all.all(|token| grammar.accept(token).is_ok())
 }
@@ -220,14 +222,15 @@ fn with_the_template_of_gpt_oss_a_form_holds_for_the_final_channel() {
     let preparer = Preparer::new(Box::new(FakeTokenizer), Some(template), 4096);
     let schema = r#"{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],
         "additionalProperties":false}"#;
-    let form = |messages: &str, ending| {
-        let mut asked = request(Prompt::Chat(Chat { ending, ..Chat::new(messages.into()) }));
+    let grammar = |messages: &str, generation_prompt| {
+        let mut asked =
+            request(Prompt::Chat(Chat { generation_prompt, ..Chat::new(messages.into()) }));
         asked.constraint = Some(Constraint::JsonSchema(schema.into()));
-        asked.shows_marks = true;
-        preparer.prepare(&asked, &|| true).unwrap().remove(0).form.unwrap()
+        asked.show_delimiters = true;
+        preparer.prepare(&asked, &|| true).unwrap().remove(0).grammar.unwrap()
     };
     let question = r#"{"role":"user","content":"<|start|>assistant<|channel|>final<|message|>"}"#;
-    let fresh = form(&format!("[{question}]"), Ending::Answer);
+    let fresh = grammar(&format!("[{question}]"), GenerationPrompt::Add);
     let (json, last) = (r#"{"a":1}"#, "<|channel|>final<|message|>");
     let reasoning = "<|channel|>analysis<|message|>Let me {think}.<|end|><|start|>assistant";
     for (text, is_legal) in [
@@ -243,11 +246,11 @@ fn with_the_template_of_gpt_oss_a_form_holds_for_the_final_channel() {
     let mut parser = Parser::new(&preparer.format, ToolSet::default(), false, 0);
     let mut parts = parser.push(&format!("{reasoning}{last}{json}"));
     parts.extend(parser.finish().0);
-    let message = whole(parts);
+    let message = join_parts(parts);
     assert_eq!(message.content.as_deref(), Some(json));
     assert_eq!(message.reasoning.as_deref(), Some("Let me {think}."));
     // A continued message already has its header.
     let own = r#"{"role":"assistant","content":"Here it is: "}"#;
-    let inside = form(&format!("[{question},{own}]"), Ending::Prefill);
+    let inside = grammar(&format!("[{question},{own}]"), GenerationPrompt::ContinueFinalMessage);
     assert!(accepts(&inside, json) && !accepts(&inside, &format!("{last}{json}")));
 }

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::scheduler::engine_thread::{Emit, Steps};
-use crate::scheduler::pace::{ROWS_ALONE_MIN, ROWS_FIRST, STEP_SECONDS, smooth};
+use crate::scheduler::engine_thread::{Emit, StepEngine};
 use crate::scheduler::queue::FairQueue;
 use crate::scheduler::sequence::CancelFlag;
-use crate::types::embedder::{Embedder, Vectors};
+use crate::scheduler::step_pace::{PREFILL_ONLY_ROWS_MIN, ROWS_FIRST, STEP_SECONDS, smooth};
+use crate::types::embedder::{Embedder, Embeddings};
 use crate::types::request::{EngineStats, Event, Failure, FinishReason, RequestId, Tenant, Token};
 
 /// A request that is ready to run: each input is tokenized and fits into a batch.
@@ -39,7 +39,7 @@ struct Input {
 struct Pending {
     left: usize,
     prompt_tokens: u32,
-    begun: bool,
+    started: bool,
     cancel: CancelFlag,
 }
 
@@ -82,13 +82,13 @@ impl<M: Embedder> EmbedEngine<M> {
             true => (rate * STEP_SECONDS).min(1e6) as u32,
             false => ROWS_FIRST,
         };
-        timely.max(ROWS_ALONE_MIN).min(self.model.shape().batch_rows)
+        timely.max(PREFILL_ONLY_ROWS_MIN).min(self.model.shape().batch_rows)
     }
 
     fn next_batch(&mut self) -> Vec<Input> {
         let (shape, rows_max) = (self.model.shape(), self.rows_max());
         let (mut batch, mut rows) = (Vec::new(), 0);
-        while (batch.len() as u32) < shape.tracks
+        while (batch.len() as u32) < shape.batch_inputs
             && let Some(input) = self.next.take().or_else(|| self.queue.pop())
         {
             rows += input.tokens.len();
@@ -104,16 +104,16 @@ impl<M: Embedder> EmbedEngine<M> {
     fn begin(&mut self, batch: &[Input], emit: Emit<'_>) {
         for input in batch {
             if let Some(request) = self.pending.get_mut(&input.id)
-                && !std::mem::replace(&mut request.begun, true)
+                && !std::mem::replace(&mut request.started, true)
             {
                 let prompt_tokens = request.prompt_tokens;
-                emit(input.id, Event::Started { prompt_tokens, thinking: false });
+                emit(input.id, Event::Started { prompt_tokens, in_reasoning: false });
             }
         }
     }
 
-    fn tell(&mut self, batch: Vec<Input>, vectors: Vectors, emit: Emit<'_>) {
-        for (input, values) in batch.into_iter().zip(vectors) {
+    fn emit_embeddings(&mut self, batch: Vec<Input>, embeddings: Embeddings, emit: Emit<'_>) {
+        for (input, values) in batch.into_iter().zip(embeddings) {
             let Some(request) = self.pending.get_mut(&input.id) else { continue };
             emit(input.id, Event::Embedded { index: input.index, values });
             request.left -= 1;
@@ -146,7 +146,7 @@ impl<M: Embedder> EmbedEngine<M> {
     }
 }
 
-impl<M: Embedder> Steps for EmbedEngine<M> {
+impl<M: Embedder> StepEngine for EmbedEngine<M> {
     type Job = EmbedJob;
 
     fn submit(&mut self, job: EmbedJob, emit: Emit<'_>) {
@@ -157,7 +157,7 @@ impl<M: Embedder> Steps for EmbedEngine<M> {
         let request = Pending {
             left: job.inputs.len(),
             prompt_tokens: job.inputs.iter().map(tokens).sum(),
-            begun: false,
+            started: false,
             cancel: job.cancel.clone(),
         };
         self.pending.insert(job.id, request);
@@ -189,23 +189,23 @@ impl<M: Embedder> Steps for EmbedEngine<M> {
             return;
         }
         self.begin(&batch, emit);
-        let begun = clock();
+        let started = clock();
         let inputs: Vec<&[Token]> = batch.iter().map(|input| input.tokens.as_slice()).collect();
         let rows: usize = inputs.iter().map(|tokens| tokens.len()).sum();
         let is_unwanted = || batch.iter().all(|input| input.cancel.is_set());
         let embedded = self.model.embed(&inputs, &is_unwanted);
-        let seconds = clock().saturating_sub(begun).as_secs_f32();
+        let seconds = clock().saturating_sub(started).as_secs_f32();
         self.stats.steps += 1;
         self.stats.slot_steps += inputs.len() as u64;
         self.stats.prefill_seconds += f64::from(seconds);
         match embedded {
             Ok(None) => self.drop_cancelled(emit),
-            Ok(Some(vectors)) => {
+            Ok(Some(embeddings)) => {
                 self.stats.prompt_tokens += rows as u64;
                 if seconds > 0.0 {
                     smooth(&mut self.stats.prefill_tokens_per_second, rows as f32 / seconds);
                 }
-                self.tell(batch, vectors, emit);
+                self.emit_embeddings(batch, embeddings, emit);
             }
             Err(error) => self.fail(&batch, &error.0, emit),
         }
@@ -238,14 +238,14 @@ mod tests {
     impl Embedder for Mirror {
         fn shape(&self) -> EmbedShape {
             let batch_rows = self.batch_rows;
-            EmbedShape { slots: 2, tracks: 3, batch_rows, input_rows: 4 * batch_rows }
+            EmbedShape { slots: 2, batch_inputs: 3, batch_rows, input_rows: 4 * batch_rows }
         }
 
         fn embed(
             &mut self,
             inputs: &[&[Token]],
             stop: Stop<'_>,
-        ) -> Result<Option<Vectors>, DecodeError> {
+        ) -> Result<Option<Embeddings>, DecodeError> {
             let rows: usize = inputs.iter().map(|i| i.len()).sum();
             assert!(inputs.len() <= 3 && (rows <= self.batch_rows as usize || inputs.len() == 1));
             self.batches.push(rows);
@@ -304,12 +304,12 @@ mod tests {
             }
         }
 
-        fn vectors(&self, of: RequestId) -> Vec<(u32, Vec<f32>)> {
-            let vector = |(id, event): &(RequestId, Event)| match event {
+        fn embeddings(&self, of: RequestId) -> Vec<(u32, Vec<f32>)> {
+            let embedding = |(id, event): &(RequestId, Event)| match event {
                 Event::Embedded { index, values } if *id == of => Some((*index, values.clone())),
                 _ => None,
             };
-            self.events.iter().filter_map(vector).collect()
+            self.events.iter().filter_map(embedding).collect()
         }
 
         fn last(&self, of: RequestId) -> &Event {
@@ -323,8 +323,11 @@ mod tests {
         run.submit(1, &[&[1, 2], &[3], &[4, 5, 6]]);
         run.submit(2, &[&[7; 8]]);
         run.finish();
-        assert_eq!(run.vectors(1), [(0, vec![1.0, 2.0]), (1, vec![3.0]), (2, vec![4.0, 5.0, 6.0])]);
-        assert_eq!(run.vectors(2), [(0, vec![7.0; 8])]);
+        assert_eq!(
+            run.embeddings(1),
+            [(0, vec![1.0, 2.0]), (1, vec![3.0]), (2, vec![4.0, 5.0, 6.0])]
+        );
+        assert_eq!(run.embeddings(2), [(0, vec![7.0; 8])]);
         assert!(matches!(run.last(1), Event::Finished { .. }));
         assert_eq!(run.engine.model.batches.iter().sum::<usize>(), 14);
         assert!(run.engine.model.batches.len() < 4, "{:?}", run.engine.model.batches);
@@ -338,7 +341,7 @@ mod tests {
         run.submit(2, &[&[2; 8]]);
         run.finish();
         assert_eq!(run.last(1), &Event::Failed(Failure::Decode("nine".into())));
-        assert_eq!(run.vectors(1), []);
+        assert_eq!(run.embeddings(1), []);
         assert!(matches!(run.last(2), Event::Finished { .. }));
     }
 
@@ -352,7 +355,7 @@ mod tests {
         cancel.set();
         run.finish();
         assert_eq!(run.last(1), &Event::Cancelled);
-        assert_eq!(run.vectors(1).len(), 3);
+        assert_eq!(run.embeddings(1).len(), 3);
         assert_eq!(run.engine.stats().slots_busy, 0);
     }
 
@@ -364,7 +367,7 @@ mod tests {
         run.finish();
         let batches = &run.engine.model.batches;
         assert!(batches.iter().all(|rows| *rows <= ROWS_FIRST as usize || *rows == 700));
-        assert_eq!((run.vectors(1).len(), run.vectors(2).len()), (40, 1));
+        assert_eq!((run.embeddings(1).len(), run.embeddings(2).len()), (40, 1));
         assert_eq!(batches.iter().filter(|rows| **rows == 700).count(), 1, "{batches:?}");
     }
 
@@ -373,12 +376,12 @@ mod tests {
         let mut run = Run::new();
         let cancel = run.submit(1, &[&[1; 8], &[2; 8]]);
         run.step_while(|| cancel.set());
-        assert_eq!((run.last(1), run.vectors(1).len()), (&Event::Cancelled, 0));
+        assert_eq!((run.last(1), run.embeddings(1).len()), (&Event::Cancelled, 0));
         assert!(run.engine.is_idle());
         // Another request in the batch is still wanted.
         let cancel = run.submit(2, &[&[1; 2]]);
         run.submit(3, &[&[3; 2]]);
         run.step_while(|| cancel.set());
-        assert_eq!(run.vectors(3), [(0, vec![3.0; 2])]);
+        assert_eq!(run.embeddings(3), [(0, vec![3.0; 2])]);
     }
 }

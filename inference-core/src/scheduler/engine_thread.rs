@@ -19,7 +19,7 @@ pub type Emit<'a> = &'a mut dyn FnMut(RequestId, Event);
 
 /// An engine that works in steps: [`crate::scheduler::step::Engine`] and
 /// [`crate::scheduler::embed::EmbedEngine`].
-pub trait Steps {
+pub trait StepEngine {
     /// A request that is ready to run.
     type Job;
     /// Queues a job, or emits a failure when the queue is full.
@@ -75,7 +75,7 @@ pub fn start<E>(
     listener: impl Listener + 'static,
 ) -> std::io::Result<EngineHandle<E::Job>>
 where
-    E: Steps<Job: Send> + Send + 'static,
+    E: StepEngine<Job: Send> + Send + 'static,
 {
     let (inbox, jobs) = std::sync::mpsc::sync_channel(INBOX_MAX);
     let thread = std::thread::Builder::new()
@@ -84,7 +84,7 @@ where
     Ok(EngineHandle { inbox, thread })
 }
 
-fn run<E: Steps>(mut engine: E, jobs: &Receiver<E::Job>, mut listener: impl Listener) {
+fn run<E: StepEngine>(mut engine: E, jobs: &Receiver<E::Job>, mut listener: impl Listener) {
     let epoch = Instant::now();
     let clock = || epoch.elapsed();
     let mut reported = EngineStats::default();
@@ -109,7 +109,7 @@ fn run<E: Steps>(mut engine: E, jobs: &Receiver<E::Job>, mut listener: impl List
 
 /// Submits all jobs from the inbox; blocks there while there is nothing else to do. Returns false
 /// once all handles are gone and all work is finished.
-fn take_jobs<E: Steps>(
+fn take_jobs<E: StepEngine>(
     engine: &mut E,
     jobs: &Receiver<E::Job>,
     listener: &mut impl Listener,
@@ -157,11 +157,11 @@ mod tests {
                 id,
                 tenant: Tenant(0),
                 tokens: FakeTokenizer.tokenize("hello\0", false).unwrap(),
-                said: 0,
+                resumed_len: 0,
                 options: Options::GREEDY,
                 visible: Vec::new(),
-                form: None,
-                thinking: false,
+                grammar: None,
+                in_reasoning: false,
                 cancel: CancelFlag::default(),
             };
             handle.submit(job).unwrap();

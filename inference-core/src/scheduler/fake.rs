@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::types::model::TrackId;
+use crate::types::model::SeqId;
 use crate::types::model::{
     DecodeError, Decoded, Infill, Model, Row, Shape, Stop, TextRules, Tokenizer,
 };
@@ -18,7 +18,7 @@ pub struct FakeTokenizer;
 
 impl FakeTokenizer {
     /// The end token.
-    pub const END: Token = 256;
+    pub(crate) const END: Token = 256;
 }
 
 impl Tokenizer for FakeTokenizer {
@@ -44,7 +44,7 @@ impl Tokenizer for FakeTokenizer {
         vec![Self::END]
     }
 
-    fn beginning(&self) -> Option<(Token, String)> {
+    fn bos_token(&self) -> Option<(Token, String)> {
         None
     }
 
@@ -63,7 +63,7 @@ impl Tokenizer for FakeTokenizer {
         token == Self::END
     }
 
-    fn ends(&self) -> &[Token] {
+    fn end_tokens(&self) -> &[Token] {
         &[Self::END]
     }
 
@@ -81,11 +81,11 @@ impl Tokenizer for FakeTokenizer {
 pub struct FakeModel {
     shape: Shape,
     /// The KV cells of each sequence id, with their tokens.
-    tracks: Vec<Vec<(u64, Token)>>,
+    seqs: Vec<Vec<(u64, Token)>>,
     next_cell: u64,
     logits: Vec<Vec<f32>>,
     /// Makes the next batch fail.
-    pub fail_next: bool,
+    pub(crate) fail_next: bool,
     /// Rows of every batch that was decoded.
     pub batches: Vec<Vec<Row>>,
 }
@@ -100,19 +100,19 @@ impl FakeModel {
     /// Like [`Self::new`], with `cells` KV cells.
     pub fn with_cells(slots: u32, context_tokens: u32, batch_rows: u32, cells: u32) -> Self {
         let vocabulary = FakeTokenizer::END + 1;
-        let tracks = 2 * slots;
+        let seqs = 2 * slots;
         let shares_prefixes = true;
         Self {
             shape: Shape {
                 slots,
-                tracks,
-                cells,
+                seq_ids: seqs,
+                kv_cells: cells,
                 shares_prefixes,
                 context_tokens,
                 batch_rows,
                 vocabulary,
             },
-            tracks: vec![Vec::new(); tracks as usize],
+            seqs: vec![Vec::new(); seqs as usize],
             next_cell: 0,
             logits: Vec::new(),
             fail_next: false,
@@ -121,32 +121,34 @@ impl FakeModel {
     }
 
     /// Sets how many finished sequences it can keep in the cache.
-    pub fn keeping(mut self, kept: u32) -> Self {
-        self.shape.tracks = self.shape.slots + kept;
-        self.tracks = vec![Vec::new(); self.shape.tracks as usize];
+    #[cfg(test)]
+    pub(crate) fn with_kept(mut self, kept: u32) -> Self {
+        self.shape.seq_ids = self.shape.slots + kept;
+        self.seqs = vec![Vec::new(); self.shape.seq_ids as usize];
         self
     }
 
     /// Disables prefix sharing, as in models with sliding windows or a recurrent state.
-    pub fn without_sharing(self) -> Self {
-        let mut alone = self.keeping(0);
+    #[cfg(test)]
+    pub(crate) fn without_sharing(self) -> Self {
+        let mut alone = self.with_kept(0);
         alone.shape.shares_prefixes = false;
         alone
     }
 
     /// KV cells in use by any sequence id.
     pub fn cells(&self) -> u32 {
-        let all: BTreeSet<u64> = self.tracks.iter().flatten().map(|(cell, _)| *cell).collect();
+        let all: BTreeSet<u64> = self.seqs.iter().flatten().map(|(cell, _)| *cell).collect();
         all.len() as u32
     }
 
     /// The token that follows `sequence`: the one after the last position that the response has
     /// reached, treating the prompt as a circle. The prompt ends with the first 0x00; without one,
     /// the first token is repeated.
-    fn next(sequence: &[Token]) -> Token {
+    fn next_token(sequence: &[Token]) -> Token {
         let prompt = sequence.iter().position(|t| *t == 0).map_or(1, |i| i + 1);
-        let answered = sequence.len() - prompt.min(sequence.len());
-        match sequence.get(answered % prompt) {
+        let generated = sequence.len() - prompt.min(sequence.len());
+        match sequence.get(generated % prompt) {
             Some(0) | None => FakeTokenizer::END,
             Some(token) => *token,
         }
@@ -163,7 +165,7 @@ impl Model for FakeModel {
         if stop() {
             // A recurrent state cannot be rolled back.
             let lost = rows.iter().filter(|_| !self.shape.shares_prefixes);
-            lost.for_each(|row| self.tracks[row.track as usize].clear());
+            lost.for_each(|row| self.seqs[row.seq as usize].clear());
             return Ok(Decoded::Stopped);
         }
         self.batches.push(rows.to_vec());
@@ -172,19 +174,19 @@ impl Model for FakeModel {
         }
         self.logits = vec![Vec::new(); rows.len()];
         for (i, row) in rows.iter().enumerate() {
-            let track = &mut self.tracks[row.track as usize];
-            assert_eq!(track.len(), row.position as usize, "positions must be consecutive");
-            assert!(track.len() < self.shape.context_tokens as usize, "context overrun");
-            track.push((self.next_cell, row.token));
+            let seq = &mut self.seqs[row.seq as usize];
+            assert_eq!(seq.len(), row.position as usize, "positions must be consecutive");
+            assert!(seq.len() < self.shape.context_tokens as usize, "context overrun");
+            seq.push((self.next_cell, row.token));
             self.next_cell += 1;
             if row.logits {
-                let tokens: Vec<Token> = track.iter().map(|(_, token)| *token).collect();
+                let tokens: Vec<Token> = seq.iter().map(|(_, token)| *token).collect();
                 let mut logits = vec![0.0; self.shape.vocabulary as usize];
-                logits[Self::next(&tokens) as usize] = 1.0;
+                logits[Self::next_token(&tokens) as usize] = 1.0;
                 self.logits[i] = logits;
             }
         }
-        assert!(self.cells() <= self.shape.cells, "the pool is overrun");
+        assert!(self.cells() <= self.shape.kv_cells, "the pool is overrun");
         Ok(Decoded::Whole)
     }
 
@@ -194,27 +196,27 @@ impl Model for FakeModel {
         logits
     }
 
-    fn share(&mut self, from: TrackId, to: TrackId, tokens: u32) {
+    fn share(&mut self, from: SeqId, to: SeqId, tokens: u32) {
         assert!(self.shape.shares_prefixes, "nothing can be shared");
-        assert!(self.tracks[to as usize].is_empty(), "a track begins empty");
-        self.tracks[to as usize] = self.tracks[from as usize][..tokens as usize].to_vec();
+        assert!(self.seqs[to as usize].is_empty(), "a new sequence must be empty");
+        self.seqs[to as usize] = self.seqs[from as usize][..tokens as usize].to_vec();
     }
 
-    fn truncate(&mut self, track: TrackId, tokens: u32) {
+    fn truncate(&mut self, seq: SeqId, tokens: u32) {
         assert!(self.shape.shares_prefixes, "a state cannot be taken back");
-        assert!(self.tracks[track as usize].len() >= tokens as usize);
-        self.tracks[track as usize].truncate(tokens as usize);
+        assert!(self.seqs[seq as usize].len() >= tokens as usize);
+        self.seqs[seq as usize].truncate(tokens as usize);
     }
 
-    fn clear(&mut self, track: TrackId) {
-        self.tracks[track as usize].clear();
+    fn clear(&mut self, seq: SeqId) {
+        self.seqs[seq as usize].clear();
     }
 
     fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>) {
         FakeTokenizer.piece(token, control, out);
     }
 
-    fn ends(&self) -> &[Token] {
+    fn end_tokens(&self) -> &[Token] {
         &[FakeTokenizer::END]
     }
 }

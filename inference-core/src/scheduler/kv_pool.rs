@@ -1,40 +1,39 @@
 //! PURE. Bookkeeping of the KV cells: what each holds, and which prompts share a prefix.
 //!
-//! The pool records cells as runs of tokens in a tree. A track (a sequence id of the context, live
+//! The pool records cells as runs of tokens in a tree. A sequence (an id in the context, live
 //! or kept in the cache) is a path from a root to a run. Two sequences with a common prefix share
 //! its runs here, as they share the cells in the context. A run belongs to one tenant: no tenant is
 //! served from another's prompts, or can detect them by timing.
 //!
 //! After every step `free + in use + cached` equals the pool's size.
 
-use crate::types::model::TrackId;
+use crate::types::model::SeqId;
 use crate::types::request::{Tenant, Token};
 
 type RunId = usize;
 
 /// KV cells by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cells {
+pub(crate) struct CellCounts {
     /// Empty cells.
-    pub free: u32,
+    pub(crate) free: u32,
     /// Cells that a live sequence needs.
-    pub in_use: u32,
+    pub(crate) in_use: u32,
     /// Cells that only kept sequences hold; evicting those frees them.
-    pub cached: u32,
+    pub(crate) cached: u32,
 }
 
 /// A newly opened sequence, and the prefix it starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opened {
-    /// Its sequence id.
-    pub track: TrackId,
+pub(crate) struct Opened {
+    pub(crate) seq: SeqId,
     /// A sequence id that holds the prefix, and the prefix's length in tokens, to be shared in the
     /// context. It may be the new sequence id itself, which was kept: then the caller truncates it
     /// after that prefix.
-    pub shared: Option<(TrackId, u32)>,
+    pub(crate) shared: Option<(SeqId, u32)>,
     /// A kept sequence that was evicted to free its id; the caller removes it from the context
     /// first.
-    pub evicted: Option<TrackId>,
+    pub(crate) evicted: Option<SeqId>,
 }
 
 #[derive(Debug)]
@@ -44,13 +43,13 @@ struct Run {
     children: Vec<RunId>,
     tokens: Vec<Token>,
     /// Sequences whose path goes through this run.
-    tracks: u32,
+    seqs: u32,
     /// Of those, the live ones.
     live: u32,
 }
 
 #[derive(Debug)]
-struct Track {
+struct SeqEntry {
     tenant: Tenant,
     /// The run where its path ends; `None` while the sequence is empty.
     leaf: Option<RunId>,
@@ -60,81 +59,81 @@ struct Track {
 
 /// The pool's bookkeeping. See the module.
 #[derive(Debug)]
-pub struct KvPool {
+pub(crate) struct KvPool {
     cells: u32,
     runs: Vec<Option<Run>>,
     roots: Vec<RunId>,
-    tracks: Vec<Option<Track>>,
+    seqs: Vec<Option<SeqEntry>>,
     /// True if sequences may share cells.
     shares: bool,
     now: u64,
 }
 
 impl KvPool {
-    /// Creates a pool of `cells` cells and `tracks` sequence ids. With `shares`, a prompt may start
+    /// Creates a pool of `cells` cells and `seqs` sequence ids. With `shares`, a prompt may start
     /// with the cells of other sequences, and finished sequences are kept for that.
-    pub fn new(cells: u32, tracks: u32, shares: bool) -> Self {
+    pub(crate) fn new(cells: u32, seqs: u32, shares: bool) -> Self {
         Self {
             cells,
             runs: Vec::new(),
             roots: Vec::new(),
-            tracks: (0..tracks).map(|_| None).collect(),
+            seqs: (0..seqs).map(|_| None).collect(),
             shares,
             now: 0,
         }
     }
 
     /// Counts the cells by use.
-    pub fn cells(&self) -> Cells {
+    pub(crate) fn cells(&self) -> CellCounts {
         let (mut in_use, mut cached) = (0, 0);
         for run in self.runs.iter().flatten() {
             let part = if run.live > 0 { &mut in_use } else { &mut cached };
             *part += run.tokens.len() as u32;
         }
-        Cells { free: self.cells - in_use - cached, in_use, cached }
+        CellCounts { free: self.cells - in_use - cached, in_use, cached }
     }
 
     /// Opens a live sequence for `tokens`. It starts with the longest prefix that any sequence
     /// already has, except for the last token, because the caller needs its logits. If every
     /// sequence id is taken, this evicts the least recently used kept sequence, and the one that
     /// holds the prefix only if there is no other. Returns `None` if live sequences hold every id.
-    pub fn open(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<Opened> {
+    pub(crate) fn open(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<Opened> {
         self.now += 1;
         let wanted = &tokens[..tokens.len().saturating_sub(1)];
         let (run, depth) = self.longest_match(tenant, wanted);
         let shared = run.and_then(|run| {
             let run = self.split(run, depth);
-            self.track_through(run).map(|from| (run, from, depth))
+            self.seq_through(run).map(|from| (run, from, depth))
         });
         let (leaf, donor) = shared.map(|(run, from, _)| (run, from)).unzip();
-        let free = self.tracks.iter().position(Option::is_none).map(|i| i as TrackId);
+        let free = self.seqs.iter().position(Option::is_none).map(|i| i as SeqId);
         let taken = match free {
             Some(_) => None,
             None => Some(self.oldest_kept(donor).or_else(|| self.oldest_kept(None))?),
         };
         // Recorded before anything is evicted, so that the prefix stays whichever sequence goes.
         self.along(leaf, |run| {
-            run.tracks += 1;
+            run.seqs += 1;
             run.live += 1;
         });
-        self.mark_used(donor);
+        self.record_use(donor);
         if let Some(taken) = taken {
             self.remove(taken);
         }
-        let track = free.or(taken)?;
-        self.tracks[track as usize] = Some(Track { tenant, leaf, live: true, used_at: self.now });
+        let seq = free.or(taken)?;
+        self.seqs[seq as usize] = Some(SeqEntry { tenant, leaf, live: true, used_at: self.now });
         let evicted = taken.filter(|taken| Some(*taken) != donor);
-        Some(Opened { track, shared: shared.map(|(_, from, depth)| (from, depth)), evicted })
+        Some(Opened { seq, shared: shared.map(|(_, from, depth)| (from, depth)), evicted })
     }
 
     /// Length of the cached prefix that a new sequence for `tokens` would start with.
-    pub fn matching(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
+    pub(crate) fn matching(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
         self.longest_match(tenant, &tokens[..tokens.len().saturating_sub(1)]).1
     }
 
     /// How many cells of that prefix only kept sequences hold: they count as cached now and would
     /// become in use.
-    pub fn matching_cached(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
+    pub(crate) fn matching_cached(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
         let wanted = &tokens[..tokens.len().saturating_sub(1)];
         let (mut at, mut left) = self.longest_match(tenant, wanted);
         let mut path = Vec::new();
@@ -153,27 +152,27 @@ impl KvPool {
     }
 
     /// Protects the cached prefix of a queued request: its cells are evicted after all others.
-    pub fn hold(&mut self, tenant: Tenant, tokens: &[Token]) {
+    pub(crate) fn protect(&mut self, tenant: Tenant, tokens: &[Token]) {
         self.now += 1;
         let wanted = &tokens[..tokens.len().saturating_sub(1)];
         let (run, _) = self.longest_match(tenant, wanted);
-        let track = run.and_then(|run| self.track_through(run));
-        self.mark_used(track);
+        let seq = run.and_then(|run| self.seq_through(run));
+        self.record_use(seq);
     }
 
-    fn mark_used(&mut self, track: Option<TrackId>) {
-        if let Some(Some(track)) = track.and_then(|track| self.tracks.get_mut(track as usize)) {
-            track.used_at = self.now;
+    fn record_use(&mut self, seq: Option<SeqId>) {
+        if let Some(Some(seq)) = seq.and_then(|seq| self.seqs.get_mut(seq as usize)) {
+            seq.used_at = self.now;
         }
     }
 
     /// Records cells for `tokens` at the end of a live sequence.
-    pub fn append(&mut self, track: TrackId, tokens: &[Token]) {
-        let Some(entry) = &self.tracks[track as usize] else { return };
+    pub(crate) fn append(&mut self, seq: SeqId, tokens: &[Token]) {
+        let Some(entry) = &self.seqs[seq as usize] else { return };
         let (tenant, leaf) = (entry.tenant, entry.leaf);
         let own = leaf.and_then(|leaf| self.runs[leaf].as_mut());
         if let Some(run) = own
-            && run.tracks == 1
+            && run.seqs == 1
             && run.children.is_empty()
         {
             run.tokens.extend_from_slice(tokens);
@@ -184,11 +183,11 @@ impl KvPool {
             parent: leaf,
             children: Vec::new(),
             tokens: tokens.to_vec(),
-            tracks: 1,
+            seqs: 1,
             live: 1,
         };
         let id = self.add(run);
-        if let Some(entry) = &mut self.tracks[track as usize] {
+        if let Some(entry) = &mut self.seqs[seq as usize] {
             entry.leaf = Some(id);
         }
     }
@@ -196,9 +195,9 @@ impl KvPool {
     /// Closes a live sequence and keeps it in the cache, unless another sequence holds all of its
     /// tokens. Sequence ids that the caller must remove from the context, this one or those it
     /// makes redundant, are added to `removed`.
-    pub fn close(&mut self, track: TrackId, removed: &mut Vec<TrackId>) {
+    pub(crate) fn close(&mut self, seq: SeqId, removed: &mut Vec<SeqId>) {
         self.now += 1;
-        let Some(entry) = &mut self.tracks[track as usize] else { return };
+        let Some(entry) = &mut self.seqs[seq as usize] else { return };
         entry.live = false;
         entry.used_at = self.now;
         let leaf = entry.leaf;
@@ -206,15 +205,15 @@ impl KvPool {
         let superfluous = match leaf.and_then(|leaf| self.runs[leaf].as_ref()) {
             None => true,
             // Another sequence holds all of its tokens.
-            Some(run) => run.tracks > 1,
+            Some(run) => run.seqs > 1,
         };
         if superfluous || !self.shares {
-            self.remove(track);
-            removed.push(track);
+            self.remove(seq);
+            removed.push(seq);
             return;
         }
         for other in self.kept() {
-            if other != track && self.is_on_path(self.leaf(other), leaf) {
+            if other != seq && self.is_on_path(self.leaf(other), leaf) {
                 self.remove(other);
                 removed.push(other);
             }
@@ -223,48 +222,47 @@ impl KvPool {
 
     /// Removes a live sequence at once, because it was preempted or failed and its cells are
     /// needed.
-    pub fn discard(&mut self, track: TrackId) {
-        let Some(entry) = &mut self.tracks[track as usize] else { return };
+    pub(crate) fn discard(&mut self, seq: SeqId) {
+        let Some(entry) = &mut self.seqs[seq as usize] else { return };
         let was_live = std::mem::replace(&mut entry.live, false);
         let leaf = entry.leaf;
         if was_live {
             self.along(leaf, |run| run.live -= 1);
         }
-        self.remove(track);
+        self.remove(seq);
     }
 
     /// Evicts the least recently used kept sequence.
-    pub fn evict(&mut self) -> Option<TrackId> {
+    pub(crate) fn evict(&mut self) -> Option<SeqId> {
         let oldest = self.oldest_kept(None)?;
         self.remove(oldest);
         Some(oldest)
     }
 
-    /// All kept sequences.
-    fn kept(&self) -> Vec<TrackId> {
+    fn kept(&self) -> Vec<SeqId> {
         let kept =
-            |(i, t): (usize, &Option<Track>)| t.as_ref().filter(|t| !t.live).map(|_| i as TrackId);
-        self.tracks.iter().enumerate().filter_map(kept).collect()
+            |(i, t): (usize, &Option<SeqEntry>)| t.as_ref().filter(|t| !t.live).map(|_| i as SeqId);
+        self.seqs.iter().enumerate().filter_map(kept).collect()
     }
 
-    fn oldest_kept(&self, except: Option<TrackId>) -> Option<TrackId> {
-        let used_at = |t: &TrackId| self.tracks[*t as usize].as_ref().map(|t| t.used_at);
+    fn oldest_kept(&self, except: Option<SeqId>) -> Option<SeqId> {
+        let used_at = |t: &SeqId| self.seqs[*t as usize].as_ref().map(|t| t.used_at);
         self.kept().into_iter().filter(|t| Some(*t) != except).min_by_key(used_at)
     }
 
-    fn leaf(&self, track: TrackId) -> Option<RunId> {
-        self.tracks[track as usize].as_ref()?.leaf
+    fn leaf(&self, seq: SeqId) -> Option<RunId> {
+        self.seqs[seq as usize].as_ref()?.leaf
     }
 
     /// Removes a sequence from its path, and the runs that no other sequence needs.
-    fn remove(&mut self, track: TrackId) {
-        let Some(track) = self.tracks[track as usize].take() else { return };
-        let mut at = track.leaf;
+    fn remove(&mut self, seq: SeqId) {
+        let Some(seq) = self.seqs[seq as usize].take() else { return };
+        let mut at = seq.leaf;
         while let Some(id) = at {
             let Some(run) = &mut self.runs[id] else { return };
             at = run.parent;
-            run.tracks -= 1;
-            if run.tracks == 0 {
+            run.seqs -= 1;
+            if run.seqs == 0 {
                 let siblings = match at.and_then(|p| self.runs[p].as_mut()) {
                     Some(parent) => &mut parent.children,
                     None => &mut self.roots,
@@ -309,14 +307,14 @@ impl KvPool {
     }
 
     /// A sequence that holds all of a run: a live one if there is one, else the most recently used.
-    fn track_through(&self, run: RunId) -> Option<TrackId> {
-        let through = |(_, track): &(usize, &Option<Track>)| {
-            track.as_ref().is_some_and(|t| self.is_on_path(Some(run), t.leaf))
+    fn seq_through(&self, run: RunId) -> Option<SeqId> {
+        let through = |(_, seq): &(usize, &Option<SeqEntry>)| {
+            seq.as_ref().is_some_and(|t| self.is_on_path(Some(run), t.leaf))
         };
         let last =
-            |(_, track): &(usize, &Option<Track>)| track.as_ref().map(|t| (t.live, t.used_at));
-        let found = self.tracks.iter().enumerate().filter(through).max_by_key(last);
-        found.map(|(i, _)| i as TrackId)
+            |(_, seq): &(usize, &Option<SeqEntry>)| seq.as_ref().map(|t| (t.live, t.used_at));
+        let found = self.seqs.iter().enumerate().filter(through).max_by_key(last);
+        found.map(|(i, _)| i as SeqId)
     }
 
     /// The run in which the longest match ends, and the length of the match in tokens.
@@ -363,7 +361,7 @@ impl KvPool {
             parent: Some(id),
             children: std::mem::take(&mut run.children),
             tokens: rest,
-            tracks: run.tracks,
+            seqs: run.seqs,
             live: run.live,
         };
         let tail = self.add(tail);
@@ -373,9 +371,9 @@ impl KvPool {
                 child.parent = Some(tail);
             }
         }
-        for track in self.tracks.iter_mut().flatten() {
-            if track.leaf == Some(id) {
-                track.leaf = Some(tail);
+        for seq in self.seqs.iter_mut().flatten() {
+            if seq.leaf == Some(id) {
+                seq.leaf = Some(tail);
             }
         }
         id

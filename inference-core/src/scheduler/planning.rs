@@ -1,8 +1,8 @@
 //! PURE. Plans what one step decodes.
 //!
 //! Every decoding sequence gets its row first, so that no prompt stalls it. Prefill takes what its
-//! budget ([`crate::scheduler::pace`]) and the free KV cells leave: the shortest remainder first,
-//! because it starts its response soonest, but a skipped prompt ages until it is next.
+//! budget ([`crate::scheduler::step_pace`]) and the free KV cells leave: the shortest remainder
+//! first, because it starts its response soonest, but a skipped prompt ages until it is next.
 
 use crate::types::model::Slot;
 
@@ -11,57 +11,53 @@ const AGEING_ROWS: u32 = 8;
 
 /// A sequence as the planner sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Waiting {
-    /// Its slot.
-    pub slot: Slot,
+pub(crate) struct PlannedSequence {
+    pub(crate) slot: Slot,
     /// Tokens known but not yet decoded: 1 while decoding, more while prefilling.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// True if its response has started.
-    pub decoding: bool,
+    pub(crate) decoding: bool,
     /// Steps that skipped its prefill.
-    pub passed_over: u32,
+    pub(crate) skipped_steps: u32,
     /// Order of arrival: smaller is older.
-    pub arrival: u64,
+    pub(crate) arrival: u64,
 }
 
 /// A slot's rows in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
-    /// Its slot.
-    pub slot: Slot,
+pub(crate) struct SlotRows {
+    pub(crate) slot: Slot,
     /// Rows, at least 1.
-    pub rows: u32,
+    pub(crate) rows: u32,
 }
 
 /// Limits of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Maximum rows of the batch.
-    pub batch_rows: u32,
-    /// Maximum prefill rows.
-    pub prefill_rows: u32,
+pub(crate) struct StepLimits {
+    pub(crate) batch_rows: u32,
+    pub(crate) prefill_rows: u32,
     /// KV cells that are free or can be evicted; each row needs one.
-    pub cells: u32,
+    pub(crate) kv_cells: u32,
 }
 
 /// Plans one step. Each slot appears at most once. The caller ensures that every decoding sequence
 /// has a cell.
-pub fn plan(sequences: &[Waiting], limits: Limits) -> Vec<Share> {
-    let rows_max = limits.batch_rows.min(limits.cells);
+pub(crate) fn plan(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<SlotRows> {
+    let rows_max = limits.batch_rows.min(limits.kv_cells);
     let decoding = sequences.iter().filter(|s| s.decoding);
-    let mut shares: Vec<Share> =
-        decoding.map(|s| Share { slot: s.slot, rows: 1 }).take(rows_max as usize).collect();
+    let mut shares: Vec<SlotRows> =
+        decoding.map(|s| SlotRows { slot: s.slot, rows: 1 }).take(rows_max as usize).collect();
     let mut left = (rows_max - shares.len() as u32).min(limits.prefill_rows);
-    let mut prefilling: Vec<&Waiting> = sequences.iter().filter(|s| !s.decoding).collect();
+    let mut prefilling: Vec<&PlannedSequence> = sequences.iter().filter(|s| !s.decoding).collect();
     prefilling.sort_by_key(|s| {
-        (s.rows.saturating_sub(s.passed_over.saturating_mul(AGEING_ROWS)), s.arrival)
+        (s.rows.saturating_sub(s.skipped_steps.saturating_mul(AGEING_ROWS)), s.arrival)
     });
     for sequence in prefilling {
         let rows = sequence.rows.min(left);
         if rows == 0 {
             break;
         }
-        shares.push(Share { slot: sequence.slot, rows });
+        shares.push(SlotRows { slot: sequence.slot, rows });
         left -= rows;
     }
     shares
@@ -71,24 +67,30 @@ pub fn plan(sequences: &[Waiting], limits: Limits) -> Vec<Share> {
 mod tests {
     use super::*;
 
-    const WIDE: Limits = Limits { batch_rows: 512, prefill_rows: 512, cells: 4096 };
+    const WIDE: StepLimits = StepLimits { batch_rows: 512, prefill_rows: 512, kv_cells: 4096 };
 
-    fn decoding(slot: Slot) -> Waiting {
-        Waiting { slot, rows: 1, decoding: true, passed_over: 0, arrival: u64::from(slot) }
+    fn decoding(slot: Slot) -> PlannedSequence {
+        PlannedSequence {
+            slot,
+            rows: 1,
+            decoding: true,
+            skipped_steps: 0,
+            arrival: u64::from(slot),
+        }
     }
 
-    fn prefilling(slot: Slot, rows: u32, arrival: u64) -> Waiting {
-        Waiting { slot, rows, decoding: false, passed_over: 0, arrival }
+    fn prefilling(slot: Slot, rows: u32, arrival: u64) -> PlannedSequence {
+        PlannedSequence { slot, rows, decoding: false, skipped_steps: 0, arrival }
     }
 
-    fn rows(sequences: &[Waiting], limits: Limits) -> Vec<(Slot, u32)> {
+    fn rows(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<(Slot, u32)> {
         plan(sequences, limits).into_iter().map(|s| (s.slot, s.rows)).collect()
     }
 
     #[test]
-    fn readers_go_first_and_a_long_prompt_takes_its_budget() {
+    fn decoding_goes_first_and_a_long_prompt_takes_its_budget() {
         let all = [prefilling(0, 1000, 0), decoding(1), decoding(2)];
-        let limits = Limits { prefill_rows: 30, ..WIDE };
+        let limits = StepLimits { prefill_rows: 30, ..WIDE };
         assert_eq!(rows(&all, limits), [(1, 1), (2, 1), (0, 30)]);
     }
 
@@ -99,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_is_passed_over_ages_until_it_is_the_next() {
-        let limits = Limits { prefill_rows: 20, ..WIDE };
+    fn a_prompt_that_is_skipped_ages_until_it_is_the_next() {
+        let limits = StepLimits { prefill_rows: 20, ..WIDE };
         let mut long = prefilling(0, 1000, 0);
         // New short prompts keep arriving.
         let steps = (0..1000).find(|step| {
             let shares = plan(&[long, prefilling(1, 20, step + 1)], limits);
-            long.passed_over += 1;
+            long.skipped_steps += 1;
             shares[0].slot == 0
         });
         assert_eq!(steps, Some(123), "(1000 - 20) / 8, rounded up");
@@ -114,8 +116,8 @@ mod tests {
     #[test]
     fn a_batch_is_never_overfull_and_never_without_cells() {
         let all = [decoding(0), decoding(1), decoding(2), prefilling(3, 9, 0)];
-        assert_eq!(rows(&all, Limits { batch_rows: 2, ..WIDE }), [(0, 1), (1, 1)]);
-        assert_eq!(rows(&all, Limits { cells: 5, ..WIDE }).last(), Some(&(3, 2)));
+        assert_eq!(rows(&all, StepLimits { batch_rows: 2, ..WIDE }), [(0, 1), (1, 1)]);
+        assert_eq!(rows(&all, StepLimits { kv_cells: 5, ..WIDE }).last(), Some(&(3, 2)));
         assert_eq!(rows(&[], WIDE), []);
     }
 }

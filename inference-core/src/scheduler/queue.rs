@@ -11,14 +11,14 @@ const QUANTUM: u32 = 512;
 
 /// A bounded fair queue. See the module.
 #[derive(Debug)]
-pub struct FairQueue<T> {
-    lanes: VecDeque<Lane<T>>,
+pub(crate) struct FairQueue<T> {
+    lanes: VecDeque<TenantLane<T>>,
     len: usize,
     max: usize,
 }
 
 #[derive(Debug)]
-struct Lane<T> {
+struct TenantLane<T> {
     tenant: Tenant,
     /// Prompt tokens the tenant may start now.
     credit: u32,
@@ -27,23 +27,21 @@ struct Lane<T> {
 
 impl<T> FairQueue<T> {
     /// Creates an empty queue for at most `max` requests.
-    pub fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Self { lanes: VecDeque::new(), len: 0, max }
     }
 
-    /// Number of queued requests.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// True if the queue is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Adds a request whose prompt has `tokens` tokens; returns it as the error when the queue is
     /// full.
-    pub fn push(&mut self, tenant: Tenant, tokens: u32, request: T) -> Result<(), T> {
+    pub(crate) fn push(&mut self, tenant: Tenant, tokens: u32, request: T) -> Result<(), T> {
         if self.len >= self.max {
             return Err(request);
         }
@@ -52,25 +50,25 @@ impl<T> FairQueue<T> {
             Some(lane) => lane.waiting.push_back((request, tokens)),
             None => {
                 let waiting = VecDeque::from([(request, tokens)]);
-                self.lanes.push_back(Lane { tenant, credit: QUANTUM, waiting });
+                self.lanes.push_back(TenantLane { tenant, credit: QUANTUM, waiting });
             }
         }
         Ok(())
     }
 
     /// All queued requests, grouped by tenant.
-    pub fn waiting(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &T> {
         self.lanes.iter().flat_map(|lane| &lane.waiting).map(|(request, _)| request)
     }
 
     /// The queued requests of one tenant.
-    pub fn waiting_of(&self, tenant: Tenant) -> impl Iterator<Item = &T> {
+    pub(crate) fn waiting_of(&self, tenant: Tenant) -> impl Iterator<Item = &T> {
         let own = self.lanes.iter().filter(move |lane| lane.tenant == tenant);
         own.flat_map(|lane| &lane.waiting).map(|(request, _)| request)
     }
 
     /// Removes and returns the next request.
-    pub fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         loop {
             let lane = self.lanes.front_mut()?;
             let affordable = lane.waiting.front().is_some_and(|(_, tokens)| *tokens <= lane.credit);
@@ -89,7 +87,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Drops the requests for which `wanted` is false.
-    pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
+    pub(crate) fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
         for lane in &mut self.lanes {
             lane.waiting.retain(|(request, _)| wanted(request));
         }

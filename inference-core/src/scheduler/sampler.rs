@@ -16,13 +16,13 @@ use crate::types::request::{Sampling, Token};
 
 mod adjust;
 mod candidates;
-pub mod logprobs;
+pub(crate) mod logprobs;
 #[cfg(test)]
 mod tests;
 mod vector;
 
 use candidates::Candidates;
-use vector::{BLOCK, Weights, exp_differences, maximum};
+use vector::{BLOCK, BlockWeights, exp_differences, maximum};
 
 /// Temperatures below this are greedy: they would only decide between equally likely tokens, and
 /// the inverse of the smallest ones is infinite.
@@ -31,28 +31,28 @@ const GREEDY_BELOW: f32 = 1e-5;
 /// Scratch buffers, kept between calls so that a step allocates nothing. All sequences of an engine
 /// share one.
 #[derive(Debug, Default)]
-pub struct Scratch {
+pub(crate) struct Scratch {
     adjusted: Vec<f32>,
     recent: Vec<Token>,
     candidates: Candidates,
-    weights: Weights,
+    weights: BlockWeights,
 }
 
 /// What a choice depends on besides the logits.
 #[derive(Debug, Clone, Copy)]
-pub struct Context<'a> {
+pub(crate) struct SamplingContext<'a> {
     /// Tokens of the prompt and the response so far.
-    pub tokens: &'a [Token],
+    pub(crate) tokens: &'a [Token],
     /// Tokens that end a response.
-    pub ends: &'a [Token],
+    pub(crate) end_tokens: &'a [Token],
 }
 
 /// Excludes tokens by setting their logits to negative infinity.
-pub type Forbid<'a> = &'a mut dyn FnMut(&mut [f32]);
+pub(crate) type Forbid<'a> = &'a mut dyn FnMut(&mut [f32]);
 
 /// The sampler of one request: its parameters, its random number generator, and its token counts.
 #[derive(Debug)]
-pub struct Sampler {
+pub(crate) struct Sampler {
     params: Sampling,
     rng: Pcg64,
     /// How often the response contains each token; counted only if a penalty needs it.
@@ -61,24 +61,24 @@ pub struct Sampler {
 
 impl Sampler {
     /// Creates a sampler seeded with the seed of `params`.
-    pub fn new(params: Sampling) -> Self {
+    pub(crate) fn new(params: Sampling) -> Self {
         let rng = Pcg64::seed_from_u64(params.seed);
         Self { params, rng, counts: HashMap::new() }
     }
 
     /// Chooses a token. `logits` holds one value per token of the vocabulary; NaN is never chosen
     /// while any other value is left. `forbid` may exclude tokens.
-    pub fn sample(
+    pub(crate) fn sample(
         &mut self,
         logits: &[f32],
-        context: Context<'_>,
+        context: SamplingContext<'_>,
         forbid: Option<Forbid<'_>>,
         scratch: &mut Scratch,
     ) -> Token {
         // Draws one number for each token, needed or not, so that a response that resumes on
         // another node gets the same numbers.
         let random = self.rng.next_u64() as f64 / u64::MAX as f64;
-        if forbid.is_none() && !adjust::changes_logits(&self.params) {
+        if forbid.is_none() && !adjust::has_adjustments(&self.params) {
             return self.choose(logits, random, scratch);
         }
         let mut adjusted = std::mem::take(&mut scratch.adjusted);
@@ -94,14 +94,14 @@ impl Sampler {
     }
 
     /// Records that `token` was appended to the response.
-    pub fn accept(&mut self, token: Token) {
+    pub(crate) fn accept(&mut self, token: Token) {
         if self.params.frequency_penalty != 0.0 || self.params.presence_penalty != 0.0 {
             *self.counts.entry(token).or_default() += 1;
         }
     }
 
     /// Skips the random number of a token that another node chose.
-    pub fn skip(&mut self) {
+    pub(crate) fn skip(&mut self) {
         self.rng.next_u64();
     }
 
@@ -111,7 +111,7 @@ impl Sampler {
         if temperature < GREEDY_BELOW || top_k == 1 || !max.is_finite() {
             return first_of(logits, max);
         }
-        if !candidates::filters(&self.params) {
+        if !candidates::has_filters(&self.params) {
             exp_differences(logits, max, 1.0 / temperature, &mut scratch.weights.values);
             return draw(random, &mut scratch.weights) as Token;
         }
@@ -124,9 +124,9 @@ impl Sampler {
 }
 
 /// Draws the index of a weight with probability proportional to it; `random` is 0 to 1.
-fn draw(random: f64, weights: &mut Weights) -> usize {
+fn draw(random: f64, weights: &mut BlockWeights) -> usize {
     let all = weights.sum();
-    let Weights { values, sums } = weights;
+    let BlockWeights { values, sums } = weights;
     let mut left = random * all;
     for (number, (block, sum)) in values.chunks(BLOCK).zip(&*sums).enumerate() {
         if left > *sum {

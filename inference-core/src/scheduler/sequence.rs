@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::scheduler::sampler::{Context, Sampler, Scratch};
+use crate::scheduler::sampler::{Sampler, SamplingContext, Scratch};
 use crate::text::grammar::Grammar;
 use crate::text::stop::StopMatcher;
 use crate::text::utf8::Utf8;
-use crate::types::model::TrackId;
+use crate::types::model::SeqId;
 use crate::types::request::{
-    Event, Failure, FinishReason, LikelyToken, Options, RequestId, Shown, Tenant, Token,
+    Event, Failure, FinishReason, LikelyToken, Options, RequestId, Tenant, TextChunk, Token,
     TokenLogprob,
 };
 
-mod held;
+mod pending_logprobs;
 
-use held::HeldLogprobs;
+use pending_logprobs::PendingLogprobs;
 
 /// Cancellation flag: the caller sets it, the engine reads it.
 #[derive(Debug, Clone, Default)]
@@ -44,257 +44,253 @@ pub struct Job {
     /// resumed response.
     pub tokens: Vec<Token>,
     /// How many of these tokens belong to the response.
-    pub said: usize,
+    pub resumed_len: usize,
     /// Sampling and stop options.
     pub options: Options,
     /// Control tokens whose text is part of the response text.
     pub visible: Vec<Token>,
     /// True if the prompt ends inside the assistant's reasoning.
-    pub thinking: bool,
+    pub in_reasoning: bool,
     /// Grammar of the response, if constrained.
-    pub form: Option<Form>,
+    pub grammar: Option<ResponseGrammar>,
     /// Set when the caller no longer wants the response.
     pub cancel: CancelFlag,
 }
 
 /// A constraint on the response.
 #[derive(Debug)]
-pub struct Form {
+pub struct ResponseGrammar {
     /// The compiled grammar, which decides the tokens that may come next.
     pub grammar: Grammar,
     /// Turns a grammar failure into the [`Failure`] that matches what the request asked for.
-    pub refusal: fn(String) -> Failure,
+    pub(crate) to_failure: fn(String) -> Failure,
 }
 
-impl Form {
+impl ResponseGrammar {
     /// A copy for another choice: see [`Grammar::separate`].
-    pub fn separate(&self) -> Self {
-        Self { grammar: self.grammar.separate(), refusal: self.refusal }
+    pub(crate) fn separate(&self) -> Self {
+        Self { grammar: self.grammar.separate(), to_failure: self.to_failure }
     }
 }
 
 /// A sampled token.
 #[derive(Debug)]
-pub struct Sampled<'a> {
-    /// Its id.
-    pub token: Token,
+pub(crate) struct Sampled<'a> {
+    pub(crate) token: Token,
     /// Its text, as bytes; may be part of a character.
-    pub piece: &'a [u8],
+    pub(crate) piece: &'a [u8],
     /// True if it ends the response.
-    pub is_end: bool,
+    pub(crate) is_end: bool,
     /// Its log probability, if the request asked for it.
-    pub logprob: Option<TokenLogprob>,
+    pub(crate) logprob: Option<TokenLogprob>,
 }
 
 /// What a new token did to a sequence.
 #[derive(Debug, PartialEq)]
-pub struct Advance {
+pub(crate) struct Advance {
     /// Text that can be emitted now.
-    pub shown: Option<Shown>,
+    pub(crate) chunk: Option<TextChunk>,
     /// Set when the response is complete.
-    pub finished: Option<FinishReason>,
+    pub(crate) finished: Option<FinishReason>,
 }
 
 /// The part of a resumed response that another node already generated.
 #[derive(Debug, Default, PartialEq)]
-pub struct Replay {
+pub(crate) struct Replay {
     /// In the same pieces in which it was emitted there.
-    pub shown: Vec<Shown>,
+    pub(crate) chunks: Vec<TextChunk>,
     /// Set if the response was already complete.
-    pub finished: Option<FinishReason>,
+    pub(crate) finished: Option<FinishReason>,
 }
 
 /// Another sequence that is about to compute this one's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leader {
-    /// Its arrival number.
-    pub arrival: u64,
+pub(crate) struct Leader {
+    pub(crate) arrival: u64,
     /// Length of the common prefix in tokens.
-    pub tokens: u32,
+    pub(crate) tokens: u32,
 }
 
 /// A job in a slot.
 #[derive(Debug)]
-pub struct Sequence {
+pub(crate) struct Sequence {
     /// Id chosen by the caller.
-    pub id: RequestId,
+    pub(crate) id: RequestId,
     /// Tenant that sent the request.
-    pub tenant: Tenant,
+    pub(crate) tenant: Tenant,
     /// Its sequence id in the context.
-    pub track: TrackId,
+    pub(crate) seq: SeqId,
     /// Prompt tokens found in the cache.
-    pub cached_tokens: u32,
+    pub(crate) cached_tokens: u32,
     /// The sequence whose prefill it waits for.
-    pub leader: Option<Leader>,
+    pub(crate) leader: Option<Leader>,
     /// True if its prompt ends inside the assistant's reasoning.
-    pub thinking: bool,
+    pub(crate) in_reasoning: bool,
     /// Steps that skipped its prefill.
-    pub passed_over: u32,
+    pub(crate) skipped_steps: u32,
     /// Set when the caller no longer wants the response.
-    pub cancel: CancelFlag,
+    pub(crate) cancel: CancelFlag,
     /// Order of arrival.
-    pub arrival: u64,
+    pub(crate) arrival: u64,
     tokens: Vec<Token>,
     prompt_tokens: u32,
     /// Tokens that it arrived with: the prompt and a resumed response.
-    brought: u32,
+    initial_tokens: u32,
     /// Tokens reported so far, including the prompt's.
-    told: usize,
+    reported: usize,
     decoded: u32,
     tokens_max: u32,
     /// How many of the most likely tokens to report.
     logprobs: Option<u32>,
     visible: Vec<Token>,
-    form: Option<Form>,
+    grammar: Option<ResponseGrammar>,
     sampler: Sampler,
     utf8: Utf8,
     stop: StopMatcher,
-    held: HeldLogprobs,
+    pending_logprobs: PendingLogprobs,
 }
 
 impl Sequence {
-    /// Creates the sequence of a job for a context of `context_tokens`.
-    pub fn new(job: Job, arrival: u64, context_tokens: u32) -> Self {
-        let prompt_tokens = job.tokens.len().saturating_sub(job.said) as u32;
+    pub(crate) fn new(job: Job, arrival: u64, context_tokens: u32) -> Self {
+        let prompt_tokens = job.tokens.len().saturating_sub(job.resumed_len) as u32;
         debug_assert!(prompt_tokens > 0 && prompt_tokens < context_tokens);
         let room = context_tokens.saturating_sub(prompt_tokens);
         let Options { sampling, max_tokens, stop, logprobs } = job.options;
         Self {
             id: job.id,
             tenant: job.tenant,
-            track: 0,
+            seq: 0,
             cached_tokens: 0,
             leader: None,
-            thinking: job.thinking,
-            passed_over: 0,
+            in_reasoning: job.in_reasoning,
+            skipped_steps: 0,
             cancel: job.cancel,
             arrival,
-            brought: job.tokens.len() as u32,
-            told: prompt_tokens as usize,
+            initial_tokens: job.tokens.len() as u32,
+            reported: prompt_tokens as usize,
             tokens: job.tokens,
             prompt_tokens,
             decoded: 0,
             tokens_max: prompt_tokens + max_tokens.unwrap_or(u32::MAX).min(room),
             logprobs,
             visible: job.visible,
-            form: job.form,
+            grammar: job.grammar,
             sampler: Sampler::new(sampling),
             utf8: Utf8::default(),
             stop: StopMatcher::new(stop),
-            held: HeldLogprobs::default(),
+            pending_logprobs: PendingLogprobs::default(),
         }
     }
 
     /// Tokens known but not yet decoded.
-    pub fn undecoded(&self) -> &[Token] {
+    pub(crate) fn undecoded(&self) -> &[Token] {
         &self.tokens[self.decoded as usize..]
     }
 
     /// Position of the first token that is not yet decoded.
-    pub fn position(&self) -> u32 {
+    pub(crate) fn position(&self) -> u32 {
         self.decoded
     }
 
     /// All known tokens, of prompt and response.
-    pub fn tokens(&self) -> &[Token] {
+    pub(crate) fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// Starts or continues with sequence id `track`, which already holds the first `tokens` tokens.
-    pub fn begin(&mut self, track: TrackId, tokens: u32) {
-        self.track = track;
+    /// Starts or continues with sequence id `seq`, which already holds the first `tokens` tokens.
+    pub(crate) fn begin(&mut self, seq: SeqId, tokens: u32) {
+        self.seq = seq;
         self.decoded = tokens;
-        if self.tokens.len() as u32 == self.brought {
+        if self.tokens.len() as u32 == self.initial_tokens {
             self.cached_tokens = tokens.min(self.prompt_tokens);
         }
     }
 
     /// Preempts the sequence: it gives up its KV cells and must decode all tokens again.
-    pub fn park(&mut self) {
+    pub(crate) fn preempt(&mut self) {
         self.decoded = 0;
         self.leader = None;
     }
 
     /// True if it is decoding: its response has started and only the next token is missing.
-    pub fn is_reading(&self) -> bool {
+    pub(crate) fn is_decoding(&self) -> bool {
         self.completion_tokens() > 0 && self.undecoded().len() == 1
     }
 
-    /// Number of prompt tokens.
-    pub fn prompt_tokens(&self) -> u32 {
+    pub(crate) fn prompt_tokens(&self) -> u32 {
         self.prompt_tokens
     }
 
     /// Tokens generated so far.
-    pub fn completion_tokens(&self) -> u32 {
+    pub(crate) fn completion_tokens(&self) -> u32 {
         self.tokens.len() as u32 - self.prompt_tokens
     }
 
     /// Records that `rows` more tokens are decoded.
-    pub fn mark_decoded(&mut self, rows: u32) {
+    pub(crate) fn record_decoded(&mut self, rows: u32) {
         self.decoded += rows;
         debug_assert!(self.decoded as usize <= self.tokens.len());
     }
 
     /// How many of the most likely tokens to report with each token of the response.
-    pub fn logprobs(&self) -> Option<u32> {
+    pub(crate) fn logprobs(&self) -> Option<u32> {
         self.logprobs
     }
 
     /// True if the text of a control token is part of the response text.
-    pub fn shows(&self, control: Token) -> bool {
+    pub(crate) fn is_visible(&self, control: Token) -> bool {
         self.visible.contains(&control)
     }
 
-    /// Chooses the next token from the logits after the last one; `ends` are the tokens that end a
-    /// response.
+    /// Chooses the next token from the logits after the last one; `end_tokens` are the tokens that
+    /// end a response.
     ///
     /// # Errors
     /// The grammar allows no further token; the response ends here.
-    pub fn sample(
+    pub(crate) fn sample(
         &mut self,
         logits: &[f32],
-        ends: &[Token],
+        end_tokens: &[Token],
         scratch: &mut Scratch,
     ) -> Result<Token, Failure> {
-        let context = Context { tokens: &self.tokens, ends };
-        let Some(Form { grammar, refusal }) = &mut self.form else {
+        let context = SamplingContext { tokens: &self.tokens, end_tokens };
+        let Some(ResponseGrammar { grammar, to_failure }) = &mut self.grammar else {
             return Ok(self.sampler.sample(logits, context, None, scratch));
         };
         let mut masked = Ok(());
         let mut forbid = |logits: &mut [f32]| masked = grammar.mask(logits);
         let token = self.sampler.sample(logits, context, Some(&mut forbid), scratch);
         let accepted = masked.and_then(|()| grammar.accept(token));
-        accepted.map(|()| token).map_err(|error| refusal(error.to_string()))
+        accepted.map(|()| token).map_err(|error| to_failure(error.to_string()))
     }
 
     /// Replays the effect of its response tokens on grammar, sampler and text, which happened on
     /// another node. Call it once, before sampling. `write` appends the text of a token, that of a
-    /// control token only on request; `ends` are the tokens that end a response.
+    /// control token only on request; `end_tokens` are the tokens that end a response.
     ///
     /// # Errors
     /// The grammar does not allow a token: another model sampled it.
-    pub fn replay(
+    pub(crate) fn replay(
         &mut self,
-        ends: &[Token],
+        end_tokens: &[Token],
         write: impl Fn(Token, bool, &mut Vec<u8>),
     ) -> Result<Replay, Failure> {
-        let said = self.tokens.split_off(self.prompt_tokens as usize);
+        let resumed = self.tokens.split_off(self.prompt_tokens as usize);
         let (mut replay, mut piece) = (Replay::default(), Vec::new());
-        for token in said {
-            if let Some(form) = &mut self.form {
-                form.grammar.accept(token).map_err(|_| Failure::ResumeMismatch)?;
+        for token in resumed {
+            if let Some(constraint) = &mut self.grammar {
+                constraint.grammar.accept(token).map_err(|_| Failure::ResumeMismatch)?;
             }
             self.sampler.skip();
             piece.clear();
-            write(token, self.shows(token), &mut piece);
-            let is_end = ends.contains(&token);
+            write(token, self.is_visible(token), &mut piece);
+            let is_end = end_tokens.contains(&token);
             // Its logprob was reported with the token; only its place counts now.
             let chosen = || LikelyToken { token, bytes: Vec::new(), logprob: 0.0 };
             let likeliest = Vec::new();
             let logprob = self.logprobs.map(|_| TokenLogprob { chosen: chosen(), likeliest });
             let advance = self.advance(Sampled { token, piece: &piece, is_end, logprob });
-            replay.shown.extend(advance.shown);
+            replay.chunks.extend(advance.chunk);
             replay.finished = advance.finished;
             if advance.finished.is_some() {
                 break;
@@ -304,17 +300,17 @@ impl Sequence {
     }
 
     /// The last event of a complete response.
-    pub fn finish(&self, reason: FinishReason) -> Event {
+    pub(crate) fn finish(&self, reason: FinishReason) -> Event {
         Event::Finished {
             reason,
             completion_tokens: self.completion_tokens(),
             cached_tokens: self.cached_tokens,
-            tokens: self.tokens[self.told..].to_vec(),
+            tokens: self.tokens[self.reported..].to_vec(),
         }
     }
 
     /// Appends a sampled token.
-    pub fn advance(&mut self, sampled: Sampled<'_>) -> Advance {
+    pub(crate) fn advance(&mut self, sampled: Sampled<'_>) -> Advance {
         self.tokens.push(sampled.token);
         self.sampler.accept(sampled.token);
         let (mut whole, mut text) = (String::new(), String::new());
@@ -324,7 +320,7 @@ impl Sequence {
             // Drops a character that the length limit cuts in two instead of replacing it: it is
             // not invalid.
             self.utf8.push(sampled.piece, &mut whole);
-            self.held.push(sampled.piece.len(), sampled.logprob);
+            self.pending_logprobs.push(sampled.piece.len(), sampled.logprob);
         }
         let full = self.tokens.len() as u32 >= self.tokens_max;
         let stopped = self.stop.push(&whole, &mut text);
@@ -336,16 +332,16 @@ impl Sequence {
             (false, true) => Some(FinishReason::Length),
             (false, false) => None,
         };
-        let logprobs = self.held.release(text.len(), finished.is_some() && !stopped);
-        let is_shown = !text.is_empty() || !logprobs.is_empty();
-        Advance { shown: is_shown.then(|| self.show(text, logprobs)), finished }
+        let logprobs = self.pending_logprobs.release(text.len(), finished.is_some() && !stopped);
+        let has_chunk = !text.is_empty() || !logprobs.is_empty();
+        Advance { chunk: has_chunk.then(|| self.take_chunk(text, logprobs)), finished }
     }
 
-    fn show(&mut self, text: String, logprobs: Vec<TokenLogprob>) -> Shown {
-        let told = self.tokens.len() - self.held.len();
-        let tokens = self.tokens[self.told..told].to_vec();
-        self.told = told;
-        Shown { text, logprobs, tokens }
+    fn take_chunk(&mut self, text: String, logprobs: Vec<TokenLogprob>) -> TextChunk {
+        let reported = self.tokens.len() - self.pending_logprobs.len();
+        let tokens = self.tokens[self.reported..reported].to_vec();
+        self.reported = reported;
+        TextChunk { text, logprobs, tokens }
     }
 }
 
@@ -358,15 +354,15 @@ mod tests {
             id: 1,
             tenant: Tenant(0),
             tokens: vec![1, 2],
-            said: 0,
+            resumed_len: 0,
             options: Options {
                 max_tokens,
                 stop: stop.iter().map(|s| s.to_string()).collect(),
                 ..Options::GREEDY
             },
             visible: Vec::new(),
-            form: None,
-            thinking: false,
+            grammar: None,
+            in_reasoning: false,
             cancel: CancelFlag::default(),
         };
         Sequence::new(job, 0, 8)
@@ -378,7 +374,7 @@ mod tests {
 
     fn advance(sequence: &mut Sequence, piece: &[u8]) -> (String, Option<FinishReason>) {
         let a = sequence.advance(sampled(piece, false));
-        (a.shown.unwrap_or_default().text, a.finished)
+        (a.chunk.unwrap_or_default().text, a.finished)
     }
 
     #[test]
@@ -387,9 +383,9 @@ mod tests {
         assert_eq!(advance(&mut s, b"a"), ("a".into(), None));
         assert_eq!(advance(&mut s, b"b"), ("b".into(), Some(FinishReason::Length)));
         let mut s = sequence(None, &[]);
-        let ends: Vec<_> = (0..6).map(|_| advance(&mut s, b"x").1).collect();
-        assert_eq!(ends.iter().filter(|e| e.is_some()).count(), 1);
-        assert_eq!(ends[5], Some(FinishReason::Length));
+        let finished: Vec<_> = (0..6).map(|_| advance(&mut s, b"x").1).collect();
+        assert_eq!(finished.iter().filter(|e| e.is_some()).count(), 1);
+        assert_eq!(finished[5], Some(FinishReason::Length));
     }
 
     #[test]
@@ -414,12 +410,12 @@ mod tests {
         assert_eq!(advance(&mut s, b"\x81"), (String::new(), Some(FinishReason::Length)));
         let mut s = sequence(None, &[]);
         advance(&mut s, b"a\xe3");
-        assert_eq!(s.advance(sampled(b"<end>", true)).shown.unwrap().text, "\u{fffd}");
+        assert_eq!(s.advance(sampled(b"<end>", true)).chunk.unwrap().text, "\u{fffd}");
     }
 
     #[test]
     fn an_ending_token_has_no_text() {
         let end = sequence(None, &[]).advance(sampled(b"<end>", true));
-        assert_eq!(end, Advance { shown: None, finished: Some(FinishReason::Stop) });
+        assert_eq!(end, Advance { chunk: None, finished: Some(FinishReason::Stop) });
     }
 }

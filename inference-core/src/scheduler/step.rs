@@ -7,15 +7,15 @@
 use std::time::Duration;
 
 use crate::scheduler::engine_thread::Emit;
-use crate::scheduler::engine_thread::Steps;
+use crate::scheduler::engine_thread::StepEngine;
 use crate::scheduler::kv_pool::KvPool;
-use crate::scheduler::pace::{Pace, smooth};
-use crate::scheduler::planning::{self, Limits, Share, Waiting};
+use crate::scheduler::planning::{self, PlannedSequence, SlotRows, StepLimits};
 use crate::scheduler::queue::FairQueue;
 use crate::scheduler::sampler::Scratch;
 use crate::scheduler::sampler::logprobs::{Logprob, logprobs};
 use crate::scheduler::sequence::{CancelFlag, Job, Sampled, Sequence};
-use crate::types::model::TrackId;
+use crate::scheduler::step_pace::{StepPace, smooth};
+use crate::types::model::SeqId;
 use crate::types::model::{Decoded, Model, Row, Shape, Slot};
 use crate::types::request::{EngineStats, Event, Failure, LikelyToken, TokenLogprob};
 
@@ -29,12 +29,12 @@ pub struct Engine<M> {
     model: M,
     shape: Shape,
     pool: KvPool,
-    pace: Pace,
+    pace: StepPace,
     queue: FairQueue<Job>,
     /// The request at the head of the queue, while it lacks KV cells.
     next: Option<Job>,
     /// Preempted sequences, which continue when there are KV cells again.
-    parked: Vec<Sequence>,
+    preempted: Vec<Sequence>,
     slots: Vec<Option<Sequence>>,
     arrivals: u64,
     stats: EngineStats,
@@ -42,7 +42,7 @@ pub struct Engine<M> {
     rows: Vec<Row>,
     piece: Vec<u8>,
     scratch: Scratch,
-    removed: Vec<TrackId>,
+    removed: Vec<SeqId>,
 }
 
 impl<M: Model> Engine<M> {
@@ -52,11 +52,11 @@ impl<M: Model> Engine<M> {
         Self {
             model,
             shape,
-            pool: KvPool::new(shape.cells, shape.tracks, shape.shares_prefixes),
-            pace: Pace::new(shape.slots),
+            pool: KvPool::new(shape.kv_cells, shape.seq_ids, shape.shares_prefixes),
+            pace: StepPace::new(shape.slots),
             queue: FairQueue::new(queue_max),
             next: None,
-            parked: Vec::new(),
+            preempted: Vec::new(),
             slots: (0..shape.slots).map(|_| None).collect(),
             arrivals: 0,
             stats: EngineStats { slots: shape.slots, ..EngineStats::default() },
@@ -72,28 +72,29 @@ impl<M: Model> Engine<M> {
         &self.model
     }
 
-    fn plan(&mut self) -> Vec<Share> {
-        let waiting: Vec<Waiting> = self.slots.iter().enumerate().filter_map(view).collect();
-        let readers = waiting.iter().filter(|w| w.decoding).count() as u32;
+    fn plan(&mut self) -> Vec<SlotRows> {
+        let waiting: Vec<PlannedSequence> =
+            self.slots.iter().enumerate().filter_map(view).collect();
+        let decoding = waiting.iter().filter(|w| w.decoding).count() as u32;
         let cells = self.pool.cells();
-        let limits = Limits {
+        let limits = StepLimits {
             batch_rows: self.shape.batch_rows,
-            prefill_rows: self.pace.prefill_rows(readers, self.shape.batch_rows),
-            cells: cells.free + cells.cached,
+            prefill_rows: self.pace.prefill_rows(decoding, self.shape.batch_rows),
+            kv_cells: cells.free + cells.cached,
         };
         let shares = planning::plan(&waiting, limits);
         for sequence in self.slots.iter_mut().flatten() {
-            sequence.passed_over = sequence.passed_over.saturating_add(1);
+            sequence.skipped_steps = sequence.skipped_steps.saturating_add(1);
         }
         for share in &shares {
             if let Some(sequence) = &mut self.slots[share.slot as usize] {
-                sequence.passed_over = 0;
+                sequence.skipped_steps = 0;
             }
         }
         shares
     }
 
-    fn collect_rows(&mut self, shares: &[Share]) {
+    fn collect_rows(&mut self, shares: &[SlotRows]) {
         self.rows.clear();
         for share in shares {
             let Some(sequence) = &self.slots[share.slot as usize] else { continue };
@@ -101,7 +102,7 @@ impl<M: Model> Engine<M> {
             let last = tokens.len() - 1;
             for (i, token) in tokens.iter().take(share.rows as usize).enumerate() {
                 self.rows.push(Row {
-                    track: sequence.track,
+                    seq: sequence.seq,
                     position: sequence.position() + i as u32,
                     token: *token,
                     logits: i == last,
@@ -114,20 +115,20 @@ impl<M: Model> Engine<M> {
     /// Evicts kept sequences until `cells` KV cells are free.
     fn evict_for(&mut self, cells: u32) {
         while self.pool.cells().free < cells
-            && let Some(track) = self.pool.evict()
+            && let Some(seq) = self.pool.evict()
         {
             self.stats.evictions += 1;
-            self.model.clear(track);
+            self.model.clear(seq);
         }
     }
 
-    fn sample_all(&mut self, shares: &[Share], emit: Emit<'_>) {
+    fn sample_all(&mut self, shares: &[SlotRows], emit: Emit<'_>) {
         let mut row = 0;
         for share in shares {
             row += share.rows as usize;
             let Some(sequence) = &mut self.slots[share.slot as usize] else { continue };
-            self.pool.append(sequence.track, &sequence.undecoded()[..share.rows as usize]);
-            sequence.mark_decoded(share.rows);
+            self.pool.append(sequence.seq, &sequence.undecoded()[..share.rows as usize]);
+            sequence.record_decoded(share.rows);
             // A sequence canceled during the decode gets no further token.
             if sequence.undecoded().is_empty() && !sequence.cancel.is_set() {
                 self.sample(share.slot, row - 1, emit);
@@ -139,7 +140,7 @@ impl<M: Model> Engine<M> {
     fn sample(&mut self, slot: Slot, row: usize, emit: Emit<'_>) {
         let Some(sequence) = &mut self.slots[slot as usize] else { return };
         let logits = self.model.logits(row);
-        let token = match sequence.sample(logits, self.model.ends(), &mut self.scratch) {
+        let token = match sequence.sample(logits, self.model.end_tokens(), &mut self.scratch) {
             Ok(token) => token,
             Err(failure) => {
                 emit(sequence.id, Event::Failed(failure));
@@ -149,21 +150,21 @@ impl<M: Model> Engine<M> {
         self.stats.generated_tokens += 1;
         let logprob = sequence.logprobs().map(|count| {
             let (chosen, likeliest) = logprobs(logits, token, count, &mut self.scratch);
-            let tell = |(token, logprob): Logprob| {
+            let with_bytes = |(token, logprob): Logprob| {
                 let mut bytes = Vec::new();
                 self.model.piece(token, true, &mut bytes);
                 LikelyToken { token, bytes, logprob }
             };
-            let likeliest = likeliest.into_iter().map(tell).collect();
-            TokenLogprob { chosen: tell(chosen), likeliest }
+            let likeliest = likeliest.into_iter().map(with_bytes).collect();
+            TokenLogprob { chosen: with_bytes(chosen), likeliest }
         });
         self.piece.clear();
-        self.model.piece(token, sequence.shows(token), &mut self.piece);
-        let is_end = self.model.ends().contains(&token);
+        self.model.piece(token, sequence.is_visible(token), &mut self.piece);
+        let is_end = self.model.end_tokens().contains(&token);
         let sampled = Sampled { token, piece: &self.piece, is_end, logprob };
         let advance = sequence.advance(sampled);
-        if let Some(shown) = advance.shown {
-            emit(sequence.id, Event::Text(shown));
+        if let Some(chunk) = advance.chunk {
+            emit(sequence.id, Event::Text(chunk));
         }
         if let Some(reason) = advance.finished {
             self.stats.cached_tokens += u64::from(sequence.cached_tokens);
@@ -173,13 +174,13 @@ impl<M: Model> Engine<M> {
     }
 
     /// Fails all sequences in a failed batch; all others continue.
-    fn fail(&mut self, shares: &[Share], why: &str, emit: Emit<'_>) {
+    fn fail(&mut self, shares: &[SlotRows], why: &str, emit: Emit<'_>) {
         for share in shares {
             if let Some(sequence) = self.slots[share.slot as usize].take() {
                 emit(sequence.id, Event::Failed(Failure::Decode(why.to_string())));
                 // The context's state of this sequence is unknown now.
-                self.pool.discard(sequence.track);
-                self.model.clear(sequence.track);
+                self.pool.discard(sequence.seq);
+                self.model.clear(sequence.seq);
             }
         }
     }
@@ -187,37 +188,37 @@ impl<M: Model> Engine<M> {
     /// Ends the sequence in a slot; its KV cells are kept for prompts with the same prefix.
     fn free(&mut self, slot: Slot) {
         if let Some(sequence) = self.slots[slot as usize].take() {
-            self.close(sequence.track);
+            self.close(sequence.seq);
         }
     }
 
-    fn close(&mut self, track: TrackId) {
-        self.pool.close(track, &mut self.removed);
-        for track in self.removed.drain(..) {
-            self.model.clear(track);
+    fn close(&mut self, seq: SeqId) {
+        self.pool.close(seq, &mut self.removed);
+        for seq in self.removed.drain(..) {
+            self.model.clear(seq);
         }
     }
 
-    fn learn(&mut self, shares: &[Share], spent: Duration) {
-        let is_reader = |share: &&Share| {
-            self.slots[share.slot as usize].as_ref().is_some_and(Sequence::is_reading)
+    fn record_timing(&mut self, shares: &[SlotRows], spent: Duration) {
+        let is_decoding = |share: &&SlotRows| {
+            self.slots[share.slot as usize].as_ref().is_some_and(Sequence::is_decoding)
         };
-        let readers = shares.iter().filter(is_reader).count() as u32;
-        let prefilled = self.rows.len() as u32 - readers;
+        let decoding = shares.iter().filter(is_decoding).count() as u32;
+        let prefilled = self.rows.len() as u32 - decoding;
         self.stats.prompt_tokens += u64::from(prefilled);
         let seconds = spent.as_secs_f32();
         if seconds <= 0.0 {
             return;
         }
-        let reading = match prefilled {
+        let decode_part = match prefilled {
             0 => seconds,
-            _ => self.pace.reading_seconds(readers).min(seconds),
+            _ => self.pace.decode_seconds(decoding).min(seconds),
         };
-        self.stats.decode_seconds += f64::from(reading);
-        self.stats.prefill_seconds += f64::from(seconds - reading);
-        self.pace.observe(readers, prefilled, seconds);
+        self.stats.decode_seconds += f64::from(decode_part);
+        self.stats.prefill_seconds += f64::from(seconds - decode_part);
+        self.pace.record_step(decoding, prefilled, seconds);
         // Only a pure decode or prefill step measures its kind.
-        match (readers, prefilled) {
+        match (decoding, prefilled) {
             (n, 0) => smooth(&mut self.stats.decode_tokens_per_second, n as f32 / seconds),
             (0, n) => smooth(&mut self.stats.prefill_tokens_per_second, n as f32 / seconds),
             _ => {}
@@ -225,7 +226,7 @@ impl<M: Model> Engine<M> {
     }
 }
 
-impl<M: Model> Steps for Engine<M> {
+impl<M: Model> StepEngine for Engine<M> {
     type Job = Job;
 
     fn submit(&mut self, job: Job, emit: Emit<'_>) {
@@ -238,7 +239,7 @@ impl<M: Model> Steps for Engine<M> {
     fn is_idle(&self) -> bool {
         self.queue.is_empty()
             && self.next.is_none()
-            && self.parked.is_empty()
+            && self.preempted.is_empty()
             && self.slots.iter().all(Option::is_none)
     }
 
@@ -247,10 +248,10 @@ impl<M: Model> Steps for Engine<M> {
         EngineStats {
             slots_busy: self.slots.iter().flatten().count() as u32,
             queued: self.queue.len() as u32 + u32::from(self.next.is_some()),
-            parked: self.parked.len() as u32,
-            cells: self.shape.cells,
-            cells_in_use: cells.in_use,
-            cells_cached: cells.cached,
+            preempted: self.preempted.len() as u32,
+            kv_cells: self.shape.kv_cells,
+            kv_cells_in_use: cells.in_use,
+            kv_cells_cached: cells.cached,
             ..self.stats
         }
     }
@@ -277,7 +278,7 @@ impl<M: Model> Steps for Engine<M> {
         self.stats.slot_steps += shares.len() as u64;
         match decoded {
             Ok(Decoded::Whole) => {
-                self.learn(&shares, spent);
+                self.record_timing(&shares, spent);
                 self.sample_all(&shares, emit);
             }
             // The pool recorded nothing of this batch. What its sequences had before is kept or
@@ -289,13 +290,13 @@ impl<M: Model> Steps for Engine<M> {
 }
 
 /// The planner's view of a slot; `None` while another sequence is computing its prefix.
-fn view((slot, entry): (usize, &Option<Sequence>)) -> Option<Waiting> {
+fn view((slot, entry): (usize, &Option<Sequence>)) -> Option<PlannedSequence> {
     let sequence = entry.as_ref().filter(|s| s.leader.is_none())?;
-    Some(Waiting {
+    Some(PlannedSequence {
         slot: slot as Slot,
         rows: sequence.undecoded().len() as u32,
-        decoding: sequence.is_reading(),
-        passed_over: sequence.passed_over,
+        decoding: sequence.is_decoding(),
+        skipped_steps: sequence.skipped_steps,
         arrival: sequence.arrival,
     })
 }

@@ -4,7 +4,7 @@
 //!
 //! Rendering takes these steps: read the JSON -> [`adapt`] it to what the template supports
 //! ([`Capabilities`], detected when it is compiled) -> break up control tokens that users wrote
-//! ([`control`]) -> render ([`environment`]) -> cut, for a prefill ([`ending`]).
+//! ([`control`]) -> render ([`environment`]) -> cut, for a prefill ([`final_message`]).
 //!
 //! Templates are untrusted code: a rendering has no access to anything, and its instructions,
 //! recursion and output are limited. Memory that a hostile template uses in between is not limited,
@@ -14,28 +14,30 @@ use chrono::NaiveDateTime;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
-pub use crate::types::request::Ending;
+pub use crate::types::request::GenerationPrompt;
 
 mod adapt;
 mod capabilities;
 mod control;
 mod data;
-mod ending;
 mod environment;
+mod error;
 mod filters;
+mod final_message;
+mod input;
 mod json;
 mod methods;
 mod output;
-mod reading;
 mod repr;
 mod source;
 mod strftime;
 
-pub use capabilities::{Capabilities, Content, Thinking};
+pub use capabilities::{Capabilities, Content, ReasoningSupport};
 pub(crate) use control::Control;
-pub use control::{opens_thinking, segments};
+pub use control::{opens_reasoning, segments};
+pub use error::TemplateError;
 
-use reading::Chat;
+use input::ParsedChat;
 
 /// Maximum length of a template's source in bytes; those of known models have less than 64 KiB.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
@@ -48,7 +50,7 @@ pub struct Sources {
     /// `tokenizer.chat_template`.
     pub default: String,
     /// `tokenizer.chat_template.tool_use`: replaces the default for requests with tools.
-    pub tool_use: Option<String>,
+    pub(crate) tool_use: Option<String>,
 }
 
 impl From<String> for Sources {
@@ -82,14 +84,14 @@ pub struct Conversation<'a> {
     /// Current time, for templates that print a date.
     pub now: NaiveDateTime,
     /// How the prompt ends.
-    pub ending: Ending,
+    pub generation_prompt: GenerationPrompt,
 }
 
 impl<'a> Conversation<'a> {
     /// Messages that the assistant responds to.
     pub fn new(messages: &'a str, now: NaiveDateTime) -> Self {
-        let ending = Ending::Answer;
-        Self { messages, tools: None, documents: None, variables: None, now, ending }
+        let generation_prompt = GenerationPrompt::Add;
+        Self { messages, tools: None, documents: None, variables: None, now, generation_prompt }
     }
 }
 
@@ -104,27 +106,29 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     /// Compiles the sources and detects their capabilities. The error says which source is invalid,
     /// and why.
-    pub fn new(sources: impl Into<Sources>, tokens: SpecialTokens) -> Result<Self, String> {
+    pub fn new(sources: impl Into<Sources>, tokens: SpecialTokens) -> Result<Self, TemplateError> {
         let sources = sources.into();
         let control = Control::new(&tokens.control);
         let default = Compiled::new(sources.default, &tokens)?;
-        let compile = |source| Compiled::new(source, &tokens).map_err(|e| format!("tool_use: {e}"));
+        let compile = |source| {
+            Compiled::new(source, &tokens).map_err(|e| TemplateError::ToolUse(Box::new(e)))
+        };
         let tool_use = sources.tool_use.map(compile).transpose()?;
         Ok(Self { default, tool_use, control })
     }
 
     /// Renders the prompt of a conversation, adapted to the template's capabilities. The result may
     /// contain marks: see [`segments`]. The error is the template's own message if it raised one.
-    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, String> {
-        let mut chat = Chat::read(conversation)?;
+    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, TemplateError> {
+        let mut chat = ParsedChat::read(conversation)?;
         let compiled = self.of(conversation.tools.is_some());
         adapt::adapt(&mut chat, &compiled.capabilities);
         compiled.render(chat, &self.control)
     }
 
     /// Renders a conversation exactly as Hugging Face does, without adapting it.
-    pub fn render_as_is(&self, conversation: &Conversation<'_>) -> Result<String, String> {
-        let chat = Chat::read(conversation)?;
+    pub fn render_as_is(&self, conversation: &Conversation<'_>) -> Result<String, TemplateError> {
+        let chat = ParsedChat::read(conversation)?;
         self.of(conversation.tools.is_some()).render(chat, &self.control)
     }
 
@@ -143,7 +147,6 @@ impl ChatTemplate {
     }
 }
 
-/// One compiled template.
 #[derive(Debug)]
 struct Compiled {
     source: String,
@@ -154,10 +157,9 @@ struct Compiled {
 }
 
 impl Compiled {
-    fn new(source: String, tokens: &SpecialTokens) -> Result<Self, String> {
+    fn new(source: String, tokens: &SpecialTokens) -> Result<Self, TemplateError> {
         if source.len() > SOURCE_BYTES_MAX {
-            let bytes = source.len();
-            return Err(format!("it has {bytes} bytes; {SOURCE_BYTES_MAX} are allowed"));
+            return Err(TemplateError::SourceTooLong(source.len()));
         }
         let mut environment = environment::build().map_err(explain)?;
         environment.add_template_owned(NAME, source::rewrite(&source)).map_err(explain)?;
@@ -168,23 +170,25 @@ impl Compiled {
         Ok(compiled)
     }
 
-    fn render(&self, mut chat: Chat, control: &Control) -> Result<String, String> {
+    fn render(&self, mut chat: ParsedChat, control: &Control) -> Result<String, TemplateError> {
         chat.neutralise(control);
         chat.alias_reasoning();
-        let prefill = match chat.ending {
-            Ending::Prefill => Some(ending::mark(&mut chat.messages, &self.source)?),
-            Ending::Answer | Ending::Closed => None,
+        let prefill = match chat.generation_prompt {
+            GenerationPrompt::ContinueFinalMessage => {
+                Some(final_message::add_tag(&mut chat.messages, &self.source)?)
+            }
+            GenerationPrompt::Add | GenerationPrompt::Omit => None,
         };
         let rendered = self.run(chat)?;
         match prefill {
-            Some(prefill) => ending::cut(rendered, &prefill),
+            Some(prefill) => final_message::cut(rendered, &prefill),
             None => Ok(rendered),
         }
     }
 
     /// Renders with all variables set. minijinja panics on some expressions that only a faulty
     /// template contains; such a template must not end the engine.
-    fn run(&self, chat: Chat) -> Result<String, String> {
+    fn run(&self, chat: ParsedChat) -> Result<String, TemplateError> {
         let variables = self.variables(chat);
         let mut out = output::Bounded::default();
         let render = std::panic::AssertUnwindSafe(|| {
@@ -192,14 +196,14 @@ impl Compiled {
             template.render_captured_to(variables, &mut out).map(|_| ())
         });
         let result = std::panic::catch_unwind(render);
-        match result.map_err(|_| "it makes the renderer fail".to_string())? {
-            Err(_) if out.is_full() => Err(output::TOO_LARGE.into()),
+        match result.map_err(|_| TemplateError::Panicked)? {
+            Err(_) if out.is_full() => Err(TemplateError::TooLarge),
             Err(error) => Err(explain(error)),
             Ok(()) => out.into_text(),
         }
     }
 
-    fn variables(&self, chat: Chat) -> Value {
+    fn variables(&self, chat: ParsedChat) -> Value {
         let now = chat.now;
         let strftime_now =
             Value::from_function(move |format: &str| strftime::strftime(now, format));
@@ -209,7 +213,7 @@ impl Compiled {
             ("messages", data::from_json(Json::Array(messages))),
             ("tools", list(chat.tools)),
             ("documents", list(chat.documents)),
-            ("add_generation_prompt", Value::from(chat.ending == Ending::Answer)),
+            ("add_generation_prompt", Value::from(chat.generation_prompt == GenerationPrompt::Add)),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
             ("strftime_now", strftime_now),
@@ -223,11 +227,11 @@ impl Compiled {
 /// A parsed message.
 type Message = Map<String, Json>;
 
-fn explain(error: Error) -> String {
+fn explain(error: Error) -> TemplateError {
     match (error.kind(), error.detail()) {
-        (ErrorKind::OutOfFuel, _) => "it does not end".into(),
-        (ErrorKind::InvalidOperation, Some(detail)) => detail.into(),
-        _ => error.to_string(),
+        (ErrorKind::OutOfFuel, _) => TemplateError::Endless,
+        (ErrorKind::InvalidOperation, Some(detail)) => TemplateError::Rendering(detail.into()),
+        _ => TemplateError::Rendering(error.to_string()),
     }
 }
 

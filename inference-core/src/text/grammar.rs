@@ -24,6 +24,6 @@ mod vocabulary;
 mod tests;
 
 pub use error::GrammarError;
-pub use limits::{CHOICES_MAX, CONSTRAINT_BYTES_MAX};
+pub(crate) use limits::{CHOICES_MAX, CONSTRAINT_BYTES_MAX};
 pub use state::Grammar;
 pub use vocabulary::{Grammars, Piece};

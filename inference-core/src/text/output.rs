@@ -7,9 +7,9 @@
 //! - The joined parts are a function of the whole text: chunk boundaries do not matter.
 //! - The parser emits content as soon as it cannot be the start of a delimiter. It drops whitespace
 //!   around reasoning and calls, and joins several pieces of prose of one kind by line breaks.
-//! - A call starts ([`Part::CallStart`]) when its name is complete and known and its arguments have
-//!   started. Until then the parser holds everything, and emits it as content if it turns out not
-//!   to be a call: broken JSON, an unknown name, too many calls.
+//! - A call starts ([`OutputPart::CallStart`]) when its name is complete and known and its
+//!   arguments have started. Until then the parser holds everything, and emits it as content if it
+//!   turns out not to be a call: broken JSON, an unknown name, too many calls.
 //! - It emits arguments as they arrive. Joined, they are the JSON that the model wrote (control
 //!   characters in strings escaped), or, for notations with tags, JSON derived from them by the
 //!   tool's schema. If they break off, the call stays incomplete, and the rest is content.
@@ -19,89 +19,32 @@
 //! The crates tool-parser and reasoning-parser do this too, but with an async runtime, a Python
 //! parser and OpenAI's types (some 190 crates), and their results depend on the chunks.
 
-pub mod choice;
-pub mod format;
-pub mod tools;
+pub(crate) mod call_grammar;
+pub(crate) mod format;
+pub(crate) mod tools;
 
+mod call_context;
+mod call_format;
+mod call_parser;
+mod delimiters;
 mod function;
 mod header;
 mod json;
 mod list;
 mod literal;
-mod machine;
-mod marks;
 mod named;
 mod object;
-mod out;
 mod parser;
+mod part_collector;
+mod parts;
 mod xml;
 
-pub use format::{Beginning, CallFormat, Format, Thinking};
-pub use parser::{CALL_BYTES_MAX, Parser};
-pub use tools::{Tool, ToolSet};
-
-/// A new part of a response.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
-    /// More reasoning.
-    Reasoning(String),
-    /// More content, which the user sees.
-    Content(String),
-    /// Start of a tool call.
-    CallStart {
-        /// Index of the call in this response, from 0.
-        index: usize,
-        /// Function name.
-        name: String,
-    },
-    /// More of a call's arguments.
-    CallArguments {
-        /// Index of the call.
-        index: usize,
-        /// Fragment of the JSON text.
-        fragment: String,
-    },
-}
-
-/// A whole response.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Message {
-    /// Content, which the user sees.
-    pub content: Option<String>,
-    /// Reasoning text.
-    pub reasoning: Option<String>,
-    /// Tool calls; the last may be incomplete if the response was cut off.
-    pub calls: Vec<Call>,
-}
-
-/// A tool call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
-    /// Function name.
-    pub name: String,
-    /// JSON text.
-    pub arguments: String,
-}
-
-/// Joins the parts of a response.
-pub fn whole(parts: impl IntoIterator<Item = Part>) -> Message {
-    let mut message = Message::default();
-    for part in parts {
-        match part {
-            Part::Content(text) => message.content.get_or_insert_default().push_str(&text),
-            Part::Reasoning(text) => message.reasoning.get_or_insert_default().push_str(&text),
-            Part::CallStart { name, .. } => {
-                message.calls.push(Call { name, arguments: String::new() });
-            }
-            Part::CallArguments { index, fragment } => {
-                if let Some(call) = message.calls.get_mut(index) {
-                    call.arguments.push_str(&fragment);
-                }
-            }
-        }
-    }
-    message
-}
+pub use call_format::CallFormat;
+pub(crate) use format::ResponseStart;
+pub use format::{Format, ReasoningDelimiters};
+pub use parser::Parser;
+pub use parts::{OutputPart, ParsedCall, ParsedMessage, join_parts};
+pub use tools::{InvalidParameter, Tool, ToolSet};
 
 #[cfg(test)]
 mod tests;

@@ -5,46 +5,49 @@
 
 /// Searches streamed text for stop strings.
 #[derive(Debug, Default)]
-pub struct StopMatcher {
+pub(crate) struct StopMatcher {
     stops: Vec<String>,
-    held: String,
+    pending: String,
 }
 
 impl StopMatcher {
     /// Searches for any of `stops`; ignores empty strings.
-    pub fn new(stops: Vec<String>) -> Self {
-        Self { stops: stops.into_iter().filter(|s| !s.is_empty()).collect(), held: String::new() }
+    pub(crate) fn new(stops: Vec<String>) -> Self {
+        Self {
+            stops: stops.into_iter().filter(|s| !s.is_empty()).collect(),
+            pending: String::new(),
+        }
     }
 
     /// Takes text and appends what can be emitted to `out`. Returns true if a stop string matched:
     /// `out` ends before it, and nothing more must be pushed.
-    pub fn push(&mut self, text: &str, out: &mut String) -> bool {
-        self.held.push_str(text);
-        if let Some(at) = self.stops.iter().filter_map(|s| self.held.find(s.as_str())).min() {
-            out.push_str(&self.held[..at]);
-            self.held.clear();
+    pub(crate) fn push(&mut self, text: &str, out: &mut String) -> bool {
+        self.pending.push_str(text);
+        if let Some(at) = self.stops.iter().filter_map(|s| self.pending.find(s.as_str())).min() {
+            out.push_str(&self.pending[..at]);
+            self.pending.clear();
             return true;
         }
-        let shown = self.held.len() - self.partial_match();
-        out.push_str(&self.held[..shown]);
-        self.held.drain(..shown);
+        let shown = self.pending.len() - self.partial_match();
+        out.push_str(&self.pending[..shown]);
+        self.pending.drain(..shown);
         false
     }
 
     /// Ends the text: held-back text is emitted after all.
-    pub fn finish(&mut self, out: &mut String) {
-        out.push_str(&self.held);
-        self.held.clear();
+    pub(crate) fn finish(&mut self, out: &mut String) {
+        out.push_str(&self.pending);
+        self.pending.clear();
     }
 
-    /// Length of the longest suffix of `held` that starts a stop string.
+    /// Length of the longest suffix of `pending` that starts a stop string.
     fn partial_match(&self) -> usize {
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
-        let from = self.held.len().saturating_sub(longest.saturating_sub(1));
-        (from..self.held.len())
-            .filter(|i| self.held.is_char_boundary(*i))
-            .find(|i| self.stops.iter().any(|s| s.starts_with(&self.held[*i..])))
-            .map_or(0, |i| self.held.len() - i)
+        let from = self.pending.len().saturating_sub(longest.saturating_sub(1));
+        (from..self.pending.len())
+            .filter(|i| self.pending.is_char_boundary(*i))
+            .find(|i| self.stops.iter().any(|s| s.starts_with(&self.pending[*i..])))
+            .map_or(0, |i| self.pending.len() - i)
     }
 }
 

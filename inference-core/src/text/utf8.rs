@@ -6,14 +6,14 @@
 
 /// Assembles text from the bytes of tokens.
 #[derive(Debug, Default)]
-pub struct Utf8 {
+pub(crate) struct Utf8 {
     /// Bytes of an incomplete character: at most 3 between calls.
     pending: Vec<u8>,
 }
 
 impl Utf8 {
     /// Takes bytes and appends the text that they complete to `out`.
-    pub fn push(&mut self, bytes: &[u8], out: &mut String) {
+    pub(crate) fn push(&mut self, bytes: &[u8], out: &mut String) {
         self.pending.extend_from_slice(bytes);
         let mut start = 0;
         while start < self.pending.len() {
@@ -40,7 +40,7 @@ impl Utf8 {
     }
 
     /// Ends the text: an incomplete character becomes U+FFFD.
-    pub fn finish(&mut self, out: &mut String) {
+    pub(crate) fn finish(&mut self, out: &mut String) {
         if !self.pending.is_empty() {
             self.pending.clear();
             out.push(char::REPLACEMENT_CHARACTER);

@@ -6,29 +6,29 @@ pub mod raw;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::scheduler::engine_thread::Steps;
+use crate::scheduler::engine_thread::StepEngine;
 use crate::scheduler::sequence::{CancelFlag, Job};
 use crate::scheduler::step::Engine;
-use crate::types::model::TrackId;
+use crate::types::model::SeqId;
 use crate::types::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
 use crate::types::request::{EngineStats, Event, Options, RequestId, Sampling, Tenant, Token};
 
 /// A model whose responses never end by themselves, and that records its decode time.
 #[derive(Debug)]
-pub struct Endless<M> {
+pub(crate) struct EndlessModel<M> {
     inner: M,
     /// Total time spent in decode.
-    pub decoding: Duration,
+    pub(crate) decoding: Duration,
 }
 
-impl<M> Endless<M> {
+impl<M> EndlessModel<M> {
     /// Wraps a model.
-    pub fn new(inner: M) -> Self {
+    pub(crate) fn new(inner: M) -> Self {
         Self { inner, decoding: Duration::ZERO }
     }
 }
 
-impl<M: Model> Model for Endless<M> {
+impl<M: Model> Model for EndlessModel<M> {
     fn shape(&self) -> Shape {
         self.inner.shape()
     }
@@ -44,16 +44,16 @@ impl<M: Model> Model for Endless<M> {
         self.inner.logits(row)
     }
 
-    fn share(&mut self, from: TrackId, to: TrackId, tokens: u32) {
+    fn share(&mut self, from: SeqId, to: SeqId, tokens: u32) {
         self.inner.share(from, to, tokens);
     }
 
-    fn truncate(&mut self, track: TrackId, tokens: u32) {
-        self.inner.truncate(track, tokens);
+    fn truncate(&mut self, seq: SeqId, tokens: u32) {
+        self.inner.truncate(seq, tokens);
     }
 
-    fn clear(&mut self, track: TrackId) {
-        self.inner.clear(track);
+    fn clear(&mut self, seq: SeqId) {
+        self.inner.clear(seq);
     }
 
     fn piece(&self, _: Token, _: bool, out: &mut Vec<u8>) {
@@ -61,7 +61,7 @@ impl<M: Model> Model for Endless<M> {
         out.push(b'.');
     }
 
-    fn ends(&self) -> &[Token] {
+    fn end_tokens(&self) -> &[Token] {
         &[]
     }
 }
@@ -74,24 +74,19 @@ pub fn prompt(number: u32, tokens: u32) -> Vec<Token> {
 
 /// The timing of a request, as its client sees it.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct RequestTiming {
     /// Time of the request.
-    pub asked: Duration,
+    pub(crate) submitted_at: Duration,
     /// Arrival time of each token.
     pub tokens: Vec<Duration>,
     /// Time when the response was complete.
-    pub done: Option<Duration>,
+    pub(crate) completed_at: Option<Duration>,
 }
 
-impl Seen {
+impl RequestTiming {
     /// Time to first token, in seconds.
     pub fn first_token(&self) -> f64 {
-        self.tokens.first().map_or(f64::NAN, |at| (*at - self.asked).as_secs_f64())
-    }
-
-    /// Time to last token, in seconds.
-    pub fn whole(&self) -> f64 {
-        self.tokens.last().map_or(f64::NAN, |at| (*at - self.asked).as_secs_f64())
+        self.tokens.first().map_or(f64::NAN, |at| (*at - self.submitted_at).as_secs_f64())
     }
 
     /// Time between tokens, in seconds.
@@ -103,32 +98,32 @@ impl Seen {
 /// Clients on an engine. Requests are numbered in order of submission.
 #[derive(Debug)]
 pub struct Bench<M> {
-    engine: Engine<Endless<M>>,
+    engine: Engine<EndlessModel<M>>,
     begun: Instant,
-    seen: BTreeMap<RequestId, Seen>,
+    timings: BTreeMap<RequestId, RequestTiming>,
 }
 
 impl<M: Model> Bench<M> {
     /// Creates an idle engine on `model`.
     pub fn new(model: M) -> Self {
-        let engine = Engine::new(Endless::new(model), 64);
-        Self { engine, begun: Instant::now(), seen: BTreeMap::new() }
+        let engine = Engine::new(EndlessModel::new(model), 64);
+        Self { engine, begun: Instant::now(), timings: BTreeMap::new() }
     }
 
     /// Submits a request; returns its id.
-    pub fn ask(&mut self, prompt: Vec<Token>, max_tokens: u32, sampling: Sampling) -> RequestId {
-        let id = self.seen.len() as RequestId;
-        let asked = self.begun.elapsed();
-        self.seen.insert(id, Seen { asked, ..Seen::default() });
+    pub fn submit(&mut self, prompt: Vec<Token>, max_tokens: u32, sampling: Sampling) -> RequestId {
+        let id = self.timings.len() as RequestId;
+        let submitted_at = self.begun.elapsed();
+        self.timings.insert(id, RequestTiming { submitted_at, ..RequestTiming::default() });
         let job = Job {
             id,
             tenant: Tenant::default(),
             tokens: prompt,
-            said: 0,
+            resumed_len: 0,
             options: Options { sampling, max_tokens: Some(max_tokens), ..Options::GREEDY },
             visible: Vec::new(),
-            form: None,
-            thinking: false,
+            grammar: None,
+            in_reasoning: false,
             cancel: CancelFlag::default(),
         };
         self.engine.submit(job, &mut |_, _| {});
@@ -137,27 +132,28 @@ impl<M: Model> Bench<M> {
 
     /// Runs one step of the engine.
     pub fn step(&mut self) {
-        let (begun, seen) = (self.begun, &mut self.seen);
+        let (begun, timing) = (self.begun, &mut self.timings);
         self.engine.step(&|| begun.elapsed(), &mut |id, event| {
-            let Some(seen) = seen.get_mut(&id) else { return };
+            let Some(timing) = timing.get_mut(&id) else { return };
             match event {
-                Event::Text(_) => seen.tokens.push(begun.elapsed()),
+                Event::Text(_) => timing.tokens.push(begun.elapsed()),
                 Event::Started { .. } => {}
-                _ => seen.done = Some(begun.elapsed()),
+                _ => timing.completed_at = Some(begun.elapsed()),
             }
         });
     }
 
     /// Steps until all of these requests are complete.
     pub fn finish(&mut self, ids: &[RequestId]) {
-        while ids.iter().any(|id| self.seen[id].done.is_none()) && !self.engine.is_idle() {
+        while ids.iter().any(|id| self.timings[id].completed_at.is_none()) && !self.engine.is_idle()
+        {
             self.step();
         }
     }
 
     /// The timing of a request.
-    pub fn seen(&self, id: RequestId) -> &Seen {
-        &self.seen[&id]
+    pub fn timing(&self, id: RequestId) -> &RequestTiming {
+        &self.timings[&id]
     }
 
     /// The engine's statistics.
@@ -191,12 +187,12 @@ mod tests {
     #[test]
     fn a_client_sees_every_token_of_an_endless_model() {
         let mut bench = Bench::new(FakeModel::new(2, 64, 16));
-        let first = bench.ask(prompt(0, 10), 5, Sampling::GREEDY);
-        let second = bench.ask(prompt(1, 10), 7, Sampling::GREEDY);
+        let first = bench.submit(prompt(0, 10), 5, Sampling::GREEDY);
+        let second = bench.submit(prompt(1, 10), 7, Sampling::GREEDY);
         bench.finish(&[first, second]);
-        assert_eq!((bench.seen(first).tokens.len(), bench.seen(second).tokens.len()), (5, 7));
-        assert_eq!(bench.seen(second).gaps().len(), 6);
-        assert!(bench.seen(first).first_token() <= bench.seen(first).whole());
+        assert_eq!((bench.timing(first).tokens.len(), bench.timing(second).tokens.len()), (5, 7));
+        assert_eq!(bench.timing(second).gaps().len(), 6);
+        assert!(bench.timing(first).first_token() >= 0.0);
         assert_eq!(bench.stats().prompt_tokens, 20, "the prompts have nothing in common");
     }
 

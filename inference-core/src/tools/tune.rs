@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::llama::FlashAttention;
 
 /// Fraction by which a candidate must be better.
-pub const WINS_BY: f64 = 0.03;
+pub(crate) const WINS_BY: f64 = 0.03;
 /// The search skips the rest of a coordinate after a candidate this much worse: alternatives are
 /// sorted by distance from the best guess.
 const HOPELESS: f64 = 0.10;
@@ -25,7 +25,7 @@ const WEIGHTS: [f64; 3] = [0.3, 0.35, 0.35];
 /// Minimum speedup from doubling a batch that is worth its memory.
 const SLOT_GAIN: f64 = 0.05;
 /// Maximum number of slots chosen automatically.
-pub const SLOTS_CHOSEN_MAX: u32 = 16;
+pub(crate) const SLOTS_CHOSEN_MAX: u32 = 16;
 /// Batch sizes whose speeds determine the number of slots.
 pub const CURVE: [u32; 5] = [1, 2, 4, 8, 16];
 
@@ -44,7 +44,7 @@ pub struct Candidate {
 
 /// Speeds that a trial measured, in tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct MeasuredSpeeds {
     /// Prefill of a long prompt.
     pub prefill: f64,
     /// Decode of one sequence at the depth of that prompt.
@@ -53,7 +53,7 @@ pub struct Measured {
     pub decode_many: f64,
 }
 
-impl Measured {
+impl MeasuredSpeeds {
     /// The weighted geometric mean of the speeds; 0 if any is not a positive number.
     pub fn score(&self) -> f64 {
         let speeds = [self.prefill, self.decode_one, self.decode_many];
@@ -67,7 +67,7 @@ impl Measured {
 /// Measures candidates.
 pub trait Trials {
     /// Measures one candidate; `None` if it crashed or was rejected.
-    fn run(&mut self, candidate: &Candidate) -> Option<Measured>;
+    fn run(&mut self, candidate: &Candidate) -> Option<MeasuredSpeeds>;
     /// Time since the search started.
     fn elapsed(&self) -> Duration;
 }
@@ -99,26 +99,26 @@ impl Space {
     }
 
     /// The coordinates, most important first.
-    fn moves(&self) -> [Vec<Move>; 4] {
+    fn alternatives(&self) -> [Vec<Alternative>; 4] {
         [
-            self.flash_attention.iter().map(|f| Move::FlashAttention(*f)).collect(),
-            self.threads.iter().map(|n| Move::Threads(*n)).collect(),
-            self.batch_rows.iter().map(|n| Move::BatchRows(*n)).collect(),
-            self.poll.iter().map(|n| Move::Poll(*n)).collect(),
+            self.flash_attention.iter().map(|f| Alternative::FlashAttention(*f)).collect(),
+            self.threads.iter().map(|n| Alternative::Threads(*n)).collect(),
+            self.batch_rows.iter().map(|n| Alternative::BatchRows(*n)).collect(),
+            self.poll.iter().map(|n| Alternative::Poll(*n)).collect(),
         ]
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Move {
+enum Alternative {
     Threads(u32),
     FlashAttention(FlashAttention),
     BatchRows(u32),
     Poll(u32),
 }
 
-impl Move {
-    fn from(self, at: Candidate) -> Candidate {
+impl Alternative {
+    fn apply_to(self, at: Candidate) -> Candidate {
         match self {
             Self::Threads(threads) => Candidate { threads, ..at },
             Self::FlashAttention(flash_attention) => Candidate { flash_attention, ..at },
@@ -166,7 +166,7 @@ pub struct Trial {
     /// What was tried.
     pub candidate: Candidate,
     /// The first measurement; `None` if it did not run.
-    pub measured: Option<Measured>,
+    pub measured: Option<MeasuredSpeeds>,
     /// Score of that measurement.
     pub score: f64,
     /// Whether it won, and why not.
@@ -175,7 +175,7 @@ pub struct Trial {
 
 /// Result of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct SearchResult {
     /// The best candidate; `None` if nothing ran.
     pub best: Option<Candidate>,
     /// All trials, in order.
@@ -185,26 +185,26 @@ pub struct Found {
 }
 
 /// Runs the search; see the module. Deterministic for given results of `trials`.
-pub fn search(space: &Space, trials: &mut dyn Trials, budget: Duration) -> Found {
-    let found = Found { best: None, trials: Vec::new(), cut_short: false };
+pub fn search(space: &Space, trials: &mut dyn Trials, budget: Duration) -> SearchResult {
+    let result = SearchResult { best: None, trials: Vec::new(), cut_short: false };
     let longest = Duration::ZERO;
-    let mut search = Search { trials, budget, longest, best: None, found };
+    let mut search = Search { trials, budget, longest, best: None, result };
     search.attempt(space.base);
-    for moves in space.moves() {
+    for alternatives in space.alternatives() {
         // Nothing has run yet: start from the base anyway.
         let from = search.best.map_or(space.base, |(candidate, _)| candidate);
-        for step in moves {
+        for alternative in alternatives {
             if !search.has_time(1) {
-                search.found.cut_short = true;
+                search.result.cut_short = true;
                 break;
             }
-            if search.attempt(step.from(from)) == Hope::None {
+            if search.attempt(alternative.apply_to(from)) == Prospect::Hopeless {
                 break;
             }
         }
     }
-    search.found.best = search.best.map(|(candidate, _)| candidate);
-    search.found
+    search.result.best = search.best.map(|(candidate, _)| candidate);
+    search.result
 }
 
 struct Search<'a> {
@@ -213,14 +213,14 @@ struct Search<'a> {
     /// Duration of the longest trial so far.
     longest: Duration,
     best: Option<(Candidate, f64)>,
-    found: Found,
+    result: SearchResult,
 }
 
 /// Whether the next alternative of a coordinate is worth a trial.
 #[derive(Debug, PartialEq, Eq)]
-enum Hope {
-    Some,
-    None,
+enum Prospect {
+    Open,
+    Hopeless,
 }
 
 impl Search<'_> {
@@ -228,44 +228,44 @@ impl Search<'_> {
         self.trials.elapsed().saturating_add(self.longest.saturating_mul(trials)) <= self.budget
     }
 
-    fn run(&mut self, candidate: Candidate) -> Option<Measured> {
+    fn run(&mut self, candidate: Candidate) -> Option<MeasuredSpeeds> {
         let before = self.trials.elapsed();
         let measured = self.trials.run(&candidate).filter(|m| m.score() > 0.0);
         self.longest = self.longest.max(self.trials.elapsed().saturating_sub(before));
         measured
     }
 
-    fn attempt(&mut self, candidate: Candidate) -> Hope {
+    fn attempt(&mut self, candidate: Candidate) -> Prospect {
         let measured = self.run(candidate);
         let score = measured.map_or(0.0, |m| m.score());
-        let (verdict, hope) = self.judge(candidate, score);
-        self.found.trials.push(Trial { candidate, measured, score, verdict });
-        hope
+        let (verdict, prospect) = self.judge(candidate, score);
+        self.result.trials.push(Trial { candidate, measured, score, verdict });
+        prospect
     }
 
-    fn judge(&mut self, candidate: Candidate, score: f64) -> (Verdict, Hope) {
+    fn judge(&mut self, candidate: Candidate, score: f64) -> (Verdict, Prospect) {
         if score == 0.0 {
-            return (Verdict::Failed, Hope::Some);
+            return (Verdict::Failed, Prospect::Open);
         }
         let Some((best, best_score)) = self.best else {
             self.best = Some((candidate, score));
-            return (Verdict::First, Hope::Some);
+            return (Verdict::First, Prospect::Open);
         };
         if score <= best_score * (1.0 + WINS_BY) {
             let hopeless = score < best_score * (1.0 - HOPELESS);
-            return (Verdict::NoBetter, if hopeless { Hope::None } else { Hope::Some });
+            return (Verdict::NoBetter, if hopeless { Prospect::Hopeless } else { Prospect::Open });
         }
         if !self.has_time(2) {
-            self.found.cut_short = true;
-            return (Verdict::Unconfirmed, Hope::Some);
+            self.result.cut_short = true;
+            return (Verdict::Unconfirmed, Prospect::Open);
         }
         let again = [best, candidate].map(|c| self.run(c).map_or(0.0, |m| m.score()));
         let [best_again, score_again] = again;
         if score_again > best_again * (1.0 + WINS_BY) {
             self.best = Some((candidate, score_again));
-            return (Verdict::Better, Hope::Some);
+            return (Verdict::Better, Prospect::Open);
         }
-        (Verdict::Luck, Hope::Some)
+        (Verdict::Luck, Prospect::Open)
     }
 }
 

@@ -9,15 +9,15 @@ pub struct EmbedShape {
     /// Number of parallel requests to advertise.
     pub slots: u32,
     /// Maximum inputs in one batch.
-    pub tracks: u32,
+    pub(crate) batch_inputs: u32,
     /// Maximum tokens in a batch of several inputs.
     pub batch_rows: u32,
     /// Maximum tokens of one input; one that is longer than a batch is computed alone.
-    pub input_rows: u32,
+    pub(crate) input_rows: u32,
 }
 
 /// One embedding per input.
-pub type Vectors = Vec<Vec<f32>>;
+pub(crate) type Embeddings = Vec<Vec<f32>>;
 
 /// Runs batches of inputs.
 pub trait Embedder {
@@ -29,11 +29,11 @@ pub trait Embedder {
         &mut self,
         inputs: &[&[Token]],
         stop: Stop<'_>,
-    ) -> Result<Option<Vectors>, DecodeError>;
+    ) -> Result<Option<Embeddings>, DecodeError>;
 }
 
 /// Scales an embedding to length 1; leaves a zero vector unchanged.
-pub fn normalise(values: &mut [f32]) {
+pub(crate) fn normalise(values: &mut [f32]) {
     let length = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32;
     if length > 0.0 && length.is_finite() {
         values.iter_mut().for_each(|v| *v /= length);

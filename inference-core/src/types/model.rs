@@ -8,7 +8,7 @@ use crate::types::request::{Failure, Token};
 pub type Slot = u32;
 
 /// Sequence id in the context (llama.cpp's `llama_seq_id`).
-pub type TrackId = u32;
+pub type SeqId = u32;
 
 /// Sizes that are fixed while a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,11 +16,11 @@ pub struct Shape {
     /// Maximum number of live sequences.
     pub slots: u32,
     /// Sequence ids of the context, live or kept: at least `slots`.
-    pub tracks: u32,
+    pub(crate) seq_ids: u32,
     /// KV cells of all sequences together; at least `context_tokens`.
-    pub cells: u32,
+    pub kv_cells: u32,
     /// True if sequences can share the cells of a common prefix.
-    pub shares_prefixes: bool,
+    pub(crate) shares_prefixes: bool,
     /// Maximum tokens of one sequence, prompt and response together.
     pub context_tokens: u32,
     /// Maximum rows of one batch.
@@ -33,7 +33,7 @@ pub struct Shape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// Sequence id.
-    pub track: TrackId,
+    pub(crate) seq: SeqId,
     /// Position of the token in the sequence; positions of one sequence are consecutive.
     pub position: u32,
     /// Token id.
@@ -70,16 +70,16 @@ pub trait Model {
     fn logits(&self, row: usize) -> &[f32];
     /// Makes `to`, which is empty, start with the first `tokens` tokens of `from`, in the same KV
     /// cells: nothing is computed or copied.
-    fn share(&mut self, from: TrackId, to: TrackId, tokens: u32);
+    fn share(&mut self, from: SeqId, to: SeqId, tokens: u32);
     /// Removes everything after the first `tokens` tokens of a sequence; only for models whose
     /// sequences can share cells.
-    fn truncate(&mut self, track: TrackId, tokens: u32);
+    fn truncate(&mut self, seq: SeqId, tokens: u32);
     /// Removes a sequence; KV cells that no other sequence shares become free.
-    fn clear(&mut self, track: TrackId);
+    fn clear(&mut self, seq: SeqId);
     /// Appends the bytes of a token's text; that of a control token only if `control`.
     fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>);
     /// The tokens that end a response (end of generation).
-    fn ends(&self) -> &[Token];
+    fn end_tokens(&self) -> &[Token];
 }
 
 /// Text -> tokens. Shared: any thread may tokenize while the model runs.
@@ -91,7 +91,7 @@ pub trait Tokenizer: Send + Sync {
     /// The tokens that a reranking model expects between a query and a document, and after that.
     fn separator(&self) -> Vec<Token>;
     /// The token (BOS) that starts every prompt, if the model wants one, and its text.
-    fn beginning(&self) -> Option<(Token, String)>;
+    fn bos_token(&self) -> Option<(Token, String)>;
     /// Number of tokens in the vocabulary.
     fn vocabulary(&self) -> u32;
     /// Appends the bytes of a token's text; that of a control token only if `control`.
@@ -99,7 +99,7 @@ pub trait Tokenizer: Send + Sync {
     /// True if a token has no text in ordinary responses.
     fn is_control(&self, token: Token) -> bool;
     /// The tokens that end a response (end of generation).
-    fn ends(&self) -> &[Token];
+    fn end_tokens(&self) -> &[Token];
     /// The fill-in-the-middle tokens, if the model has them.
     fn infill(&self) -> Option<Infill>;
     /// What this tokenizer guarantees for every text.
@@ -111,12 +111,12 @@ pub trait Tokenizer: Send + Sync {
 pub struct TextRules {
     /// Every byte that is not whitespace becomes part of a token that represents no others, if the
     /// vocabulary has a token for each single byte.
-    pub keeps_bytes: bool,
+    pub(crate) keeps_bytes: bool,
     /// A text may be split after a line feed between two letters, unless a token of the vocabulary
     /// contains a line feed before a letter.
-    pub cuts_at_lines: bool,
+    pub(crate) cuts_at_lines: bool,
     /// Maximum bytes of text that a token represents but its piece does not show.
-    pub hidden_bytes: usize,
+    pub(crate) hidden_bytes: usize,
 }
 
 /// Fill-in-the-middle tokens that mark a gap in a text.

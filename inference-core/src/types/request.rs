@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::types::constraint::Constraint;
-use crate::types::tool_choice::Choice;
+use crate::types::tool_choice::ToolChoice;
 
 mod event;
 mod sampling;
 mod work;
 
-pub use event::{EngineStats, Event, Failure, FinishReason, LikelyToken, Shown, TokenLogprob};
+pub use event::{EngineStats, Event, Failure, FinishReason, LikelyToken, TextChunk, TokenLogprob};
 pub use sampling::{BIASES_MAX, RECENT_TOKENS_MAX, Sampling};
 pub use work::Work;
 
@@ -46,13 +46,13 @@ pub struct GenerateRequest {
     pub calls: Option<CallRules>,
     /// True if the delimiters of reasoning and tool calls are part of the text, whether they are
     /// control tokens or not.
-    pub shows_marks: bool,
+    pub show_delimiters: bool,
     /// Tokens of a response that started on another node; it resumes after these.
-    pub said: Vec<Token>,
+    pub resume_tokens: Vec<Token>,
     /// Unix time in seconds, for templates that print a date.
     pub now: i64,
     /// Further choices for the same prompt, which is prepared once for all.
-    pub more: Vec<Sibling>,
+    pub siblings: Vec<Sibling>,
 }
 
 /// Another choice for the prompt of a [`GenerateRequest`]: the fields that differ.
@@ -61,14 +61,14 @@ pub struct Sibling {
     /// Seed of its random number generator.
     pub seed: u64,
     /// Tokens of this choice that were generated on another node.
-    pub said: Vec<Token>,
+    pub resume_tokens: Vec<Token>,
 }
 
 /// Rules for tool calls in a response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallRules {
     /// Which tools may or must be called.
-    pub choice: Choice,
+    pub choice: ToolChoice,
     /// Maximum number of calls.
     pub calls_max: u32,
 }
@@ -148,31 +148,31 @@ pub struct Chat {
     /// JSON object of extra template variables.
     pub variables: Option<String>,
     /// How the prompt ends.
-    pub ending: Ending,
+    pub generation_prompt: GenerationPrompt,
 }
 
 impl Chat {
     /// A conversation that the assistant responds to.
     pub fn new(messages: String) -> Self {
-        let ending = Ending::Answer;
-        Self { messages, tools: None, documents: None, variables: None, ending }
+        let generation_prompt = GenerationPrompt::Add;
+        Self { messages, tools: None, documents: None, variables: None, generation_prompt }
     }
 }
 
 /// How the prompt of a chat ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ending {
+pub enum GenerationPrompt {
     /// With the start of the assistant's response.
-    Answer,
+    Add,
     /// Inside the last message, which the assistant continues.
-    Prefill,
+    ContinueFinalMessage,
     /// With the last message.
-    Closed,
+    Omit,
 }
 
 /// A query about text and tokens, which needs no model weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Question {
+pub enum TextQuery {
     /// Tokenize a prompt.
     Tokenize {
         /// Prompt to tokenize.
@@ -197,9 +197,9 @@ pub enum Question {
     Render(Chat),
 }
 
-/// The result of a [`Question`].
+/// The result of a [`TextQuery`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Told {
+pub enum QueryResult {
     /// Tokens, and their texts if requested.
     Tokens(Vec<Token>, Vec<Vec<u8>>),
     /// Detokenized text or a rendered prompt.

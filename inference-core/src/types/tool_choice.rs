@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The `tool_choice` of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Choice {
+pub enum ToolChoice {
     /// No calls: text is never parsed as one.
     None,
     /// The model decides.

@@ -17,7 +17,7 @@ pub fn bytes(n: u64) -> String {
 }
 
 /// `13.2 GB/s`, in decimal units as memory vendors use.
-pub fn rate(bytes_per_second: f64) -> String {
+pub(crate) fn rate(bytes_per_second: f64) -> String {
     format!("{:.1} GB/s", bytes_per_second / 1e9)
 }
 

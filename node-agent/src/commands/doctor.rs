@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use inference_core::hardware::files::Root;
-use inference_core::model_file::memory_plan::{LoadMode, Wanted};
+use inference_core::model_file::memory_plan::{LoadMode, RequestedSettings};
 
 use crate::engine::kernel_trial::prove_kernel;
 use crate::engine::model_files::ModelFiles;
@@ -94,11 +94,11 @@ impl DoctorArgs {
     }
 
     fn look_at(&self, file: &Path) -> Model {
-        let wanted = Wanted {
+        let wanted = RequestedSettings {
             slots: self.slots,
             context_tokens: self.context_tokens,
             load: self.load,
-            ..Wanted::default()
+            ..RequestedSettings::default()
         };
         Model {
             file: file.display().to_string(),

@@ -64,7 +64,7 @@ pub fn measure(machine: &Machine) -> Result<Option<Bandwidth>, String> {
 async fn try_levels(machine: &mut Machine) {
     for level in Level::of(std::env::consts::ARCH) {
         let runs = try_level(level).await;
-        machine.add_trial(level, llama::claims(level), runs);
+        machine.add_trial(level, llama::is_claimed(level), runs);
     }
 }
 

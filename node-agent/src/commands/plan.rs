@@ -12,7 +12,9 @@ use inference_core::hardware::report::Machine;
 use inference_core::llama::BATCH_ROWS;
 use inference_core::model_file::gguf::{self, Header};
 use inference_core::model_file::memory_plan::weights::Repacking;
-use inference_core::model_file::memory_plan::{LoadMode, NoPlan, Plan, SLOTS_MAX, Wanted, plan};
+use inference_core::model_file::memory_plan::{
+    LoadMode, Plan, PlanFailure, RequestedSettings, SLOTS_MAX, plan,
+};
 
 use crate::commands::hardware::measure;
 use crate::engine::plan_facts::facts;
@@ -92,8 +94,8 @@ impl PlanArgs {
         self.print(plan(&header, &facts, &self.wanted()), capacity)
     }
 
-    fn wanted(&self) -> Wanted {
-        Wanted {
+    fn wanted(&self) -> RequestedSettings {
+        RequestedSettings {
             slots: self.slots,
             context_tokens: self.context_tokens,
             kv_cells: self.kv_cells,
@@ -102,13 +104,13 @@ impl PlanArgs {
             flash_attention: !self.no_flash_attention,
             load: self.load,
             batch_rows: self.batch_rows,
-            ..Wanted::default()
+            ..RequestedSettings::default()
         }
     }
 
     fn print(
         &self,
-        outcome: Result<Plan, NoPlan>,
+        outcome: Result<Plan, PlanFailure>,
         capacity: Option<Capacity>,
     ) -> Result<(), NoFit> {
         let json =
@@ -122,10 +124,10 @@ impl PlanArgs {
                 let capacity = capacity.map(|capacity| format!("\n\n{capacity}"));
                 say(&format!("{plan}{}", capacity.unwrap_or_default()))
             }
-            Err(NoPlan::Error(error)) => {
+            Err(PlanFailure::Error(error)) => {
                 return Err(NoFit::Data(format!("model file {}: {error}", self.model.display())));
             }
-            Err(NoPlan::Refused(refusal)) => {
+            Err(PlanFailure::Refused(refusal)) => {
                 let text = match self.json {
                     true => json(serde_json::to_string_pretty(&refusal))?,
                     false => refusal.table(),

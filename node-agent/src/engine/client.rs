@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use inference_core::types::request::{
-    EmbedRequest, EngineStats, Event, GenerateRequest, Question, RequestId, Tenant, Work,
+    EmbedRequest, EngineStats, Event, GenerateRequest, RequestId, Tenant, TextQuery, Work,
 };
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -173,14 +173,14 @@ impl EngineClient {
         Ok(self.start(Work::Embed(request), via)?.remove(0))
     }
 
-    /// Submits a question; the response is one [`Event::Told`].
+    /// Submits a question; the response is one [`Event::QueryResult`].
     pub fn ask(
         &self,
         tenant: Tenant,
-        question: Question,
+        question: TextQuery,
         via: Via,
     ) -> Result<Generation, NotTaken> {
-        Ok(self.start(Work::Ask(tenant, question), via)?.remove(0))
+        Ok(self.start(Work::Query(tenant, question), via)?.remove(0))
     }
 
     /// Submits work; returns one generation for each of its requests, at least one.
@@ -330,7 +330,7 @@ impl Inner {
             steps: self.totals.steps + self.stats.steps,
             cached_tokens: self.totals.cached_tokens + self.stats.cached_tokens,
             evictions: self.totals.evictions + self.stats.evictions,
-            parkings: self.totals.parkings + self.stats.parkings,
+            parkings: self.totals.parkings + self.stats.preemptions,
             prefill_seconds: self.totals.prefill_seconds + self.stats.prefill_seconds,
             decode_seconds: self.totals.decode_seconds + self.stats.decode_seconds,
             slot_steps: self.totals.slot_steps + self.stats.slot_steps,

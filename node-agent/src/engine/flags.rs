@@ -14,8 +14,10 @@ use inference_core::hardware::files::{Root, parse_list};
 use inference_core::hardware::report::Machine;
 use inference_core::llama::{BATCH_ROWS, FlashAttention, KvType, POLL, Pooling};
 use inference_core::model_file::gguf::Header;
-use inference_core::model_file::memory_plan::layout::{Layout, Vectors};
-use inference_core::model_file::memory_plan::{Facts, LoadMode, NoPlan, Wanted, plan};
+use inference_core::model_file::memory_plan::layout::{EmbeddingBatching, Layout};
+use inference_core::model_file::memory_plan::{
+    LoadMode, MachineFacts, PlanFailure, RequestedSettings, plan,
+};
 
 use crate::engine::flags::tuned::{Fixed, Tuned};
 use crate::engine::model_files::ModelFiles;
@@ -127,15 +129,15 @@ impl EngineFlags {
         let asked = self.threads.or(cpus.as_ref().map(|list| list.len() as u32));
         let tried = tuned.map(|t| t.candidate);
         let threads = Choice::of(asked, tried.map(|c| c.threads), machine.threads as u32);
-        let facts = Facts { threads: u64::from(threads.value), ..facts(&machine) };
+        let facts = MachineFacts { threads: u64::from(threads.value), ..facts(&machine) };
         let tried_attention = tried.map(|c| c.flash_attention);
         let attention = Choice::of(self.flash_attention, tried_attention, FlashAttention::Auto);
         let batch_rows = Choice::of(self.batch_rows, tried.map(|c| c.batch_rows), BATCH_ROWS);
         let poll = Choice::of(self.poll, tried.map(|c| c.poll), POLL);
         let vectors = match self.pooling {
-            Some(Pooling::Last) => Some(Vectors::Parts),
-            Some(_) => Some(Vectors::Whole),
-            None => Layout::read(header).ok().and_then(|layout| layout.vectors),
+            Some(Pooling::Last) => Some(EmbeddingBatching::Ubatches),
+            Some(_) => Some(EmbeddingBatching::WholeText),
+            None => Layout::read(header).ok().and_then(|layout| layout.embedding_batching),
         };
         let case = Case { header, facts: &facts, attention, batch_rows: batch_rows.value, vectors };
         let sizes = self.sizes(&case, tuned.map(|t| t.slots))?;
@@ -259,7 +261,7 @@ impl EngineFlags {
         if self.no_memory_plan {
             return Ok(());
         }
-        let wanted = Wanted {
+        let wanted = RequestedSettings {
             slots: Some(u64::from(sizes.slots.value)),
             context_tokens: Some(u64::from(sizes.context_tokens)),
             kv_cells: Some(u64::from(sizes.kv_cells)),
@@ -271,7 +273,7 @@ impl EngineFlags {
             load: self.load,
             batch_rows: u64::from(case.batch_rows),
             prefix_cache: !self.no_prefix_cache,
-            vectors: case.vectors,
+            embedding_batching: case.vectors,
         };
         match plan(case.header, case.facts, &wanted) {
             Ok(plan) => {
@@ -279,12 +281,14 @@ impl EngineFlags {
                 sizes.planned_bytes = Some(plan.needed_bytes);
                 Ok(())
             }
-            Err(NoPlan::Refused(refusal)) => Err(refusal.to_string()),
+            Err(PlanFailure::Refused(refusal)) => Err(refusal.to_string()),
             // A type that the operator did not choose must be possible.
-            Err(NoPlan::Error(error)) if self.kv_type.is_none() && sizes.kv_type != KvType::F16 => {
+            Err(PlanFailure::Error(error))
+                if self.kv_type.is_none() && sizes.kv_type != KvType::F16 =>
+            {
                 Err(error.to_string())
             }
-            Err(NoPlan::Error(error)) => {
+            Err(PlanFailure::Error(error)) => {
                 tracing::info!("no memory plan: {error}");
                 Ok(())
             }
@@ -295,11 +299,11 @@ impl EngineFlags {
 /// What the sizes must fit.
 struct Case<'a> {
     header: &'a Header,
-    facts: &'a Facts,
+    facts: &'a MachineFacts,
     attention: Choice<FlashAttention>,
     batch_rows: u32,
     /// How the model computes embeddings, if it does.
-    vectors: Option<Vectors>,
+    vectors: Option<EmbeddingBatching>,
 }
 
 /// Sizes of an engine's context.

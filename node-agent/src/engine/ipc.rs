@@ -127,7 +127,7 @@ mod tests {
     use inference_core::types::request::{
         CallRules, Chat, FinishReason, GenerateRequest, Options, Prompt, Sampling, Sibling, Tenant,
     };
-    use inference_core::types::tool_choice::Choice;
+    use inference_core::types::tool_choice::ToolChoice;
 
     #[test]
     fn frames_survive_the_way() {
@@ -142,11 +142,11 @@ mod tests {
                 logprobs: Some(2),
             },
             constraint: Some(Constraint::JsonSchema("{}".into())),
-            calls: Some(CallRules { choice: Choice::Function("f".into()), calls_max: 1 }),
-            shows_marks: true,
-            said: vec![1, 70_000],
+            calls: Some(CallRules { choice: ToolChoice::Function("f".into()), calls_max: 1 }),
+            show_delimiters: true,
+            resume_tokens: vec![1, 70_000],
             now: -1,
-            more: vec![Sibling { seed: u64::MAX, said: vec![2] }],
+            siblings: vec![Sibling { seed: u64::MAX, resume_tokens: vec![2] }],
         };
         let sent = [Command::Submit(7, Work::Generate(Box::new(request))), Command::Cancel(7)];
         let mut wire = Vec::new();

@@ -16,7 +16,7 @@ use inference_core::llama::{
     ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Pooling,
     Weights, register,
 };
-use inference_core::prepare::{Lane, Prepared, Preparer, Refusal, RerankTemplate, Wanted};
+use inference_core::prepare::{IsWanted, Lane, PrepareError, Prepared, Preparer, RerankTemplate};
 use inference_core::scheduler::embed::{EmbedEngine, EmbedJob};
 use inference_core::scheduler::engine_thread::{self, EngineHandle, Listener};
 use inference_core::scheduler::sequence::{CancelFlag, Job};
@@ -219,8 +219,8 @@ impl Prompts {
             let wanted = || submit.is_wanted();
             let last = match self.prepare(&submit, preparer, running, &wanted) {
                 Ok(last) => last,
-                Err(Refusal::Cancelled) => Some(Event::Cancelled),
-                Err(Refusal::Failed(failure)) => Some(Event::Failed(failure)),
+                Err(PrepareError::Cancelled) => Some(Event::Cancelled),
+                Err(PrepareError::Failed(failure)) => Some(Event::Failed(failure)),
             };
             if let Some(last) = last {
                 submit.ids().for_each(|id| self.finish(id, last.clone()));
@@ -234,10 +234,10 @@ impl Prompts {
         submit: &Submit,
         preparer: &Preparer,
         running: &Running,
-        wanted: Wanted<'_>,
-    ) -> Result<Option<Event>, Refusal> {
+        wanted: IsWanted<'_>,
+    ) -> Result<Option<Event>, PrepareError> {
         if !wanted() {
-            return Err(Refusal::Cancelled);
+            return Err(PrepareError::Cancelled);
         }
         match &submit.work {
             Work::Generate(request) => {
@@ -249,9 +249,9 @@ impl Prompts {
                 Ok(None)
             }
             Work::Embed(request) => running.embed(preparer, submit, request, wanted).map(|()| None),
-            Work::Ask(_, question) => {
-                preparer.answer(question, now(), wanted).map(|told| Some(Event::Told(told)))
-            }
+            Work::Query(_, question) => preparer
+                .run_query(question, now(), wanted)
+                .map(|told| Some(Event::QueryResult(told))),
         }
     }
 
@@ -303,7 +303,7 @@ impl Prompts {
         let context = ContextOptions {
             slots: self.options.slots,
             context_tokens: self.options.context_tokens,
-            cells: self.options.kv_cells,
+            kv_cells: self.options.kv_cells,
             prefix_cache: self.options.prefix_cache,
             threads: self.options.threads,
             kv_type: self.options.kv_type,
@@ -348,13 +348,13 @@ impl Running {
         preparer: &Preparer,
         submit: &Submit,
         request: &GenerateRequest,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<(RequestId, Job)>, Refusal> {
+        wanted: IsWanted<'_>,
+    ) -> Result<Vec<(RequestId, Job)>, PrepareError> {
         if !matches!(self, Self::Generates(_)) {
             return Err(Failure::NotGenerative.into());
         }
         let prepared = preparer.prepare(request, wanted)?;
-        let seeds = request.more.iter().map(|one| one.seed);
+        let seeds = request.siblings.iter().map(|one| one.seed);
         let seeds = std::iter::once(request.options.sampling.seed).chain(seeds);
         let places = submit.ids().zip(&submit.cancels);
         let job =
@@ -365,11 +365,11 @@ impl Running {
                     id,
                     tenant: request.tenant,
                     tokens: prepared.tokens,
-                    said: prepared.said,
+                    resumed_len: prepared.resumed_len,
                     options,
                     visible: prepared.visible,
-                    thinking: prepared.thinking,
-                    form: prepared.form,
+                    in_reasoning: prepared.in_reasoning,
+                    grammar: prepared.grammar,
                     cancel: cancel.clone(),
                 };
                 (id, job)
@@ -387,8 +387,8 @@ impl Running {
         preparer: &Preparer,
         submit: &Submit,
         request: &EmbedRequest,
-        wanted: Wanted<'_>,
-    ) -> Result<(), Refusal> {
+        wanted: IsWanted<'_>,
+    ) -> Result<(), PrepareError> {
         let wants_ranking = matches!(request.inputs.first(), Some(EmbedInput::Pair { .. }));
         let engine = match (self, wants_ranking) {
             (Self::Embeds { engine, ranks }, wants) if *ranks == wants => engine,

@@ -136,7 +136,7 @@ impl<'a> TuneJob<'a> {
         let told = move |c: &Candidate| trial_bar.begin(&describe(c));
         let seconds = budget.as_secs_f64() / f64::from(TRIALS);
         let mut children = Children::start(command, candidate, seconds, Box::new(told))?;
-        let tells_rows = children.effort().tells_rows(OTHER_ROWS);
+        let tells_rows = children.effort().can_distinguish_rows(OTHER_ROWS);
         let space = self.space(candidate, kv_type.is_quantised(), tells_rows);
         let found = search(&space, &mut children, budget);
         let best = found.best.ok_or("nothing ran; see the log above")?;

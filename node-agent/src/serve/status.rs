@@ -57,9 +57,9 @@ fn vitals(node: &Node, figures: &Figures) -> Vitals {
     Vitals {
         memory_resident_bytes: sample.resident_bytes,
         memory_available_bytes: sample.available_bytes,
-        kv_cells: figures.stats.cells,
-        kv_cells_in_use: figures.stats.cells_in_use,
-        kv_cells_cached: figures.stats.cells_cached,
+        kv_cells: figures.stats.kv_cells,
+        kv_cells_in_use: figures.stats.kv_cells_in_use,
+        kv_cells_cached: figures.stats.kv_cells_cached,
         pressure_cpu: sample.pressure.cpu,
         pressure_memory: sample.pressure.memory,
         pressure_io: sample.pressure.io,

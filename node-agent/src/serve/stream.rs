@@ -46,9 +46,9 @@ async fn begin(choices: &mut [Choice]) -> Result<(), Error> {
 /// The result of a question about text and tokens.
 pub async fn told(
     mut generation: Generation,
-) -> Result<inference_core::types::request::Told, Error> {
+) -> Result<inference_core::types::request::QueryResult, Error> {
     match generation.next().await {
-        Some(Event::Told(told)) => Ok(told),
+        Some(Event::QueryResult(told)) => Ok(told),
         Some(Event::Failed(failure)) => Err(failure.into()),
         Some(_) | None => Err(Error::EngineLost),
     }

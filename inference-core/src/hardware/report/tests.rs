@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::hardware::cpus::Hybrid;
-use crate::hardware::files::{MadeUp, Root};
+use crate::hardware::files::{FakeFiles, Root};
 use crate::hardware::memory::Reserved;
 
 const GIB: u64 = 1 << 30;
 const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
 /// CPUs with their SMT siblings in one package; the flags of an x86 machine.
-fn cpus(files: MadeUp, siblings: &[&str]) -> MadeUp {
+fn cpus(files: FakeFiles, siblings: &[&str]) -> FakeFiles {
     let last = siblings.len() - 1;
     let files = files
         .file("/sys/devices/system/cpu/online", &format!("0-{last}\n"))
@@ -22,7 +22,7 @@ fn cpus(files: MadeUp, siblings: &[&str]) -> MadeUp {
     })
 }
 
-fn memory(files: MadeUp, total: u64, available: u64) -> MadeUp {
+fn memory(files: FakeFiles, total: u64, available: u64) -> FakeFiles {
     let (total, available) = (total / 1024, available / 1024);
     let text = format!(
         "MemTotal: {total} kB\nMemFree: 1 kB\nMemAvailable: {available} kB\nSwapTotal: 0 kB\n"
@@ -31,18 +31,18 @@ fn memory(files: MadeUp, total: u64, available: u64) -> MadeUp {
 }
 
 /// 8 cores with 16 threads, 64 GiB, no control groups.
-fn bare_metal() -> MadeUp {
+fn bare_metal() -> FakeFiles {
     let siblings: Vec<String> = (0..16).map(|i| format!("{},{}", i % 8, i % 8 + 8)).collect();
     let siblings: Vec<&str> = siblings.iter().map(String::as_str).collect();
     let info = "processor\t: 0\nmodel name\t: AMD Ryzen 7\nflags\t\t: fpu avx2 fma f16c avx512f\n";
-    memory(cpus(MadeUp::default(), &siblings), 64 * GIB, 60 * GIB)
+    memory(cpus(FakeFiles::default(), &siblings), 64 * GIB, 60 * GIB)
         .file("/proc/cpuinfo", info)
         .file("/sys/devices/system/cpu/cpu0/cache/index2/size", "1024K\n")
         .file("/sys/devices/system/cpu/cpu0/cache/index3/size", "32M\n")
         .file("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
 }
 
-fn read(files: &MadeUp) -> Machine {
+fn read(files: &FakeFiles) -> Machine {
     Machine::read(files, "x86_64")
 }
 
@@ -75,7 +75,7 @@ fn the_affinity_mask_counts_cores_not_their_threads() {
 fn of_two_kinds_of_cores_the_fast_ones_compute() {
     // Two cores with two threads each, four with one.
     let siblings = ["0-1", "0-1", "2-3", "2-3", "4", "5", "6", "7"];
-    let plain = memory(cpus(MadeUp::default(), &siblings), 16 * GIB, 12 * GIB);
+    let plain = memory(cpus(FakeFiles::default(), &siblings), 16 * GIB, 12 * GIB);
     let typed = plain
         .clone()
         .file("/sys/devices/cpu_core/cpus", "0-3\n")
@@ -171,7 +171,7 @@ fn a_pod_sees_only_its_own_group() {
 fn arm_machines_are_named_by_their_parts() {
     let graviton = "processor\t: 0\nFeatures\t: fp asimd asimddp asimdhp i8mm sve bf16\n\
         CPU implementer\t: 0x41\nCPU part\t: 0xd40\n";
-    let files = memory(cpus(MadeUp::default(), &["0", "1", "2", "3"]), 8 * GIB, 7 * GIB)
+    let files = memory(cpus(FakeFiles::default(), &["0", "1", "2", "3"]), 8 * GIB, 7 * GIB)
         .file("/proc/cpuinfo", graviton)
         .file("/proc/self/smaps", "0-1 r--p 0 0:0 0 a\nSize: 64 kB\nKernelPageSize:       64 kB\n");
     let machine = Machine::read(&files, "aarch64");
@@ -248,7 +248,7 @@ fn what_is_claimed_and_dies_is_warned_about() {
 
 #[test]
 fn without_any_file_there_is_one_core_and_a_warning() {
-    let machine = read(&MadeUp::default());
+    let machine = read(&FakeFiles::default());
     assert_eq!((machine.threads, machine.cpus.cores, machine.memory.available_here), (1, 1, 0));
     assert!(machine.warnings[0].contains("/proc/meminfo"));
 }
@@ -258,7 +258,7 @@ fn cpuinfo_alone_tells_cores_where_there_is_no_sys() {
     let block =
         |cpu, core| format!("processor\t: {cpu}\nphysical id\t: 0\ncore id\t\t: {core}\n\n");
     let info: String = (0..4).map(|cpu| block(cpu, cpu / 2)).collect();
-    let machine = read(&MadeUp::default().file("/proc/cpuinfo", &info));
+    let machine = read(&FakeFiles::default().file("/proc/cpuinfo", &info));
     assert_eq!((machine.cpus.cores, machine.cpus.logical, machine.threads), (2, 4, 2));
 }
 

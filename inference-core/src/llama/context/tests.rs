@@ -10,7 +10,7 @@ use super::*;
 use crate::hardware::Kernel;
 use crate::llama::register;
 use crate::model_file::memory_plan::LoadMode;
-use crate::scheduler::engine_thread::Steps;
+use crate::scheduler::engine_thread::StepEngine;
 use crate::scheduler::sequence::{CancelFlag, Job};
 use crate::scheduler::step::Engine;
 use crate::tools::synth::{QUANTS, SHAPES, Synth};
@@ -24,7 +24,7 @@ const NEVER: Stop<'static> = &|| false;
 const ALL: [&str; 3] = ["tiny", "tiny-window", "tiny-hybrid"];
 
 /// A model with random weights, whose file is already deleted.
-pub fn weights(shape: &str) -> Weights {
+pub(crate) fn weights(shape: &str) -> Weights {
     static FILES: AtomicU32 = AtomicU32::new(0);
     register(Kernel::Baseline);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -43,7 +43,7 @@ fn model(shape: &str, slots: u32, batch_rows: u32) -> LlamaModel {
     let options = ContextOptions {
         slots,
         context_tokens: CONTEXT,
-        cells: slots * CONTEXT,
+        kv_cells: slots * CONTEXT,
         batch_rows,
         ..ContextOptions::default()
     };
@@ -56,9 +56,9 @@ fn token(prompt: u32, position: u32) -> Token {
     33 + if last { 5 } else { (prompt * 7 + position * (3 + 2 * prompt)) % 90 }
 }
 
-fn rows(track: TrackId, prompt: u32, from: u32, count: u32) -> Vec<Row> {
+fn rows(seq: SeqId, prompt: u32, from: u32, count: u32) -> Vec<Row> {
     let row = |position| Row {
-        track,
+        seq,
         position,
         token: token(prompt, position),
         logits: position + 1 == TOKENS,
@@ -67,10 +67,10 @@ fn rows(track: TrackId, prompt: u32, from: u32, count: u32) -> Vec<Row> {
 }
 
 /// Decodes a prompt from position `from` on; returns the logits after its last token.
-fn feed(model: &mut LlamaModel, track: TrackId, prompt: u32, from: u32) -> Vec<f32> {
+fn feed(model: &mut LlamaModel, seq: SeqId, prompt: u32, from: u32) -> Vec<f32> {
     let mut last = Vec::new();
     for from in (from..TOKENS).step_by(100) {
-        let rows = rows(track, prompt, from, 100);
+        let rows = rows(seq, prompt, from, 100);
         assert_eq!(model.decode(&rows, NEVER), Ok(Decoded::Whole));
         if from + 100 >= TOKENS {
             last = model.logits(rows.len() - 1).to_vec();
@@ -80,7 +80,7 @@ fn feed(model: &mut LlamaModel, track: TrackId, prompt: u32, from: u32) -> Vec<f
 }
 
 /// Euclidean distance of two vectors.
-pub fn distance(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt()
 }
 
@@ -113,7 +113,7 @@ fn others_in_the_pool_and_a_second_beginning_never_change_the_logits() {
             assert_eq!(model.decode(&batch, NEVER), Ok(Decoded::Whole));
             if from + 40 >= TOKENS {
                 for (row, _) in batch.iter().enumerate().filter(|(_, row)| row.logits) {
-                    check(batch[row].track, model.logits(row), "side by side");
+                    check(batch[row].seq, model.logits(row), "side by side");
                 }
             }
         }
@@ -155,8 +155,8 @@ fn a_batch_that_is_stopped_in_the_middle_leaves_no_trace() {
 
 #[test]
 fn what_cannot_be_shared_is_not_kept() {
-    for (shape, tracks) in [("tiny", 4 + KEPT_SEQUENCES), ("tiny-window", 4), ("tiny-hybrid", 4)] {
-        assert_eq!(model(shape, 4, 128).shape().tracks, tracks, "{shape}");
+    for (shape, seq_ids) in [("tiny", 4 + KEPT_SEQUENCES), ("tiny-window", 4), ("tiny-hybrid", 4)] {
+        assert_eq!(model(shape, 4, 128).shape().seq_ids, seq_ids, "{shape}");
     }
 }
 
@@ -166,11 +166,11 @@ fn a_canceled_prompt_stops_the_engine_in_the_middle_of_its_batch() {
         id,
         tenant: Tenant::default(),
         tokens: (0..TOKENS).map(|position| token(0, position)).collect(),
-        said: 0,
+        resumed_len: 0,
         options: Options { max_tokens: Some(4), ..Options::GREEDY },
         visible: Vec::new(),
-        form: None,
-        thinking: false,
+        grammar: None,
+        in_reasoning: false,
         cancel: cancel.clone(),
     };
     for shape in ALL {
@@ -186,7 +186,7 @@ fn a_canceled_prompt_stops_the_engine_in_the_middle_of_its_batch() {
         engine.step(&leaves, &mut |id, event| events.push((id, event)));
         assert_eq!(events.last(), Some(&(1, Event::Cancelled)), "{shape}");
         let stats = engine.stats();
-        assert_eq!((stats.prompt_tokens, stats.cells_in_use, stats.cells_cached), (0, 0, 0));
+        assert_eq!((stats.prompt_tokens, stats.kv_cells_in_use, stats.kv_cells_cached), (0, 0, 0));
         let begun = std::time::Instant::now();
         engine.submit(job(2, &CancelFlag::default()), &mut |_, _| {});
         while !engine.is_idle() {

@@ -5,15 +5,15 @@
 
 /// A ggml tensor type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// Type number in a file.
-    pub code: u32,
+    pub(crate) code: u32,
     /// Name, such as `q4_k`.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Elements per block.
-    pub block_elements: u64,
+    pub(crate) block_elements: u64,
     /// Bytes per block.
-    pub block_bytes: u64,
+    pub(crate) block_bytes: u64,
 }
 
 const fn new(code: u32, name: &'static str, block_elements: u64, block_bytes: u64) -> Kind {
@@ -21,7 +21,7 @@ const fn new(code: u32, name: &'static str, block_elements: u64, block_bytes: u6
 }
 
 /// All types that a file may contain.
-pub const KINDS: &[Kind] = &[
+pub(crate) const KINDS: &[Kind] = &[
     new(0, "f32", 1, 4),
     new(1, "f16", 1, 2),
     new(2, "q4_0", 32, 18),
@@ -60,19 +60,19 @@ pub const KINDS: &[Kind] = &[
 ];
 
 /// The type with this number.
-pub fn kind(code: u32) -> Option<&'static Kind> {
+pub(crate) fn kind(code: u32) -> Option<&'static Kind> {
     KINDS.iter().find(|k| k.code == code)
 }
 
 /// The type with this name.
-pub fn named(name: &str) -> Option<&'static Kind> {
+pub(crate) fn named(name: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|k| k.name == name)
 }
 
 impl Kind {
     /// Size in bytes of a row of `elements`; `None` if they do not fill whole blocks or the size
     /// overflows.
-    pub fn row_bytes(&self, elements: u64) -> Option<u64> {
+    pub(crate) fn row_bytes(&self, elements: u64) -> Option<u64> {
         if !elements.is_multiple_of(self.block_elements) {
             return None;
         }

@@ -12,22 +12,21 @@ const BOOL: u32 = 7;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// A tensor to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tensor {
+pub(crate) struct Tensor {
     /// Name, such as `blk.0.attn_q.weight`.
-    pub name: String,
+    pub(crate) name: String,
     /// Dimensions, the contiguous one first.
-    pub dimensions: Vec<u64>,
+    pub(crate) dimensions: Vec<u64>,
     /// ggml type.
-    pub kind: u32,
+    pub(crate) kind: u32,
     /// Size of its data in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Collects a header, then writes the file. See the module.
 #[derive(Debug, Default)]
-pub struct Writer {
+pub(crate) struct Writer {
     metadata: Vec<u8>,
     entries: u64,
     tensors: Vec<Tensor>,
@@ -35,55 +34,55 @@ pub struct Writer {
 
 impl Writer {
     /// Adds a string.
-    pub fn text(&mut self, key: &str, value: &str) {
+    pub(crate) fn text(&mut self, key: &str, value: &str) {
         self.entry(key, STRING);
         string(&mut self.metadata, value);
     }
 
     /// Adds an unsigned integer.
-    pub fn number(&mut self, key: &str, value: u32) {
+    pub(crate) fn number(&mut self, key: &str, value: u32) {
         self.entry(key, UINT32);
         self.metadata.extend(value.to_le_bytes());
     }
 
     /// Adds a 32-bit float.
-    pub fn fraction(&mut self, key: &str, value: f32) {
+    pub(crate) fn fraction(&mut self, key: &str, value: f32) {
         self.entry(key, FLOAT32);
         self.metadata.extend(value.to_le_bytes());
     }
 
     /// Adds a boolean.
-    pub fn flag(&mut self, key: &str, value: bool) {
+    pub(crate) fn flag(&mut self, key: &str, value: bool) {
         self.entry(key, BOOL);
         self.metadata.push(u8::from(value));
     }
 
     /// Adds an array of strings.
-    pub fn texts(&mut self, key: &str, values: &[String]) {
+    pub(crate) fn texts(&mut self, key: &str, values: &[String]) {
         self.array(key, STRING, values.len());
         values.iter().for_each(|value| string(&mut self.metadata, value));
     }
 
     /// Adds an array of integers.
-    pub fn numbers(&mut self, key: &str, values: &[i32]) {
+    pub(crate) fn numbers(&mut self, key: &str, values: &[i32]) {
         self.array(key, INT32, values.len());
         values.iter().for_each(|value| self.metadata.extend(value.to_le_bytes()));
     }
 
     /// Adds a tensor; [`Writer::finish`] asks for its data.
-    pub fn tensor(&mut self, tensor: Tensor) {
+    pub(crate) fn tensor(&mut self, tensor: Tensor) {
         self.tensors.push(tensor);
     }
 
     /// Size of the whole file in bytes.
-    pub fn file_bytes(&self) -> u64 {
+    pub(crate) fn file_bytes(&self) -> u64 {
         let data: u64 = self.tensors.iter().map(|t| t.bytes.next_multiple_of(ALIGNMENT)).sum();
         self.header().len() as u64 + data
     }
 
     /// Writes the file. `fill` writes the data of each tensor, exactly as many bytes as it
     /// declares.
-    pub fn finish<W: Write>(
+    pub(crate) fn finish<W: Write>(
         &self,
         out: &mut W,
         mut fill: impl FnMut(&Tensor, &mut W) -> io::Result<()>,

@@ -9,7 +9,7 @@ use super::layout::{Layer, Layout};
 use crate::model_file::gguf::kinds::{self, Kind};
 
 /// llama.cpp rounds the number of KV cells up to a multiple of this.
-pub const CELLS_MULTIPLE: u64 = 256;
+pub(crate) const CELLS_MULTIPLE: u64 = 256;
 /// Bytes per row for inputs (positions, indices, lengths) and the allocator's padding.
 const INPUT_BYTES: u64 = 64;
 /// Bytes per thread for kernels with tiles.
@@ -29,44 +29,44 @@ pub struct ContextBytes {
     /// Logits of all sequences, or embeddings of all rows.
     pub output: u64,
     /// Scratch memory of the compute threads.
-    pub scratch: u64,
+    pub(crate) scratch: u64,
 }
 
 /// Parameters of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sizes {
+pub(crate) struct ContextSizes {
     /// KV cells of the pool, before rounding up.
-    pub cells: u64,
+    pub(crate) kv_cells: u64,
     /// Sequence ids of the context: those of the slots, and kept ones.
-    pub tracks: u64,
+    pub(crate) seq_ids: u64,
     /// Rows of the largest batch.
-    pub batch_rows: u64,
+    pub(crate) batch_rows: u64,
     /// Number of compute threads.
-    pub threads: u64,
+    pub(crate) threads: u64,
     /// Storage type of keys.
-    pub key_kind: Kind,
+    pub(crate) key_kind: Kind,
     /// Storage type of values.
-    pub value_kind: Kind,
+    pub(crate) value_kind: Kind,
     /// True for flash attention, which needs no matrix of all scores.
-    pub flash_attention: bool,
+    pub(crate) flash_attention: bool,
     /// True if every row yields an embedding and none yields logits.
-    pub embeds: bool,
+    pub(crate) embeds: bool,
 }
 
 /// The storage type for keys and values with this name.
-pub fn cache_kind(name: &str) -> Result<Kind, PlanError> {
+pub(crate) fn cache_kind(name: &str) -> Result<Kind, PlanError> {
     const NAMES: [&str; 9] =
         ["f16", "f32", "bf16", "q8_0", "q5_0", "q5_1", "q4_0", "q4_1", "iq4_nl"];
     let known = NAMES.contains(&name).then(|| kinds::named(name)).flatten().copied();
     known.ok_or_else(|| {
-        PlanError::Wanted(format!("KV type '{name}' is unknown; one of: {}", NAMES.join(", ")))
+        PlanError::Settings(format!("KV type '{name}' is unknown; one of: {}", NAMES.join(", ")))
     })
 }
 
-impl Sizes {
+impl ContextSizes {
     /// KV cells of the pool, rounded up.
-    pub fn padded_cells(&self) -> u64 {
-        self.cells.checked_next_multiple_of(CELLS_MULTIPLE).unwrap_or(u64::MAX)
+    pub(crate) fn padded_cells(&self) -> u64 {
+        self.kv_cells.checked_next_multiple_of(CELLS_MULTIPLE).unwrap_or(u64::MAX)
     }
 
     /// KV cells of a layer: a sliding window reuses its cells once they have left it.
@@ -79,7 +79,7 @@ impl Sizes {
 
     /// KV cells of a layer with a sliding window: each sequence's window, and a batch.
     fn window_cells(&self, window: u64) -> u64 {
-        let seen = window.saturating_mul(self.tracks).saturating_add(self.batch_rows);
+        let seen = window.saturating_mul(self.seq_ids).saturating_add(self.batch_rows);
         let seen = seen.min(self.padded_cells());
         seen.checked_next_multiple_of(CELLS_MULTIPLE).unwrap_or(u64::MAX)
     }
@@ -87,17 +87,17 @@ impl Sizes {
     /// Rows of the reserved graph: a batch, rounded up to a multiple of all sequences. An upper
     /// bound, so that more slots never need less.
     fn graph_rows(&self) -> u64 {
-        self.batch_rows.min(self.padded_cells()).saturating_add(self.tracks)
+        self.batch_rows.min(self.padded_cells()).saturating_add(self.seq_ids)
     }
 }
 
 /// Bytes of keys and values per token in one layer.
-fn token_bytes(layer: &Layer, sizes: &Sizes) -> Result<u64, PlanError> {
+fn token_bytes(layer: &Layer, sizes: &ContextSizes) -> Result<u64, PlanError> {
     let bytes = |kind: &Kind, what: &str, width: u64| {
         let row = kind.row_bytes(width).and_then(|bytes| bytes.checked_mul(layer.kv_heads));
         row.ok_or_else(|| {
             let name = kind.name;
-            PlanError::Wanted(format!(
+            PlanError::Settings(format!(
                 "{what} heads of {width} elements cannot be stored as {name}"
             ))
         })
@@ -108,7 +108,11 @@ fn token_bytes(layer: &Layer, sizes: &Sizes) -> Result<u64, PlanError> {
 
 /// Bytes of keys and values of `tokens` tokens of one sequence, over all layers; sliding windows
 /// hold fewer tokens.
-pub fn sequence_bytes(layout: &Layout, sizes: &Sizes, tokens: u64) -> Result<u64, PlanError> {
+pub(crate) fn sequence_bytes(
+    layout: &Layout,
+    sizes: &ContextSizes,
+    tokens: u64,
+) -> Result<u64, PlanError> {
     layout.layers.iter().try_fold(0u64, |sum, layer| {
         let seen = if layer.windowed { tokens.min(layout.window) } else { tokens };
         Ok(sum.saturating_add(token_bytes(layer, sizes)?.saturating_mul(seen)))
@@ -116,44 +120,49 @@ pub fn sequence_bytes(layout: &Layout, sizes: &Sizes, tokens: u64) -> Result<u64
 }
 
 /// Computes the memory of a context.
-pub fn context_bytes(layout: &Layout, sizes: &Sizes) -> Result<ContextBytes, PlanError> {
+pub(crate) fn context_bytes(
+    layout: &Layout,
+    sizes: &ContextSizes,
+) -> Result<ContextBytes, PlanError> {
     if !sizes.flash_attention && sizes.value_kind.block_elements > 1 {
-        return Err(PlanError::Wanted("values can only be quantised with flash attention".into()));
+        return Err(PlanError::Settings(
+            "values can only be quantised with flash attention".into(),
+        ));
     }
     let kv = layout.layers.iter().try_fold(0u64, |sum, layer| {
-        let cells = sizes.layer_cells(layer, layout.window);
-        Ok(sum.saturating_add(token_bytes(layer, sizes)?.saturating_mul(cells)))
+        let kv_cells = sizes.layer_cells(layer, layout.window);
+        Ok(sum.saturating_add(token_bytes(layer, sizes)?.saturating_mul(kv_cells)))
     })?;
     Ok(ContextBytes {
         kv,
-        state: layout.state().saturating_mul(4).saturating_mul(sizes.tracks),
+        state: layout.state().saturating_mul(4).saturating_mul(sizes.seq_ids),
         compute: compute_bytes(layout, sizes),
         output: output_bytes(layout, sizes),
         scratch: scratch_bytes(layout, sizes),
     })
 }
 
-fn output_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
+fn output_bytes(layout: &Layout, sizes: &ContextSizes) -> u64 {
     let (rows, width) = match sizes.embeds {
         // Of the whole text, even if it is processed in ubatches.
-        true => (sizes.cells, layout.width),
-        false => (sizes.tracks, layout.vocabulary),
+        true => (sizes.kv_cells, layout.width),
+        false => (sizes.seq_ids, layout.vocabulary),
     };
     rows.saturating_mul(width).saturating_mul(4)
 }
 
 /// Bytes of the masks per row: of all cells, and of those of a window.
-fn mask_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
+fn mask_bytes(layout: &Layout, sizes: &ContextSizes) -> u64 {
     let window = if layout.has_windows() { sizes.window_cells(layout.window) } else { 0 };
     let each = if sizes.flash_attention { 2 } else { 4 };
     sizes.padded_cells().saturating_add(window).saturating_mul(each)
 }
 
-fn compute_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
+fn compute_bytes(layout: &Layout, sizes: &ContextSizes) -> u64 {
     let sum = |parts: &[u64]| parts.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
-    let cells = sizes.padded_cells();
+    let kv_cells = sizes.padded_cells();
     let mask = mask_bytes(layout, sizes);
-    let scores = if sizes.flash_attention { 0 } else { cells.saturating_mul(layout.heads) };
+    let scores = if sizes.flash_attention { 0 } else { kv_cells.saturating_mul(layout.heads) };
     let queries = layout.query_width.saturating_add(layout.kv_width()).saturating_mul(2);
     let block = layout.hidden.saturating_mul(3);
     let used = layout.experts_used;
@@ -164,16 +173,16 @@ fn compute_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
     let inside =
         block.max(experts.saturating_mul(used)).max(sum(&[queries, scores])).max(recurrent);
     // The recurrent states of one layer for all sequences, before and after a batch.
-    let states = state.saturating_mul(sizes.tracks).saturating_mul(2 * 4);
+    let states = state.saturating_mul(sizes.seq_ids).saturating_mul(2 * 4);
     let hidden = layout.width.saturating_mul(5 * 4);
     let rows = sizes.graph_rows();
     let outer = sum(&[mask, hidden, INPUT_BYTES]).saturating_mul(rows);
     let layer = inside.saturating_mul(4).saturating_mul(rows).saturating_add(states);
     // A generative model computes logits even if no row asks for them.
-    let last = match (layout.encodes, sizes.embeds) {
+    let last = match (layout.is_encoder, sizes.embeds) {
         (true, _) => 0,
         (false, true) => rows,
-        (false, false) => sizes.tracks,
+        (false, false) => sizes.seq_ids,
     };
     let logits = last.saturating_mul(layout.vocabulary).saturating_mul(4);
     outer.saturating_add(layer.max(logits))
@@ -181,7 +190,7 @@ fn compute_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
 
 /// The input of the widest multiplication in the type that its weights require, or the attention
 /// tiles, plus the tiles of each thread.
-fn scratch_bytes(layout: &Layout, sizes: &Sizes) -> u64 {
+fn scratch_bytes(layout: &Layout, sizes: &ContextSizes) -> u64 {
     let widest = layout.hidden.max(layout.query_width).max(layout.width);
     let experts = layout.expert_hidden.saturating_mul(layout.experts_used);
     let input = widest.max(experts).saturating_mul(2).saturating_mul(sizes.graph_rows());

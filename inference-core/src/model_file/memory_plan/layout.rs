@@ -106,16 +106,16 @@ const WINDOW_PATTERNS: &[(&str, u64)] = &[
 
 /// How embeddings are computed, as far as memory depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Vectors {
+pub enum EmbeddingBatching {
     /// The whole text at once.
-    Whole,
+    WholeText,
     /// In ubatches, because only the last token counts.
-    Parts,
+    Ubatches,
 }
 
 /// True for architectures that process a text at once with bidirectional attention and have no KV
 /// cells.
-pub fn encodes(architecture: &str) -> bool {
+pub(crate) fn is_encoder(architecture: &str) -> bool {
     architecture.contains("bert") || ENCODERS.contains(&architecture)
 }
 
@@ -123,13 +123,13 @@ pub fn encodes(architecture: &str) -> bool {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Layer {
     /// Elements of one head's key; 0 if the layer has no KV cells.
-    pub key_width: u64,
+    pub(crate) key_width: u64,
     /// Elements of one head's value; 0 if it is part of the key.
-    pub value_width: u64,
+    pub(crate) value_width: u64,
     /// Number of key and value heads.
-    pub kv_heads: u64,
+    pub(crate) kv_heads: u64,
     /// True if the layer has a sliding window.
-    pub windowed: bool,
+    pub(crate) windowed: bool,
     /// Elements of the recurrent state of one sequence.
     pub state: u64,
 }
@@ -145,27 +145,27 @@ pub struct Layout {
     /// Elements inside the feed-forward block of the widest layer, including shared experts.
     pub hidden: u64,
     /// Elements inside one expert.
-    pub expert_hidden: u64,
+    pub(crate) expert_hidden: u64,
     /// Number of experts; 0 without.
-    pub experts: u64,
+    pub(crate) experts: u64,
     /// Experts that each token uses; 0 without.
-    pub experts_used: u64,
+    pub(crate) experts_used: u64,
     /// Maximum number of query heads of any layer.
-    pub heads: u64,
+    pub(crate) heads: u64,
     /// Elements of all queries of a layer.
-    pub query_width: u64,
+    pub(crate) query_width: u64,
     /// Number of tokens in the vocabulary.
     pub vocabulary: u64,
     /// Number of merges of the vocabulary.
-    pub merges: u64,
+    pub(crate) merges: u64,
     /// Context length that the model was trained for, in tokens; 0 if not given.
-    pub trained_tokens: u64,
+    pub(crate) trained_tokens: u64,
     /// Tokens of the sliding window; 0 without.
     pub window: u64,
     /// True if it processes a text at once and has no KV cells.
-    pub encodes: bool,
+    pub(crate) is_encoder: bool,
     /// How it computes embeddings, if the file says that it does.
-    pub vectors: Option<Vectors>,
+    pub embedding_batching: Option<EmbeddingBatching>,
     /// What each layer stores.
     pub layers: Vec<Layer>,
 }
@@ -190,7 +190,7 @@ impl Layout {
     /// Reads a header; the error names the key that is missing or not understood.
     pub fn read(header: &Header) -> Result<Self, PlanError> {
         let architecture = header.architecture.as_str();
-        let encodes = encodes(architecture);
+        let is_encoder = is_encoder(architecture);
         if let Some(key) = UNKNOWN_CACHES.iter().find(|k| header.list(k).is_some()) {
             return Err(PlanError::UnknownCache(format!("{architecture}.{key}")));
         }
@@ -222,11 +222,11 @@ impl Layout {
         if vocabulary == 0 {
             return Err(PlanError::MissingKey("tokenizer.ggml.tokens".into()));
         }
-        let vectors = match header.number("pooling_type").unwrap_or(POOLING_NONE) {
-            _ if encodes => Some(Vectors::Whole),
+        let embedding_batching = match header.number("pooling_type").unwrap_or(POOLING_NONE) {
+            _ if is_encoder => Some(EmbeddingBatching::WholeText),
             POOLING_NONE => None,
-            POOLING_LAST => Some(Vectors::Parts),
-            _ => Some(Vectors::Whole),
+            POOLING_LAST => Some(EmbeddingBatching::Ubatches),
+            _ => Some(EmbeddingBatching::WholeText),
         };
         Ok(Self {
             known: KNOWN.contains(&architecture),
@@ -241,25 +241,25 @@ impl Layout {
             merges: header.merges,
             trained_tokens: u64::from(header.context_tokens),
             window: header.number("attention.sliding_window").unwrap_or(0),
-            encodes,
-            vectors,
-            layers: if encodes { Vec::new() } else { layers(header, &heads, key_width) },
+            is_encoder,
+            embedding_batching,
+            layers: if is_encoder { Vec::new() } else { layers(header, &heads, key_width) },
         })
     }
 
     /// True if any layer has a sliding window.
-    pub fn has_windows(&self) -> bool {
+    pub(crate) fn has_windows(&self) -> bool {
         self.layers.iter().any(|l| l.windowed)
     }
 
     /// True if sequences may share the KV cells of a common prefix. False for sliding windows,
     /// which drop old cells, and for recurrent states; the engine then keeps no finished sequences.
-    pub fn shares_prefixes(&self) -> bool {
+    pub(crate) fn can_share_prefixes(&self) -> bool {
         !self.has_windows() && self.state() == 0
     }
 
     /// Elements of a token's keys in the layer with the most.
-    pub fn kv_width(&self) -> u64 {
+    pub(crate) fn kv_width(&self) -> u64 {
         let widths = self.layers.iter().map(|l| l.kv_heads.saturating_mul(l.key_width));
         widths.max().unwrap_or(0)
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use super::{LoadMode, Plan, Refusal};
+use super::{LoadMode, Plan, PlanRefusal};
 use crate::types::units::bytes;
 
 impl Display for Plan {
@@ -85,7 +85,7 @@ impl Plan {
     }
 }
 
-impl Refusal {
+impl PlanRefusal {
     /// The plan that does not fit, followed by what would; several lines.
     pub fn table(&self) -> String {
         let mut text = self.plan.to_string();

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::context::CELLS_MULTIPLE;
-use super::{Case, Facts, Plan, PlanError, SLOTS_DEFAULT, SLOTS_MAX, Wanted};
+use super::{Case, MachineFacts, Plan, PlanError, RequestedSettings, SLOTS_DEFAULT, SLOTS_MAX};
 use crate::model_file::gguf::Header;
 use crate::types::units;
 
@@ -28,14 +28,14 @@ const QUANTISATIONS: [(&str, f64); 7] = [
 
 /// Why no plan was found.
 #[derive(Debug, Clone, PartialEq)]
-pub enum NoPlan {
+pub enum PlanFailure {
     /// The model or the requested settings cannot be planned.
     Error(PlanError),
     /// The plan does not fit.
-    Refused(Box<Refusal>),
+    Refused(Box<PlanRefusal>),
 }
 
-impl From<PlanError> for NoPlan {
+impl From<PlanError> for PlanFailure {
     fn from(error: PlanError) -> Self {
         Self::Error(error)
     }
@@ -43,17 +43,17 @@ impl From<PlanError> for NoPlan {
 
 /// A plan that does not fit, and what would.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Refusal {
+pub struct PlanRefusal {
     /// The plan that does not fit.
     pub plan: Plan,
     /// Changes that each make it fit. Empty: this machine has too little memory for the weights.
-    pub advice: Vec<Advice>,
+    pub(crate) advice: Vec<Advice>,
 }
 
 /// A change that makes a plan fit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Advice {
+pub(crate) enum Advice {
     /// A shorter context, in tokens.
     Context(u64),
     /// Fewer slots.
@@ -84,29 +84,22 @@ impl std::fmt::Display for Advice {
 
 /// Plans a model on a machine with the requested settings, and otherwise the most slots and the
 /// longest context that fit.
-pub fn plan(header: &Header, facts: &Facts, wanted: &Wanted) -> Result<Plan, NoPlan> {
-    let case = Case::new(header, facts, wanted)?;
+pub fn plan(
+    header: &Header,
+    facts: &MachineFacts,
+    requested: &RequestedSettings,
+) -> Result<Plan, PlanFailure> {
+    let case = Case::new(header, facts, requested)?;
     case.check()?;
     let (slots, context) = case.choose()?;
     let plan = case.plan(slots, context)?;
     if plan.fits {
         return Ok(plan);
     }
-    Err(NoPlan::Refused(Box::new(Refusal { advice: case.advice(slots, context)?, plan })))
+    Err(PlanFailure::Refused(Box::new(PlanRefusal { advice: case.advice(slots, context)?, plan })))
 }
 
-/// Checks a plan before the model is loaded: returns the plan, or one line that says why it does
-/// not fit. With `force`, returns a plan that does not fit as well.
-pub fn guard(outcome: Result<Plan, NoPlan>, force: bool) -> Result<Plan, String> {
-    match outcome {
-        Ok(plan) => Ok(plan),
-        Err(NoPlan::Refused(refusal)) if force => Ok(refusal.plan),
-        Err(NoPlan::Refused(refusal)) => Err(refusal.to_string()),
-        Err(NoPlan::Error(error)) => Err(error.to_string()),
-    }
-}
-
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for PlanRefusal {
     /// Writes a single line.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let plan = &self.plan;
@@ -138,23 +131,23 @@ impl Case<'_> {
     }
 
     fn check(&self) -> Result<(), PlanError> {
-        let wrong = |why: String| Err(PlanError::Wanted(why));
-        if self.wanted.slots.is_some_and(|n| n == 0 || n > SLOTS_MAX) {
+        let wrong = |why: String| Err(PlanError::Settings(why));
+        if self.requested.slots.is_some_and(|n| n == 0 || n > SLOTS_MAX) {
             return wrong(format!("slots must be 1 to {SLOTS_MAX}"));
         }
         let trained = self.trained();
-        let context = self.wanted.context_tokens;
+        let context = self.requested.context_tokens;
         if context.is_some_and(|n| n < CONTEXT_MIN || n > trained) {
             return wrong(format!(
                 "context tokens must be {CONTEXT_MIN} to {trained} for this model"
             ));
         }
         let least = context.unwrap_or(CONTEXT_MIN);
-        if self.wanted.kv_cells.is_some_and(|n| n < least || n > super::CELLS_MAX) {
+        if self.requested.kv_cells.is_some_and(|n| n < least || n > super::CELLS_MAX) {
             let most = super::CELLS_MAX;
             return wrong(format!("KV cells must be {least} (one request) to {most}"));
         }
-        if !(1..=65_536).contains(&self.wanted.batch_rows) {
+        if !(1..=65_536).contains(&self.requested.batch_rows) {
             return wrong("batch rows must be 1 to 65536".into());
         }
         Ok(())
@@ -162,7 +155,7 @@ impl Case<'_> {
 
     /// Chooses slots and context: those requested, or the best that fit; the smallest if none do.
     fn choose(&self) -> Result<(u64, u64), PlanError> {
-        let (slots, context) = (self.wanted.slots, self.wanted.context_tokens);
+        let (slots, context) = (self.requested.slots, self.requested.context_tokens);
         match (slots, context) {
             (Some(slots), Some(context)) => Ok((slots, context)),
             (Some(slots), None) => Ok((slots, self.longest(slots)?.unwrap_or(CONTEXT_MIN))),
@@ -190,7 +183,7 @@ impl Case<'_> {
             }
         }
         // Embeddings are computed in batches, whatever the slots.
-        while !self.embeds()
+        while !self.is_embedding_model()
             && best.1 == most
             && best.0 < SLOTS_CHOSEN_MAX
             && self.fits(best.0 * 2, best.1)?
@@ -201,7 +194,7 @@ impl Case<'_> {
     }
 
     fn context_most(&self) -> u64 {
-        self.trained().min(self.wanted.kv_cells.unwrap_or(u64::MAX))
+        self.trained().min(self.requested.kv_cells.unwrap_or(u64::MAX))
     }
 
     /// The longest context that fits with this number of slots.
@@ -241,10 +234,13 @@ impl Case<'_> {
     fn advice(&self, slots: u64, context: u64) -> Result<Vec<Advice>, PlanError> {
         let mut advice = Vec::new();
         // A requested pool size does not shrink with slots and context.
-        let free = Self { wanted: Wanted { kv_cells: None, ..self.wanted.clone() }, ..self.copy() };
+        let free = Self {
+            requested: RequestedSettings { kv_cells: None, ..self.requested.clone() },
+            ..self.copy()
+        };
         for kind in ["q8_0", "q4_0"] {
-            let smaller = Self { wanted: quantised(&self.wanted, kind), ..self.copy() };
-            let smaller_cells = kind != self.wanted.key_kind && self.wanted.flash_attention;
+            let smaller = Self { requested: quantised(&self.requested, kind), ..self.copy() };
+            let smaller_cells = kind != self.requested.key_kind && self.requested.flash_attention;
             if smaller_cells && smaller.fits(slots, context) == Ok(true) {
                 advice.push(Advice::KvKind(kind.into()));
                 break;
@@ -275,7 +271,7 @@ impl Case<'_> {
             layout: self.layout.clone(),
             weights: self.weights,
             facts: self.facts,
-            wanted: self.wanted.clone(),
+            requested: self.requested.clone(),
         }
     }
 
@@ -292,8 +288,8 @@ impl Case<'_> {
     }
 }
 
-fn quantised(wanted: &Wanted, kind: &str) -> Wanted {
-    Wanted { key_kind: kind.into(), value_kind: kind.into(), ..wanted.clone() }
+fn quantised(requested: &RequestedSettings, kind: &str) -> RequestedSettings {
+    RequestedSettings { key_kind: kind.into(), value_kind: kind.into(), ..requested.clone() }
 }
 
 #[cfg(test)]

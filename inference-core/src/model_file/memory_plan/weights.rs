@@ -38,17 +38,17 @@ impl Repacking {
 
 /// Bytes of a model's weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Weights {
+pub(crate) struct WeightBytes {
     /// All tensors as they are in the file.
-    pub file_bytes: u64,
+    pub(crate) file_bytes: u64,
     /// Tensors that are used in the file's layout.
-    pub plain_bytes: u64,
+    pub(crate) plain_bytes: u64,
     /// Repacked copies.
-    pub repacked_bytes: u64,
+    pub(crate) repacked_bytes: u64,
     /// Bytes read to compute one token.
-    pub read_bytes: u64,
+    pub(crate) read_bytes: u64,
     /// Number of parameters in all tensors.
-    pub parameters: u64,
+    pub(crate) parameters: u64,
 }
 
 /// Tensors of which each token reads one row.
@@ -59,16 +59,20 @@ const TABLES: &[&str] = &[
     "token_types.weight",
 ];
 
-impl Weights {
+impl WeightBytes {
     /// Sums up the tensors; the error names the one whose size is unknown.
-    pub fn read(header: &Header, layout: &Layout, repacking: Repacking) -> Result<Self, PlanError> {
+    pub(crate) fn read(
+        header: &Header,
+        layout: &Layout,
+        repacking: Repacking,
+    ) -> Result<Self, PlanError> {
         let tied = !header.tensor_list.iter().any(|t| t.name == "output.weight");
         let mut sum = Self::default();
         for tensor in &header.tensor_list {
             let bytes = tensor.bytes().ok_or_else(|| unknown(tensor))?;
             let table = TABLES.contains(&tensor.name.as_str());
             let is_output = tied && tensor.name == "token_embd.weight";
-            let repacked = repacks(tensor, repacking) && (!table || is_output);
+            let repacked = is_repacked(tensor, repacking) && (!table || is_output);
             let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
             add(&mut sum.file_bytes, bytes);
             add(&mut sum.parameters, tensor.elements());
@@ -108,7 +112,7 @@ fn read_of(tensor: &TensorInfo, bytes: u64, layout: &Layout) -> u64 {
     (u128::from(bytes) * u128::from(used) / u128::from(layout.experts)) as u64
 }
 
-fn repacks(tensor: &TensorInfo, repacking: Repacking) -> bool {
+fn is_repacked(tensor: &TensorInfo, repacking: Repacking) -> bool {
     let Some(kind) = kinds::kind(tensor.kind) else { return false };
     let matrix = tensor.dimensions.len() == 2 || is_experts(tensor);
     let rows = tensor.dimensions.get(1).copied().unwrap_or(0);
@@ -133,11 +137,11 @@ mod tests {
     fn a_tied_table_that_is_repacked_is_held_twice_and_read_once() {
         let list = vec![tensor("token_embd.weight", &[32, 64], "q4_0")];
         let layout = Layout::default();
-        let weights = Weights::read(&header(list.clone()), &layout, Repacking::Avx2).unwrap();
+        let weights = WeightBytes::read(&header(list.clone()), &layout, Repacking::Avx2).unwrap();
         assert_eq!((weights.plain_bytes, weights.repacked_bytes), (64 * 18, 64 * 18));
         assert_eq!((weights.read_bytes, weights.parameters), (64 * 18, 2048));
         let untied = [list, vec![tensor("output.weight", &[32, 64], "q8_0")]].concat();
-        let weights = Weights::read(&header(untied), &layout, Repacking::Avx2).unwrap();
+        let weights = WeightBytes::read(&header(untied), &layout, Repacking::Avx2).unwrap();
         assert_eq!((weights.repacked_bytes, weights.read_bytes), (0, 64 * 34));
     }
 
@@ -156,7 +160,7 @@ mod tests {
         ];
         for (kind, rows, repacking, expected) in cases {
             let tensor = tensor("blk.0.ffn_up.weight", &[256, rows], kind);
-            assert_eq!(repacks(&tensor, repacking), expected, "{kind} {rows} {repacking:?}");
+            assert_eq!(is_repacked(&tensor, repacking), expected, "{kind} {rows} {repacking:?}");
         }
     }
 
@@ -164,7 +168,7 @@ mod tests {
     fn a_token_reads_the_experts_that_it_uses() {
         let list = vec![tensor("blk.0.ffn_up_exps.weight", &[32, 8, 64], "q8_0")];
         let layout = Layout { experts: 64, experts_used: 8, ..Layout::default() };
-        let weights = Weights::read(&header(list), &layout, Repacking::Avx2).unwrap();
+        let weights = WeightBytes::read(&header(list), &layout, Repacking::Avx2).unwrap();
         assert_eq!((weights.file_bytes, weights.read_bytes), (64 * 8 * 34, 8 * 8 * 34));
     }
 
@@ -172,10 +176,12 @@ mod tests {
     fn a_type_that_nobody_knows_is_an_error_with_the_tensors_name() {
         let mut odd = tensor("blk.0.odd.weight", &[32, 8], "q8_0");
         odd.kind = 77;
-        let error = Weights::read(&header(vec![odd]), &Layout::default(), Repacking::Off);
+        let error = WeightBytes::read(&header(vec![odd]), &Layout::default(), Repacking::Off);
         let text = error.unwrap_err().to_string();
         assert!(text.contains("blk.0.odd.weight") && text.contains("77"), "{text}");
         let broken = tensor("w.weight", &[33, 8], "q8_0");
-        assert!(Weights::read(&header(vec![broken]), &Layout::default(), Repacking::Off).is_err());
+        assert!(
+            WeightBytes::read(&header(vec![broken]), &Layout::default(), Repacking::Off).is_err()
+        );
     }
 }

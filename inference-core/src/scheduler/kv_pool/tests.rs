@@ -8,16 +8,16 @@ fn pool() -> KvPool {
     KvPool::new(100, 3, true)
 }
 
-fn opened(pool: &mut KvPool, tokens: &[Token]) -> (TrackId, u32) {
+fn opened(pool: &mut KvPool, tokens: &[Token]) -> (SeqId, u32) {
     let opened = pool.open(T, tokens).unwrap();
     let shared = opened.shared.map_or(0, |(_, tokens)| tokens);
-    pool.append(opened.track, &tokens[shared as usize..]);
-    (opened.track, shared)
+    pool.append(opened.seq, &tokens[shared as usize..]);
+    (opened.seq, shared)
 }
 
-fn closed(pool: &mut KvPool, track: TrackId) -> Vec<TrackId> {
+fn closed(pool: &mut KvPool, seq: SeqId) -> Vec<SeqId> {
     let mut removed = Vec::new();
-    pool.close(track, &mut removed);
+    pool.close(seq, &mut removed);
     removed
 }
 
@@ -31,13 +31,13 @@ fn a_prompt_shares_the_longest_beginning_but_never_its_last_token() {
     assert_eq!(pool.matching(Tenant(2), &[1, 2, 9]), 0);
     let (_, shared) = opened(&mut pool, &[1, 2, 9, 9]);
     assert_eq!(shared, 2);
-    assert_eq!(pool.cells(), Cells { free: 94, in_use: 6, cached: 0 });
+    assert_eq!(pool.cells(), CellCounts { free: 94, in_use: 6, cached: 0 });
     assert!(closed(&mut pool, a).is_empty());
-    assert_eq!(pool.cells(), Cells { free: 94, in_use: 4, cached: 2 });
+    assert_eq!(pool.cells(), CellCounts { free: 94, in_use: 4, cached: 2 });
 }
 
 #[test]
-fn what_another_track_holds_whole_is_not_kept_twice() {
+fn what_another_sequence_holds_whole_is_not_kept_twice() {
     let mut pool = pool();
     let (a, _) = opened(&mut pool, &[1, 2, 3]);
     let (b, _) = opened(&mut pool, &[1, 2, 3, 4, 5]);
@@ -50,7 +50,7 @@ fn what_another_track_holds_whole_is_not_kept_twice() {
 }
 
 #[test]
-fn the_track_that_was_used_least_recently_is_evicted_first() {
+fn the_sequence_that_was_used_least_recently_is_evicted_first() {
     let mut pool = pool();
     let (a, _) = opened(&mut pool, &[1, 1]);
     closed(&mut pool, a);
@@ -67,60 +67,60 @@ fn the_track_that_was_used_least_recently_is_evicted_first() {
 }
 
 #[test]
-fn a_kept_track_gives_up_its_number_to_a_living_one() {
+fn a_kept_sequence_gives_up_its_id_to_a_live_one() {
     let mut pool = pool();
     let (a, _) = opened(&mut pool, &[1, 1]);
     closed(&mut pool, a);
     opened(&mut pool, &[2, 2]);
     opened(&mut pool, &[3, 3]);
     let fourth = pool.open(T, &[4, 4]).unwrap();
-    assert_eq!((fourth.track, fourth.evicted), (a, Some(a)));
+    assert_eq!((fourth.seq, fourth.evicted), (a, Some(a)));
     assert_eq!(pool.open(T, &[5, 5]), None, "all are live");
 }
 
 #[test]
-fn a_request_evicts_any_other_track_before_the_one_that_it_begins_with() {
+fn a_request_evicts_any_other_sequence_before_the_one_that_it_begins_with() {
     let mut pool = pool();
     for first in 1..=3 {
-        let (track, _) = opened(&mut pool, &[first, 7, 8, 9]);
-        closed(&mut pool, track);
+        let (seq, _) = opened(&mut pool, &[first, 7, 8, 9]);
+        closed(&mut pool, seq);
     }
     // The oldest is the one whose prefix it shares.
     let new = pool.open(T, &[1, 7, 8, 5, 5]).unwrap();
-    assert_eq!((new.track, new.evicted, new.shared), (1, Some(1), Some((0, 3))));
-    pool.append(new.track, &[5, 5]);
-    assert_eq!(pool.cells(), Cells { free: 90, in_use: 5, cached: 5 });
+    assert_eq!((new.seq, new.evicted, new.shared), (1, Some(1), Some((0, 3))));
+    pool.append(new.seq, &[5, 5]);
+    assert_eq!(pool.cells(), CellCounts { free: 90, in_use: 5, cached: 5 });
 }
 
 #[test]
-fn the_only_kept_track_is_taken_over_by_the_request_that_begins_like_it() {
+fn the_only_kept_sequence_is_taken_over_by_the_request_that_begins_like_it() {
     let mut pool = KvPool::new(100, 2, true);
     let (kept, _) = opened(&mut pool, &[1, 2, 3, 4, 5]);
     closed(&mut pool, kept);
     opened(&mut pool, &[9, 9]);
     let new = pool.open(T, &[1, 2, 3, 8, 8]).unwrap();
-    assert_eq!((new.track, new.evicted, new.shared), (kept, None, Some((kept, 3))));
-    assert_eq!(pool.cells(), Cells { free: 95, in_use: 5, cached: 0 });
+    assert_eq!((new.seq, new.evicted, new.shared), (kept, None, Some((kept, 3))));
+    assert_eq!(pool.cells(), CellCounts { free: 95, in_use: 5, cached: 0 });
     pool.append(kept, &[8, 8]);
     assert_eq!(pool.matching(T, &[1, 2, 3, 4, 5]), 3, "what it had after that is gone");
     pool.discard(kept);
-    assert_eq!(pool.cells(), Cells { free: 98, in_use: 2, cached: 0 });
+    assert_eq!(pool.cells(), CellCounts { free: 98, in_use: 2, cached: 0 });
 }
 
 #[test]
 fn what_a_waiting_request_begins_with_is_evicted_last() {
     let mut pool = pool();
     for first in 1..=3 {
-        let (track, _) = opened(&mut pool, &[first, 7, 8]);
-        closed(&mut pool, track);
+        let (seq, _) = opened(&mut pool, &[first, 7, 8]);
+        closed(&mut pool, seq);
     }
-    pool.hold(T, &[1, 7, 8, 9]);
-    pool.hold(T, &[5, 5]);
+    pool.protect(T, &[1, 7, 8, 9]);
+    pool.protect(T, &[5, 5]);
     assert_eq!([pool.evict(), pool.evict(), pool.evict()], [Some(1), Some(2), Some(0)]);
 }
 
 #[test]
-fn a_beginning_that_only_kept_tracks_have_is_counted_among_the_cells_it_would_use() {
+fn a_beginning_that_only_kept_sequences_have_is_counted_among_the_cells_it_would_use() {
     let mut pool = pool();
     let (a, _) = opened(&mut pool, &[1, 2, 3, 4]);
     assert_eq!(pool.matching_cached(T, &[1, 2, 3, 4]), 0, "a live one has it");

@@ -6,34 +6,34 @@
 
 use std::collections::HashMap;
 
-use super::Context;
+use super::SamplingContext;
 use crate::types::request::{Sampling, Token};
 
 /// True if any parameter changes logits.
-pub fn changes_logits(params: &Sampling) -> bool {
+pub(crate) fn has_adjustments(params: &Sampling) -> bool {
     !params.bias.is_empty()
         || params.ignore_end
-        || penalises_repetition(params)
+        || has_repeat_penalty(params)
         || params.frequency_penalty != 0.0
         || params.presence_penalty != 0.0
 }
 
-fn penalises_repetition(params: &Sampling) -> bool {
+fn has_repeat_penalty(params: &Sampling) -> bool {
     params.repeat_penalty != 1.0 && params.repeat_last_n > 0
 }
 
 /// Adjusts `logits`. `counts` is how often the response contains each token; `recent` is scratch.
-pub fn apply(
+pub(crate) fn apply(
     params: &Sampling,
     counts: &HashMap<Token, u32>,
-    context: Context<'_>,
+    context: SamplingContext<'_>,
     logits: &mut [f32],
     recent: &mut Vec<Token>,
 ) {
     for (token, bias) in &params.bias {
         change(logits, *token, |logit| logit + bias);
     }
-    if penalises_repetition(params) {
+    if has_repeat_penalty(params) {
         let from = context.tokens.len().saturating_sub(params.repeat_last_n as usize);
         recent.clear();
         recent.extend_from_slice(&context.tokens[from..]);
@@ -50,7 +50,7 @@ pub fn apply(
         change(logits, *token, |logit| logit - penalty);
     }
     if params.ignore_end {
-        for token in context.ends {
+        for token in context.end_tokens {
             change(logits, *token, |_| f32::NEG_INFINITY);
         }
     }

@@ -4,7 +4,7 @@
 //! Curious Case of Neural Text Degeneration" (2020). min_p: Nguyen et al., "Turning Up the Heat"
 //! (2024).
 
-use super::vector::{Weights, exp_differences};
+use super::vector::{BlockWeights, exp_differences};
 use crate::types::request::{Sampling, Token};
 
 /// Never draw a token whose logit is this far below the largest at temperature 1: all such tokens
@@ -21,17 +21,23 @@ struct Candidate {
 
 /// The remaining tokens with their logits.
 #[derive(Debug, Default)]
-pub struct Candidates(Vec<Candidate>);
+pub(crate) struct Candidates(Vec<Candidate>);
 
 /// True if any filter is on.
-pub fn filters(params: &Sampling) -> bool {
+pub(crate) fn has_filters(params: &Sampling) -> bool {
     params.top_k > 0 || params.typical_p < 1.0 || params.top_p < 1.0 || params.min_p > 0.0
 }
 
 impl Candidates {
     /// Keeps the tokens of the vocabulary that pass all filters. `max` is the largest logit,
     /// `weights` is scratch.
-    pub fn keep(&mut self, params: &Sampling, logits: &[f32], max: f32, weights: &mut Weights) {
+    pub(crate) fn keep(
+        &mut self,
+        params: &Sampling,
+        logits: &[f32],
+        max: f32,
+        weights: &mut BlockWeights,
+    ) {
         let typical = params.typical_p < 1.0;
         // min_p comes last: the filters before it weigh the tokens it would drop. It is a limit on
         // logits that keeps the most likely tokens, so it may come first, where it leaves less to
@@ -61,13 +67,13 @@ impl Candidates {
     }
 
     /// Computes the weights of the candidates at a temperature.
-    pub fn weigh(&self, temperature: f32, max: f32, weights: &mut Vec<f32>) {
+    pub(crate) fn weigh(&self, temperature: f32, max: f32, weights: &mut Vec<f32>) {
         weights.clear();
         weights.extend(self.0.iter().map(|c| ((c.logit - max) / temperature).exp()));
     }
 
     /// The token at an index; `None` if out of range.
-    pub fn token(&self, place: usize) -> Option<Token> {
+    pub(crate) fn token(&self, place: usize) -> Option<Token> {
         self.0.get(place).map(|c| c.token)
     }
 
@@ -141,7 +147,7 @@ fn by_logit(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
 #[cfg(test)]
 impl Candidates {
     /// The candidate tokens, most likely first.
-    pub fn sorted(&mut self) -> Vec<Token> {
+    pub(crate) fn sorted(&mut self) -> Vec<Token> {
         self.0.sort_unstable_by(by_logit);
         self.0.iter().map(|c| c.token).collect()
     }

@@ -8,11 +8,11 @@ use crate::types::request::Token;
 const LEAST: f32 = -9999.0;
 
 /// A token and the natural logarithm of its probability.
-pub type Logprob = (Token, f32);
+pub(crate) type Logprob = (Token, f32);
 
 /// The logprob of the `chosen` token, and those of the `count` most likely ones in descending
 /// order.
-pub fn logprobs(
+pub(crate) fn logprobs(
     logits: &[f32],
     chosen: Token,
     count: u32,

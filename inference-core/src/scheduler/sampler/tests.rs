@@ -7,7 +7,7 @@ mod filters;
 
 const LOGITS: [f32; 5] = [0.0, 3.0, 1.0, 2.9, f32::NAN];
 
-const NOTHING: Context<'_> = Context { tokens: &[], ends: &[] };
+const NOTHING: SamplingContext<'_> = SamplingContext { tokens: &[], end_tokens: &[] };
 
 fn sample(sampler: &mut Sampler, logits: &[f32]) -> Token {
     sampler.sample(logits, NOTHING, None, &mut Scratch::default())
@@ -115,7 +115,7 @@ fn filters_of_a_large_vocabulary_keep_what_their_definition_keeps() {
 fn greedy(params: Sampling, answer: &[Token], logits: &[f32]) -> Token {
     let mut sampler = Sampler::new(params);
     answer.iter().for_each(|token| sampler.accept(*token));
-    let context = Context { tokens: answer, ends: &[1] };
+    let context = SamplingContext { tokens: answer, end_tokens: &[1] };
     sampler.sample(logits, context, None, &mut Scratch::default())
 }
 

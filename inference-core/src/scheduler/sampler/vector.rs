@@ -7,7 +7,7 @@ const LANES: usize = 16;
 
 /// The largest value, ignoring NaN. Negative infinity if there is none.
 #[multiversion(targets("x86_64+avx2+fma"))]
-pub fn maximum(values: &[f32]) -> f32 {
+pub(crate) fn maximum(values: &[f32]) -> f32 {
     let (chunks, rest) = values.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
     for chunk in chunks {
@@ -21,7 +21,7 @@ pub fn maximum(values: &[f32]) -> f32 {
 
 /// Writes `exp((value - max) * scale)` of every value to `out`; 0 for NaN.
 #[multiversion(targets("x86_64+avx2+fma"))]
-pub fn exp_differences(values: &[f32], max: f32, scale: f32, out: &mut Vec<f32>) {
+pub(crate) fn exp_differences(values: &[f32], max: f32, scale: f32, out: &mut Vec<f32>) {
     out.resize(values.len(), 0.0);
     for (out, value) in out.iter_mut().zip(values) {
         *out = exp_negative((value - max) * scale);
@@ -30,22 +30,22 @@ pub fn exp_differences(values: &[f32], max: f32, scale: f32, out: &mut Vec<f32>)
 
 /// Weights of the tokens of a vocabulary, or of a subset.
 #[derive(Debug, Default)]
-pub struct Weights {
+pub(crate) struct BlockWeights {
     /// One weight per token.
-    pub values: Vec<f32>,
+    pub(crate) values: Vec<f32>,
     /// Sum of each block, after [`Self::sum`].
-    pub sums: Vec<f64>,
+    pub(crate) sums: Vec<f64>,
 }
 
-impl Weights {
+impl BlockWeights {
     /// Sums each block into `sums`; returns the total.
-    pub fn sum(&mut self) -> f64 {
+    pub(crate) fn sum(&mut self) -> f64 {
         block_sums(&self.values, &mut self.sums)
     }
 }
 
 /// Values summed in f32 at a time: an f32 sum of a whole vocabulary would lose the small ones.
-pub const BLOCK: usize = 256;
+pub(crate) const BLOCK: usize = 256;
 
 /// Writes the sum of each block to `sums`; returns the total.
 #[multiversion(targets("x86_64+avx2+fma"))]

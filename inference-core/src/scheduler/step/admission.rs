@@ -26,7 +26,7 @@ impl<M: Model> Engine<M> {
         };
         self.queue.retain(&mut wanted);
         self.next = self.next.take().filter(&mut wanted);
-        self.parked.retain(|sequence| {
+        self.preempted.retain(|sequence| {
             let wanted = !sequence.cancel.is_set();
             if !wanted {
                 emit(sequence.id, Event::Cancelled);
@@ -47,14 +47,16 @@ impl<M: Model> Engine<M> {
     /// there are KV cells.
     pub(super) fn fill_slots(&mut self, emit: Emit<'_>) {
         while let Some(slot) = self.slots.iter().position(Option::is_none) {
-            let oldest = (0..self.parked.len()).min_by_key(|i| self.parked[*i].arrival);
+            let oldest = (0..self.preempted.len()).min_by_key(|i| self.preempted[*i].arrival);
             let mut sequence = match oldest {
-                Some(i) if self.has_cells_for(self.parked[i].tenant, self.parked[i].tokens()) => {
-                    self.parked.swap_remove(i)
+                Some(i)
+                    if self.has_cells_for(self.preempted[i].tenant, self.preempted[i].tokens()) =>
+                {
+                    self.preempted.swap_remove(i)
                 }
                 Some(i) => {
-                    let waiting = &self.parked[i];
-                    return self.pool.hold(waiting.tenant, waiting.tokens());
+                    let waiting = &self.preempted[i];
+                    return self.pool.protect(waiting.tenant, waiting.tokens());
                 }
                 None => match self.next_job(emit) {
                     Some(sequence) => sequence,
@@ -63,7 +65,7 @@ impl<M: Model> Engine<M> {
             };
             match self.begin(&mut sequence) {
                 true => self.slots[slot] = Some(sequence),
-                false => return self.parked.push(sequence),
+                false => return self.preempted.push(sequence),
             }
         }
     }
@@ -72,14 +74,17 @@ impl<M: Model> Engine<M> {
         loop {
             let job = self.next.take().or_else(|| self.queue.pop())?;
             if !self.has_cells_for(job.tenant, &job.tokens) {
-                self.pool.hold(job.tenant, &job.tokens);
+                self.pool.protect(job.tenant, &job.tokens);
                 self.next = Some(job);
                 return None;
             }
             self.arrivals += 1;
             let sequence = Sequence::new(job, self.arrivals, self.shape.context_tokens);
             let prompt_tokens = sequence.prompt_tokens();
-            emit(sequence.id, Event::Started { prompt_tokens, thinking: sequence.thinking });
+            emit(
+                sequence.id,
+                Event::Started { prompt_tokens, in_reasoning: sequence.in_reasoning },
+            );
             if let Some(sequence) = self.replay(sequence, emit) {
                 return Some(sequence);
             }
@@ -90,16 +95,16 @@ impl<M: Model> Engine<M> {
     /// complete.
     fn replay(&self, mut sequence: Sequence, emit: Emit<'_>) -> Option<Sequence> {
         let write = |token, control, out: &mut Vec<u8>| self.model.piece(token, control, out);
-        let replayed = sequence.replay(self.model.ends(), write);
-        let Replay { shown, finished } = match replayed {
+        let replayed = sequence.replay(self.model.end_tokens(), write);
+        let Replay { chunks, finished } = match replayed {
             Ok(replay) => replay,
             Err(failure) => {
                 emit(sequence.id, Event::Failed(failure));
                 return None;
             }
         };
-        if !shown.is_empty() {
-            emit(sequence.id, Event::Replayed(shown));
+        if !chunks.is_empty() {
+            emit(sequence.id, Event::Replayed(chunks));
         }
         match finished {
             Some(reason) => emit(sequence.id, sequence.finish(reason)),
@@ -124,7 +129,7 @@ impl<M: Model> Engine<M> {
     /// Gives a sequence its id, with the prefix that others have already computed, and looks for
     /// one that is about to compute more of it. False if no sequence id is free.
     fn begin(&mut self, sequence: &mut Sequence) -> bool {
-        let opened = self.open_track(sequence);
+        let opened = self.open_sequence(sequence);
         sequence.leader = self.leader_of(sequence).filter(|_| opened);
         opened
     }
@@ -148,7 +153,7 @@ impl<M: Model> Engine<M> {
 
     /// Returns false if every sequence id is live, which cannot happen as long as there are at
     /// least as many as slots.
-    fn open_track(&mut self, sequence: &mut Sequence) -> bool {
+    fn open_sequence(&mut self, sequence: &mut Sequence) -> bool {
         let Some(opened) = self.pool.open(sequence.tenant, sequence.tokens()) else { return false };
         if let Some(evicted) = opened.evicted {
             self.stats.evictions += 1;
@@ -156,13 +161,13 @@ impl<M: Model> Engine<M> {
         }
         let mut tokens = 0;
         if let Some((from, shared)) = opened.shared {
-            match from == opened.track {
+            match from == opened.seq {
                 true => self.model.truncate(from, shared),
-                false => self.model.share(from, opened.track, shared),
+                false => self.model.share(from, opened.seq, shared),
             }
             tokens = shared;
         }
-        sequence.begin(opened.track, tokens);
+        sequence.begin(opened.seq, tokens);
         true
     }
 
@@ -181,10 +186,10 @@ impl<M: Model> Engine<M> {
             let Some(mut sequence) = self.slots[slot].take() else { continue };
             sequence.leader = None;
             if self.pool.matching(sequence.tenant, sequence.tokens()) > sequence.position() {
-                self.pool.discard(sequence.track);
-                self.model.clear(sequence.track);
+                self.pool.discard(sequence.seq);
+                self.model.clear(sequence.seq);
                 // Its own id was just given back.
-                self.open_track(&mut sequence);
+                self.open_sequence(&mut sequence);
             }
             self.slots[slot] = Some(sequence);
         }
@@ -195,10 +200,10 @@ impl<M: Model> Engine<M> {
     pub(super) fn make_room(&mut self) {
         loop {
             let live = self.slots.iter().flatten();
-            let readers = live.clone().filter(|s| s.is_reading()).count() as u32;
-            let prefilling = live.clone().any(|s| !s.is_reading());
+            let decoding = live.clone().filter(|s| s.is_decoding()).count() as u32;
+            let prefilling = live.clone().any(|s| !s.is_decoding());
             let cells = self.pool.cells();
-            if readers + u32::from(prefilling) <= cells.free + cells.cached
+            if decoding + u32::from(prefilling) <= cells.free + cells.cached
                 || live.clone().count() < 2
             {
                 return;
@@ -207,10 +212,10 @@ impl<M: Model> Engine<M> {
                 .filter(|i| self.slots[*i].is_some())
                 .max_by_key(|i| self.slots[*i].as_ref().map(|s| s.arrival));
             let Some(mut sequence) = youngest.and_then(|i| self.slots[i].take()) else { return };
-            self.close(sequence.track);
-            sequence.park();
-            self.stats.parkings += 1;
-            self.parked.push(sequence);
+            self.close(sequence.seq);
+            sequence.preempt();
+            self.stats.preemptions += 1;
+            self.preempted.push(sequence);
         }
     }
 }

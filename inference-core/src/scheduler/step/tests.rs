@@ -38,11 +38,11 @@ impl Bench {
             id,
             tenant,
             tokens: FakeTokenizer.tokenize(prompt, false).unwrap(),
-            said: 0,
+            resumed_len: 0,
             options: Options::GREEDY,
             visible: Vec::new(),
-            form: None,
-            thinking: false,
+            grammar: None,
+            in_reasoning: false,
             cancel: cancel.clone(),
         };
         let events = &mut self.events;
@@ -69,7 +69,7 @@ impl Bench {
     fn check_cells(&self) {
         let cells = self.engine.pool.cells();
         assert_eq!(cells.in_use + cells.cached, self.engine.model.cells());
-        assert_eq!(cells.free + cells.in_use + cells.cached, self.engine.shape.cells);
+        assert_eq!(cells.free + cells.in_use + cells.cached, self.engine.shape.kv_cells);
     }
 
     fn run(&mut self) {
@@ -122,7 +122,7 @@ fn more_requests_than_slots_are_all_answered_and_none_gets_anothers_text() {
 }
 
 #[test]
-fn every_reader_advances_in_every_step_whatever_is_prefilled() {
+fn every_decoding_sequence_advances_in_every_step_whatever_is_prefilled() {
     let mut bench = Bench::new(2, 8);
     bench.submit(1, "a");
     bench.step();
@@ -255,14 +255,14 @@ fn too_few_cells_park_the_youngest_and_fail_nobody() {
     (0..4).for_each(|id| drop(bench.submit(id, &prompt(id))));
     bench.run();
     (0..4).for_each(|id| assert_eq!(bench.text(id), prompt(id).trim_end_matches('\0')));
-    assert!(bench.engine.stats().parkings > 0);
+    assert!(bench.engine.stats().preemptions > 0);
 }
 
 #[test]
 fn a_request_keeps_the_prefix_that_it_is_about_to_reuse() {
     let beginning = &SYSTEM[..20];
     for kept in 1..4 {
-        let mut bench = Bench::on(FakeModel::with_cells(1, 64, 16, 512).keeping(kept));
+        let mut bench = Bench::on(FakeModel::with_cells(1, 64, 16, 512).with_kept(kept));
         for id in 0..=u64::from(kept) {
             bench.submit(id, &format!("{id}{beginning}\0"));
             bench.run();
@@ -307,7 +307,7 @@ fn day(seed: u64) -> u64 {
     let model = FakeModel::with_cells(slots, 64, batch_rows, cells);
     let mut bench = Bench::on(match pick(4) {
         0 => model.without_sharing(),
-        1 => model.keeping(pick(3)),
+        1 => model.with_kept(pick(3)),
         _ => model,
     });
     let mut asked = BTreeMap::new();
@@ -340,11 +340,11 @@ fn day(seed: u64) -> u64 {
             other => panic!("seed {seed}: {other:?}"),
         }
     }
-    bench.engine.stats().parkings
+    bench.engine.stats().preemptions
 }
 
 #[test]
 fn days_with_random_requests_end_well() {
-    let parkings: u64 = (0..300).map(day).sum();
-    assert!(parkings > 100, "only {parkings} parkings put the days to work");
+    let preemptions: u64 = (0..300).map(day).sum();
+    assert!(preemptions > 100, "only {preemptions} preemptions put the days to work");
 }

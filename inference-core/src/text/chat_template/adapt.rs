@@ -14,12 +14,12 @@ use serde_json::{Map, Value as Json, json};
 
 use super::Message;
 use super::capabilities::{Capabilities, Content};
-use super::reading::Chat;
+use super::input::ParsedChat;
 
 mod generic;
 
 /// Adapts a conversation to the template's capabilities.
-pub fn adapt(chat: &mut Chat, can: &Capabilities) {
+pub(crate) fn adapt(chat: &mut ParsedChat, can: &Capabilities) {
     for message in &mut chat.messages {
         plain(message, can);
     }

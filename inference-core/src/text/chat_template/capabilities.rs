@@ -4,9 +4,9 @@
 use chrono::NaiveDateTime;
 use serde_json::{Map, Value as Json, json};
 
-use super::control::{Control, opens_thinking};
-use super::reading::Chat;
-use super::{Compiled, Ending, Message};
+use super::control::{Control, opens_reasoning};
+use super::input::ParsedChat;
+use super::{Compiled, GenerationPrompt, Message};
 
 /// A word that no template contains.
 const NEEDLE: &str = "Zq7xNeedle";
@@ -29,7 +29,7 @@ pub enum Content {
 
 /// A template's support for reasoning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Thinking {
+pub struct ReasoningSupport {
     /// True if it renders the `reasoning_content` of some earlier messages.
     pub history: bool,
     /// The variable that turns reasoning on and off.
@@ -59,7 +59,7 @@ pub struct Capabilities {
     /// Renders calls only of messages whose content is null.
     pub null_content: bool,
     /// Support for reasoning.
-    pub thinking: Thinking,
+    pub reasoning: ReasoningSupport,
 }
 
 impl Capabilities {
@@ -88,7 +88,7 @@ impl Capabilities {
         }
         let two = [(NEEDLE, "R1q"), (SECOND, "R2q")];
         can.parallel_tool_calls = can.tool_calls && calls.writes(&two, can.object_arguments);
-        can.thinking = probe_thinking(template, &user, &calls);
+        can.reasoning = probe_reasoning(template, &user, &calls);
         can
     }
 }
@@ -126,7 +126,14 @@ fn render_with(
 ) -> Option<String> {
     let tools = (!tools.is_empty()).then(|| tools.to_vec());
     let now = NaiveDateTime::default();
-    let chat = Chat { messages, tools, documents: None, variables, now, ending: Ending::Answer };
+    let chat = ParsedChat {
+        messages,
+        tools,
+        documents: None,
+        variables,
+        now,
+        generation_prompt: GenerationPrompt::Add,
+    };
     template.render(chat, &Control::default()).ok()
 }
 
@@ -146,7 +153,7 @@ fn probe_content(template: &Compiled) -> Content {
     }
 }
 
-fn probe_thinking(template: &Compiled, user: &Message, calls: &Calls<'_>) -> Thinking {
+fn probe_reasoning(template: &Compiled, user: &Message, calls: &Calls<'_>) -> ReasoningSupport {
     let mut plain = message("assistant", calls.content, "Hello");
     plain.insert("reasoning_content".into(), NEEDLE.into());
     let mut with_call = calls.conversation(&[(SECOND, "R1q")], true);
@@ -163,8 +170,9 @@ fn probe_thinking(template: &Compiled, user: &Message, calls: &Calls<'_>) -> Thi
     };
     let is_switch = |name: &&&str| switched(name, true) != switched(name, false);
     let switch = SWITCHES.iter().find(is_switch).copied();
-    let opens = render(template, vec![user.clone()], &[]).is_some_and(|text| opens_thinking(&text));
-    Thinking { history, switch, opens }
+    let opens =
+        render(template, vec![user.clone()], &[]).is_some_and(|text| opens_reasoning(&text));
+    ReasoningSupport { history, switch, opens }
 }
 
 /// Tests the rendering of tool calls.

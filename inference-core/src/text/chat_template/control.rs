@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 /// Breaks up a control token inside a user's text. A noncharacter: it means nothing in any text
 /// (Unicode 16, chapter 23.7).
-pub const MARK: char = '\u{fdd0}';
+pub(crate) const MARK: char = '\u{fdd0}';
 
 /// True for our own noncharacters, which are not part of any text: [`MARK`], or part of the tag
-/// that `ending` appends to a text.
-pub fn is_mark(c: char) -> bool {
+/// that `final_message` appends to a text.
+pub(crate) fn is_mark(c: char) -> bool {
     (MARK..='\u{fdd2}').contains(&c)
 }
 
@@ -31,7 +31,7 @@ const ROLES: [&str; 12] = [
 
 /// The control tokens of a model.
 #[derive(Debug, Default)]
-pub struct Control {
+pub(crate) struct Control {
     /// Tokens by their first two characters, so that few are compared at each position of a text.
     by_beginning: HashMap<(char, char), Vec<String>>,
     /// Proper prefixes of tokens: a text may end with one, which another text could complete.
@@ -42,7 +42,7 @@ pub struct Control {
 impl Control {
     /// Builds the tables from the tokens' texts. Skips tokens of one character, which cannot be
     /// broken up.
-    pub fn new(texts: &[String]) -> Self {
+    pub(crate) fn new(texts: &[String]) -> Self {
         let mut control = Self::default();
         for text in texts {
             let mut chars = text.chars();
@@ -57,7 +57,7 @@ impl Control {
 
     /// Breaks up every control token in `text`, and a prefix of one at its end, which a template
     /// might join with another text.
-    pub fn neutralise(&self, text: &mut String) {
+    pub(crate) fn neutralise(&self, text: &mut String) {
         let mut breaks: Vec<usize> = self.places(text).collect();
         breaks.sort_unstable();
         breaks.dedup();
@@ -68,7 +68,7 @@ impl Control {
 
     /// Breaks up a role that a template could turn into a control token, as in `'<|' + role +
     /// '|>'`.
-    pub fn neutralise_role(&self, role: &mut String) {
+    pub(crate) fn neutralise_role(&self, role: &mut String) {
         let inside = |token: &String| token.contains(role.as_str());
         let known = role.is_empty() || ROLES.contains(&role.as_str());
         if !known && self.by_beginning.values().flatten().any(inside) {
@@ -117,7 +117,7 @@ const THINKING: [&str; 10] = [
 
 /// True if a rendered prompt ends inside the assistant's reasoning: with an opening delimiter and
 /// nothing but whitespace after it.
-pub fn opens_thinking(rendered: &str) -> bool {
+pub fn opens_reasoning(rendered: &str) -> bool {
     let end = rendered.trim_end();
     THINKING.iter().any(|mark| end.ends_with(mark))
 }
@@ -162,11 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_that_are_closed_are_not_open() {
-        assert!(opens_thinking("<|im_start|>assistant\n<think>\n"));
-        assert!(opens_thinking("[THINK]"));
-        assert!(!opens_thinking("<think>\n\n</think>\n\n"));
-        assert!(!opens_thinking("<think>\nSo"));
-        assert!(!opens_thinking(""));
+    fn reasoning_that_is_closed_is_not_open() {
+        assert!(opens_reasoning("<|im_start|>assistant\n<think>\n"));
+        assert!(opens_reasoning("[THINK]"));
+        assert!(!opens_reasoning("<think>\n\n</think>\n\n"));
+        assert!(!opens_reasoning("<think>\nSo"));
+        assert!(!opens_reasoning(""));
     }
 }

@@ -17,12 +17,12 @@ const METHODS: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"
 const HIDDEN: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
 /// A Python list.
-pub struct List(pub Vec<Value>);
+pub(crate) struct List(pub(crate) Vec<Value>);
 /// A Python dict, in insertion order.
-pub struct Dict(pub Vec<(Arc<str>, Value)>);
+pub(crate) struct Dict(pub(crate) Vec<(Arc<str>, Value)>);
 
 /// Converts JSON to a template value.
-pub fn from_json(json: Json) -> Value {
+pub(crate) fn from_json(json: Json) -> Value {
     match json {
         Json::Null => Value::from(()),
         Json::Bool(value) => Value::from(value),
@@ -45,7 +45,7 @@ fn from_number(number: &serde_json::Number) -> Value {
 }
 
 /// Wraps items as a list value.
-pub fn list(items: Vec<Value>) -> Value {
+pub(crate) fn list(items: Vec<Value>) -> Value {
     Value::from_object(List(items))
 }
 
@@ -100,7 +100,7 @@ impl Object for Dict {
 
 /// `dict.items` and the like, before the call.
 #[derive(Debug)]
-pub struct Method {
+pub(crate) struct Method {
     owner: Value,
     name: String,
 }

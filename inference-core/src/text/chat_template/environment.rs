@@ -14,11 +14,11 @@ const FUEL: u64 = 5_000_000;
 /// Maximum depth of macros that call each other, in minijinja's units: one call costs 4.
 const RECURSION_MAX: usize = 400;
 /// Names that templates may rely on; clients' variables cannot override them.
-pub const GLOBALS: [&str; 8] =
+pub(crate) const GLOBALS: [&str; 8] =
     ["cycler", "dict", "joiner", "namespace", "raise_exception", "range", "lipsum", "debug"];
 
 /// Creates an environment without templates.
-pub fn build() -> Result<Environment<'static>, Error> {
+pub(crate) fn build() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_fuel(Some(FUEL));

@@ -7,7 +7,7 @@ use super::methods::{Args, LENGTH_MAX, invalid, is_space, view};
 use super::repr::to_str;
 
 /// `length`: 0 for undefined.
-pub fn length(value: &Value) -> Result<usize, Error> {
+pub(crate) fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() {
         return Ok(0);
     }
@@ -16,7 +16,7 @@ pub fn length(value: &Value) -> Result<usize, Error> {
 }
 
 /// `trim(chars=None)`.
-pub fn trim(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+pub(crate) fn trim(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let chars = Args::of(&args, named).text(0, "chars")?;
     let text = to_str(value);
     Ok(match chars {
@@ -26,7 +26,7 @@ pub fn trim(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, E
 }
 
 /// `default(default_value='', boolean=False)`.
-pub fn default(value: Value, args: Rest<Value>, named: Kwargs) -> Value {
+pub(crate) fn default(value: Value, args: Rest<Value>, named: Kwargs) -> Value {
     let args = Args::of(&args, named);
     let boolean = args.get(1, "boolean").is_some_and(|v| v.is_true());
     if value.is_undefined() || (boolean && !value.is_true()) {
@@ -36,7 +36,7 @@ pub fn default(value: Value, args: Rest<Value>, named: Kwargs) -> Value {
 }
 
 /// `replace(old, new, count=None)`.
-pub fn replace(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+pub(crate) fn replace(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let args = Args::of(&args, named);
     let part = |i, name| args.get(i, name).map(|v| to_str(&v));
     let (Some(old), Some(new)) = (part(0, "old"), part(1, "new")) else {
@@ -48,7 +48,7 @@ pub fn replace(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String
 }
 
 /// `join(d='', attribute=None)`.
-pub fn join(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+pub(crate) fn join(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let args = Args::of(&args, named);
     let separator = args.get(0, "d").map(|v| to_str(&v)).unwrap_or_default();
     let attribute = args.given(1, "attribute");
@@ -66,12 +66,12 @@ pub fn join(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, E
 }
 
 /// `string`.
-pub fn string(value: &Value) -> String {
+pub(crate) fn string(value: &Value) -> String {
     to_str(value)
 }
 
 /// `items`: empty for undefined.
-pub fn items(value: &Value) -> Result<Value, Error> {
+pub(crate) fn items(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
         ValueKind::Map => view(value, "items"),
@@ -80,7 +80,11 @@ pub fn items(value: &Value) -> Result<Value, Error> {
 }
 
 /// `dictsort(case_sensitive=False, by='key', reverse=False)`.
-pub fn dictsort(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Vec<Value>, Error> {
+pub(crate) fn dictsort(
+    value: &Value,
+    args: Rest<Value>,
+    named: Kwargs,
+) -> Result<Vec<Value>, Error> {
     if value.kind() != ValueKind::Map {
         return Err(invalid("dictsort: a mapping is needed"));
     }
@@ -103,7 +107,7 @@ pub fn dictsort(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Vec<V
 }
 
 /// `indent(width=4, first=False, blank=False)`.
-pub fn indent(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+pub(crate) fn indent(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let args = Args::of(&args, named);
     let width = args.given(0, "width").unwrap_or_else(|| Value::from(4));
     let indent = match (width.as_str(), width.as_usize()) {
@@ -130,7 +134,7 @@ pub fn indent(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String,
 }
 
 /// `int(default=0, base=10)`.
-pub fn int(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+pub(crate) fn int(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
     let args = Args::of(&args, named);
     let default = args.get(0, "default").unwrap_or_else(|| Value::from(0));
     let base = args.integer(1, "base")?.and_then(|b| u32::try_from(b).ok()).unwrap_or(10);
@@ -155,7 +159,7 @@ pub fn int(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Err
 }
 
 /// `float(default=0.0)`.
-pub fn float(value: &Value, args: Rest<Value>, named: Kwargs) -> Value {
+pub(crate) fn float(value: &Value, args: Rest<Value>, named: Kwargs) -> Value {
     let default = Args::of(&args, named).get(0, "default").unwrap_or_else(|| Value::from(0.0));
     let number = match value.as_str() {
         Some(text) => text.trim_matches(is_space).parse().ok(),
@@ -165,7 +169,7 @@ pub fn float(value: &Value, args: Rest<Value>, named: Kwargs) -> Value {
 }
 
 /// `round(precision=0, method='common')`, with Python's rounding of halves to even.
-pub fn round(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+pub(crate) fn round(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
     let args = Args::of(&args, named);
     let digits = args.integer(0, "precision")?.unwrap_or(0).clamp(0, 17);
     let method = args.text(1, "method")?.unwrap_or_else(|| "common".into());
@@ -183,7 +187,7 @@ pub fn round(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, E
 }
 
 /// `escape`, as markupsafe does it.
-pub fn escape(value: &Value) -> String {
+pub(crate) fn escape(value: &Value) -> String {
     let mut out = String::new();
     for c in to_str(value).chars() {
         match c {
@@ -199,7 +203,7 @@ pub fn escape(value: &Value) -> String {
 }
 
 /// `center(width=80)`.
-pub fn center(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+pub(crate) fn center(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let width = Args::of(&args, named).integer(0, "width")?.unwrap_or(80);
     let width = usize::try_from(width).unwrap_or(0);
     if width > LENGTH_MAX {
@@ -212,13 +216,13 @@ pub fn center(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String,
 }
 
 /// `wordcount`: counts runs of letters, digits and underscores.
-pub fn wordcount(value: &Value) -> usize {
+pub(crate) fn wordcount(value: &Value) -> usize {
     let text = to_str(value);
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count()
 }
 
 /// The test `sequence`: true for values with a length and items, including strings and dicts.
-pub fn is_sequence(value: &Value) -> bool {
+pub(crate) fn is_sequence(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Iterable => value.len().is_some(),
         kind => matches!(
@@ -229,11 +233,11 @@ pub fn is_sequence(value: &Value) -> bool {
 }
 
 /// The test `iterable`.
-pub fn is_iterable(value: &Value) -> bool {
+pub(crate) fn is_iterable(value: &Value) -> bool {
     value.kind() == ValueKind::Iterable || is_sequence(value)
 }
 
 /// The test `callable`.
-pub fn is_callable(value: &Value) -> bool {
+pub(crate) fn is_callable(value: &Value) -> bool {
     value.kind() == ValueKind::Plain || value.to_string().starts_with("<macro ")
 }

@@ -13,7 +13,7 @@ const INDENT_MAX: usize = 32;
 
 /// Formatting options of `json.dumps`.
 #[derive(Debug)]
-pub struct Style {
+pub(crate) struct Style {
     ensure_ascii: bool,
     indent: Option<String>,
     between_items: String,
@@ -23,7 +23,7 @@ pub struct Style {
 
 impl Style {
     /// The default style with `ensure_ascii=False`.
-    pub fn plain() -> Self {
+    pub(crate) fn plain() -> Self {
         Self {
             ensure_ascii: false,
             indent: None,
@@ -80,12 +80,12 @@ fn read_indent(value: &Value) -> Result<Option<String>, Error> {
 }
 
 /// `tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-pub fn to_json(value: &Value, rest: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+pub(crate) fn to_json(value: &Value, rest: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
     dumps(value, &Style::read(&rest, &kwargs)?)
 }
 
 /// `json.dumps(value)` with a style.
-pub fn dumps(value: &Value, style: &Style) -> Result<String, Error> {
+pub(crate) fn dumps(value: &Value, style: &Style) -> Result<String, Error> {
     let mut out = String::new();
     write(&mut out, value, style, 0)?;
     Ok(out)

@@ -8,25 +8,25 @@ use super::source::SLICE;
 
 mod text;
 
-pub use text::is_space;
+pub(crate) use text::is_space;
 
 /// Maximum length of a repeated or padded sequence or string, in items or bytes.
-pub const LENGTH_MAX: usize = 1 << 20;
+pub(crate) const LENGTH_MAX: usize = 1 << 20;
 
 /// Arguments of a call.
-pub struct Args<'a> {
+pub(crate) struct Args<'a> {
     positional: &'a [Value],
     named: Option<Kwargs>,
 }
 
 /// An error caused by the template.
-pub fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+pub(crate) fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
 impl<'a> Args<'a> {
     /// Splits off the keyword arguments.
-    pub fn new(args: &'a [Value]) -> Self {
+    pub(crate) fn new(args: &'a [Value]) -> Self {
         let named = args.last().filter(|v| v.is_kwargs());
         let positional = &args[..args.len() - usize::from(named.is_some())];
         let named = named.and_then(|v| Kwargs::try_from(v.clone()).ok());
@@ -34,35 +34,35 @@ impl<'a> Args<'a> {
     }
 
     /// From arguments that are already split.
-    pub fn of(positional: &'a [Value], named: Kwargs) -> Self {
+    pub(crate) fn of(positional: &'a [Value], named: Kwargs) -> Self {
         Self { positional, named: Some(named) }
     }
 
     /// The argument at position `i` or with this name.
-    pub fn get(&self, i: usize, name: &str) -> Option<Value> {
+    pub(crate) fn get(&self, i: usize, name: &str) -> Option<Value> {
         let named = || self.named.as_ref()?.get::<Value>(name).ok();
         self.positional.get(i).cloned().or_else(named)
     }
 
     /// Like [`Self::get`], but treats Python's `None` as missing.
-    pub fn given(&self, i: usize, name: &str) -> Option<Value> {
+    pub(crate) fn given(&self, i: usize, name: &str) -> Option<Value> {
         self.get(i, name).filter(|v| !v.is_none() && !v.is_undefined())
     }
 
     /// An optional string argument; an error for other types.
-    pub fn text(&self, i: usize, name: &str) -> Result<Option<String>, Error> {
+    pub(crate) fn text(&self, i: usize, name: &str) -> Result<Option<String>, Error> {
         let Some(value) = self.given(i, name) else { return Ok(None) };
         let text = value.as_str().map(String::from);
         text.map(Some).ok_or_else(|| invalid(format!("argument {} must be a text", i + 1)))
     }
 
     /// A required string argument.
-    pub fn required(&self, i: usize, name: &str) -> Result<String, Error> {
+    pub(crate) fn required(&self, i: usize, name: &str) -> Result<String, Error> {
         self.text(i, name)?.ok_or_else(|| invalid(format!("argument {} is missing", i + 1)))
     }
 
     /// An optional integer argument; an error for other types.
-    pub fn integer(&self, i: usize, name: &str) -> Result<Option<i64>, Error> {
+    pub(crate) fn integer(&self, i: usize, name: &str) -> Result<Option<i64>, Error> {
         let Some(value) = self.given(i, name) else { return Ok(None) };
         let number = value.as_i64().or_else(|| value.is_true().then_some(1));
         number.map(Some).ok_or_else(|| invalid(format!("argument {} must be a number", i + 1)))
@@ -70,7 +70,12 @@ impl<'a> Args<'a> {
 }
 
 /// minijinja's callback for methods that a value does not have by itself.
-pub fn call(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+pub(crate) fn call(
+    state: &mut State,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     let parsed = Args::new(args);
     let own = match (value.kind(), name) {
         (ValueKind::String | ValueKind::Seq | ValueKind::Iterable, SLICE) => {
@@ -92,7 +97,7 @@ pub fn call(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Res
 }
 
 /// The entries, keys or values of a dict.
-pub fn view(value: &Value, what: &str) -> Result<Value, Error> {
+pub(crate) fn view(value: &Value, what: &str) -> Result<Value, Error> {
     let mut items = vec![];
     for key in value.try_iter()? {
         items.push(match what {

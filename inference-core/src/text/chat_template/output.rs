@@ -2,27 +2,27 @@
 
 use std::io::{Error, ErrorKind, Result, Write};
 
+use super::error::{TOO_LARGE, TemplateError};
+
 /// Maximum size of a rendered prompt in bytes: several million tokens.
 const BYTES_MAX: usize = 32 << 20;
-/// Error message for a larger one.
-pub const TOO_LARGE: &str = "the rendered prompt would be larger than 32 MiB";
 
 /// Collects a template's output.
 #[derive(Debug, Default)]
-pub struct Bounded {
+pub(crate) struct Bounded {
     bytes: Vec<u8>,
     full: bool,
 }
 
 impl Bounded {
     /// True if some output did not fit.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.full
     }
 
     /// The collected text; an error if it is invalid UTF-8.
-    pub fn into_text(self) -> std::result::Result<String, String> {
-        String::from_utf8(self.bytes).map_err(|_| "it wrote broken UTF-8".into())
+    pub(crate) fn into_text(self) -> std::result::Result<String, TemplateError> {
+        String::from_utf8(self.bytes).map_err(|_| TemplateError::BrokenText)
     }
 }
 

@@ -9,7 +9,7 @@ use super::control::is_mark;
 const DEPTH_MAX: usize = 200;
 
 /// Appends `str(value)`; undefined is empty, as in Jinja.
-pub fn write_str(out: &mut String, value: &Value) {
+pub(crate) fn write_str(out: &mut String, value: &Value) {
     match value.as_str() {
         Some(text) => out.push_str(text),
         None if value.is_undefined() => {}
@@ -18,14 +18,14 @@ pub fn write_str(out: &mut String, value: &Value) {
 }
 
 /// `str(value)`.
-pub fn to_str(value: &Value) -> String {
+pub(crate) fn to_str(value: &Value) -> String {
     let mut out = String::new();
     write_str(&mut out, value);
     out
 }
 
 /// Appends `repr(value)`.
-pub fn write_repr(out: &mut String, value: &Value) {
+pub(crate) fn write_repr(out: &mut String, value: &Value) {
     write_nested(out, value, 0);
 }
 
@@ -75,7 +75,7 @@ fn write_dict(out: &mut String, value: &Value, depth: usize) {
 }
 
 /// Appends a number: integers as they are, floats as `float.__repr__` does.
-pub fn write_number(out: &mut String, value: &Value) {
+pub(crate) fn write_number(out: &mut String, value: &Value) {
     match f64::try_from(value.clone()) {
         Ok(float) if !value.is_integer() => out.push_str(&float_repr(float)),
         _ => out.push_str(&value.to_string()),
@@ -84,7 +84,7 @@ pub fn write_number(out: &mut String, value: &Value) {
 
 /// The shortest decimal that parses to the same number, with an exponent below 1e-4 and from 1e16
 /// (Python's `float_repr_style` "short").
-pub fn float_repr(float: f64) -> String {
+pub(crate) fn float_repr(float: f64) -> String {
     if !float.is_finite() {
         return if float.is_nan() { "nan".into() } else { float.to_string() };
     }

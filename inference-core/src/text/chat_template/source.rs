@@ -10,10 +10,10 @@
 const DEPTH_MAX: usize = 64;
 
 /// Name of the slicing method.
-pub const SLICE: &str = "__slice__";
+pub(crate) const SLICE: &str = "__slice__";
 
 /// Rewrites a template's source for minijinja.
-pub fn rewrite(source: &str) -> String {
+pub(crate) fn rewrite(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len() + source.len() / 8);
     let mut rest = source.as_str();

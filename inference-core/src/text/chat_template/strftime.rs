@@ -11,7 +11,7 @@ const NUMERIC: &str = "dHIjmMSUwWyYeklCGgVu";
 
 /// Formats the time. Unknown directives stay as they are; a time without a zone has no name (`%Z`)
 /// and no offset (`%z`).
-pub fn strftime(now: NaiveDateTime, format: &str) -> String {
+pub(crate) fn strftime(now: NaiveDateTime, format: &str) -> String {
     let mut out = String::new();
     let mut rest = format;
     while let Some(at) = rest.find('%') {

@@ -12,22 +12,25 @@ fn now() -> NaiveDateTime {
 fn compile(source: &str) -> Result<ChatTemplate, String> {
     let control = vec!["<|im_end|>".to_string()];
     let tokens = SpecialTokens { bos: "<s>".into(), eos: "</s>".into(), control };
-    ChatTemplate::new(source.to_string(), tokens)
+    ChatTemplate::new(source.to_string(), tokens).map_err(|e| e.to_string())
 }
 
 fn render_all(source: &str, messages: &str, tools: Option<&str>) -> Result<String, String> {
-    compile(source)?.render_as_is(&Conversation { tools, ..Conversation::new(messages, now()) })
+    let conversation = Conversation { tools, ..Conversation::new(messages, now()) };
+    compile(source)?.render_as_is(&conversation).map_err(|e| e.to_string())
 }
 
 fn with_variables(variables: &str) -> Result<String, String> {
     let template = compile("{{ enable_thinking }}|{{ note }}|{{ bos_token }}")?;
     let variables = Some(variables);
-    template.render(&Conversation { variables, ..Conversation::new(HELLO, now()) })
+    let conversation = Conversation { variables, ..Conversation::new(HELLO, now()) };
+    template.render(&conversation).map_err(|e| e.to_string())
 }
 
 fn prefill(source: &str, messages: &str) -> Result<String, String> {
-    let ending = Ending::Prefill;
-    compile(source)?.render(&Conversation { ending, ..Conversation::new(messages, now()) })
+    let generation_prompt = GenerationPrompt::ContinueFinalMessage;
+    let conversation = Conversation { generation_prompt, ..Conversation::new(messages, now()) };
+    compile(source)?.render(&conversation).map_err(|e| e.to_string())
 }
 
 #[test]
@@ -69,7 +72,7 @@ fn a_template_may_refuse_and_cannot_run_for_ever() {
 #[test]
 fn what_a_template_writes_and_how_deep_it_calls_is_limited() {
     let wide = "{% set a = 'x' * 1000000 %}{% for i in range(99) %}{{ a }}{% endfor %}";
-    assert_eq!(render_all(wide, HELLO, None).unwrap_err(), output::TOO_LARGE);
+    assert_eq!(render_all(wide, HELLO, None).unwrap_err(), error::TOO_LARGE);
     let deep = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
     // With the default stack size of a thread.
     let small = std::thread::Builder::new().stack_size(2 << 20);
@@ -154,7 +157,7 @@ fn tools_have_a_template_of_their_own() {
     assert_eq!((template.source(false), template.source(true).len()), ("plain", 25));
     let broken = Sources { default: "a".into(), tool_use: Some("{% if".into()) };
     let error = ChatTemplate::new(broken, SpecialTokens::default()).unwrap_err();
-    assert!(error.starts_with("tool_use: "));
+    assert!(error.to_string().starts_with("tool_use: "));
 }
 
 #[test]

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_told_from_mistakes() {
+    fn limits_are_distinguished_from_mistakes() {
         let is_too_complex = |e| matches!(e, GrammarError::TooComplex(_));
         assert!(is_too_complex(GrammarError::compiling("grammar too big (limit 3)")));
         assert!(is_too_complex(GrammarError::running("too many states: 3 >= 3")));

@@ -22,9 +22,7 @@ use charset::CharSet;
 enum Node {
     /// One character of a set.
     Set(CharSet),
-    /// A sequence.
     Seq(Vec<Node>),
-    /// Alternatives.
     Alt(Vec<Node>),
     /// Repetition, with minimum and maximum count.
     Repeat(Box<Node>, u32, Option<u32>),
@@ -42,7 +40,7 @@ struct Rule {
 /// Translates a grammar. Errors name the line.
 pub(super) fn to_lark(text: &str) -> Result<String, GrammarError> {
     let (rules, root) = parse::rules(text)?;
-    let facts = rules::Facts::new(&rules)?;
+    let facts = rules::RuleFacts::new(&rules)?;
     lexemes::lark(&rules, &facts, root)
 }
 

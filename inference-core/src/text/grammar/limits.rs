@@ -3,9 +3,9 @@
 use llguidance::api::ParserLimits;
 
 /// Maximum length of a constraint in bytes.
-pub const CONSTRAINT_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const CONSTRAINT_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of texts in a choice.
-pub const CHOICES_MAX: usize = 1000;
+pub(crate) const CHOICES_MAX: usize = 1000;
 /// Maximum length in bytes of a regular expression: a constraint, or a `pattern` of a schema.
 pub(super) const REGEX_BYTES_MAX: usize = 4096;
 /// Maximum nesting of brackets in a grammar, and of arrays and objects in a schema.

@@ -41,7 +41,7 @@ impl Grammar {
 
     /// A copy for another response that shares nothing: the cost of one response never counts
     /// against another.
-    pub fn separate(&self) -> Self {
+    pub(crate) fn separate(&self) -> Self {
         Self { matcher: self.matcher.deep_clone(), ..self.clone() }
     }
 
@@ -95,7 +95,7 @@ impl Grammar {
     }
 
     /// True if the response is complete, so that it may end here.
-    pub fn may_end(&mut self) -> Result<bool, GrammarError> {
+    pub(crate) fn may_end(&mut self) -> Result<bool, GrammarError> {
         if self.must_end() {
             return Ok(true);
         }

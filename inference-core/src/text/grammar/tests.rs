@@ -30,9 +30,9 @@ pub(in crate::text::grammar) fn accepts(grammar: &Grammar, text: &[u8]) -> bool 
 
 /// The parts of a vocabulary that the tests need.
 pub(in crate::text::grammar) struct Vocabulary {
-    pub grammars: Grammars,
-    pub pieces: Vec<Piece>,
-    pub end: Token,
+    pub(crate) grammars: Grammars,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) end: Token,
 }
 
 /// Draws tokens that `grammar` allows until the end: uniformly, but preferring those that close.
@@ -299,7 +299,7 @@ fn whitespace_in_answers_is_bounded() {
 }
 
 #[test]
-fn lark_and_expressions_work_and_their_mistakes_are_told() {
+fn lark_and_expressions_work_and_their_mistakes_are_reported() {
     let lark = "start: item (\",\" item)*\nitem: /[0-9]+/ | \"(\" start \")\"";
     let grammar = compiled(Constraint::Lark(lark.into()));
     assert!(accepts(&grammar, b"1,(2,3)") && !accepts(&grammar, b"1,(2,3"));

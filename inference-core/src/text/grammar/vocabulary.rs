@@ -75,7 +75,7 @@ impl Grammars {
 
     /// Like [`Grammars::compile`], but embeds a JSON constraint in `lark` as the rule `answer`.
     /// Other constraints are compiled alone.
-    pub fn compile_within(
+    pub(crate) fn compile_within(
         &self,
         lark: &str,
         constraint: &Constraint,

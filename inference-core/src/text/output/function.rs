@@ -1,15 +1,15 @@
 //! PURE. Parses calls that look like those of a programming language; see [`super::literal`].
 
+use super::call_context::{CallContext, Step};
+use super::delimiters::LiteralDelimiters;
 use super::json::Scan;
 use super::literal::Literal;
-use super::machine::{Context, Step};
-use super::marks::LiteralMarks;
 use super::tools::NAME_BYTES_MAX;
 
 /// Parses one call, or several in square brackets.
 #[derive(Debug)]
-pub struct Function {
-    marks: &'static LiteralMarks,
+pub(crate) struct Function {
+    delimiters: &'static LiteralDelimiters,
     /// After an opening square bracket.
     list: bool,
     /// A call is complete, and no other has started.
@@ -20,21 +20,20 @@ pub struct Function {
 
 impl Function {
     /// Starts before a call. `list`: an opening square bracket was parsed.
-    pub fn new(marks: &'static LiteralMarks, list: bool) -> Self {
-        Self { marks, list, between: false, head: String::new(), literal: None }
+    pub(crate) fn new(delimiters: &'static LiteralDelimiters, list: bool) -> Self {
+        Self { delimiters, list, between: false, head: String::new(), literal: None }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         if let Some(literal) = &mut self.literal {
             let mut shown = String::new();
             let scan = literal.step(c, &mut shown);
             if scan != Scan::Bad {
-                context.out.arguments(&shown);
+                context.out.push_arguments(&shown);
             }
             return match scan {
                 Scan::More => Step::More,
-                Scan::Done => self.ended(context),
+                Scan::Done => self.end_call(context),
                 Scan::DoneBefore | Scan::Bad => Step::Bad,
             };
         }
@@ -46,37 +45,37 @@ impl Function {
             }
             ',' if self.between => Step::More,
             ']' if self.between => Step::Done,
-            c if c == self.marks.open => self.begin(context),
+            c if c == self.delimiters.open => self.begin(context),
             c => {
                 self.between = false;
                 self.head.push(c);
                 let legal = c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
-                let limit = NAME_BYTES_MAX + self.marks.before_name.len();
+                let limit = NAME_BYTES_MAX + self.delimiters.before_name.len();
                 if legal && self.head.len() <= limit { Step::More } else { Step::Bad }
             }
         }
     }
 
     /// True if a call is complete and no other has started.
-    pub fn is_between(&self) -> bool {
+    pub(crate) fn is_between(&self) -> bool {
         self.between
     }
 
-    fn begin(&mut self, context: &mut Context<'_>) -> Step {
+    fn begin(&mut self, context: &mut CallContext<'_>) -> Step {
         let head = std::mem::take(&mut self.head);
-        match head.strip_prefix(self.marks.before_name) {
-            Some(name) if context.admits(name) => {
-                context.out.start(name);
-                context.out.arguments("{");
-                self.literal = Some(Literal::new(self.marks));
+        match head.strip_prefix(self.delimiters.before_name) {
+            Some(name) if context.can_call(name) => {
+                context.out.start_call(name);
+                context.out.push_arguments("{");
+                self.literal = Some(Literal::new(self.delimiters));
                 Step::More
             }
             _ => Step::Bad,
         }
     }
 
-    fn ended(&mut self, context: &mut Context<'_>) -> Step {
-        context.out.complete();
+    fn end_call(&mut self, context: &mut CallContext<'_>) -> Step {
+        context.out.complete_call();
         self.literal = None;
         self.between = self.list;
         if self.list { Step::More } else { Step::Done }

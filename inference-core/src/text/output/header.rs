@@ -2,9 +2,9 @@
 //! and, for a call, its recipient.
 //! <https://github.com/openai/openai-cookbook/blob/main/articles/openai-harmony.md>
 
-use super::machine::{Context, Step};
+use super::call_context::{CallContext, Step};
 use super::named::Arguments;
-use super::out::Kind;
+use super::part_collector::ProseKind;
 
 /// Maximum length of a header in bytes.
 const HEADER_BYTES_MAX: usize = 256;
@@ -15,19 +15,18 @@ const TO: &str = "to=";
 
 /// Parses a header, and the arguments of a call after it.
 #[derive(Debug)]
-pub struct Header {
+pub(crate) struct Header {
     text: String,
     arguments: Option<Arguments>,
 }
 
 impl Header {
-    /// Starts after `mark`, which begins a header.
-    pub fn behind(mark: &str) -> Self {
-        Self { text: mark.to_string(), arguments: None }
+    /// Starts after `delimiter`, which begins a header.
+    pub(crate) fn after_delimiter(delimiter: &str) -> Self {
+        Self { text: delimiter.to_string(), arguments: None }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         if let Some(arguments) = &mut self.arguments {
             return arguments.step(c, context);
         }
@@ -38,25 +37,25 @@ impl Header {
         if self.text.ends_with(MESSAGE) { self.complete(context) } else { Step::More }
     }
 
-    fn complete(&mut self, context: &Context<'_>) -> Step {
-        if let Some(recipient) = word_behind(&self.text, TO) {
+    fn complete(&mut self, context: &CallContext<'_>) -> Step {
+        if let Some(recipient) = word_after(&self.text, TO) {
             let name = recipient.strip_prefix("functions.").unwrap_or(recipient);
-            if !context.admits(name) {
+            if !context.can_call(name) {
                 return Step::Bad;
             }
             self.arguments = Some(Arguments::new(name.to_string()));
             return Step::More;
         }
-        match word_behind(&self.text, CHANNEL) {
-            Some("analysis") => Step::Prose(Kind::Reasoning),
-            Some("commentary" | "final") => Step::Prose(Kind::Content),
+        match word_after(&self.text, CHANNEL) {
+            Some("analysis") => Step::Prose(ProseKind::Reasoning),
+            Some("commentary" | "final") => Step::Prose(ProseKind::Content),
             _ => Step::Bad,
         }
     }
 }
 
-/// The word that follows `mark`.
-fn word_behind<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
-    let (_, rest) = text.split_once(mark)?;
+/// The word that follows `delimiter`.
+fn word_after<'a>(text: &'a str, delimiter: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(delimiter)?;
     rest.split(|c: char| c.is_whitespace() || c == '<').next()
 }

@@ -3,11 +3,11 @@
 
 /// Maximum nesting of arrays and objects. Tool arguments are flat; deep nesting must not drive a
 /// client's parser into deep recursion.
-pub const DEPTH_MAX: usize = 64;
+pub(crate) const DEPTH_MAX: usize = 64;
 
 /// Result of a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scan {
+pub(crate) enum Scan {
     /// The value continues.
     More,
     /// The value ends with this character.
@@ -52,7 +52,7 @@ enum Number {
 
 /// Scanner of one value, which may begin with whitespace.
 #[derive(Debug, Clone)]
-pub struct Json {
+pub(crate) struct Json {
     /// Open brackets; true for an object.
     open: Vec<bool>,
     expect: Expect,
@@ -62,18 +62,18 @@ pub struct Json {
 
 impl Json {
     /// Starts before the value.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { open: Vec::new(), expect: Expect::Value, key: false }
     }
 
     /// True if the next character is inside a string. There, control characters are accepted:
     /// models write them, and [`escape`] makes them valid JSON.
-    pub fn in_text(&self) -> bool {
+    pub(crate) fn in_text(&self) -> bool {
         self.expect == Expect::Text
     }
 
     /// Scans the next character. Do not call it again after anything but `More`.
-    pub fn step(&mut self, c: char) -> Scan {
+    pub(crate) fn step(&mut self, c: char) -> Scan {
         match self.expect {
             Expect::Text => self.text(c),
             Expect::Escape => match c {
@@ -133,13 +133,13 @@ impl Json {
     }
 
     /// Marks a value as complete.
-    fn ended(&mut self) -> Scan {
+    fn end_value(&mut self) -> Scan {
         self.expect = Expect::Next;
         if self.open.is_empty() { Scan::Done } else { Scan::More }
     }
 
     fn close(&mut self, object: bool) -> Scan {
-        if self.open.pop() == Some(object) { self.ended() } else { Scan::Bad }
+        if self.open.pop() == Some(object) { self.end_value() } else { Scan::Bad }
     }
 
     fn next(&mut self, c: char) -> Scan {
@@ -156,14 +156,14 @@ impl Json {
         match c {
             '\\' => self.go(Expect::Escape),
             '"' if self.key => self.go(Expect::Colon),
-            '"' => self.ended(),
+            '"' => self.end_value(),
             _ => Scan::More,
         }
     }
 
     fn word(&mut self, rest: &'static str, c: char) -> Scan {
         match rest.strip_prefix(c) {
-            Some("") => self.ended(),
+            Some("") => self.end_value(),
             Some(rest) => self.go(Expect::Word(rest)),
             None => Scan::Bad,
         }
@@ -180,7 +180,7 @@ impl Json {
             (N::Exponent, '+' | '-') => N::Sign,
             (N::Exponent | N::Sign | N::Power, '0'..='9') => N::Power,
             (N::Zero | N::Whole | N::Fraction | N::Power, _) => {
-                return match self.ended() {
+                return match self.end_value() {
                     Scan::Done => Scan::DoneBefore,
                     _ => self.step(c),
                 };
@@ -193,7 +193,7 @@ impl Json {
 
 /// Appends `c` to a JSON string that otherwise stays as the model wrote it: escapes control
 /// characters only.
-pub fn escape_control(c: char, out: &mut String) {
+pub(crate) fn escape_control(c: char, out: &mut String) {
     match c {
         '\n' => out.push_str("\\n"),
         '\r' => out.push_str("\\r"),
@@ -204,7 +204,7 @@ pub fn escape_control(c: char, out: &mut String) {
 }
 
 /// Appends `c`, a character of plain text, escaped for a JSON string.
-pub fn escape(c: char, out: &mut String) {
+pub(crate) fn escape(c: char, out: &mut String) {
     if matches!(c, '"' | '\\') {
         out.push('\\');
     }
@@ -212,7 +212,7 @@ pub fn escape(c: char, out: &mut String) {
 }
 
 /// `text` as a JSON string, including quotes.
-pub fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     text.chars().for_each(|c| escape(c, &mut out));
     out.push('"');
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_told_from_what_is_none() {
+    fn json_is_distinguished_from_what_is_none() {
         for good in
             ["{}", "[]", " {\"a\" : [1, -0.5e+3, true,null,\"\\u00e9\\\"\"]}", "0", "12", "\"\""]
         {

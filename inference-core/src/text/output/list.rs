@@ -1,7 +1,7 @@
 //! PURE. Parses calls written as JSON: an object `{"name": .., "arguments": {..}}` or an array of
 //! them, optionally in a code fence.
 
-use super::machine::{Context, Step};
+use super::call_context::{CallContext, Step};
 use super::object::Object;
 
 /// Optional text before the JSON: a fence, and the language that it names.
@@ -9,7 +9,7 @@ const FENCES: [&str; 3] = ["```json", "```tool_call", "```tool_code"];
 
 /// Parses one object or one array.
 #[derive(Debug)]
-pub struct List {
+pub(crate) struct List {
     /// No delimiter marks this as a call, only the keys do.
     bare: bool,
     fence: String,
@@ -21,14 +21,14 @@ pub struct List {
 
 impl List {
     /// Starts before the first bracket.
-    pub fn new(bare: bool) -> Self {
+    pub(crate) fn new(bare: bool) -> Self {
         Self { bare, fence: String::new(), array: false, between: false, object: None }
     }
 
     /// Starts after a delimiter that ends with the first bracket.
-    pub fn behind(mark: &str, bare: bool) -> Self {
+    pub(crate) fn after_delimiter(delimiter: &str, bare: bool) -> Self {
         let mut list = Self::new(bare);
-        if mark.ends_with('[') {
+        if delimiter.ends_with('[') {
             list.array = true;
         } else {
             list.object = Some(Object::new(bare));
@@ -36,8 +36,7 @@ impl List {
         list
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         if let Some(object) = &mut self.object {
             return match object.step(c, context) {
                 Step::Done if self.array => {
@@ -67,7 +66,7 @@ impl List {
     }
 
     /// True if a call is complete and no other has started.
-    pub fn is_between(&self) -> bool {
+    pub(crate) fn is_between(&self) -> bool {
         self.object.as_ref().map_or(self.between, Object::is_complete)
     }
 

@@ -2,16 +2,16 @@
 //! strings between other delimiters, Python's words. `name(city='Paris', days=3)` of Llama 4 and
 //! LFM2, `call:name{city:<|"|>Paris<|"|>,days:3}` of Gemma 4.
 
+use super::delimiters::LiteralDelimiters;
 use super::json::{DEPTH_MAX, Json, Scan, escape, quote};
-use super::marks::LiteralMarks;
 
 /// Maximum length of a key, a number or a word in bytes.
 const WORD_BYTES_MAX: usize = 128;
 /// Gemma's quotation mark, a control token. There are no escapes between two of them.
-pub const GEMMA_QUOTE: &str = "<|\"|>";
+pub(crate) const GEMMA_QUOTE: &str = "<|\"|>";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum State {
     /// A key; if true, or the end.
     Key(bool),
     BareKey,
@@ -31,11 +31,11 @@ enum At {
 
 /// Parses the arguments of one call, starting after the opening bracket.
 #[derive(Debug)]
-pub struct Literal {
-    marks: &'static LiteralMarks,
+pub(crate) struct Literal {
+    delimiters: &'static LiteralDelimiters,
     /// Closing brackets of all open ones.
     closers: Vec<char>,
-    at: At,
+    state: State,
     /// The string being parsed is a key.
     key: bool,
     word: String,
@@ -45,66 +45,73 @@ pub struct Literal {
 
 impl Literal {
     /// Starts after the opening bracket. The caller writes that bracket's JSON.
-    pub fn new(marks: &'static LiteralMarks) -> Self {
-        let closers = vec![marks.close];
-        Self { marks, closers, at: At::Key(true), key: false, word: String::new(), comma: false }
+    pub(crate) fn new(delimiters: &'static LiteralDelimiters) -> Self {
+        let closers = vec![delimiters.close];
+        Self {
+            delimiters,
+            closers,
+            state: State::Key(true),
+            key: false,
+            word: String::new(),
+            comma: false,
+        }
     }
 
     /// Parses the next character and appends its JSON to `out`.
-    pub fn step(&mut self, c: char, out: &mut String) -> Scan {
-        match self.at {
-            At::Text(end) => self.text(c, end, out),
-            At::Escape(end) => return self.escaped(c, end, out),
-            At::Hex(end, left) if c.is_ascii_hexdigit() => {
+    pub(crate) fn step(&mut self, c: char, out: &mut String) -> Scan {
+        match self.state {
+            State::Text(end) => self.text(c, end, out),
+            State::Escape(end) => return self.escaped(c, end, out),
+            State::Hex(end, left) if c.is_ascii_hexdigit() => {
                 out.push(c);
-                self.at = if left == 1 { At::Text(end) } else { At::Hex(end, left - 1) };
+                self.state = if left == 1 { State::Text(end) } else { State::Hex(end, left - 1) };
             }
-            At::Hex(..) => return Scan::Bad,
-            At::Open => return self.opening(c, out),
-            At::GemmaText => self.gemma_text(c, out),
-            At::BareKey | At::Word if is_word(c) => {
+            State::Hex(..) => return Scan::Bad,
+            State::Open => return self.opening(c, out),
+            State::GemmaText => self.gemma_text(c, out),
+            State::BareKey | State::Word if is_word(c) => {
                 self.word.push(c);
                 return if self.word.len() > WORD_BYTES_MAX { Scan::Bad } else { Scan::More };
             }
-            At::BareKey => {
+            State::BareKey => {
                 out.push_str(&quote(&std::mem::take(&mut self.word)));
-                self.at = At::Assign;
+                self.state = State::Assign;
                 return self.step(c, out);
             }
-            At::Word => {
+            State::Word => {
                 let Some(json) = word_as_json(&self.word) else { return Scan::Bad };
                 out.push_str(&json);
                 self.word.clear();
-                self.at = At::Next;
+                self.state = State::Next;
                 return self.step(c, out);
             }
             _ if c.is_whitespace() => {}
-            At::Key(may_end) | At::Value(may_end) if Some(&c) == self.closers.last() => {
+            State::Key(may_end) | State::Value(may_end) if Some(&c) == self.closers.last() => {
                 return if may_end || self.comma { self.close(out) } else { Scan::Bad };
             }
-            At::Key(_) => return self.begin(c, true, out),
-            At::Value(_) => return self.begin(c, false, out),
-            At::Assign if c == self.assign() => {
+            State::Key(_) => return self.begin(c, true, out),
+            State::Value(_) => return self.begin(c, false, out),
+            State::Assign if c == self.assign() => {
                 out.push_str(": ");
-                self.at = At::Value(false);
+                self.state = State::Value(false);
             }
-            At::Next if c == ',' => {
+            State::Next if c == ',' => {
                 self.comma = true;
-                self.at = if self.closers.last() == Some(&']') {
-                    At::Value(false)
+                self.state = if self.closers.last() == Some(&']') {
+                    State::Value(false)
                 } else {
-                    At::Key(false)
+                    State::Key(false)
                 };
             }
-            At::Next if Some(&c) == self.closers.last() => return self.close(out),
-            At::Assign | At::Next => return Scan::Bad,
+            State::Next if Some(&c) == self.closers.last() => return self.close(out),
+            State::Assign | State::Next => return Scan::Bad,
         }
         Scan::More
     }
 
     /// Separator of a key and its value.
     fn assign(&self) -> char {
-        if self.closers.len() == 1 { self.marks.assign } else { ':' }
+        if self.closers.len() == 1 { self.delimiters.assign } else { ':' }
     }
 
     /// The first character of a key or a value.
@@ -116,26 +123,26 @@ impl Literal {
         match c {
             '"' | '\'' => {
                 out.push('"');
-                self.at = At::Text(c);
+                self.state = State::Text(c);
             }
             '<' => {
                 self.word.push(c);
-                self.at = At::Open;
+                self.state = State::Open;
             }
             '{' | '[' if key || self.closers.len() >= DEPTH_MAX => return Scan::Bad,
             '{' => {
                 out.push(c);
                 self.closers.push('}');
-                self.at = At::Key(true);
+                self.state = State::Key(true);
             }
             '[' => {
                 out.push(c);
                 self.closers.push(']');
-                self.at = At::Value(true);
+                self.state = State::Value(true);
             }
             c if is_word(c) => {
                 self.word.push(c);
-                self.at = if key { At::BareKey } else { At::Word };
+                self.state = if key { State::BareKey } else { State::Word };
             }
             _ => return Scan::Bad,
         }
@@ -146,32 +153,32 @@ impl Literal {
         self.comma = false;
         let closer = self.closers.pop();
         out.push(if closer == Some(']') { ']' } else { '}' });
-        self.at = At::Next;
+        self.state = State::Next;
         if self.closers.is_empty() { Scan::Done } else { Scan::More }
     }
 
     fn end_text(&mut self, out: &mut String) {
         out.push('"');
-        self.at = if self.key { At::Assign } else { At::Next };
+        self.state = if self.key { State::Assign } else { State::Next };
     }
 
     fn text(&mut self, c: char, end: char, out: &mut String) {
         match c {
-            '\\' => self.at = At::Escape(end),
+            '\\' => self.state = State::Escape(end),
             c if c == end => self.end_text(out),
             c => escape(c, out),
         }
     }
 
     fn escaped(&mut self, c: char, end: char, out: &mut String) -> Scan {
-        self.at = At::Text(end);
+        self.state = State::Text(end);
         match c {
             'n' => out.push_str("\\n"),
             't' => out.push_str("\\t"),
             'r' => out.push_str("\\r"),
             'u' => {
                 out.push_str("\\u");
-                self.at = At::Hex(end, 4);
+                self.state = State::Hex(end, 4);
             }
             '\\' | '\'' | '"' => escape(c, out),
             c => {
@@ -188,7 +195,7 @@ impl Literal {
         if self.word == GEMMA_QUOTE {
             self.word.clear();
             out.push('"');
-            self.at = At::GemmaText;
+            self.state = State::GemmaText;
         }
         if GEMMA_QUOTE.starts_with(&self.word) { Scan::More } else { Scan::Bad }
     }
@@ -219,21 +226,21 @@ fn word_as_json(word: &str) -> Option<String> {
     };
     let mut scan = Json::new();
     let last = json.chars().map(|c| scan.step(c)).find(|s| *s != Scan::More);
-    let whole = match last {
+    let join_parts = match last {
         Some(last) => last == Scan::Done,
         // A number ends with what follows it.
         None => scan.step(' ') == Scan::DoneBefore,
     };
-    whole.then(|| json.to_string())
+    join_parts.then(|| json.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::output::marks::{GEMMA_STYLE, PYTHON_STYLE};
+    use crate::text::output::delimiters::{GEMMA_STYLE, PYTHON_STYLE};
 
-    fn read(marks: &'static LiteralMarks, text: &str) -> Option<String> {
-        let mut literal = Literal::new(marks);
+    fn read(delimiters: &'static LiteralDelimiters, text: &str) -> Option<String> {
+        let mut literal = Literal::new(delimiters);
         let mut out = String::from("{");
         let last = text.chars().map(|c| literal.step(c, &mut out)).find(|s| *s != Scan::More);
         (last == Some(Scan::Done)).then_some(out)

@@ -1,36 +1,36 @@
 //! PURE. Parses calls written as a name, a delimiter, and the arguments as a JSON object: Mistral,
 //! DeepSeek, Kimi.
 
+use super::call_context::{CallContext, Step};
+use super::delimiters::NamedDelimiters;
 use super::json::{Json, Scan, escape_control};
-use super::machine::{Context, Step};
-use super::marks::NamedMarks;
 
 /// Maximum bytes between the opening delimiter and the arguments: the name, an id, a code fence.
 const HEAD_BYTES_MAX: usize = 256;
 
 /// Parses the arguments of a call with a known name, a JSON object.
 #[derive(Debug)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     name: String,
     json: Option<Json>,
 }
 
 impl Arguments {
     /// Starts before the opening brace.
-    pub fn new(name: String) -> Self {
+    pub(crate) fn new(name: String) -> Self {
         Self { name, json: None }
     }
 
     /// Parses the next character. The call starts with the opening brace.
-    pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         let Some(json) = &mut self.json else {
             return match c {
-                '{' if context.admits(&self.name) => {
+                '{' if context.can_call(&self.name) => {
                     let mut json = Json::new();
                     json.step(c);
                     self.json = Some(json);
-                    context.out.start(&self.name);
-                    context.out.arguments("{");
+                    context.out.start_call(&self.name);
+                    context.out.push_arguments("{");
                     Step::More
                 }
                 c if c.is_whitespace() => Step::More,
@@ -45,10 +45,10 @@ impl Arguments {
         }
         match json.step(c) {
             Scan::Bad | Scan::DoneBefore => return Step::Bad,
-            Scan::More => context.out.arguments(&shown),
+            Scan::More => context.out.push_arguments(&shown),
             Scan::Done => {
-                context.out.arguments(&shown);
-                context.out.complete();
+                context.out.push_arguments(&shown);
+                context.out.complete_call();
                 return Step::Done;
             }
         }
@@ -58,8 +58,8 @@ impl Arguments {
 
 /// Parses one call.
 #[derive(Debug)]
-pub struct Named {
-    marks: &'static NamedMarks,
+pub(crate) struct Named {
+    delimiters: &'static NamedDelimiters,
     /// The section's delimiter was parsed, but not yet the call's.
     in_section: bool,
     head: String,
@@ -67,22 +67,21 @@ pub struct Named {
 }
 
 impl Named {
-    /// Starts after `mark`, the delimiter of a section or of a call.
-    pub fn new(marks: &'static NamedMarks, mark: &str) -> Self {
-        let in_section = !marks.open.is_empty() && mark != marks.open;
-        Self { marks, in_section, head: String::new(), arguments: None }
+    /// Starts after `delimiter`, the delimiter of a section or of a call.
+    pub(crate) fn new(delimiters: &'static NamedDelimiters, delimiter: &str) -> Self {
+        let in_section = !delimiters.open.is_empty() && delimiter != delimiters.open;
+        Self { delimiters, in_section, head: String::new(), arguments: None }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         if let Some(arguments) = &mut self.arguments {
             return arguments.step(c, context);
         }
         if self.in_section {
-            return self.open(c);
+            return self.parse_section(c);
         }
         if c == '{' {
-            return match self.name(context) {
+            return match self.parse_name(context) {
                 Some(name) => {
                     let mut arguments = Arguments::new(name);
                     let step = arguments.step(c, context);
@@ -97,25 +96,25 @@ impl Named {
     }
 
     /// Between the section's delimiter and the call's.
-    fn open(&mut self, c: char) -> Step {
+    fn parse_section(&mut self, c: char) -> Step {
         if self.head.is_empty() && c.is_whitespace() {
             return Step::More;
         }
         self.head.push(c);
-        if self.head == self.marks.open {
+        if self.head == self.delimiters.open {
             self.in_section = false;
             self.head.clear();
         }
-        if self.marks.open.starts_with(&self.head) { Step::More } else { Step::Bad }
+        if self.delimiters.open.starts_with(&self.head) { Step::More } else { Step::Bad }
     }
 
     /// The name in the text before the arguments: `name SEP`, `function SEP name fence`,
     /// `functions.name:0 SEP`, or only `name` where the separator is optional.
-    fn name(&self, context: &Context<'_>) -> Option<String> {
+    fn parse_name(&self, context: &CallContext<'_>) -> Option<String> {
         let head = self.head.trim().trim_end_matches("json").trim_end_matches("```").trim();
-        let (first, second) = match head.split_once(self.marks.separator) {
+        let (first, second) = match head.split_once(self.delimiters.separator) {
             Some((first, second)) => (first.trim(), second.trim()),
-            None if self.marks.separator_optional => (head, ""),
+            None if self.delimiters.separator_optional => (head, ""),
             None => return None,
         };
         let written = match second {
@@ -124,7 +123,7 @@ impl Named {
             _ => return None,
         };
         let written = written.split_once("[CALL_ID]").map_or(written, |(name, _)| name.trim());
-        if context.admits(written) {
+        if context.can_call(written) {
             return Some(written.to_string());
         }
         let bare = written.strip_prefix("functions.").unwrap_or(written);
@@ -132,6 +131,6 @@ impl Named {
             Some((name, n)) if n.bytes().all(|b| b.is_ascii_digit()) => name,
             _ => bare,
         };
-        context.admits(bare).then(|| bare.to_string())
+        context.can_call(bare).then(|| bare.to_string())
     }
 }

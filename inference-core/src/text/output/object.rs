@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
+use super::call_context::{CallContext, Step};
 use super::json::{Json, Scan, escape_control};
-use super::machine::{Context, Step};
 use super::tools::NAME_BYTES_MAX;
 
 /// Maximum bytes of a key, and of a name with its escapes.
@@ -35,7 +35,7 @@ impl Role {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum State {
     /// A key, or the end of an empty object.
     First,
     Key,
@@ -53,17 +53,17 @@ enum At {
 
 /// Parses one object, starting after its opening brace.
 #[derive(Debug)]
-pub struct Object {
+pub(crate) struct Object {
     /// A key that does not belong to a call ends it.
     bare: bool,
     wrappers: usize,
-    at: At,
+    state: State,
     json: Json,
     /// The JSON text of the key, name or quoted arguments being parsed.
     text: String,
     name: Option<String>,
     /// Arguments that wait for the name.
-    held: Option<String>,
+    pending_arguments: Option<String>,
     /// The arguments are complete.
     ready: bool,
     started: bool,
@@ -73,73 +73,74 @@ pub struct Object {
 
 impl Object {
     /// Starts after the opening brace.
-    pub fn new(bare: bool) -> Self {
+    pub(crate) fn new(bare: bool) -> Self {
         Self {
             bare,
             wrappers: 0,
-            at: At::First,
+            state: State::First,
             json: Json::new(),
             text: String::new(),
             name: None,
-            held: None,
+            pending_arguments: None,
             ready: false,
             started: false,
             complete: false,
         }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
-        match self.at {
-            At::InKey | At::InName | At::InQuoted => return self.in_text(c, context),
-            At::InArguments => return self.in_arguments(c, context),
-            At::InOther => return self.in_other(c, context),
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
+        match self.state {
+            State::InKey | State::InName | State::InQuoted => return self.in_text(c, context),
+            State::InArguments => return self.in_arguments(c, context),
+            State::InOther => return self.in_other(c, context),
             _ if c.is_whitespace() => return Step::More,
-            At::First if c == '}' => return self.close(context),
-            At::First | At::Key if c == '"' => return self.read(At::InKey, c),
-            At::Colon(role) if c == ':' => self.at = At::Value(role),
-            At::Value(role) => return self.value(role, c, context),
-            At::Next if c == ',' => self.at = At::Key,
-            At::Next if c == '}' => return self.close(context),
+            State::First if c == '}' => return self.close(context),
+            State::First | State::Key if c == '"' => return self.read(State::InKey, c),
+            State::Colon(role) if c == ':' => self.state = State::Value(role),
+            State::Value(role) => return self.value(role, c, context),
+            State::Next if c == ',' => self.state = State::Key,
+            State::Next if c == '}' => return self.close(context),
             _ => return Step::Bad,
         }
         Step::More
     }
 
     /// Starts a value whose first character is `c`.
-    fn read(&mut self, at: At, c: char) -> Step {
-        self.at = at;
+    fn read(&mut self, state: State, c: char) -> Step {
+        self.state = state;
         self.json = Json::new();
         self.text = c.to_string();
         if self.json.step(c) == Scan::Bad { Step::Bad } else { Step::More }
     }
 
-    fn value(&mut self, role: Role, c: char, context: &mut Context<'_>) -> Step {
+    fn value(&mut self, role: Role, c: char, context: &mut CallContext<'_>) -> Step {
         match (role, c) {
             // The first value of a duplicate key counts.
-            (Role::Name, _) if self.name.is_some() => self.read(At::InOther, c),
-            (Role::Arguments, _) if self.held.is_some() => self.read(At::InOther, c),
-            (Role::Name, '"') | (Role::Wrapper, '"') => self.read(At::InName, c),
+            (Role::Name, _) if self.name.is_some() => self.read(State::InOther, c),
+            (Role::Arguments, _) if self.pending_arguments.is_some() => {
+                self.read(State::InOther, c)
+            }
+            (Role::Name, '"') | (Role::Wrapper, '"') => self.read(State::InName, c),
             (Role::Wrapper, '{') if self.wrappers < WRAPPERS_MAX => {
                 self.wrappers += 1;
-                self.at = At::First;
+                self.state = State::First;
                 Step::More
             }
             (Role::Arguments, '{') => {
-                self.held = Some(String::new());
+                self.pending_arguments = Some(String::new());
                 if !self.start(context) {
                     return Step::Bad;
                 }
-                self.put("{", context);
-                self.read(At::InArguments, c)
+                self.push_arguments("{", context);
+                self.read(State::InArguments, c)
             }
-            (Role::Arguments, '"' | 'n') => self.read(At::InQuoted, c),
-            (Role::Other, _) => self.read(At::InOther, c),
+            (Role::Arguments, '"' | 'n') => self.read(State::InQuoted, c),
+            (Role::Other, _) => self.read(State::InOther, c),
             _ => Step::Bad,
         }
     }
 
-    fn in_arguments(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    fn in_arguments(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         let mut shown = String::new();
         if self.json.in_text() {
             escape_control(c, &mut shown)
@@ -149,34 +150,34 @@ impl Object {
         match self.json.step(c) {
             Scan::More => {}
             Scan::Done => {
-                self.at = At::Next;
+                self.state = State::Next;
                 self.ready = true;
             }
             Scan::DoneBefore | Scan::Bad => return Step::Bad,
         }
-        self.put(&shown, context);
+        self.push_arguments(&shown, context);
         self.complete(context);
         Step::More
     }
 
-    fn in_other(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    fn in_other(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         match self.json.step(c) {
             Scan::More => Step::More,
             Scan::Bad => Step::Bad,
             Scan::Done => {
-                self.at = At::Next;
+                self.state = State::Next;
                 Step::More
             }
             Scan::DoneBefore => {
-                self.at = At::Next;
+                self.state = State::Next;
                 self.step(c, context)
             }
         }
     }
 
-    fn in_text(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    fn in_text(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         self.text.push(c);
-        let limited = self.at != At::InQuoted;
+        let limited = self.state != State::InQuoted;
         match self.json.step(c) {
             Scan::More if limited && self.text.len() > KEY_BYTES_MAX => Step::Bad,
             Scan::More => Step::More,
@@ -186,24 +187,24 @@ impl Object {
     }
 
     /// Handles a complete key, name or quoted arguments. Returns false if they are invalid.
-    fn read_text(&mut self, context: &mut Context<'_>) -> bool {
+    fn read_text(&mut self, context: &mut CallContext<'_>) -> bool {
         let text = std::mem::take(&mut self.text);
         let Ok(text) = serde_json::from_str::<Option<String>>(&text) else { return false };
         let (text, null) = (text.as_deref().unwrap_or_default(), text.is_none());
-        match std::mem::replace(&mut self.at, At::Next) {
-            At::InKey => {
+        match std::mem::replace(&mut self.state, State::Next) {
+            State::InKey => {
                 let role = Role::of(text);
-                self.at = At::Colon(role.unwrap_or(Role::Other));
+                self.state = State::Colon(role.unwrap_or(Role::Other));
                 role.is_some() || !self.bare
             }
-            At::InName if !context.admits(text) => false,
-            At::InName => {
+            State::InName if !context.can_call(text) => false,
+            State::InName => {
                 self.name = Some(text.to_string());
                 self.start(context)
             }
             _ => {
                 let text = if null { "{}" } else { text.trim() };
-                self.held = Some(text.to_string());
+                self.pending_arguments = Some(text.to_string());
                 self.ready = true;
                 serde_json::from_str::<Map<String, Value>>(text).is_ok() && self.start(context)
             }
@@ -212,49 +213,52 @@ impl Object {
 
     /// Starts the call if its name is known and its arguments have started. Returns false if there
     /// is no room for it.
-    fn start(&mut self, context: &mut Context<'_>) -> bool {
-        let (Some(name), Some(held)) = (&self.name, &mut self.held) else { return true };
+    fn start(&mut self, context: &mut CallContext<'_>) -> bool {
+        let (Some(name), Some(pending_arguments)) = (&self.name, &mut self.pending_arguments)
+        else {
+            return true;
+        };
         if !self.started {
             if !context.has_room() {
                 return false;
             }
-            context.out.start(name);
-            context.out.arguments(&std::mem::take(held));
+            context.out.start_call(name);
+            context.out.push_arguments(&std::mem::take(pending_arguments));
             self.started = true;
         }
         self.complete(context);
         true
     }
 
-    fn complete(&mut self, context: &mut Context<'_>) {
+    fn complete(&mut self, context: &mut CallContext<'_>) {
         if self.started && self.ready && !self.complete {
             self.complete = true;
-            context.out.complete();
+            context.out.complete_call();
         }
     }
 
     /// True if the call is complete and only its end is missing.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    fn put(&mut self, more: &str, context: &mut Context<'_>) {
-        match &mut self.held {
-            Some(held) if !self.started => held.push_str(more),
-            _ => context.out.arguments(more),
+    fn push_arguments(&mut self, more: &str, context: &mut CallContext<'_>) {
+        match &mut self.pending_arguments {
+            Some(pending_arguments) if !self.started => pending_arguments.push_str(more),
+            _ => context.out.push_arguments(more),
         }
     }
 
-    fn close(&mut self, context: &mut Context<'_>) -> Step {
+    fn close(&mut self, context: &mut CallContext<'_>) -> Step {
         if self.wrappers > 0 {
             self.wrappers -= 1;
-            self.at = At::Next;
+            self.state = State::Next;
             return Step::More;
         }
         if self.name.is_none() {
             return Step::Bad;
         }
-        self.held.get_or_insert_with(|| "{}".into());
+        self.pending_arguments.get_or_insert_with(|| "{}".into());
         self.ready = true;
         if self.start(context) { Step::Done } else { Step::Bad }
     }

@@ -3,35 +3,36 @@
 //! It takes characters one by one and holds text that may be the start of a delimiter, so that the
 //! parts are a function of the whole text, however it was split into chunks.
 
-use super::Part;
-use super::format::{Format, Thinking};
-use super::machine::{Context, Machine, Step};
-use super::marks::{Open, Table, When, table};
-use super::out::{Kind, Out};
+use super::call_context::{CallContext, Step};
+use super::call_parser::CallParser;
+use super::delimiters::{DelimiterScope, DelimiterTable, OpeningDelimiter, delimiter_table};
+use super::format::{Format, ReasoningDelimiters};
+use super::part_collector::{PartCollector, ProseKind};
+use super::parts::OutputPart;
 use super::tools::ToolSet;
 
 /// Maximum bytes of one call, from its opening delimiter to the end of its arguments. A longer one
 /// is text.
-pub const CALL_BYTES_MAX: usize = 1 << 20;
+pub(crate) const CALL_BYTES_MAX: usize = 1 << 20;
 /// Maximum whitespace held in bytes: it may precede a call and then is not part of the content.
 const SPACE_BYTES_MAX: usize = 256;
 
 /// Parses one response.
 #[derive(Debug)]
 pub struct Parser {
-    table: &'static Table,
-    thinking: Option<Thinking>,
+    table: &'static DelimiterTable,
+    reasoning: Option<ReasoningDelimiters>,
     tools: ToolSet,
     calls_max: usize,
     /// Kind of prose at this point.
-    kind: Kind,
+    kind: ProseKind,
     place: Place,
     /// May be the start of a delimiter.
-    held: String,
+    pending: String,
     /// Whitespace that may precede a delimiter.
     space: String,
-    call: Option<Call>,
-    out: Out,
+    call: Option<PendingCall>,
+    out: PartCollector,
 }
 
 /// The parser's position in the prose.
@@ -40,7 +41,7 @@ struct Place {
     /// Nothing was emitted since the start of the response, or since reasoning or a call.
     fresh: bool,
     /// After reasoning or a call: whitespace up to the next word is not content.
-    behind: bool,
+    after_section: bool,
     /// Only whitespace since the last line break.
     line_start: bool,
     /// Only closing delimiters since a call.
@@ -49,8 +50,8 @@ struct Place {
 
 /// A call being parsed.
 #[derive(Debug)]
-struct Call {
-    machine: Machine,
+struct PendingCall {
+    machine: CallParser,
     /// Parsed text that has not been emitted: it is content if this is not a call.
     raw: String,
     bytes: usize,
@@ -61,83 +62,93 @@ struct Call {
 /// Meaning of a delimiter in prose.
 #[derive(Debug, Clone, Copy)]
 enum Meaning {
-    ThinkOpen,
-    ThinkClose,
-    Call(&'static Open),
+    ReasoningOpen,
+    ReasoningClose,
+    Call(&'static OpeningDelimiter),
     Drop,
 }
 
 impl Parser {
     /// Creates a parser for a response in `format`. It looks for calls only if there are `tools`,
-    /// and for at most `calls_max`. `starts_thinking`: the prompt ends inside reasoning.
-    pub fn new(format: &Format, tools: ToolSet, starts_thinking: bool, calls_max: usize) -> Self {
-        let thinks = starts_thinking && format.thinking.is_some();
+    /// and for at most `calls_max`. `starts_in_reasoning`: the prompt ends inside reasoning.
+    pub fn new(
+        format: &Format,
+        tools: ToolSet,
+        starts_in_reasoning: bool,
+        calls_max: usize,
+    ) -> Self {
+        let in_reasoning = starts_in_reasoning && format.reasoning.is_some();
         Self {
-            table: table(format.calls),
-            thinking: format.thinking,
+            table: delimiter_table(format.calls),
+            reasoning: format.reasoning,
             tools,
             calls_max,
-            kind: if thinks { Kind::Reasoning } else { Kind::Content },
-            place: Place { fresh: true, behind: thinks, line_start: true, after_call: false },
-            held: String::new(),
+            kind: if in_reasoning { ProseKind::Reasoning } else { ProseKind::Content },
+            place: Place {
+                fresh: true,
+                after_section: in_reasoning,
+                line_start: true,
+                after_call: false,
+            },
+            pending: String::new(),
             space: String::new(),
             call: None,
-            out: Out::default(),
+            out: PartCollector::default(),
         }
     }
 
     /// Parses more text and returns the new parts.
-    pub fn push(&mut self, text: &str) -> Vec<Part> {
-        text.chars().for_each(|c| self.take(c));
-        self.out.take()
+    pub fn push(&mut self, text: &str) -> Vec<OutputPart> {
+        text.chars().for_each(|c| self.parse_char(c));
+        self.out.take_parts()
     }
 
     /// Ends the text. True if a call is complete, so that the response ends with tool calls.
-    pub fn finish(&mut self) -> (Vec<Part>, bool) {
-        self.settle(true);
+    pub fn finish(&mut self) -> (Vec<OutputPart>, bool) {
+        self.resolve_pending(true);
         if let Some(mut call) = self.call.take() {
             if self.out.is_open() {
                 call.machine.finish(&mut self.context());
-                self.out.abandon();
+                self.out.abandon_call();
             } else if !call.machine.is_between() {
-                self.say_all(&call.raw);
+                self.emit_all(&call.raw);
             }
         }
-        if self.kind == Kind::Content && !(self.place.fresh && self.place.behind) {
+        if self.kind == ProseKind::Content && !(self.place.fresh && self.place.after_section) {
             self.flush_space();
         }
-        (self.out.take(), self.out.counts().1 > 0)
+        (self.out.take_parts(), self.out.counts().1 > 0)
     }
 
-    fn context(&mut self) -> Context<'_> {
-        Context { tools: &self.tools, calls_max: self.calls_max, out: &mut self.out }
+    fn context(&mut self) -> CallContext<'_> {
+        CallContext { tools: &self.tools, calls_max: self.calls_max, out: &mut self.out }
     }
 
-    fn take(&mut self, c: char) {
+    fn parse_char(&mut self, c: char) {
         if self.call.is_some() {
             self.in_call(c);
         } else {
-            self.held.push(c);
-            self.settle(false);
+            self.pending.push(c);
+            self.resolve_pending(false);
         }
     }
 
     /// Decides about held text, as far as possible.
-    fn settle(&mut self, at_end: bool) {
-        while !self.held.is_empty() {
-            let (found, may_grow) = self.look();
+    fn resolve_pending(&mut self, at_end: bool) {
+        while !self.pending.is_empty() {
+            let (found, may_grow) = self.match_delimiter();
             match found {
                 _ if may_grow && !at_end => return,
-                Some((mark, meaning)) => {
-                    let rest = self.held.split_off(mark.len());
-                    self.held.clear();
-                    self.mark(mark, meaning);
+                Some((delimiter, meaning)) => {
+                    let rest = self.pending.split_off(delimiter.len());
+                    self.pending.clear();
+                    self.handle_delimiter(delimiter, meaning);
                     // No delimiter is long enough for deep recursion here.
-                    rest.chars().for_each(|c| self.take(c));
+                    rest.chars().for_each(|c| self.parse_char(c));
                 }
                 None => {
-                    let first = self.held.remove(0);
-                    self.say(first);
+                    let first = self.pending.remove(0);
+                    self.emit(first);
                 }
             }
         }
@@ -145,72 +156,74 @@ impl Parser {
 
     /// The longest delimiter at the start of the held text, and whether more text could make it
     /// one, or a longer one.
-    fn look(&self) -> (Option<(&'static str, Meaning)>, bool) {
+    fn match_delimiter(&self) -> (Option<(&'static str, Meaning)>, bool) {
         let mut found: Option<(&str, Meaning)> = None;
         let mut may_grow = false;
-        self.each_mark(|mark, meaning| {
-            may_grow |= mark.len() > self.held.len() && mark.starts_with(&self.held);
-            let longer = found.is_none_or(|(other, _)| mark.len() > other.len());
-            if longer && self.held.starts_with(mark) {
-                found = Some((mark, meaning));
+        self.visit_delimiters(|delimiter, meaning| {
+            may_grow |=
+                delimiter.len() > self.pending.len() && delimiter.starts_with(&self.pending);
+            let longer = found.is_none_or(|(other, _)| delimiter.len() > other.len());
+            if longer && self.pending.starts_with(delimiter) {
+                found = Some((delimiter, meaning));
             }
         });
         (found, may_grow)
     }
 
     /// Visits the delimiters that count at this position.
-    fn each_mark(&self, mut visit: impl FnMut(&'static str, Meaning)) {
+    fn visit_delimiters(&self, mut visit: impl FnMut(&'static str, Meaning)) {
         let Place { fresh, line_start, after_call, .. } = self.place;
-        let content = self.kind == Kind::Content;
-        if let Some(thinking) = self.thinking {
+        let content = self.kind == ProseKind::Content;
+        if let Some(reasoning) = self.reasoning {
             if fresh {
-                visit(thinking.open, Meaning::ThinkOpen);
+                visit(reasoning.open, Meaning::ReasoningOpen);
             }
             if !content {
-                visit(thinking.close, Meaning::ThinkClose);
+                visit(reasoning.close, Meaning::ReasoningClose);
             }
         }
         let room = content && self.has_room();
         for open in self.table.opens {
-            let counts = match open.when {
-                When::Always => true,
-                When::Anywhere => room,
-                When::LineStart => room && line_start,
-                When::AfterCall => room && after_call,
-                When::First => room && fresh,
+            let counts = match open.scope {
+                DelimiterScope::Always => true,
+                DelimiterScope::Anywhere => room,
+                DelimiterScope::LineStart => room && line_start,
+                DelimiterScope::AfterCall => room && after_call,
+                DelimiterScope::First => room && fresh,
             };
             if counts {
-                visit(open.mark, Meaning::Call(open));
+                visit(open.text, Meaning::Call(open));
             }
         }
         let after: &[&str] = if after_call { self.table.after } else { &[] };
-        after.iter().chain(self.table.drops).for_each(|mark| visit(mark, Meaning::Drop));
+        after.iter().chain(self.table.drops).for_each(|delimiter| visit(delimiter, Meaning::Drop));
     }
 
     fn has_room(&self) -> bool {
         !self.tools.is_empty() && self.out.counts().0 < self.calls_max
     }
 
-    fn mark(&mut self, mark: &str, meaning: Meaning) {
+    fn handle_delimiter(&mut self, delimiter: &str, meaning: Meaning) {
         match meaning {
             Meaning::Drop => {}
-            Meaning::ThinkOpen => self.turn(Kind::Reasoning),
-            Meaning::ThinkClose => self.turn(Kind::Content),
+            Meaning::ReasoningOpen => self.switch_to(ProseKind::Reasoning),
+            Meaning::ReasoningClose => self.switch_to(ProseKind::Content),
             Meaning::Call(open) => {
-                let raw = std::mem::take(&mut self.space) + mark;
-                let bytes = mark.len();
-                let machine = Machine::new(open);
-                self.call = Some(Call { machine, raw, bytes, completed: false });
+                let raw = std::mem::take(&mut self.space) + delimiter;
+                let bytes = delimiter.len();
+                let machine = CallParser::new(open);
+                self.call = Some(PendingCall { machine, raw, bytes, completed: false });
             }
         }
     }
 
     /// Switches to another kind of prose.
-    fn turn(&mut self, kind: Kind) {
+    fn switch_to(&mut self, kind: ProseKind) {
         self.space.clear();
-        self.out.gap();
+        self.out.record_gap();
         self.kind = kind;
-        self.place = Place { fresh: true, behind: true, line_start: true, after_call: false };
+        self.place =
+            Place { fresh: true, after_section: true, line_start: true, after_call: false };
     }
 
     fn in_call(&mut self, c: char) {
@@ -236,38 +249,38 @@ impl Parser {
                 }
                 self.call = Some(call);
             }
-            Step::Done => self.behind_call(),
-            Step::Prose(kind) => self.turn(kind),
+            Step::Done => self.finish_call(),
+            Step::Prose(kind) => self.switch_to(kind),
             Step::Bad if call.completed && !self.out.is_open() => {
-                self.behind_call();
-                call.raw.chars().for_each(|c| self.take(c));
-                self.take(c);
+                self.finish_call();
+                call.raw.chars().for_each(|c| self.parse_char(c));
+                self.parse_char(c);
             }
             Step::Bad => {
                 if self.out.is_open() {
-                    self.out.abandon();
-                    self.turn(Kind::Content);
+                    self.out.abandon_call();
+                    self.switch_to(ProseKind::Content);
                 }
-                self.say_all(&call.raw);
-                self.take(c);
+                self.emit_all(&call.raw);
+                self.parse_char(c);
             }
         }
     }
 
-    fn behind_call(&mut self) {
-        self.turn(Kind::Content);
+    fn finish_call(&mut self) {
+        self.switch_to(ProseKind::Content);
         self.place.after_call = true;
     }
 
-    fn say_all(&mut self, text: &str) {
-        text.chars().for_each(|c| self.say(c));
+    fn emit_all(&mut self, text: &str) {
+        text.chars().for_each(|c| self.emit(c));
     }
 
     /// Emits a character that belongs to no delimiter.
-    fn say(&mut self, c: char) {
+    fn emit(&mut self, c: char) {
         if c.is_whitespace() {
             self.place.line_start |= c == '\n';
-            if self.place.fresh && self.place.behind {
+            if self.place.fresh && self.place.after_section {
                 return;
             }
             if self.space.len() < SPACE_BYTES_MAX && self.may_trim() {
@@ -276,7 +289,7 @@ impl Parser {
             }
         }
         self.flush_space();
-        self.out.prose(self.kind, c);
+        self.out.push_prose(self.kind, c);
         self.place = Place {
             fresh: false,
             after_call: false,
@@ -287,13 +300,13 @@ impl Parser {
 
     /// True if a delimiter may follow that removes the whitespace before it.
     fn may_trim(&self) -> bool {
-        let thinks = self.kind == Kind::Reasoning;
-        thinks || self.has_room() || (self.place.fresh && self.thinking.is_some())
+        let in_reasoning = self.kind == ProseKind::Reasoning;
+        in_reasoning || self.has_room() || (self.place.fresh && self.reasoning.is_some())
     }
 
     fn flush_space(&mut self) {
         for c in std::mem::take(&mut self.space).chars() {
-            self.out.prose(self.kind, c);
+            self.out.push_prose(self.kind, c);
             self.place.fresh = false;
         }
     }

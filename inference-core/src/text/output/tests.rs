@@ -3,42 +3,44 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::parser::CALL_BYTES_MAX;
 use super::*;
 
 mod families;
 mod samples;
-pub mod writer;
+pub(crate) mod writer;
 
 use writer::{tools, write};
 
-const THINK: Option<Thinking> = Some(Thinking { open: "<think>", close: "</think>" });
+const REASONING: Option<ReasoningDelimiters> =
+    Some(ReasoningDelimiters { open: "<think>", close: "</think>" });
 
 fn format(calls: CallFormat) -> Format {
-    let thinking = if calls == CallFormat::Harmony { None } else { THINK };
-    Format { thinking, calls }
+    let reasoning = if calls == CallFormat::Harmony { None } else { REASONING };
+    Format { reasoning, calls }
 }
 
 /// Parses `chunks`. Returns the joined parts and whether a call is complete.
 fn parse_chunks<'a>(
     mut parser: Parser,
     chunks: impl IntoIterator<Item = &'a str>,
-) -> (Vec<Part>, bool) {
-    let mut parts: Vec<Part> = chunks.into_iter().flat_map(|c| parser.push(c)).collect();
+) -> (Vec<OutputPart>, bool) {
+    let mut parts: Vec<OutputPart> = chunks.into_iter().flat_map(|c| parser.push(c)).collect();
     let (last, complete) = parser.finish();
     parts.extend(last);
-    (join(parts), complete)
+    (merge(parts), complete)
 }
 
 /// Merges adjacent parts of one kind.
-fn join(parts: Vec<Part>) -> Vec<Part> {
-    let mut out: Vec<Part> = Vec::new();
+fn merge(parts: Vec<OutputPart>) -> Vec<OutputPart> {
+    let mut out: Vec<OutputPart> = Vec::new();
     for part in parts {
         match (out.last_mut(), part) {
-            (Some(Part::Content(a)), Part::Content(b)) => a.push_str(&b),
-            (Some(Part::Reasoning(a)), Part::Reasoning(b)) => a.push_str(&b),
+            (Some(OutputPart::Content(a)), OutputPart::Content(b)) => a.push_str(&b),
+            (Some(OutputPart::Reasoning(a)), OutputPart::Reasoning(b)) => a.push_str(&b),
             (
-                Some(Part::CallArguments { index, fragment }),
-                Part::CallArguments { index: i, fragment: b },
+                Some(OutputPart::CallArguments { index, fragment }),
+                OutputPart::CallArguments { index: i, fragment: b },
             ) if *index == i => fragment.push_str(&b),
             (_, part) => out.push(part),
         }
@@ -46,17 +48,17 @@ fn join(parts: Vec<Part>) -> Vec<Part> {
     out
 }
 
-fn parse(calls: CallFormat, text: &str) -> Message {
+fn parse(calls: CallFormat, text: &str) -> ParsedMessage {
     let parser = Parser::new(&format(calls), tools(), false, 8);
-    whole(parse_chunks(parser, [text]).0)
+    join_parts(parse_chunks(parser, [text]).0)
 }
 
-fn content(message: &Message) -> &str {
+fn content(message: &ParsedMessage) -> &str {
     message.content.as_deref().unwrap_or_default()
 }
 
-fn arguments(message: &Message) -> Vec<(String, Value)> {
-    let read = |c: &Call| (c.name.clone(), serde_json::from_str(&c.arguments).unwrap());
+fn arguments(message: &ParsedMessage) -> Vec<(String, Value)> {
+    let read = |c: &ParsedCall| (c.name.clone(), serde_json::from_str(&c.arguments).unwrap());
     message.calls.iter().map(read).collect()
 }
 
@@ -86,17 +88,17 @@ proptest! {
         which in 0..CallFormat::ALL.len(),
         pick in 0..1000usize,
         sizes in prop::collection::vec(1..9usize, 1..6),
-        starts_thinking in any::<bool>(),
+        starts_in_reasoning in any::<bool>(),
     ) {
         let calls = CallFormat::ALL[which];
         let all = samples::all(calls);
         let text = &all[pick % all.len()];
-        let new = || Parser::new(&format(calls), tools(), starts_thinking, 3);
+        let new = || Parser::new(&format(calls), tools(), starts_in_reasoning, 3);
         prop_assert_eq!(parse_chunks(new(), cut(text, &sizes)), parse_chunks(new(), [text.as_str()]));
     }
 
     #[test]
-    fn pieces_of_marks_in_any_order_never_panic_and_lose_no_word(
+    fn pieces_of_delimiters_in_any_order_never_panic_and_lose_no_word(
         which in 0..CallFormat::ALL.len(),
         picks in prop::collection::vec((0..1000usize, 0..1000usize), 0..12),
         sizes in prop::collection::vec(1..5usize, 1..4),
@@ -115,7 +117,7 @@ proptest! {
         let (parts, complete) = parse_chunks(new(), cut(&text, &sizes));
         prop_assert_eq!(&(parts.clone(), complete), &parse_chunks(new(), [text.as_str()]));
 
-        let message = whole(parts);
+        let message = join_parts(parts);
         let said = format!("{:?}", message);
         // A harmony header is not text, whatever it contains.
         if calls != CallFormat::Harmony {
@@ -128,14 +130,14 @@ proptest! {
     }
 
     #[test]
-    fn without_tools_and_thoughts_every_text_passes_unchanged(text in any::<String>()) {
+    fn without_tools_and_reasoning_every_text_passes_unchanged(text in any::<String>()) {
         for calls in CallFormat::ALL {
             if calls == CallFormat::Harmony || !calls_drop_nothing(calls) {
                 continue;
             }
-            let format = Format { thinking: None, calls };
+            let format = Format { reasoning: None, calls };
             let parser = Parser::new(&format, ToolSet::default(), false, 3);
-            prop_assert_eq!(whole(parse_chunks(parser, [text.as_str()]).0).content.unwrap_or_default(), text.clone());
+            prop_assert_eq!(join_parts(parse_chunks(parser, [text.as_str()]).0).content.unwrap_or_default(), text.clone());
         }
     }
 }
@@ -148,8 +150,8 @@ fn calls_drop_nothing(calls: CallFormat) -> bool {
 fn plain_text_is_passed_on_at_once() {
     for calls in CallFormat::ALL {
         let mut parser = Parser::new(&format(calls), tools(), false, 8);
-        assert_eq!(parser.push("Hello"), [Part::Content("Hello".into())], "{calls:?}");
-        assert_eq!(parser.push(" you"), [Part::Content(" you".into())], "{calls:?}");
+        assert_eq!(parser.push("Hello"), [OutputPart::Content("Hello".into())], "{calls:?}");
+        assert_eq!(parser.push(" you"), [OutputPart::Content(" you".into())], "{calls:?}");
     }
 }
 
@@ -157,8 +159,8 @@ fn plain_text_is_passed_on_at_once() {
 fn arguments_are_passed_on_while_they_come() {
     let mut parser = Parser::new(&format(CallFormat::Hermes), tools(), false, 8);
     assert_eq!(parser.push("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": "), []);
-    let start = Part::CallStart { index: 0, name: "get_weather".into() };
-    let part = |fragment: &str| Part::CallArguments { index: 0, fragment: fragment.into() };
+    let start = OutputPart::CallStart { index: 0, name: "get_weather".into() };
+    let part = |fragment: &str| OutputPart::CallArguments { index: 0, fragment: fragment.into() };
     assert_eq!(parser.push("{\"ci"), [start, part("{\"ci")]);
     assert_eq!(parser.push("ty\": \"Par"), [part("ty\": \"Par")]);
     assert_eq!(parser.push("is\"}}\n</tool_"), [part("is\"}")]);
@@ -171,14 +173,14 @@ fn nothing_is_a_call_where_there_are_no_tools() {
     let text = write(CallFormat::Hermes, &[("now", json!({}))]);
     let parser = Parser::new(&format(CallFormat::Hermes), ToolSet::default(), false, 8);
     let (parts, complete) = parse_chunks(parser, [text.as_str()]);
-    assert_eq!((parts, complete), (vec![Part::Content(text)], false));
+    assert_eq!((parts, complete), (vec![OutputPart::Content(text)], false));
 }
 
 #[test]
 fn calls_beyond_the_limit_are_text() {
     let text = write(CallFormat::Hermes, &[("now", json!({})), ("send", json!({}))]);
     let parser = Parser::new(&format(CallFormat::Hermes), tools(), false, 1);
-    let message = whole(parse_chunks(parser, [text.as_str()]).0);
+    let message = join_parts(parse_chunks(parser, [text.as_str()]).0);
     assert_eq!(arguments(&message), expected(&[("now", json!({}))]));
     assert!(content(&message).starts_with("<tool_call>\n{\"name\": \"send\""));
 }
@@ -190,7 +192,7 @@ fn a_call_that_grows_without_end_becomes_text() {
     assert_eq!(parts, []);
     let filler = "x".repeat(CALL_BYTES_MAX);
     parts = parser.push(&filler);
-    assert!(matches!(parts.as_slice(), [Part::Content(text)] if text.len() > CALL_BYTES_MAX));
+    assert!(matches!(parts.as_slice(), [OutputPart::Content(text)] if text.len() > CALL_BYTES_MAX));
 }
 
 #[test]
@@ -228,7 +230,7 @@ fn a_name_before_broken_arguments_is_a_call_that_stays_incomplete() {
     let parser = Parser::new(&format(CallFormat::Hermes), tools(), false, 8);
     let (parts, complete) = parse_chunks(parser, [text]);
     assert!(!complete);
-    let message = whole(parts);
+    let message = join_parts(parts);
     assert_eq!(message.calls[0].arguments, "{\"days\": 1, ");
     assert_eq!(content(&message), "oops}}</tool_call> end");
 }

@@ -3,9 +3,32 @@
 use serde_json::Value;
 
 /// Maximum tools per request, as in OpenAI's API.
-pub const TOOLS_MAX: usize = 128;
+pub(crate) const TOOLS_MAX: usize = 128;
 /// Maximum length of a tool's name in bytes; the same as OpenAI's limit.
-pub const NAME_BYTES_MAX: usize = 64;
+pub(crate) const NAME_BYTES_MAX: usize = 64;
+
+/// Why a parameter of a request was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidParameter {
+    /// Its path, such as `tools[0].function.name`.
+    pub parameter: String,
+    /// Follows the path in the message.
+    problem: String,
+}
+
+impl InvalidParameter {
+    pub(super) fn new(parameter: &str, problem: impl Into<String>) -> Self {
+        Self { parameter: parameter.into(), problem: problem.into() }
+    }
+}
+
+impl std::fmt::Display for InvalidParameter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.parameter, self.problem)
+    }
+}
+
+impl std::error::Error for InvalidParameter {}
 
 /// A function that the model may call.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,16 +48,22 @@ pub struct ToolSet {
 }
 
 impl ToolSet {
-    /// Parses the `tools` of a chat request. The error names the parameter.
-    pub fn from_openai(tools: &[Value]) -> Result<Self, String> {
+    /// Parses the `tools` of a chat request.
+    pub fn from_openai(tools: &[Value]) -> Result<Self, InvalidParameter> {
         if tools.len() > TOOLS_MAX {
-            return Err(format!("tools has {} entries; {TOOLS_MAX} are allowed", tools.len()));
+            let problem = format!(" has {} entries; {TOOLS_MAX} are allowed", tools.len());
+            return Err(InvalidParameter::new("tools", problem));
         }
         let mut set = Self::default();
         for (i, tool) in tools.iter().enumerate() {
-            let tool = read(tool).map_err(|what| format!("tools[{i}].{what}"))?;
+            let path = format!("tools[{i}]");
+            let tool = read(tool).map_err(|error| InvalidParameter {
+                parameter: format!("{path}.{}", error.parameter),
+                ..error
+            })?;
             if set.get(&tool.name).is_some() {
-                return Err(format!("tools[{i}].function.name: {} is there twice", tool.name));
+                let problem = format!(": {} is there twice", tool.name);
+                return Err(InvalidParameter::new(&format!("{path}.function.name"), problem));
             }
             set.tools.push(tool);
         }
@@ -57,39 +86,44 @@ impl ToolSet {
     }
 }
 
-fn read(tool: &Value) -> Result<Tool, String> {
+/// Errors have paths inside the tool.
+fn read(tool: &Value) -> Result<Tool, InvalidParameter> {
+    let invalid = |parameter, problem: &str| InvalidParameter::new(parameter, problem);
     if tool.get("type").and_then(Value::as_str) != Some("function") {
-        return Err("type must be \"function\"".into());
+        return Err(invalid("type", " must be \"function\""));
     }
-    let function = tool.get("function").ok_or("function is missing")?;
+    let function = tool.get("function").ok_or_else(|| invalid("function", " is missing"))?;
     let name = function.get("name").and_then(Value::as_str);
-    let name = name.ok_or("function.name must be a string")?;
+    let name = name.ok_or_else(|| invalid("function.name", " must be a string"))?;
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(legal) {
-        return Err(format!(
-            "function.name must be 1 to {NAME_BYTES_MAX} of the characters A-Z a-z 0-9 _ - ."
-        ));
+        let problem = format!(" must be 1 to {NAME_BYTES_MAX} of the characters A-Z a-z 0-9 _ - .");
+        return Err(InvalidParameter::new("function.name", problem));
     }
     let parameters = match function.get("parameters") {
         None | Some(Value::Null) => None,
         Some(schema @ Value::Object(_)) => Some(schema.clone()),
-        Some(_) => return Err("function.parameters must be a JSON schema, an object".into()),
+        Some(_) => {
+            return Err(invalid("function.parameters", " must be a JSON schema, an object"));
+        }
     };
     let strict = match function.get("strict") {
         None | Some(Value::Null) => false,
-        Some(strict) => strict.as_bool().ok_or("function.strict must be true or false")?,
+        Some(strict) => {
+            strict.as_bool().ok_or_else(|| invalid("function.strict", " must be true or false"))?
+        }
     };
     Ok(Tool { name: name.into(), parameters, strict })
 }
 
 impl Tool {
     /// The schema of one parameter.
-    pub fn parameter(&self, name: &str) -> Option<&Value> {
+    pub(crate) fn parameter(&self, name: &str) -> Option<&Value> {
         self.parameters.as_ref()?.get("properties")?.get(name)
     }
 
     /// Names of the required parameters.
-    pub fn required(&self) -> Vec<&str> {
+    pub(crate) fn required(&self) -> Vec<&str> {
         let required = self.parameters.as_ref().and_then(|s| s.get("required")?.as_array());
         required.into_iter().flatten().filter_map(Value::as_str).collect()
     }
@@ -140,11 +174,13 @@ mod tests {
         assert_eq!(set.get("f").unwrap().types("a"), ["integer"]);
 
         let twice = ToolSet::from_openai(&[good.clone(), good]).unwrap_err();
-        assert_eq!(twice, "tools[1].function.name: f is there twice");
+        assert_eq!(twice.to_string(), "tools[1].function.name: f is there twice");
+        assert_eq!(twice.parameter, "tools[1].function.name");
         let unnamed = ToolSet::from_openai(&[json!({"type": "function", "function": {}})]);
-        assert_eq!(unnamed.unwrap_err(), "tools[0].function.name must be a string");
+        let unnamed = unnamed.unwrap_err().to_string();
+        assert_eq!(unnamed, "tools[0].function.name must be a string");
         let many = vec![json!({}); TOOLS_MAX + 1];
-        assert!(ToolSet::from_openai(&many).unwrap_err().contains("128 are allowed"));
+        assert!(ToolSet::from_openai(&many).unwrap_err().to_string().contains("128 are allowed"));
     }
 
     #[test]

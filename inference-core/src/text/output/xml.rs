@@ -2,16 +2,16 @@
 //! Values are plain text, so the tool's schema decides which become JSON strings and which already
 //! are JSON. A closing tag inside a value is text, unless the tag that must follow does follow.
 
+use super::call_context::{CallContext, Step};
+use super::delimiters::Tags;
 use super::json::{escape, quote};
-use super::machine::{Context, Step};
-use super::marks::Tags;
 use super::named::Arguments;
 
 /// Maximum bytes of a name or key, and of whitespace between tags.
 const HEAD_BYTES_MAX: usize = 128;
 
 #[derive(Debug)]
-enum At {
+enum State {
     /// Between the outer tag and the call's own.
     Before,
     Name,
@@ -27,9 +27,9 @@ enum At {
 
 /// Parses one call.
 #[derive(Debug)]
-pub struct Xml {
+pub(crate) struct Xml {
     tags: &'static Tags,
-    at: At,
+    state: State,
     /// An incomplete tag, name or key.
     text: String,
     name: String,
@@ -46,11 +46,11 @@ enum Follower {
 
 impl Xml {
     /// Starts after the outer tag.
-    pub fn new(tags: &'static Tags) -> Self {
+    pub(crate) fn new(tags: &'static Tags) -> Self {
         let value = Value::default();
         Self {
             tags,
-            at: At::Before,
+            state: State::Before,
             text: String::new(),
             name: String::new(),
             parameters: 0,
@@ -59,132 +59,127 @@ impl Xml {
     }
 
     /// Starts after the call's own opening delimiter.
-    pub fn in_name(tags: &'static Tags) -> Self {
-        Self { at: At::Name, ..Self::new(tags) }
+    pub(crate) fn in_name(tags: &'static Tags) -> Self {
+        Self { state: State::Name, ..Self::new(tags) }
     }
 
-    /// Parses the next character.
-    pub fn step(&mut self, c: char, context: &mut Context<'_>) -> Step {
-        match &mut self.at {
-            At::Value => return self.value(c, context),
-            At::Json(arguments) => return arguments.step(c, context),
-            At::Before | At::Name | At::Between | At::BeforeValue
+    pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
+        match &mut self.state {
+            State::Value => return self.value(c, context),
+            State::Json(arguments) => return arguments.step(c, context),
+            State::Before | State::Name | State::Between | State::BeforeValue
                 if self.text.is_empty() && c.is_whitespace() =>
             {
                 return Step::More;
             }
-            At::Name if self.tags.name_ends_at_tag && c == '<' => {
-                return if self.named(context) { self.step(c, context) } else { Step::Bad };
+            State::Name if self.tags.name_ends_at_tag && c == '<' => {
+                return if self.finish_name(context) { self.step(c, context) } else { Step::Bad };
             }
             _ => {}
         }
         self.text.push(c);
-        let step = match self.at {
-            At::Before => self.tag(self.tags.call, At::Name),
-            At::BeforeValue => self.tag(self.tags.value, At::Value),
-            At::Between => return self.between(context),
-            At::Name if self.text.ends_with(self.tags.call_close) => {
-                if self.named(context) {
-                    Step::More
-                } else {
-                    Step::Bad
-                }
+        let step = match self.state {
+            State::Before => self.tag(self.tags.call, State::Name),
+            State::BeforeValue => self.tag(self.tags.value, State::Value),
+            State::Between => return self.between(context),
+            State::Name if self.text.ends_with(self.tags.call_close) => {
+                if self.finish_name(context) { Step::More } else { Step::Bad }
             }
-            At::Key if self.text.ends_with(self.tags.key_close) => return self.key(context),
+            State::Key if self.text.ends_with(self.tags.key_close) => return self.key(context),
             _ => Step::More,
         };
         if self.text.len() > HEAD_BYTES_MAX { Step::Bad } else { step }
     }
 
     /// Ends the text inside the call: emits what is held of a value.
-    pub fn finish(&mut self, context: &mut Context<'_>) {
-        if context.out.is_open() && matches!(self.at, At::Value) {
-            context.out.arguments(&self.value.cut());
+    pub(crate) fn finish(&mut self, context: &mut CallContext<'_>) {
+        if context.out.is_open() && matches!(self.state, State::Value) {
+            context.out.push_arguments(&self.value.take_rest());
         }
     }
 
     /// Advances to `next` if the text is `tag`; continues if it may become it.
-    fn tag(&mut self, tag: &str, next: At) -> Step {
+    fn tag(&mut self, tag: &str, next: State) -> Step {
         if self.text == tag {
             self.text.clear();
-            self.at = next;
+            self.state = next;
         }
         if tag.starts_with(&self.text) { Step::More } else { Step::Bad }
     }
 
     /// Handles the complete name. Returns false if there is no such function.
-    fn named(&mut self, context: &Context<'_>) -> bool {
+    fn finish_name(&mut self, context: &CallContext<'_>) -> bool {
         let text = std::mem::take(&mut self.text);
         let name = text.strip_suffix(self.tags.call_close).unwrap_or(&text).trim();
         self.name = name.to_string();
-        self.at = At::Between;
-        context.admits(name)
+        self.state = State::Between;
+        context.can_call(name)
     }
 
-    fn between(&mut self, context: &mut Context<'_>) -> Step {
+    fn between(&mut self, context: &mut CallContext<'_>) -> Step {
         if self.text == "{" && self.parameters == 0 {
             let mut arguments = Arguments::new(std::mem::take(&mut self.name));
             let step = arguments.step('{', context);
-            self.at = At::Json(arguments);
+            self.state = State::Json(arguments);
             return step;
         }
         match follower(&self.text, &self.tags.key_and_ends()) {
-            Some(Some(follower)) => self.follow(follower, context),
+            Some(Some(follower)) => self.handle_follower(follower, context),
             Some(None) => Step::More,
             None => Step::Bad,
         }
     }
 
     /// Handles the start of a parameter's tag or the end of the call.
-    fn follow(&mut self, follower: Follower, context: &mut Context<'_>) -> Step {
+    fn handle_follower(&mut self, follower: Follower, context: &mut CallContext<'_>) -> Step {
         self.text.clear();
         if self.parameters == 0 {
-            if !context.admits(&self.name) {
+            if !context.can_call(&self.name) {
                 return Step::Bad;
             }
-            context.out.start(&self.name);
+            context.out.start_call(&self.name);
         }
         self.parameters += 1;
         match follower {
             Follower::Key => {
-                self.at = At::Key;
+                self.state = State::Key;
                 Step::More
             }
             Follower::End => {
-                context.out.arguments(if self.parameters == 1 { "{}" } else { "}" });
-                context.out.complete();
+                context.out.push_arguments(if self.parameters == 1 { "{}" } else { "}" });
+                context.out.complete_call();
                 Step::Done
             }
         }
     }
 
-    fn key(&mut self, context: &mut Context<'_>) -> Step {
+    fn key(&mut self, context: &mut CallContext<'_>) -> Step {
         let text = std::mem::take(&mut self.text);
         let key = text.strip_suffix(self.tags.key_close).unwrap_or(&text).trim();
-        context.out.arguments(if self.parameters == 1 { "{" } else { ", " });
-        context.out.arguments(&format!("{}: ", quote(key)));
+        context.out.push_arguments(if self.parameters == 1 { "{" } else { ", " });
+        context.out.push_arguments(&format!("{}: ", quote(key)));
         let types = context.tools.get(&self.name).map(|t| t.types(key)).unwrap_or_default();
         self.value = Value::new(&types, self.tags.lines);
-        context.out.arguments(self.value.begin());
-        self.at = if self.tags.value.is_empty() { At::Value } else { At::BeforeValue };
+        context.out.push_arguments(self.value.begin());
+        self.state = if self.tags.value.is_empty() { State::Value } else { State::BeforeValue };
         Step::More
     }
 
-    fn value(&mut self, c: char, context: &mut Context<'_>) -> Step {
+    fn value(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         self.text.push(c);
         let mut shown = String::new();
         while !self.text.is_empty() {
             match self.closing() {
                 Some(Some(follower)) => {
                     shown.push_str(&self.value.end());
-                    context.out.arguments(&shown);
-                    return self.follow(follower, context);
+                    context.out.push_arguments(&shown);
+                    return self.handle_follower(follower, context);
                 }
                 Some(None) => break,
                 None => self.value.push(self.text.remove(0), &mut shown),
             }
         }
-        context.out.arguments(&shown);
+        context.out.push_arguments(&shown);
         Step::More
     }
 
@@ -223,10 +218,10 @@ struct Value {
     types: Vec<String>,
     /// A line break after the opening tag and one before the closing tag are not part of it.
     lines: bool,
-    begun: bool,
+    started: bool,
     /// A line break that may be the last.
     line: bool,
-    held: String,
+    pending: String,
 }
 
 impl Value {
@@ -241,33 +236,37 @@ impl Value {
     }
 
     fn push(&mut self, c: char, shown: &mut String) {
-        let first = !std::mem::replace(&mut self.begun, true);
+        let first = !std::mem::replace(&mut self.started, true);
         if self.lines && c == '\n' {
             if first {
                 return;
             }
             if std::mem::replace(&mut self.line, true) {
-                self.put('\n', shown);
+                self.push_char('\n', shown);
             }
             return;
         }
         if std::mem::take(&mut self.line) {
-            self.put('\n', shown);
+            self.push_char('\n', shown);
         }
-        self.put(c, shown);
+        self.push_char(c, shown);
     }
 
-    fn put(&mut self, c: char, shown: &mut String) {
-        if self.text { escape(c, shown) } else { self.held.push(c) }
+    fn push_char(&mut self, c: char, shown: &mut String) {
+        if self.text { escape(c, shown) } else { self.pending.push(c) }
     }
 
     fn end(&mut self) -> String {
-        if self.text { "\"".into() } else { as_json(&std::mem::take(&mut self.held), &self.types) }
+        if self.text {
+            "\"".into()
+        } else {
+            as_json(&std::mem::take(&mut self.pending), &self.types)
+        }
     }
 
     /// The rest of a value that was cut off.
-    fn cut(&mut self) -> String {
-        if self.text { String::new() } else { std::mem::take(&mut self.held).trim().to_string() }
+    fn take_rest(&mut self) -> String {
+        if self.text { String::new() } else { std::mem::take(&mut self.pending).trim().to_string() }
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{median, prompt};
-use crate::tools::tune::Measured;
-use crate::types::model::TrackId;
+use crate::tools::tune::MeasuredSpeeds;
+use crate::types::model::SeqId;
 use crate::types::model::{DecodeError, Model, Row};
 
 /// Tokens of the short sequences in a candidate's trial, which decode in parallel with the long
@@ -29,10 +29,10 @@ const CURVE_STEPS: u32 = 7;
 pub const TRIAL_SLOTS: u32 = 16;
 
 /// Prefills a prompt in the largest batches the model takes; returns the seconds.
-pub fn fill<M: Model>(model: &mut M, track: TrackId, tokens: u32) -> Result<f64, DecodeError> {
-    let tokens = prompt(track, tokens);
+pub fn time_prefill<M: Model>(model: &mut M, seq: SeqId, tokens: u32) -> Result<f64, DecodeError> {
+    let tokens = prompt(seq, tokens);
     let row = |(i, token): (usize, &u32)| Row {
-        track,
+        seq,
         position: i as u32,
         token: *token,
         logits: i + 1 == tokens.len(),
@@ -47,7 +47,7 @@ pub fn fill<M: Model>(model: &mut M, track: TrackId, tokens: u32) -> Result<f64,
 
 /// Prefill speed of one prompt in tokens per second, without a scheduler.
 pub fn raw_prefill<M: Model>(model: &mut M, tokens: u32) -> Result<f64, DecodeError> {
-    let spent = fill(model, 0, tokens);
+    let spent = time_prefill(model, 0, tokens);
     model.clear(0);
     Ok(f64::from(tokens) / spent?)
 }
@@ -59,12 +59,12 @@ pub fn raw_decode<M: Model>(
     prompt_tokens: u32,
     steps: u32,
 ) -> Result<f64, DecodeError> {
-    for track in 0..batch {
-        fill(model, track, prompt_tokens)?;
+    for seq in 0..batch {
+        time_prefill(model, seq, prompt_tokens)?;
     }
     let mut positions = vec![prompt_tokens; batch as usize];
     let spent: f64 = decode_steps(model, &mut positions, steps)?.iter().sum();
-    (0..batch).for_each(|track| model.clear(track));
+    (0..batch).for_each(|seq| model.clear(seq));
     Ok(f64::from(batch * steps) / spent)
 }
 
@@ -77,8 +77,8 @@ fn decode_steps<M: Model>(
 ) -> Result<Vec<f64>, DecodeError> {
     let mut seconds = Vec::with_capacity(steps as usize);
     for step in 0..steps {
-        let row = |(track, position): (u32, &u32)| Row {
-            track,
+        let row = |(seq, position): (u32, &u32)| Row {
+            seq,
             position: *position,
             token: 40 + step % 50,
             logits: true,
@@ -105,7 +105,7 @@ fn median_speed<M: Model>(
 
 /// Speeds in tokens per second at a context depth where attention matters.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Deep {
+pub struct DepthSpeeds {
     /// Prefill of one prompt of [`DEEP_TOKENS`], in full batches.
     pub prefill: f64,
     /// Prefill after that prompt, in chunks of [`CHUNK_ROWS`].
@@ -120,30 +120,30 @@ pub const DEEP_TOKENS: u32 = 1536;
 pub const CHUNK_ROWS: u32 = 16;
 /// Tokens of each of the other sequences, and their number.
 const OTHERS: (u32, u32) = (192, 7);
-/// KV cells that [`deep`] needs.
+/// KV cells that [`measure_at_depth`] needs.
 pub const DEEP_CELLS: u32 =
     DEEP_TOKENS + STEPS * CHUNK_ROWS + OTHERS.0 * OTHERS.1 + (OTHERS.1 + 1) * (STEPS + 1);
 
 /// Measures batches of a model at depth; it must have eight slots.
-pub fn deep<M: Model>(model: &mut M) -> Result<Deep, DecodeError> {
-    let prefill = f64::from(DEEP_TOKENS) / fill(model, 0, DEEP_TOKENS)?;
+pub fn measure_at_depth<M: Model>(model: &mut M) -> Result<DepthSpeeds, DecodeError> {
+    let prefill = f64::from(DEEP_TOKENS) / time_prefill(model, 0, DEEP_TOKENS)?;
     let mut seconds = Vec::new();
     for step in 0..STEPS {
         let first = DEEP_TOKENS + step * CHUNK_ROWS;
-        let row = |i| Row { track: 0, position: first + i, token: 40 + i, logits: false };
+        let row = |i| Row { seq: 0, position: first + i, token: 40 + i, logits: false };
         let rows: Vec<Row> = (0..CHUNK_ROWS).map(row).collect();
         let begun = Instant::now();
         model.decode(&rows, &|| false)?;
         seconds.push(begun.elapsed().as_secs_f64());
     }
     let mut positions = vec![DEEP_TOKENS + STEPS * CHUNK_ROWS];
-    for track in 1..=OTHERS.1 {
-        fill(model, track, OTHERS.0)?;
+    for seq in 1..=OTHERS.1 {
+        time_prefill(model, seq, OTHERS.0)?;
         positions.push(OTHERS.0);
     }
     let decode = median_speed(model, &mut positions, STEPS)?;
-    (0..=OTHERS.1).for_each(|track| model.clear(track));
-    Ok(Deep { prefill, chunks: f64::from(CHUNK_ROWS) / median(seconds), decode })
+    (0..=OTHERS.1).for_each(|seq| model.clear(seq));
+    Ok(DepthSpeeds { prefill, chunks: f64::from(CHUNK_ROWS) / median(seconds), decode })
 }
 
 /// How much a candidate's trial computes: the same for all candidates of a search.
@@ -169,48 +169,51 @@ impl Effort {
     }
 
     /// KV cells that a trial or a curve needs.
-    pub fn cells(self) -> u32 {
+    pub fn kv_cells(self) -> u32 {
         let others = (BATCH - 1) * (SHORT_TOKENS + 4 * STEPS);
         let curve = TRIAL_SLOTS * (CURVE_TOKENS + 6 * (CURVE_STEPS + 1));
         (self.context_tokens() + others).max(curve)
     }
 
     /// True if a trial can distinguish batches of `rows` rows from larger ones.
-    pub fn tells_rows(self, rows: u32) -> bool {
+    pub fn can_distinguish_rows(self, rows: u32) -> bool {
         self.long_tokens > rows
     }
 }
 
 /// Measures a candidate: prefills a long prompt and three short ones, then decodes all four, then
 /// the long one alone.
-pub fn measure<M: Model>(model: &mut M, effort: Effort) -> Result<Measured, DecodeError> {
-    let long = fill(model, 0, effort.long_tokens)?;
+pub fn measure<M: Model>(model: &mut M, effort: Effort) -> Result<MeasuredSpeeds, DecodeError> {
+    let long = time_prefill(model, 0, effort.long_tokens)?;
     let mut positions = vec![effort.long_tokens];
-    for track in 1..BATCH {
-        fill(model, track, SHORT_TOKENS)?;
+    for seq in 1..BATCH {
+        time_prefill(model, seq, SHORT_TOKENS)?;
         positions.push(SHORT_TOKENS);
     }
     let decode_many = median_speed(model, &mut positions, STEPS)?;
-    (1..BATCH).for_each(|track| model.clear(track));
+    (1..BATCH).for_each(|seq| model.clear(seq));
     let decode_one = median_speed(model, &mut positions[..1], STEPS)?;
     model.clear(0);
-    Ok(Measured { prefill: f64::from(effort.long_tokens) / long, decode_one, decode_many })
+    Ok(MeasuredSpeeds { prefill: f64::from(effort.long_tokens) / long, decode_one, decode_many })
 }
 
 /// Decode speed in tokens per second of all sequences together, for each batch size, smallest
 /// first.
-pub fn curve<M: Model>(model: &mut M, batches: &[u32]) -> Result<Vec<(u32, f64)>, DecodeError> {
+pub fn measure_curve<M: Model>(
+    model: &mut M,
+    batches: &[u32],
+) -> Result<Vec<(u32, f64)>, DecodeError> {
     let most = batches.iter().copied().max().unwrap_or(0).min(model.shape().slots);
     let mut positions = vec![CURVE_TOKENS; most as usize];
-    for track in 0..most {
-        fill(model, track, CURVE_TOKENS)?;
+    for seq in 0..most {
+        time_prefill(model, seq, CURVE_TOKENS)?;
     }
     let mut points = Vec::new();
     for batch in batches.iter().copied().filter(|n| (1..=most).contains(n)) {
         let speed = median_speed(model, &mut positions[..batch as usize], CURVE_STEPS)?;
         points.push((batch, speed));
     }
-    (0..most).for_each(|track| model.clear(track));
+    (0..most).for_each(|seq| model.clear(seq));
     Ok(points)
 }
 
@@ -230,8 +233,8 @@ mod tests {
     #[test]
     fn a_deep_measurement_fits_into_its_cells_and_leaves_nothing() {
         let mut model = FakeModel::with_cells(8, DEEP_CELLS, 512, DEEP_CELLS);
-        let deep = deep(&mut model).unwrap();
-        assert!(deep.prefill > 0.0 && deep.chunks > 0.0 && deep.decode > 0.0);
+        let speeds = measure_at_depth(&mut model).unwrap();
+        assert!(speeds.prefill > 0.0 && speeds.chunks > 0.0 && speeds.decode > 0.0);
         assert_eq!(model.cells(), 0);
     }
 
@@ -239,12 +242,12 @@ mod tests {
     fn a_trial_fits_into_its_own_context_and_leaves_nothing() {
         for (seconds, rate) in [(4.0, 1e6), (4.0, 20.0)] {
             let effort = Effort::within(seconds, rate);
-            let (context, cells) = (effort.context_tokens(), effort.cells());
-            let mut model = FakeModel::with_cells(TRIAL_SLOTS, context, 512, cells);
+            let (context, kv_cells) = (effort.context_tokens(), effort.kv_cells());
+            let mut model = FakeModel::with_cells(TRIAL_SLOTS, context, 512, kv_cells);
             let measured = measure(&mut model, effort).unwrap();
             assert!(measured.prefill > 0.0 && measured.decode_one > 0.0);
             assert_eq!(model.cells(), 0);
-            let points = curve(&mut model, &[1, 2, 4, 8, 16]).unwrap();
+            let points = measure_curve(&mut model, &[1, 2, 4, 8, 16]).unwrap();
             assert_eq!(points.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2, 4, 8, 16]);
             assert_eq!(model.cells(), 0);
         }
@@ -256,7 +259,7 @@ mod tests {
         assert_eq!(Effort::within(4.0, 100.0).long_tokens, 192);
         assert_eq!(Effort::within(4.0, 1.0).long_tokens, 64);
         assert_eq!(Effort::within(f64::NAN, 1.0).long_tokens, 64);
-        assert!(Effort::within(4.0, 1000.0).tells_rows(256));
-        assert!(!Effort::within(4.0, 100.0).tells_rows(256));
+        assert!(Effort::within(4.0, 1000.0).can_distinguish_rows(256));
+        assert!(!Effort::within(4.0, 100.0).can_distinguish_rows(256));
     }
 }

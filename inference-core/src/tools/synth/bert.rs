@@ -11,7 +11,7 @@ const WORD: char = '\u{2581}';
 const POOLING_CLS: u32 = 2;
 
 /// Tensors outside the layers.
-pub fn tensors(shape: &ModelShape, quant: &Quant) -> Vec<(String, Vec<u64>, u32)> {
+pub(crate) fn tensors(shape: &ModelShape, quant: &Quant) -> Vec<(String, Vec<u64>, u32)> {
     let (width, context) = (shape.width, u64::from(shape.context));
     let mut all = vec![
         ("token_embd.weight", vec![width, shape.vocabulary as u64], quant.embedding),
@@ -30,7 +30,10 @@ pub fn tensors(shape: &ModelShape, quant: &Quant) -> Vec<(String, Vec<u64>, u32)
 }
 
 /// Tensors of a layer.
-pub fn layer_tensors(shape: &ModelShape, quant: &Quant) -> Vec<(&'static str, Vec<u64>, u32)> {
+pub(crate) fn layer_tensors(
+    shape: &ModelShape,
+    quant: &Quant,
+) -> Vec<(&'static str, Vec<u64>, u32)> {
     let ModelShape { width, hidden, .. } = *shape;
     let mut all = vec![
         ("ffn_up.weight", vec![width, hidden], quant.matrix),
@@ -55,7 +58,7 @@ pub fn layer_tensors(shape: &ModelShape, quant: &Quant) -> Vec<(&'static str, Ve
 }
 
 /// Metadata in addition to what all shapes have.
-pub fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
+pub(crate) fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
     writer.fraction("bert.attention.layer_norm_epsilon", shape.epsilon);
     writer.flag("bert.attention.causal", false);
     writer.number("bert.pooling_type", if shape.ranks { POOLING_RANK } else { POOLING_CLS });

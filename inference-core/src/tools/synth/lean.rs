@@ -5,9 +5,9 @@ use super::{F32, ModelShape, Quant};
 use crate::model_file::gguf::write::Writer;
 
 /// Architecture of the shapes with sliding windows, in every other layer.
-pub const WINDOWED: &str = "gemma2";
+pub(crate) const WINDOWED: &str = "gemma2";
 /// Architecture of the shapes with recurrent states, in every other layer.
-pub const HYBRID: &str = "jamba";
+pub(crate) const HYBRID: &str = "jamba";
 /// Tokens of the sliding window.
 const WINDOW: u32 = 128;
 /// Elements of the recurrent state per channel. Larger than in real models, so that the cost of
@@ -21,20 +21,25 @@ const RANK: u64 = 16;
 type Tensors = Vec<(&'static str, Vec<u64>, u32)>;
 
 /// True if a layer of a hybrid model has attention.
-fn attends(layer: u32) -> bool {
+fn has_attention(layer: u32) -> bool {
     layer % 2 == 1
 }
 
 /// Tensors that a layer with a sliding window has in addition to an ordinary one.
-pub fn windowed_tensors(shape: &ModelShape) -> Tensors {
+pub(crate) fn windowed_tensors(shape: &ModelShape) -> Tensors {
     ["post_attention_norm.weight", "post_ffw_norm.weight"]
         .map(|name| (name, vec![shape.width], F32))
         .to_vec()
 }
 
 /// Tensors of a hybrid model's layer; `plain` are those of an ordinary one.
-pub fn hybrid_tensors(shape: &ModelShape, quant: &Quant, layer: u32, plain: Tensors) -> Tensors {
-    if attends(layer) {
+pub(crate) fn hybrid_tensors(
+    shape: &ModelShape,
+    quant: &Quant,
+    layer: u32,
+    plain: Tensors,
+) -> Tensors {
+    if has_attention(layer) {
         return plain;
     }
     let (width, inner) = (shape.width, 2 * shape.width);
@@ -58,12 +63,12 @@ pub fn hybrid_tensors(shape: &ModelShape, quant: &Quant, layer: u32, plain: Tens
 }
 
 /// Decay rate of the state: negative, or the state would grow without limit.
-pub fn fading(drawn: f32) -> f32 {
+pub(crate) fn fading(drawn: f32) -> f32 {
     -drawn.abs() * 25.0
 }
 
 /// Metadata in addition to what all shapes have.
-pub fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
+pub(crate) fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
     let key = |name: &str| format!("{}.{name}", shape.architecture);
     if shape.architecture == WINDOWED {
         writer.number(&key("attention.sliding_window"), WINDOW);
@@ -71,7 +76,7 @@ pub fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
     if shape.architecture != HYBRID {
         return writer.number(&key("attention.head_count_kv"), shape.kv_heads as u32);
     }
-    let heads = |layer| if attends(layer) { shape.kv_heads as i32 } else { 0 };
+    let heads = |layer| if has_attention(layer) { shape.kv_heads as i32 } else { 0 };
     let heads: Vec<i32> = (0..shape.layers).map(heads).collect();
     writer.numbers(&key("attention.head_count_kv"), &heads);
     for (name, size) in [

@@ -118,7 +118,7 @@ pub(crate) struct Vocabulary {
 impl Vocabulary {
     /// The 256 bytes as the pre-tokenizer expects them, two control tokens, and names that no text
     /// is tokenized to. `None` if llama.cpp does not know `pre`.
-    pub fn new(pre: &str, size: usize) -> Option<Self> {
+    pub(crate) fn new(pre: &str, size: usize) -> Option<Self> {
         let pre = PRE_TOKENIZERS.iter().copied().flatten().copied().find(|name| *name == pre)?;
         // Drops spaces, which the pre-tokenizer alone does not.
         let model = if pre == "whitespace" { "whitespace" } else { "gpt2" };
@@ -162,7 +162,7 @@ impl Vocabulary {
     }
 
     /// Adds the vocabulary to a model file's header.
-    pub fn write_metadata(&self, writer: &mut Writer) {
+    pub(crate) fn write_metadata(&self, writer: &mut Writer) {
         writer.numbers("tokenizer.ggml.token_type", &self.kinds);
         writer.text("tokenizer.ggml.model", self.model);
         writer.text("tokenizer.ggml.pre", self.pre);

@@ -24,10 +24,10 @@ struct Scripted<F> {
 }
 
 impl<F: FnMut(&Candidate, usize) -> Option<f64>> Trials for Scripted<F> {
-    fn run(&mut self, candidate: &Candidate) -> Option<Measured> {
+    fn run(&mut self, candidate: &Candidate) -> Option<MeasuredSpeeds> {
         let speed = (self.speed)(candidate, self.asked.len());
         self.asked.push(*candidate);
-        speed.map(|s| Measured { prefill: 10.0 * s, decode_one: s, decode_many: 2.0 * s })
+        speed.map(|s| MeasuredSpeeds { prefill: 10.0 * s, decode_one: s, decode_many: 2.0 * s })
     }
 
     fn elapsed(&self) -> Duration {
@@ -38,49 +38,49 @@ impl<F: FnMut(&Candidate, usize) -> Option<f64>> Trials for Scripted<F> {
 fn find(
     seconds: u64,
     speed: impl FnMut(&Candidate, usize) -> Option<f64>,
-) -> (Found, Vec<Candidate>) {
+) -> (SearchResult, Vec<Candidate>) {
     let mut trials = Scripted { speed, asked: Vec::new() };
-    let found = search(&space(), &mut trials, Duration::from_secs(seconds));
-    (found, trials.asked)
+    let result = search(&space(), &mut trials, Duration::from_secs(seconds));
+    (result, trials.asked)
 }
 
 #[test]
 fn every_coordinate_is_tried_and_the_best_of_each_is_kept() {
-    let (found, asked) = find(100, |c, _| {
+    let (result, asked) = find(100, |c, _| {
         let flash = if c.flash_attention == FlashAttention::Off { 1.1 } else { 1.0 };
         let threads = if c.threads == 3 { 1.2 } else { 1.0 };
         let poll = if c.poll == 0 { 0.9 } else { 1.0 };
         Some(100.0 * flash * threads * poll)
     });
     let best = Candidate { threads: 3, flash_attention: FlashAttention::Off, ..BASE };
-    assert_eq!(found.best, Some(best));
-    assert!(!found.cut_short);
+    assert_eq!(result.best, Some(best));
+    assert!(!result.cut_short);
     // Base, three alternatives once each, two winners with two more trials each, half the threads
     // once.
-    assert_eq!((found.trials.len(), asked.len()), (6, 10));
+    assert_eq!((result.trials.len(), asked.len()), (6, 10));
 }
 
 #[test]
 fn what_is_a_little_better_is_not_taken() {
-    let (found, _) = find(100, |c, _| Some(if *c == BASE { 100.0 } else { 102.9 }));
-    assert_eq!(found.best, Some(BASE));
-    assert!(found.trials[1..].iter().all(|t| t.verdict == Verdict::NoBetter));
+    let (result, _) = find(100, |c, _| Some(if *c == BASE { 100.0 } else { 102.9 }));
+    assert_eq!(result.best, Some(BASE));
+    assert!(result.trials[1..].iter().all(|t| t.verdict == Verdict::NoBetter));
 }
 
 #[test]
 fn what_wins_once_by_luck_is_not_taken() {
     // A quiet moment during the second trial.
-    let (found, _) = find(100, |_, n| Some(if n == 1 { 150.0 } else { 100.0 }));
-    assert_eq!(found.best, Some(BASE));
-    assert_eq!(found.trials[1].verdict, Verdict::Luck);
+    let (result, _) = find(100, |_, n| Some(if n == 1 { 150.0 } else { 100.0 }));
+    assert_eq!(result.best, Some(BASE));
+    assert_eq!(result.trials[1].verdict, Verdict::Luck);
 }
 
 #[test]
 fn a_candidate_that_dies_is_rejected_and_the_search_goes_on() {
-    let (found, _) = find(100, |c, _| (c.flash_attention == FlashAttention::Auto).then_some(9.0));
-    assert_eq!((found.best, found.trials.len()), (Some(BASE), 6));
-    let (found, _) = find(100, |c, _| (c.flash_attention == FlashAttention::Off).then_some(9.0));
-    assert_eq!(found.best, Some(Candidate { flash_attention: FlashAttention::Off, ..BASE }));
+    let (result, _) = find(100, |c, _| (c.flash_attention == FlashAttention::Auto).then_some(9.0));
+    assert_eq!((result.best, result.trials.len()), (Some(BASE), 6));
+    let (result, _) = find(100, |c, _| (c.flash_attention == FlashAttention::Off).then_some(9.0));
+    assert_eq!(result.best, Some(Candidate { flash_attention: FlashAttention::Off, ..BASE }));
     assert_eq!(find(100, |_, _| None).0.best, None);
     assert_eq!(find(100, |_, _| Some(f64::NAN)).0.best, None);
 }
@@ -93,11 +93,11 @@ fn far_fewer_threads_are_not_tried_after_fewer_were_much_worse() {
 
 #[test]
 fn time_that_runs_out_keeps_what_was_found() {
-    let (found, asked) = find(3, |c, _| Some(if c.poll == 0 { 200.0 } else { 100.0 }));
-    assert_eq!((found.best, asked.len(), found.cut_short), (Some(BASE), 3, true));
+    let (result, asked) = find(3, |c, _| Some(if c.poll == 0 { 200.0 } else { 100.0 }));
+    assert_eq!((result.best, asked.len(), result.cut_short), (Some(BASE), 3, true));
     // Better once, and no time to confirm it.
-    let (found, _) = find(3, |c, _| Some(if *c == BASE { 100.0 } else { 200.0 }));
-    assert_eq!((found.best, found.trials[1].verdict), (Some(BASE), Verdict::Unconfirmed));
+    let (result, _) = find(3, |c, _| Some(if *c == BASE { 100.0 } else { 200.0 }));
+    assert_eq!((result.best, result.trials[1].verdict), (Some(BASE), Verdict::Unconfirmed));
 }
 
 #[test]
@@ -122,16 +122,16 @@ fn slots_follow_the_curve_while_doubling_pays() {
 proptest! {
     #[test]
     fn noise_below_three_percent_flips_no_choice(noise in proptest::collection::vec(-0.014..0.014f64, 32)) {
-        let (found, _) = find(100, |_, n| Some(100.0 * (1.0 + noise[n])));
-        prop_assert_eq!(found.best, Some(BASE));
+        let (result, _) = find(100, |_, n| Some(100.0 * (1.0 + noise[n])));
+        prop_assert_eq!(result.best, Some(BASE));
     }
 
     #[test]
     fn a_clear_winner_is_found_through_noise(noise in proptest::collection::vec(-0.014..0.014f64, 32)) {
-        let (found, _) = find(100, |c, n| {
+        let (result, _) = find(100, |c, n| {
             let speed = if c.threads == 3 { 110.0 } else { 100.0 };
             Some(speed * (1.0 + noise[n]))
         });
-        prop_assert_eq!(found.best, Some(Candidate { threads: 3, ..BASE }));
+        prop_assert_eq!(result.best, Some(Candidate { threads: 3, ..BASE }));
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Token, Told};
+use super::{QueryResult, Token};
 
 /// Why a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,7 +132,7 @@ impl std::error::Error for Failure {}
 /// A piece of a response. Its text, and the split into pieces, depend only on the response tokens:
 /// a response that resumes on another node is emitted in the same pieces there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct TextChunk {
     /// Whole UTF-8, never part of a stop string.
     pub text: String,
     /// Its tokens with their logprobs, if requested.
@@ -151,12 +151,12 @@ pub enum Event {
         /// Number of prompt tokens.
         prompt_tokens: u32,
         /// True if the prompt ends inside the assistant's reasoning.
-        thinking: bool,
+        in_reasoning: bool,
     },
     /// What a resumed response already emitted on another node; its logprobs are not known here.
-    Replayed(Vec<Shown>),
+    Replayed(Vec<TextChunk>),
     /// More text.
-    Text(Shown),
+    Text(TextChunk),
     /// The response is complete.
     Finished {
         /// Why it ended.
@@ -176,7 +176,7 @@ pub enum Event {
         values: Vec<f32>,
     },
     /// The result of a question; no other event precedes it.
-    Told(Told),
+    QueryResult(QueryResult),
     /// The request failed: there is no response, or no more of it.
     Failed(Failure),
     /// The caller canceled the request; its slot is free.
@@ -223,13 +223,13 @@ pub struct EngineStats {
     /// Requests waiting for a slot.
     pub queued: u32,
     /// Preempted requests, which wait for KV cells.
-    pub parked: u32,
+    pub preempted: u32,
     /// KV cells of the pool; each holds one token.
-    pub cells: u32,
+    pub kv_cells: u32,
     /// Cells needed by requests in slots.
-    pub cells_in_use: u32,
+    pub kv_cells_in_use: u32,
     /// Cells kept for prompts with the same prefix.
-    pub cells_cached: u32,
+    pub kv_cells_cached: u32,
     /// Steps since the start.
     pub steps: u64,
     /// Prompt tokens prefilled since the start.
@@ -239,7 +239,7 @@ pub struct EngineStats {
     /// Kept prefixes that were evicted since the start.
     pub evictions: u64,
     /// Preemptions since the start.
-    pub parkings: u64,
+    pub preemptions: u64,
     /// Tokens generated since the start.
     pub generated_tokens: u64,
     /// Prompt tokens per second while prefilling, moving average; 0 until measured.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, EmbedInput, EmbedRequest, GenerateRequest, Prompt, Question, Tenant};
+use super::{Chat, EmbedInput, EmbedRequest, GenerateRequest, Prompt, Tenant, TextQuery};
 use crate::types::constraint::Constraint;
 
 /// A byte of a grammar or a tool costs about as much to prepare as this many bytes of text.
@@ -14,7 +14,7 @@ pub enum Work {
     /// Generate a response. Further choices have the ids that follow.
     Generate(Box<GenerateRequest>),
     /// Run a query about text and tokens.
-    Ask(Tenant, Question),
+    Query(Tenant, TextQuery),
     /// Compute embeddings of texts, or score query-document pairs.
     Embed(EmbedRequest),
 }
@@ -24,7 +24,7 @@ impl Work {
     pub fn tenant(&self) -> Tenant {
         match self {
             Self::Generate(request) => request.tenant,
-            Self::Ask(tenant, _) => *tenant,
+            Self::Query(tenant, _) => *tenant,
             Self::Embed(request) => request.tenant,
         }
     }
@@ -32,8 +32,8 @@ impl Work {
     /// Number of requests it consists of, each with its own id.
     pub fn requests(&self) -> usize {
         match self {
-            Self::Generate(request) => 1 + request.more.len(),
-            Self::Ask(..) | Self::Embed(_) => 1,
+            Self::Generate(request) => 1 + request.siblings.len(),
+            Self::Query(..) | Self::Embed(_) => 1,
         }
     }
 
@@ -44,11 +44,11 @@ impl Work {
                 let constraint = request.constraint.as_ref().map_or(0, constraint_bytes);
                 prompt_bytes(&request.prompt) + GRAMMAR_WEIGHT * constraint
             }
-            Self::Ask(_, question) => match question {
-                Question::Tokenize { prompt, .. } => prompt_bytes(prompt),
-                Question::TokenizeText { text, .. } => text.len(),
-                Question::Detokenize(tokens) => size_of_val(&tokens[..]),
-                Question::Render(chat) => chat_bytes(chat),
+            Self::Query(_, query) => match query {
+                TextQuery::Tokenize { prompt, .. } => prompt_bytes(prompt),
+                TextQuery::TokenizeText { text, .. } => text.len(),
+                TextQuery::Detokenize(tokens) => size_of_val(&tokens[..]),
+                TextQuery::Render(chat) => chat_bytes(chat),
             },
             Self::Embed(request) => request.inputs.iter().map(input_bytes).sum(),
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use inference_core::llama::{ContextOptions, LlamaModel};
 use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::tools::bench::median;
-use inference_core::tools::bench::raw::{DEEP_CELLS, DEEP_TOKENS, Deep, deep};
+use inference_core::tools::bench::raw::{DEEP_CELLS, DEEP_TOKENS, DepthSpeeds, measure_at_depth};
 
 use super::report::Figure;
 use super::{Setup, Show};
@@ -30,15 +30,15 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     let options = ContextOptions {
         slots: SLOTS,
         context_tokens: DEEP_CELLS,
-        cells: DEEP_CELLS,
+        kv_cells: DEEP_CELLS,
         threads: setup.threads,
         ..ContextOptions::default()
     };
     let mut model = LlamaModel::new(weights, options).map_err(|e| e.to_string())?;
-    tell(&deep(&mut model).map_err(|e| e.0)?)
+    tell(&measure_at_depth(&mut model).map_err(|e| e.0)?)
 }
 
-fn run(model: &Path, setup: Setup, ours: bool) -> Result<Deep, String> {
+fn run(model: &Path, setup: Setup, ours: bool) -> Result<DepthSpeeds, String> {
     let mut command = command("attention-trial", model, &setup)?;
     if !ours {
         command.env(LLAMA_CPP.0, LLAMA_CPP.1);
@@ -60,15 +60,15 @@ pub(super) fn measure(
         turns.push((run(model, setup, true)?, run(model, setup, false)?));
         show.step();
     }
-    let ratio = |name: &str, what: &str, speed: fn(&Deep) -> f64| {
+    let ratio = |name: &str, what: &str, speed: fn(&DepthSpeeds) -> f64| {
         let ratios = turns.iter().map(|(ours, theirs)| speed(ours) / speed(theirs)).collect();
         let how = format!("{what}: speed with our attention / with llama.cpp's");
         Figure::new(name, median(ratios), None, &how)
     };
     let prompt = format!("a prompt of {DEEP_TOKENS} tokens");
     Ok(vec![
-        ratio("attention_prefill", &prompt, |deep| deep.prefill),
-        ratio("attention_chunks", "16 rows at a time after it", |deep| deep.chunks),
-        ratio("attention_decode", "8 side by side, one of them after it", |deep| deep.decode),
+        ratio("attention_prefill", &prompt, |speeds| speeds.prefill),
+        ratio("attention_chunks", "16 rows at a time after it", |speeds| speeds.chunks),
+        ratio("attention_decode", "8 side by side, one of them after it", |speeds| speeds.decode),
     ])
 }

@@ -14,7 +14,9 @@ use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
 use inference_core::llama::{ContextOptions, LlamaModel};
 use inference_core::model_file::gguf::Header;
-use inference_core::model_file::memory_plan::{Facts, LoadMode, NoPlan, Plan, Wanted, plan};
+use inference_core::model_file::memory_plan::{
+    LoadMode, MachineFacts, Plan, PlanFailure, RequestedSettings, plan,
+};
 use inference_core::tools::bench::{Bench, prompt};
 use inference_core::types::request::Sampling;
 use serde::{Deserialize, Serialize};
@@ -66,7 +68,7 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     let options = ContextOptions {
         slots: SLOTS,
         context_tokens: CONTEXT_TOKENS,
-        cells: SLOTS * CONTEXT_TOKENS,
+        kv_cells: SLOTS * CONTEXT_TOKENS,
         threads: setup.threads,
         ..ContextOptions::default()
     };
@@ -74,7 +76,7 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     let loaded = sources.resident(&path)?;
     let mut bench = Bench::new(model);
     let ask = |bench: &mut Bench<_>, n| {
-        bench.ask(prompt(n, PROMPT_TOKENS), ANSWER_TOKENS, Sampling::GREEDY)
+        bench.submit(prompt(n, PROMPT_TOKENS), ANSWER_TOKENS, Sampling::GREEDY)
     };
     let first = ask(&mut bench, 0);
     bench.finish(&[first]);
@@ -134,17 +136,17 @@ fn mapped_bytes(smaps: &str, path: &str) -> u64 {
 /// The memory plan for the same sizes.
 fn planned(header: &Header, threads: u32) -> Option<Plan> {
     let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
-    let facts = Facts { threads: u64::from(threads), ..facts(&machine) };
-    let wanted = Wanted {
+    let facts = MachineFacts { threads: u64::from(threads), ..facts(&machine) };
+    let wanted = RequestedSettings {
         slots: Some(u64::from(SLOTS)),
         context_tokens: Some(u64::from(CONTEXT_TOKENS)),
         kv_cells: Some(u64::from(SLOTS * CONTEXT_TOKENS)),
-        ..Wanted::default()
+        ..RequestedSettings::default()
     };
     match plan(header, &facts, &wanted) {
         Ok(plan) => Some(plan),
-        Err(NoPlan::Refused(refusal)) => Some(refusal.plan),
-        Err(NoPlan::Error(_)) => None,
+        Err(PlanFailure::Refused(refusal)) => Some(refusal.plan),
+        Err(PlanFailure::Error(_)) => None,
     }
 }
 

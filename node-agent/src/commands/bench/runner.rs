@@ -111,7 +111,7 @@ impl Runner {
         let options = ContextOptions {
             slots: SLOTS,
             context_tokens,
-            cells: cells.max(2 * context_tokens),
+            kv_cells: cells.max(2 * context_tokens),
             prefix_cache,
             threads: self.threads,
             ..ContextOptions::default()
@@ -156,9 +156,9 @@ impl Runner {
                 let mut model = self.model(1024, true)?;
                 raw.push(raw_prefill(&mut model, tokens).map_err(|e| e.0)?);
                 let mut bench = Bench::new(model);
-                let id = bench.ask(prompt(20 + round, tokens), 2, Sampling::GREEDY);
+                let id = bench.submit(prompt(20 + round, tokens), 2, Sampling::GREEDY);
                 bench.finish(&[id]);
-                first.push(bench.seen(id).first_token());
+                first.push(bench.timing(id).first_token());
                 self.step();
             }
             let (raw, first) = (median(raw), median(first));
@@ -176,13 +176,13 @@ impl Runner {
     fn readers_beside_long_prompts(&self) -> Outcome {
         self.begin("long prompts beside readers");
         let mut bench = Bench::new(self.model(4096, true)?);
-        let alone = bench.ask(prompt(50, LONG_TOKENS), 1, Sampling::GREEDY);
+        let alone = bench.submit(prompt(50, LONG_TOKENS), 1, Sampling::GREEDY);
         bench.finish(&[alone]);
-        let alone = bench.seen(alone).first_token();
+        let alone = bench.timing(alone).first_token();
         let readers: Vec<RequestId> =
-            (0..4).map(|n| bench.ask(prompt(n, 32), 4000, Sampling::GREEDY)).collect();
+            (0..4).map(|n| bench.submit(prompt(n, 32), 4000, Sampling::GREEDY)).collect();
         let shortest = |bench: &Bench<_>| {
-            readers.iter().map(|id| bench.seen(*id).tokens.len()).min().unwrap_or_default()
+            readers.iter().map(|id| bench.timing(*id).tokens.len()).min().unwrap_or_default()
         };
         while shortest(&bench) < 65 {
             bench.step();
@@ -192,9 +192,9 @@ impl Runner {
         let from = shortest(&bench);
         let mut beside = Vec::new();
         for number in 0..2 {
-            let long = bench.ask(prompt(60 + number, LONG_TOKENS), 8, Sampling::GREEDY);
+            let long = bench.submit(prompt(60 + number, LONG_TOKENS), 8, Sampling::GREEDY);
             bench.finish(&[long]);
-            beside.push(bench.seen(long).first_token());
+            beside.push(bench.timing(long).first_token());
         }
         let (speed, mut gaps) = reading(&bench, &readers, from);
         self.say("readers_alone", calm_speed, None, "tokens/s of four readers")?;
@@ -215,11 +215,12 @@ impl Runner {
             let ask = |bench: &mut Bench<_>, n| {
                 let mut tokens = prompt(70, SYSTEM_TOKENS);
                 tokens.extend(prompt(n, 20));
-                bench.ask(tokens, 8, Sampling::GREEDY)
+                bench.submit(tokens, 8, Sampling::GREEDY)
             };
             let ids: Vec<RequestId> = (0..8).map(|n| ask(&mut bench, n)).collect();
             bench.finish(&ids);
-            first_tokens.push(median(ids.iter().map(|id| bench.seen(*id).first_token()).collect()));
+            first_tokens
+                .push(median(ids.iter().map(|id| bench.timing(*id).first_token()).collect()));
             if prefix_cache {
                 let computed = bench.stats().prompt_tokens as f64;
                 let ratio = computed / f64::from(SYSTEM_TOKENS + 20);
@@ -238,14 +239,14 @@ impl Runner {
             self.begin("a second turn");
             let mut bench = Bench::new(self.model(1024, true)?);
             let chat = prompt(80 + round, SYSTEM_TOKENS);
-            let first = bench.ask(chat.clone(), 8, Sampling::GREEDY);
+            let first = bench.submit(chat.clone(), 8, Sampling::GREEDY);
             bench.finish(&[first]);
             let turn = prompt(90 + round, 40);
-            let alone = bench.ask(turn.clone(), 2, Sampling::GREEDY);
+            let alone = bench.submit(turn.clone(), 2, Sampling::GREEDY);
             bench.finish(&[alone]);
-            let second = bench.ask([chat, turn].concat(), 2, Sampling::GREEDY);
+            let second = bench.submit([chat, turn].concat(), 2, Sampling::GREEDY);
             bench.finish(&[second]);
-            ratios.push(bench.seen(second).first_token() / bench.seen(alone).first_token());
+            ratios.push(bench.timing(second).first_token() / bench.timing(alone).first_token());
             self.step();
         }
         let how = "first token of a second turn / of a prompt of that turn only";
@@ -258,15 +259,16 @@ impl Runner {
 fn served_decode<M: Model>(model: M, batch: u32, sampling: &Sampling) -> (f64, f64) {
     let mut bench = Bench::new(model);
     let ids: Vec<RequestId> =
-        (0..batch).map(|n| bench.ask(prompt(n, 64), 64, sampling.clone())).collect();
+        (0..batch).map(|n| bench.submit(prompt(n, 64), 64, sampling.clone())).collect();
     let all_have = |bench: &Bench<M>, tokens: usize| {
-        ids.iter().all(|id| bench.seen(*id).tokens.len() >= tokens)
+        ids.iter().all(|id| bench.timing(*id).tokens.len() >= tokens)
     };
     while !all_have(&bench, 2) {
         bench.step();
     }
     let (begun, begun_decoding) = bench.seconds();
-    let read = |bench: &Bench<M>| ids.iter().map(|id| bench.seen(*id).tokens.len()).sum::<usize>();
+    let read =
+        |bench: &Bench<M>| ids.iter().map(|id| bench.timing(*id).tokens.len()).sum::<usize>();
     let before = read(&bench);
     for _ in 0..48 {
         bench.step();
@@ -281,7 +283,7 @@ fn served_decode<M: Model>(model: M, batch: u32, sampling: &Sampling) -> (f64, f
 fn reading<M: Model>(bench: &Bench<M>, readers: &[RequestId], from: usize) -> (f64, Vec<f64>) {
     let (mut speed, mut gaps) = (0.0, Vec::new());
     for id in readers {
-        let all = bench.seen(*id).gaps();
+        let all = bench.timing(*id).gaps();
         let part = &all[from.min(all.len())..];
         speed += part.len() as f64 / part.iter().sum::<f64>();
         gaps.extend(part);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use inference_core::hardware::files::Files;
 use inference_core::hardware::report::Machine;
 use inference_core::model_file::gguf::Header;
-use inference_core::model_file::memory_plan::Wanted;
+use inference_core::model_file::memory_plan::RequestedSettings;
 
 use crate::engine::sandbox::Sandbox;
 
@@ -53,7 +53,7 @@ pub struct Model {
     /// Header of the file, or why it cannot be read.
     pub header: Result<Header, String>,
     /// Settings to run it with.
-    pub wanted: Wanted,
+    pub wanted: RequestedSettings,
 }
 
 /// Result of asking a gateway.

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use crate::engine::flags::tuned::{Fixed, Tuned};
     use inference_core::llama::FlashAttention;
-    use inference_core::tools::tune::{Candidate, Found, Measured, Trial, Verdict};
+    use inference_core::tools::tune::{Candidate, MeasuredSpeeds, SearchResult, Trial, Verdict};
 
     #[test]
     fn every_trial_has_a_line_and_the_choice_is_last() {
@@ -50,13 +50,13 @@ mod tests {
             batch_rows: 512,
             poll: 50,
         };
-        let measured = Measured { prefill: 200.0, decode_one: 41.25, decode_many: 78.0 };
+        let measured = MeasuredSpeeds { prefill: 200.0, decode_one: 41.25, decode_many: 78.0 };
         let trial = |measured, verdict| Trial { candidate: base, measured, score: 80.0, verdict };
         let trials = vec![trial(Some(measured), Verdict::First), trial(None, Verdict::Failed)];
         let entry = Entry {
             fixed: Fixed::default(),
             tuned: Tuned { candidate: base, slots: 8 },
-            found: Found { best: Some(base), trials, cut_short: true },
+            found: SearchResult { best: Some(base), trials, cut_short: true },
             curve: vec![(1, 41.0), (2, 47.0)],
             measured_at: 0,
         };

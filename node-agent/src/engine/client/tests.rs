@@ -1,7 +1,7 @@
 //! Tests requests whose engine works, dies, or is slow.
 
 use inference_core::text::output::Format;
-use inference_core::types::request::{FinishReason, Options, Prompt, Shown, Sibling};
+use inference_core::types::request::{FinishReason, Options, Prompt, Sibling, TextChunk};
 
 use super::*;
 
@@ -12,10 +12,10 @@ fn request() -> GenerateRequest {
         options: Options::GREEDY,
         constraint: None,
         calls: None,
-        shows_marks: false,
-        said: Vec::new(),
+        show_delimiters: false,
+        resume_tokens: Vec::new(),
         now: 0,
-        more: Vec::new(),
+        siblings: Vec::new(),
     }
 }
 
@@ -53,8 +53,8 @@ async fn a_dropped_generation_is_cancelled_and_in_flight_until_the_engine_says_s
 #[tokio::test]
 async fn several_answers_are_one_command_and_are_cancelled_one_by_one() {
     let client = ready();
-    let sibling = Sibling { seed: 1, said: Vec::new() };
-    let asked = GenerateRequest { more: vec![sibling; 2], ..request() };
+    let sibling = Sibling { seed: 1, resume_tokens: Vec::new() };
+    let asked = GenerateRequest { siblings: vec![sibling; 2], ..request() };
     let mut all = client.submit(asked, OVER_1).unwrap();
     assert!(matches!(client.next_commands().await[..], [Command::Submit(1, _)]));
     assert_eq!((all.len(), client.figures().in_flight), (3, 3));
@@ -94,7 +94,7 @@ async fn a_client_that_never_reads_is_cancelled() {
     let _stuck = submit(&client, OVER_1);
     client.next_commands().await;
     for _ in 0..=EVENTS_MAX {
-        client.deliver(1, Event::Text(Shown::default()));
+        client.deliver(1, Event::Text(TextChunk::default()));
     }
     assert_eq!(client.next_commands().await, [Command::Cancel(1)]);
 }

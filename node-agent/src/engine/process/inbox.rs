@@ -2,7 +2,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use inference_core::prepare::{Lane, Waiting};
+use inference_core::prepare::{Lane, PrepareQueue};
 use inference_core::scheduler::sequence::CancelFlag;
 use inference_core::types::request::{RequestId, Work};
 
@@ -32,7 +32,7 @@ impl Submit {
 /// Bounded queue of submitted work. See the module.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    waiting: Mutex<Waiting<Submit>>,
+    waiting: Mutex<PrepareQueue<Submit>>,
     arrived: Condvar,
 }
 
@@ -69,7 +69,7 @@ impl Inbox {
         dropped
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting<Submit>> {
+    fn lock(&self) -> MutexGuard<'_, PrepareQueue<Submit>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -77,16 +77,16 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inference_core::types::request::{Question, Tenant};
+    use inference_core::types::request::{Tenant, TextQuery};
 
     fn submit(id: RequestId, tenant: u64, bytes: usize) -> Submit {
-        let question = Question::TokenizeText {
+        let question = TextQuery::TokenizeText {
             text: "x".repeat(bytes),
             beginning: false,
             control: false,
             with_pieces: false,
         };
-        let work = Work::Ask(Tenant(tenant), question);
+        let work = Work::Query(Tenant(tenant), question);
         Submit { id, work, cancels: vec![CancelFlag::default(), CancelFlag::default()] }
     }
 

@@ -2,7 +2,7 @@
 
 use inference_core::hardware::Kernel;
 use inference_core::hardware::report::Machine;
-use inference_core::tools::tune::Found;
+use inference_core::tools::tune::SearchResult;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -63,7 +63,7 @@ pub struct Entry {
     /// Settings that were chosen.
     pub tuned: Tuned,
     /// All trials.
-    pub found: Found,
+    pub found: SearchResult,
     /// Tokens per second by batch size, ascending.
     pub curve: Vec<(u32, f64)>,
     /// Time of the measurement, Unix seconds.
@@ -143,7 +143,7 @@ mod tests {
             poll: 0,
         };
         let tuned = Tuned { candidate, slots };
-        let found = Found { best: Some(candidate), trials: Vec::new(), cut_short: false };
+        let found = SearchResult { best: Some(candidate), trials: Vec::new(), cut_short: false };
         Entry { fixed, tuned, found, curve: vec![(1, 40.5)], measured_at: 7 }
     }
 

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use inference_core::hardware::Kernel;
 use inference_core::llama::{ContextOptions, KvType, LlamaModel, Weights};
 use inference_core::model_file::memory_plan::LoadMode;
-use inference_core::tools::bench::raw::{Effort, TRIAL_SLOTS, curve, fill, measure};
-use inference_core::tools::tune::{CURVE, Candidate, Measured, Trials};
+use inference_core::tools::bench::raw::{
+    Effort, TRIAL_SLOTS, measure, measure_curve, time_prefill,
+};
+use inference_core::tools::tune::{CURVE, Candidate, MeasuredSpeeds, Trials};
 use inference_core::types::model::Model;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +58,7 @@ enum Question {
 enum Answer {
     Ready,
     Effort(Effort),
-    Measured(Measured),
+    Measured(MeasuredSpeeds),
     Curve(Vec<(u32, f64)>),
     /// It cannot be done; the child stays alive.
     Refused(String),
@@ -90,7 +92,7 @@ fn answer(weights: &Weights, setup: &Setup, question: Question) -> Result<Answer
         Question::Effort(candidate, seconds) => {
             let most = Effort::within(f64::MAX, 1.0);
             let mut model = context(weights, setup, candidate, most)?;
-            let spent = fill(&mut model, 0, PROBE_TOKENS).map_err(|e| e.0)?;
+            let spent = time_prefill(&mut model, 0, PROBE_TOKENS).map_err(|e| e.0)?;
             model.clear(0);
             Ok(Answer::Effort(Effort::within(seconds, f64::from(PROBE_TOKENS) / spent)))
         }
@@ -100,7 +102,7 @@ fn answer(weights: &Weights, setup: &Setup, question: Question) -> Result<Answer
         }
         Question::Curve(candidate, effort) => {
             let mut model = context(weights, setup, candidate, effort)?;
-            Ok(Answer::Curve(curve(&mut model, &CURVE).map_err(|e| e.0)?))
+            Ok(Answer::Curve(measure_curve(&mut model, &CURVE).map_err(|e| e.0)?))
         }
     }
 }
@@ -114,7 +116,7 @@ fn context(
     let options = ContextOptions {
         slots: TRIAL_SLOTS,
         context_tokens: effort.context_tokens(),
-        cells: effort.cells(),
+        kv_cells: effort.kv_cells(),
         prefix_cache: false,
         threads: candidate.threads,
         kv_type: setup.kv_type,
@@ -199,7 +201,7 @@ impl<F: FnMut() -> Result<Command, String>> Children<F> {
 }
 
 impl<F: FnMut() -> Result<Command, String>> Trials for Children<F> {
-    fn run(&mut self, candidate: &Candidate) -> Option<Measured> {
+    fn run(&mut self, candidate: &Candidate) -> Option<MeasuredSpeeds> {
         (self.progress)(candidate);
         match self.ask(Question::Measure(*candidate, self.effort)) {
             Ok(Answer::Measured(measured)) => Some(measured),

@@ -160,16 +160,16 @@ fn request(
     };
     // Each choice has its own random numbers; the first has those of a single choice.
     let seed = |number: u32| options.sampling.seed.wrapping_add(u64::from(number));
-    let sibling = |number: u32| Sibling { seed: seed(number), said: said(number) };
+    let sibling = |number: u32| Sibling { seed: seed(number), resume_tokens: said(number) };
     GenerateRequest {
         tenant: caller.tenant,
         prompt: ask.prompt.clone(),
         constraint: wanted.constraint.clone(),
         calls: wanted.offer.rules.clone(),
-        shows_marks: wanted.parts,
-        said: said(0),
+        show_delimiters: wanted.parts,
+        resume_tokens: said(0),
         now: resume.created as i64,
-        more: (1..wanted.checked.n).map(sibling).collect(),
+        siblings: (1..wanted.checked.n).map(sibling).collect(),
         options,
     }
 }

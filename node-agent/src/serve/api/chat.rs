@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use hyper::Response;
 use inference_core::types::constraint::Constraint;
-use inference_core::types::request::{Chat, Ending, Prompt};
-use inference_core::types::tool_choice::Choice;
+use inference_core::types::request::{Chat, GenerationPrompt, Prompt};
+use inference_core::types::tool_choice::ToolChoice;
 use inference_protocol::openai::{self, ChatMessage, ChatRequest, Endpoint, to_json};
 use inference_protocol::resume::Resume;
 use serde_json::Value;
@@ -74,21 +74,21 @@ pub fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
         tools: tools.map(|t| to_json(&t)),
         documents: chat.documents.filter(|d| !d.is_empty()).map(|d| to_json(&d)),
         variables: (!variables.is_empty()).then(|| to_json(&variables)),
-        ending,
+        generation_prompt: ending,
     })
 }
 
 /// A trailing assistant message is a prefill: the response continues it.
-fn ending(chat: &ChatRequest) -> Ending {
+fn ending(chat: &ChatRequest) -> GenerationPrompt {
     let is_own = chat.messages.last().is_some_and(|m| {
         m.get("role").is_some_and(|role| role == "assistant")
             && m.get("tool_calls").is_none_or(Value::is_null)
     });
     match (chat.continue_final_message, chat.add_generation_prompt) {
-        (Some(true), _) => Ending::Prefill,
-        (None, None) if is_own => Ending::Prefill,
-        (_, Some(false)) => Ending::Closed,
-        _ => Ending::Answer,
+        (Some(true), _) => GenerationPrompt::ContinueFinalMessage,
+        (None, None) if is_own => GenerationPrompt::ContinueFinalMessage,
+        (_, Some(false)) => GenerationPrompt::Omit,
+        _ => GenerationPrompt::Add,
     }
 }
 
@@ -112,7 +112,7 @@ fn check_together(
                        tool_choice is none";
         return Err(invalid("tool_choice", message));
     }
-    let forced = calls.is_some_and(|choice| *choice != Choice::Auto);
+    let forced = calls.is_some_and(|choice| *choice != ToolChoice::Auto);
     answer::check_end(constraint.is_some() || forced, ignore_eos)
 }
 
@@ -264,14 +264,17 @@ mod tests {
                 r#"{{"model":"m","messages":[{{"role":"{role}","content":"x"}}]{fields}}}"#
             );
             match &read_json(&json).unwrap().asks[0].prompt {
-                Prompt::Chat(chat) => chat.ending,
+                Prompt::Chat(chat) => chat.generation_prompt,
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(ending("user", ""), Ending::Answer);
-        assert_eq!(ending("assistant", ""), Ending::Prefill);
-        assert_eq!(ending("assistant", r#","continue_final_message":false"#), Ending::Answer);
-        assert_eq!(ending("user", r#","add_generation_prompt":false"#), Ending::Closed);
+        assert_eq!(ending("user", ""), GenerationPrompt::Add);
+        assert_eq!(ending("assistant", ""), GenerationPrompt::ContinueFinalMessage);
+        assert_eq!(
+            ending("assistant", r#","continue_final_message":false"#),
+            GenerationPrompt::Add
+        );
+        assert_eq!(ending("user", r#","add_generation_prompt":false"#), GenerationPrompt::Omit);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::types::request::{Prompt, Question, Token, Told};
+use inference_core::types::request::{Prompt, QueryResult, TextQuery, Token};
 use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint};
 use inference_protocol::resume::Resume;
 
@@ -103,10 +103,10 @@ async fn text_of(node: &Arc<Node>, caller: Caller, prompt: &Prompt) -> Result<St
         Prompt::Tokens(tokens) => tokens.clone(),
         Prompt::Chat(_) | Prompt::Infill { .. } => return Ok(String::new()),
     };
-    let question = node.engine.ask(caller.tenant, Question::Detokenize(tokens), caller.via)?;
+    let question = node.engine.ask(caller.tenant, TextQuery::Detokenize(tokens), caller.via)?;
     match told(question).await? {
-        Told::Text(text) => Ok(text),
-        Told::Tokens(..) => Ok(String::new()),
+        QueryResult::Text(text) => Ok(text),
+        QueryResult::Tokens(..) => Ok(String::new()),
     }
 }
 

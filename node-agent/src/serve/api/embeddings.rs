@@ -167,7 +167,7 @@ async fn run(
             }
             Some(Event::Finished { .. }) => return Ok((vectors, tokens)),
             Some(Event::Failed(failure)) => return Err(failure.into()),
-            Some(Event::Text(_) | Event::Replayed(_) | Event::Told(_)) => {}
+            Some(Event::Text(_) | Event::Replayed(_) | Event::QueryResult(_)) => {}
             Some(Event::Cancelled) | None => return Err(Error::EngineLost),
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::types::request::{Prompt, Question, Token, Told};
+use inference_core::types::request::{Prompt, QueryResult, TextQuery, Token};
 use inference_protocol::openai::{
     self, ChatRequest, Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized, to_json,
 };
@@ -28,20 +28,20 @@ pub async fn tokenize(
     check_model(node, asked.model.as_deref())?;
     let with_pieces = asked.with_pieces.unwrap_or(false);
     let question = match (asked.content, asked.prompt, asked.messages) {
-        (Some(text), None, None) => Question::TokenizeText {
+        (Some(text), None, None) => TextQuery::TokenizeText {
             text,
             beginning: asked.add_special.unwrap_or(false),
             control: asked.parse_special.unwrap_or(true),
             with_pieces,
         },
-        (None, Some(text), None) => Question::TokenizeText {
+        (None, Some(text), None) => TextQuery::TokenizeText {
             text,
             beginning: asked.add_special.unwrap_or(true),
             control: true,
             with_pieces,
         },
         (None, None, Some(_)) => {
-            Question::Tokenize { prompt: Prompt::Chat(read_chat(node, body)?), with_pieces }
+            TextQuery::Tokenize { prompt: Prompt::Chat(read_chat(node, body)?), with_pieces }
         }
         _ => return Err(invalid("content", "give one of content, prompt and messages")),
     };
@@ -70,7 +70,7 @@ pub async fn detokenize(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let Detokenize { tokens } = openai::parse(body)?;
-    let text = text(ask(node, caller, Question::Detokenize(tokens)).await?);
+    let text = text(ask(node, caller, TextQuery::Detokenize(tokens)).await?);
     Ok(response::json(to_json(&Detokenized { content: &text, prompt: &text })))
 }
 
@@ -80,7 +80,7 @@ pub async fn apply_template(
     caller: Caller,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let question = Question::Render(read_chat(node, body)?);
+    let question = TextQuery::Render(read_chat(node, body)?);
     let text = text(ask(node, caller, question).await?);
     Ok(response::json(to_json(&Rendered { prompt: &text })))
 }
@@ -88,7 +88,7 @@ pub async fn apply_template(
 /// `POST /v1/chat/completions/input_tokens`
 pub async fn count(node: &Arc<Node>, caller: Caller, body: &[u8]) -> Result<Response<Body>, Error> {
     let prompt = Prompt::Chat(read_chat(node, body)?);
-    let question = Question::Tokenize { prompt, with_pieces: false };
+    let question = TextQuery::Tokenize { prompt, with_pieces: false };
     let (tokens, _) = tokens(ask(node, caller, question).await?);
     let object = "response.input_tokens";
     Ok(response::json(to_json(&InputTokens { object, input_tokens: tokens.len() })))
@@ -101,21 +101,21 @@ fn read_chat(node: &Node, body: &[u8]) -> Result<inference_core::types::request:
     chat::conversation(chat)
 }
 
-async fn ask(node: &Node, caller: Caller, question: Question) -> Result<Told, Error> {
+async fn ask(node: &Node, caller: Caller, question: TextQuery) -> Result<QueryResult, Error> {
     told(node.engine.ask(caller.tenant, question, caller.via)?).await
 }
 
-fn tokens(told: Told) -> (Vec<Token>, Vec<Vec<u8>>) {
+fn tokens(told: QueryResult) -> (Vec<Token>, Vec<Vec<u8>>) {
     match told {
-        Told::Tokens(tokens, pieces) => (tokens, pieces),
-        Told::Text(_) => Default::default(),
+        QueryResult::Tokens(tokens, pieces) => (tokens, pieces),
+        QueryResult::Text(_) => Default::default(),
     }
 }
 
-fn text(told: Told) -> String {
+fn text(told: QueryResult) -> String {
     match told {
-        Told::Text(text) => text,
-        Told::Tokens(..) => String::new(),
+        QueryResult::Text(text) => text,
+        QueryResult::Tokens(..) => String::new(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! `tools` and `tool_choice` of a chat.
 
-use inference_core::text::output::ToolSet;
+use inference_core::text::output::{InvalidParameter, ToolSet};
 use inference_core::types::request::CallRules;
-use inference_core::types::tool_choice::Choice;
+use inference_core::types::tool_choice::ToolChoice;
 use inference_protocol::openai::{ChatRequest, ParseError};
 
 use crate::types::error::Error;
@@ -22,19 +22,16 @@ pub struct Offer {
 /// Parses the tools of a chat request. Errors name the parameter.
 pub fn read(chat: &ChatRequest) -> Result<Offer, Error> {
     let listed = chat.tools.as_deref().unwrap_or_default();
-    let tools = ToolSet::from_openai(listed).map_err(|why| refused("tools", why))?;
-    let choice = Choice::from_openai(chat.tool_choice.as_ref(), &tools)
-        .map_err(|why| refused("tool_choice", why))?;
-    if tools.is_empty() || choice == Choice::None {
+    let tools = ToolSet::from_openai(listed).map_err(refused)?;
+    let choice = ToolChoice::from_openai(chat.tool_choice.as_ref(), &tools).map_err(refused)?;
+    if tools.is_empty() || choice == ToolChoice::None {
         return Ok(Offer::default());
     }
     let calls_max = if chat.parallel_tool_calls == Some(false) { 1 } else { CALLS_MAX };
     Ok(Offer { tools, rules: Some(CallRules { choice, calls_max }) })
 }
 
-/// An error whose parameter path is the first word of the reason.
-fn refused(parameter: &str, why: String) -> Error {
-    let path = why.split([' ', ':']).next().filter(|path| path.starts_with(parameter));
-    let param = Some(path.unwrap_or(parameter).to_string());
-    Error::Malformed(ParseError { message: format!("invalid value: {why}"), param })
+fn refused(error: InvalidParameter) -> Error {
+    let message = format!("invalid value: {error}");
+    Error::Malformed(ParseError { message, param: Some(error.parameter) })
 }

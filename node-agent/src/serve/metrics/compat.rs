@@ -86,20 +86,20 @@ fn llama_server(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     gauge("predicted_tokens_seconds", "Generation throughput in tokens/s.", decode)?;
     let busy = f64::from(stats.slots_busy);
     gauge("requests_processing", "Requests processing.", busy)?;
-    let waiting = f64::from(stats.queued + stats.parked);
+    let waiting = f64::from(stats.queued + stats.preempted);
     gauge("requests_deferred", "Requests deferred.", waiting)?;
     let side_by_side = totals.slot_steps as f64 / (totals.steps as f64).max(1.0);
     gauge("n_busy_slots_per_decode", "Busy slots per batch, on average.", side_by_side)?;
     // Older builds have these, and dashboards query them.
     gauge("kv_cache_usage_ratio", "Share of the KV cells in use.", used(sight))?;
-    let cells = f64::from(stats.cells_in_use + stats.cells_cached);
+    let cells = f64::from(stats.kv_cells_in_use + stats.kv_cells_cached);
     gauge("kv_cache_tokens", "Tokens in the KV cells.", cells)
 }
 
 /// Fraction of the KV cells that requests in slots use.
 fn used(sight: &Sight<'_>) -> f64 {
     let stats = &sight.figures.stats;
-    f64::from(stats.cells_in_use) / f64::from(stats.cells.max(1))
+    f64::from(stats.kv_cells_in_use) / f64::from(stats.kv_cells.max(1))
 }
 
 fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Result<()> {
@@ -112,7 +112,7 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Resul
     };
     let running = f64::from(stats.slots_busy);
     gauge("num_requests_running", "Requests that are computed.", running)?;
-    let waiting = f64::from(stats.queued + stats.parked);
+    let waiting = f64::from(stats.queued + stats.preempted);
     gauge("num_requests_waiting", "Requests that wait.", waiting)?;
     for name in ["kv_cache_usage_perc", "gpu_cache_usage_perc"] {
         gauge(name, "Share of the KV cells in use, 0 to 1.", used(sight))?;
@@ -136,7 +136,7 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Resul
     let help = "Always 1; the size of the KV pool is in the labels.";
     let config = ["model_name", "engine", "block_size", "num_gpu_blocks"];
     let config = maker.gauges("vllm:cache_config_info", help, &config)?;
-    config.with_label_values(&[sight.model, ENGINE, "1", &stats.cells.to_string()]).set(1);
+    config.with_label_values(&[sight.model, ENGINE, "1", &stats.kv_cells.to_string()]).set(1);
     let help = "Answers that came to their end.";
     let success = ["model_name", "engine", "finished_reason"];
     let success = maker.counters("vllm:request_success_total", help, &success)?;

@@ -36,7 +36,7 @@ fn engine(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     gauge("node_slots_busy", "Slots that are taken.", stats.slots_busy.into())?;
     gauge("node_queue_depth", "Requests that wait for a slot.", stats.queued.into())?;
     let parked = "Requests that gave up their KV cells and wait for some.";
-    gauge("node_requests_parked", parked, stats.parked.into())?;
+    gauge("node_requests_parked", parked, stats.preempted.into())?;
     let restarts = "Times that the engine process was started again.";
     maker.counter("node_engine_restarts_total", restarts)?.inc_by(figures.restarts);
     let info = "Always 1; how the engine runs is in the labels.";
@@ -98,10 +98,10 @@ fn cells(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
         maker.gauge(name, help)?.set(value.into());
         Ok(())
     };
-    gauge("node_kv_cells", "Cells of the KV pool; one holds one token.", stats.cells)?;
-    gauge("node_kv_cells_in_use", "KV cells of requests in slots.", stats.cells_in_use)?;
+    gauge("node_kv_cells", "Cells of the KV pool; one holds one token.", stats.kv_cells)?;
+    gauge("node_kv_cells_in_use", "KV cells of requests in slots.", stats.kv_cells_in_use)?;
     let cached = "KV cells kept for prompts that begin alike.";
-    gauge("node_kv_cells_cached", cached, stats.cells_cached)
+    gauge("node_kv_cells_cached", cached, stats.kv_cells_cached)
 }
 
 fn machine(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
 
-use inference_core::text::output::{Format, Parser, Part, ToolSet};
-use inference_core::types::request::{Event, FinishReason, Shown, Token, TokenLogprob};
+use inference_core::text::output::{Format, OutputPart, Parser, ToolSet};
+use inference_core::types::request::{Event, FinishReason, TextChunk, Token, TokenLogprob};
 
 use crate::engine::client::Generation;
 use crate::types::error::Error;
@@ -29,7 +29,7 @@ pub enum Reading {
 #[derive(Debug, Default, PartialEq)]
 pub struct News {
     /// Text and other parts, in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<OutputPart>,
     /// Logprobs of its tokens, if requested.
     pub logprobs: Vec<TokenLogprob>,
     /// Characters of the choice before this, including an echoed prompt.
@@ -71,7 +71,7 @@ pub struct Choice {
     /// Ids of those tokens.
     untold: Vec<Token>,
     /// Pieces emitted on another node, not yet parsed.
-    replayed: VecDeque<Shown>,
+    replayed: VecDeque<TextChunk>,
     done: bool,
 }
 
@@ -114,10 +114,10 @@ impl Choice {
     }
 
     /// Handles the start of the generation.
-    fn start(&mut self, prompt_tokens: u32, thinking: bool) {
+    fn start(&mut self, prompt_tokens: u32, in_reasoning: bool) {
         self.prompt_tokens = prompt_tokens;
         if let Reading::Parted { format, tools, calls_max } = &self.reading {
-            let parser = Parser::new(format, tools.clone(), thinking, *calls_max);
+            let parser = Parser::new(format, tools.clone(), in_reasoning, *calls_max);
             self.parser = Some(Box::new(parser));
         }
     }
@@ -133,7 +133,7 @@ impl Choice {
             Some(Event::Text(shown)) => Ok(self.read(shown)),
             Some(Event::Replayed(all)) => {
                 // The gateway that resumes the response already knows its tokens.
-                let known = |shown| Shown { tokens: Vec::new(), ..shown };
+                let known = |shown| TextChunk { tokens: Vec::new(), ..shown };
                 self.replayed.extend(all.into_iter().map(known));
                 Ok(None)
             }
@@ -144,29 +144,29 @@ impl Choice {
                 Ok(Some(self.finish(reason)))
             }
             Some(Event::Failed(failure)) => Err(failure.into()),
-            Some(Event::Started { prompt_tokens, thinking }) => {
-                self.start(prompt_tokens, thinking);
+            Some(Event::Started { prompt_tokens, in_reasoning }) => {
+                self.start(prompt_tokens, in_reasoning);
                 Ok(None)
             }
-            Some(Event::Told(_) | Event::Embedded { .. }) => Ok(None),
+            Some(Event::QueryResult(_) | Event::Embedded { .. }) => Ok(None),
             Some(Event::Cancelled) | None => Err(Error::EngineLost),
         }
     }
 
-    fn read(&mut self, shown: Shown) -> Option<News> {
+    fn read(&mut self, shown: TextChunk) -> Option<News> {
         self.held.extend(shown.logprobs);
         self.untold.extend(shown.tokens);
         let parts = match &mut self.parser {
-            None => vec![Part::Content(shown.text)],
+            None => vec![OutputPart::Content(shown.text)],
             Some(parser) => parser.push(&shown.text),
         };
         (!parts.is_empty()).then(|| self.news(parts, None))
     }
 
-    fn news(&mut self, parts: Vec<Part>, finish: Option<&'static str>) -> News {
+    fn news(&mut self, parts: Vec<OutputPart>, finish: Option<&'static str>) -> News {
         let offset = self.chars;
         for part in &parts {
-            if let Part::Content(text) = part {
+            if let OutputPart::Content(text) = part {
                 self.chars += text.chars().count();
             }
         }

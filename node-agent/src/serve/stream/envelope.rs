@@ -1,6 +1,6 @@
 //! Turns new parts of a response into JSON of either format, whole or in chunks.
 
-use inference_core::text::output::{Call, Message, Part, whole};
+use inference_core::text::output::{OutputPart, ParsedCall, ParsedMessage, join_parts};
 use inference_core::types::request::TokenLogprob;
 use inference_protocol::openai::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, Completion, CompletionChoice, Delta,
@@ -60,10 +60,10 @@ impl Envelope {
     }
 
     fn chat_choice(&self, choice: &Choice, whole: Whole) -> ChatChoice {
-        let Message { content, reasoning, calls } = whole.message;
+        let ParsedMessage { content, reasoning, calls } = whole.message;
         let calls = calls.into_iter().enumerate();
         let tool_calls: Vec<ToolCall> = calls
-            .map(|(i, Call { name, arguments })| {
+            .map(|(i, ParsedCall { name, arguments })| {
                 let id = self.call_id(choice.index, i);
                 let function = FunctionCall { name, arguments };
                 ToolCall { id, kind: "function", function }
@@ -119,11 +119,11 @@ impl Envelope {
         for part in &news.parts {
             let id;
             let delta = match part {
-                Part::Content(text) => Delta { content: Some(text), ..Delta::default() },
-                Part::Reasoning(text) => {
+                OutputPart::Content(text) => Delta { content: Some(text), ..Delta::default() },
+                OutputPart::Reasoning(text) => {
                     Delta { reasoning_content: Some(text), ..Delta::default() }
                 }
-                Part::CallStart { index, name } => {
+                OutputPart::CallStart { index, name } => {
                     id = self.call_id(choice.index, *index);
                     let function = FunctionDelta { name: Some(name), arguments: "" };
                     let call = ToolCallDelta {
@@ -134,7 +134,7 @@ impl Envelope {
                     };
                     Delta { tool_calls: Some([call]), ..Delta::default() }
                 }
-                Part::CallArguments { index, fragment } => {
+                OutputPart::CallArguments { index, fragment } => {
                     let function = FunctionDelta { name: None, arguments: fragment };
                     let call = ToolCallDelta { index: *index, id: None, kind: None, function };
                     Delta { tool_calls: Some([call]), ..Delta::default() }
@@ -220,17 +220,17 @@ impl Envelope {
     }
 }
 
-fn text_of(part: &Part) -> &str {
+fn text_of(part: &OutputPart) -> &str {
     match part {
-        Part::Content(text) | Part::Reasoning(text) => text,
-        Part::CallStart { .. } | Part::CallArguments { .. } => "",
+        OutputPart::Content(text) | OutputPart::Reasoning(text) => text,
+        OutputPart::CallStart { .. } | OutputPart::CallArguments { .. } => "",
     }
 }
 
 /// All parts of a choice, joined.
 #[derive(Debug, Default)]
 struct Whole {
-    message: Message,
+    message: ParsedMessage,
     logprobs: Vec<TokenLogprob>,
     finish: &'static str,
     /// The text of a text completion, after an echoed prompt.
@@ -245,7 +245,7 @@ impl Whole {
             logprobs.extend(news.logprobs);
             finish = news.finish.unwrap_or(finish);
         }
-        let message = whole(parts);
+        let message = join_parts(parts);
         let echo = choice.echo.as_deref().unwrap_or_default();
         let text = format!("{echo}{}", message.content.as_deref().unwrap_or_default());
         Self { message, logprobs, finish, text }

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use inference_core::scheduler::engine_thread::Steps;
+use inference_core::scheduler::engine_thread::StepEngine;
 use inference_core::scheduler::fake::{FakeModel, FakeTokenizer};
 use inference_core::scheduler::sequence::{CancelFlag, Job};
 use inference_core::scheduler::step::Engine;
 use inference_core::types::model::Tokenizer;
-use inference_core::types::request::{Event, Options, RequestId, Shown, Tenant};
+use inference_core::types::request::{Event, Options, RequestId, Tenant, TextChunk};
 use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, VERSION};
 use inference_protocol::resume::{Mark, Resume, Usage};
 
@@ -94,11 +94,11 @@ impl Node {
             id,
             tenant: Tenant(0),
             tokens,
-            said: said.tokens.len(),
+            resumed_len: said.tokens.len(),
             options: Options::GREEDY,
             visible: Vec::new(),
-            thinking: false,
-            form: None,
+            in_reasoning: false,
+            grammar: None,
             cancel,
         };
         // The gateway binds to free slots, and the queue has room for all of them.
@@ -130,7 +130,7 @@ impl Node {
         match event {
             // Their tokens are known where the answer goes on.
             Event::Replayed(all) => all.into_iter().for_each(|shown| {
-                work.show(Shown { tokens: Vec::new(), ..shown }, &mut out);
+                work.show(TextChunk { tokens: Vec::new(), ..shown }, &mut out);
             }),
             Event::Text(shown) => work.show(shown, &mut out),
             Event::Finished { completion_tokens, tokens, .. } => {
@@ -175,7 +175,7 @@ impl Node {
 }
 
 impl Work {
-    fn show(&mut self, shown: Shown, out: &mut String) {
+    fn show(&mut self, shown: TextChunk, out: &mut String) {
         if self.skip > 0 {
             self.skip -= 1;
             return;

@@ -28,11 +28,11 @@ const MEASURED: &[Measured] = &[
     (1024, 4096, 16, 64, 4, 32_000, 256, 36, true, 0, 19.28),
 ];
 
-fn sizes(cells: u64, tracks: u64, flash_attention: bool) -> Sizes {
+fn sizes(kv_cells: u64, seq_ids: u64, flash_attention: bool) -> ContextSizes {
     let f16 = cache_kind("f16").unwrap();
-    Sizes {
-        cells,
-        tracks,
+    ContextSizes {
+        kv_cells,
+        seq_ids,
         batch_rows: 512,
         threads: 2,
         key_kind: f16,
@@ -57,15 +57,19 @@ fn layout(width: u64, hidden: u64, heads: u64, head: u64, kv_heads: u64) -> Layo
 
 #[test]
 fn the_compute_buffer_is_never_below_and_seldom_far_above_what_llama_cpp_reports() {
-    for (width, hidden, heads, head, kv, vocabulary, cells, tracks, flash, used, reported) in
+    for (width, hidden, heads, head, kv, vocabulary, kv_cells, seq_ids, flash, used, reported) in
         MEASURED
     {
         let mut layout = layout(*width, *hidden, *heads, *head, *kv);
         layout.vocabulary = *vocabulary;
         layout.experts_used = *used;
-        let planned = compute_bytes(&layout, &sizes(*cells, *tracks, *flash)) as f64 / 1_048_576.0;
+        let planned =
+            compute_bytes(&layout, &sizes(*kv_cells, *seq_ids, *flash)) as f64 / 1_048_576.0;
         let ratio = planned / reported;
-        assert!((1.0..1.2).contains(&ratio), "{width} {hidden} {cells}: {planned} for {reported}");
+        assert!(
+            (1.0..1.2).contains(&ratio),
+            "{width} {hidden} {kv_cells}: {planned} for {reported}"
+        );
     }
 }
 
@@ -74,7 +78,7 @@ fn keys_and_values_are_counted_as_llama_cpp_reports_them() {
     let layout = layout(1024, 4096, 16, 64, 4);
     for (kind, mebibytes) in [("f16", 32), ("q8_0", 17), ("q4_0", 9)] {
         let kind = cache_kind(kind).unwrap();
-        let sizes = Sizes { key_kind: kind, value_kind: kind, ..sizes(16_384, 36, true) };
+        let sizes = ContextSizes { key_kind: kind, value_kind: kind, ..sizes(16_384, 36, true) };
         assert_eq!(context_bytes(&layout, &sizes).unwrap().kv, mebibytes << 20);
     }
     assert_eq!(sequence_bytes(&layout, &sizes(1, 1, true), 10).unwrap(), 20_480);
@@ -89,19 +93,19 @@ fn a_window_bounds_cells() {
     let ring = (128 * 36 + 512u64).next_multiple_of(256) * 1024;
     assert_eq!(context_bytes(&layout, &sizes).unwrap().kv, 65_536 * 1024 + ring);
     assert_eq!(sequence_bytes(&layout, &sizes, 1000).unwrap(), (1000 + 128) * 1024);
-    let short = Sizes { cells: 1024, ..sizes };
+    let short = ContextSizes { kv_cells: 1024, ..sizes };
     assert_eq!(context_bytes(&layout, &short).unwrap().kv, 2 * 1024 * 1024, "never more");
 }
 
 #[test]
-fn vectors_take_no_logits_unless_the_model_computes_them_all_the_same() {
+fn embeddings_take_no_logits_unless_the_model_computes_them_all_the_same() {
     let mut layout = layout(1024, 4096, 16, 64, 4);
     layout.vocabulary = 250_000;
-    let sizes = Sizes { embeds: true, ..sizes(512, 64, true) };
+    let sizes = ContextSizes { embeds: true, ..sizes(512, 64, true) };
     let decoder = context_bytes(&layout, &sizes).unwrap();
     assert_eq!(decoder.output, 512 * 1024 * 4);
     assert!(decoder.compute > 512 * 250_000 * 4);
-    layout.encodes = true;
+    layout.is_encoder = true;
     layout.layers.clear();
     let encoder = context_bytes(&layout, &sizes).unwrap();
     assert!(encoder.kv == 0 && encoder.compute < 60 << 20, "{encoder:?}");
@@ -111,9 +115,9 @@ fn vectors_take_no_logits_unless_the_model_computes_them_all_the_same() {
 fn types_that_cannot_hold_these_heads_are_refused() {
     let narrow = layout(1024, 4096, 16, 48, 4);
     let kind = cache_kind("q8_0").unwrap();
-    let sizes = Sizes { key_kind: kind, value_kind: kind, ..sizes(256, 4, true) };
+    let sizes = ContextSizes { key_kind: kind, value_kind: kind, ..sizes(256, 4, true) };
     assert!(context_bytes(&narrow, &sizes).unwrap_err().to_string().contains("48 elements"));
-    let plain = Sizes { flash_attention: false, ..sizes };
+    let plain = ContextSizes { flash_attention: false, ..sizes };
     assert!(context_bytes(&narrow, &plain).unwrap_err().to_string().contains("flash attention"));
     assert!(cache_kind("q4_k").unwrap_err().to_string().contains("one of: f16"));
 }

@@ -108,25 +108,36 @@ fn what_is_missing_or_unknown_is_named() {
 }
 
 #[test]
-fn models_that_make_vectors_are_known_by_their_architecture_or_their_pooling() {
+fn models_that_make_embeddings_are_known_by_their_architecture_or_their_pooling() {
     let bert = layout("nomic-bert", &[]);
-    assert!(bert.encodes && bert.vectors == Some(Vectors::Whole) && bert.layers.is_empty());
+    assert!(
+        bert.is_encoder
+            && bert.embedding_batching == Some(EmbeddingBatching::WholeText)
+            && bert.layers.is_empty()
+    );
     let pooled = layout("qwen3", &[("pooling_type", &[3])]);
-    assert!(!pooled.encodes && pooled.vectors == Some(Vectors::Parts) && pooled.layers.len() == 4);
-    assert_eq!(layout("qwen3", &[("pooling_type", &[1])]).vectors, Some(Vectors::Whole));
-    assert_eq!(layout("qwen3", &[("pooling_type", &[0])]).vectors, None);
+    assert!(
+        !pooled.is_encoder
+            && pooled.embedding_batching == Some(EmbeddingBatching::Ubatches)
+            && pooled.layers.len() == 4
+    );
+    assert_eq!(
+        layout("qwen3", &[("pooling_type", &[1])]).embedding_batching,
+        Some(EmbeddingBatching::WholeText)
+    );
+    assert_eq!(layout("qwen3", &[("pooling_type", &[0])]).embedding_batching, None);
 }
 
 #[test]
 fn beginnings_are_shared_where_every_layer_keeps_every_cell() {
-    assert!(layout("qwen3", &[]).shares_prefixes());
-    assert!(!layout("gemma2", &[("attention.sliding_window", &[128])]).shares_prefixes());
+    assert!(layout("qwen3", &[]).can_share_prefixes());
+    assert!(!layout("gemma2", &[("attention.sliding_window", &[128])]).can_share_prefixes());
     let states: [(&str, &[u64]); 3] = [
         ("attention.head_count_kv", &[0, 2, 0, 0]),
         ("ssm.inner_size", &[64]),
         ("ssm.state_size", &[8]),
     ];
-    assert!(!layout("jamba", &states).shares_prefixes());
+    assert!(!layout("jamba", &states).can_share_prefixes());
 }
 
 proptest! {

@@ -5,7 +5,18 @@ use proptest::prelude::*;
 use super::*;
 use crate::model_file::gguf::{TensorInfo, kinds};
 use crate::model_file::memory_plan::weights::Repacking;
-use crate::model_file::memory_plan::{LoadMode, Parts};
+use crate::model_file::memory_plan::{LoadMode, MemoryParts};
+
+/// The plan, or one line that says why there is none or it does not fit. With `force`, also a plan
+/// that does not fit.
+fn guard(outcome: Result<Plan, PlanFailure>, force: bool) -> Result<Plan, String> {
+    match outcome {
+        Ok(plan) => Ok(plan),
+        Err(PlanFailure::Refused(refusal)) if force => Ok(refusal.plan),
+        Err(PlanFailure::Refused(refusal)) => Err(refusal.to_string()),
+        Err(PlanFailure::Error(error)) => Err(error.to_string()),
+    }
+}
 
 const GIB: u64 = 1 << 30;
 
@@ -39,8 +50,8 @@ fn model(kind: &str) -> Header {
     header
 }
 
-fn facts(available_bytes: u64) -> Facts {
-    Facts {
+fn facts(available_bytes: u64) -> MachineFacts {
+    MachineFacts {
         available_bytes,
         lockable_bytes: None,
         threads: 2,
@@ -50,13 +61,17 @@ fn facts(available_bytes: u64) -> Facts {
     }
 }
 
-fn asked(slots: u64, context: u64) -> Wanted {
-    Wanted { slots: Some(slots), context_tokens: Some(context), ..Wanted::default() }
+fn asked(slots: u64, context: u64) -> RequestedSettings {
+    RequestedSettings {
+        slots: Some(slots),
+        context_tokens: Some(context),
+        ..RequestedSettings::default()
+    }
 }
 
-fn refusal(header: &Header, facts: &Facts, wanted: &Wanted) -> Refusal {
-    match plan(header, facts, wanted) {
-        Err(NoPlan::Refused(refusal)) => *refusal,
+fn refusal(header: &Header, facts: &MachineFacts, requested: &RequestedSettings) -> PlanRefusal {
+    match plan(header, facts, requested) {
+        Err(PlanFailure::Refused(refusal)) => *refusal,
         other => panic!("{other:?}"),
     }
 }
@@ -64,14 +79,14 @@ fn refusal(header: &Header, facts: &Facts, wanted: &Wanted) -> Refusal {
 #[test]
 fn without_wishes_the_longest_context_is_chosen_with_slots_in_reserve() {
     let header = model("q4_k");
-    let small = plan(&header, &facts(2 * GIB), &Wanted::default()).unwrap();
+    let small = plan(&header, &facts(2 * GIB), &RequestedSettings::default()).unwrap();
     assert!(small.fits && small.slots >= 1 && small.context_tokens >= 256, "{small}");
-    let medium = plan(&header, &facts(8 * GIB), &Wanted::default()).unwrap();
+    let medium = plan(&header, &facts(8 * GIB), &RequestedSettings::default()).unwrap();
     assert_eq!(medium.slots, 4);
     assert!(
         medium.context_tokens > small.context_tokens && medium.context_tokens.is_multiple_of(256)
     );
-    let large = plan(&header, &facts(512 * GIB), &Wanted::default()).unwrap();
+    let large = plan(&header, &facts(512 * GIB), &RequestedSettings::default()).unwrap();
     assert_eq!((large.slots, large.context_tokens), (16, 131_072));
 }
 
@@ -112,35 +127,38 @@ fn weights_that_do_not_fit_lead_to_a_smaller_quantisation_or_to_none() {
 fn what_is_copied_counts_once_with_a_map_and_twice_with_a_lock() {
     let header = model("q4_0");
     let parts = |load| {
-        let wanted = Wanted { load, ..asked(1, 512) };
-        plan(&header, &facts(64 * GIB), &wanted).unwrap()
+        let requested = RequestedSettings { load, ..asked(1, 512) };
+        plan(&header, &facts(64 * GIB), &requested).unwrap()
     };
     let (map, lock, none) = (parts(LoadMode::Mmap), parts(LoadMode::Mlock), parts(LoadMode::None));
     assert!(map.reclaimable_bytes > 0 && lock.reclaimable_bytes == 0);
     assert_eq!(lock.needed_bytes, map.needed_bytes + map.reclaimable_bytes);
     assert_eq!(none.needed_bytes, map.needed_bytes);
     assert_eq!(none.parts.weights_mapped, 0);
-    let few = Facts { lockable_bytes: Some(8 << 20), ..facts(64 * GIB) };
-    let wanted = Wanted { load: LoadMode::Mlock, ..asked(1, 512) };
-    assert!(plan(&header, &few, &wanted).unwrap().notes[0].contains("RLIMIT_MEMLOCK"));
+    let few = MachineFacts { lockable_bytes: Some(8 << 20), ..facts(64 * GIB) };
+    let requested = RequestedSettings { load: LoadMode::Mlock, ..asked(1, 512) };
+    assert!(plan(&header, &few, &requested).unwrap().notes[0].contains("RLIMIT_MEMLOCK"));
 }
 
 #[test]
 fn what_cannot_be_asked_is_refused_with_its_bounds() {
     let header = model("q4_k");
-    let error = |wanted: &Wanted| guard(plan(&header, &facts(64 * GIB), wanted), true).unwrap_err();
+    let error = |requested: &RequestedSettings| {
+        guard(plan(&header, &facts(64 * GIB), requested), true).unwrap_err()
+    };
     assert!(error(&asked(0, 512)).contains("1 to 64"));
     assert!(error(&asked(1, 200_000)).contains("131072"));
-    assert!(error(&Wanted { kv_cells: Some(100), ..asked(1, 512) }).contains("512"));
+    assert!(error(&RequestedSettings { kv_cells: Some(100), ..asked(1, 512) }).contains("512"));
     let mut split = header.clone();
     split.numbers.insert("split.count".into(), vec![3]);
-    let error = guard(plan(&split, &facts(64 * GIB), &Wanted::default()), true).unwrap_err();
+    let error =
+        guard(plan(&split, &facts(64 * GIB), &RequestedSettings::default()), true).unwrap_err();
     assert!(error.contains("3 files"), "{error}");
 }
 
 #[test]
 fn a_plan_can_be_read_by_people_and_by_machines() {
-    let plan = plan(&model("q4_k"), &facts(8 * GIB), &Wanted::default()).unwrap();
+    let plan = plan(&model("q4_k"), &facts(8 * GIB), &RequestedSettings::default()).unwrap();
     let text = plan.to_string();
     for word in ["weights", "repacked", "kv", "compute", "needed", "available", "fits", "estimate"]
     {
@@ -164,9 +182,9 @@ proptest! {
         let header = model("q4_k");
         let facts = facts(64 * GIB);
         let flash_attention = flash || kind.starts_with('q');
-        let wanted = Wanted { key_kind: kind.clone(), value_kind: kind, flash_attention, ..Wanted::default() };
-        let case = Case::new(&header, &facts, &wanted).unwrap();
-        let sum = |slots, context| case.parts(slots, context).as_ref().map(Parts::sum).unwrap();
+        let requested = RequestedSettings { key_kind: kind.clone(), value_kind: kind, flash_attention, ..RequestedSettings::default() };
+        let case = Case::new(&header, &facts, &requested).unwrap();
+        let sum = |slots, context| case.parts(slots, context).as_ref().map(MemoryParts::sum).unwrap();
         prop_assert!(sum(slots + more_slots, context + more) >= sum(slots, context));
     }
 
@@ -177,20 +195,20 @@ proptest! {
     ) {
         let header = model("q8_0");
         let facts = facts(available);
-        let wanted = Wanted {
+        let requested = RequestedSettings {
             kv_cells: cells, key_kind: kind.clone(), value_kind: kind, ..asked(slots, context)
         };
-        let Err(NoPlan::Refused(refused)) = plan(&header, &facts, &wanted) else { return Ok(()) };
+        let Err(PlanFailure::Refused(refused)) = plan(&header, &facts, &requested) else { return Ok(()) };
         prop_assert!(!refused.plan.fits);
         for advice in &refused.advice {
-            let free = Wanted { kv_cells: None, ..wanted.clone() };
+            let free = RequestedSettings { kv_cells: None, ..requested.clone() };
             let changed = match advice {
-                Advice::Context(tokens) => Wanted { context_tokens: Some(*tokens), ..free },
-                Advice::Slots(slots) => Wanted { slots: Some(*slots), ..free },
+                Advice::Context(tokens) => RequestedSettings { context_tokens: Some(*tokens), ..free },
+                Advice::Slots(slots) => RequestedSettings { slots: Some(*slots), ..free },
                 Advice::SlotsAndContext(slots, tokens) => {
-                    Wanted { slots: Some(*slots), context_tokens: Some(*tokens), ..free }
+                    RequestedSettings { slots: Some(*slots), context_tokens: Some(*tokens), ..free }
                 }
-                Advice::KvKind(kind) => quantised(&wanted, kind),
+                Advice::KvKind(kind) => quantised(&requested, kind),
                 Advice::Quantisation(_) => continue,
             };
             prop_assert!(plan(&header, &facts, &changed).is_ok(), "{advice}");
@@ -200,11 +218,11 @@ proptest! {
     #[test]
     fn what_is_chosen_fits_or_nothing_does(available in (GIB / 4)..(64 * GIB), slots in prop::option::of(1u64..64)) {
         let header = model("q8_0");
-        let wanted = Wanted { slots, ..Wanted::default() };
-        match plan(&header, &facts(available), &wanted) {
+        let requested = RequestedSettings { slots, ..RequestedSettings::default() };
+        match plan(&header, &facts(available), &requested) {
             Ok(plan) => prop_assert!(plan.fits && plan.needed_bytes <= available),
-            Err(NoPlan::Refused(refusal)) => prop_assert_eq!(refusal.plan.context_tokens, CONTEXT_MIN),
-            Err(NoPlan::Error(error)) => prop_assert!(false, "{}", error),
+            Err(PlanFailure::Refused(refusal)) => prop_assert_eq!(refusal.plan.context_tokens, CONTEXT_MIN),
+            Err(PlanFailure::Error(error)) => prop_assert!(false, "{}", error),
         }
     }
 
@@ -223,6 +241,6 @@ proptest! {
             header.numbers.insert(format!("llama.{key}"), vec![*n]);
         }
         header.tensor_list.push(TensorInfo { name: "blk.0.a_exps.weight".into(), dimensions, kind });
-        let _ = plan(&header, &facts(available), &Wanted::default()).map(|plan| plan.to_string());
+        let _ = plan(&header, &facts(available), &RequestedSettings::default()).map(|plan| plan.to_string());
     }
 }

@@ -45,7 +45,7 @@ fn extreme_values_of_any_field_still_give_a_token_that_may_be_drawn() {
             };
             let mut sampler = Sampler::new(params);
             [0, 1, 7].into_iter().for_each(|token| sampler.accept(token));
-            let context = Context { tokens: &[0, 1, 7], ends: &[] };
+            let context = SamplingContext { tokens: &[0, 1, 7], end_tokens: &[] };
             let token = sampler.sample(&logits, context, None, &mut Scratch::default());
             assert!([0, 1, 5, 7].contains(&token), "{token}");
         }

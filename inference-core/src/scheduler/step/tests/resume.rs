@@ -1,16 +1,16 @@
 //! Tests responses that resume on another node.
 
 use super::*;
-use crate::scheduler::sequence::Form;
+use crate::scheduler::sequence::ResponseGrammar;
 use crate::text::grammar::{Grammars, Piece};
 use crate::types::constraint::Constraint;
-use crate::types::request::{Sampling, Shown};
+use crate::types::request::{Sampling, TextChunk};
 
 /// What the engine emitted for one request.
 #[derive(Debug, Default, PartialEq)]
-struct Said {
+struct Transcript {
     /// In pieces, including those replayed.
-    shown: Vec<Shown>,
+    chunks: Vec<TextChunk>,
     replayed: usize,
     reason: Option<FinishReason>,
     completion_tokens: u32,
@@ -18,64 +18,67 @@ struct Said {
     last: Vec<u32>,
 }
 
-impl Said {
+impl Transcript {
     fn read(events: &[Event]) -> Self {
-        let mut said = Self::default();
+        let mut transcript = Self::default();
         for event in events {
             match event {
-                Event::Started { .. } => assert!(said.shown.is_empty()),
-                Event::Replayed(shown) => {
-                    said.replayed = shown.len();
-                    said.shown.extend(shown.clone());
+                Event::Started { .. } => assert!(transcript.chunks.is_empty()),
+                Event::Replayed(chunks) => {
+                    transcript.replayed = chunks.len();
+                    transcript.chunks.extend(chunks.clone());
                 }
-                Event::Text(shown) => said.shown.push(shown.clone()),
+                Event::Text(chunk) => transcript.chunks.push(chunk.clone()),
                 Event::Finished { reason, completion_tokens, tokens, .. } => {
-                    said.reason = Some(*reason);
-                    said.completion_tokens = *completion_tokens;
-                    said.last.clone_from(tokens);
+                    transcript.reason = Some(*reason);
+                    transcript.completion_tokens = *completion_tokens;
+                    transcript.last.clone_from(tokens);
                 }
                 other => panic!("{other:?}"),
             }
         }
-        said
+        transcript
     }
 
     /// The tokens reported with the first `pieces` pieces, and with the end.
     fn tokens(&self, pieces: usize) -> Vec<u32> {
-        let all = self.shown.iter().take(pieces).flat_map(|shown| &shown.tokens);
-        let last = self.last.iter().filter(|_| pieces > self.shown.len());
+        let all = self.chunks.iter().take(pieces).flat_map(|chunk| &chunk.tokens);
+        let last = self.last.iter().filter(|_| pieces > self.chunks.len());
         all.chain(last).copied().collect()
     }
 
     fn texts(&self) -> Vec<&str> {
-        self.shown.iter().map(|shown| shown.text.as_str()).collect()
+        self.chunks.iter().map(|chunk| chunk.text.as_str()).collect()
     }
 }
 
-fn answer(prompt: &str, options: &Options, grammar: bool, said: &[u32]) -> Said {
+fn respond(prompt: &str, options: &Options, constrained: bool, resumed: &[u32]) -> Transcript {
     let mut bench = Bench::on(FakeModel::new(1, 128, 16));
     let constraint = Constraint::Regex("[a-z, ]{5,40}".into());
     let mut tokens = FakeTokenizer.tokenize(prompt, false).unwrap();
-    tokens.extend(said);
+    tokens.extend(resumed);
     let job = Job {
         id: 1,
         tenant: Tenant(0),
         tokens,
-        said: said.len(),
+        resumed_len: resumed.len(),
         options: options.clone(),
         visible: Vec::new(),
-        form: grammar.then(|| form(&constraint)),
-        thinking: false,
+        grammar: constrained.then(|| grammar(&constraint)),
+        in_reasoning: false,
         cancel: CancelFlag::default(),
     };
     let events = &mut bench.events;
     bench.engine.submit(job, &mut |id, e| events.entry(id).or_default().push(e));
     bench.run();
-    Said::read(&bench.events[&1])
+    Transcript::read(&bench.events[&1])
 }
 
-fn form(constraint: &Constraint) -> Form {
-    Form { grammar: grammars().compile(constraint).unwrap(), refusal: Failure::Grammar }
+fn grammar(constraint: &Constraint) -> ResponseGrammar {
+    ResponseGrammar {
+        grammar: grammars().compile(constraint).unwrap(),
+        to_failure: Failure::Grammar,
+    }
 }
 
 fn grammars() -> Grammars {
@@ -84,7 +87,7 @@ fn grammars() -> Grammars {
         FakeTokenizer.piece(token, true, &mut bytes);
         Piece { bytes, special: FakeTokenizer.is_control(token) }
     };
-    Grammars::new((0..FakeTokenizer.vocabulary()).map(piece), FakeTokenizer.ends()).unwrap()
+    Grammars::new((0..FakeTokenizer.vocabulary()).map(piece), FakeTokenizer.end_tokens()).unwrap()
 }
 
 fn options(pick: &mut impl FnMut(u32) -> u32) -> Options {
@@ -106,27 +109,29 @@ fn options(pick: &mut impl FnMut(u32) -> u32) -> Options {
 }
 
 #[test]
-fn an_answer_that_goes_on_elsewhere_is_the_unbroken_one() {
+fn a_response_that_resumes_elsewhere_is_the_unbroken_one() {
     let mut pieces = 0;
     for seed in 0..400 {
         let mut rng = Pcg64::seed_from_u64(seed);
         let mut pick = move |n: u32| rng.next_u32() % n;
         let prompt = ["one, two, three\0", "déjà vu 🐱 é\0", "to count, or not\0"];
         let prompt = prompt[pick(3) as usize];
-        let (options, grammar) = (options(&mut pick), pick(3) == 0);
-        let whole = answer(prompt, &options, grammar, &[]);
+        let (options, constrained) = (options(&mut pick), pick(3) == 0);
+        let whole = respond(prompt, &options, constrained, &[]);
         // One more than there are: broken off after its end was reported.
-        let cut = pick(whole.shown.len() as u32 + 2) as usize;
-        let told = whole.tokens(cut);
-        let rest = answer(prompt, &options, grammar, &told);
+        let cut = pick(whole.chunks.len() as u32 + 2) as usize;
+        let reported = whole.tokens(cut);
+        let rest = respond(prompt, &options, constrained, &reported);
         assert_eq!(rest.texts(), whole.texts(), "seed {seed}");
-        let end = |said: &Said| (said.reason, said.completion_tokens, said.last.clone());
+        let end = |transcript: &Transcript| {
+            (transcript.reason, transcript.completion_tokens, transcript.last.clone())
+        };
         assert_eq!(end(&rest), end(&whole), "seed {seed}");
         assert_eq!(
-            rest.shown[cut.min(rest.shown.len())..],
-            whole.shown[cut.min(whole.shown.len())..]
+            rest.chunks[cut.min(rest.chunks.len())..],
+            whole.chunks[cut.min(whole.chunks.len())..]
         );
-        assert_eq!(rest.replayed, cut.min(whole.shown.len()), "seed {seed}");
+        assert_eq!(rest.replayed, cut.min(whole.chunks.len()), "seed {seed}");
         pieces += cut;
     }
     assert!(pieces > 2000, "only {pieces} pieces were replayed");
@@ -140,11 +145,11 @@ fn tokens_of_another_model_are_refused_by_the_grammar() {
         id: 1,
         tenant: Tenant(0),
         tokens: FakeTokenizer.tokenize("a\0Z", false).unwrap(),
-        said: 1,
+        resumed_len: 1,
         options: Options::GREEDY,
         visible: Vec::new(),
-        form: Some(form(&constraint)),
-        thinking: false,
+        grammar: Some(grammar(&constraint)),
+        in_reasoning: false,
         cancel: CancelFlag::default(),
     };
     let events = &mut bench.events;

@@ -60,6 +60,6 @@ fn models_that_share_nothing_answer_park_and_go_on() {
     (0..8).for_each(|id| drop(bench.submit(id, &prompt(id))));
     bench.run();
     (0..8).for_each(|id| assert_eq!(bench.text(id), prompt(id).trim_end_matches('\0')));
-    assert!(bench.engine.stats().parkings > 0);
+    assert!(bench.engine.stats().preemptions > 0);
     assert_eq!(bench.engine.pool.cells().cached, 0);
 }

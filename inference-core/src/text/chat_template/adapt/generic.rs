@@ -4,7 +4,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Capabilities, Chat, Message, calls, joined, prepend, role};
+use super::{Capabilities, Message, ParsedChat, calls, joined, prepend, role};
 use crate::text::chat_template::data::from_json;
 use crate::text::chat_template::json::{Style, dumps};
 
@@ -18,12 +18,12 @@ const BEHIND: &str = "</tools>\n\nTo call a function, answer with its name and i
     result of each call is given to you in <tool_response> tags.";
 
 /// Python's `json.dumps` of a value.
-pub fn json_text(value: &Json) -> String {
+pub(crate) fn json_text(value: &Json) -> String {
     dumps(&from_json(value.clone()), &Style::plain()).unwrap_or_else(|_| value.to_string())
 }
 
 /// Describes tools, and writes calls and their results as text, if the template does not.
-pub fn describe_tools(chat: &mut Chat, can: &Capabilities) {
+pub(crate) fn describe_tools(chat: &mut ParsedChat, can: &Capabilities) {
     let unknown = chat.tools.take_if(|tools| !can.tools && !tools.is_empty());
     if unknown.is_some() || !can.tool_calls {
         chat.messages = as_text(std::mem::take(&mut chat.messages));

@@ -7,12 +7,12 @@ use super::{Args, LENGTH_MAX, invalid};
 use crate::text::chat_template::data::list;
 
 /// `str.isspace` of one character: Unicode white space, and the ASCII separators.
-pub fn is_space(c: char) -> bool {
+pub(crate) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
 /// Calls a method; `None` if it is not one of these.
-pub fn call(text: &str, name: &str, args: &Args) -> Result<Option<Value>, Error> {
+pub(crate) fn call(text: &str, name: &str, args: &Args) -> Result<Option<Value>, Error> {
     Ok(Some(match name {
         "strip" | "lstrip" | "rstrip" => Value::from(strip(text, name, args)?),
         "split" | "rsplit" => split(text, name, args)?,

@@ -4,25 +4,25 @@ use crate::text::grammar::pattern::character;
 
 /// Inclusive ranges of code points: sorted, disjoint, without surrogates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CharSet(Vec<(u32, u32)>);
+pub(crate) struct CharSet(Vec<(u32, u32)>);
 
 const LAST: u32 = char::MAX as u32;
 const SURROGATES: (u32, u32) = (0xd800, 0xdfff);
 
 impl CharSet {
     /// A set from `ranges` in any order.
-    pub fn new(ranges: impl IntoIterator<Item = (char, char)>) -> Self {
+    pub(crate) fn new(ranges: impl IntoIterator<Item = (char, char)>) -> Self {
         let ranges = ranges.into_iter().map(|(from, to)| (u32::from(from), u32::from(to)));
         Self::of(ranges.filter(|(from, to)| from <= to).collect())
     }
 
     /// A single character.
-    pub fn one(c: char) -> Self {
+    pub(crate) fn one(c: char) -> Self {
         Self::new([(c, c)])
     }
 
     /// All characters.
-    pub fn all() -> Self {
+    pub(crate) fn all() -> Self {
         Self::default().negated()
     }
 
@@ -49,7 +49,7 @@ impl CharSet {
     }
 
     /// The complement.
-    pub fn negated(&self) -> Self {
+    pub(crate) fn negated(&self) -> Self {
         let mut rest = Vec::with_capacity(self.0.len() + 1);
         let mut next = 0;
         for (from, to) in &self.0 {
@@ -65,12 +65,12 @@ impl CharSet {
     }
 
     /// True if it has no characters.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// True if both sets have a common character.
-    pub fn meets(&self, other: &Self) -> bool {
+    pub(crate) fn meets(&self, other: &Self) -> bool {
         let mut others = other.0.iter().peekable();
         self.0.iter().any(|(from, to)| {
             while others.next_if(|(_, end)| end < from).is_some() {}
@@ -79,7 +79,7 @@ impl CharSet {
     }
 
     /// First UTF-8 bytes of the characters.
-    pub fn first_bytes(&self) -> Bytes {
+    pub(crate) fn first_bytes(&self) -> Bytes {
         let mut bytes = Bytes::default();
         for (from, to) in &self.0 {
             for byte in first_byte(*from)..=first_byte(*to) {
@@ -90,7 +90,7 @@ impl CharSet {
     }
 
     /// Converts it to a character class of a regular expression.
-    pub fn regex(&self) -> String {
+    pub(crate) fn regex(&self) -> String {
         let name = |code: u32| char::from_u32(code).map(character).unwrap_or_default();
         match self.0.as_slice() {
             [(from, to)] if from == to => name(*from),
@@ -114,18 +114,18 @@ fn first_byte(code: u32) -> u8 {
 
 /// A set of bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Bytes([u64; 4]);
+pub(crate) struct Bytes([u64; 4]);
 
 impl Bytes {
     /// Adds the bytes of `other`.
-    pub fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         for (word, other) in self.0.iter_mut().zip(other.0) {
             *word |= other;
         }
     }
 
     /// True if both sets have a common byte.
-    pub fn meets(&self, other: Self) -> bool {
+    pub(crate) fn meets(&self, other: Self) -> bool {
         self.0.iter().zip(other.0).any(|(word, other)| word & other != 0)
     }
 }

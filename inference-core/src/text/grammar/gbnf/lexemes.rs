@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 use super::automaton::{Automaton, Budget, entangled};
 use super::parts::{Order, Part};
-use super::rules::Facts;
+use super::rules::RuleFacts;
 use super::{GrammarError, Node, Rule};
 
 /// Maximum rounds of splitting: the depth of references between non-recursive rules.
@@ -19,24 +19,24 @@ const ROUNDS_MAX: usize = 64;
 const LEXEMES_MAX: usize = 500;
 
 /// Writes the grammar with the start rule `root` as Lark.
-pub(super) fn lark(rules: &[Rule], facts: &Facts, root: usize) -> Result<String, GrammarError> {
+pub(super) fn lark(rules: &[Rule], facts: &RuleFacts, root: usize) -> Result<String, GrammarError> {
     let mut budget = Budget::WHOLE;
     let mut split = HashSet::new();
     for _ in 0..ROUNDS_MAX {
-        let mut choice = Choice::new(rules, facts, &split);
-        choice.rule(root)?;
-        let found = choice.ambiguous(root, &mut budget)?;
+        let mut set = LexemeSet::new(rules, facts, &split);
+        set.rule(root)?;
+        let found = set.ambiguous(root, &mut budget)?;
         if found.is_empty() {
-            return Ok(choice.write(root));
+            return Ok(set.write(root));
         }
         split.extend(found);
     }
     Err(entangled())
 }
 
-struct Choice<'a> {
+struct LexemeSet<'a> {
     rules: &'a [Rule],
-    facts: &'a Facts,
+    facts: &'a RuleFacts,
     /// Regular expressions that must not be lexemes.
     split: &'a HashSet<String>,
     lexemes: Vec<Lexeme>,
@@ -50,8 +50,8 @@ struct Lexeme {
     nullable: bool,
 }
 
-impl<'a> Choice<'a> {
-    fn new(rules: &'a [Rule], facts: &'a Facts, split: &'a HashSet<String>) -> Self {
+impl<'a> LexemeSet<'a> {
+    fn new(rules: &'a [Rule], facts: &'a RuleFacts, split: &'a HashSet<String>) -> Self {
         let (lexemes, known, bodies) = (Vec::new(), HashMap::new(), BTreeMap::new());
         Self { rules, facts, split, lexemes, known, bodies }
     }
@@ -63,7 +63,7 @@ impl<'a> Choice<'a> {
             let Some(rule) = self.rules.get(number) else { continue };
             if !self.bodies.contains_key(&number) {
                 let body = self.part(&rule.body)?;
-                used(&body, &mut todo);
+                collect_rules(&body, &mut todo);
                 self.bodies.insert(number, body);
             }
         }
@@ -181,11 +181,13 @@ fn is_lexeme(part: &Part) -> bool {
     }
 }
 
-fn used(part: &Part, found: &mut Vec<usize>) {
+fn collect_rules(part: &Part, found: &mut Vec<usize>) {
     match part {
         Part::Lexeme(_) => {}
-        Part::Seq(parts) | Part::Alt(parts) => parts.iter().for_each(|part| used(part, found)),
-        Part::Repeat(inner, ..) => used(inner, found),
+        Part::Seq(parts) | Part::Alt(parts) => {
+            parts.iter().for_each(|part| collect_rules(part, found))
+        }
+        Part::Repeat(inner, ..) => collect_rules(inner, found),
         Part::Rule(rule) => found.push(*rule),
     }
 }

@@ -8,14 +8,14 @@ const REGEX_BYTES_MAX: usize = 16 * 1024;
 
 /// Properties of each rule, by number.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(super) struct RuleFacts {
     /// True if the rule may match the empty text.
     nullable: Vec<bool>,
     /// Its length as a regular expression, if it can be one.
     regex_bytes: Vec<Option<usize>>,
 }
 
-impl Facts {
+impl RuleFacts {
     /// Fails if a rule is left-recursive, which llama.cpp rejects as well.
     pub(super) fn new(rules: &[Rule]) -> Result<Self, GrammarError> {
         let mut facts =

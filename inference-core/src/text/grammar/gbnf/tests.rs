@@ -179,7 +179,7 @@ fn nothing_may_be_an_alternative() {
 }
 
 #[test]
-fn mistakes_are_told_with_their_lines() {
+fn mistakes_are_reported_with_their_lines() {
     for (text, line, word) in [
         ("root ::= a\n\na ::= b", 3, "`b`"),
         ("root ::= \"a\"\nroot ::= \"b\"", 2, "`root`"),

@@ -306,7 +306,7 @@ fn choices_are_defused() {
 }
 
 #[test]
-fn what_is_too_large_is_told_so() {
+fn what_is_too_large_is_refused_as_such() {
     let long = "a".repeat(CONSTRAINT_BYTES_MAX + 1);
     for constraint in [
         schema(&long),

@@ -11,12 +11,12 @@ use crate::text::grammar::{Grammars, Piece};
 use crate::types::request::Token;
 
 /// The end token of [`bytes`].
-pub const BYTES_END: Token = 256;
+pub(crate) const BYTES_END: Token = 256;
 /// Number of tokens of [`large`]: the same as Qwen 2.5.
 const LARGE: usize = 151_936;
 
 /// One token for each byte.
-pub fn bytes() -> &'static Vocabulary {
+pub(crate) fn bytes() -> &'static Vocabulary {
     static BYTES: LazyLock<Vocabulary> = LazyLock::new(|| {
         let bytes = (0..=u8::MAX).map(|b| Piece { bytes: vec![b], special: false });
         let end = Piece { bytes: b"</s>".to_vec(), special: true };
@@ -26,7 +26,7 @@ pub fn bytes() -> &'static Vocabulary {
 }
 
 /// Bytes, words, fragments of code and JSON, blanks, CJK and special tokens.
-pub fn large() -> &'static Vocabulary {
+pub(crate) fn large() -> &'static Vocabulary {
     static LARGE: LazyLock<Vocabulary> = LazyLock::new(|| vocabulary(large_pieces()));
     &LARGE
 }
@@ -37,7 +37,7 @@ fn vocabulary(pieces: Vec<Piece>) -> Vocabulary {
     Vocabulary { grammars, pieces, end }
 }
 
-pub fn large_pieces() -> Vec<Piece> {
+pub(crate) fn large_pieces() -> Vec<Piece> {
     let mut pieces: Vec<Piece> =
         (0..=u8::MAX).map(|b| Piece { bytes: vec![b], special: false }).collect();
     let mut known: HashSet<Vec<u8>> = pieces.iter().map(|p| p.bytes.clone()).collect();

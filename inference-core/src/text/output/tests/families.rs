@@ -48,13 +48,13 @@ fn text_then_a_call_then_text() {
 }
 
 #[test]
-fn thoughts_then_a_call() {
+fn reasoning_then_a_call() {
     for calls in CallFormat::ALL {
-        let thoughts = match calls {
+        let reasoning = match calls {
             CallFormat::Harmony => "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant",
             _ => "<think>\nHm.\n</think>\n\n",
         };
-        let message = parse(calls, &format!("{thoughts}{}", write(calls, &[weather()])));
+        let message = parse(calls, &format!("{reasoning}{}", write(calls, &[weather()])));
         assert_eq!(message.reasoning.as_deref(), Some("Hm."), "{calls:?}");
         assert_eq!(arguments(&message), expected(&[weather()]), "{calls:?}");
         assert_eq!(message.content, None, "{calls:?}");
@@ -62,13 +62,13 @@ fn thoughts_then_a_call() {
 }
 
 #[test]
-fn thoughts_that_begin_in_the_prompt() {
+fn reasoning_that_begins_in_the_prompt() {
     for calls in CallFormat::ALL.into_iter().filter(|c| *c != CallFormat::Harmony) {
         let parser = Parser::new(&format(calls), tools(), true, 8);
         let text = format!("\nHm.\n</think>\n\nOK {}", write(calls, &[weather()]));
         let text =
             text.replace("OK {", "OK\n{").replace("OK [{", "OK\n[{").replace("OK [get", "OK\n[get");
-        let message = whole(parse_chunks(parser, [text.as_str()]).0);
+        let message = join_parts(parse_chunks(parser, [text.as_str()]).0);
         assert_eq!(message.reasoning.as_deref(), Some("Hm."), "{calls:?}");
         assert_eq!(content(&message), "OK", "{calls:?}");
         assert_eq!(arguments(&message), expected(&[weather()]), "{calls:?}");
@@ -82,15 +82,16 @@ fn a_call_cut_anywhere_keeps_what_was_streamed() {
         let text = write(calls, &two);
         for (end, _) in text.char_indices() {
             let mut parser = Parser::new(&format(calls), tools(), false, 8);
-            let streamed = whole(parser.push(&text[..end]));
+            let streamed = join_parts(parser.push(&text[..end]));
             let (rest, complete) = parser.finish();
-            let parts: Vec<Part> = streamed_parts(&streamed).into_iter().chain(rest).collect();
-            let message = whole(parts);
+            let parts: Vec<OutputPart> =
+                streamed_parts(&streamed).into_iter().chain(rest).collect();
+            let message = join_parts(parts);
             assert!(message.calls.len() >= streamed.calls.len(), "{calls:?} {end}");
-            for (call, (name, whole)) in message.calls.iter().zip(&two) {
+            for (call, (name, join_parts)) in message.calls.iter().zip(&two) {
                 assert_eq!(call.name, *name, "{calls:?} {end}");
                 if let Ok(read) = serde_json::from_str::<Value>(&call.arguments) {
-                    assert_eq!(read, *whole, "{calls:?} {end}");
+                    assert_eq!(read, *join_parts, "{calls:?} {end}");
                     assert!(complete, "{calls:?} {end}");
                 }
             }
@@ -103,11 +104,12 @@ fn a_call_cut_anywhere_keeps_what_was_streamed() {
 }
 
 /// The parts that a message was made of.
-fn streamed_parts(message: &Message) -> Vec<Part> {
-    let mut parts: Vec<Part> = message.content.iter().cloned().map(Part::Content).collect();
+fn streamed_parts(message: &ParsedMessage) -> Vec<OutputPart> {
+    let mut parts: Vec<OutputPart> =
+        message.content.iter().cloned().map(OutputPart::Content).collect();
     for (index, call) in message.calls.iter().enumerate() {
-        parts.push(Part::CallStart { index, name: call.name.clone() });
-        parts.push(Part::CallArguments { index, fragment: call.arguments.clone() });
+        parts.push(OutputPart::CallStart { index, name: call.name.clone() });
+        parts.push(OutputPart::CallArguments { index, fragment: call.arguments.clone() });
     }
     parts
 }
@@ -125,7 +127,7 @@ fn a_call_of_an_unknown_tool_is_text() {
 }
 
 #[test]
-fn strings_may_hold_marks_quotes_and_any_character() {
+fn strings_may_contain_delimiters_quotes_and_any_character() {
     let hard = "a \"</tool_call>\" }]} <|tool_call_end|> \\ \u{1F408} é ｜ </parameter> \t x";
     for calls in CallFormat::ALL {
         let call = ("send", json!({"city": hard, "list": [hard]}));
@@ -149,7 +151,7 @@ fn broken_calls_lose_no_text() {
 fn ordinary_json_in_a_code_fence_streams_like_other_text() {
     let mut parser = Parser::new(&format(CallFormat::Generic), tools(), false, 8);
     let parts = parser.push("```json\n{\"answer\": 4");
-    assert_eq!(parts, [Part::Content("```json\n{\"answer\": 4".into())]);
+    assert_eq!(parts, [OutputPart::Content("```json\n{\"answer\": 4".into())]);
 }
 
 #[test]
@@ -257,7 +259,7 @@ fn harmony_sorts_messages_by_channel() {
 }
 
 #[test]
-fn thoughts_stand_at_the_beginning_only() {
+fn reasoning_is_recognized_at_the_beginning_only() {
     let message = parse(CallFormat::Hermes, "The tag <think> opens thoughts, </think> closes.");
     assert_eq!(content(&message), "The tag <think> opens thoughts, </think> closes.");
     let twice =
@@ -269,11 +271,11 @@ fn thoughts_stand_at_the_beginning_only() {
 }
 
 #[test]
-fn granite_says_where_thoughts_end() {
+fn granite_delimits_the_end_of_reasoning() {
     let format = Format::detect("... 'Here is my thought process:' ... <|tool_call|>");
     let parser = Parser::new(&format, ToolSet::default(), false, 8);
     let text = "Here is my thought process: hm\n\nHere is my response:\n\nHello";
-    let message = whole(parse_chunks(parser, [text]).0);
+    let message = join_parts(parse_chunks(parser, [text]).0);
     assert_eq!((message.reasoning.as_deref(), content(&message)), (Some("hm"), "Hello"));
 }
 
@@ -307,12 +309,12 @@ fn templates_tell_their_family() {
         ("```tool_code", F::Fenced, false),
         ("<start_of_turn>model", F::Generic, false),
     ];
-    for (source, calls, thinks) in cases {
+    for (source, calls, has_reasoning) in cases {
         let format = Format::detect(source);
-        assert_eq!((format.calls, format.thinking.is_some()), (calls, thinks), "{source}");
+        assert_eq!((format.calls, format.reasoning.is_some()), (calls, has_reasoning), "{source}");
     }
     let gemma = Format::detect("'<|channel>thought\\n<channel|>'");
     assert!(gemma.visible_tokens().contains(&"<|channel>"));
-    assert!(gemma.starts_thinking("<|turn>model\n<|channel>thought\n"));
-    assert!(!gemma.starts_thinking("<|channel>thought\n<channel|>"));
+    assert!(gemma.starts_in_reasoning("<|turn>model\n<|channel>thought\n"));
+    assert!(!gemma.starts_in_reasoning("<|channel>thought\n<channel|>"));
 }

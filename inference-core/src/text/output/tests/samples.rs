@@ -6,7 +6,7 @@ use super::writer::write;
 use crate::text::output::CallFormat;
 
 /// Sample responses in `format`.
-pub fn all(format: CallFormat) -> Vec<String> {
+pub(crate) fn all(format: CallFormat) -> Vec<String> {
     let weather = ("get_weather", json!({"city": "Zürich \"</tool_call>\" 🐱\n\\u", "days": 3}));
     let nested = ("send", json!({"deep": {"a": [1, {"b": null}]}, "list": [], "units": null}));
     let one = write(format, std::slice::from_ref(&weather));
@@ -20,7 +20,7 @@ pub fn all(format: CallFormat) -> Vec<String> {
         format!("Let me look.\n\n{one}"),
         format!("<think>\nWhy? <tool_call>\n</think>\n\n{two}\n"),
         format!("{none}\n\nAnd then text.\n{one} end"),
-        format!("thoughts that began in the prompt</think>{one}{two}"),
+        format!("reasoning that began in the prompt</think>{one}{two}"),
         format!("<th{half}"),
         format!("  {broken}"),
         format!("{unknown}{one}"),

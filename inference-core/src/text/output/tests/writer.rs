@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::text::output::{CallFormat, ToolSet};
 
 /// The tools of all tests.
-pub fn tools() -> ToolSet {
+pub(crate) fn tools() -> ToolSet {
     let properties = json!({
         "city": {"type": "string"}, "days": {"type": "integer"}, "units": {"type": ["string", "null"]},
         "deep": {"type": "object"}, "list": {"type": "array"}, "free": {},
@@ -81,7 +81,7 @@ fn python_call(name: &str, arguments: &Value) -> String {
 }
 
 /// `calls` in the notation of `format`, as one text.
-pub fn write(format: CallFormat, calls: &[(&str, Value)]) -> String {
+pub(crate) fn write(format: CallFormat, calls: &[(&str, Value)]) -> String {
     const USUAL: [&str; 2] = ["name", "arguments"];
     const QWEN: [&str; 3] = ["<parameter=", ">", "</parameter>\n"];
     use CallFormat as F;

@@ -1,6 +1,6 @@
 //! PURE. Checks of memory: what the model needs, and the kernel's settings.
 
-use inference_core::model_file::memory_plan::{LoadMode, NoPlan, plan};
+use inference_core::model_file::memory_plan::{LoadMode, PlanFailure, plan};
 use inference_core::types::units::bytes;
 
 use crate::commands::doctor::facts::{Facts, Model};
@@ -32,10 +32,10 @@ pub fn model(facts: &Facts) -> Option<Finding> {
                 format!("{file}: {slots} slots of {tokens} tokens need {needed} of {available}"),
             )
         }
-        Err(NoPlan::Refused(refusal)) => {
+        Err(PlanFailure::Refused(refusal)) => {
             Finding::fail("model", refusal.to_string(), format!("flotilla-agent plan {file}"))
         }
-        Err(NoPlan::Error(error)) => {
+        Err(PlanFailure::Error(error)) => {
             let fix = format!("flotilla-agent check {file}");
             Finding::warn("model", format!("its memory cannot be planned: {error}"), fix)
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use inference_core::hardware::files::Files;
 use inference_core::model_file::gguf::Header;
-use inference_core::model_file::memory_plan::{LoadMode, Wanted};
+use inference_core::model_file::memory_plan::{LoadMode, RequestedSettings};
 
 use super::*;
 use crate::commands::doctor::facts::{Disk, Model, Reached};
@@ -159,7 +159,7 @@ fn a_disk_without_room_and_a_folder_that_is_missing_are_named() {
 #[test]
 fn a_model_is_planned_and_one_that_cannot_be_read_fails() {
     let model = |header, load| {
-        let wanted = Wanted { load, ..Wanted::default() };
+        let wanted = RequestedSettings { load, ..RequestedSettings::default() };
         let model = Model { file: "m.gguf".into(), bytes: 2 << 30, header, wanted };
         Facts { model: Some(model), ..facts(&good()) }
     };

@@ -1,15 +1,14 @@
 //! PURE. The delimiters of each model family.
 
-use super::format::CallFormat;
+use super::call_format::CallFormat;
 
 /// Where an opening delimiter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum DelimiterScope {
     /// Anywhere in content.
     Anywhere,
     /// At the start of a line of content; it is the call's first bracket, not a delimiter.
     LineStart,
-    /// After a call.
     AfterCall,
     /// At the start of the response.
     First,
@@ -23,31 +22,35 @@ pub(super) enum Syntax {
     /// An object or an array.
     Json,
     /// A name, then JSON.
-    Named(&'static NamedMarks),
-    /// Tags.
+    Named(&'static NamedDelimiters),
     Xml(&'static Tags),
     /// A function call as in a programming language.
-    Function(&'static LiteralMarks),
+    Function(&'static LiteralDelimiters),
     /// A harmony header.
     Header,
 }
 
 /// Delimiters of a notation like a programming language's.
 #[derive(Debug)]
-pub(super) struct LiteralMarks {
-    pub before_name: &'static str,
+pub(super) struct LiteralDelimiters {
+    pub(crate) before_name: &'static str,
     /// Brackets around the arguments.
-    pub open: char,
-    pub close: char,
+    pub(crate) open: char,
+    pub(crate) close: char,
     /// Separator of a key and its value.
-    pub assign: char,
+    pub(crate) assign: char,
     /// Words for true and false.
-    pub truth: [&'static str; 2],
+    pub(crate) truth: [&'static str; 2],
 }
 
-pub(super) static PYTHON_STYLE: LiteralMarks =
-    LiteralMarks { before_name: "", open: '(', close: ')', assign: '=', truth: ["True", "False"] };
-pub(super) static GEMMA_STYLE: LiteralMarks = LiteralMarks {
+pub(super) static PYTHON_STYLE: LiteralDelimiters = LiteralDelimiters {
+    before_name: "",
+    open: '(',
+    close: ')',
+    assign: '=',
+    truth: ["True", "False"],
+};
+pub(super) static GEMMA_STYLE: LiteralDelimiters = LiteralDelimiters {
     before_name: "call:",
     open: '{',
     close: '}',
@@ -55,97 +58,103 @@ pub(super) static GEMMA_STYLE: LiteralMarks = LiteralMarks {
     truth: ["true", "false"],
 };
 
-/// An opening delimiter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Open {
-    pub mark: &'static str,
-    pub when: When,
-    pub syntax: Syntax,
+pub(super) struct OpeningDelimiter {
+    pub(crate) text: &'static str,
+    pub(crate) scope: DelimiterScope,
+    pub(crate) syntax: Syntax,
 }
 
-impl Open {
+impl OpeningDelimiter {
     /// True if only what follows marks this as a call, not a delimiter of the family's own.
-    pub fn is_bare(&self) -> bool {
-        self.when == When::LineStart || self.mark == "```json"
+    pub(crate) fn is_bare(&self) -> bool {
+        self.scope == DelimiterScope::LineStart || self.text == "```json"
     }
 }
 
 /// Delimiters of a notation with a name before the arguments.
 #[derive(Debug)]
-pub(super) struct NamedMarks {
+pub(super) struct NamedDelimiters {
     /// Precedes a call, if calls are in a section; else empty.
-    pub open: &'static str,
+    pub(crate) open: &'static str,
     /// Between name and arguments.
-    pub separator: &'static str,
-    pub separator_optional: bool,
+    pub(crate) separator: &'static str,
+    pub(crate) separator_optional: bool,
     /// JSON may also follow the opening delimiter.
-    pub json_too: bool,
+    pub(crate) json_too: bool,
 }
 
 /// Tags of a notation with one tag for each parameter.
 #[derive(Debug)]
 pub(super) struct Tags {
     /// Before and after the name.
-    pub call: &'static str,
-    pub call_close: &'static str,
+    pub(crate) call: &'static str,
+    pub(crate) call_close: &'static str,
     /// The next tag ends the name as well.
-    pub name_ends_at_tag: bool,
+    pub(crate) name_ends_at_tag: bool,
     /// After the call, and after what encloses it.
-    pub end: &'static str,
-    pub around_end: &'static str,
-    pub key: &'static str,
-    pub key_close: &'static str,
+    pub(crate) end: &'static str,
+    pub(crate) around_end: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) key_close: &'static str,
     /// Between the key and the value; may be empty.
-    pub value: &'static str,
-    pub value_close: &'static str,
+    pub(crate) value: &'static str,
+    pub(crate) value_close: &'static str,
     /// Values are on separate lines.
-    pub lines: bool,
+    pub(crate) lines: bool,
 }
 
 impl Tags {
-    pub fn is_call(&self, mark: &str) -> bool {
-        mark == self.call
+    pub(crate) fn is_call(&self, text: &str) -> bool {
+        text == self.call
     }
 
-    pub fn key_and_ends(&self) -> [&'static str; 3] {
+    pub(crate) fn key_and_ends(&self) -> [&'static str; 3] {
         [self.key, self.end, self.around_end]
     }
 }
 
-/// The delimiters of one notation.
 #[derive(Debug)]
-pub(super) struct Table {
-    pub opens: &'static [Open],
+pub(super) struct DelimiterTable {
+    pub(crate) opens: &'static [OpeningDelimiter],
     /// Dropped after a call.
-    pub after: &'static [&'static str],
+    pub(crate) after: &'static [&'static str],
     /// Dropped anywhere.
-    pub drops: &'static [&'static str],
+    pub(crate) drops: &'static [&'static str],
     /// Delimiters inside calls, and parts of delimiters, that may be control tokens.
-    pub inner: &'static [&'static str],
+    pub(crate) inner: &'static [&'static str],
 }
 
-const fn json(mark: &'static str) -> Open {
-    Open { mark, when: When::Anywhere, syntax: Syntax::Json }
+const fn json(text: &'static str) -> OpeningDelimiter {
+    OpeningDelimiter { text, scope: DelimiterScope::Anywhere, syntax: Syntax::Json }
 }
 
-const fn bare(mark: &'static str) -> Open {
-    Open { mark, when: When::LineStart, syntax: Syntax::Json }
+const fn bare(text: &'static str) -> OpeningDelimiter {
+    OpeningDelimiter { text, scope: DelimiterScope::LineStart, syntax: Syntax::Json }
 }
 
-const fn xml(mark: &'static str, tags: &'static Tags) -> Open {
-    Open { mark, when: When::Anywhere, syntax: Syntax::Xml(tags) }
+const fn xml(text: &'static str, tags: &'static Tags) -> OpeningDelimiter {
+    OpeningDelimiter { text, scope: DelimiterScope::Anywhere, syntax: Syntax::Xml(tags) }
 }
 
-const fn named(mark: &'static str, when: When, marks: &'static NamedMarks) -> Open {
-    Open { mark, when, syntax: Syntax::Named(marks) }
+const fn named(
+    text: &'static str,
+    scope: DelimiterScope,
+    delimiters: &'static NamedDelimiters,
+) -> OpeningDelimiter {
+    OpeningDelimiter { text, scope, syntax: Syntax::Named(delimiters) }
 }
 
-const fn function(mark: &'static str, when: When, marks: &'static LiteralMarks) -> Open {
-    Open { mark, when, syntax: Syntax::Function(marks) }
+const fn function(
+    text: &'static str,
+    scope: DelimiterScope,
+    delimiters: &'static LiteralDelimiters,
+) -> OpeningDelimiter {
+    OpeningDelimiter { text, scope, syntax: Syntax::Function(delimiters) }
 }
 
-const fn header(mark: &'static str, when: When) -> Open {
-    Open { mark, when, syntax: Syntax::Header }
+const fn header(text: &'static str, scope: DelimiterScope) -> OpeningDelimiter {
+    OpeningDelimiter { text, scope, syntax: Syntax::Header }
 }
 
 const QWEN_TAGS: Tags = Tags {
@@ -187,106 +196,108 @@ pub(super) static MINIMAX_STYLE: Tags = Tags {
     value_close: "</parameter>",
     lines: false,
 };
-pub(super) static MISTRAL_STYLE: NamedMarks =
-    NamedMarks { open: "", separator: "[ARGS]", separator_optional: true, json_too: true };
-pub(super) static DEEPSEEK_STYLE: NamedMarks = NamedMarks {
+pub(super) static MISTRAL_STYLE: NamedDelimiters =
+    NamedDelimiters { open: "", separator: "[ARGS]", separator_optional: true, json_too: true };
+pub(super) static DEEPSEEK_STYLE: NamedDelimiters = NamedDelimiters {
     open: "<｜tool▁call▁begin｜>",
     separator: "<｜tool▁sep｜>",
     separator_optional: false,
     json_too: false,
 };
-pub(super) static KIMI_STYLE: NamedMarks = NamedMarks {
+pub(super) static KIMI_STYLE: NamedDelimiters = NamedDelimiters {
     open: "<|tool_call_begin|>",
     separator: "<|tool_call_argument_begin|>",
     separator_optional: false,
     json_too: false,
 };
 
-const NONE: Table = Table { opens: &[], after: &[], drops: &[], inner: &[] };
-const AGAIN: Open = Open { mark: "{", when: When::AfterCall, syntax: Syntax::Json };
-static HERMES: Table =
-    Table { opens: &[json("<tool_call>"), AGAIN], after: &["</tool_call>"], ..NONE };
-static QWEN_XML: Table = Table {
+const NONE: DelimiterTable = DelimiterTable { opens: &[], after: &[], drops: &[], inner: &[] };
+const AGAIN: OpeningDelimiter =
+    OpeningDelimiter { text: "{", scope: DelimiterScope::AfterCall, syntax: Syntax::Json };
+static HERMES: DelimiterTable =
+    DelimiterTable { opens: &[json("<tool_call>"), AGAIN], after: &["</tool_call>"], ..NONE };
+static QWEN_XML: DelimiterTable = DelimiterTable {
     opens: &[xml("<tool_call>", &QWEN_STYLE), xml("<function=", &QWEN_STYLE)],
     after: &["</tool_call>"],
     ..NONE
 };
-static SEED: Table = Table {
+static SEED: DelimiterTable = DelimiterTable {
     opens: &[xml("<seed:tool_call>", &SEED_STYLE), xml("<function=", &SEED_STYLE)],
     after: &["</seed:tool_call>"],
     ..NONE
 };
-static GLM: Table = Table { opens: &[xml("<tool_call>", &GLM_STYLE)], ..NONE };
-static MINI_MAX: Table = Table {
+static GLM: DelimiterTable = DelimiterTable { opens: &[xml("<tool_call>", &GLM_STYLE)], ..NONE };
+static MINI_MAX: DelimiterTable = DelimiterTable {
     opens: &[xml("<minimax:tool_call>", &MINIMAX_STYLE), xml("<invoke name=\"", &MINIMAX_STYLE)],
     after: &["</minimax:tool_call>"],
     ..NONE
 };
-static FUNCTIONARY: Table =
-    Table { opens: &[xml("<function=", &QWEN_STYLE)], after: &["</function>"], ..NONE };
-static LLAMA: Table = Table {
+static FUNCTIONARY: DelimiterTable =
+    DelimiterTable { opens: &[xml("<function=", &QWEN_STYLE)], after: &["</function>"], ..NONE };
+static LLAMA: DelimiterTable = DelimiterTable {
     opens: &[json("<|python_tag|>"), bare("{"), bare("[")],
     after: &[";", ",", "<|eom_id|>"],
     ..NONE
 };
-static MISTRAL: Table = Table {
-    opens: &[named("[TOOL_CALLS]", When::Anywhere, &MISTRAL_STYLE)],
+static MISTRAL: DelimiterTable = DelimiterTable {
+    opens: &[named("[TOOL_CALLS]", DelimiterScope::Anywhere, &MISTRAL_STYLE)],
     inner: &["[ARGS]", "[CALL_ID]"],
     ..NONE
 };
-static DEEP_SEEK: Table = Table {
+static DEEP_SEEK: DelimiterTable = DelimiterTable {
     opens: &[
-        named("<｜tool▁calls▁begin｜>", When::Anywhere, &DEEPSEEK_STYLE),
-        named("<｜tool▁call▁begin｜>", When::Anywhere, &DEEPSEEK_STYLE),
+        named("<｜tool▁calls▁begin｜>", DelimiterScope::Anywhere, &DEEPSEEK_STYLE),
+        named("<｜tool▁call▁begin｜>", DelimiterScope::Anywhere, &DEEPSEEK_STYLE),
     ],
     after: &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
     inner: &["<｜tool▁sep｜>"],
     ..NONE
 };
-static KIMI: Table = Table {
+static KIMI: DelimiterTable = DelimiterTable {
     opens: &[
-        named("<|tool_calls_section_begin|>", When::Anywhere, &KIMI_STYLE),
-        named("<|tool_call_begin|>", When::Anywhere, &KIMI_STYLE),
+        named("<|tool_calls_section_begin|>", DelimiterScope::Anywhere, &KIMI_STYLE),
+        named("<|tool_call_begin|>", DelimiterScope::Anywhere, &KIMI_STYLE),
     ],
     after: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
     inner: &["<|tool_call_argument_begin|>"],
     ..NONE
 };
-static PIPES: Table = Table {
+static PIPES: DelimiterTable = DelimiterTable {
     opens: &[json("<|tool_call|>"), json("<tool_call>")],
     after: &["<|/tool_call|>", "</tool_call>"],
     drops: &["<response>", "</response>"],
     ..NONE
 };
-static FUNCTOOLS: Table = Table { opens: &[json("functools[")], ..NONE };
-static TOOL_CALLS: Table = Table {
+static FUNCTOOLS: DelimiterTable = DelimiterTable { opens: &[json("functools[")], ..NONE };
+static TOOL_CALLS: DelimiterTable = DelimiterTable {
     opens: &[json("<tool_calls>"), json("<tool_call>")],
     after: &["</tool_calls>", "</tool_call>"],
     ..NONE
 };
-static TOOL_CALL_UPPER: Table =
-    Table { opens: &[json("<TOOLCALL>")], after: &["</TOOLCALL>"], ..NONE };
-static COHERE: Table = Table {
+static TOOL_CALL_UPPER: DelimiterTable =
+    DelimiterTable { opens: &[json("<TOOLCALL>")], after: &["</TOOLCALL>"], ..NONE };
+static COHERE: DelimiterTable = DelimiterTable {
     opens: &[json("<|START_ACTION|>")],
     after: &["<|END_ACTION|>"],
     drops: &["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
     ..NONE
 };
-static COMMAND_R: Table = Table { opens: &[json("Action:")], after: &["```"], ..NONE };
-static HARMONY: Table = Table {
+static COMMAND_R: DelimiterTable =
+    DelimiterTable { opens: &[json("Action:")], after: &["```"], ..NONE };
+static HARMONY: DelimiterTable = DelimiterTable {
     opens: &[
-        header("<|channel|>", When::Always),
-        header("<|start|>", When::Always),
-        header(" to=functions.", When::First),
-        header("to=functions.", When::First),
+        header("<|channel|>", DelimiterScope::Always),
+        header("<|start|>", DelimiterScope::Always),
+        header(" to=functions.", DelimiterScope::First),
+        header("to=functions.", DelimiterScope::First),
     ],
     drops: &["<|end|>", "<|return|>", "<|call|>"],
     inner: &["<|message|>", "<|constrain|>"],
     ..NONE
 };
-static FENCED: Table = Table {
+static FENCED: DelimiterTable = DelimiterTable {
     opens: &[
-        function("```tool_code", When::Anywhere, &PYTHON_STYLE),
+        function("```tool_code", DelimiterScope::Anywhere, &PYTHON_STYLE),
         json("```tool_call"),
         json("```json"),
         bare("{"),
@@ -295,33 +306,32 @@ static FENCED: Table = Table {
     after: &["```"],
     ..NONE
 };
-static GENERIC: Table = Table {
+static GENERIC: DelimiterTable = DelimiterTable {
     opens: &[json("<tool_call>"), json("```tool_call"), json("```json"), bare("{"), bare("[")],
     after: &["```", "</tool_call>"],
     ..NONE
 };
-static GEMMA: Table = Table {
-    opens: &[function("<|tool_call>", When::Anywhere, &GEMMA_STYLE)],
+static GEMMA: DelimiterTable = DelimiterTable {
+    opens: &[function("<|tool_call>", DelimiterScope::Anywhere, &GEMMA_STYLE)],
     after: &["<tool_call|>"],
     inner: &["<|\"|>"],
     ..NONE
 };
-static LFM: Table = Table {
-    opens: &[function("<|tool_call_start|>", When::Anywhere, &PYTHON_STYLE)],
+static LFM: DelimiterTable = DelimiterTable {
+    opens: &[function("<|tool_call_start|>", DelimiterScope::Anywhere, &PYTHON_STYLE)],
     after: &["<|tool_call_end|>"],
     ..NONE
 };
-static PYTHONIC: Table = Table {
+static PYTHONIC: DelimiterTable = DelimiterTable {
     opens: &[
-        function("<|python_start|>", When::Anywhere, &PYTHON_STYLE),
-        function("[", When::LineStart, &PYTHON_STYLE),
+        function("<|python_start|>", DelimiterScope::Anywhere, &PYTHON_STYLE),
+        function("[", DelimiterScope::LineStart, &PYTHON_STYLE),
     ],
     after: &["<|python_end|>"],
     ..NONE
 };
 
-/// The delimiters of a family.
-pub(super) fn table(format: CallFormat) -> &'static Table {
+pub(super) fn delimiter_table(format: CallFormat) -> &'static DelimiterTable {
     match format {
         CallFormat::Hermes => &HERMES,
         CallFormat::QwenXml => &QWEN_XML,

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::text::output::tests::writer::write;
-use crate::text::output::{Beginning, CallFormat, Parser, Thinking, whole};
+use crate::text::output::{CallFormat, Parser, ReasoningDelimiters, ResponseStart, join_parts};
 
 /// 256 bytes, then `control`, then the end token.
 fn vocabulary(control: &[&str]) -> TokEnv {
@@ -40,28 +40,33 @@ fn tools() -> ToolSet {
 
 struct Case {
     control: Vec<&'static str>,
-    grammar: Grammar,
+    grammar: CallGrammar,
     matcher: Matcher,
 }
 
 impl Case {
     fn new(
         format: Format,
-        choice: &Choice,
+        choice: &ToolChoice,
         calls_max: usize,
         control: Vec<&'static str>,
-        starts_thinking: bool,
+        starts_in_reasoning: bool,
     ) -> Option<Self> {
         let tools = tools();
-        let request =
-            Request { format: &format, tools: &tools, choice, calls_max, starts_thinking };
+        let request = CallGrammarRequest {
+            format: &format,
+            tools: &tools,
+            choice,
+            calls_max,
+            starts_in_reasoning,
+        };
         let id = |text: &str| {
             control.iter().position(|t| *t == text).map(|i| 256 + u32::try_from(i).unwrap())
         };
-        Some(Self::compile(grammar(&request, &id)?, control))
+        Some(Self::compile(call_grammar(&request, &id)?, control))
     }
 
-    fn compile(grammar: Grammar, control: Vec<&'static str>) -> Self {
+    fn compile(grammar: CallGrammar, control: Vec<&'static str>) -> Self {
         let mut factory = ParserFactory::new_simple(&vocabulary(&control)).unwrap();
         factory.quiet();
         let parser = factory.create_parser(TopLevelGrammar::from_lark(grammar.lark.clone()));
@@ -99,18 +104,24 @@ impl Case {
 }
 
 fn plain(calls: CallFormat) -> Format {
-    Format { thinking: None, calls }
+    Format { reasoning: None, calls }
 }
 
 /// No control tokens, or all delimiters that look like one.
 fn vocabularies(calls: CallFormat) -> [Vec<&'static str>; 2] {
-    let mut marks = plain(calls).visible_tokens();
+    let mut delimiters = plain(calls).visible_tokens();
     let closed = |m: &&str| m.starts_with(['<', '[']) && m.ends_with(['>', ']']);
-    marks.retain(|m| closed(m) && !m.contains("function") && !m.starts_with("<parameter"));
+    delimiters.retain(|m| closed(m) && !m.contains("function") && !m.starts_with("<parameter"));
     if calls == CallFormat::Glm {
-        marks.extend(["</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"]);
+        delimiters.extend([
+            "</tool_call>",
+            "<arg_key>",
+            "</arg_key>",
+            "<arg_value>",
+            "</arg_value>",
+        ]);
     }
-    [Vec::new(), marks]
+    [Vec::new(), delimiters]
 }
 
 /// As the family writes it, except that several bare objects take one line each.
@@ -130,7 +141,7 @@ fn legal(city: &str) -> (&'static str, Value) {
 fn each_family_may_write_legal_calls_and_no_others() {
     for calls in CallFormat::ALL.into_iter().filter(|c| !differs(*c)) {
         for control in vocabularies(calls) {
-            let case = Case::new(plain(calls), &Choice::Required, 4, control, false).unwrap();
+            let case = Case::new(plain(calls), &ToolChoice::Required, 4, control, false).unwrap();
             case.check(&written(calls, &[legal("Zürich \"quoted\"")]), true);
             case.check(&written(calls, &[("get_weather_now", json!({"city": "x"}))]), true);
             let two = written(calls, &[legal("a"), legal("b")]);
@@ -167,14 +178,14 @@ fn what_the_grammar_of_command_r_allows_is_what_its_template_shows() {
         \"parameters\": {\"city\": \"x\"}\n    }\n]```";
     for (calls, text) in [(CallFormat::Cohere, r7b), (CallFormat::CommandR, r)] {
         for control in vocabularies(calls) {
-            let case = Case::new(plain(calls), &Choice::Required, 4, control, false).unwrap();
+            let case = Case::new(plain(calls), &ToolChoice::Required, 4, control, false).unwrap();
             case.check(text, true);
             case.check(&text.replace("get_weather\"", "get_whether\""), false);
             let mut parser = Parser::new(&plain(calls), tools(), false, 4);
             let mut parts = parser.push(text);
             let (rest, complete) = parser.finish();
             parts.extend(rest);
-            let message = whole(parts);
+            let message = join_parts(parts);
             assert!(complete && message.content.is_none(), "{message:?}");
         }
     }
@@ -182,7 +193,7 @@ fn what_the_grammar_of_command_r_allows_is_what_its_template_shows() {
 
 #[test]
 fn a_named_function_is_called_once() {
-    let choice = Choice::Function("get_weather".into());
+    let choice = ToolChoice::Function("get_weather".into());
     for calls in CallFormat::ALL.into_iter().filter(|c| !differs(*c)) {
         let case = Case::new(plain(calls), &choice, 4, Vec::new(), false).unwrap();
         case.check(&written(calls, &[legal("x")]), true);
@@ -196,7 +207,7 @@ fn a_named_function_is_called_once() {
 #[test]
 fn calls_are_counted() {
     let case =
-        Case::new(plain(CallFormat::Hermes), &Choice::Required, 2, Vec::new(), false).unwrap();
+        Case::new(plain(CallFormat::Hermes), &ToolChoice::Required, 2, Vec::new(), false).unwrap();
     case.check(&write(CallFormat::Hermes, &[legal("a"), legal("b")]), true);
     case.check(&write(CallFormat::Hermes, &[legal("a"), legal("b"), legal("c")]), false);
 }
@@ -204,19 +215,19 @@ fn calls_are_counted() {
 #[test]
 fn any_limit_on_calls_gives_a_small_grammar() {
     for calls in CallFormat::ALL {
-        for choice in [Choice::Required, Choice::Auto] {
+        for choice in [ToolChoice::Required, ToolChoice::Auto] {
             let case = Case::new(plain(calls), &choice, usize::MAX, Vec::new(), false);
             assert!(case.is_none_or(|c| c.grammar.lark.len() < 8192), "{calls:?}");
         }
-        assert!(Case::new(plain(calls), &Choice::Required, 0, Vec::new(), false).is_none());
-        assert!(Case::new(plain(calls), &Choice::None, 4, Vec::new(), false).is_none());
+        assert!(Case::new(plain(calls), &ToolChoice::Required, 0, Vec::new(), false).is_none());
+        assert!(Case::new(plain(calls), &ToolChoice::None, 4, Vec::new(), false).is_none());
     }
 }
 
 #[test]
 fn control_tokens_around_plain_text_are_allowed() {
     let control = vocabularies(CallFormat::Cohere)[1].clone();
-    let case = Case::new(plain(CallFormat::Cohere), &Choice::Auto, 4, control, false).unwrap();
+    let case = Case::new(plain(CallFormat::Cohere), &ToolChoice::Auto, 4, control, false).unwrap();
     assert!(case.grammar.tokens.contains(&"<|START_ACTION|>"));
     case.check("<|START_RESPONSE|>Hello<|END_RESPONSE|>", true);
     case.check("<|START_ACTION|>Hello<|END_ACTION|>", false);
@@ -229,38 +240,38 @@ fn tools_that_are_not_strict_are_followed_as_far_as_possible() {
     let function = json!({"type": "function", "function": {"name": "f", "parameters": odd}});
     let tools = ToolSet::from_openai(&[function]).unwrap();
     let format = plain(CallFormat::Hermes);
-    let request = |choice| Request {
+    let request = |choice| CallGrammarRequest {
         format: &format,
         tools: &tools,
         choice,
         calls_max: 1,
-        starts_thinking: false,
+        starts_in_reasoning: false,
     };
-    assert_eq!(grammar(&request(&Choice::Auto), &|_| None), None);
-    let grammar = grammar(&request(&Choice::Required), &|_| None).unwrap();
+    assert_eq!(call_grammar(&request(&ToolChoice::Auto), &|_| None), None);
+    let grammar = call_grammar(&request(&ToolChoice::Required), &|_| None).unwrap();
     let case = Case::compile(grammar, Vec::new());
     case.check(&write(CallFormat::Hermes, &[("f", json!({"a": 1}))]), true);
     case.check(&write(CallFormat::Hermes, &[("f", json!({"a": "x"}))]), false);
 }
 
 #[test]
-fn thoughts_may_come_first() {
-    let thinking = Some(Thinking { open: "<think>", close: "</think>" });
-    let format = Format { thinking, calls: CallFormat::Hermes };
+fn reasoning_may_come_first() {
+    let reasoning = Some(ReasoningDelimiters { open: "<think>", close: "</think>" });
+    let format = Format { reasoning, calls: CallFormat::Hermes };
     let call = write(CallFormat::Hermes, &[legal("x")]);
     for control in [vec![], vec!["<think>", "</think>", "<tool_call>", "</tool_call>"]] {
-        let case = Case::new(format, &Choice::Required, 4, control.clone(), false).unwrap();
+        let case = Case::new(format, &ToolChoice::Required, 4, control.clone(), false).unwrap();
         case.check(&format!("<think>\nwhat {{ now?\n</think>\n\n{call}"), true);
         case.check(&call, true);
         case.check(&format!("<think>\n{call}"), false);
-        let open = Case::new(format, &Choice::Required, 4, control, true).unwrap();
+        let open = Case::new(format, &ToolChoice::Required, 4, control, true).unwrap();
         open.check(&format!("hm\n</think>\n\n{call}"), true);
         open.check("hm\n</think>\n\nno", false);
     }
     let harmony = plain(CallFormat::Harmony);
     let call = write(CallFormat::Harmony, &[legal("x")]);
     for control in vocabularies(CallFormat::Harmony) {
-        let case = Case::new(harmony, &Choice::Required, 4, control, false).unwrap();
+        let case = Case::new(harmony, &ToolChoice::Required, 4, control, false).unwrap();
         case.check(
             &format!("<|channel|>analysis<|message|>hm<|end|><|start|>assistant{call}"),
             true,
@@ -270,15 +281,15 @@ fn thoughts_may_come_first() {
 }
 
 /// A constrained response, and what may surround it.
-fn constrained(format: Format, beginning: Beginning, control: Vec<&'static str>) -> Case {
+fn constrained(format: Format, response_start: ResponseStart, control: Vec<&'static str>) -> Case {
     let id = |text: &str| {
         control.iter().position(|t| *t == text).map(|i| 256 + u32::try_from(i).unwrap())
     };
-    let around = around_answer(&format, beginning, &id).unwrap();
+    let surrounding = grammar_around_response(&format, response_start, &id).unwrap();
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}},
         "required": ["a"], "additionalProperties": false});
-    let lark = format!("{around}\nanswer: %json {schema}\n");
-    Case::compile(Grammar { lark, tokens: Vec::new() }, control)
+    let lark = format!("{surrounding}\nanswer: %json {schema}\n");
+    Case::compile(CallGrammar { lark, tokens: Vec::new() }, control)
 }
 
 #[test]
@@ -286,7 +297,7 @@ fn a_constrained_answer_in_harmony_may_reason_first_and_stands_in_the_final_chan
     let harmony = plain(CallFormat::Harmony);
     let reasoning = "<|channel|>analysis<|message|>{\"b\": what?<|end|><|start|>assistant";
     for control in vocabularies(CallFormat::Harmony) {
-        let case = constrained(harmony, Beginning::Fresh, control);
+        let case = constrained(harmony, ResponseStart::Fresh, control);
         for header in
             ["<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>"]
         {
@@ -300,36 +311,39 @@ fn a_constrained_answer_in_harmony_may_reason_first_and_stands_in_the_final_chan
         case.check("<|channel|>commentary<|message|>{\"a\":1}", false);
         case.check(reasoning, false);
     }
-    assert_eq!(around_answer(&harmony, Beginning::Content, &|_| None), None);
+    assert_eq!(grammar_around_response(&harmony, ResponseStart::Content, &|_| None), None);
 }
 
 #[test]
-fn a_constrained_answer_may_follow_reasoning_and_stand_between_marks_of_its_family() {
-    let thinking = Some(Thinking { open: "<think>", close: "</think>" });
-    let format = Format { thinking, calls: CallFormat::Hermes };
+fn a_constrained_response_may_follow_reasoning_and_stand_between_delimiters_of_its_family() {
+    let reasoning = Some(ReasoningDelimiters { open: "<think>", close: "</think>" });
+    let format = Format { reasoning, calls: CallFormat::Hermes };
     for control in [vec![], vec!["<think>", "</think>"]] {
-        let fresh = constrained(format, Beginning::Fresh, control.clone());
+        let fresh = constrained(format, ResponseStart::Fresh, control.clone());
         fresh.check("<think>\n{ hm\n</think>\n\n{\"a\":1}", true);
         fresh.check("{\"a\":1}", true);
         fresh.check("<think>\n{\"a\":1}", false);
-        let inside = constrained(format, Beginning::Reasoning, control);
+        let inside = constrained(format, ResponseStart::Reasoning, control);
         inside.check("hm</think>\n\n{\"a\":1}", true);
         inside.check("hm</think>\n\nno", false);
     }
     for control in vocabularies(CallFormat::Cohere) {
-        let case = constrained(plain(CallFormat::Cohere), Beginning::Fresh, control);
+        let case = constrained(plain(CallFormat::Cohere), ResponseStart::Fresh, control);
         case.check("<|START_RESPONSE|>{\"a\":1}<|END_RESPONSE|>", true);
         case.check("{\"a\":1}", true);
         case.check("<|START_RESPONSE|>no<|END_RESPONSE|>", false);
     }
-    assert_eq!(around_answer(&plain(CallFormat::Llama), Beginning::Fresh, &|_| None), None);
+    assert_eq!(
+        grammar_around_response(&plain(CallFormat::Llama), ResponseStart::Fresh, &|_| None),
+        None
+    );
 }
 
 #[test]
 fn with_auto_text_is_free_and_calls_are_legal() {
     for calls in CallFormat::ALL.into_iter().filter(|c| !differs(*c)) {
         for control in vocabularies(calls) {
-            let Some(case) = Case::new(plain(calls), &Choice::Auto, 4, control, false) else {
+            let Some(case) = Case::new(plain(calls), &ToolChoice::Auto, 4, control, false) else {
                 let bare = [CallFormat::Llama, CallFormat::Pythonic, CallFormat::Generic];
                 assert!(bare.contains(&calls), "{calls:?}");
                 continue;
@@ -358,13 +372,16 @@ fn with_auto_text_is_free_and_calls_are_legal() {
 #[test]
 fn tool_choice_is_read_and_errors_name_it() {
     let tools = tools();
-    let read = |v: Value| Choice::from_openai(Some(&v), &tools);
-    assert_eq!(read(json!("required")), Ok(Choice::Required));
-    assert_eq!(Choice::from_openai(None, &tools), Ok(Choice::Auto));
+    let read = |v: Value| ToolChoice::from_openai(Some(&v), &tools);
+    assert_eq!(read(json!("required")), Ok(ToolChoice::Required));
+    assert_eq!(ToolChoice::from_openai(None, &tools), Ok(ToolChoice::Auto));
     let named = json!({"type": "function", "function": {"name": "get_weather"}});
-    assert_eq!(read(named), Ok(Choice::Function("get_weather".into())));
+    assert_eq!(read(named), Ok(ToolChoice::Function("get_weather".into())));
     let unknown = json!({"type": "function", "function": {"name": "f"}});
-    assert_eq!(read(unknown).unwrap_err(), "tool_choice.function.name: no tool is named f");
+    assert_eq!(
+        read(unknown).unwrap_err().to_string(),
+        "tool_choice.function.name: no tool is named f"
+    );
     for other in [
         json!("any"),
         json!({"type": "auto"}),
@@ -373,7 +390,7 @@ fn tool_choice_is_read_and_errors_name_it() {
         json!({"type": "custom", "function": {"name": "get_weather"}}),
         json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}),
     ] {
-        assert!(read(other).unwrap_err().starts_with("tool_choice must be"));
+        assert!(read(other).unwrap_err().to_string().starts_with("tool_choice must be"));
     }
-    assert!(Choice::from_openai(Some(&json!("required")), &ToolSet::default()).is_err());
+    assert!(ToolChoice::from_openai(Some(&json!("required")), &ToolSet::default()).is_err());
 }

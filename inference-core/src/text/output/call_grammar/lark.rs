@@ -2,15 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
-use super::shapes::Piece;
-use super::{Grammar, Tool};
-use crate::text::output::marks::Tags;
+use super::notations::NotationPiece;
+use super::{CallGrammar, Tool};
+use crate::text::output::delimiters::Tags;
 
 /// Whitespace between JSON tokens. Without a limit, weak models write it forever.
 const JSON_SPACE: &str = "[ \\n\\r\\t]{1,24}";
 
 /// A Lark grammar under construction.
-pub struct Lark<'a> {
+pub(crate) struct Lark<'a> {
     control: &'a dyn Fn(&str) -> Option<u32>,
     tokens: Vec<&'static str>,
     rules: String,
@@ -28,28 +28,28 @@ enum Atom {
 
 impl<'a> Lark<'a> {
     /// Creates a grammar without rules.
-    pub fn new(control: &'a dyn Fn(&str) -> Option<u32>) -> Self {
+    pub(crate) fn new(control: &'a dyn Fn(&str) -> Option<u32>) -> Self {
         Self { control, tokens: Vec::new(), rules: String::new(), next: 0, terminals: Vec::new() }
     }
 
     /// The grammar with the start rule `start`.
-    pub fn finish(self, start: &str) -> Grammar {
+    pub(crate) fn finish(self, start: &str) -> CallGrammar {
         let lark = format!("%llguidance {{}}\nstart: {}\n{}", start.trim(), self.rules);
-        Grammar { lark, tokens: self.tokens }
+        CallGrammar { lark, tokens: self.tokens }
     }
 
     /// Adds a rule and returns its name, which begins with `kind`.
-    pub fn rule(&mut self, kind: &str, body: &str) -> String {
+    pub(crate) fn rule(&mut self, kind: &str, body: &str) -> String {
         self.attributed(kind, "", body)
     }
 
     /// Adds a rule that may refer to itself by name.
-    pub fn named_rule(&mut self, name: &'static str, body: &str) {
+    pub(crate) fn named_rule(&mut self, name: &'static str, body: &str) {
         self.terminal(name, body);
     }
 
     /// True if [`Self::named_rule`] has added it.
-    pub fn has_rule(&self, name: &str) -> bool {
+    pub(crate) fn has_rule(&self, name: &str) -> bool {
         self.terminals.contains(&name)
     }
 
@@ -61,7 +61,7 @@ impl<'a> Lark<'a> {
     }
 
     /// Adds a terminal unless it is already defined; returns its name.
-    pub fn terminal(&mut self, name: &'static str, body: &str) -> &'static str {
+    pub(crate) fn terminal(&mut self, name: &'static str, body: &str) -> &'static str {
         if !self.terminals.contains(&name) {
             self.terminals.push(name);
             self.rules.push_str(&format!("{name}: {body}\n"));
@@ -70,24 +70,24 @@ impl<'a> Lark<'a> {
     }
 
     /// A terminal for any text.
-    pub fn text(&mut self) -> &'static str {
+    pub(crate) fn text(&mut self) -> &'static str {
         self.terminal("TEXT", "/(?s:.*)/")
     }
 
-    /// Any text up to and including the first `mark`.
-    pub fn up_to(&mut self, mark: &'static str) -> String {
+    /// Any text up to and including the first `delimiter`.
+    pub(crate) fn up_to(&mut self, delimiter: &'static str) -> String {
         let text = self.text();
-        match self.mark(mark).as_slice() {
+        match self.delimiter(delimiter).as_slice() {
             [Atom::Item(token)] => self.rule("upto", &format!("{text} {token}")),
-            _ => self.attributed("upto", "[lazy]", &format!("{text} {}", literal(mark))),
+            _ => self.attributed("upto", "[lazy]", &format!("{text} {}", literal(delimiter))),
         }
     }
 
     /// A delimiter: the control token with that text, or one that it starts with, else plain text.
-    fn mark(&mut self, mark: &'static str) -> Vec<Atom> {
-        let ends = mark.char_indices().rev().filter(|(_, c)| matches!(c, '>' | ']'));
+    fn delimiter(&mut self, delimiter: &'static str) -> Vec<Atom> {
+        let ends = delimiter.char_indices().rev().filter(|(_, c)| matches!(c, '>' | ']'));
         for end in ends.map(|(i, _)| i + 1) {
-            let (token, rest) = mark.split_at(end);
+            let (token, rest) = delimiter.split_at(end);
             if let Some(id) = (self.control)(token) {
                 if !self.tokens.contains(&token) {
                     self.tokens.push(token);
@@ -97,34 +97,34 @@ impl<'a> Lark<'a> {
                 return atoms;
             }
         }
-        vec![Atom::Text(mark.into())]
+        vec![Atom::Text(delimiter.into())]
     }
 
     /// `pieces` in sequence, for a call of `tool`.
-    pub fn sequence(&mut self, pieces: &[Piece], tool: Option<&Tool>) -> String {
+    pub(crate) fn sequence(&mut self, pieces: &[NotationPiece], tool: Option<&Tool>) -> String {
         let mut atoms = Vec::new();
         for piece in pieces {
             match (piece, tool) {
-                (Piece::Mark(mark), _) => atoms.extend(self.mark(mark)),
-                (Piece::Maybe(mark), _) => {
-                    let inner = join(self.mark(mark));
+                (NotationPiece::Delimiter(delimiter), _) => atoms.extend(self.delimiter(delimiter)),
+                (NotationPiece::OptionalDelimiter(delimiter), _) => {
+                    let inner = join(self.delimiter(delimiter));
                     atoms.push(Atom::Item(format!("({inner})?")));
                 }
-                (Piece::Text(text), _) => atoms.push(Atom::Text((*text).into())),
-                (Piece::Digits, _) => {
+                (NotationPiece::Text(text), _) => atoms.push(Atom::Text((*text).into())),
+                (NotationPiece::Digits, _) => {
                     let digits = self.terminal("DIGITS", "/[0-9]{1,6}/");
                     atoms.push(Atom::Item(digits.into()));
                 }
-                (Piece::Name, Some(tool)) => atoms.push(Atom::Text(tool.name.clone())),
-                (Piece::Arguments, Some(tool)) => {
+                (NotationPiece::Name, Some(tool)) => atoms.push(Atom::Text(tool.name.clone())),
+                (NotationPiece::Arguments, Some(tool)) => {
                     let schema = schema(tool);
                     atoms.push(Atom::Item(self.json("arguments", &schema)));
                 }
-                (Piece::Parameters(tags), Some(tool)) => {
+                (NotationPiece::Parameters(tags), Some(tool)) => {
                     atoms.extend(self.parameters(tags, tool));
                 }
-                (Piece::Literal(marks), Some(tool)) => {
-                    let all = self.literals(marks, tool);
+                (NotationPiece::Literal(delimiters), Some(tool)) => {
+                    let all = self.literals(delimiters, tool);
                     atoms.push(Atom::Item(all));
                 }
                 // Only calls have these pieces.
@@ -155,17 +155,17 @@ impl<'a> Lark<'a> {
 
     fn parameter(&mut self, tags: &Tags, tool: &Tool, key: &str, property: &Value) -> String {
         let line = if tags.lines { "\n" } else { "" };
-        let mut atoms = self.mark(tags.key);
+        let mut atoms = self.delimiter(tags.key);
         atoms.push(Atom::Text(key.into()));
-        atoms.extend(self.mark(tags.key_close));
+        atoms.extend(self.delimiter(tags.key_close));
         if !tags.value.is_empty() {
             atoms.push(Atom::Text("\n".into()));
-            atoms.extend(self.mark(tags.value));
+            atoms.extend(self.delimiter(tags.value));
         }
         atoms.push(Atom::Text(line.into()));
 
         let mut close = vec![Atom::Text(line.into())];
-        close.extend(self.mark(tags.value_close));
+        close.extend(self.delimiter(tags.value_close));
         close.push(Atom::Text("\n".into()));
 
         let choices = property.get("enum").and_then(Value::as_array);
@@ -215,7 +215,7 @@ fn join(atoms: Vec<Atom>) -> String {
 }
 
 /// `text` as a Lark literal: a JSON string without DEL.
-pub fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 

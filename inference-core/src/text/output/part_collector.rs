@@ -1,20 +1,19 @@
 //! PURE. Collects the parts of a response: joins adjacent parts of one kind and counts calls.
 
-use super::Part;
+use super::parts::OutputPart;
 
 /// Kinds of prose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum ProseKind {
     /// Content, which the user sees.
     Content,
     /// The model's reasoning.
     Reasoning,
 }
 
-/// Collects parts.
 #[derive(Debug, Default)]
-pub struct Out {
-    parts: Vec<Part>,
+pub(crate) struct PartCollector {
+    parts: Vec<OutputPart>,
     /// Number of calls started.
     started: usize,
     /// Number of calls completed.
@@ -22,72 +21,71 @@ pub struct Out {
     /// True if the latest call is incomplete.
     open: bool,
     /// For content and reasoning: some was emitted; a line break is due before more.
-    said: [bool; 2],
+    emitted: [bool; 2],
     due: [bool; 2],
 }
 
-impl Out {
+impl PartCollector {
     /// Appends a character of prose.
-    pub fn prose(&mut self, kind: Kind, c: char) {
+    pub(crate) fn push_prose(&mut self, kind: ProseKind, c: char) {
         let slot = kind as usize;
         if std::mem::take(&mut self.due[slot]) {
-            self.prose(kind, '\n');
+            self.push_prose(kind, '\n');
         }
-        self.said[slot] = true;
+        self.emitted[slot] = true;
         match (kind, self.parts.last_mut()) {
-            (Kind::Content, Some(Part::Content(text)))
-            | (Kind::Reasoning, Some(Part::Reasoning(text))) => text.push(c),
-            (Kind::Content, _) => self.parts.push(Part::Content(c.into())),
-            (Kind::Reasoning, _) => self.parts.push(Part::Reasoning(c.into())),
+            (ProseKind::Content, Some(OutputPart::Content(text)))
+            | (ProseKind::Reasoning, Some(OutputPart::Reasoning(text))) => text.push(c),
+            (ProseKind::Content, _) => self.parts.push(OutputPart::Content(c.into())),
+            (ProseKind::Reasoning, _) => self.parts.push(OutputPart::Reasoning(c.into())),
         }
     }
 
     /// Marks an interruption: more prose of the same kind starts a new line.
-    pub fn gap(&mut self) {
-        self.due = self.said;
+    pub(crate) fn record_gap(&mut self) {
+        self.due = self.emitted;
     }
 
-    /// Starts a call.
-    pub fn start(&mut self, name: &str) {
-        self.gap();
-        self.parts.push(Part::CallStart { index: self.started, name: name.into() });
+    pub(crate) fn start_call(&mut self, name: &str) {
+        self.record_gap();
+        self.parts.push(OutputPart::CallStart { index: self.started, name: name.into() });
         self.started += 1;
         self.open = true;
     }
 
     /// Appends to the arguments of the latest call.
-    pub fn arguments(&mut self, more: &str) {
+    pub(crate) fn push_arguments(&mut self, more: &str) {
         let Some(index) = self.started.checked_sub(1) else { return };
         match self.parts.last_mut() {
             _ if more.is_empty() => {}
-            Some(Part::CallArguments { fragment, .. }) => fragment.push_str(more),
-            _ => self.parts.push(Part::CallArguments { index, fragment: more.into() }),
+            Some(OutputPart::CallArguments { fragment, .. }) => fragment.push_str(more),
+            _ => self.parts.push(OutputPart::CallArguments { index, fragment: more.into() }),
         }
     }
 
     /// Marks the latest call as complete.
-    pub fn complete(&mut self) {
+    pub(crate) fn complete_call(&mut self) {
         self.complete += 1;
         self.open = false;
     }
 
     /// Gives up the latest call, which stays incomplete.
-    pub fn abandon(&mut self) {
+    pub(crate) fn abandon_call(&mut self) {
         self.open = false;
     }
 
     /// True if a call has started and is not complete.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open
     }
 
     /// Number of calls started, and completed.
-    pub fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         (self.started, self.complete)
     }
 
     /// Returns what was collected since the previous call.
-    pub fn take(&mut self) -> Vec<Part> {
+    pub(crate) fn take_parts(&mut self) -> Vec<OutputPart> {
         std::mem::take(&mut self.parts)
     }
 }

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::Tool;
 use super::lark::{Lark, literal};
-use super::shapes::Piece;
+use super::notations::NotationPiece;
+use crate::text::output::delimiters::LiteralDelimiters;
 use crate::text::output::literal::GEMMA_QUOTE;
-use crate::text::output::marks::LiteralMarks;
 
 /// Python strings, on one line.
 const PYTHON_TEXT: &str = r#"/'([^'\\\n]|\\.)*'|"([^"\\\n]|\\.)*"/"#;
@@ -18,11 +18,11 @@ const KEY: &str = "/[A-Za-z_][A-Za-z0-9_]*/";
 impl Lark<'_> {
     /// `key=value` for every required parameter and any of the others, in the schema's order;
     /// Gemma's template sorts them.
-    pub fn literals(&mut self, marks: &LiteralMarks, tool: &Tool) -> String {
+    pub(crate) fn literals(&mut self, delimiters: &LiteralDelimiters, tool: &Tool) -> String {
         let schema = tool.parameters.as_ref();
         let properties = schema.and_then(|s| s.get("properties")?.as_object());
         let mut properties: Vec<(&String, &Value)> = properties.into_iter().flatten().collect();
-        if marks.open == '{' {
+        if delimiters.open == '{' {
             properties.sort_by_key(|(key, _)| key.as_str());
         }
         let required = tool.required();
@@ -30,8 +30,8 @@ impl Lark<'_> {
         // last parameter to the first.
         let (mut some, mut none) = (String::new(), String::new());
         for (key, property) in properties.into_iter().rev() {
-            let value = self.literal_value(marks, &tool.types(key), property);
-            let pair = format!("{} {value}", literal(&format!("{key}{}", marks.assign)));
+            let value = self.literal_value(delimiters, &tool.types(key), property);
+            let pair = format!("{} {value}", literal(&format!("{key}{}", delimiters.assign)));
             let pair = self.rule("pair", &pair);
             let (next_some, next_none) = if required.contains(&key.as_str()) {
                 (format!("/, ?/ {pair} {some}"), format!("{pair} {some}"))
@@ -46,25 +46,30 @@ impl Lark<'_> {
         none
     }
 
-    fn literal_value(&mut self, marks: &LiteralMarks, types: &[&str], property: &Value) -> String {
+    fn literal_value(
+        &mut self,
+        delimiters: &LiteralDelimiters,
+        types: &[&str],
+        property: &Value,
+    ) -> String {
         let texts = property.get("enum").and_then(Value::as_array);
         let texts = texts.and_then(|all| all.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
         if let Some(texts) = texts {
-            let each: Vec<String> = texts.into_iter().map(|t| self.quoted(marks, t)).collect();
+            let each: Vec<String> = texts.into_iter().map(|t| self.quoted(delimiters, t)).collect();
             return format!("({})", each.join(" | "));
         }
         match types {
-            ["string"] => self.any_text(marks),
+            ["string"] => self.any_text(delimiters),
             ["integer"] => self.terminal("INTEGER", INTEGER).into(),
             ["number"] => self.terminal("NUMBER", NUMBER).into(),
-            ["boolean"] => format!("({})", marks.truth.map(literal).join(" | ")),
-            _ => self.any_value(marks),
+            ["boolean"] => format!("({})", delimiters.truth.map(literal).join(" | ")),
+            _ => self.any_value(delimiters),
         }
     }
 
-    fn quoted(&mut self, marks: &LiteralMarks, text: &str) -> String {
-        if marks.open == '{' {
-            let quote = self.sequence(&[Piece::Mark(GEMMA_QUOTE)], None);
+    fn quoted(&mut self, delimiters: &LiteralDelimiters, text: &str) -> String {
+        if delimiters.open == '{' {
+            let quote = self.sequence(&[NotationPiece::Delimiter(GEMMA_QUOTE)], None);
             return format!("{quote} {} {quote}", literal(text));
         }
         let double = Value::from(text).to_string();
@@ -72,9 +77,9 @@ impl Lark<'_> {
         format!("({} | {})", literal(&double), literal(&single))
     }
 
-    fn any_text(&mut self, marks: &LiteralMarks) -> String {
-        if marks.open == '{' {
-            let quote = self.sequence(&[Piece::Mark(GEMMA_QUOTE)], None);
+    fn any_text(&mut self, delimiters: &LiteralDelimiters) -> String {
+        if delimiters.open == '{' {
+            let quote = self.sequence(&[NotationPiece::Delimiter(GEMMA_QUOTE)], None);
             let rest = self.up_to(GEMMA_QUOTE);
             return format!("{quote} {rest}");
         }
@@ -82,19 +87,19 @@ impl Lark<'_> {
     }
 
     /// Any value: a recursive rule, so its name is chosen first.
-    fn any_value(&mut self, marks: &LiteralMarks) -> String {
+    fn any_value(&mut self, delimiters: &LiteralDelimiters) -> String {
         let name = "anything";
         if self.has_rule(name) {
             return name.into();
         }
-        let text = self.any_text(marks);
+        let text = self.any_text(delimiters);
         let number = self.terminal("NUMBER", NUMBER);
-        let key = match marks.open {
+        let key = match delimiters.open {
             '{' => format!("({} | {text})", self.terminal("KEY", KEY)),
             _ => text.clone(),
         };
-        let [yes, no] = marks.truth.map(literal);
-        let none = if marks.open == '{' { "\"null\"" } else { "\"None\"" };
+        let [yes, no] = delimiters.truth.map(literal);
+        let none = if delimiters.open == '{' { "\"null\"" } else { "\"None\"" };
         let list = format!("\"[\" ({name} (/, ?/ {name})*)? \"]\"");
         let pair = format!("{key} /: ?/ {name}");
         let object = format!("\"{{\" ({pair} (/, ?/ {pair})*)? \"}}\"");

@@ -25,46 +25,46 @@ pub(crate) const ROWS_FIRST: u32 = 32;
 pub(crate) const STEP_SECONDS: f32 = 0.5;
 /// Minimum prefill rows of a step without decoding sequences, however slow the machine is: with
 /// fewer, loading the weights would take most of the time.
-pub(crate) const ROWS_ALONE_MIN: u32 = 16;
+pub(crate) const PREFILL_ONLY_ROWS_MIN: u32 = 16;
 /// Weight of the newest measurement when rows of prefill-only steps got cheaper.
-const SMOOTHING_ALONE: f32 = 0.5;
+const SMOOTHING_PREFILL_ONLY: f32 = 0.5;
 /// Rows are computed in tiles: a partial tile costs as much as a full one.
 const TILE_ROWS: u32 = 4;
 /// Rows that a prefill-only chunk needs to measure the price of a row reliably.
-const ROWS_TELLING: u32 = 64;
+const ROWS_MEASURABLE: u32 = 64;
 
 /// What has been measured so far. See the module.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub(crate) struct StepPace {
     /// Seconds of a step by number of decoding sequences, without prefill; 0 if unknown.
-    reading: Vec<f32>,
+    decode_steps: Vec<f32>,
     /// Seconds that one more prefill row costs in a mixed step; 0 if unknown.
     prefill_row: f32,
     /// Seconds per row in a prefill-only step; 0 if unknown.
-    alone_row: f32,
+    prefill_only_row: f32,
     /// Seconds that prefill may take from decoding; negative after a chunk.
     credit: f32,
 }
 
-impl Pace {
+impl StepPace {
     /// Starts without measurements, for a model with `slots` slots.
-    pub fn new(slots: u32) -> Self {
+    pub(crate) fn new(slots: u32) -> Self {
         Self {
-            reading: vec![0.0; slots as usize + 1],
+            decode_steps: vec![0.0; slots as usize + 1],
             prefill_row: 0.0,
-            alone_row: 0.0,
+            prefill_only_row: 0.0,
             credit: 0.0,
         }
     }
 
-    /// Records the duration of a step with `readers` decoding rows and `prefill` prefill rows.
-    pub fn observe(&mut self, readers: u32, prefill: u32, seconds: f32) {
-        if readers == 0 && prefill > 0 {
-            self.observe_alone(prefill, seconds);
+    /// Records the duration of a step with `decoding` decoding rows and `prefill` prefill rows.
+    pub(crate) fn record_step(&mut self, decoding: u32, prefill: u32, seconds: f32) {
+        if decoding == 0 && prefill > 0 {
+            self.record_prefill_only(prefill, seconds);
         }
-        let Some(alone) = self.reading.get_mut(readers as usize) else { return };
-        match (readers, prefill) {
-            (0, rows) if rows >= ROWS_TELLING && self.prefill_row == 0.0 => {
+        let Some(alone) = self.decode_steps.get_mut(decoding as usize) else { return };
+        match (decoding, prefill) {
+            (0, rows) if rows >= ROWS_MEASURABLE && self.prefill_row == 0.0 => {
                 self.prefill_row = seconds / rows as f32;
             }
             (0, _) => {}
@@ -75,35 +75,35 @@ impl Pace {
             }
             _ => {}
         }
-        self.account(readers, prefill, seconds);
+        self.update_credit(decoding, prefill, seconds);
     }
 
     /// Records the price of a row in a prefill-only step. The few rows that end a prompt cost
     /// almost as much as many do, so they count only if they took too long. A slowdown is believed
     /// at once.
-    fn observe_alone(&mut self, rows: u32, seconds: f32) {
+    fn record_prefill_only(&mut self, rows: u32, seconds: f32) {
         let price = seconds / rows as f32;
-        if self.alone_row == 0.0 {
-            self.alone_row = price;
-        } else if seconds > STEP_SECONDS || rows * 2 >= self.rows_alone() {
-            let cheaper = self.alone_row + SMOOTHING_ALONE * (price - self.alone_row);
-            self.alone_row = price.max(cheaper);
+        if self.prefill_only_row == 0.0 {
+            self.prefill_only_row = price;
+        } else if seconds > STEP_SECONDS || rows * 2 >= self.prefill_only_rows() {
+            let cheaper =
+                self.prefill_only_row + SMOOTHING_PREFILL_ONLY * (price - self.prefill_only_row);
+            self.prefill_only_row = price.max(cheaper);
         }
     }
 
-    /// Rows of a prefill-only step.
-    fn rows_alone(&self) -> u32 {
-        if self.alone_row == 0.0 {
+    fn prefill_only_rows(&self) -> u32 {
+        if self.prefill_only_row == 0.0 {
             return ROWS_FIRST;
         }
-        let rows = (STEP_SECONDS / self.alone_row).min(1e6) as u32;
-        (rows / TILE_ROWS * TILE_ROWS).max(ROWS_ALONE_MIN)
+        let rows = (STEP_SECONDS / self.prefill_only_row).min(1e6) as u32;
+        (rows / TILE_ROWS * TILE_ROWS).max(PREFILL_ONLY_ROWS_MIN)
     }
 
     /// Decoding time earns prefill its share; prefill spends it.
-    fn account(&mut self, readers: u32, prefill: u32, seconds: f32) {
-        let alone = self.reading_seconds(readers);
-        if readers == 0 || alone == 0.0 {
+    fn update_credit(&mut self, decoding: u32, prefill: u32, seconds: f32) {
+        let alone = self.decode_seconds(decoding);
+        if decoding == 0 || alone == 0.0 {
             self.credit = 0.0;
             return;
         }
@@ -115,33 +115,34 @@ impl Pace {
         self.credit = (self.credit + earned - spent).clamp(debt_max, earned);
     }
 
-    /// Prefill rows for a step with `readers` decoding rows; 0 while prefill has used up its share.
-    pub fn prefill_rows(&self, readers: u32, batch_rows: u32) -> u32 {
-        let room = batch_rows.saturating_sub(readers);
-        if readers == 0 {
-            return self.rows_alone().min(room);
+    /// Prefill rows for a step with `decoding` decoding rows; 0 while prefill has used up its
+    /// share.
+    pub(crate) fn prefill_rows(&self, decoding: u32, batch_rows: u32) -> u32 {
+        let room = batch_rows.saturating_sub(decoding);
+        if decoding == 0 {
+            return self.prefill_only_rows().min(room);
         }
         if self.credit < 0.0 {
             return 0;
         }
-        let alone = self.reading_seconds(readers);
+        let alone = self.decode_seconds(decoding);
         let rows = match (alone > 0.0, self.prefill_row > 0.0) {
             (true, true) => (CHUNK_TIME * alone / self.prefill_row) as u32,
             _ => ROWS_FIRST,
         };
-        let whole_tiles = (readers.saturating_add(rows)) / TILE_ROWS * TILE_ROWS;
-        let least = (readers + 1).next_multiple_of(TILE_ROWS);
-        (whole_tiles.max(least) - readers).min(room)
+        let whole_tiles = (decoding.saturating_add(rows)) / TILE_ROWS * TILE_ROWS;
+        let least = (decoding + 1).next_multiple_of(TILE_ROWS);
+        (whole_tiles.max(least) - decoding).min(room)
     }
 
     /// Seconds of a step with this number of decoding sequences, or the nearest number that was
     /// measured.
-    pub fn reading_seconds(&self, readers: u32) -> f32 {
-        let at = readers as usize;
-        let known = |i: &usize| self.reading.get(*i).is_some_and(|s| *s > 0.0);
+    pub(crate) fn decode_seconds(&self, decoding: u32) -> f32 {
+        let at = decoding as usize;
+        let known = |i: &usize| self.decode_steps.get(*i).is_some_and(|s| *s > 0.0);
         let below = (1..=at).rev().find(known);
-        let above = (at + 1..self.reading.len()).find(known);
-        below.or(above).map_or(0.0, |i| self.reading[i])
+        let above = (at + 1..self.decode_steps.len()).find(known);
+        below.or(above).map_or(0.0, |i| self.decode_steps[i])
     }
 }
 
@@ -156,34 +157,34 @@ mod tests {
 
     /// A simulated machine: 20 ms per step, 5 ms for each decoding sequence, 4 ms for each prefill
     /// row.
-    fn cost(readers: u32, prefill: u32) -> f32 {
-        let reading = if readers == 0 { 0.02 } else { 0.02 + 0.005 * readers as f32 };
-        reading + 0.004 * prefill as f32
+    fn cost(decoding: u32, prefill: u32) -> f32 {
+        let decode = if decoding == 0 { 0.02 } else { 0.02 + 0.005 * decoding as f32 };
+        decode + 0.004 * prefill as f32
     }
 
-    fn known(slots: u32) -> Pace {
-        let mut pace = Pace::new(slots);
-        (1..=slots).for_each(|readers| pace.observe(readers, 0, cost(readers, 0)));
-        pace.observe(0, 100, cost(0, 100));
+    fn known(slots: u32) -> StepPace {
+        let mut pace = StepPace::new(slots);
+        (1..=slots).for_each(|decoding| pace.record_step(decoding, 0, cost(decoding, 0)));
+        pace.record_step(0, 100, cost(0, 100));
         pace
     }
 
     #[test]
-    fn readers_keep_their_share_and_no_gap_is_too_long() {
-        for readers in [1, 4, 16] {
+    fn decoding_keeps_its_share_and_no_gap_is_too_long() {
+        for decoding in [1, 4, 16] {
             let mut pace = known(16);
             let (mut time, mut longest) = (0.0, 0.0f32);
             for _ in 0..500 {
-                let rows = pace.prefill_rows(readers, 512);
-                let step = cost(readers, rows);
-                pace.observe(readers, rows, step);
+                let rows = pace.prefill_rows(decoding, 512);
+                let step = cost(decoding, rows);
+                pace.record_step(decoding, rows, step);
                 time += step;
                 longest = longest.max(step);
             }
-            let kept = 500.0 * cost(readers, 0) / time;
-            assert!((0.45..0.6).contains(&kept), "{readers} readers keep {kept}");
-            let gap = longest / cost(readers, 0);
-            assert!((2.0..=3.2).contains(&gap), "{readers} readers wait {gap} times as long");
+            let kept = 500.0 * cost(decoding, 0) / time;
+            assert!((0.45..0.6).contains(&kept), "{decoding} sequences keep {kept}");
+            let gap = longest / cost(decoding, 0);
+            assert!((2.0..=3.2).contains(&gap), "{decoding} sequences wait {gap} times as long");
         }
     }
 
@@ -191,14 +192,14 @@ mod tests {
     /// and `row` seconds for each row. Returns the longest step after the first, and the overall
     /// rows per second.
     fn alone(fixed: f32, row: f32, prompts: &[u32]) -> (f32, f32) {
-        let mut pace = Pace::new(4);
+        let mut pace = StepPace::new(4);
         let (mut longest, mut time, mut all) = (0.0f32, 0.0, 0);
         for prompt in prompts {
             let mut left = *prompt;
             while left > 0 {
                 let rows = pace.prefill_rows(0, 512).min(left);
                 let seconds = fixed + row * rows as f32;
-                pace.observe(0, rows, seconds);
+                pace.record_step(0, rows, seconds);
                 longest = longest.max(if time > 0.0 { seconds } else { 0.0 });
                 (time, all, left) = (time + seconds, all + rows, left - rows);
             }
@@ -207,11 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn a_step_without_readers_is_bounded_by_time_and_prefill_stays_fast() {
+    fn a_step_without_decoding_is_bounded_by_time_and_prefill_stays_fast() {
         // From a small model on a large machine to a large one on a small machine.
         for (fixed, row) in [(0.005, 0.0005), (0.02, 0.002), (0.1, 0.01), (0.3, 0.066)] {
             let (longest, speed) = alone(fixed, row, &[8192, 5, 8192, 3, 3, 3, 4096]);
-            let least = (fixed + row * ROWS_ALONE_MIN as f32).max(STEP_SECONDS);
+            let least = (fixed + row * PREFILL_ONLY_ROWS_MIN as f32).max(STEP_SECONDS);
             assert!(longest <= 1.3 * least, "{row} s a row: a step of {longest} s");
             let whole = 512.0 / (fixed + row * 512.0);
             assert!(speed > 0.7 * whole, "{row} s a row: {speed} rows/s of {whole}");
@@ -220,9 +221,9 @@ mod tests {
 
     #[test]
     fn a_fast_machine_fills_its_batches_and_the_first_step_is_short_on_any() {
-        let mut pace = Pace::new(4);
+        let mut pace = StepPace::new(4);
         assert_eq!(pace.prefill_rows(0, 512), ROWS_FIRST);
-        pace.observe(0, ROWS_FIRST, 0.01);
+        pace.record_step(0, ROWS_FIRST, 0.01);
         assert_eq!(pace.prefill_rows(0, 512), 512);
         assert_eq!(pace.prefill_rows(0, 20), 20);
     }
@@ -231,36 +232,36 @@ mod tests {
     fn a_machine_that_gets_slower_between_prompts_is_believed_at_once() {
         let mut pace = known(4);
         for _ in 0..20 {
-            pace.observe(0, pace.prefill_rows(0, 512), 0.4);
+            pace.record_step(0, pace.prefill_rows(0, 512), 0.4);
         }
         let rows = pace.prefill_rows(0, 512);
-        pace.observe(0, rows, 4.0);
+        pace.record_step(0, rows, 4.0);
         assert!(pace.prefill_rows(0, 512) <= rows / 7, "the next step is short again");
         (0..20).for_each(|_| {
             let rows = pace.prefill_rows(0, 512);
-            pace.observe(0, rows, 0.0005 * rows as f32);
+            pace.record_step(0, rows, 0.0005 * rows as f32);
         });
         assert!(pace.prefill_rows(0, 512) >= rows, "and long once it is fast again");
     }
 
     #[test]
     fn rows_fill_whole_tiles_and_never_more_than_the_batch() {
-        for readers in 1..=8 {
-            assert_eq!((readers + known(8).prefill_rows(readers, 512)) % TILE_ROWS, 0);
+        for decoding in 1..=8 {
+            assert_eq!((decoding + known(8).prefill_rows(decoding, 512)) % TILE_ROWS, 0);
         }
         assert_eq!(known(8).prefill_rows(8, 10), 2);
         assert_eq!(known(8).prefill_rows(8, 8), 0);
     }
 
     #[test]
-    fn after_a_chunk_readers_are_left_alone_for_a_while_but_not_for_ever() {
+    fn after_a_chunk_decoding_is_left_alone_for_a_while_but_not_for_ever() {
         let mut pace = known(4);
         let rows = pace.prefill_rows(4, 512);
         // The step took a minute because the machine was busy with something else.
-        pace.observe(4, rows, 60.0);
+        pace.record_step(4, rows, 60.0);
         let steps = (0..100).find(|_| {
             let allowed = pace.prefill_rows(4, 512) > 0;
-            pace.observe(4, 0, cost(4, 0));
+            pace.record_step(4, 0, cost(4, 0));
             allowed
         });
         assert!((2..10).contains(&steps.unwrap()), "{steps:?}");
@@ -268,13 +269,13 @@ mod tests {
 
     #[test]
     fn a_machine_that_gets_slower_is_noticed() {
-        let mut pace = Pace::new(4);
+        let mut pace = StepPace::new(4);
         let mut rows_at = |row: f32| {
             for _ in 0..60 {
-                pace.observe(2, 0, 0.04);
-                pace.observe(2, 20, 0.04 + 20.0 * row);
+                pace.record_step(2, 0, 0.04);
+                pace.record_step(2, 20, 0.04 + 20.0 * row);
             }
-            (0..9).for_each(|_| pace.observe(2, 0, 0.04));
+            (0..9).for_each(|_| pace.record_step(2, 0, 0.04));
             pace.prefill_rows(2, 512)
         };
         let fast = rows_at(0.001);

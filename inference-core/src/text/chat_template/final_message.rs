@@ -5,16 +5,20 @@
 use serde_json::Value as Json;
 
 use super::Message;
+use super::error::TemplateError::{self, NotContinuable};
 
 /// The tag: noncharacters, which no template inspects. A space follows it: if the template trims
 /// that, it trims the text as well.
 const TAG: &str = "\u{fdd1}\u{fdd2}";
 
 /// Appends the tag to the last message; returns its text.
-pub fn mark(messages: &mut [Message], source: &str) -> Result<String, String> {
-    let message = messages.last_mut().ok_or("there is no last message to continue")?;
+pub(crate) fn add_tag(messages: &mut [Message], source: &str) -> Result<String, TemplateError> {
+    let message =
+        messages.last_mut().ok_or(NotContinuable("there is no last message to continue"))?;
     if !source.contains("content") {
-        return Err("it does not read the content of messages, so none can be continued".into());
+        return Err(NotContinuable(
+            "it does not read the content of messages, so none can be continued",
+        ));
     }
     let is_text = |part: &&mut Json| part.get("text").is_some_and(Json::is_string);
     let text = match message.get_mut("content") {
@@ -28,7 +32,7 @@ pub fn mark(messages: &mut [Message], source: &str) -> Result<String, String> {
         },
         _ => None,
     };
-    let text = text.ok_or("the last message has no text to continue")?;
+    let text = text.ok_or(NotContinuable("the last message has no text to continue"))?;
     let written = text.clone();
     text.push_str(TAG);
     text.push(' ');
@@ -36,11 +40,11 @@ pub fn mark(messages: &mut [Message], source: &str) -> Result<String, String> {
 }
 
 /// Cuts the prompt at the end of the last message's text.
-pub fn cut(mut rendered: String, text: &str) -> Result<String, String> {
+pub(crate) fn cut(mut rendered: String, text: &str) -> Result<String, TemplateError> {
     let found = rendered.rfind(TAG).filter(|_| rendered.contains(text.trim()));
-    let at = found.ok_or(
+    let at = found.ok_or(NotContinuable(
         "it changes or drops the text of the last message, which therefore cannot be continued",
-    )?;
+    ))?;
     let keeps_space = rendered[at + TAG.len()..].starts_with(' ');
     rendered.truncate(at);
     if !keeps_space {

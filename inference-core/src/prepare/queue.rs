@@ -5,7 +5,7 @@ use crate::scheduler::queue::FairQueue;
 use crate::types::request::Tenant;
 
 /// Requests of at least this many bytes of text are large: tokenizing them takes milliseconds.
-pub const LARGE_BYTES: usize = 64 * 1024;
+pub(crate) const LARGE_BYTES: usize = 64 * 1024;
 /// Maximum requests in one lane, in total and per tenant.
 const REQUESTS_MAX: usize = 512;
 const TENANT_REQUESTS_MAX: usize = 256;
@@ -33,18 +33,18 @@ impl Lane {
 
 /// Requests waiting to be prepared. See the module.
 #[derive(Debug)]
-pub struct Waiting<T> {
+pub struct PrepareQueue<T> {
     small: FairQueue<(T, u64)>,
     large: FairQueue<(T, u64)>,
 }
 
-impl<T> Default for Waiting<T> {
+impl<T> Default for PrepareQueue<T> {
     fn default() -> Self {
         Self { small: FairQueue::new(REQUESTS_MAX), large: FairQueue::new(REQUESTS_MAX) }
     }
 }
 
-impl<T> Waiting<T> {
+impl<T> PrepareQueue<T> {
     /// Adds a request with `bytes` bytes of text; returns it as the error if the lane, or the
     /// tenant's share of it, is full.
     pub fn push(&mut self, tenant: Tenant, bytes: usize, request: T) -> Result<(), T> {
@@ -88,47 +88,47 @@ mod tests {
 
     #[test]
     fn small_requests_have_a_lane_of_their_own() {
-        let mut waiting = Waiting::default();
-        waiting.push(Tenant(1), 8 * MIB, "large").unwrap();
-        waiting.push(Tenant(1), 100, "small").unwrap();
-        assert_eq!(waiting.pop(Lane::Small), Some("small"));
-        assert_eq!(waiting.pop(Lane::Small), None);
-        assert_eq!(waiting.pop(Lane::Large), Some("large"));
+        let mut queue = PrepareQueue::default();
+        queue.push(Tenant(1), 8 * MIB, "large").unwrap();
+        queue.push(Tenant(1), 100, "small").unwrap();
+        assert_eq!(queue.pop(Lane::Small), Some("small"));
+        assert_eq!(queue.pop(Lane::Small), None);
+        assert_eq!(queue.pop(Lane::Large), Some("large"));
     }
 
     #[test]
     fn tenants_take_turns_with_large_requests() {
-        let mut waiting = Waiting::default();
+        let mut queue = PrepareQueue::default();
         for id in 0..7 {
-            waiting.push(Tenant(1), 8 * MIB, id).unwrap();
+            queue.push(Tenant(1), 8 * MIB, id).unwrap();
         }
-        waiting.push(Tenant(2), LARGE_BYTES, 100).unwrap();
-        assert_eq!(waiting.pop(Lane::Large), Some(100), "it is the smaller one");
-        assert_eq!(waiting.pop(Lane::Large), Some(0));
+        queue.push(Tenant(2), LARGE_BYTES, 100).unwrap();
+        assert_eq!(queue.pop(Lane::Large), Some(100), "it is the smaller one");
+        assert_eq!(queue.pop(Lane::Large), Some(0));
     }
 
     #[test]
     fn one_tenant_cannot_fill_a_lane() {
-        let mut waiting = Waiting::default();
+        let mut queue = PrepareQueue::default();
         let largest = 8 * MIB;
         for id in 0..8 {
-            waiting.push(Tenant(1), largest, id).unwrap();
+            queue.push(Tenant(1), largest, id).unwrap();
         }
-        assert_eq!(waiting.push(Tenant(1), largest, 8), Err(8), "64 MiB are one tenant's share");
-        waiting.push(Tenant(2), largest, 9).unwrap();
+        assert_eq!(queue.push(Tenant(1), largest, 8), Err(8), "64 MiB are one tenant's share");
+        queue.push(Tenant(2), largest, 9).unwrap();
         for id in 0..TENANT_REQUESTS_MAX {
-            waiting.push(Tenant(1), 1, id).unwrap();
+            queue.push(Tenant(1), 1, id).unwrap();
         }
-        assert_eq!(waiting.push(Tenant(1), 1, 7), Err(7));
-        waiting.push(Tenant(2), 1, 7).unwrap();
+        assert_eq!(queue.push(Tenant(1), 1, 7), Err(7));
+        queue.push(Tenant(2), 1, 7).unwrap();
     }
 
     #[test]
     fn all_tenants_together_cannot_hold_more_than_the_lane_has() {
-        let mut waiting = Waiting::default();
-        let filled = (0..99).take_while(|n| waiting.push(Tenant(*n), 60 * MIB, *n).is_ok()).count();
+        let mut queue = PrepareQueue::default();
+        let filled = (0..99).take_while(|n| queue.push(Tenant(*n), 60 * MIB, *n).is_ok()).count();
         assert_eq!(filled, 4, "256 MiB");
-        waiting.retain(|tenant| *tenant != 2);
-        waiting.push(Tenant(9), 60 * MIB, 9).unwrap();
+        queue.retain(|tenant| *tenant != 2);
+        queue.push(Tenant(9), 60 * MIB, 9).unwrap();
     }
 }

@@ -5,7 +5,8 @@ use serde_json::{Map, Value as Json};
 
 use super::control::Control;
 use super::environment::GLOBALS;
-use super::{Conversation, Ending, Message};
+use super::error::TemplateError;
+use super::{Conversation, GenerationPrompt, Message};
 
 /// Maximum size of a client's variables in bytes.
 const VARIABLES_BYTES_MAX: usize = 64 << 10;
@@ -26,21 +27,21 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A parsed conversation.
 #[derive(Debug, Clone)]
-pub struct Chat {
-    pub messages: Vec<Message>,
-    pub tools: Option<Vec<Json>>,
-    pub documents: Option<Vec<Json>>,
-    pub variables: Map<String, Json>,
-    pub now: NaiveDateTime,
-    pub ending: Ending,
+pub(crate) struct ParsedChat {
+    pub(crate) messages: Vec<Message>,
+    pub(crate) tools: Option<Vec<Json>>,
+    pub(crate) documents: Option<Vec<Json>>,
+    pub(crate) variables: Map<String, Json>,
+    pub(crate) now: NaiveDateTime,
+    pub(crate) generation_prompt: GenerationPrompt,
 }
 
-impl Chat {
+impl ParsedChat {
     /// Parses the JSON. The error names the invalid part.
-    pub fn read(conversation: &Conversation<'_>) -> Result<Self, String> {
+    pub(crate) fn read(conversation: &Conversation<'_>) -> Result<Self, TemplateError> {
         let objects = |(i, message)| match message {
             Json::Object(map) => Ok(map),
-            _ => Err(format!("messages[{i}] must be an object")),
+            _ => Err(TemplateError::Conversation(format!("messages[{i}] must be an object"))),
         };
         let messages = read_list("messages", conversation.messages)?;
         Ok(Self {
@@ -52,12 +53,12 @@ impl Chat {
                 .transpose()?,
             variables: conversation.variables.map_or(Ok(Map::new()), read_variables)?,
             now: conversation.now,
-            ending: conversation.ending,
+            generation_prompt: conversation.generation_prompt,
         })
     }
 
     /// Breaks up control tokens in everything that the client wrote.
-    pub fn neutralise(&mut self, control: &Control) {
+    pub(crate) fn neutralise(&mut self, control: &Control) {
         for message in &mut self.messages {
             if let Some(Json::String(role)) = message.get_mut("role") {
                 control.neutralise_role(role);
@@ -71,45 +72,49 @@ impl Chat {
 
     /// Stores an assistant message's reasoning under the names that templates read, as transformers
     /// does since version 5.
-    pub fn alias_reasoning(&mut self) {
+    pub(crate) fn alias_reasoning(&mut self) {
         for message in &mut self.messages {
-            let mut thoughts = REASONING.iter().filter_map(|name| message.get(*name));
-            let Some(thoughts) = thoughts.find(|t| !t.is_null()).cloned() else {
+            let mut reasoning = REASONING.iter().filter_map(|name| message.get(*name));
+            let Some(reasoning) = reasoning.find(|t| !t.is_null()).cloned() else {
                 continue;
             };
             if !message.contains_key("thinking") {
-                message.shift_insert(0, "thinking".into(), thoughts.clone());
+                message.shift_insert(0, "thinking".into(), reasoning.clone());
             }
-            message.insert("reasoning_content".into(), thoughts);
+            message.insert("reasoning_content".into(), reasoning);
         }
     }
 }
 
-fn read_list(name: &str, json: &str) -> Result<Vec<Json>, String> {
+fn read_list(name: &str, json: &str) -> Result<Vec<Json>, TemplateError> {
     match serde_json::from_str(json) {
         Ok(Json::Array(list)) => Ok(list),
-        Ok(_) => Err(format!("{name} must be an array")),
-        Err(error) => Err(format!("{name}: {error}")),
+        Ok(_) => Err(TemplateError::Conversation(format!("{name} must be an array"))),
+        Err(error) => Err(TemplateError::Conversation(format!("{name}: {error}"))),
     }
 }
 
-fn read_variables(json: &str) -> Result<Map<String, Json>, String> {
+fn read_variables(json: &str) -> Result<Map<String, Json>, TemplateError> {
     if json.len() > VARIABLES_BYTES_MAX {
         let bytes = json.len();
-        return Err(format!(
+        return Err(TemplateError::Conversation(format!(
             "chat_template_kwargs has {bytes} bytes; {VARIABLES_BYTES_MAX} are allowed"
-        ));
+        )));
     }
-    let map: Map<String, Json> =
-        serde_json::from_str(json).map_err(|e| format!("chat_template_kwargs: {e}"))?;
+    let map: Map<String, Json> = serde_json::from_str(json)
+        .map_err(|e| TemplateError::Conversation(format!("chat_template_kwargs: {e}")))?;
     if map.len() > VARIABLES_MAX {
         let names = map.len();
-        return Err(format!("chat_template_kwargs has {names} names; {VARIABLES_MAX} are allowed"));
+        return Err(TemplateError::Conversation(format!(
+            "chat_template_kwargs has {names} names; {VARIABLES_MAX} are allowed"
+        )));
     }
     let taken =
         |name: &&String| RESERVED.contains(&name.as_str()) || GLOBALS.contains(&name.as_str());
     match map.keys().find(taken) {
-        Some(name) => Err(format!("chat_template_kwargs.{name}: this name is taken; leave it out")),
+        Some(name) => Err(TemplateError::Conversation(format!(
+            "chat_template_kwargs.{name}: this name is taken; leave it out"
+        ))),
         None => Ok(map),
     }
 }

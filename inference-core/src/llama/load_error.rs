@@ -1,0 +1,58 @@
+//! Why a model could not be loaded.
+
+use crate::prepare::MissingPlaceholder;
+
+/// Why a model could not be loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoadError {
+    /// The path contains a NUL byte.
+    Path,
+    /// The kernels could not be registered.
+    Kernel(String),
+    /// llama.cpp rejected the file; holds the first error that it logged.
+    Refused(String),
+    /// The context could not be created, usually for lack of memory.
+    Context(String),
+    /// The file has no vocabulary.
+    NoVocabulary,
+    /// The model does not generate text.
+    NotGenerative,
+    /// The file is a reranker without the prompt template it was trained with.
+    NoRerankTemplate,
+    /// The file is a reranker that outputs no probabilities.
+    NoLabels,
+    /// The file's rerank template cannot be used.
+    RerankTemplate(MissingPlaceholder),
+    /// The warm-up batch could not be decoded.
+    WarmUp(String),
+}
+
+impl std::fmt::Display for LoadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Path => write!(f, "the path holds a zero byte"),
+            Self::Kernel(why) => write!(f, "the CPU kernels cannot be used: {why}"),
+            Self::Refused(why) => write!(f, "llama.cpp refused the model file: {why}"),
+            Self::Context(why) => {
+                write!(f, "no memory for the context; try fewer slots or a smaller context ({why})")
+            }
+            Self::NoVocabulary => write!(f, "the model has no vocabulary"),
+            Self::NotGenerative => write!(f, "the model does not generate text"),
+            Self::NoRerankTemplate => write!(
+                f,
+                "this reranker needs the prompt that it was trained with, which its file lacks \
+                 (tokenizer.chat_template.rerank): its scores would mean nothing; convert it \
+                 again with a current llama.cpp, or use another file"
+            ),
+            Self::NoLabels => write!(
+                f,
+                "this reranker's file has no labels to score (classifier.output_labels); convert \
+                 it again with a current llama.cpp, or use another file"
+            ),
+            Self::RerankTemplate(why) => write!(f, "{why}; use another file"),
+            Self::WarmUp(why) => write!(f, "the first batch failed: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}

@@ -1,0 +1,294 @@
+//! PURE. How each model family writes calls, as pieces of a grammar.
+
+use crate::text::output::CallFormat;
+use crate::text::output::delimiters::{
+    GEMMA_STYLE, GLM_STYLE, LiteralDelimiters, MINIMAX_STYLE, PYTHON_STYLE, QWEN_STYLE, SEED_STYLE,
+    Tags,
+};
+
+/// A piece of a notation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum NotationPiece {
+    /// A delimiter, which may be a control token.
+    Delimiter(&'static str),
+    OptionalDelimiter(&'static str),
+    Text(&'static str),
+    Name,
+    /// Arguments as JSON.
+    Arguments,
+    /// Arguments as tags.
+    Parameters(&'static Tags),
+    /// Arguments as in a programming language.
+    Literal(&'static LiteralDelimiters),
+    /// A number.
+    Digits,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallNotation {
+    pub(crate) prefix: &'static [NotationPiece],
+    pub(crate) call: &'static [NotationPiece],
+    pub(crate) separator: &'static [NotationPiece],
+    pub(crate) suffix: &'static [NotationPiece],
+    /// Maximum number of calls in one response.
+    pub(crate) most: usize,
+}
+
+use NotationPiece::{
+    Arguments, Delimiter, Digits, Literal, Name, OptionalDelimiter, Parameters, Text,
+};
+
+const NAME: NotationPiece = Text("{\"name\": \"");
+const ARGUMENTS: NotationPiece = Text("\", \"arguments\": ");
+const LINE: &[NotationPiece] = &[Text("\n")];
+const COMMA: &[NotationPiece] = &[Text(", ")];
+const OBJECT: &[NotationPiece] = &[NAME, Name, ARGUMENTS, Arguments, Text("}")];
+const ANY: usize = usize::MAX;
+
+/// Headers in harmony: reasoning, text before a call, the response; and the start of the next
+/// message.
+pub(crate) const HARMONY_REASONING: &[NotationPiece] =
+    &[Delimiter("<|channel|>"), Text("analysis"), Delimiter("<|message|>")];
+pub(crate) const HARMONY_PREAMBLE: &[NotationPiece] =
+    &[Delimiter("<|channel|>"), Text("commentary"), Delimiter("<|message|>")];
+pub(crate) const HARMONY_FINAL: &[NotationPiece] =
+    &[Delimiter("<|channel|>"), Text("final"), Delimiter("<|message|>")];
+/// gpt-oss announces JSON between the channel name and the message.
+pub(crate) const HARMONY_JSON: &[NotationPiece] =
+    &[Text(" "), Delimiter("<|constrain|>"), Text("json")];
+pub(crate) const HARMONY_CHANNEL_FINAL: &[NotationPiece] =
+    &[Delimiter("<|channel|>"), Text("final")];
+pub(crate) const HARMONY_MESSAGE: &[NotationPiece] = &[Delimiter("<|message|>")];
+pub(crate) const HARMONY_NEXT: &[NotationPiece] = &[Delimiter("<|start|>"), Text("assistant")];
+
+const fn lines(call: &'static [NotationPiece]) -> CallNotation {
+    CallNotation { prefix: &[], call, separator: LINE, suffix: &[], most: ANY }
+}
+
+const fn list(prefix: &'static [NotationPiece], suffix: &'static [NotationPiece]) -> CallNotation {
+    CallNotation { prefix, call: OBJECT, separator: COMMA, suffix, most: ANY }
+}
+
+static HERMES: CallNotation = lines(&[
+    Delimiter("<tool_call>"),
+    Text("\n{\"name\": \""),
+    Name,
+    ARGUMENTS,
+    Arguments,
+    Text("}\n"),
+    Delimiter("</tool_call>"),
+]);
+static QWEN: CallNotation = lines(&[
+    Delimiter("<tool_call>"),
+    Text("\n<function="),
+    Name,
+    Text(">\n"),
+    Parameters(&QWEN_STYLE),
+    Text("</function>\n"),
+    Delimiter("</tool_call>"),
+]);
+static SEED: CallNotation = lines(&[
+    Delimiter("<seed:tool_call>"),
+    Text("\n<function="),
+    Name,
+    Text(">\n"),
+    Parameters(&SEED_STYLE),
+    Text("</function>\n"),
+    Delimiter("</seed:tool_call>"),
+]);
+static GLM: CallNotation = lines(&[
+    Delimiter("<tool_call>"),
+    Name,
+    Text("\n"),
+    Parameters(&GLM_STYLE),
+    Delimiter("</tool_call>"),
+]);
+static MINI_MAX: CallNotation = CallNotation {
+    prefix: &[Delimiter("<minimax:tool_call>"), Text("\n")],
+    call: &[
+        Text("<invoke name=\""),
+        Name,
+        Text("\">\n"),
+        Parameters(&MINIMAX_STYLE),
+        Text("</invoke>\n"),
+    ],
+    separator: &[],
+    suffix: &[Delimiter("</minimax:tool_call>")],
+    most: ANY,
+};
+static FUNCTIONARY: CallNotation =
+    lines(&[Delimiter("<function="), Name, Text(">"), Arguments, Text("</function>")]);
+static LLAMA: CallNotation = CallNotation {
+    prefix: &[],
+    call: &[NAME, Name, Text("\", \"parameters\": "), Arguments, Text("}")],
+    separator: &[Text("; ")],
+    suffix: &[],
+    most: ANY,
+};
+static MISTRAL_ARRAY: CallNotation = list(&[Delimiter("[TOOL_CALLS]"), Text(" [")], &[Text("]")]);
+static MISTRAL: CallNotation = CallNotation {
+    prefix: &[],
+    call: &[Delimiter("[TOOL_CALLS]"), Name, Delimiter("[ARGS]"), Arguments],
+    separator: &[],
+    suffix: &[],
+    most: ANY,
+};
+static DEEP_SEEK: CallNotation = CallNotation {
+    prefix: &[Delimiter("<｜tool▁calls▁begin｜>")],
+    call: &[
+        Delimiter("<｜tool▁call▁begin｜>"),
+        Text("function"),
+        Delimiter("<｜tool▁sep｜>"),
+        Name,
+        Text("\n```json\n"),
+        Arguments,
+        Text("\n```"),
+        Delimiter("<｜tool▁call▁end｜>"),
+    ],
+    separator: LINE,
+    suffix: &[Delimiter("<｜tool▁calls▁end｜>")],
+    most: ANY,
+};
+static DEEP_SEEK_PLAIN: CallNotation = CallNotation {
+    call: &[
+        Delimiter("<｜tool▁call▁begin｜>"),
+        Name,
+        Delimiter("<｜tool▁sep｜>"),
+        Arguments,
+        Delimiter("<｜tool▁call▁end｜>"),
+    ],
+    separator: &[],
+    prefix: &[Delimiter("<｜tool▁calls▁begin｜>")],
+    suffix: &[Delimiter("<｜tool▁calls▁end｜>")],
+    most: ANY,
+};
+static KIMI: CallNotation = CallNotation {
+    prefix: &[Delimiter("<|tool_calls_section_begin|>")],
+    call: &[
+        Delimiter("<|tool_call_begin|>"),
+        Text("functions."),
+        Name,
+        Text(":"),
+        Digits,
+        Delimiter("<|tool_call_argument_begin|>"),
+        Arguments,
+        Delimiter("<|tool_call_end|>"),
+    ],
+    separator: &[],
+    suffix: &[Delimiter("<|tool_calls_section_end|>")],
+    most: ANY,
+};
+static PIPES: CallNotation = list(
+    &[Delimiter("<|tool_call|>"), Text("[")],
+    &[Text("]"), OptionalDelimiter("<|/tool_call|>")],
+);
+static FUNCTOOLS: CallNotation = list(&[Delimiter("functools[")], &[Text("]")]);
+static TOOL_CALLS: CallNotation =
+    list(&[Delimiter("<tool_calls>"), Text("[")], &[Text("]"), Delimiter("</tool_calls>")]);
+static TOOL_CALL_UPPER: CallNotation =
+    list(&[Delimiter("<TOOLCALL>"), Text("[")], &[Text("]"), Delimiter("</TOOLCALL>")]);
+static COHERE: CallNotation = CallNotation {
+    prefix: &[Delimiter("<|START_ACTION|>"), Text("[\n    ")],
+    call: &[
+        Text("{\"tool_call_id\": \""),
+        Digits,
+        Text("\", \"tool_name\": \""),
+        Name,
+        Text("\", \"parameters\": "),
+        Arguments,
+        Text("}"),
+    ],
+    separator: &[Text(",\n    ")],
+    suffix: &[Text("\n]"), Delimiter("<|END_ACTION|>")],
+    most: ANY,
+};
+static COMMAND_R: CallNotation = CallNotation {
+    prefix: &[Delimiter("Action:"), Text(" ```json\n[\n    ")],
+    call: &[
+        Text("{\n        \"tool_name\": \""),
+        Name,
+        Text("\",\n        \"parameters\": "),
+        Arguments,
+        Text("\n    }"),
+    ],
+    separator: &[Text(",\n    ")],
+    suffix: &[Text("\n]```")],
+    most: ANY,
+};
+static HARMONY: CallNotation = CallNotation {
+    prefix: &[],
+    call: &[
+        Delimiter("<|channel|>"),
+        Text("commentary to=functions."),
+        Name,
+        Text(" "),
+        Delimiter("<|constrain|>"),
+        Text("json"),
+        Delimiter("<|message|>"),
+        Arguments,
+        Delimiter("<|call|>"),
+    ],
+    separator: &[],
+    suffix: &[],
+    // The model waits for a result after each call.
+    most: 1,
+};
+static GEMMA: CallNotation = CallNotation {
+    prefix: &[],
+    call: &[
+        Delimiter("<|tool_call>"),
+        Text("call:"),
+        Name,
+        Text("{"),
+        Literal(&GEMMA_STYLE),
+        Text("}"),
+        Delimiter("<tool_call|>"),
+    ],
+    separator: &[],
+    suffix: &[],
+    most: ANY,
+};
+const PYTHONIC_NOTATION: CallNotation = CallNotation {
+    prefix: &[Text("[")],
+    call: &[Name, Text("("), Literal(&PYTHON_STYLE), Text(")")],
+    separator: COMMA,
+    suffix: &[Text("]")],
+    most: ANY,
+};
+static PYTHONIC: CallNotation = PYTHONIC_NOTATION;
+static LFM: CallNotation = CallNotation {
+    prefix: &[Delimiter("<|tool_call_start|>"), Text("[")],
+    suffix: &[Text("]"), Delimiter("<|tool_call_end|>")],
+    ..PYTHONIC_NOTATION
+};
+static FENCED: CallNotation = list(&[Delimiter("```tool_call"), Text("\n[")], &[Text("]\n```")]);
+static GENERIC: CallNotation = CallNotation { separator: LINE, ..list(&[], &[]) };
+
+pub(crate) fn notation(format: CallFormat) -> &'static CallNotation {
+    match format {
+        CallFormat::Hermes => &HERMES,
+        CallFormat::QwenXml => &QWEN,
+        CallFormat::Seed => &SEED,
+        CallFormat::Glm => &GLM,
+        CallFormat::MiniMax => &MINI_MAX,
+        CallFormat::Functionary => &FUNCTIONARY,
+        CallFormat::Llama => &LLAMA,
+        CallFormat::MistralArray => &MISTRAL_ARRAY,
+        CallFormat::Mistral => &MISTRAL,
+        CallFormat::DeepSeek => &DEEP_SEEK,
+        CallFormat::DeepSeekPlain => &DEEP_SEEK_PLAIN,
+        CallFormat::Kimi => &KIMI,
+        CallFormat::Pipes => &PIPES,
+        CallFormat::Functools => &FUNCTOOLS,
+        CallFormat::ToolCalls => &TOOL_CALLS,
+        CallFormat::ToolCallUpper => &TOOL_CALL_UPPER,
+        CallFormat::Cohere => &COHERE,
+        CallFormat::CommandR => &COMMAND_R,
+        CallFormat::Gemma => &GEMMA,
+        CallFormat::Lfm => &LFM,
+        CallFormat::Pythonic => &PYTHONIC,
+        CallFormat::Harmony => &HARMONY,
+        CallFormat::Fenced => &FENCED,
+        CallFormat::Generic => &GENERIC,
+    }
+}
