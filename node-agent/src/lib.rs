@@ -13,6 +13,6 @@
 //! same way, and [`serve::stream`] turns them into a response.
 
 pub mod commands;
-pub mod engine;
+mod engine;
 pub mod serve;
-pub mod types;
+mod types;

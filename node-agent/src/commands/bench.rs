@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::model_files::ModelFiles;
 use crate::engine::sandbox::Choice;
-use crate::types::print::say;
+use crate::types::exit::Failed;
+use crate::types::print::{PrintError, say};
 use crate::types::progress::Progress;
 use report::{Figure, Figures};
 
@@ -79,7 +80,7 @@ struct Show {
 }
 
 impl Show {
-    fn add(&self, figure: Figure) -> Result<(), String> {
+    fn add(&self, figure: Figure) -> Result<(), PrintError> {
         let line = figure.json();
         self.figures.borrow_mut().0.push(figure);
         match self.format {
@@ -97,9 +98,9 @@ impl Show {
     }
 }
 
-/// Measures everything; the error is one line for the operator.
-pub fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), String> {
-    let files = ModelFiles::open(&args.model)?;
+/// Measures everything.
+pub fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
+    let files = ModelFiles::open(&args.model).map_err(Failed::data)?;
     let default = if std::io::stdout().is_terminal() { Format::Table } else { Format::Json };
     let cores = inference_core::hardware::compute_threads() as u32;
     let threads = args.threads.unwrap_or(cores);
@@ -128,7 +129,7 @@ pub fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), String> {
     if let Some(path) = &args.plot {
         let name = args.model.file_name().unwrap_or_default().to_string_lossy();
         let title = format!("{name}, {threads} threads, kernels {}", kernel.name());
-        let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+        let fail = |e: std::io::Error| Failed::data(format_args!("{}: {e}", path.display()));
         let mut file = std::fs::File::create(path).map_err(fail)?;
         file.write_all(plot::svg(&title, &figures).as_bytes()).map_err(fail)?;
     }

@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::client::{EngineClient, EngineState, Via};
 use crate::engine::flags::EngineFlags;
 use crate::engine::ipc::EngineFacts;
-use crate::engine::launch::Launch;
+use crate::engine::launch::{Launch, LaunchError};
 use crate::engine::supervisor::supervise;
 use crate::types::error::Error;
+use crate::types::exit::Failed;
 use crate::types::print::say;
 
 /// `check`
@@ -36,7 +37,7 @@ pub struct CheckArgs {
 impl CheckArgs {
     /// Loads one model after the other, each in a separate process, and prints one line for each.
     /// The error says how many failed.
-    pub async fn run(&self, kernel: Kernel) -> Result<(), String> {
+    pub async fn run(&self, kernel: Kernel) -> Result<(), Failed> {
         let mut broken = 0;
         for model in &self.models {
             let checked = self.check(model, kernel).await;
@@ -49,15 +50,19 @@ impl CheckArgs {
         }
         match broken {
             0 => Ok(()),
-            _ => Err(format!("{broken} of {} model files do not work", self.models.len())),
+            _ => Err(Failed::data(format_args!(
+                "{broken} of {} model files do not work",
+                self.models.len()
+            ))),
         }
     }
 
     async fn check(&self, model: &Path, kernel: Kernel) -> Result<Works, String> {
         let named = |why| format!("model file {}: {why}", model.display());
-        let launch = Launch::new(model, self.engine.clone(), kernel).map_err(|why| {
-            // An error about the file already names it.
-            if why.starts_with("model file ") { why } else { named(why) }
+        let launch = Launch::new(model, self.engine.clone(), kernel).map_err(|e| match e {
+            // It already names the file.
+            LaunchError::File(e) => e.to_string(),
+            LaunchError::Settings(e) => named(e.to_string()),
         })?;
         match tokio::time::timeout(Duration::from_secs(self.load_seconds), load(launch)).await {
             Ok(loaded) => loaded,
@@ -115,7 +120,9 @@ async fn load(launch: Launch) -> Result<Works, String> {
         Ok(Works { facts, planned_bytes, resident_bytes })
     };
     tokio::select! {
-        ended = supervised => Err(ended.err().map_or_else(|| "it was stopped".into(), |e| e.0)),
+        ended = supervised => {
+            Err(ended.err().map_or_else(|| "it was stopped".into(), |e| e.to_string()))
+        }
         used = used => used,
     }
 }

@@ -16,7 +16,7 @@ use inference_core::model_file::memory_plan::{LoadMode, Wanted};
 use crate::engine::kernel_trial::prove_kernel;
 use crate::engine::model_files::ModelFiles;
 use crate::serve::join::flags::JoinFlags;
-use crate::types::exit::{EXIT_SOFTWARE, Failed};
+use crate::types::exit::Failed;
 use crate::types::print::say;
 use checks::diagnose;
 use facts::{Disk, Facts, Model, Reached};
@@ -63,20 +63,19 @@ pub struct DoctorArgs {
 impl DoctorArgs {
     /// Prints the report; fails if something must be fixed.
     pub fn run(&self) -> Result<(), Failed> {
-        let software = |message| Failed { code: EXIT_SOFTWARE, message };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| software(e.to_string()))?;
+        let runtime = runtime.map_err(Failed::software)?;
         let report = diagnose(&runtime.block_on(self.look()));
-        say(&self.text(&report).map_err(software)?).map_err(software)?;
+        say(&self.text(&report).map_err(Failed::software)?)?;
         match report.level {
-            Level::Fail => Err(Failed { code: EXIT_ILL, message: "not fit to serve".into() }),
+            Level::Fail => Err(Failed::new(EXIT_ILL, "not fit to serve")),
             Level::Ok | Level::Warn => Ok(()),
         }
     }
 
-    fn text(&self, report: &Report) -> Result<String, String> {
+    fn text(&self, report: &Report) -> serde_json::Result<String> {
         match self.json {
-            true => serde_json::to_string_pretty(report).map_err(|e| e.to_string()),
+            true => serde_json::to_string_pretty(report),
             false => Ok(report.to_string()),
         }
     }
@@ -103,7 +102,9 @@ impl DoctorArgs {
         Model {
             file: file.display().to_string(),
             bytes: std::fs::metadata(file).map_or(0, |data| data.len()),
-            header: ModelFiles::open(file).map(|files| files.header().clone()),
+            header: ModelFiles::open(file)
+                .map(|files| files.header().clone())
+                .map_err(|e| e.to_string()),
             wanted,
         }
     }

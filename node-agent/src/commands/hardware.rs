@@ -17,6 +17,7 @@ use tokio::process::Command as Process;
 use tokio::time::timeout;
 
 use crate::types::executable::SELF;
+use crate::types::exit::Failed;
 use crate::types::print::say;
 
 /// A probe executes some instructions; one that takes longer hangs.
@@ -37,19 +38,19 @@ pub struct HardwareArgs {
 }
 
 impl HardwareArgs {
-    /// Prints the report; the error is one line for the operator.
-    pub async fn run(&self) -> Result<(), String> {
+    /// Prints the report.
+    pub async fn run(&self) -> Result<(), Failed> {
         let mut machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
         if !self.quick {
             try_levels(&mut machine).await;
-            machine.bandwidth = measure(&machine)?;
+            machine.bandwidth = measure(&machine).map_err(Failed::software)?;
         }
         let text = if self.json {
-            serde_json::to_string_pretty(&machine).map_err(|e| e.to_string())?
+            serde_json::to_string_pretty(&machine).map_err(Failed::software)?
         } else {
             machine.to_string()
         };
-        say(&text)
+        Ok(say(&text)?)
     }
 }
 

@@ -30,11 +30,10 @@ pub struct HealthArgs {
 impl HealthArgs {
     /// Prints the agent's response; fails unless it is healthy.
     pub fn run(&self) -> Result<(), Failed> {
-        let unhealthy = |message| Failed { code: EXIT_UNHEALTHY, message };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| unhealthy(e.to_string()))?;
-        let answer = runtime.block_on(self.ask()).map_err(unhealthy)?;
-        say(&answer).map_err(unhealthy)
+        let runtime = runtime.map_err(|e| Failed::new(EXIT_UNHEALTHY, e))?;
+        let answer = runtime.block_on(self.ask()).map_err(|why| Failed::new(EXIT_UNHEALTHY, why))?;
+        Ok(say(&answer)?)
     }
 
     async fn ask(&self) -> Result<String, String> {

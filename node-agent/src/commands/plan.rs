@@ -16,6 +16,7 @@ use inference_core::model_file::memory_plan::{LoadMode, NoPlan, Plan, SLOTS_MAX,
 
 use crate::commands::hardware::measure;
 use crate::engine::plan_facts::facts;
+use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
 use crate::types::print::say;
 use calculator::{Capacity, CapacityArgs};
 
@@ -63,20 +64,10 @@ pub struct PlanArgs {
     pub capacity: CapacityArgs,
 }
 
-/// Why there is no plan that fits.
-#[derive(Debug, PartialEq, Eq)]
-pub enum NoFit {
-    /// The model file or an option cannot be used: one line.
-    Data(String),
-    /// The model does not fit; the table was printed.
-    Memory(String),
-}
-
 impl PlanArgs {
     /// Prints the plan, or what would fit.
-    pub fn run(&self) -> Result<(), NoFit> {
-        let data = NoFit::Data;
-        let header = read(&self.model).map_err(data)?;
+    pub fn run(&self) -> Result<(), Failed> {
+        let header = read(&self.model).map_err(Failed::data)?;
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
         let mut facts = facts(&machine);
         if self.no_repacking {
@@ -86,9 +77,9 @@ impl PlanArgs {
             facts.available_bytes = mebibytes.saturating_mul(1 << 20);
         }
         if !self.quick {
-            facts.bandwidth = measure(&machine).map_err(data)?.map(|b| b.best);
+            facts.bandwidth = measure(&machine).map_err(Failed::data)?.map(|b| b.best);
         }
-        let capacity = self.capacity.run(&self.model, &machine).map_err(data)?;
+        let capacity = self.capacity.run(&self.model, &machine).map_err(Failed::data)?;
         self.print(plan(&header, &facts, &self.wanted()), capacity)
     }
 
@@ -110,31 +101,31 @@ impl PlanArgs {
         &self,
         outcome: Result<Plan, NoPlan>,
         capacity: Option<Capacity>,
-    ) -> Result<(), NoFit> {
-        let json =
-            |value: serde_json::Result<String>| value.map_err(|e| NoFit::Data(e.to_string()));
+    ) -> Result<(), Failed> {
+        let json = |value: serde_json::Result<String>| value.map_err(Failed::data);
         match outcome {
             Ok(plan) if self.json => {
                 let all = Planned { plan: &plan, capacity: capacity.as_ref() };
-                say(&json(serde_json::to_string_pretty(&all))?)
+                say(&json(serde_json::to_string_pretty(&all))?)?;
             }
             Ok(plan) => {
                 let capacity = capacity.map(|capacity| format!("\n\n{capacity}"));
-                say(&format!("{plan}{}", capacity.unwrap_or_default()))
+                say(&format!("{plan}{}", capacity.unwrap_or_default()))?;
             }
             Err(NoPlan::Error(error)) => {
-                return Err(NoFit::Data(format!("model file {}: {error}", self.model.display())));
+                let model = self.model.display();
+                return Err(Failed::data(format_args!("model file {model}: {error}")));
             }
             Err(NoPlan::Refused(refusal)) => {
                 let text = match self.json {
                     true => json(serde_json::to_string_pretty(&refusal))?,
                     false => refusal.table(),
                 };
-                say(&text).map_err(NoFit::Data)?;
-                return Err(NoFit::Memory(refusal.to_string()));
+                say(&text)?;
+                return Err(Failed::new(EXIT_UNAVAILABLE, refusal));
             }
         }
-        .map_err(NoFit::Data)
+        Ok(())
     }
 }
 

@@ -25,7 +25,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::types::exit::{EXIT_SOFTWARE, Failed};
+use crate::types::causes::with_causes;
+use crate::types::exit::Failed;
 use client::Client;
 use endpoint::Endpoint;
 use progress::Progress;
@@ -72,23 +73,23 @@ pub struct PullArgs {
 
 /// Downloads all files of a model.
 pub fn run(args: PullArgs) -> Result<(), Failed> {
-    let usage = |message| Failed { code: EXIT_USAGE, message };
+    let usage = |why: String| Failed::new(EXIT_USAGE, why);
     let variable = |name: &str| std::env::var(name).ok();
     let endpoint =
         Endpoint::new(variable("HF_ENDPOINT").as_deref(), variable("HF_TOKEN").as_deref());
     let endpoint = endpoint.map_err(usage)?;
     let jobs = args.jobs().map_err(usage)?;
     let stall = Duration::from_secs(args.stall_seconds.into());
-    let software = |message| Failed { code: EXIT_SOFTWARE, message };
-    let client = Client::new(endpoint, stall).map_err(software)?;
+    let client = Client::new(endpoint, stall);
+    let client = client.map_err(|e| Failed::software(with_causes(&e)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         // Reads from the network while this thread hashes and writes.
         .worker_threads(1)
         .enable_all()
         .build()
-        .map_err(|e| software(e.to_string()))?;
+        .map_err(Failed::software)?;
     let done = runtime.block_on(async {
-        let stop = Stop::on_signals().map_err(|e| software(e.to_string()))?;
+        let stop = Stop::on_signals().map_err(Failed::software)?;
         let progress = Progress::new(args.no_progress);
         let mut tools = Tools {
             client,
@@ -195,7 +196,7 @@ pub(crate) fn io_failed(path: &Path, error: &io::Error) -> Failed {
         }
         _ => "",
     };
-    Failed { code: EXIT_IO, message: format!("{}: {error}{hint}", path.display()) }
+    Failed::new(EXIT_IO, format_args!("{}: {error}{hint}", path.display()))
 }
 
 fn print_path(path: &Path) -> Result<(), Failed> {

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use clap::Args;
 use inference_core::tools::synth::{DEFAULT_PRE, PRE_TOKENIZERS, QUANTS, SHAPES, Synth};
 
+use crate::types::exit::Failed;
+
 /// `synth`
 #[derive(Debug, Args)]
 pub struct SynthArgs {
@@ -29,13 +31,14 @@ pub struct SynthArgs {
 }
 
 impl SynthArgs {
-    /// Writes the file; the error is one line for the operator. Deletes a file that could not be
-    /// finished.
-    pub fn run(&self) -> Result<(), String> {
-        let shape = SHAPES.iter().find(|s| s.name == self.shape).ok_or("unknown shape")?;
-        let quant = QUANTS.iter().find(|q| q.name == self.quant).ok_or("unknown quantisation")?;
-        let synth = Synth::with_pre(shape, quant, &self.pre)?;
-        let fail = |e: std::io::Error| format!("{}: {e}", self.out.display());
+    /// Writes the file. Deletes a file that could not be finished.
+    pub fn run(&self) -> Result<(), Failed> {
+        let shape = SHAPES.iter().find(|s| s.name == self.shape);
+        let shape = shape.ok_or_else(|| Failed::data("unknown shape"))?;
+        let quant = QUANTS.iter().find(|q| q.name == self.quant);
+        let quant = quant.ok_or_else(|| Failed::data("unknown quantization"))?;
+        let synth = Synth::with_pre(shape, quant, &self.pre).map_err(Failed::data)?;
+        let fail = |e: std::io::Error| Failed::data(format_args!("{}: {e}", self.out.display()));
         let mut options = OpenOptions::new();
         options.write(true).truncate(true).create(self.force).create_new(!self.force);
         let file = options.open(&self.out).map_err(fail)?;

@@ -13,6 +13,7 @@ use inference_core::tools::tune::BUDGET;
 use crate::engine::flags::EngineFlags;
 use crate::engine::model_files::ModelFiles;
 use crate::engine::tuning::TuneJob;
+use crate::types::exit::Failed;
 use crate::types::print::say;
 
 /// `tune`
@@ -36,29 +37,31 @@ pub struct TuneArgs {
 }
 
 impl TuneArgs {
-    /// Measures and prints; the error is one line for the operator.
-    pub fn run(&self, kernel: Kernel) -> Result<(), String> {
-        let files = ModelFiles::open(&self.model)?;
-        let job = TuneJob::new(&files, kernel, &self.engine)?;
+    /// Measures and prints.
+    pub fn run(&self, kernel: Kernel) -> Result<(), Failed> {
+        let files = ModelFiles::open(&self.model).map_err(Failed::data)?;
+        let job = TuneJob::new(&files, kernel, &self.engine).map_err(Failed::data)?;
         let known = if self.force { None } else { job.known_exactly() };
         let was_known = known.is_some();
         let entry = match known {
             Some(entry) => entry,
-            None => job.measure(Duration::from_secs(self.seconds))?,
+            None => job.measure(Duration::from_secs(self.seconds)).map_err(Failed::data)?,
         };
         let path = job.path();
         if self.json {
-            let mut value = serde_json::to_value(&entry).map_err(|e| e.to_string())?;
+            let mut value = serde_json::to_value(&entry).map_err(Failed::data)?;
             value["file"] = path.map(|p| p.display().to_string()).into();
-            return say(&serde_json::to_string_pretty(&value).map_err(|e| e.to_string())?);
+            say(&serde_json::to_string_pretty(&value).map_err(Failed::data)?)?;
+            return Ok(());
         }
         say(&report::table(&entry))?;
-        match path {
+        let outcome = match path {
             Some(path) if was_known => {
-                say(&format!("measured before, in {}; --force measures again", path.display()))
+                format!("measured before, in {}; --force measures again", path.display())
             }
-            Some(path) => say(&format!("kept in {}; serve uses it", path.display())),
-            None => say("not kept: there is no cache folder (FLOTILLA_CACHE_DIR)"),
-        }
+            Some(path) => format!("kept in {}; serve uses it", path.display()),
+            None => "not kept: there is no cache folder (FLOTILLA_CACHE_DIR)".into(),
+        };
+        Ok(say(&outcome)?)
     }
 }

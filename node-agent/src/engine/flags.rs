@@ -96,15 +96,54 @@ pub struct EngineFlags {
     pub no_memory_plan: bool,
 }
 
+/// Why the flags cannot be used with a model on this machine.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SettingsError {
+    /// A quantized KV type, and no flash attention.
+    QuantizedWithoutFlashAttention,
+    /// This list of CPUs cannot be parsed.
+    Cpus(String),
+    /// More context tokens than this, which the model was trained for, or too few.
+    ContextTokens(u32),
+    /// Fewer KV cells than this, which one request needs, or too many.
+    KvCells(u32),
+    /// The sizes do not fit into memory, with what the memory plan says about it.
+    DoesNotFit(String),
+}
+
+impl std::fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::QuantizedWithoutFlashAttention => {
+                write!(f, "--kv-type: a quantized type needs flash attention")
+            }
+            Self::Cpus(list) => {
+                write!(f, "--cpus '{list}': expected numbers and ranges such as 0-3,8")
+            }
+            Self::ContextTokens(most) => {
+                write!(f, "--context-tokens must be {CONTEXT_MIN} to {most} for this model")
+            }
+            Self::KvCells(least) => {
+                write!(f, "--kv-cells must be {least} (one request) to {KV_CELLS_MAX}")
+            }
+            Self::DoesNotFit(why) => {
+                write!(f, "{why} (--no-memory-plan loads it all the same)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
 impl EngineFlags {
     /// Resolves the engine's options, including those tuned for this machine, and logs where each
-    /// setting comes from; the error is one line for the operator.
+    /// setting comes from.
     pub fn check(
         &self,
         files: &ModelFiles,
         kernel: Kernel,
         tuned: Option<&Tuned>,
-    ) -> Result<EngineOptions, String> {
+    ) -> Result<EngineOptions, SettingsError> {
         let (options, origins) = self.resolve(files, kernel, tuned)?;
         tracing::info!("{origins}");
         Ok(options)
@@ -116,11 +155,11 @@ impl EngineFlags {
         files: &ModelFiles,
         kernel: Kernel,
         tuned: Option<&Tuned>,
-    ) -> Result<(EngineOptions, String), String> {
+    ) -> Result<(EngineOptions, String), SettingsError> {
         let header = files.header();
         let quantized = self.kv_type.is_some_and(KvType::is_quantised);
         if quantized && self.flash_attention == Some(FlashAttention::Off) {
-            return Err("--kv-type: a quantized type needs flash attention".into());
+            return Err(SettingsError::QuantizedWithoutFlashAttention);
         }
         let cpus = self.cpus()?;
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
@@ -175,7 +214,7 @@ impl EngineFlags {
     }
 
     /// Settings that tuning must not change.
-    pub fn fixed(&self) -> Result<Fixed, String> {
+    pub fn fixed(&self) -> Result<Fixed, SettingsError> {
         Ok(Fixed {
             threads: self.threads,
             flash_attention: self.flash_attention,
@@ -188,13 +227,13 @@ impl EngineFlags {
         })
     }
 
-    fn cpus(&self) -> Result<Option<Vec<u32>>, String> {
+    fn cpus(&self) -> Result<Option<Vec<u32>>, SettingsError> {
         self.cpus.as_deref().map(read_cpus).transpose()
     }
 
     /// The sizes that were set, if they fit; otherwise the largest usual ones that do, preferring
     /// unquantized keys and values for each.
-    fn sizes(&self, case: &Case<'_>, tuned: Option<u32>) -> Result<Sizes, String> {
+    fn sizes(&self, case: &Case<'_>, tuned: Option<u32>) -> Result<Sizes, SettingsError> {
         let context = context_tokens(self.context_tokens, case.header)?;
         let slots = Choice::of(self.slots, tuned, SLOTS_DEFAULT);
         let mut all = vec![(slots, context)];
@@ -224,8 +263,7 @@ impl EngineFlags {
                 refused.get_or_insert(why);
             }
         }
-        let why = refused.unwrap_or_default();
-        Err(format!("{why} (--no-memory-plan loads it all the same)"))
+        Err(SettingsError::DoesNotFit(refused.unwrap_or_default()))
     }
 
     /// Storage types of keys and values to try, best first. A tuned number of slots is only a
@@ -248,7 +286,7 @@ impl EngineFlags {
         slots: Choice<u32>,
         context_tokens: u32,
         kv_type: KvType,
-    ) -> Result<Sizes, String> {
+    ) -> Result<Sizes, SettingsError> {
         let kv_cells = kv_cells(self.kv_cells, slots.value, context_tokens)?;
         Ok(Sizes { slots, context_tokens, kv_cells, kv_type, planned_bytes: None })
     }
@@ -323,28 +361,32 @@ fn attention_with(kv_type: KvType, chosen: Choice<FlashAttention>) -> Choice<Fla
     }
 }
 
-fn read_cpus(list: &str) -> Result<Vec<u32>, String> {
-    let wrong = || format!("--cpus '{list}': expected numbers and ranges such as 0-3,8");
+fn read_cpus(list: &str) -> Result<Vec<u32>, SettingsError> {
+    let wrong = || SettingsError::Cpus(list.into());
     let mut cpus = parse_list(list).filter(|cpus| !cpus.is_empty()).ok_or_else(wrong)?;
     cpus.sort_unstable();
     cpus.dedup();
     Ok(cpus)
 }
 
-fn context_tokens(wanted: Option<u32>, header: &Header) -> Result<u32, String> {
+fn context_tokens(wanted: Option<u32>, header: &Header) -> Result<u32, SettingsError> {
     let trained = if header.context_tokens == 0 { CONTEXT_DEFAULT } else { header.context_tokens };
     let tokens = wanted.unwrap_or(trained.min(CONTEXT_DEFAULT));
     if tokens < CONTEXT_MIN || tokens > trained {
-        return Err(format!("--context-tokens must be {CONTEXT_MIN} to {trained} for this model"));
+        return Err(SettingsError::ContextTokens(trained));
     }
     Ok(tokens)
 }
 
-fn kv_cells(wanted: Option<u32>, slots: u32, context_tokens: u32) -> Result<u32, String> {
+fn kv_cells(
+    wanted: Option<u32>,
+    slots: u32,
+    context_tokens: u32,
+) -> Result<u32, SettingsError> {
     let most = slots.saturating_mul(context_tokens);
     let cells = wanted.unwrap_or(most);
     if cells < context_tokens || cells > KV_CELLS_MAX {
-        return Err(format!("--kv-cells must be {context_tokens} (one request) to {KV_CELLS_MAX}"));
+        return Err(SettingsError::KvCells(context_tokens));
     }
     Ok(cells)
 }

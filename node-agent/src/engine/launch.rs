@@ -5,9 +5,9 @@ use std::path::Path;
 
 use inference_core::hardware::Kernel;
 
-use crate::engine::flags::EngineFlags;
+use crate::engine::flags::{EngineFlags, SettingsError};
 use crate::engine::flags::tuned::Tuned;
-use crate::engine::model_files::ModelFiles;
+use crate::engine::model_files::{ModelFileError, ModelFiles};
 use crate::engine::options::EngineOptions;
 use crate::engine::tuning::TuneJob;
 
@@ -20,9 +20,41 @@ pub struct Launch {
     pub options: EngineOptions,
 }
 
+/// Why no engine can be started for a model.
+#[derive(Debug)]
+pub enum LaunchError {
+    /// The model file cannot be used.
+    File(ModelFileError),
+    /// The settings cannot be used with this model on this machine.
+    Settings(SettingsError),
+}
+
+impl std::fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(e) => write!(f, "{e}"),
+            Self::Settings(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for LaunchError {}
+
+impl From<ModelFileError> for LaunchError {
+    fn from(error: ModelFileError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl From<SettingsError> for LaunchError {
+    fn from(error: SettingsError) -> Self {
+        Self::Settings(error)
+    }
+}
+
 impl Launch {
-    /// Plans for the model at `path`; the error is one line for the operator. Blocks.
-    pub fn new(path: &Path, flags: EngineFlags, kernel: Kernel) -> Result<Self, String> {
+    /// Plans for the model at `path`. Blocks.
+    pub fn new(path: &Path, flags: EngineFlags, kernel: Kernel) -> Result<Self, LaunchError> {
         let files = ModelFiles::open(path)?;
         let options = flags.check(&files, kernel, None)?;
         Ok(Self { flags, kernel, options })
@@ -35,15 +67,14 @@ impl Launch {
         flags: EngineFlags,
         kernel: Kernel,
         measure: bool,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, LaunchError> {
         let files = ModelFiles::open(path)?;
         let options = options(&files, &flags, kernel, measure)?;
         Ok(Self { flags, kernel, options })
     }
 
-    /// Opens the model file again, and plans again if it contains other weights. The error, one
-    /// line for the operator, says why no engine can be started now. Blocks.
-    pub fn renewed(self) -> Result<Self, String> {
+    /// Opens the model file again, and plans again if it contains other weights. Blocks.
+    pub fn renewed(self) -> Result<Self, LaunchError> {
         let files = ModelFiles::open(&self.options.model)?;
         if files.digest() == self.options.digest {
             return Ok(self);
@@ -64,7 +95,7 @@ fn options(
     flags: &EngineFlags,
     kernel: Kernel,
     measure: bool,
-) -> Result<EngineOptions, String> {
+) -> Result<EngineOptions, SettingsError> {
     let tuned: Option<Tuned> = match flags.pooling {
         // Embedding models have nothing to tune.
         Some(_) => None,

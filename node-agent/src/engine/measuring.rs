@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::engine::model_files::ModelFiles;
 use crate::engine::sandbox::{self, Choice};
 use crate::types::executable::SELF;
+use crate::types::exit::Failed;
 
 /// Maximum length of an answer in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
@@ -49,9 +50,47 @@ impl Drop for Measuring {
     }
 }
 
+/// Why a child gave no answer. It cannot be used any more.
+#[derive(Debug)]
+pub enum ChildError {
+    /// It cannot be started.
+    Spawn(std::io::Error),
+    /// Its options or a question cannot be written as JSON.
+    Json(serde_json::Error),
+    /// Its answer, the second field, cannot be parsed.
+    Answer(serde_json::Error, String),
+    /// It did not answer in time.
+    Hangs,
+    /// It exited.
+    Exited(ExitStatus),
+    /// It is gone, and how it exited is unknown.
+    Lost(std::io::Error),
+}
+
+impl std::fmt::Display for ChildError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Spawn(e) => write!(f, "cannot start measuring: {e}"),
+            Self::Json(e) => write!(f, "{e}"),
+            Self::Answer(e, line) => write!(f, "no answer: {e}: {line}"),
+            Self::Hangs => write!(f, "it hangs"),
+            Self::Exited(status) => write!(f, "it ended: {status}"),
+            Self::Lost(e) => write!(f, "it was lost: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for ChildError {}
+
+impl From<ChildError> for Failed {
+    fn from(error: ChildError) -> Self {
+        Self::data(error)
+    }
+}
+
 /// The command line of such a child.
-pub fn command(name: &str, model: &Path, options: &impl Serialize) -> Result<Command, String> {
-    let options = serde_json::to_string(options).map_err(|e| e.to_string())?;
+pub fn command(name: &str, model: &Path, options: &impl Serialize) -> Result<Command, ChildError> {
+    let options = serde_json::to_string(options).map_err(ChildError::Json)?;
     let mut command = Command::new(SELF);
     command.arg(name).args(["--options", &options]).arg("--").arg(model);
     Ok(command)
@@ -59,9 +98,9 @@ pub fn command(name: &str, model: &Path, options: &impl Serialize) -> Result<Com
 
 impl Measuring {
     /// Starts the child.
-    pub fn start(mut command: Command) -> Result<Self, String> {
+    pub fn start(mut command: Command) -> Result<Self, ChildError> {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = piped.spawn().map_err(|e| format!("cannot start measuring: {e}"))?;
+        let mut child = piped.spawn().map_err(ChildError::Spawn)?;
         let questions = child.stdin.take();
         let (sender, answers) = sync_channel(ANSWERS_MAX);
         if let Some(stdout) = child.stdout.take() {
@@ -76,19 +115,18 @@ impl Measuring {
                 }
             };
             let reader = std::thread::Builder::new().name("answers".into());
-            reader.spawn(read).map_err(|e| e.to_string())?;
+            reader.spawn(read).map_err(ChildError::Spawn)?;
         }
         Ok(Self { child, questions, answers })
     }
 
-    /// Sends a question and waits for the answer. After an error, this child cannot be used any
-    /// more.
+    /// Sends a question and waits for the answer.
     pub fn ask<A: DeserializeOwned>(
         &mut self,
         question: &impl Serialize,
         patience: Duration,
-    ) -> Result<A, String> {
-        let line = serde_json::to_string(question).map_err(|e| e.to_string())?;
+    ) -> Result<A, ChildError> {
+        let line = serde_json::to_string(question).map_err(ChildError::Json)?;
         if let Some(stdin) = &mut self.questions {
             // If the child is dead, the error below gives the reason.
             let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
@@ -97,13 +135,13 @@ impl Measuring {
     }
 
     /// Waits for an answer.
-    pub fn answer<A: DeserializeOwned>(&mut self, patience: Duration) -> Result<A, String> {
+    pub fn answer<A: DeserializeOwned>(&mut self, patience: Duration) -> Result<A, ChildError> {
         match self.answers.recv_timeout(patience) {
-            Ok(line) => serde_json::from_str(&line).map_err(|e| format!("no answer: {e}: {line}")),
-            Err(RecvTimeoutError::Timeout) => Err("it hangs".into()),
+            Ok(line) => serde_json::from_str(&line).map_err(|e| ChildError::Answer(e, line)),
+            Err(RecvTimeoutError::Timeout) => Err(ChildError::Hangs),
             Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
-                Ok(status) => Err(format!("it ended: {status}")),
-                Err(e) => Err(format!("it was lost: {e}")),
+                Ok(status) => Err(ChildError::Exited(status)),
+                Err(e) => Err(ChildError::Lost(e)),
             },
         }
     }
@@ -128,7 +166,7 @@ pub fn load_confined(
     kernel: Kernel,
     mode: LoadMode,
 ) -> Result<Weights, String> {
-    let files = ModelFiles::open(model)?;
+    let files = ModelFiles::open(model).map_err(|e| e.to_string())?;
     sandbox::confine(sandbox, files.parts())?;
     register(kernel);
     Weights::load(&files.open_paths(), mode).map_err(|e| e.to_string())
@@ -156,16 +194,16 @@ mod tests {
     #[test]
     fn a_child_answers_line_by_line() {
         let mut child = shell("while read line; do echo \"[$line]\"; done");
-        assert_eq!(child.ask::<Vec<u32>>(&7, SOON), Ok(vec![7]));
-        assert_eq!(child.ask::<Vec<u32>>(&8, SOON), Ok(vec![8]));
-        assert!(child.ask::<u32>(&9, SOON).unwrap_err().contains("no answer"));
+        assert_eq!(child.ask::<Vec<u32>>(&7, SOON).unwrap(), [7]);
+        assert_eq!(child.ask::<Vec<u32>>(&8, SOON).unwrap(), [8]);
+        assert!(matches!(child.ask::<u32>(&9, SOON), Err(ChildError::Answer(..))));
     }
 
     #[test]
     fn a_child_that_dies_says_how_and_one_that_hangs_is_given_up() {
         let died = shell("read line; kill -ILL $$").ask::<u32>(&1, SOON).unwrap_err();
-        assert!(died.contains("signal: 4"), "{died}");
+        assert!(died.to_string().contains("signal: 4"), "{died}");
         let hangs = shell("read line; read never").ask::<u32>(&1, Duration::from_millis(50));
-        assert_eq!(hangs, Err("it hangs".into()));
+        assert!(matches!(hangs, Err(ChildError::Hangs)));
     }
 }

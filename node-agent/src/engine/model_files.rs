@@ -35,6 +35,27 @@ struct Version {
     changed: (i64, i64),
 }
 
+/// Why a model file cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ModelFileError {
+    path: PathBuf,
+    why: String,
+}
+
+impl ModelFileError {
+    fn new(path: &Path, why: impl std::fmt::Display) -> Self {
+        Self { path: path.to_path_buf(), why: why.to_string() }
+    }
+}
+
+impl std::fmt::Display for ModelFileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "model file {}: {}", self.path.display(), self.why)
+    }
+}
+
+impl std::error::Error for ModelFileError {}
+
 impl Version {
     fn of(file: &File) -> io::Result<Self> {
         let data = file.metadata()?;
@@ -51,22 +72,21 @@ impl Version {
 }
 
 impl ModelFiles {
-    /// Opens a model file, and the other parts of a split model. The error is one line that names
-    /// the file.
-    pub fn open(path: &Path) -> Result<Self, String> {
+    /// Opens a model file, and the other parts of a split model.
+    pub fn open(path: &Path) -> Result<Self, ModelFileError> {
         let first = open_file(path)?;
-        let fail = |e: &dyn std::fmt::Display| named(path, e);
-        let bytes = first.metadata().map_err(|e| fail(&e))?.len();
+        let fail = |e: io::Error| ModelFileError::new(path, e);
+        let bytes = first.metadata().map_err(fail)?.len();
         // The clone shares the file position, but no other reader uses it.
-        let reader = BufReader::new(first.try_clone().map_err(|e| fail(&e))?);
-        let header = gguf::read_header(reader, bytes).map_err(|e| fail(&e))?;
+        let reader = BufReader::new(first.try_clone().map_err(fail)?);
+        let header = gguf::read_header(reader, bytes).map_err(|e| ModelFileError::new(path, e))?;
         let mut parts = vec![first];
         for other in other_parts(path, &header)? {
             parts.push(open_file(&other)?);
         }
         // Taken before the content is read, so that later changes are noticed.
-        let versions = versions(&parts).map_err(|e| fail(&e))?;
-        let digest = Fingerprint::of(&parts).map_err(|e| fail(&e))?;
+        let versions = versions(&parts).map_err(fail)?;
+        let digest = Fingerprint::of(&parts).map_err(fail)?;
         Ok(Self { path: path.to_path_buf(), parts, header, digest, versions })
     }
 
@@ -98,11 +118,8 @@ impl ModelFiles {
 
     /// True if the content of a file has changed since it was opened. A file that only lost its
     /// name to another one, or got other permissions, still has its content.
-    ///
-    /// # Errors
-    /// One line that names the file.
-    pub fn have_changed(&mut self) -> Result<bool, String> {
-        let fail = |e: io::Error| named(&self.path, &e);
+    pub fn have_changed(&mut self) -> Result<bool, ModelFileError> {
+        let fail = |e: io::Error| ModelFileError::new(&self.path, e);
         let now = versions(&self.parts).map_err(fail)?;
         if now == self.versions {
             return Ok(false);
@@ -117,14 +134,11 @@ impl ModelFiles {
     }
 }
 
-fn named(path: &Path, why: &dyn std::fmt::Display) -> String {
-    format!("model file {}: {why}", path.display())
-}
-
-fn open_file(path: &Path) -> Result<File, String> {
-    let file = File::open(path).map_err(|e| named(path, &e))?;
-    let metadata = file.metadata().map_err(|e| named(path, &e))?;
-    if metadata.is_file() { Ok(file) } else { Err(named(path, &"is not a file")) }
+fn open_file(path: &Path) -> Result<File, ModelFileError> {
+    let fail = |e: io::Error| ModelFileError::new(path, e);
+    let file = File::open(path).map_err(fail)?;
+    let is_file = file.metadata().map_err(fail)?.is_file();
+    if is_file { Ok(file) } else { Err(ModelFileError::new(path, "is not a file")) }
 }
 
 fn versions(parts: &[File]) -> io::Result<Vec<Version>> {
@@ -132,17 +146,17 @@ fn versions(parts: &[File]) -> io::Result<Vec<Version>> {
 }
 
 /// The second and further files of a split model.
-fn other_parts(path: &Path, header: &Header) -> Result<Vec<PathBuf>, String> {
+fn other_parts(path: &Path, header: &Header) -> Result<Vec<PathBuf>, ModelFileError> {
     let count = header.numbers.get("split.count").and_then(|numbers| numbers.first());
     let Some(count @ 2..) = count.copied() else { return Ok(Vec::new()) };
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let names = split::all_files(name).map_err(|e| named(path, &e))?;
+    let names = split::all_files(name).map_err(|e| ModelFileError::new(path, e))?;
     if names.len() as u64 != count {
-        let why = format!(
+        let why = format_args!(
             "is one of {count} parts of a model: name the first one, \
              NAME-00001-of-{count:05}.gguf, and keep the others beside it"
         );
-        return Err(named(path, &why));
+        return Err(ModelFileError::new(path, why));
     }
     Ok(names.iter().skip(1).map(|name| path.with_file_name(name)).collect())
 }
@@ -217,7 +231,7 @@ mod tests {
         assert_eq!(parts, expected.map(PathBuf::from));
         assert_eq!(of("/m/a.gguf", 1).unwrap(), Vec::<PathBuf>::new());
         for path in ["/m/a.gguf", "/m/a-00002-of-00003.gguf", "/m/a-00001-of-00002.gguf"] {
-            assert!(of(path, 3).unwrap_err().contains("name the first one"), "{path}");
+            assert!(of(path, 3).unwrap_err().why.contains("name the first one"), "{path}");
         }
     }
 }

@@ -84,7 +84,7 @@ pub fn run(options: EngineOptions) -> io::Result<()> {
 
 /// Opens the model's files, if they are the intended ones, and confines this process to them.
 fn open(options: &EngineOptions) -> Result<(ModelFiles, Sandbox), String> {
-    let files = ModelFiles::open(&options.model)?;
+    let files = ModelFiles::open(&options.model).map_err(|e| e.to_string())?;
     if files.digest() != options.digest {
         return Err("the model file was replaced while the engine was started".into());
     }
@@ -262,7 +262,7 @@ impl Prompts {
     /// Loads the model and reports that, unless its files were changed meanwhile.
     fn load(&self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
         let (preparer, running) = self.load_weights(files).map_err(|e| e.to_string())?;
-        if files.have_changed()? {
+        if files.have_changed().map_err(|e| e.to_string())? {
             return Err(CHANGED.into());
         }
         let EngineOptions { slots, context_tokens, threads, kernel, .. } = self.options;

@@ -20,9 +20,9 @@ use inference_protocol::time::unix_seconds;
 use crate::engine::flags::tuned::{Fixed, Tuned};
 use cache::{Entry, Kept, Key};
 use store::Store;
-use trials::{Children, Setup};
+use trials::{Children, Setup, TrialError};
 
-use crate::engine::flags::EngineFlags;
+use crate::engine::flags::{EngineFlags, SettingsError};
 use crate::engine::measuring;
 use crate::engine::model_files::ModelFiles;
 use crate::engine::options::EngineOptions;
@@ -30,6 +30,29 @@ use crate::types::progress::Progress;
 
 /// Batch size to try besides the default.
 const OTHER_ROWS: u32 = 256;
+
+/// Why a search has no result.
+#[derive(Debug)]
+pub enum TuneError {
+    /// The flags cannot be used with this model.
+    Settings(SettingsError),
+    /// The model cannot be measured at all.
+    Start(TrialError),
+    /// No candidate ran; the log says why each did not.
+    NothingRan,
+}
+
+impl std::fmt::Display for TuneError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Settings(e) => write!(f, "{e}"),
+            Self::Start(e) => write!(f, "{e}"),
+            Self::NothingRan => write!(f, "nothing ran; see the log above"),
+        }
+    }
+}
+
+impl std::error::Error for TuneError {}
 
 /// A candidate on one line.
 pub fn describe(c: &Candidate) -> String {
@@ -53,12 +76,12 @@ pub struct TuneJob<'a> {
 }
 
 impl<'a> TuneJob<'a> {
-    /// Inspects the machine; the error is one line about a flag.
+    /// Inspects the machine.
     pub fn new(
         files: &'a ModelFiles,
         kernel: Kernel,
         flags: &'a EngineFlags,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, SettingsError> {
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
         let key = Key::new(&machine, kernel, &files.digest().to_string());
         let (fixed, store) = (flags.fixed()?, Store::of_user());
@@ -104,11 +127,9 @@ impl<'a> TuneJob<'a> {
     }
 
     /// Searches, and stores the result if there is a folder for it.
-    ///
-    /// # Errors
-    /// One line for the operator.
-    pub fn measure(&self, budget: Duration) -> Result<Entry, String> {
-        let base = self.flags.resolve(self.files, self.kernel, None)?.0;
+    pub fn measure(&self, budget: Duration) -> Result<Entry, TuneError> {
+        let base = self.flags.resolve(self.files, self.kernel, None);
+        let base = base.map_err(TuneError::Settings)?.0;
         let entry = self.search(&base, budget)?;
         let mut kept = self.store.read(&self.key).unwrap_or_else(|| Kept::new(self.key.clone()));
         kept.put(entry.clone());
@@ -119,7 +140,7 @@ impl<'a> TuneJob<'a> {
         Ok(entry)
     }
 
-    fn search(&self, base: &EngineOptions, budget: Duration) -> Result<Entry, String> {
+    fn search(&self, base: &EngineOptions, budget: Duration) -> Result<Entry, TuneError> {
         let EngineOptions { kv_type, load, sandbox, .. } = *base;
         let cpus = base.cpus.clone();
         let setup = Setup { kernel: self.kernel, kv_type, load, cpus, sandbox };
@@ -135,11 +156,12 @@ impl<'a> TuneJob<'a> {
         bar.begin("loading the weights");
         let told = move |c: &Candidate| trial_bar.begin(&describe(c));
         let seconds = budget.as_secs_f64() / f64::from(TRIALS);
-        let mut children = Children::start(command, candidate, seconds, Box::new(told))?;
+        let children = Children::start(command, candidate, seconds, Box::new(told));
+        let mut children = children.map_err(TuneError::Start)?;
         let tells_rows = children.effort().tells_rows(OTHER_ROWS);
         let space = self.space(candidate, kv_type.is_quantised(), tells_rows);
         let found = search(&space, &mut children, budget);
-        let best = found.best.ok_or("nothing ran; see the log above")?;
+        let best = found.best.ok_or(TuneError::NothingRan)?;
         let curve = if self.fixed.slots.is_none() { children.curve(best) } else { Vec::new() };
         bar.end();
         let slots = self.slots(base, best, slots_worth(&curve));

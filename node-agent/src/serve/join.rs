@@ -47,9 +47,19 @@ pub struct Joining {
     pub stop: CancellationToken,
 }
 
+/// The gateway rejects the node, and why.
+#[derive(Debug)]
+pub struct JoinRefused(String);
+
+impl std::fmt::Display for JoinRefused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Keeps links to `gateway` until the node leaves. Returns early only if the first response is a
 /// refusal, while the operator is still watching.
-pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), String> {
+pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), JoinRefused> {
     let place = Place::new(&gateway.url, if gateway.tls.is_some() { 443 } else { 80 });
     let (url, stop) = (gateway.url.to_string(), joining.stop.clone());
     let mut links = Links::new(gateway, joining);
@@ -83,7 +93,7 @@ pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), Strin
 struct Links {
     shared: Arc<Shared>,
     wanted: BTreeMap<SocketAddr, CancellationToken>,
-    tasks: JoinSet<Result<(), String>>,
+    tasks: JoinSet<Result<(), JoinRefused>>,
 }
 
 impl Links {
@@ -112,7 +122,7 @@ impl Links {
     }
 
     /// Waits for a refusal that ends the join. Cancel-safe.
-    async fn refused(&mut self) -> Option<String> {
+    async fn refused(&mut self) -> Option<JoinRefused> {
         loop {
             match self.tasks.join_next().await {
                 Some(Ok(Err(why))) => return Some(why),
@@ -149,7 +159,7 @@ impl Address {
     }
 
     /// Dials it until the node leaves, or until it is `retired` and has no link.
-    async fn keep_linked(mut self, retired: CancellationToken) -> Result<(), String> {
+    async fn keep_linked(mut self, retired: CancellationToken) -> Result<(), JoinRefused> {
         let stop = self.shared.joining.stop.clone();
         loop {
             let Shared { gateway, joining, .. } = &*self.shared;
@@ -190,11 +200,13 @@ impl Address {
     }
 
     /// Logs why there is no link, unless the reason is the same as before.
-    fn tell(&mut self, why: JoinError) -> Result<(), String> {
+    fn tell(&mut self, why: JoinError) -> Result<(), JoinRefused> {
         let Shared { gateway, answered, .. } = &*self.shared;
         let (gateway, address) = (&gateway.url, self.address);
         match why {
-            JoinError::Refused(why) if !answered.load(Ordering::Relaxed) => return Err(why),
+            JoinError::Refused(why) if !answered.load(Ordering::Relaxed) => {
+                return Err(JoinRefused(why));
+            }
             JoinError::Refused(why) | JoinError::NameTaken(why) if self.trouble.is_new(&why) => {
                 tracing::error!(%gateway, %address, why, "join refused");
             }

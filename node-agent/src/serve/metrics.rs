@@ -70,18 +70,17 @@ impl Metrics {
     /// Renders everything in Prometheus text format 0.0.4.
     pub fn render(&self, sight: &Sight<'_>) -> String {
         let counted = self.0.families.sheet.gather();
-        let engine = engine::sheet(sight).as_ref().map(Sheet::gather).map_err(ToString::to_string);
+        let engine = engine::sheet(sight).map(|sheet| sheet.gather());
         written(engine.and_then(|engine| {
             let all: Vec<_> = counted.into_iter().chain(engine).collect();
-            inference_metrics::text(&all).map_err(|error| error.to_string())
+            inference_metrics::text(&all)
         }))
     }
 
     /// Renders the same under another server's names.
     pub fn render_as(&self, names: compat::Names, sight: &Sight<'_>) -> String {
         let families = compat::families(names, &self.0.families.sheet.gather(), sight);
-        let text = families.and_then(|families| inference_metrics::text(&families));
-        written(text.map_err(|error| error.to_string()))
+        written(families.and_then(|families| inference_metrics::text(&families)))
     }
 }
 
@@ -91,9 +90,9 @@ impl CountClosed for Metrics {
     }
 }
 
-fn written(text: Result<String, String>) -> String {
+fn written(text: prometheus::Result<String>) -> String {
     text.unwrap_or_else(|error| {
-        tracing::error!(error, "metrics rendering failed");
+        tracing::error!(%error, "metrics rendering failed");
         String::new()
     })
 }

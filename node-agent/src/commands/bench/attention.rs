@@ -13,6 +13,7 @@ use super::report::Figure;
 use super::{Setup, Show};
 use crate::engine::measuring::ChildArgs;
 use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
+use crate::types::exit::Failed;
 
 /// Makes the kernels leave all attention to llama.cpp's own (inference-core/kernels).
 const LLAMA_CPP: (&str, &str) = ("FLOTILLA_ATTENTION", "llama.cpp");
@@ -38,13 +39,13 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     tell(&deep(&mut model).map_err(|e| e.0)?)
 }
 
-fn run(model: &Path, setup: Setup, ours: bool) -> Result<Deep, String> {
+fn run(model: &Path, setup: Setup, ours: bool) -> Result<Deep, Failed> {
     let mut command = command("attention-trial", model, &setup)?;
     if !ours {
         command.env(LLAMA_CPP.0, LLAMA_CPP.1);
     }
     let mut child = Measuring::start(command)?;
-    child.answer(TIMEOUT).map_err(|e| format!("measuring attention: {e}"))
+    child.answer(TIMEOUT).map_err(|e| Failed::data(format_args!("measuring attention: {e}")))
 }
 
 /// Speed ratios, ours / llama.cpp's.
@@ -53,7 +54,7 @@ pub(super) fn measure(
     setup: Setup,
     rounds: u32,
     show: &Show,
-) -> Result<Vec<Figure>, String> {
+) -> Result<Vec<Figure>, Failed> {
     let mut turns = Vec::new();
     for _ in 0..rounds {
         show.begin("attention");

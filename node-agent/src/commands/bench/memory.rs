@@ -24,6 +24,7 @@ use super::report::Figure;
 use crate::engine::measuring::ChildArgs;
 use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
 use crate::engine::plan_facts::facts;
+use crate::types::exit::Failed;
 
 /// Number of parallel requests, and their slots.
 const SLOTS: u32 = 16;
@@ -150,9 +151,11 @@ fn planned(header: &Header, threads: u32) -> Option<Plan> {
 
 /// Measures; returns the figures in the order of the phases, and the comparison with the plan if
 /// there is one.
-pub fn measure(model: &Path, header: &Header, setup: Setup) -> Result<Vec<Figure>, String> {
+pub fn measure(model: &Path, header: &Header, setup: Setup) -> Result<Vec<Figure>, Failed> {
     let mut child = Measuring::start(command("memory-trial", model, &setup)?)?;
-    let phases: Phases = child.answer(TIMEOUT).map_err(|e| format!("measuring memory: {e}"))?;
+    let phases: Phases = child
+        .answer(TIMEOUT)
+        .map_err(|e| Failed::data(format_args!("measuring memory: {e}")))?;
     let figure = |name: &str, resident: Resident, how: &str| {
         let how = format!("MiB resident {how}");
         Figure::new(name, resident.all as f64 / MEBIBYTE, None, &how)

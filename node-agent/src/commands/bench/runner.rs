@@ -16,6 +16,7 @@ use super::report::Figure;
 use super::{Setup, Show};
 use crate::engine::measuring::ChildArgs;
 use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
+use crate::types::exit::Failed;
 
 const BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
 const SLOTS: u32 = 16;
@@ -56,10 +57,11 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
 }
 
 /// The parent's side: shows the child's measurements.
-pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Outcome {
+pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Result<(), Failed> {
     let mut child = Measuring::start(command("speed-trials", model, &setup)?)?;
     loop {
-        match child.answer(TIMEOUT).map_err(|e| format!("measuring speeds: {e}"))? {
+        let line = child.answer(TIMEOUT);
+        match line.map_err(|e| Failed::data(format_args!("measuring speeds: {e}")))? {
             Line::Begins(what) => show.begin(&what),
             Line::Stepped => show.step(),
             Line::Figure(figure) => show.add(figure)?,

@@ -118,7 +118,8 @@ impl CapacityArgs {
             let speed = measured::of_file(path)?;
             return Ok((speed, format!("measured, in {}", path.display())));
         }
-        let digest = ModelFiles::open(model)?.digest().to_string();
+        let files = ModelFiles::open(model).map_err(|e| e.to_string())?;
+        let digest = files.digest().to_string();
         let found = Kernel::ALL.iter().find_map(|k| measured::here(machine, *k, &digest));
         found.ok_or_else(|| {
             "how fast a node is has not been measured here: run 'flotilla-agent tune', or give --speeds \

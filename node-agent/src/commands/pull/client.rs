@@ -56,6 +56,16 @@ pub struct Answer {
     response: reqwest::Response,
 }
 
+/// A body that broke off, and how.
+#[derive(Debug)]
+pub struct BrokenBody(String);
+
+impl std::fmt::Display for BrokenBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Why there is no response.
 #[derive(Debug)]
 pub enum Trouble {
@@ -67,7 +77,7 @@ pub enum Trouble {
 
 impl Client {
     /// `stall`: how long a server may send nothing. Uses the proxies of the environment.
-    pub fn new(endpoint: Endpoint, stall: Duration) -> Result<Self, String> {
+    pub fn new(endpoint: Endpoint, stall: Duration) -> reqwest::Result<Self> {
         let builder = || {
             reqwest::Client::builder()
                 .redirect(Policy::none())
@@ -80,7 +90,7 @@ impl Client {
             Ok(http) => (http, None),
             // A machine without certificates can still use http.
             Err(e) => {
-                (builder().tls_certs_only([]).build().map_err(|e| cause(&e))?, Some(cause(&e)))
+                (builder().tls_certs_only([]).build()?, Some(cause(&e)))
             }
         };
         Ok(Self { http, endpoint, no_tls, warned: false })
@@ -163,9 +173,9 @@ impl Client {
 }
 
 impl Answer {
-    /// The next bytes of the body; `None` at its end. The error says how it broke.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, String> {
-        self.response.chunk().await.map_err(|e| cause(&e.without_url()))
+    /// The next bytes of the body; `None` at its end.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, BrokenBody> {
+        self.response.chunk().await.map_err(|e| BrokenBody(cause(&e.without_url())))
     }
 }
 

@@ -18,6 +18,37 @@ pub struct Memo {
     pub boot: String,
 }
 
+/// Why a part cannot be continued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotResumable {
+    /// It is a part of what this other source offers.
+    OtherSource(String),
+    /// It is a part of a file with another digest.
+    OtherDigest,
+    /// Neither the server nor a digest can tell whether the rest matches it.
+    Unverifiable,
+    /// It is longer than the file.
+    TooLong,
+    /// The machine restarted since, and no digest can tell whether it is intact.
+    Rebooted,
+}
+
+impl std::fmt::Display for NotResumable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::OtherSource(source) => write!(f, "what is here is a part of {source}"),
+            Self::OtherDigest => {
+                write!(f, "what is here is a part of a file with another sha256")
+            }
+            Self::Unverifiable => write!(f, "the server gave no way to go on where it stopped"),
+            Self::TooLong => write!(f, "what is here is longer than the file"),
+            Self::Rebooted => {
+                write!(f, "the machine was started anew since, and no sha256 is known")
+            }
+        }
+    }
+}
+
 impl Memo {
     /// True if something can tell whether the rest matches this part: the server by its validator,
     /// or the digest at the end.
@@ -34,19 +65,19 @@ impl Memo {
         source: &str,
         sha256: Option<&str>,
         boot: &str,
-    ) -> Result<u64, String> {
+    ) -> Result<u64, NotResumable> {
         let known = sha256.or(self.sha256.as_deref());
         let length = self.length.unwrap_or(0);
         if self.source != source {
-            Err(format!("what is here is a part of {}", self.source))
+            Err(NotResumable::OtherSource(self.source.clone()))
         } else if self.sha256.is_some() && known != self.sha256.as_deref() {
-            Err("what is here is a part of a file with another sha256".into())
+            Err(NotResumable::OtherDigest)
         } else if self.length.is_none() || (known.is_none() && self.validator.is_none()) {
-            Err("the server gave no way to go on where it stopped".into())
+            Err(NotResumable::Unverifiable)
         } else if bytes > length {
-            Err("what is here is longer than the file".into())
+            Err(NotResumable::TooLong)
         } else if known.is_none() && self.boot != boot {
-            Err("the machine was started anew since, and no sha256 is known".into())
+            Err(NotResumable::Rebooted)
         } else {
             Ok(bytes.min(length.saturating_sub(1)))
         }
@@ -72,7 +103,8 @@ mod tests {
         assert_eq!(memo().resume_point(40, "s", None, "b"), Ok(40));
         assert_eq!(memo().resume_point(100, "s", None, "b"), Ok(99));
         assert!(memo().resume_point(101, "s", None, "b").is_err());
-        assert!(memo().resume_point(40, "other", None, "b").unwrap_err().contains("part of s"));
+        let other = memo().resume_point(40, "other", None, "b");
+        assert_eq!(other, Err(NotResumable::OtherSource("s".into())));
     }
 
     #[test]

@@ -16,6 +16,32 @@ const REQUESTS_MAX: u32 = 10_000;
 /// Maximum restarts of one file from its first byte.
 const RESTARTS_MAX: u32 = 5;
 
+/// Why a file is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GiveUp {
+    /// It took too many requests.
+    Requests,
+    /// This many attempts in a row failed.
+    Failures(u32),
+    /// The server asked for a wait of this many seconds.
+    LongWait(u64),
+    /// It started over too often.
+    Restarts,
+}
+
+impl std::fmt::Display for GiveUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Requests => write!(f, "the file did not come in {REQUESTS_MAX} requests"),
+            Self::Failures(attempts) => write!(f, "given up after {attempts} attempts"),
+            Self::LongWait(seconds) => {
+                write!(f, "it asks us to wait {seconds} s: run this again then")
+            }
+            Self::Restarts => write!(f, "given up: it began again {RESTARTS_MAX} times"),
+        }
+    }
+}
+
 /// Retry state of one file.
 #[derive(Debug)]
 pub struct Patience {
@@ -44,11 +70,11 @@ impl Patience {
         }
     }
 
-    /// Records a request; the error says that there were too many.
-    pub fn request(&mut self) -> Result<(), String> {
+    /// Records a request; fails if there were too many.
+    pub fn request(&mut self) -> Result<(), GiveUp> {
         self.requests += 1;
         if self.requests > REQUESTS_MAX {
-            return Err(format!("the file did not come in {REQUESTS_MAX} requests"));
+            return Err(GiveUp::Requests);
         }
         Ok(())
     }
@@ -69,24 +95,24 @@ impl Patience {
 
     /// Records a failure: returns how long to wait, or why to give up. `asked`: seconds that the
     /// server asked for.
-    pub fn after_failure(&mut self, asked: Option<u64>) -> Result<Duration, String> {
+    pub fn after_failure(&mut self, asked: Option<u64>) -> Result<Duration, GiveUp> {
         self.failures += 1;
         let first = if self.answered { u32::MAX } else { FIRST_FAILURES_MAX };
         if self.failures > self.failures_max.min(first) {
-            return Err(format!("given up after {} attempts", self.failures));
+            return Err(GiveUp::Failures(self.failures));
         }
         let asked = Duration::from_secs(asked.unwrap_or(0));
         if asked > ASKED_MAX {
-            return Err(format!("it asks us to wait {} s: run this again then", asked.as_secs()));
+            return Err(GiveUp::LongWait(asked.as_secs()));
         }
         Ok(self.backoff.next_wait().max(asked))
     }
 
-    /// Records a restart of the file; the error says that there were too many.
-    pub fn restart(&mut self) -> Result<(), String> {
+    /// Records a restart of the file; fails if there were too many.
+    pub fn restart(&mut self) -> Result<(), GiveUp> {
         self.restarts += 1;
         if self.restarts > RESTARTS_MAX {
-            return Err(format!("given up: it began again {RESTARTS_MAX} times"));
+            return Err(GiveUp::Restarts);
         }
         Ok(())
     }
@@ -131,7 +157,7 @@ mod tests {
     fn a_server_may_ask_for_some_wait_and_not_for_more() {
         let mut patience = Patience::new(9, 1);
         assert!(patience.after_failure(Some(60)).unwrap() >= Duration::from_secs(60));
-        assert!(patience.after_failure(Some(3600)).unwrap_err().contains("3600 s"));
+        assert_eq!(patience.after_failure(Some(3600)), Err(GiveUp::LongWait(3600)));
     }
 
     #[test]

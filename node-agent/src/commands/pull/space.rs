@@ -10,7 +10,7 @@ pub fn check(folder: &Path, needed: u64) -> Result<(), Failed> {
     let room = rustix::fs::statvfs(folder).map_err(|e| io_failed(folder, &e.into()))?;
     let free = room.f_bavail.saturating_mul(room.f_frsize);
     enough(needed, free)
-        .map_err(|why| Failed { code: EXIT_IO, message: format!("{}: {why}", folder.display()) })
+        .map_err(|why| Failed::new(EXIT_IO, format_args!("{}: {why}", folder.display())))
 }
 
 fn enough(needed: u64, free: u64) -> Result<(), String> {

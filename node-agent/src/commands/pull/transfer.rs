@@ -2,6 +2,7 @@
 
 mod here;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use super::answer::{self, Entity, FILE_BYTES_MAX, Linked, Offer};
@@ -16,7 +17,7 @@ use super::refusal::{self, Asked, Refusal};
 use super::source::Source;
 use super::stop::Stop;
 use super::{io_failed, space, text};
-use crate::types::exit::{EXIT_DATA, EXIT_UNAVAILABLE, Failed};
+use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
 
 /// A file to fetch.
 #[derive(Debug, Clone)]
@@ -162,7 +163,7 @@ impl Transfer<'_> {
                 Some(until)
             }
             Offer::Again(why) => return self.restart(&why).map(|()| false),
-            Offer::Refuse(why) => return Err(self.wrong(&why)),
+            Offer::Refuse(why) => return Err(self.wrong(why)),
         };
         self.tools.progress.begin(&self.name(), self.part.at(), self.length());
         match self.receive(&mut answer, until).await? {
@@ -219,7 +220,7 @@ impl Transfer<'_> {
     fn begin(&mut self, entity: Entity, answer: &Answer) -> Result<Option<u64>, Failed> {
         let kind = answer.headers.get("content-type").and_then(|v| v.to_str().ok());
         content::check_type(&self.name(), kind.unwrap_or_default())
-            .map_err(|why| self.wrong(&why))?;
+            .map_err(|why| self.wrong(why))?;
         let sha256 = self.job.sha256.clone().or(entity.sha256);
         if sha256.is_none() && !answer::has_an_end(&answer.headers, answer.http1) {
             return Err(self.wrong("the server does not say where the file ends: give --sha256"));
@@ -275,14 +276,16 @@ impl Transfer<'_> {
 
     fn restart(&mut self, why: &str) -> Result<(), Failed> {
         let name = self.name();
-        self.patience.restart().map_err(|end| unavailable(format!("{name}: {why}; {end}")))?;
+        self.patience
+            .restart()
+            .map_err(|end| unavailable(format_args!("{name}: {why}; {end}")))?;
         self.tools.progress.say(&format!("{name}: {why}: beginning again"));
         self.part.reset().map_err(|e| self.disk(&e))
     }
 
     async fn pause(&mut self, why: &str, asked: Option<u64>) -> Result<(), Failed> {
         let wait = self.patience.after_failure(asked);
-        let wait = wait.map_err(|end| unavailable(format!("{why}; {end}")))?;
+        let wait = wait.map_err(|end| unavailable(format_args!("{why}; {end}")))?;
         let seconds = wait.as_secs_f64();
         self.tools.progress.say(&format!("{}: {why}; again in {seconds:.1} s", self.name()));
         self.unless_stopped(tokio::time::sleep(wait)).await
@@ -312,7 +315,7 @@ impl Transfer<'_> {
     /// Checks that the digest on the command line equals the hub's.
     pub(super) fn check_digests(&self) -> Result<(), Failed> {
         match (&self.job.sha256, &self.linked.sha256) {
-            (Some(ours), Some(theirs)) if ours != theirs => Err(self.wrong(&format!(
+            (Some(ours), Some(theirs)) if ours != theirs => Err(self.wrong(format_args!(
                 "--sha256 is {ours}, but the file there has sha256 {theirs}: one of them is not \
                  the file you want"
             ))),
@@ -321,7 +324,7 @@ impl Transfer<'_> {
     }
 
     fn check_content(&mut self) -> Result<(), Failed> {
-        content::check(&self.name(), self.part.head()).map_err(|why| self.reject(&why))
+        content::check(&self.name(), self.part.head()).map_err(|why| self.reject(why))
     }
 
     fn check_whole(&mut self) -> Result<String, Failed> {
@@ -330,7 +333,7 @@ impl Transfer<'_> {
         let expected = self.part.memo().and_then(|m| m.sha256.clone());
         let expected = self.job.sha256.clone().or(expected);
         match expected {
-            Some(expected) if expected != digest => Err(self.reject(&format!(
+            Some(expected) if expected != digest => Err(self.reject(format_args!(
                 "what came has sha256 {digest}, not {expected}; it was removed: run this again"
             ))),
             _ => Ok(digest),
@@ -338,15 +341,15 @@ impl Transfer<'_> {
     }
 
     /// Deletes bytes that are proven wrong.
-    fn reject(&mut self, why: &str) -> Failed {
+    fn reject(&mut self, why: impl Display) -> Failed {
         match self.part.discard() {
             Ok(()) => self.wrong(why),
             Err(e) => self.disk(&e),
         }
     }
 
-    pub(super) fn wrong(&self, why: &str) -> Failed {
-        Failed { code: EXIT_DATA, message: format!("{}: {why}", self.job.source.shown()) }
+    pub(super) fn wrong(&self, why: impl Display) -> Failed {
+        Failed::data(format_args!("{}: {why}", self.job.source.shown()))
     }
 
     fn disk(&self, error: &std::io::Error) -> Failed {
@@ -360,9 +363,9 @@ impl Transfer<'_> {
 }
 
 fn interrupted(code: u8) -> Failed {
-    Failed { code, message: "interrupted".into() }
+    Failed::new(code, "interrupted")
 }
 
-fn unavailable(message: String) -> Failed {
-    Failed { code: EXIT_UNAVAILABLE, message }
+fn unavailable(why: impl Display) -> Failed {
+    Failed::new(EXIT_UNAVAILABLE, why)
 }

@@ -16,6 +16,7 @@ use crate::engine::launch::Launch;
 use crate::serve::join::Gateway;
 use crate::serve::join::flags::JoinFlags;
 use crate::serve::metrics::compat::Names;
+use crate::types::exit::Failed;
 use crate::types::key_file::read_key;
 
 /// `serve`
@@ -78,8 +79,8 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Checks everything, for kernels that were tested; the error is one line for the operator.
-    pub fn check(self, kernel: Kernel) -> Result<ServeOptions, String> {
+    /// Checks everything, for kernels that were tested.
+    pub fn check(self, kernel: Kernel) -> Result<ServeOptions, Failed> {
         let joins = !self.gateways.join.is_empty();
         let default_listen = (!joins).then(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
         let model_name = match &self.model_name {
@@ -89,14 +90,17 @@ impl ServeArgs {
         let is_right = (1..=MODEL_NAME_BYTES_MAX).contains(&model_name.len());
         if !is_right || model_name.contains(char::is_control) {
             let most = MODEL_NAME_BYTES_MAX;
-            return Err(format!("--model-name must have 1 to {most} printable characters"));
+            let why = format_args!("--model-name must have 1 to {most} printable characters");
+            return Err(Failed::data(why));
         }
         let name = self.node_name();
+        let key = self.key_file.as_deref().map(read_key).transpose();
         Ok(ServeOptions {
-            launch: Launch::tuned(&self.model, self.engine, kernel, self.tune)?,
-            gateways: self.gateways.gateways()?,
-            key: self.key_file.as_deref().map(read_key).transpose()?.map(|k| digest_of(&k)),
-            name: name?,
+            launch: Launch::tuned(&self.model, self.engine, kernel, self.tune)
+                .map_err(Failed::data)?,
+            gateways: self.gateways.gateways().map_err(Failed::data)?,
+            key: key.map_err(Failed::data)?.map(|k| digest_of(&k)),
+            name: name.map_err(Failed::data)?,
             listen: self.listen.or(default_listen),
             model_name,
             connections_per_address: self.connections_per_address as usize,

@@ -25,7 +25,7 @@ pub(super) fn watch(mut files: ModelFiles, reports: SyncSender<Report>) -> SyncS
             let why = match files.have_changed() {
                 Ok(false) => continue,
                 Ok(true) => CHANGED.to_string(),
-                Err(why) => why,
+                Err(e) => e.to_string(),
             };
             // The agent kills this process as soon as it receives this.
             let _ = reports.send(Report::LoadFailed(why));

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::affinity::stay_on;
 use crate::engine::measuring::ChildArgs;
-use crate::engine::measuring::{Measuring, load_confined, prepare_child, tell};
+use crate::engine::measuring::{ChildError, Measuring, load_confined, prepare_child, tell};
 use crate::engine::sandbox::Choice;
 
 /// Loading may have to read the whole file from a slow disk.
@@ -125,6 +125,33 @@ fn context(
     LlamaModel::new(weights.clone(), options).map_err(|e| e.to_string())
 }
 
+/// Why a question has no answer.
+#[derive(Debug)]
+pub enum TrialError {
+    /// The child failed.
+    Child(ChildError),
+    /// The child is alive, and cannot do it.
+    Refused(String),
+    /// The answer is one to another question.
+    Unexpected,
+}
+
+impl std::fmt::Display for TrialError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Child(e) => write!(f, "{e}"),
+            Self::Refused(why) => f.write_str(why),
+            Self::Unexpected => write!(f, "an answer that was not asked for"),
+        }
+    }
+}
+
+impl From<ChildError> for TrialError {
+    fn from(error: ChildError) -> Self {
+        Self::Child(error)
+    }
+}
+
 /// The parent's side. `command` starts a child.
 pub struct Children<F> {
     command: F,
@@ -135,19 +162,19 @@ pub struct Children<F> {
     progress: Box<dyn FnMut(&Candidate)>,
 }
 
-impl<F: FnMut() -> Result<Command, String>> Children<F> {
-    /// Loads the model, and determines how much a trial of this many seconds can do. The error says
-    /// why the model cannot be measured at all.
+impl<F: FnMut() -> Result<Command, ChildError>> Children<F> {
+    /// Loads the model, and determines how much a trial of this many seconds can do. Fails if the
+    /// model cannot be measured at all.
     pub fn start(
         command: F,
         base: Candidate,
         seconds: f64,
         progress: Box<dyn FnMut(&Candidate)>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, TrialError> {
         let effort = Effort::within(0.0, 0.0);
         let begun = Instant::now();
         let mut children = Self { command, child: None, effort, begun, progress };
-        children.load()?;
+        children.child = Some(children.load()?);
         // If not even that runs, the search starts with small trials.
         if let Ok(Answer::Effort(effort)) = children.ask(Question::Effort(base, seconds)) {
             children.effort = effort;
@@ -161,28 +188,24 @@ impl<F: FnMut() -> Result<Command, String>> Children<F> {
         self.effort
     }
 
-    fn load(&mut self) -> Result<(), String> {
+    fn load(&mut self) -> Result<Measuring, TrialError> {
         let mut child = Measuring::start((self.command)()?)?;
         match child.answer(LOAD_TIMEOUT)? {
-            Answer::Ready => {
-                self.child = Some(child);
-                Ok(())
-            }
-            Answer::Refused(why) => Err(why),
-            other => Err(format!("an answer that was not asked for: {other:?}")),
+            Answer::Ready => Ok(child),
+            Answer::Refused(why) => Err(TrialError::Refused(why)),
+            _ => Err(TrialError::Unexpected),
         }
     }
 
-    fn ask(&mut self, question: Question) -> Result<Answer, String> {
-        if self.child.is_none() {
-            self.load()?;
-        }
-        let Some(child) = &mut self.child else { return Err("there is no child".into()) };
-        let answer = child.ask(&question, TRIAL_TIMEOUT);
-        if answer.is_err() {
-            self.child = None;
-        }
-        answer
+    fn ask(&mut self, question: Question) -> Result<Answer, TrialError> {
+        let mut child = match self.child.take() {
+            Some(child) => child,
+            None => self.load()?,
+        };
+        // A child that gave no answer is not asked again.
+        let answer = child.ask(&question, TRIAL_TIMEOUT)?;
+        self.child = Some(child);
+        Ok(answer)
     }
 
     /// Decode speeds of batches of growing size; empty if they cannot be measured.
@@ -198,7 +221,7 @@ impl<F: FnMut() -> Result<Command, String>> Children<F> {
     }
 }
 
-impl<F: FnMut() -> Result<Command, String>> Trials for Children<F> {
+impl<F: FnMut() -> Result<Command, ChildError>> Trials for Children<F> {
     fn run(&mut self, candidate: &Candidate) -> Option<Measured> {
         (self.progress)(candidate);
         match self.ask(Question::Measure(*candidate, self.effort)) {
@@ -275,6 +298,6 @@ mod tests {
             poll: 50,
         };
         let error = Children::start(command, base, 1.0, Box::new(|_| {})).err();
-        assert_eq!(error, Some("no model".into()));
+        assert!(matches!(error, Some(TrialError::Refused(why)) if why == "no model"));
     }
 }
