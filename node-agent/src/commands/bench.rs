@@ -4,11 +4,11 @@
 //! Every figure is a line of JSON, `{"name", "value", "aim", "how"}`, or a part of a table. Figures
 //! with an aim are ratios of two measurements that alternate in this run.
 
-pub mod attention;
-pub mod memory;
-pub mod plot;
-pub mod report;
-pub mod runner;
+pub(crate) mod attention;
+pub(crate) mod memory;
+pub(crate) mod plot;
+pub(crate) mod report;
+pub(crate) mod runner;
 
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
@@ -27,7 +27,7 @@ use report::{Figure, Figures};
 
 /// `bench`
 #[derive(Debug, Args)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// Model file (GGUF); `synth` makes one of any size
     pub model: PathBuf,
     /// Threads that compute [default: the physical cores this process may use]
@@ -52,7 +52,7 @@ pub struct BenchArgs {
 
 /// How figures are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// A table at the end.
     Table,
     /// A line of JSON for each figure, as soon as it is there.
@@ -61,7 +61,7 @@ pub enum Format {
 
 /// Options of the engine in a measuring child process.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// The tested CPU kernels.
     pub kernel: Kernel,
     /// Number of compute threads.
@@ -99,7 +99,7 @@ impl Show {
 }
 
 /// Measures everything.
-pub fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
+pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
     let files = ModelFiles::open(&args.model).map_err(Failed::data)?;
     let default = if std::io::stdout().is_terminal() { Format::Table } else { Format::Json };
     let cores = inference_core::hardware::compute_threads() as u32;

@@ -22,7 +22,7 @@ use crate::types::print::say;
 
 /// `check`
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// Model files (GGUF)
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<PathBuf>,
@@ -37,7 +37,7 @@ pub struct CheckArgs {
 impl CheckArgs {
     /// Loads one model after the other, each in a separate process, and prints one line for each.
     /// The error says how many failed.
-    pub async fn run(&self, kernel: Kernel) -> Result<(), Failed> {
+    pub(crate) async fn run(&self, kernel: Kernel) -> Result<(), Failed> {
         let mut broken = 0;
         for model in &self.models {
             let checked = self.check(model, kernel).await;

@@ -20,7 +20,7 @@ use crate::commands::tune::TuneArgs;
 use crate::engine::measuring::ChildArgs;
 
 /// Examples, shown after the help of each command and in its man page.
-pub const EXAMPLES: &[Example] = &[
+pub(crate) const EXAMPLES: &[Example] = &[
     ("", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
     ("serve", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
     (
@@ -61,7 +61,7 @@ pub const EXAMPLES: &[Example] = &[
 /// Serves a GGUF model on this machine: alone, or as a node of a Flotilla fleet.
 #[derive(Debug, Parser)]
 #[command(name = "flotilla-agent", version, about)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -69,7 +69,7 @@ pub struct Cli {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Serve a model with the OpenAI API, on a port of its own or through a gateway
     Serve(Box<ServeArgs>),
     /// Download a model file, and go on where a download stopped
@@ -129,7 +129,7 @@ pub enum Command {
 
 /// `engine`
 #[derive(Debug, Args)]
-pub struct EngineArgs {
+pub(crate) struct EngineArgs {
     /// Model file.
     #[arg(long)]
     pub model: PathBuf,

@@ -1,10 +1,10 @@
 //! `flotilla-agent doctor`: finds what keeps this machine from serving well, and how to fix it.
 //! `doctor/facts.rs` collects the facts, `doctor/checks.rs` evaluates them.
 
-pub mod checks;
-pub mod facts;
-pub mod finding;
-pub mod sandbox_trial;
+pub(crate) mod checks;
+pub(crate) mod facts;
+pub(crate) mod finding;
+pub(crate) mod sandbox_trial;
 mod visit;
 
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ const JOIN_KEY: &str = "/etc/flotilla/join.key";
 
 /// `doctor`
 #[derive(Debug, Args)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// Model file (GGUF) that is to be served [default: none]
     #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
     pub model: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub struct DoctorArgs {
 
 impl DoctorArgs {
     /// Prints the report; fails if something must be fixed.
-    pub fn run(&self) -> Result<(), Failed> {
+    pub(crate) fn run(&self) -> Result<(), Failed> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(Failed::software)?;
         let report = diagnose(&runtime.block_on(self.look()));

@@ -28,7 +28,7 @@ const SIGILL: i32 = 4;
 
 /// `hardware`
 #[derive(Debug, Args)]
-pub struct HardwareArgs {
+pub(crate) struct HardwareArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -39,7 +39,7 @@ pub struct HardwareArgs {
 
 impl HardwareArgs {
     /// Prints the report.
-    pub async fn run(&self) -> Result<(), Failed> {
+    pub(crate) async fn run(&self) -> Result<(), Failed> {
         let mut machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
         if !self.quick {
             try_levels(&mut machine).await;
@@ -55,7 +55,7 @@ impl HardwareArgs {
 }
 
 /// Measures the memory bandwidth; `None` if there is too little memory for a meaningful result.
-pub fn measure(machine: &Machine) -> Result<Option<Bandwidth>, String> {
+pub(crate) fn measure(machine: &Machine) -> Result<Option<Bandwidth>, String> {
     let available = machine.memory.available_here;
     let buffer = bandwidth::buffer_bytes(machine.cpus.cache_bytes, available);
     buffer.map(|bytes| bandwidth::measure(machine.threads, bytes, PASSES)).transpose()
@@ -93,7 +93,7 @@ fn verdict(status: ExitStatus) -> Option<bool> {
 }
 
 /// `probe`: executes one instruction of a level. An expected crash leaves no core file.
-pub fn probe(level: Level) -> Result<(), String> {
+pub(crate) fn probe(level: Level) -> Result<(), String> {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     // Failing here only costs disk space.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);

@@ -15,7 +15,7 @@ const EXIT_UNHEALTHY: u8 = 1;
 
 /// `health`
 #[derive(Debug, Args)]
-pub struct HealthArgs {
+pub(crate) struct HealthArgs {
     /// Address that the agent listens on, as for serve
     #[arg(long, env = "FLOTILLA_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
@@ -29,7 +29,7 @@ pub struct HealthArgs {
 
 impl HealthArgs {
     /// Prints the agent's response; fails unless it is healthy.
-    pub fn run(&self) -> Result<(), Failed> {
+    pub(crate) fn run(&self) -> Result<(), Failed> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| Failed::new(EXIT_UNHEALTHY, e))?;
         let answer = runtime.block_on(self.ask()).map_err(|why| Failed::new(EXIT_UNHEALTHY, why))?;

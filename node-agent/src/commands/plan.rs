@@ -1,8 +1,8 @@
 //! `flotilla-agent plan`: shows whether a model fits this machine, and with which settings.
 
-pub mod calculator;
-pub mod capacity;
-pub mod measured;
+pub(crate) mod calculator;
+pub(crate) mod capacity;
+pub(crate) mod measured;
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ use calculator::{Capacity, CapacityArgs};
 
 /// `plan`
 #[derive(Debug, Args)]
-pub struct PlanArgs {
+pub(crate) struct PlanArgs {
     /// Model file (GGUF)
     pub model: PathBuf,
     /// Requests side by side [default: the most sensible number that fits]
@@ -66,7 +66,7 @@ pub struct PlanArgs {
 
 impl PlanArgs {
     /// Prints the plan, or what would fit.
-    pub fn run(&self) -> Result<(), Failed> {
+    pub(crate) fn run(&self) -> Result<(), Failed> {
         let header = read(&self.model).map_err(Failed::data)?;
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
         let mut facts = facts(&machine);

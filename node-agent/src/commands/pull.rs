@@ -4,20 +4,20 @@
 //! judge the responses, [`part`] holds the bytes, [`patience`] decides about further attempts. A
 //! file gets its name only when it is complete and its digest is right.
 
-pub mod answer;
-pub mod client;
-pub mod content;
-pub mod endpoint;
-pub mod memo;
-pub mod part;
-pub mod patience;
-pub mod progress;
-pub mod refusal;
-pub mod source;
-pub mod space;
-pub mod stop;
-pub mod text;
-pub mod transfer;
+pub(crate) mod answer;
+pub(crate) mod client;
+pub(crate) mod content;
+pub(crate) mod endpoint;
+pub(crate) mod memo;
+pub(crate) mod part;
+pub(crate) mod patience;
+pub(crate) mod progress;
+pub(crate) mod refusal;
+pub(crate) mod source;
+pub(crate) mod space;
+pub(crate) mod stop;
+pub(crate) mod text;
+pub(crate) mod transfer;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -34,14 +34,14 @@ use source::Source;
 use stop::Stop;
 use transfer::{Job, Tools, fetch};
 
-pub use flotilla_manual::exit::{BUSY as EXIT_BUSY, USAGE as EXIT_USAGE, WRITE as EXIT_IO};
+pub(crate) use flotilla_manual::exit::{BUSY as EXIT_BUSY, USAGE as EXIT_USAGE, WRITE as EXIT_IO};
 
 /// `pull`
 #[derive(Debug, Args)]
 #[command(after_help = "Environment:\n  HF_TOKEN (key for the hub), HF_ENDPOINT (another hub), \
                         HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE.\n  \
                         The last line on stdout is the file's path.")]
-pub struct PullArgs {
+pub(crate) struct PullArgs {
     /// hf:owner/repo/file.gguf, or a URL; the first file of a split model brings the others
     #[arg(value_name = "SOURCE")]
     pub source: String,
@@ -72,7 +72,7 @@ pub struct PullArgs {
 }
 
 /// Downloads all files of a model.
-pub fn run(args: PullArgs) -> Result<(), Failed> {
+pub(crate) fn run(args: PullArgs) -> Result<(), Failed> {
     let usage = |why: String| Failed::new(EXIT_USAGE, why);
     let variable = |name: &str| std::env::var(name).ok();
     let endpoint =

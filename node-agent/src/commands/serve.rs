@@ -1,6 +1,6 @@
 //! `flotilla-agent serve`: creates the parts of the agent, starts them, and stops them again.
 
-pub mod options;
+pub(crate) mod options;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ use crate::serve::{join, listener};
 use crate::types::exit::{EXIT_NO_PERMISSION, EXIT_UNAVAILABLE, Failed};
 
 /// Runs the agent until a signal or a fatal error.
-pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
+pub(crate) async fn serve(options: ServeOptions) -> Result<(), Failed> {
     let mut terminate = Signals::new().map_err(Failed::software)?;
     let listener = match options.listen {
         Some(address) => {

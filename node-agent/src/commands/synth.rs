@@ -11,7 +11,7 @@ use crate::types::exit::Failed;
 
 /// `synth`
 #[derive(Debug, Args)]
-pub struct SynthArgs {
+pub(crate) struct SynthArgs {
     /// Shape of the model
     #[arg(long, value_name = "NAME", value_parser = SHAPES.iter().map(|s| s.name).collect::<Vec<_>>())]
     pub shape: String,
@@ -32,7 +32,7 @@ pub struct SynthArgs {
 
 impl SynthArgs {
     /// Writes the file. Deletes a file that could not be finished.
-    pub fn run(&self) -> Result<(), Failed> {
+    pub(crate) fn run(&self) -> Result<(), Failed> {
         let shape = SHAPES.iter().find(|s| s.name == self.shape);
         let shape = shape.ok_or_else(|| Failed::data("unknown shape"))?;
         let quant = QUANTS.iter().find(|q| q.name == self.quant);

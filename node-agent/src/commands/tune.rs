@@ -1,7 +1,7 @@
 //! `flotilla-agent tune`: finds the best way to run a model on this machine, and stores it for
 //! `serve`.
 
-pub mod report;
+pub(crate) mod report;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::types::print::say;
 
 /// `tune`
 #[derive(Debug, Args)]
-pub struct TuneArgs {
+pub(crate) struct TuneArgs {
     /// Model file (GGUF)
     pub model: PathBuf,
     /// Print JSON
@@ -38,7 +38,7 @@ pub struct TuneArgs {
 
 impl TuneArgs {
     /// Measures and prints.
-    pub fn run(&self, kernel: Kernel) -> Result<(), Failed> {
+    pub(crate) fn run(&self, kernel: Kernel) -> Result<(), Failed> {
         let files = ModelFiles::open(&self.model).map_err(Failed::data)?;
         let job = TuneJob::new(&files, kernel, &self.engine).map_err(Failed::data)?;
         let known = if self.force { None } else { job.known_exactly() };

@@ -4,8 +4,8 @@
 //! sizes that were not set shrink until they fit, and sizes that were set are rejected if they do
 //! not fit.
 
-pub mod choice;
-pub mod tuned;
+pub(crate) mod choice;
+pub(crate) mod tuned;
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -37,7 +37,7 @@ const SMALLER: [(u32, u32); 6] =
 /// How the model is run.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "How the model is run")]
-pub struct EngineFlags {
+pub(crate) struct EngineFlags {
     /// Requests that decode side by side [default: tuned, or 4; fewer where memory is short]
     #[arg(long, env = "FLOTILLA_SLOTS", value_name = "SLOTS", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub slots: Option<u32>,
@@ -98,7 +98,7 @@ pub struct EngineFlags {
 
 /// Why the flags cannot be used with a model on this machine.
 #[derive(Debug, PartialEq, Eq)]
-pub enum SettingsError {
+pub(crate) enum SettingsError {
     /// A quantized KV type, and no flash attention.
     QuantizedWithoutFlashAttention,
     /// This list of CPUs cannot be parsed.
@@ -138,7 +138,7 @@ impl std::error::Error for SettingsError {}
 impl EngineFlags {
     /// Resolves the engine's options, including those tuned for this machine, and logs where each
     /// setting comes from.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         files: &ModelFiles,
         kernel: Kernel,
@@ -150,7 +150,7 @@ impl EngineFlags {
     }
 
     /// Like [`EngineFlags::check`]; returns the text about where each setting comes from.
-    pub fn resolve(
+    pub(crate) fn resolve(
         &self,
         files: &ModelFiles,
         kernel: Kernel,
@@ -214,7 +214,7 @@ impl EngineFlags {
     }
 
     /// Settings that tuning must not change.
-    pub fn fixed(&self) -> Result<Fixed, SettingsError> {
+    pub(crate) fn fixed(&self) -> Result<Fixed, SettingsError> {
         Ok(Fixed {
             threads: self.threads,
             flash_attention: self.flash_attention,

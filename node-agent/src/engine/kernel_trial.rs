@@ -13,7 +13,7 @@ use crate::types::executable::SELF;
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs one kernel's trial in a child process.
-pub async fn try_kernel(kernel: Kernel) -> Result<(), String> {
+pub(crate) async fn try_kernel(kernel: Kernel) -> Result<(), String> {
     let child = Process::new(SELF)
         .args(["kernel-trial", kernel.name()])
         .stdin(Stdio::null())
@@ -34,7 +34,7 @@ pub async fn try_kernel(kernel: Kernel) -> Result<(), String> {
 }
 
 /// Runs the kernels' trials, fastest first, and returns the first kernel that works.
-pub async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
+pub(crate) async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
     if let Some(kernel) = wanted {
         let tried = try_kernel(kernel).await;
         return tried

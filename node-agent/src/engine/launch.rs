@@ -13,7 +13,7 @@ use crate::engine::tuning::TuneJob;
 
 /// How to start an engine for a model.
 #[derive(Debug, Clone)]
-pub struct Launch {
+pub(crate) struct Launch {
     flags: EngineFlags,
     kernel: Kernel,
     /// Options that the engine gets.
@@ -22,7 +22,7 @@ pub struct Launch {
 
 /// Why no engine can be started for a model.
 #[derive(Debug)]
-pub enum LaunchError {
+pub(crate) enum LaunchError {
     /// The model file cannot be used.
     File(ModelFileError),
     /// The settings cannot be used with this model on this machine.
@@ -54,7 +54,7 @@ impl From<SettingsError> for LaunchError {
 
 impl Launch {
     /// Plans for the model at `path`. Blocks.
-    pub fn new(path: &Path, flags: EngineFlags, kernel: Kernel) -> Result<Self, LaunchError> {
+    pub(crate) fn new(path: &Path, flags: EngineFlags, kernel: Kernel) -> Result<Self, LaunchError> {
         let files = ModelFiles::open(path)?;
         let options = flags.check(&files, kernel, None)?;
         Ok(Self { flags, kernel, options })
@@ -62,7 +62,7 @@ impl Launch {
 
     /// Like [`Self::new`] with settings tuned for this machine. With `measure`, tunes first if no
     /// settings are stored.
-    pub fn tuned(
+    pub(crate) fn tuned(
         path: &Path,
         flags: EngineFlags,
         kernel: Kernel,
@@ -74,7 +74,7 @@ impl Launch {
     }
 
     /// Opens the model file again, and plans again if it contains other weights. Blocks.
-    pub fn renewed(self) -> Result<Self, LaunchError> {
+    pub(crate) fn renewed(self) -> Result<Self, LaunchError> {
         let files = ModelFiles::open(&self.options.model)?;
         if files.digest() == self.options.digest {
             return Ok(self);

@@ -26,7 +26,7 @@ const ANSWERS_MAX: usize = 4;
 
 /// Hidden commands that measure
 #[derive(Debug, Args)]
-pub struct ChildArgs {
+pub(crate) struct ChildArgs {
     /// Model file.
     pub model: PathBuf,
     /// Everything else, as JSON.
@@ -36,7 +36,7 @@ pub struct ChildArgs {
 
 /// A running child, killed on drop.
 #[derive(Debug)]
-pub struct Measuring {
+pub(crate) struct Measuring {
     child: Child,
     questions: Option<ChildStdin>,
     answers: Receiver<String>,
@@ -52,7 +52,7 @@ impl Drop for Measuring {
 
 /// Why a child gave no answer. It cannot be used any more.
 #[derive(Debug)]
-pub enum ChildError {
+pub(crate) enum ChildError {
     /// It cannot be started.
     Spawn(std::io::Error),
     /// Its options or a question cannot be written as JSON.
@@ -89,7 +89,7 @@ impl From<ChildError> for Failed {
 }
 
 /// The command line of such a child.
-pub fn command(name: &str, model: &Path, options: &impl Serialize) -> Result<Command, ChildError> {
+pub(crate) fn command(name: &str, model: &Path, options: &impl Serialize) -> Result<Command, ChildError> {
     let options = serde_json::to_string(options).map_err(ChildError::Json)?;
     let mut command = Command::new(SELF);
     command.arg(name).args(["--options", &options]).arg("--").arg(model);
@@ -98,7 +98,7 @@ pub fn command(name: &str, model: &Path, options: &impl Serialize) -> Result<Com
 
 impl Measuring {
     /// Starts the child.
-    pub fn start(mut command: Command) -> Result<Self, ChildError> {
+    pub(crate) fn start(mut command: Command) -> Result<Self, ChildError> {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = piped.spawn().map_err(ChildError::Spawn)?;
         let questions = child.stdin.take();
@@ -121,7 +121,7 @@ impl Measuring {
     }
 
     /// Sends a question and waits for the answer.
-    pub fn ask<A: DeserializeOwned>(
+    pub(crate) fn ask<A: DeserializeOwned>(
         &mut self,
         question: &impl Serialize,
         patience: Duration,
@@ -135,7 +135,7 @@ impl Measuring {
     }
 
     /// Waits for an answer.
-    pub fn answer<A: DeserializeOwned>(&mut self, patience: Duration) -> Result<A, ChildError> {
+    pub(crate) fn answer<A: DeserializeOwned>(&mut self, patience: Duration) -> Result<A, ChildError> {
         match self.answers.recv_timeout(patience) {
             Ok(line) => serde_json::from_str(&line).map_err(|e| ChildError::Answer(e, line)),
             Err(RecvTimeoutError::Timeout) => Err(ChildError::Hangs),
@@ -149,7 +149,7 @@ impl Measuring {
 
 /// Prepares the child before anything else: it exits with its parent, and an expected crash leaves
 /// no core file.
-pub fn prepare_child() -> Result<(), String> {
+pub(crate) fn prepare_child() -> Result<(), String> {
     let end = rustix::process::Signal::KILL;
     rustix::process::set_parent_process_death_signal(Some(end)).map_err(|e| e.to_string())?;
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
@@ -160,7 +160,7 @@ pub fn prepare_child() -> Result<(), String> {
 
 /// In the child, before it starts any thread: opens a model, confines the process to it, and loads
 /// it.
-pub fn load_confined(
+pub(crate) fn load_confined(
     model: &Path,
     sandbox: Choice,
     kernel: Kernel,
@@ -173,7 +173,7 @@ pub fn load_confined(
 }
 
 /// In the child: writes an answer.
-pub fn tell(answer: &impl Serialize) -> Result<(), String> {
+pub(crate) fn tell(answer: &impl Serialize) -> Result<(), String> {
     let line = serde_json::to_string(answer).map_err(|e| e.to_string())?;
     let mut out = std::io::stdout();
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| e.to_string())

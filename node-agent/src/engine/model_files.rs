@@ -2,8 +2,8 @@
 //! whatever their paths lead to in the meantime: a file that replaces another has no effect on
 //! them.
 
-pub mod digest;
-pub mod split;
+pub(crate) mod digest;
+pub(crate) mod split;
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -17,7 +17,7 @@ use crate::engine::model_files::digest::Fingerprint;
 
 /// The open files of a model.
 #[derive(Debug)]
-pub struct ModelFiles {
+pub(crate) struct ModelFiles {
     path: PathBuf,
     parts: Vec<File>,
     header: Header,
@@ -37,7 +37,7 @@ struct Version {
 
 /// Why a model file cannot be used.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ModelFileError {
+pub(crate) struct ModelFileError {
     path: PathBuf,
     why: String,
 }
@@ -73,7 +73,7 @@ impl Version {
 
 impl ModelFiles {
     /// Opens a model file, and the other parts of a split model.
-    pub fn open(path: &Path) -> Result<Self, ModelFileError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, ModelFileError> {
         let first = open_file(path)?;
         let fail = |e: io::Error| ModelFileError::new(path, e);
         let bytes = first.metadata().map_err(fail)?.len();
@@ -91,34 +91,34 @@ impl ModelFiles {
     }
 
     /// Path of the (first) file.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Header of the (first) file.
-    pub fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Header {
         &self.header
     }
 
     /// Fingerprint of the weights.
-    pub fn digest(&self) -> Fingerprint {
+    pub(crate) fn digest(&self) -> Fingerprint {
         self.digest
     }
 
     /// The open files.
-    pub fn parts(&self) -> &[File] {
+    pub(crate) fn parts(&self) -> &[File] {
         &self.parts
     }
 
     /// Paths under which this process can reopen exactly these files.
-    pub fn open_paths(&self) -> Vec<PathBuf> {
+    pub(crate) fn open_paths(&self) -> Vec<PathBuf> {
         let path = |part: &File| format!("/proc/self/fd/{}", part.as_raw_fd()).into();
         self.parts.iter().map(path).collect()
     }
 
     /// True if the content of a file has changed since it was opened. A file that only lost its
     /// name to another one, or got other permissions, still has its content.
-    pub fn have_changed(&mut self) -> Result<bool, ModelFileError> {
+    pub(crate) fn have_changed(&mut self) -> Result<bool, ModelFileError> {
         let fail = |e: io::Error| ModelFileError::new(&self.path, e);
         let now = versions(&self.parts).map_err(fail)?;
         if now == self.versions {

@@ -12,7 +12,7 @@ use crate::engine::sandbox::Choice;
 
 /// The engine process's options, passed on its command line as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct EngineOptions {
+pub(crate) struct EngineOptions {
     /// Path of the model file: passed as a separate argument, because JSON cannot hold a path that
     /// is not UTF-8.
     #[serde(skip)]

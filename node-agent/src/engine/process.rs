@@ -50,7 +50,7 @@ const REPORTS_MAX: usize = 4096;
 type Flags = Arc<Mutex<HashMap<RequestId, CancelFlag>>>;
 
 /// Runs the engine until the agent is gone.
-pub fn run(options: EngineOptions) -> io::Result<()> {
+pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
     // A stopped process does not read the end of file, but the kernel still kills it together with
     // its agent.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;

@@ -4,9 +4,9 @@
 //! system calls that computing needs: no network, no other program, no writing to files. Both are
 //! set once, before there is a second thread, and cannot be undone.
 
-pub mod calls;
-pub mod escape;
-pub mod files;
+pub(crate) mod calls;
+pub(crate) mod escape;
+pub(crate) mod files;
 
 use std::fs::File;
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// `--sandbox`
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Choice {
+pub(crate) enum Choice {
     /// Enable what the kernel supports, and log what is missing.
     #[default]
     Auto,
@@ -49,7 +49,7 @@ impl std::fmt::Display for Choice {
 /// State of one part of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub(crate) enum Part {
     /// In force.
     On,
     /// Disabled.
@@ -66,7 +66,7 @@ impl Part {
 
 /// The sandbox of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     /// File access: Landlock.
     pub files: Part,
     /// System calls: seccomp.
@@ -75,15 +75,15 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// No sandbox.
-    pub const OFF: Self = Self { files: Part::Off, system_calls: Part::Off };
+    pub(crate) const OFF: Self = Self { files: Part::Off, system_calls: Part::Off };
 
     /// Each part and its name.
-    pub fn parts(&self) -> [(&'static str, &Part); 2] {
+    pub(crate) fn parts(&self) -> [(&'static str, &Part); 2] {
         [("files", &self.files), ("system_calls", &self.system_calls)]
     }
 
     /// The parts that are enabled but unavailable, on one line; `None` if there are none.
-    pub fn missing(&self) -> Option<String> {
+    pub(crate) fn missing(&self) -> Option<String> {
         let missing = self.parts().into_iter().filter_map(|(name, part)| match part {
             Part::Missing(why) => Some(format!("{}: {why}", name.replace('_', " "))),
             Part::On | Part::Off => None,
@@ -109,7 +109,7 @@ impl std::fmt::Display for Sandbox {
 ///
 /// # Errors
 /// With [`Choice::On`], if a part is unavailable.
-pub fn confine(choice: Choice, readable: &[File]) -> Result<Sandbox, String> {
+pub(crate) fn confine(choice: Choice, readable: &[File]) -> Result<Sandbox, String> {
     if choice == Choice::Off {
         return Ok(Sandbox::OFF);
     }

@@ -3,7 +3,7 @@
 //! The agent survives whatever the engine does. It runs the executable again by its inode
 //! (`/proc/self/exe`), so an upgrade on disk never mixes two versions.
 
-pub mod watchdog;
+pub(crate) mod watchdog;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ const REAP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the first engine did not become ready.
 #[derive(Debug)]
-pub struct EngineError {
+pub(crate) struct EngineError {
     model: PathBuf,
     exit: EngineExit,
 }
@@ -90,7 +90,7 @@ impl std::fmt::Display for EngineExit {
 }
 
 /// Keeps an engine running until `stop`. Returns early only if the first load fails.
-pub async fn supervise(
+pub(crate) async fn supervise(
     launch: Launch,
     client: EngineClient,
     stop: CancellationToken,

@@ -3,9 +3,9 @@
 //! The search is [`inference_core::tools::tune`]; its trials run in a child process ([`trials`]),
 //! so a candidate that crashes is only rejected. Tuning never changes settings fixed by flags.
 
-pub mod cache;
-pub mod store;
-pub mod trials;
+pub(crate) mod cache;
+pub(crate) mod store;
+pub(crate) mod trials;
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -33,7 +33,7 @@ const OTHER_ROWS: u32 = 256;
 
 /// Why a search has no result.
 #[derive(Debug)]
-pub enum TuneError {
+pub(crate) enum TuneError {
     /// The flags cannot be used with this model.
     Settings(SettingsError),
     /// The model cannot be measured at all.
@@ -55,7 +55,7 @@ impl std::fmt::Display for TuneError {
 impl std::error::Error for TuneError {}
 
 /// A candidate on one line.
-pub fn describe(c: &Candidate) -> String {
+pub(crate) fn describe(c: &Candidate) -> String {
     let attention = c.flash_attention.name();
     format!(
         "threads {}, flash attention {attention}, batch rows {}, poll {}",
@@ -65,7 +65,7 @@ pub fn describe(c: &Candidate) -> String {
 
 /// A model on this machine, with some flags.
 #[derive(Debug)]
-pub struct TuneJob<'a> {
+pub(crate) struct TuneJob<'a> {
     files: &'a ModelFiles,
     flags: &'a EngineFlags,
     kernel: Kernel,
@@ -77,7 +77,7 @@ pub struct TuneJob<'a> {
 
 impl<'a> TuneJob<'a> {
     /// Inspects the machine.
-    pub fn new(
+    pub(crate) fn new(
         files: &'a ModelFiles,
         kernel: Kernel,
         flags: &'a EngineFlags,
@@ -91,7 +91,7 @@ impl<'a> TuneJob<'a> {
 
     /// Settings for `serve`: the stored ones, or with `measure` newly measured ones if none are
     /// stored.
-    pub fn for_serving(&self, measure: bool) -> Option<Tuned> {
+    pub(crate) fn for_serving(&self, measure: bool) -> Option<Tuned> {
         if let Some(kept) = self.store.read(&self.key)
             && let Some(entry) = kept.best(&self.fixed)
         {
@@ -117,17 +117,17 @@ impl<'a> TuneJob<'a> {
     }
 
     /// The file with the stored results; `None` if there is no folder for it.
-    pub fn path(&self) -> Option<PathBuf> {
+    pub(crate) fn path(&self) -> Option<PathBuf> {
         self.store.path(&self.key)
     }
 
     /// The result measured with exactly these flags.
-    pub fn known_exactly(&self) -> Option<Entry> {
+    pub(crate) fn known_exactly(&self) -> Option<Entry> {
         self.store.read(&self.key)?.exact(&self.fixed).cloned()
     }
 
     /// Searches, and stores the result if there is a folder for it.
-    pub fn measure(&self, budget: Duration) -> Result<Entry, TuneError> {
+    pub(crate) fn measure(&self, budget: Duration) -> Result<Entry, TuneError> {
         let base = self.flags.resolve(self.files, self.kernel, None);
         let base = base.map_err(TuneError::Settings)?.0;
         let entry = self.search(&base, budget)?;

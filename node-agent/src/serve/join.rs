@@ -7,9 +7,9 @@
 
 mod addresses;
 mod dial;
-pub mod flags;
+pub(crate) mod flags;
 mod held;
-pub mod tls;
+pub(crate) mod tls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,9 +25,9 @@ use tokio_util::sync::CancellationToken;
 use crate::serve::node::Node;
 use crate::types::backoff::Backoff;
 use addresses::{LOOK_AGAIN, Place};
-pub use dial::Gateway;
+pub(crate) use dial::Gateway;
 use dial::{Dialled, JoinError, dial};
-pub use held::Held;
+pub(crate) use held::Held;
 
 const REDIAL_MIN: Duration = Duration::from_millis(200);
 const REDIAL_MAX: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ const SAME_FOR: Duration = Duration::from_secs(30);
 
 /// What the links of a node share.
 #[derive(Debug, Clone)]
-pub struct Joining {
+pub(crate) struct Joining {
     /// The node itself.
     pub node: Arc<Node>,
     /// The gateways that the node is linked to.
@@ -49,7 +49,7 @@ pub struct Joining {
 
 /// The gateway rejects the node, and why.
 #[derive(Debug)]
-pub struct JoinRefused(String);
+pub(crate) struct JoinRefused(String);
 
 impl std::fmt::Display for JoinRefused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -59,7 +59,7 @@ impl std::fmt::Display for JoinRefused {
 
 /// Keeps links to `gateway` until the node leaves. Returns early only if the first response is a
 /// refusal, while the operator is still watching.
-pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), JoinRefused> {
+pub(crate) async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), JoinRefused> {
     let place = Place::new(&gateway.url, if gateway.tls.is_some() { 443 } else { 80 });
     let (url, stop) = (gateway.url.to_string(), joining.stop.clone());
     let mut links = Links::new(gateway, joining);

@@ -10,13 +10,13 @@ use inference_metrics::{Made, Sheet};
 use crate::engine::client::{EngineClient, Figures};
 use crate::serve::vitals::Sample;
 
-pub mod compat;
+pub(crate) mod compat;
 mod engine;
 mod families;
 mod record;
 
 use families::Families;
-pub use record::Record;
+pub(crate) use record::Record;
 
 /// The agent's metrics. Clones share them.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ struct Shared {
 
 /// What a scrape sees of the engine and the machine.
 #[derive(Debug)]
-pub struct Sight<'a> {
+pub(crate) struct Sight<'a> {
     /// Node name.
     pub node: &'a str,
     /// Model name.
@@ -63,12 +63,12 @@ impl Metrics {
     }
 
     /// Opens the record of one request.
-    pub fn record(&self, api: &'static str) -> Record {
+    pub(crate) fn record(&self, api: &'static str) -> Record {
         Record::new(self.clone(), api)
     }
 
     /// Renders everything in Prometheus text format 0.0.4.
-    pub fn render(&self, sight: &Sight<'_>) -> String {
+    pub(crate) fn render(&self, sight: &Sight<'_>) -> String {
         let counted = self.0.families.sheet.gather();
         let engine = engine::sheet(sight).map(|sheet| sheet.gather());
         written(engine.and_then(|engine| {
@@ -78,7 +78,7 @@ impl Metrics {
     }
 
     /// Renders the same under another server's names.
-    pub fn render_as(&self, names: compat::Names, sight: &Sight<'_>) -> String {
+    pub(crate) fn render_as(&self, names: compat::Names, sight: &Sight<'_>) -> String {
         let families = compat::families(names, &self.0.families.sheet.gather(), sight);
         written(families.and_then(|families| inference_metrics::text(&families)))
     }

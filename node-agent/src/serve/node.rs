@@ -9,7 +9,7 @@ use crate::serve::vitals::Vitals;
 
 /// State that all requests share.
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     /// The node's name in the fleet.
     pub name: String,
     /// Random number chosen when the agent started.
@@ -34,7 +34,7 @@ pub struct Node {
 
 /// Where a request came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Link {
+pub(crate) struct Link {
     /// Link id.
     pub id: LinkId,
     /// True if the other end has proven that it may use this node: the gateway on a link that the

@@ -29,8 +29,8 @@ mod envelope;
 mod logprobs;
 mod marks;
 
-pub use choice::{Choice, Reading};
-pub use envelope::{Envelope, Shape};
+pub(crate) use choice::{Choice, Reading};
+pub(crate) use envelope::{Envelope, Shape};
 
 use choice::News;
 use marks::Marks;
@@ -44,7 +44,7 @@ async fn begin(choices: &mut [Choice]) -> Result<(), Error> {
 }
 
 /// The result of a question about text and tokens.
-pub async fn told(
+pub(crate) async fn told(
     mut generation: Generation,
 ) -> Result<inference_core::types::request::Told, Error> {
     match generation.next().await {
@@ -55,7 +55,7 @@ pub async fn told(
 }
 
 /// The whole response.
-pub async fn whole(
+pub(crate) async fn whole(
     envelope: &Envelope,
     mut choices: Vec<Choice>,
     mut record: Record,
@@ -93,7 +93,7 @@ fn note(record: &mut Record, news: &News) {
 }
 
 /// The response as a stream; its head is sent when the engine has started.
-pub async fn stream(
+pub(crate) async fn stream(
     envelope: Envelope,
     mut choices: Vec<Choice>,
     mut record: Record,
@@ -105,7 +105,7 @@ pub async fn stream(
 
 /// The response for a gateway that can resume it, or the rest of one that started on another node:
 /// a stream with marks, even if the client wants no stream.
-pub async fn resumable(
+pub(crate) async fn resumable(
     envelope: Envelope,
     mut choices: Vec<Choice>,
     mut record: Record,

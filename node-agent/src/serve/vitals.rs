@@ -13,7 +13,7 @@ const KEPT: Duration = Duration::from_secs(1);
 
 /// Kernel statistics at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// The engine's process; `None` before it starts.
     pub engine: Option<Process>,
     /// Resident memory of agent and engine in bytes.
@@ -26,7 +26,7 @@ pub struct Sample {
 
 /// Pressure stall information, if the kernel measures it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Pressure {
+pub(crate) struct Pressure {
     /// CPU pressure.
     pub cpu: Option<f32>,
     /// Memory pressure.
@@ -37,7 +37,7 @@ pub struct Pressure {
 
 impl Pressure {
     /// Every resource that is measured.
-    pub fn all(self) -> impl Iterator<Item = (&'static str, f32)> {
+    pub(crate) fn all(self) -> impl Iterator<Item = (&'static str, f32)> {
         let all = [("cpu", self.cpu), ("memory", self.memory), ("io", self.io)];
         all.into_iter().filter_map(|(resource, share)| Some((resource, share?)))
     }
@@ -57,11 +57,11 @@ fn share(text: &str) -> Option<f32> {
 
 /// Reads and caches samples.
 #[derive(Debug, Default)]
-pub struct Vitals(Mutex<Option<(Instant, Sample)>>);
+pub(crate) struct Vitals(Mutex<Option<(Instant, Sample)>>);
 
 impl Vitals {
     /// The current sample, less than a second old.
-    pub fn now(&self, engine: Option<u32>) -> Sample {
+    pub(crate) fn now(&self, engine: Option<u32>) -> Sample {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, sample)) = *last
             && when.elapsed() < KEPT

@@ -6,7 +6,7 @@ use inference_protocol::resume;
 
 /// Why a request failed. Only [`crate::types::response`] renders it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Error {
+pub(crate) enum Error {
     /// No such path.
     UnknownPath,
     /// The path exists, but only with these methods.
@@ -45,7 +45,7 @@ pub enum Error {
 
 impl Error {
     /// HTTP status.
-    pub fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         match self {
             Self::UnknownPath | Self::UnknownModel { .. } => 404,
             Self::Method(_) => 405,
@@ -79,7 +79,7 @@ impl Error {
     }
 
     /// OpenAI's `code`, which is also a metric label: a closed set.
-    pub fn code(&self) -> &'static str {
+    pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::UnknownPath => "unknown_url",
             Self::Method(_) => "method_not_allowed",
@@ -119,7 +119,7 @@ impl Error {
     }
 
     /// OpenAI's `type`.
-    pub fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self.status() {
             401 => "authentication_error",
             429 => "rate_limit_error",
@@ -129,7 +129,7 @@ impl Error {
     }
 
     /// The invalid parameter.
-    pub fn param(&self) -> Option<String> {
+    pub(crate) fn param(&self) -> Option<String> {
         match self {
             Self::Malformed(e) => e.param.clone(),
             Self::Invalid { param, .. } => Some((*param).into()),
@@ -152,7 +152,7 @@ impl Error {
     }
 
     /// Seconds after which a retry makes sense.
-    pub fn retry_after_seconds(&self) -> Option<u32> {
+    pub(crate) fn retry_after_seconds(&self) -> Option<u32> {
         match self {
             Self::Engine(Failure::QueueFull) | Self::EngineLost => Some(1),
             Self::NotTaken(NotTaken::Restarting | NotTaken::Loading | NotTaken::OtherWeights) => {
@@ -166,7 +166,7 @@ impl Error {
 
 /// Why a request was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotTaken {
+pub(crate) enum NotTaken {
     /// The model is not loaded yet.
     Loading,
     /// The engine is being restarted.

@@ -8,7 +8,7 @@ use crate::types::exit::Failed;
 
 /// Why the output could not be written. It has an exit code of its own.
 #[derive(Debug)]
-pub struct PrintError(pub io::Error);
+pub(crate) struct PrintError(pub io::Error);
 
 impl std::fmt::Display for PrintError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -25,7 +25,7 @@ impl From<PrintError> for Failed {
 }
 
 /// Writes text and a newline to stdout.
-pub fn say(text: &str) -> Result<(), PrintError> {
+pub(crate) fn say(text: &str) -> Result<(), PrintError> {
     let mut out = io::stdout();
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(PrintError)
 }

@@ -23,7 +23,7 @@ const SLOTS: u32 = 8;
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// `attention-trial`: measures, and prints the figures.
-pub fn child(args: &ChildArgs) -> Result<(), String> {
+pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;

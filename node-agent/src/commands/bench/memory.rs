@@ -56,7 +56,7 @@ struct Phases {
 }
 
 /// `memory-trial`: runs the phases and prints their memory.
-pub fn child(args: &ChildArgs) -> Result<(), String> {
+pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
@@ -151,7 +151,7 @@ fn planned(header: &Header, threads: u32) -> Option<Plan> {
 
 /// Measures; returns the figures in the order of the phases, and the comparison with the plan if
 /// there is one.
-pub fn measure(model: &Path, header: &Header, setup: Setup) -> Result<Vec<Figure>, Failed> {
+pub(crate) fn measure(model: &Path, header: &Header, setup: Setup) -> Result<Vec<Figure>, Failed> {
     let mut child = Measuring::start(command("memory-trial", model, &setup)?)?;
     let phases: Phases = child
         .answer(TIMEOUT)

@@ -47,7 +47,7 @@ enum Line {
 }
 
 /// `speed-trials`: measures a model.
-pub fn child(args: &ChildArgs) -> Result<(), String> {
+pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;

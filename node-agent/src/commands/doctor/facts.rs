@@ -11,7 +11,7 @@ use crate::engine::sandbox::Sandbox;
 
 /// Facts about the machine. See the module.
 #[derive(Debug)]
-pub struct Facts {
+pub(crate) struct Facts {
     /// CPUs, memory, control groups.
     pub machine: Machine,
     /// All CPU frequency governors in use.
@@ -36,7 +36,7 @@ pub struct Facts {
 
 /// A folder and its free space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Disk {
+pub(crate) struct Disk {
     /// Path of the folder.
     pub folder: String,
     /// Free bytes; `None` if unknown.
@@ -45,7 +45,7 @@ pub struct Disk {
 
 /// A model and its settings.
 #[derive(Debug)]
-pub struct Model {
+pub(crate) struct Model {
     /// Path of its file.
     pub file: String,
     /// Size of the file.
@@ -58,7 +58,7 @@ pub struct Model {
 
 /// Result of asking a gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reached {
+pub(crate) enum Reached {
     /// The gateway would accept the node.
     Welcome,
     /// The gateway would reject the node.
@@ -69,7 +69,7 @@ pub enum Reached {
 
 impl Facts {
     /// Reads the facts that are in the kernel's files.
-    pub fn read(files: &impl Files, architecture: &str) -> Self {
+    pub(crate) fn read(files: &impl Files, architecture: &str) -> Self {
         Self {
             machine: Machine::read(files, architecture),
             governors: governors(files),

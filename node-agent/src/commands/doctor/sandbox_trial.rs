@@ -16,7 +16,7 @@ use crate::types::executable::SELF;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// In the child: prints the sandbox in force as a line of JSON.
-pub fn child() -> Result<(), String> {
+pub(crate) fn child() -> Result<(), String> {
     prepare_child()?;
     let mut sandbox = confine(Choice::Auto, &[])?;
     if sandbox.files == Part::On && std::fs::File::open("/proc/self/status").is_ok() {
@@ -32,7 +32,7 @@ pub fn child() -> Result<(), String> {
 }
 
 /// Determines the sandbox of an engine on this machine; the error says why it is unknown.
-pub async fn run() -> Result<Sandbox, String> {
+pub(crate) async fn run() -> Result<Sandbox, String> {
     let child = Process::new(SELF)
         .arg("sandbox-trial")
         .stdin(Stdio::null())

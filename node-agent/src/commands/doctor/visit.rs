@@ -21,7 +21,7 @@ const BODY_BYTES_MAX: usize = 4096;
 const NOT_AN_UPGRADE: &str = "invalid_join";
 
 /// Asks each gateway. Invalid flags count as a gateway that rejects the node.
-pub async fn visit(flags: &JoinFlags) -> Vec<(String, Reached)> {
+pub(crate) async fn visit(flags: &JoinFlags) -> Vec<(String, Reached)> {
     if let Err(why) = flags.gateways() {
         return vec![("--join".into(), Reached::Refused(why))];
     }

@@ -16,7 +16,7 @@ use crate::engine::model_files::ModelFiles;
 /// What is known of the load, and what machines cost.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Capacity and cost")]
-pub struct CapacityArgs {
+pub(crate) struct CapacityArgs {
     /// Tell how many nodes so many requests a day take [default: not told, the memory plan only]
     #[arg(long, value_name = "REQUESTS", value_parser = positive,
         requires_all = ["prompt_tokens", "answer_tokens"])]
@@ -66,7 +66,7 @@ pub struct CapacityArgs {
 
 /// Result of the calculation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Capacity {
+pub(crate) struct Capacity {
     load: Load,
     speed: Speed,
     /// Source of the speeds.
@@ -88,7 +88,7 @@ struct Gpu {
 
 impl CapacityArgs {
     /// Calculates, if it was requested; the error is one line for the operator.
-    pub fn run(&self, model: &Path, machine: &Machine) -> Result<Option<Capacity>, String> {
+    pub(crate) fn run(&self, model: &Path, machine: &Machine) -> Result<Option<Capacity>, String> {
         let asked = self.requests_per_day.zip(self.prompt_tokens).zip(self.answer_tokens);
         let Some(((requests_per_day, prompt_tokens), answer_tokens)) = asked else {
             return Ok(None);

@@ -11,7 +11,7 @@ const MILLION: f64 = 1e6;
 
 /// The load to serve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Load {
+pub(crate) struct Load {
     /// Requests per day.
     pub requests_per_day: f64,
     /// Tokens per prompt.
@@ -28,7 +28,7 @@ pub struct Load {
 
 /// Speed of one machine, with as many parallel requests as it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Speed {
+pub(crate) struct Speed {
     /// Prefill speed in tokens per second.
     pub prefill: f64,
     /// Decode speed in tokens per second, of all requests together.
@@ -37,7 +37,7 @@ pub struct Speed {
 
 /// The machines that a load takes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Fleet {
+pub(crate) struct Fleet {
     /// Seconds of one machine per request.
     pub seconds_per_request: f64,
     /// Seconds to the first token on an idle machine.
@@ -52,7 +52,7 @@ pub struct Fleet {
 
 /// Cost of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// Cost per day.
     pub per_day: f64,
     /// Cost per million tokens, prompts and responses together.
@@ -61,7 +61,7 @@ pub struct Cost {
 
 impl Load {
     /// Number of machines of that speed; at least one.
-    pub fn fleet(&self, speed: Speed) -> Fleet {
+    pub(crate) fn fleet(&self, speed: Speed) -> Fleet {
         let seconds_to_first_token = self.prompt_tokens * (1.0 - self.cached_share) / speed.prefill;
         let seconds_per_request = seconds_to_first_token + self.answer_tokens / speed.decode;
         let busy = self.requests_per_day * seconds_per_request / DAY_SECONDS;
@@ -76,19 +76,19 @@ impl Load {
     }
 
     /// Cost of machines rented by the hour.
-    pub fn rented(&self, machines: u64, price_per_hour: f64) -> Cost {
+    pub(crate) fn rented(&self, machines: u64, price_per_hour: f64) -> Cost {
         self.cost(machines as f64 * price_per_hour * 24.0)
     }
 
     /// Cost of a hosted service with these prices per million tokens.
-    pub fn hosted(&self, prompt_price: f64, answer_price: f64) -> Cost {
+    pub(crate) fn hosted(&self, prompt_price: f64, answer_price: f64) -> Cost {
         let request = self.prompt_tokens * prompt_price + self.answer_tokens * answer_price;
         self.cost(self.requests_per_day * request / MILLION)
     }
 
     /// Requests per second that one machine must serve in the busiest hour to cost the same as
     /// `cost`.
-    pub fn break_even(&self, cost: Cost, price_per_hour: f64) -> f64 {
+    pub(crate) fn break_even(&self, cost: Cost, price_per_hour: f64) -> f64 {
         let machines = cost.per_day / (price_per_hour * 24.0);
         self.requests_per_day * self.peak_factor / DAY_SECONDS / machines
     }

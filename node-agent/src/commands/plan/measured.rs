@@ -14,7 +14,7 @@ use crate::engine::tuning::store::Store;
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// From a file with the output of `tune --json`; the error is one line for the operator.
-pub fn of_file(path: &Path) -> Result<Speed, String> {
+pub(crate) fn of_file(path: &Path) -> Result<Speed, String> {
     use std::io::Read;
     let fail = |e: &dyn std::fmt::Display| format!("speeds file {}: {e}", path.display());
     let mut text = String::new();
@@ -25,7 +25,7 @@ pub fn of_file(path: &Path) -> Result<Speed, String> {
 }
 
 /// The speeds measured on this machine, and the path where they are stored.
-pub fn here(machine: &Machine, kernel: Kernel, digest: &str) -> Option<(Speed, String)> {
+pub(crate) fn here(machine: &Machine, kernel: Kernel, digest: &str) -> Option<(Speed, String)> {
     let (store, key) = (Store::of_user(), Key::new(machine, kernel, digest));
     let kept = store.read(&key)?;
     let speed = speed(kept.best(&Fixed::default())?)?;

@@ -7,13 +7,13 @@ use super::memo::Memo;
 use super::text;
 
 /// Maximum file size in bytes (2 TiB): beyond any model.
-pub const FILE_BYTES_MAX: u64 = 2 << 40;
+pub(crate) const FILE_BYTES_MAX: u64 = 2 << 40;
 /// Maximum length of a stored validator.
 const VALIDATOR_BYTES_MAX: usize = 1024;
 
 /// Metadata of a file in the hub's headers, also on redirects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Linked {
+pub(crate) struct Linked {
     /// SHA-256 of the file.
     pub sha256: Option<String>,
     /// Length of the file in bytes.
@@ -24,7 +24,7 @@ pub struct Linked {
 
 /// Metadata of the file that a server currently offers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Entity {
+pub(crate) struct Entity {
     /// Length of the whole file in bytes.
     pub length: Option<u64>,
     /// A strong `ETag`, or else a `Last-Modified` that is equally reliable.
@@ -35,7 +35,7 @@ pub struct Entity {
 
 /// What to do with the body of a response.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Offer {
+pub(crate) enum Offer {
     /// It is the whole file.
     Whole(Entity),
     /// It starts where our part ends, and ends before this byte.
@@ -49,7 +49,7 @@ pub enum Offer {
 impl Linked {
     /// Reads the hub's headers. `hub`: the response comes from the hub itself, whose `ETag` of 64
     /// hex digits is the SHA-256 of a large file.
-    pub fn read(headers: &HeaderMap, hub: bool) -> Self {
+    pub(crate) fn read(headers: &HeaderMap, hub: bool) -> Self {
         let linked = get(headers, &HeaderName::from_static("x-linked-etag"));
         let etag = get(headers, &header::ETAG).filter(|_| hub);
         let sha256 = linked.or(etag).and_then(|tag| text::sha256(tag.trim_matches('"')));
@@ -64,7 +64,7 @@ impl Linked {
     }
 
     /// Merges two; earlier responses win.
-    pub fn or(self, later: Self) -> Self {
+    pub(crate) fn or(self, later: Self) -> Self {
         Self {
             sha256: self.sha256.or(later.sha256),
             length: self.length.or(later.length),
@@ -74,7 +74,7 @@ impl Linked {
 }
 
 /// Judges a 200 or 206 response to a request for the bytes from `from` on, of the file in `memo`.
-pub fn judge(
+pub(crate) fn judge(
     status: u16,
     headers: &HeaderMap,
     linked: &Linked,
@@ -158,7 +158,7 @@ fn validator(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Length of the whole file, from the response to a request for its first byte.
-pub fn whole_length(status: u16, headers: &HeaderMap) -> Option<u64> {
+pub(crate) fn whole_length(status: u16, headers: &HeaderMap) -> Option<u64> {
     match status {
         206 => get(headers, &header::CONTENT_RANGE).and_then(content_range).map(|r| r.total),
         _ => get(headers, &header::CONTENT_LENGTH).and_then(number),
@@ -166,13 +166,13 @@ pub fn whole_length(status: u16, headers: &HeaderMap) -> Option<u64> {
 }
 
 /// True if the end of the body can be distinguished from a broken connection.
-pub fn has_an_end(headers: &HeaderMap, http1: bool) -> bool {
+pub(crate) fn has_an_end(headers: &HeaderMap, http1: bool) -> bool {
     let chunked = get(headers, &header::TRANSFER_ENCODING).is_some_and(|t| t.ends_with("chunked"));
     !http1 || chunked || headers.contains_key(header::CONTENT_LENGTH)
 }
 
 /// Seconds to wait according to `Retry-After`; a date is relative to the response's own date.
-pub fn retry_after(headers: &HeaderMap) -> Option<u64> {
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<u64> {
     let asked = get(headers, &header::RETRY_AFTER)?;
     if let Some(seconds) = number(asked) {
         return Some(seconds);

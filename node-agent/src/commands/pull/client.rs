@@ -20,7 +20,7 @@ const USER_AGENT: &str = concat!("flotilla-agent/", env!("CARGO_PKG_VERSION"));
 
 /// Which bytes of a file to request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Bytewise {
+pub(crate) enum Bytewise {
     /// The whole file.
     All,
     /// Only the first byte: to learn about the rest.
@@ -31,7 +31,7 @@ pub enum Bytewise {
 
 /// HTTP client for files.
 #[derive(Debug)]
-pub struct Client {
+pub(crate) struct Client {
     http: reqwest::Client,
     endpoint: Endpoint,
     /// Why https is unavailable, if it is.
@@ -42,7 +42,7 @@ pub struct Client {
 
 /// A response whose head has arrived.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// HTTP status.
     pub status: u16,
     /// Response headers.
@@ -58,7 +58,7 @@ pub struct Answer {
 
 /// A body that broke off, and how.
 #[derive(Debug)]
-pub struct BrokenBody(String);
+pub(crate) struct BrokenBody(String);
 
 impl std::fmt::Display for BrokenBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -68,7 +68,7 @@ impl std::fmt::Display for BrokenBody {
 
 /// Why there is no response.
 #[derive(Debug)]
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// Temporary: another attempt may work.
     Lost(String),
     /// Permanent.
@@ -77,7 +77,7 @@ pub enum Trouble {
 
 impl Client {
     /// `stall`: how long a server may send nothing. Uses the proxies of the environment.
-    pub fn new(endpoint: Endpoint, stall: Duration) -> reqwest::Result<Self> {
+    pub(crate) fn new(endpoint: Endpoint, stall: Duration) -> reqwest::Result<Self> {
         let builder = || {
             reqwest::Client::builder()
                 .redirect(Policy::none())
@@ -97,12 +97,12 @@ impl Client {
     }
 
     /// The hub and its key.
-    pub fn endpoint(&self) -> &Endpoint {
+    pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
     /// Requests bytes of a file; `warn` receives lines for the operator.
-    pub async fn get(
+    pub(crate) async fn get(
         &mut self,
         url: &Url,
         bytes: &Bytewise,
@@ -174,7 +174,7 @@ impl Client {
 
 impl Answer {
     /// The next bytes of the body; `None` at its end.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, BrokenBody> {
+    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, BrokenBody> {
         self.response.chunk().await.map_err(|e| BrokenBody(cause(&e.without_url())))
     }
 }

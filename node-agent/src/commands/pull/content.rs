@@ -1,7 +1,7 @@
 //! PURE. Checks that the first bytes of a file are those of a model, not of an error page.
 
 /// Number of bytes that are checked.
-pub const HEAD_BYTES: usize = 512;
+pub(crate) const HEAD_BYTES: usize = 512;
 
 /// First bytes of every GGUF file (ggml/docs/gguf.md).
 const GGUF: &[u8] = b"GGUF";
@@ -10,7 +10,7 @@ const POINTER: &[u8] = b"version https://git-lfs";
 
 /// What a server sent instead of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WrongContent {
+pub(crate) enum WrongContent {
     /// A page, such as one that asks for a login.
     HtmlPage,
     /// A Git LFS pointer.
@@ -36,7 +36,7 @@ impl std::fmt::Display for WrongContent {
 }
 
 /// Checks the first [`HEAD_BYTES`] of a file, or all if it has fewer.
-pub fn check(name: &str, head: &[u8]) -> Result<(), WrongContent> {
+pub(crate) fn check(name: &str, head: &[u8]) -> Result<(), WrongContent> {
     let is_model = name.to_ascii_lowercase().ends_with(".gguf");
     if is_model && head.starts_with(GGUF) {
         return Ok(());
@@ -54,7 +54,7 @@ pub fn check(name: &str, head: &[u8]) -> Result<(), WrongContent> {
 }
 
 /// Checks the `Content-Type` of a file.
-pub fn check_type(name: &str, content_type: &str) -> Result<(), WrongContent> {
+pub(crate) fn check_type(name: &str, content_type: &str) -> Result<(), WrongContent> {
     let kind = content_type.split(';').next().unwrap_or_default().trim();
     let is_html =
         ["text/html", "application/xhtml+xml"].iter().any(|html| kind.eq_ignore_ascii_case(html));

@@ -12,7 +12,7 @@ const KEY_BYTES_MAX: usize = 4096;
 
 /// The hub and the key for it.
 #[derive(Clone)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     hub: Url,
     /// Header value, marked as sensitive.
     authorization: Option<HeaderValue>,
@@ -27,7 +27,7 @@ impl std::fmt::Debug for Endpoint {
 
 impl Endpoint {
     /// Creates it from the values of `HF_ENDPOINT` and `HF_TOKEN`.
-    pub fn new(hub: Option<&str>, key: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn new(hub: Option<&str>, key: Option<&str>) -> Result<Self, String> {
         let hub = hub.map(str::trim).filter(|h| !h.is_empty()).unwrap_or(HUB);
         let wrong = || "HF_ENDPOINT must be an address like https://huggingface.co".to_string();
         let hub = Url::parse(hub).map_err(|_| wrong())?;
@@ -50,28 +50,28 @@ impl Endpoint {
     }
 
     /// The hub's address.
-    pub fn hub(&self) -> &Url {
+    pub(crate) fn hub(&self) -> &Url {
         &self.hub
     }
 
     /// True if there is a key.
-    pub fn has_key(&self) -> bool {
+    pub(crate) fn has_key(&self) -> bool {
         self.authorization.is_some()
     }
 
     /// True if `url` is on the hub: same scheme, host and port.
-    pub fn is_hub(&self, url: &Url) -> bool {
+    pub(crate) fn is_hub(&self, url: &Url) -> bool {
         url.origin() == self.hub.origin()
     }
 
     /// The key, if it may be sent to `url`: only the hub gets it.
-    pub fn authorization_for(&self, url: &Url) -> Option<&HeaderValue> {
+    pub(crate) fn authorization_for(&self, url: &Url) -> Option<&HeaderValue> {
         self.authorization.as_ref().filter(|_| self.is_hub(url))
     }
 }
 
 /// The target of a redirect from `from`, if it may be followed.
-pub fn next_hop(from: &Url, location: Option<&HeaderValue>) -> Result<Url, String> {
+pub(crate) fn next_hop(from: &Url, location: Option<&HeaderValue>) -> Result<Url, String> {
     let location = location.ok_or("redirects to nowhere (no Location)")?;
     if location.len() > LOCATION_BYTES_MAX {
         return Err(format!("redirects to an address of more than {LOCATION_BYTES_MAX} bytes"));
@@ -93,7 +93,7 @@ pub fn next_hop(from: &Url, location: Option<&HeaderValue>) -> Result<Url, Strin
 }
 
 /// True if anyone on the path can read and change the traffic: http to another machine.
-pub fn is_open(url: &Url) -> bool {
+pub(crate) fn is_open(url: &Url) -> bool {
     let loopback = match url.host() {
         Some(Host::Ipv4(ip)) => ip.is_loopback(),
         Some(Host::Ipv6(ip)) => ip.is_loopback(),
@@ -104,7 +104,7 @@ pub fn is_open(url: &Url) -> bool {
 }
 
 /// The host, with its port unless it is the default.
-pub fn host_of(url: &Url) -> String {
+pub(crate) fn host_of(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.into(), |port| format!("{host}:{port}"))
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The file that a part belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memo {
+pub(crate) struct Memo {
     /// Source of the download: [`super::source::Source::identity`].
     pub source: String,
     /// Length of the whole file in bytes.
@@ -20,7 +20,7 @@ pub struct Memo {
 
 /// Why a part cannot be continued.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotResumable {
+pub(crate) enum NotResumable {
     /// It is a part of what this other source offers.
     OtherSource(String),
     /// It is a part of a file with another digest.
@@ -52,14 +52,14 @@ impl std::fmt::Display for NotResumable {
 impl Memo {
     /// True if something can tell whether the rest matches this part: the server by its validator,
     /// or the digest at the end.
-    pub fn is_resumable(&self) -> bool {
+    pub(crate) fn is_resumable(&self) -> bool {
         self.length.is_some() && (self.validator.is_some() || self.sha256.is_some())
     }
 
     /// Up to which byte a part of `bytes` bytes can be used for a pull of `source` with this digest
     /// in this boot, or why not at all. The last byte of a complete file is fetched again, so that
     /// the server confirms that it is unchanged.
-    pub fn resume_point(
+    pub(crate) fn resume_point(
         &self,
         bytes: u64,
         source: &str,

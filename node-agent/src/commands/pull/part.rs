@@ -23,7 +23,7 @@ const OPEN_TRIES: u32 = 8;
 
 /// A part that no other process writes.
 #[derive(Debug)]
-pub struct Part {
+pub(crate) struct Part {
     file: File,
     path: PathBuf,
     memo: Option<Memo>,
@@ -35,7 +35,7 @@ pub struct Part {
 impl Part {
     /// Opens and locks the part of `target`. Its contents do not count before [`Part::hash_step`]
     /// has read them.
-    pub fn open(target: &Path) -> Result<Self, Failed> {
+    pub(crate) fn open(target: &Path) -> Result<Self, Failed> {
         let path = with_suffix(target, ".part");
         for _ in 0..OPEN_TRIES {
             let mut options = OpenOptions::new();
@@ -58,7 +58,7 @@ impl Part {
     }
 
     /// The length and memo that an earlier pull left, if its download can be resumed.
-    pub fn left(&self) -> Result<Option<(u64, Memo)>, Failed> {
+    pub(crate) fn left(&self) -> Result<Option<(u64, Memo)>, Failed> {
         let bytes = self.file.metadata().map_err(|e| io_failed(&self.path, &e))?.len();
         if bytes == 0 {
             return Ok(None);
@@ -85,14 +85,14 @@ impl Part {
 
     /// Resumes: takes what an earlier pull left as the start of the file in `memo`. Call
     /// [`Part::hash_step`] next.
-    pub fn go_on(&mut self, memo: Memo) -> io::Result<()> {
+    pub(crate) fn go_on(&mut self, memo: Memo) -> io::Result<()> {
         self.memo = Some(memo);
         self.file.seek(SeekFrom::Start(0)).map(drop)
     }
 
     /// Reads and hashes the next bytes of the part, up to `until`. Returns false when done; bytes
     /// after that are truncated.
-    pub fn hash_step(&mut self, until: u64) -> io::Result<bool> {
+    pub(crate) fn hash_step(&mut self, until: u64) -> io::Result<bool> {
         let step = (until - self.at).min(STEP_BYTES as u64);
         if step == 0 {
             self.file.set_len(until)?;
@@ -105,7 +105,7 @@ impl Part {
     }
 
     /// Starts a file from its first byte.
-    pub fn begin(&mut self, memo: Memo) -> io::Result<()> {
+    pub(crate) fn begin(&mut self, memo: Memo) -> io::Result<()> {
         self.reset()?;
         let text = serde_json::to_vec_pretty(&memo).map_err(io::Error::other)?;
         let path = self.memo_path();
@@ -117,7 +117,7 @@ impl Part {
     }
 
     /// Discards all bytes.
-    pub fn reset(&mut self) -> io::Result<()> {
+    pub(crate) fn reset(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
         (self.memo, self.hash, self.at) = (None, Sha256::new(), 0);
@@ -126,7 +126,7 @@ impl Part {
     }
 
     /// Appends bytes.
-    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.take(bytes);
         Ok(())
@@ -140,32 +140,32 @@ impl Part {
     }
 
     /// Number of bytes present and hashed.
-    pub fn at(&self) -> u64 {
+    pub(crate) fn at(&self) -> u64 {
         self.at
     }
 
     /// Path of the part.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// What it is a part of.
-    pub fn memo(&self) -> Option<&Memo> {
+    pub(crate) fn memo(&self) -> Option<&Memo> {
         self.memo.as_ref()
     }
 
     /// Its first [`HEAD_BYTES`].
-    pub fn head(&self) -> &[u8] {
+    pub(crate) fn head(&self) -> &[u8] {
         &self.head
     }
 
     /// SHA-256 of all bytes so far.
-    pub fn digest(&self) -> String {
+    pub(crate) fn digest(&self) -> String {
         text::hex(&self.hash.clone().finalize())
     }
 
     /// Syncs it to disk and renames it to `target`. With `replace`, also over an existing file.
-    pub fn finish(self, target: &Path, replace: bool) -> io::Result<()> {
+    pub(crate) fn finish(self, target: &Path, replace: bool) -> io::Result<()> {
         self.file.sync_all()?;
         rename(&self.path, target, replace)?;
         File::open(folder_of(target))?.sync_all()?;
@@ -175,14 +175,14 @@ impl Part {
     }
 
     /// Deletes the part.
-    pub fn discard(&mut self) -> io::Result<()> {
+    pub(crate) fn discard(&mut self) -> io::Result<()> {
         (self.memo, self.at) = (None, 0);
         let _ = std::fs::remove_file(self.memo_path());
         std::fs::remove_file(&self.path)
     }
 
     /// Deletes the part if it is empty; otherwise it stays for the next pull.
-    pub fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         if self.file.metadata().is_ok_and(|m| m.len() == 0) {
             let _ = self.discard();
         }
@@ -199,13 +199,13 @@ impl Part {
 }
 
 /// The id of this boot of the machine; empty if the kernel provides none.
-pub fn boot_id() -> String {
+pub(crate) fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_string()
 }
 
 /// The folder of a file.
-pub fn folder_of(path: &Path) -> &Path {
+pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -8,7 +8,7 @@ use crate::types::backoff::Backoff;
 const WAIT_MIN: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Maximum wait that a server may ask for.
-pub const ASKED_MAX: Duration = Duration::from_secs(120);
+pub(crate) const ASKED_MAX: Duration = Duration::from_secs(120);
 /// Consecutive failures before a server has responded at all: most likely a name is wrong.
 const FIRST_FAILURES_MAX: u32 = 4;
 /// Maximum requests for one file, however much progress each makes.
@@ -18,7 +18,7 @@ const RESTARTS_MAX: u32 = 5;
 
 /// Why a file is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GiveUp {
+pub(crate) enum GiveUp {
     /// It took too many requests.
     Requests,
     /// This many attempts in a row failed.
@@ -44,7 +44,7 @@ impl std::fmt::Display for GiveUp {
 
 /// Retry state of one file.
 #[derive(Debug)]
-pub struct Patience {
+pub(crate) struct Patience {
     backoff: Backoff,
     failures_max: u32,
     failures: u32,
@@ -58,7 +58,7 @@ pub struct Patience {
 
 impl Patience {
     /// `failures_max`: maximum consecutive failures.
-    pub fn new(failures_max: u32, seed: u64) -> Self {
+    pub(crate) fn new(failures_max: u32, seed: u64) -> Self {
         Self {
             backoff: Backoff::new(WAIT_MIN, WAIT_MAX, seed),
             failures_max,
@@ -71,7 +71,7 @@ impl Patience {
     }
 
     /// Records a request; fails if there were too many.
-    pub fn request(&mut self) -> Result<(), GiveUp> {
+    pub(crate) fn request(&mut self) -> Result<(), GiveUp> {
         self.requests += 1;
         if self.requests > REQUESTS_MAX {
             return Err(GiveUp::Requests);
@@ -80,12 +80,12 @@ impl Patience {
     }
 
     /// Records that a server responded with bytes of the file.
-    pub fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         self.answered = true;
     }
 
     /// Records that `bytes` bytes are present.
-    pub fn progressed(&mut self, bytes: u64) {
+    pub(crate) fn progressed(&mut self, bytes: u64) {
         if bytes > self.furthest {
             self.furthest = bytes;
             self.failures = 0;
@@ -95,7 +95,7 @@ impl Patience {
 
     /// Records a failure: returns how long to wait, or why to give up. `asked`: seconds that the
     /// server asked for.
-    pub fn after_failure(&mut self, asked: Option<u64>) -> Result<Duration, GiveUp> {
+    pub(crate) fn after_failure(&mut self, asked: Option<u64>) -> Result<Duration, GiveUp> {
         self.failures += 1;
         let first = if self.answered { u32::MAX } else { FIRST_FAILURES_MAX };
         if self.failures > self.failures_max.min(first) {
@@ -109,7 +109,7 @@ impl Patience {
     }
 
     /// Records a restart of the file; fails if there were too many.
-    pub fn restart(&mut self) -> Result<(), GiveUp> {
+    pub(crate) fn restart(&mut self) -> Result<(), GiveUp> {
         self.restarts += 1;
         if self.restarts > RESTARTS_MAX {
             return Err(GiveUp::Restarts);

@@ -12,7 +12,7 @@ const WORDS_MAX: usize = 300;
 
 /// The request that was refused.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     /// Requested file.
     pub source: &'a Source,
     /// Host of the last response, after redirects.
@@ -25,7 +25,7 @@ pub struct Asked<'a> {
 
 /// Why there is no file.
 #[derive(Debug)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// Temporary: retry, after at least these seconds.
     Later(String, Option<u64>),
     /// Permanent.
@@ -33,7 +33,7 @@ pub enum Refusal {
 }
 
 /// Interprets a status other than 200, 206 and redirects.
-pub fn refusal(status: u16, headers: &HeaderMap, asked: &Asked) -> Refusal {
+pub(crate) fn refusal(status: u16, headers: &HeaderMap, asked: &Asked) -> Refusal {
     let said = words(headers);
     if matches!(status, 408 | 429 | 500 | 502 | 503 | 504) {
         let why = match status {

@@ -17,7 +17,7 @@ const REVISION_DEFAULT: &str = "main";
 
 /// A checked SOURCE.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     /// `hf:owner/repo/folder/file`
     Hub {
         /// `owner/repo`
@@ -33,7 +33,7 @@ pub enum Source {
 
 impl Source {
     /// Parses SOURCE and `--revision`; the error is one line for the operator.
-    pub fn parse(source: &str, revision: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn parse(source: &str, revision: Option<&str>) -> Result<Self, String> {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(format!("SOURCE is longer than {SOURCE_BYTES_MAX} bytes"));
         }
@@ -61,7 +61,7 @@ impl Source {
     }
 
     /// The file's name, safe to create in any folder.
-    pub fn file_name(&self) -> Result<String, String> {
+    pub(crate) fn file_name(&self) -> Result<String, String> {
         match self {
             Self::Hub { path, .. } => path.last().cloned().ok_or_else(|| "no file".into()),
             Self::Web(url) => {
@@ -75,7 +75,7 @@ impl Source {
     }
 
     /// Another file in the same folder.
-    pub fn beside(&self, name: &str) -> Self {
+    pub(crate) fn beside(&self, name: &str) -> Self {
         let mut other = self.clone();
         match &mut other {
             Self::Hub { path, .. } => {
@@ -92,7 +92,7 @@ impl Source {
     }
 
     /// The same file at another revision of its repository.
-    pub fn at_revision(&self, commit: &str) -> Self {
+    pub(crate) fn at_revision(&self, commit: &str) -> Self {
         let mut other = self.clone();
         if let Self::Hub { revision, .. } = &mut other {
             *revision = commit.into();
@@ -101,7 +101,7 @@ impl Source {
     }
 
     /// Download URL; `hub` is the hub's address.
-    pub fn url(&self, hub: &Url) -> Url {
+    pub(crate) fn url(&self, hub: &Url) -> Url {
         match self {
             Self::Web(url) => url.clone(),
             Self::Hub { repo, revision, path } => {
@@ -117,7 +117,7 @@ impl Source {
     }
 
     /// The repository, if it is on the hub.
-    pub fn repo(&self) -> Option<&str> {
+    pub(crate) fn repo(&self) -> Option<&str> {
         match self {
             Self::Hub { repo, .. } => Some(repo),
             Self::Web(_) => None,
@@ -126,7 +126,7 @@ impl Source {
 
     /// Identifies the source without the query, which may contain a signature. Two URLs that differ
     /// only in the query still have different identities.
-    pub fn identity(&self) -> String {
+    pub(crate) fn identity(&self) -> String {
         match self {
             Self::Hub { repo, revision, path } => {
                 format!("hf:{repo}/{} at {revision}", path.join("/"))
@@ -142,7 +142,7 @@ impl Source {
     }
 
     /// For messages: shorter than [`Source::identity`].
-    pub fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let identity = self.identity();
         match identity.split_once(" (query") {
             Some((bare, _)) => bare.into(),
@@ -179,7 +179,7 @@ fn parse_hub(path: &str, revision: &str) -> Result<Source, String> {
 
 /// Checks that a name can only be a file in one folder; the error continues a sentence after a
 /// noun.
-pub fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let shown = name.escape_debug();
     if name.is_empty() {
         Err("is empty: use --to FILE for the file's".into())

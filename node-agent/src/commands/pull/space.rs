@@ -6,7 +6,7 @@ use super::{EXIT_IO, io_failed, text};
 use crate::types::exit::Failed;
 
 /// Checks that `folder` has room for `needed` more bytes.
-pub fn check(folder: &Path, needed: u64) -> Result<(), Failed> {
+pub(crate) fn check(folder: &Path, needed: u64) -> Result<(), Failed> {
     let room = rustix::fs::statvfs(folder).map_err(|e| io_failed(folder, &e.into()))?;
     let free = room.f_bavail.saturating_mul(room.f_frsize);
     enough(needed, free)

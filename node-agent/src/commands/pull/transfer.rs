@@ -21,7 +21,7 @@ use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
 
 /// A file to fetch.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub(crate) struct Job {
     /// Where to fetch it from.
     pub source: Source,
     /// Path to write to.
@@ -33,7 +33,7 @@ pub struct Job {
 }
 
 /// What is needed to fetch files; shared by all files of a model.
-pub struct Tools {
+pub(crate) struct Tools {
     /// HTTP client.
     pub client: Client,
     /// Progress display.
@@ -48,7 +48,7 @@ pub struct Tools {
 
 /// Result of a fetch.
 #[derive(Debug)]
-pub struct Fetched {
+pub(crate) struct Fetched {
     /// The commit it is from, if the hub reports it.
     pub commit: Option<String>,
 }
@@ -71,7 +71,7 @@ enum Received {
 
 /// Fetches a file, unless it exists. After a failure, what was fetched stays for the next time,
 /// except for bytes that are proven wrong.
-pub async fn fetch(job: &Job, tools: &mut Tools) -> Result<Fetched, Failed> {
+pub(crate) async fn fetch(job: &Job, tools: &mut Tools) -> Result<Fetched, Failed> {
     let part = Part::open(&job.target)?;
     let patience = Patience::new(tools.retries, tools.seed);
     let mut transfer = Transfer { job, tools, part, patience, linked: Linked::default() };

@@ -21,7 +21,7 @@ use crate::types::key_file::read_key;
 
 /// `serve`
 #[derive(Debug, Args)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// Model file (GGUF)
     #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
     pub model: PathBuf,
@@ -80,7 +80,7 @@ pub struct ServeArgs {
 
 impl ServeArgs {
     /// Checks everything, for kernels that were tested.
-    pub fn check(self, kernel: Kernel) -> Result<ServeOptions, Failed> {
+    pub(crate) fn check(self, kernel: Kernel) -> Result<ServeOptions, Failed> {
         let joins = !self.gateways.join.is_empty();
         let default_listen = (!joins).then(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
         let model_name = match &self.model_name {
@@ -125,7 +125,7 @@ impl ServeArgs {
 
 /// Checked options of `serve`.
 #[derive(Debug)]
-pub struct ServeOptions {
+pub(crate) struct ServeOptions {
     /// Name that clients use for the model.
     pub model_name: String,
     /// Address of the agent's own port, if any.

@@ -4,7 +4,7 @@ use crate::engine::tuning::cache::Entry;
 use crate::engine::tuning::describe;
 
 /// All trials, the batch curve and the choice.
-pub fn table(entry: &Entry) -> String {
+pub(crate) fn table(entry: &Entry) -> String {
     let mut lines = vec![format!(
         "{:>7} {:>9} {:>5} {:>4}  {:>10} {:>8} {:>9} {:>7}",
         "threads", "attention", "rows", "poll", "prompt t/s", "1 reader", "4 readers", "score"

@@ -2,7 +2,7 @@
 
 /// Source of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     /// Set on the command line.
     Flag,
     /// Measured on this machine.
@@ -13,7 +13,7 @@ pub enum Source {
 
 impl Source {
     /// The name in logs.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Flag => "flag",
             Self::Tuned => "tuned",
@@ -24,7 +24,7 @@ impl Source {
 
 /// A setting and its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice<T> {
+pub(crate) struct Choice<T> {
     /// Chosen value.
     pub value: T,
     /// Who chose it.
@@ -33,7 +33,7 @@ pub struct Choice<T> {
 
 impl<T: Copy> Choice<T> {
     /// The first value that is present.
-    pub fn of(flag: Option<T>, tuned: Option<T>, default: T) -> Self {
+    pub(crate) fn of(flag: Option<T>, tuned: Option<T>, default: T) -> Self {
         match (flag, tuned) {
             (Some(value), _) => Self { value, source: Source::Flag },
             (None, Some(value)) => Self { value, source: Source::Tuned },

@@ -24,7 +24,7 @@ struct Sight {
 }
 
 /// Returns when the engine with that process id hangs.
-pub async fn stands_still(pid: u32, client: &EngineClient) {
+pub(crate) async fn stands_still(pid: u32, client: &EngineClient) {
     let mut looks = interval(LOOK);
     // After a time in which the agent itself did not run, nothing is known of the engine.
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -15,7 +15,7 @@ const ENTRIES_MAX: usize = 8;
 
 /// What measurements depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Key {
+pub(crate) struct Key {
     /// Version of the file format.
     pub format: u32,
     /// The agent's version: its kernels may have changed.
@@ -34,7 +34,7 @@ pub struct Key {
 
 impl Key {
     /// The key of this machine and a model.
-    pub fn new(machine: &Machine, kernel: Kernel, model: &str) -> Self {
+    pub(crate) fn new(machine: &Machine, kernel: Kernel, model: &str) -> Self {
         let limit = machine.cgroup.memory_limit.unwrap_or(u64::MAX);
         Self {
             format: FORMAT,
@@ -48,7 +48,7 @@ impl Key {
     }
 
     /// Name of the file.
-    pub fn file_name(&self) -> String {
+    pub(crate) fn file_name(&self) -> String {
         let digest = Sha256::digest(format!("{self:?}").as_bytes());
         let hex: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
         format!("{hex}.json")
@@ -57,7 +57,7 @@ impl Key {
 
 /// Result of one tuning run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// Settings that flags had fixed.
     pub fixed: Fixed,
     /// Settings that were chosen.
@@ -72,7 +72,7 @@ pub struct Entry {
 
 /// Contents of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub(crate) struct Kept {
     /// What the results depend on.
     pub key: Key,
     /// Newest first.
@@ -81,12 +81,12 @@ pub struct Kept {
 
 impl Kept {
     /// Creates empty contents.
-    pub fn new(key: Key) -> Self {
+    pub(crate) fn new(key: Key) -> Self {
         Self { key, entries: Vec::new() }
     }
 
     /// Parses a file; the error says why it cannot be used.
-    pub fn parse(text: &str, key: &Key) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, key: &Key) -> Result<Self, String> {
         let kept: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
         if kept.key != *key {
             return Err("it was measured on another machine or with another model".into());
@@ -98,19 +98,19 @@ impl Kept {
     }
 
     /// The best result for these flags: the applicable one with the most fixed flags.
-    pub fn best(&self, given: &Fixed) -> Option<&Entry> {
+    pub(crate) fn best(&self, given: &Fixed) -> Option<&Entry> {
         let holds = self.entries.iter().filter(|entry| entry.fixed.holds_with(given));
         // Of several equal entries, the newest counts.
         holds.rev().max_by_key(|entry| entry.fixed.count())
     }
 
     /// The result tuned with exactly these flags.
-    pub fn exact(&self, given: &Fixed) -> Option<&Entry> {
+    pub(crate) fn exact(&self, given: &Fixed) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.fixed == *given)
     }
 
     /// Adds an entry, replacing one with the same flags or the oldest.
-    pub fn put(&mut self, entry: Entry) {
+    pub(crate) fn put(&mut self, entry: Entry) {
         self.entries.retain(|old| old.fixed != entry.fixed);
         self.entries.insert(0, entry);
         self.entries.truncate(ENTRIES_MAX);

@@ -13,25 +13,25 @@ const SYSTEM_FOLDER: &str = "/var/cache/flotilla";
 
 /// The folder of the files; `None` if there is none.
 #[derive(Debug, Clone)]
-pub struct Store {
+pub(crate) struct Store {
     folder: Option<PathBuf>,
 }
 
 impl Store {
     /// The first of `$FLOTILLA_CACHE_DIR`, `$XDG_CACHE_HOME/flotilla`, `~/.cache/flotilla` and
     /// `/var/cache/flotilla` (if it exists).
-    pub fn of_user() -> Self {
+    pub(crate) fn of_user() -> Self {
         let system = Path::new(SYSTEM_FOLDER).is_dir().then(|| PathBuf::from(SYSTEM_FOLDER));
         Self { folder: folder(|name| std::env::var_os(name)).or(system) }
     }
 
     /// Path of the file for a key.
-    pub fn path(&self, key: &Key) -> Option<PathBuf> {
+    pub(crate) fn path(&self, key: &Key) -> Option<PathBuf> {
         Some(self.folder.as_ref()?.join("tune").join(key.file_name()))
     }
 
     /// Reads the stored results; logs and ignores a file that cannot be used.
-    pub fn read(&self, key: &Key) -> Option<Kept> {
+    pub(crate) fn read(&self, key: &Key) -> Option<Kept> {
         let path = self.path(key)?;
         let file = match std::fs::File::open(&path) {
             Ok(file) => file,
@@ -55,7 +55,7 @@ impl Store {
     }
 
     /// Stores results; returns the path, or `None` if there is no folder.
-    pub fn write(&self, kept: &Kept) -> Result<Option<PathBuf>, String> {
+    pub(crate) fn write(&self, kept: &Kept) -> Result<Option<PathBuf>, String> {
         let Some(path) = self.path(&kept.key) else { return Ok(None) };
         let fail = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
         let text = serde_json::to_string_pretty(kept).map_err(|e| fail(&e))?;

@@ -27,7 +27,7 @@ const PROBE_TOKENS: u32 = 64;
 
 /// What all trials have in common.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// The tested CPU kernels.
     pub kernel: Kernel,
     /// Storage type of keys and values.
@@ -63,7 +63,7 @@ enum Answer {
 }
 
 /// `tune-trials`: answers questions until the input ends.
-pub fn child(args: &ChildArgs) -> Result<(), String> {
+pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
@@ -127,7 +127,7 @@ fn context(
 
 /// Why a question has no answer.
 #[derive(Debug)]
-pub enum TrialError {
+pub(crate) enum TrialError {
     /// The child failed.
     Child(ChildError),
     /// The child is alive, and cannot do it.
@@ -153,7 +153,7 @@ impl From<ChildError> for TrialError {
 }
 
 /// The parent's side. `command` starts a child.
-pub struct Children<F> {
+pub(crate) struct Children<F> {
     command: F,
     child: Option<Measuring>,
     effort: Effort,
@@ -165,7 +165,7 @@ pub struct Children<F> {
 impl<F: FnMut() -> Result<Command, ChildError>> Children<F> {
     /// Loads the model, and determines how much a trial of this many seconds can do. Fails if the
     /// model cannot be measured at all.
-    pub fn start(
+    pub(crate) fn start(
         command: F,
         base: Candidate,
         seconds: f64,
@@ -184,7 +184,7 @@ impl<F: FnMut() -> Result<Command, ChildError>> Children<F> {
     }
 
     /// How much a trial computes.
-    pub fn effort(&self) -> Effort {
+    pub(crate) fn effort(&self) -> Effort {
         self.effort
     }
 
@@ -209,7 +209,7 @@ impl<F: FnMut() -> Result<Command, ChildError>> Children<F> {
     }
 
     /// Decode speeds of batches of growing size; empty if they cannot be measured.
-    pub fn curve(&mut self, candidate: Candidate) -> Vec<(u32, f64)> {
+    pub(crate) fn curve(&mut self, candidate: Candidate) -> Vec<(u32, f64)> {
         (self.progress)(&candidate);
         match self.ask(Question::Curve(candidate, self.effort)) {
             Ok(Answer::Curve(points)) => points,

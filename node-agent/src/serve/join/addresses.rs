@@ -9,7 +9,7 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 /// Interval of lookups: a new address is dialed within this time.
-pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Timeout of a lookup: the system asks several servers, for some seconds each.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum addresses of one name, each of which gets a link.
@@ -17,20 +17,20 @@ const ADDRESSES_MAX: usize = 64;
 
 /// Host and port of a gateway.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub(crate) struct Place {
     host: String,
     port: u16,
 }
 
 impl Place {
     /// Host and port of a URL; `port` if it has none.
-    pub fn new(url: &Uri, port: u16) -> Self {
+    pub(crate) fn new(url: &Uri, port: u16) -> Self {
         let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
         Self { host: host.into(), port: url.port_u16().unwrap_or(port) }
     }
 
     /// True if the host is a name, whose addresses may change.
-    pub fn is_name(&self) -> bool {
+    pub(crate) fn is_name(&self) -> bool {
         self.host.parse::<IpAddr>().is_err()
     }
 
@@ -38,7 +38,7 @@ impl Place {
     ///
     /// # Errors
     /// The name cannot be resolved, or has no addresses.
-    pub async fn look_up(&self) -> Result<BTreeSet<SocketAddr>, String> {
+    pub(crate) async fn look_up(&self) -> Result<BTreeSet<SocketAddr>, String> {
         let looked = timeout(LOOK_TIMEOUT, lookup_host((self.host.as_str(), self.port))).await;
         let found = looked
             .map_err(|_| format!("looking up '{}' took too long", self.host))?

@@ -35,7 +35,7 @@ const REFUSAL_BYTES_MAX: usize = 4096;
 
 /// Where and how to join.
 #[derive(Debug, Clone)]
-pub struct Gateway {
+pub(crate) struct Gateway {
     /// `http://host:port` or `https://host:port`.
     pub url: Uri,
     /// The join key as a header value.
@@ -46,7 +46,7 @@ pub struct Gateway {
 
 /// Why a dial did not result in a link.
 #[derive(Debug)]
-pub enum JoinError {
+pub(crate) enum JoinError {
     /// Temporary failure.
     Unreachable(String),
     /// The gateway rejects the node: wrong key or version.
@@ -60,14 +60,14 @@ pub enum JoinError {
 
 /// An established link.
 #[derive(Debug)]
-pub struct Dialled {
+pub(crate) struct Dialled {
     upgraded: Upgraded,
     /// Keeps other tasks from dialing this gateway meanwhile.
     _claim: Claim,
 }
 
 /// Asks the gateway at `address` for a link.
-pub async fn dial(
+pub(crate) async fn dial(
     gateway: &Gateway,
     address: SocketAddr,
     node: &Node,
@@ -185,7 +185,7 @@ async fn refusal(response: Response<Incoming>) -> JoinError {
 
 impl Dialled {
     /// Serves HTTP/2 on the link until it ends; on `stop`, finishes what is in flight first.
-    pub async fn serve(self, node: &Arc<Node>, stop: &CancellationToken) {
+    pub(crate) async fn serve(self, node: &Arc<Node>, stop: &CancellationToken) {
         let link = Link { id: listener::next_link(), trusted: true };
         let http = listener::http().http2_only();
         let connection =

@@ -13,7 +13,7 @@ use crate::types::key_file::read_key;
 /// Which gateways are joined.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Gateways to join")]
-pub struct JoinFlags {
+pub(crate) struct JoinFlags {
     /// Gateway to join, http(s)://host:port; once for each gateway, or with commas between
     /// [default: none]
     #[arg(long, env = "FLOTILLA_JOIN", value_delimiter = ',', value_name = "URL")]
@@ -44,7 +44,7 @@ pub struct JoinFlags {
 
 impl JoinFlags {
     /// The checked gateways; the error is one line for the operator.
-    pub fn gateways(&self) -> Result<Vec<Gateway>, String> {
+    pub(crate) fn gateways(&self) -> Result<Vec<Gateway>, String> {
         if self.join.is_empty() {
             return Ok(Vec::new());
         }

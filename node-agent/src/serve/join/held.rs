@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 /// The set of linked gateways. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Held(Arc<Shared>);
+pub(crate) struct Held(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -26,18 +26,18 @@ impl Default for Held {
 
 impl Held {
     /// Claims the only link to a gateway; `None` while another claim holds it.
-    pub fn claim(&self, gateway: &str) -> Option<Claim> {
+    pub(crate) fn claim(&self, gateway: &str) -> Option<Claim> {
         let is_first = self.gateways().insert(gateway.into());
         is_first.then(|| Claim { held: self.clone(), gateway: gateway.into() })
     }
 
     /// All of them, comma-separated.
-    pub fn list(&self) -> String {
+    pub(crate) fn list(&self) -> String {
         self.gateways().iter().map(String::as_str).collect::<Vec<_>>().join(",")
     }
 
     /// Subscribes to the end of links.
-    pub fn ends(&self) -> watch::Receiver<u64> {
+    pub(crate) fn ends(&self) -> watch::Receiver<u64> {
         self.0.ended.subscribe()
     }
 
@@ -49,7 +49,7 @@ impl Held {
 
 /// The claim to the only link to a gateway, released on drop.
 #[derive(Debug)]
-pub struct Claim {
+pub(crate) struct Claim {
     held: Held,
     gateway: String,
 }

@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 
 /// TLS client with fixed roots.
 #[derive(Clone)]
-pub struct Dialer(TlsConnector);
+pub(crate) struct Dialer(TlsConnector);
 
 impl std::fmt::Debug for Dialer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Dialer {
 impl Dialer {
     /// Trusts the certificates in `ca_file`, or else the operating system's. Presents the
     /// certificate of `own`, a chain and its key, to gateways that ask for one.
-    pub fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {
+    pub(crate) fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {
         let roots = match ca_file {
             Some(path) => roots_from(path)?,
             None => roots_of_system()?,
@@ -45,7 +45,7 @@ impl Dialer {
     }
 
     /// Performs the handshake on a connected stream.
-    pub async fn connect(
+    pub(crate) async fn connect(
         &self,
         host: &str,
         stream: TcpStream,

@@ -11,7 +11,7 @@ use super::Sight;
 
 /// Whose names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Names {
+pub(crate) enum Names {
     /// Those of llama-server's `--metrics`
     LlamaServer,
     /// Those of vLLM
@@ -20,10 +20,10 @@ pub enum Names {
 
 impl Names {
     /// All name schemes.
-    pub const ALL: [Self; 2] = [Self::LlamaServer, Self::Vllm];
+    pub(crate) const ALL: [Self; 2] = [Self::LlamaServer, Self::Vllm];
 
     /// Path of the metrics.
-    pub fn path(self) -> &'static str {
+    pub(crate) fn path(self) -> &'static str {
         match self {
             Self::LlamaServer => "/metrics/llama-server",
             Self::Vllm => "/metrics/vllm",
@@ -44,7 +44,7 @@ const HISTOGRAMS: [(&str, &str); 8] = [
 ];
 
 /// All families with these names; `counted` are our own.
-pub fn families(
+pub(crate) fn families(
     names: Names,
     counted: &[MetricFamily],
     sight: &Sight<'_>,

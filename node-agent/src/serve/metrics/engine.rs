@@ -8,7 +8,7 @@ use crate::engine::client::EngineState;
 use crate::engine::sandbox::Part;
 
 /// Families of the engine, the machine, and this process.
-pub fn sheet(sight: &Sight<'_>) -> Result<Sheet> {
+pub(crate) fn sheet(sight: &Sight<'_>) -> Result<Sheet> {
     let mut maker = Maker::default();
     engine(&mut maker, sight)?;
     work(&mut maker, sight)?;

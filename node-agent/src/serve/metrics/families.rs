@@ -25,7 +25,7 @@ const FINISHES: [&str; 3] = ["stop", "length", "tool_calls"];
 
 /// All counted families. See the module.
 #[derive(Debug)]
-pub struct Families {
+pub(crate) struct Families {
     pub sheet: Sheet,
     pub requests: IntCounterVec,
     pub in_flight: IntGauge,
@@ -43,7 +43,7 @@ pub struct Families {
 
 impl Families {
     /// Creates all of them. Fails only if two share a name.
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let mut maker = Maker::default();
         let requests = maker.counters(
             "node_requests_total",

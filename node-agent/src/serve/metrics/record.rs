@@ -11,7 +11,7 @@ use crate::types::error::Error;
 
 /// The record of one request.
 #[derive(Debug)]
-pub struct Record {
+pub(crate) struct Record {
     metrics: Metrics,
     api: &'static str,
     begun: Instant,
@@ -41,7 +41,7 @@ impl Record {
     }
 
     /// Records that it got a slot; later calls have no effect.
-    pub fn started(&mut self) {
+    pub(crate) fn started(&mut self) {
         if self.started.is_none() {
             let now = Instant::now();
             observe(&self.metrics.0.families.queue_wait, self.begun, now);
@@ -50,7 +50,7 @@ impl Record {
     }
 
     /// Records new text.
-    pub fn said(&mut self) {
+    pub(crate) fn said(&mut self) {
         let now = Instant::now();
         self.texts = match self.texts {
             None => {
@@ -65,27 +65,27 @@ impl Record {
     }
 
     /// Records that one of its choices ended for this reason.
-    pub fn finished(&mut self, reason: &'static str) {
+    pub(crate) fn finished(&mut self, reason: &'static str) {
         self.metrics.0.families.finished.with_label_values(&[reason]).inc();
     }
 
     /// Records its token usage.
-    pub fn used(&mut self, usage: Usage) {
+    pub(crate) fn used(&mut self, usage: Usage) {
         self.used = Some(usage);
     }
 
     /// Records that the response is complete.
-    pub fn succeed(&mut self) {
+    pub(crate) fn succeed(&mut self) {
         self.outcome = "ok";
     }
 
     /// Records that the request failed with this code.
-    pub fn fail(&mut self, code: &'static str) {
+    pub(crate) fn fail(&mut self, code: &'static str) {
         self.outcome = code;
     }
 
     /// Records the code of an error that is passed through.
-    pub fn check<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn check<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(e) = &result {
             self.outcome = e.code();
         }

@@ -11,7 +11,7 @@ use crate::types::error::Error;
 
 /// How to parse the text of a response.
 #[derive(Debug, Clone)]
-pub enum Reading {
+pub(crate) enum Reading {
     /// Plain text.
     Plain,
     /// Separate reasoning and tool calls from it.
@@ -27,7 +27,7 @@ pub enum Reading {
 
 /// New parts of a choice.
 #[derive(Debug, Default, PartialEq)]
-pub struct News {
+pub(crate) struct News {
     /// Text and other parts, in order.
     pub parts: Vec<Part>,
     /// Logprobs of its tokens, if requested.
@@ -42,7 +42,7 @@ pub struct News {
 
 /// One choice. See the module.
 #[derive(Debug)]
-pub struct Choice {
+pub(crate) struct Choice {
     /// Index in the list of choices.
     pub index: u32,
     /// True for the first choice of its prompt, which counts the prompt's tokens.
@@ -77,7 +77,7 @@ pub struct Choice {
 
 impl Choice {
     /// Creates a choice that waits for the first event of `generation`.
-    pub fn new(index: u32, generation: Generation, reading: Reading) -> Self {
+    pub(crate) fn new(index: u32, generation: Generation, reading: Reading) -> Self {
         Self {
             index,
             is_first_of_prompt: true,
@@ -99,14 +99,14 @@ impl Choice {
     }
 
     /// Starts the choice with the prompt's text.
-    pub fn echoing(mut self, echo: Option<String>) -> Self {
+    pub(crate) fn echoing(mut self, echo: Option<String>) -> Self {
         self.chars = echo.as_ref().map_or(0, |text| text.chars().count());
         self.echo = echo;
         self
     }
 
     /// Waits for an event and returns its new parts.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<News>, Error>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<News>, Error>> {
         match self.replayed.pop_front() {
             Some(shown) => Poll::Ready(Ok(self.read(shown))),
             None => self.generation.poll_next(cx).map(|event| self.take(event)),
@@ -123,12 +123,12 @@ impl Choice {
     }
 
     /// True if no more parts follow.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.done
     }
 
     /// Handles an event.
-    pub fn take(&mut self, event: Option<Event>) -> Result<Option<News>, Error> {
+    pub(crate) fn take(&mut self, event: Option<Event>) -> Result<Option<News>, Error> {
         match event {
             Some(Event::Text(shown)) => Ok(self.read(shown)),
             Some(Event::Replayed(all)) => {

@@ -13,7 +13,7 @@ use super::logprobs;
 
 /// Format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// `chat.completion`
     Chat,
     /// `text_completion`
@@ -22,7 +22,7 @@ pub enum Shape {
 
 /// Fields that all parts of a response repeat.
 #[derive(Debug, Clone)]
-pub struct Envelope {
+pub(crate) struct Envelope {
     /// Response format.
     pub shape: Shape,
     /// `chatcmpl-...` or `cmpl-...`
@@ -39,7 +39,7 @@ pub struct Envelope {
 
 impl Envelope {
     /// The whole response, from all parts of each choice.
-    pub fn whole(&self, choices: &[Choice], news: Vec<Vec<News>>, usage: Usage) -> String {
+    pub(crate) fn whole(&self, choices: &[Choice], news: Vec<Vec<News>>, usage: Usage) -> String {
         let all = choices.iter().zip(news).map(|(choice, news)| (choice, Whole::of(choice, news)));
         match self.shape {
             Shape::Chat => to_json(&ChatCompletion {
@@ -86,7 +86,7 @@ impl Envelope {
     }
 
     /// The chunk before the first token: a chat's role, an echoed prompt.
-    pub fn opening(&self, choice: &Choice) -> Option<String> {
+    pub(crate) fn opening(&self, choice: &Choice) -> Option<String> {
         match self.shape {
             Shape::Chat => {
                 let delta =
@@ -106,7 +106,7 @@ impl Envelope {
     }
 
     /// The chunks for new parts. Logprobs come with the first of them.
-    pub fn chunks(&self, choice: &Choice, news: &News) -> Vec<String> {
+    pub(crate) fn chunks(&self, choice: &Choice, news: &News) -> Vec<String> {
         match self.shape {
             Shape::Chat => self.chat_chunks(choice, news),
             Shape::Text => vec![self.text_chunk(choice, news)],
@@ -174,7 +174,7 @@ impl Envelope {
     }
 
     /// The last chunk, with the usage and no choice.
-    pub fn usage_chunk(&self, usage: Usage) -> String {
+    pub(crate) fn usage_chunk(&self, usage: Usage) -> String {
         match self.shape {
             Shape::Chat => to_json(&self.chat_completion_chunk(Vec::new(), Some(usage))),
             Shape::Text => to_json(&self.completion(Vec::new(), Some(usage))),

@@ -10,7 +10,7 @@ use crate::types::error::Error;
 
 /// Writes the events of a resumable response.
 #[derive(Debug)]
-pub struct Marks {
+pub(crate) struct Marks {
     choices: Vec<Marked>,
     usage_told: bool,
 }
@@ -29,7 +29,7 @@ struct Marked {
 impl Marks {
     /// Creates the state for this many choices. Does not compare the bytes of events with logprobs:
     /// the logprobs of tokens from another node are not known here.
-    pub fn new(resume: &Resume, choices: usize, logprobs: bool) -> Self {
+    pub(crate) fn new(resume: &Resume, choices: usize, logprobs: bool) -> Self {
         let marked = |index: usize| {
             let said = resume.choices.get(index).cloned().unwrap_or_default();
             let bytes_left = (!logprobs).then_some(said.bytes);
@@ -39,7 +39,7 @@ impl Marks {
     }
 
     /// Adds tokens to a choice; the mark of its next event reports them.
-    pub fn add(&mut self, choice: usize, tokens: &[Token]) {
+    pub(crate) fn add(&mut self, choice: usize, tokens: &[Token]) {
         if let Some(choice) = self.choices.get_mut(choice) {
             choice.tokens.extend(tokens);
         }
@@ -49,7 +49,7 @@ impl Marks {
     ///
     /// # Errors
     /// The client has events that differ from those of this node.
-    pub fn event(&mut self, choice: usize, payload: &str, out: &mut String) -> Result<(), Error> {
+    pub(crate) fn event(&mut self, choice: usize, payload: &str, out: &mut String) -> Result<(), Error> {
         let event = sse::data(payload);
         if let Some(choice) = self.choices.get_mut(choice)
             && choice.events_left > 0
@@ -62,7 +62,7 @@ impl Marks {
     }
 
     /// Reports a choice's tokens in an event without data, if there are any.
-    pub fn note(&mut self, choice: usize, out: &mut String) {
+    pub(crate) fn note(&mut self, choice: usize, out: &mut String) {
         if self.choices.get(choice).is_some_and(|choice| !choice.tokens.is_empty()) {
             self.write_tokens(choice, out);
             out.push('\n');
@@ -76,7 +76,7 @@ impl Marks {
     }
 
     /// Writes the events after all choices, with these payloads.
-    pub fn close(
+    pub(crate) fn close(
         &mut self,
         usage: &openai::Usage,
         chunk: Option<&str>,

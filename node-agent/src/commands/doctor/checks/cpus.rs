@@ -11,7 +11,7 @@ const STEAL_MAX: f64 = 0.03;
 const BASELINE: [Simd; 4] = [Simd::Avx2, Simd::Fma, Simd::F16c, Simd::Bmi2];
 
 /// Whether there are kernels for this CPU: by testing them, or else by its claims.
-pub fn kernels(facts: &Facts) -> Option<Finding> {
+pub(crate) fn kernels(facts: &Facts) -> Option<Finding> {
     let machine = &facts.machine;
     let look =
         "lscpu; in a virtual machine, set its CPU type to the host's, or take another machine";
@@ -38,7 +38,7 @@ pub fn kernels(facts: &Facts) -> Option<Finding> {
 }
 
 /// Only physical cores count; their second threads share the same units.
-pub fn cores(facts: &Facts) -> Option<Finding> {
+pub(crate) fn cores(facts: &Facts) -> Option<Finding> {
     let (cpus, threads) = (&facts.machine.cpus, facts.machine.threads);
     if cpus.cores_allowed < cpus.cores {
         let says = format!("this process may use {} of {} cores", cpus.cores_allowed, cpus.cores);
@@ -53,7 +53,7 @@ pub fn cores(facts: &Facts) -> Option<Finding> {
 }
 
 /// A quota below the number of cores stops all threads in the middle of a token.
-pub fn quota(facts: &Facts) -> Option<Finding> {
+pub(crate) fn quota(facts: &Facts) -> Option<Finding> {
     let (group, cpus) = (&facts.machine.cgroup, &facts.machine.cpus);
     let quota = group.cpu_quota.filter(|quota| *quota < cpus.cores_allowed as f64)?;
     let (of, threads) = (group.cpu_quota_of.as_deref().unwrap_or_default(), facts.machine.threads);
@@ -67,7 +67,7 @@ pub fn quota(facts: &Facts) -> Option<Finding> {
 }
 
 /// Cores that save power start every burst slowly.
-pub fn governor(facts: &Facts) -> Option<Finding> {
+pub(crate) fn governor(facts: &Facts) -> Option<Finding> {
     let names: Vec<&str> = facts.governors.iter().map(String::as_str).collect();
     match names.as_slice() {
         [] => None,
@@ -81,7 +81,7 @@ pub fn governor(facts: &Facts) -> Option<Finding> {
 }
 
 /// Time that the host gave to others while this machine wanted it.
-pub fn steal(facts: &Facts) -> Option<Finding> {
+pub(crate) fn steal(facts: &Facts) -> Option<Finding> {
     let share = facts.steal?;
     let says =
         format!("other machines took {:.1} % of the CPUs' time since the start", share * 100.0);
@@ -94,7 +94,7 @@ pub fn steal(facts: &Facts) -> Option<Finding> {
 }
 
 /// One engine across several NUMA nodes is slower than one on each.
-pub fn numa(facts: &Facts) -> Option<Finding> {
+pub(crate) fn numa(facts: &Facts) -> Option<Finding> {
     let count = facts.machine.memory.nodes.iter().filter(|node| node.total > 0).count();
     (count > 1).then(|| {
         Finding::warn(

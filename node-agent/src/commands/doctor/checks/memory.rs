@@ -14,7 +14,7 @@ const ROOM_MIN: u64 = 1 << 30;
 const SWAPPINESS_MAX: u64 = 10;
 
 /// Whether the model fits into memory.
-pub fn model(facts: &Facts) -> Option<Finding> {
+pub(crate) fn model(facts: &Facts) -> Option<Finding> {
     let Model { file, header, wanted, .. } = facts.model.as_ref()?;
     let header = match header {
         Ok(header) => header,
@@ -43,7 +43,7 @@ pub fn model(facts: &Facts) -> Option<Finding> {
 }
 
 /// The memory available for a model.
-pub fn room(facts: &Facts) -> Option<Finding> {
+pub(crate) fn room(facts: &Facts) -> Option<Finding> {
     let memory = &facts.machine.memory;
     let (room, by) = (memory.available_here, &memory.bound_by);
     let says = format!("{} for the model (bound by {by})", bytes(room));
@@ -54,7 +54,7 @@ pub fn room(facts: &Facts) -> Option<Finding> {
 }
 
 /// An idle model should not be the first to be swapped out.
-pub fn swap(facts: &Facts) -> Option<Finding> {
+pub(crate) fn swap(facts: &Facts) -> Option<Finding> {
     let memory = &facts.machine.memory;
     if memory.swap_total == 0 {
         return Some(Finding::ok("swap", "there is none"));
@@ -72,7 +72,7 @@ pub fn swap(facts: &Facts) -> Option<Finding> {
 }
 
 /// Without overcommit, the kernel refuses large buffers although there is memory.
-pub fn overcommit(facts: &Facts) -> Option<Finding> {
+pub(crate) fn overcommit(facts: &Facts) -> Option<Finding> {
     let says = |mode: u64| format!("vm.overcommit_memory is {mode}");
     Some(match facts.machine.memory.overcommit? {
         2 => Finding::warn(
@@ -85,7 +85,7 @@ pub fn overcommit(facts: &Facts) -> Option<Finding> {
 }
 
 /// Small pages cost a few percent of speed.
-pub fn huge_pages(facts: &Facts) -> Option<Finding> {
+pub(crate) fn huge_pages(facts: &Facts) -> Option<Finding> {
     let mode = facts.machine.memory.huge_pages.as_deref()?;
     let says = format!("transparent huge pages: {mode}");
     let file = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -103,7 +103,7 @@ pub fn huge_pages(facts: &Facts) -> Option<Finding> {
 }
 
 /// If the weights are to be locked, the limit must allow it.
-pub fn locked(facts: &Facts) -> Option<Finding> {
+pub(crate) fn locked(facts: &Facts) -> Option<Finding> {
     let model = facts.model.as_ref().filter(|m| m.wanted.load == LoadMode::Mlock)?;
     let needs = model.bytes;
     Some(match facts.machine.memory.lockable {
@@ -117,7 +117,7 @@ pub fn locked(facts: &Facts) -> Option<Finding> {
 }
 
 /// An address space limit also counts mapped files.
-pub fn address_space(facts: &Facts) -> Option<Finding> {
+pub(crate) fn address_space(facts: &Facts) -> Option<Finding> {
     let space = facts.machine.memory.address_space?;
     Some(Finding::warn(
         "rlimit",

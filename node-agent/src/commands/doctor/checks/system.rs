@@ -11,7 +11,7 @@ const OPEN_FILES_MIN: u64 = 4096;
 const FREE_MIN: u64 = 2 << 30;
 
 /// Each connection is an open file.
-pub fn open_files(facts: &Facts) -> Option<Finding> {
+pub(crate) fn open_files(facts: &Facts) -> Option<Finding> {
     let limit = facts.open_files?;
     let says = format!("a process may open {limit} files");
     Some(match limit < OPEN_FILES_MIN {
@@ -25,7 +25,7 @@ pub fn open_files(facts: &Facts) -> Option<Finding> {
 }
 
 /// The sandbox keeps a hostile model file from doing harm.
-pub fn sandbox(facts: &Facts) -> Option<Finding> {
+pub(crate) fn sandbox(facts: &Facts) -> Option<Finding> {
     let sandbox = match facts.sandbox.as_ref()? {
         Ok(sandbox) => sandbox,
         Err(why) => {
@@ -45,7 +45,7 @@ pub fn sandbox(facts: &Facts) -> Option<Finding> {
 }
 
 /// Disk space for models.
-pub fn disk(facts: &Facts) -> Option<Finding> {
+pub(crate) fn disk(facts: &Facts) -> Option<Finding> {
     let folder = &facts.disk.folder;
     let Some(free) = facts.disk.free else {
         let fix = format!("sudo mkdir -p {folder}");
@@ -60,7 +60,7 @@ pub fn disk(facts: &Facts) -> Option<Finding> {
 
 /// TLS and comparing the logs of several machines require a correct clock. A container uses its
 /// host's.
-pub fn clock(facts: &Facts) -> Option<Finding> {
+pub(crate) fn clock(facts: &Facts) -> Option<Finding> {
     if let Some(service) = facts.clock {
         return Some(Finding::ok("clock", format!("kept by {service}")));
     }
@@ -75,7 +75,7 @@ pub fn clock(facts: &Facts) -> Option<Finding> {
 }
 
 /// Whether a gateway would accept the node.
-pub fn gateway(url: &str, reached: &Reached) -> Finding {
+pub(crate) fn gateway(url: &str, reached: &Reached) -> Finding {
     match reached {
         Reached::Welcome => Finding::ok("gateway", format!("{url} accepts the join key")),
         Reached::Refused(why) => Finding::fail(
