@@ -8,6 +8,6 @@ pub(crate) mod listener;
 pub mod metrics;
 pub(crate) mod node;
 mod request_id;
+pub(crate) mod resources;
 pub(crate) mod status;
 pub(crate) mod stream;
-pub(crate) mod vitals;

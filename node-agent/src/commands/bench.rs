@@ -19,9 +19,9 @@ use inference_core::hardware::Kernel;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::model_files::ModelFiles;
-use crate::engine::sandbox::Choice;
+use crate::engine::sandbox::SandboxMode;
 use crate::types::exit::Failed;
-use crate::types::print::{PrintError, say};
+use crate::types::print::{PrintError, print_line};
 use crate::types::progress::Progress;
 use report::{Figure, Figures};
 
@@ -38,7 +38,7 @@ pub(crate) struct BenchArgs {
     pub kernel: Option<Kernel>,
     /// Confine the processes that measure, as engines are: auto, on, off
     #[arg(long, value_name = "CHOICE", default_value_t)]
-    pub sandbox: Choice,
+    pub sandbox: SandboxMode,
     /// Measurements of each figure that is a median
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
@@ -69,7 +69,7 @@ pub(crate) struct Setup {
     /// Measurements for each figure that is a median.
     pub rounds: u32,
     /// Whether the child confines itself.
-    pub sandbox: Choice,
+    pub sandbox: SandboxMode,
 }
 
 /// Output of the figures.
@@ -84,7 +84,7 @@ impl Show {
         let line = figure.json();
         self.figures.borrow_mut().0.push(figure);
         match self.format {
-            Format::Json => self.bar.beside(|| say(&line.to_string())),
+            Format::Json => self.bar.beside(|| print_line(&line.to_string())),
             Format::Table => Ok(()),
         }
     }
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
     show.bar.end();
     let figures = show.figures.into_inner();
     if show.format == Format::Table {
-        say(&figures.table())?;
+        print_line(&figures.table())?;
     }
     if let Some(path) = &args.plot {
         let name = args.model.file_name().unwrap_or_default().to_string_lossy();

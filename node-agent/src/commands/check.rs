@@ -18,7 +18,7 @@ use crate::engine::launch::{Launch, LaunchError};
 use crate::engine::supervisor::supervise;
 use crate::types::error::Error;
 use crate::types::exit::Failed;
-use crate::types::print::say;
+use crate::types::print::print_line;
 
 /// `check`
 #[derive(Debug, Args)]
@@ -46,7 +46,7 @@ impl CheckArgs {
                 Ok(works) => format!("model file {}: {works}", model.display()),
                 Err(why) => why,
             };
-            say(&line.replace(char::is_control, " "))?;
+            print_line(&line.replace(char::is_control, " "))?;
         }
         match broken {
             0 => Ok(()),

@@ -4,8 +4,8 @@
 pub(crate) mod checks;
 pub(crate) mod facts;
 pub(crate) mod finding;
+mod gateways;
 pub(crate) mod sandbox_trial;
-mod visit;
 
 use std::path::{Path, PathBuf};
 
@@ -17,9 +17,9 @@ use crate::engine::kernel_trial::prove_kernel;
 use crate::engine::model_files::ModelFiles;
 use crate::serve::join::flags::JoinFlags;
 use crate::types::exit::Failed;
-use crate::types::print::say;
+use crate::types::print::print_line;
 use checks::diagnose;
-use facts::{Disk, Facts, Model, Reached};
+use facts::{Disk, Facts, JoinCheck, Model};
 use finding::{Level, Report};
 
 /// Exit code if something must be fixed.
@@ -65,8 +65,8 @@ impl DoctorArgs {
     pub(crate) fn run(&self) -> Result<(), Failed> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(Failed::software)?;
-        let report = diagnose(&runtime.block_on(self.look()));
-        say(&self.text(&report).map_err(Failed::software)?)?;
+        let report = diagnose(&runtime.block_on(self.collect()));
+        print_line(&self.text(&report).map_err(Failed::software)?)?;
         match report.level {
             Level::Fail => Err(Failed::new(EXIT_ILL, "not fit to serve")),
             Level::Ok | Level::Warn => Ok(()),
@@ -80,19 +80,19 @@ impl DoctorArgs {
         }
     }
 
-    async fn look(&self) -> Facts {
+    async fn collect(&self) -> Facts {
         let mut facts = Facts::read(&Root(self.root.clone()), std::env::consts::ARCH);
         if !self.quick {
             facts.kernel = Some(prove_kernel(None).await.map(|kernel| kernel.name().to_string()));
             facts.sandbox = Some(sandbox_trial::run().await);
         }
         facts.disk = self.disk();
-        facts.model = self.model.as_deref().map(|file| self.look_at(file));
-        facts.gateways = self.visit().await;
+        facts.model = self.model.as_deref().map(|file| self.read_model(file));
+        facts.gateways = self.check_gateways().await;
         facts
     }
 
-    fn look_at(&self, file: &Path) -> Model {
+    fn read_model(&self, file: &Path) -> Model {
         let wanted = Wanted {
             slots: self.slots,
             context_tokens: self.context_tokens,
@@ -119,12 +119,12 @@ impl DoctorArgs {
     }
 
     /// Uses the package's join key if no other is given.
-    async fn visit(&self) -> Vec<(String, Reached)> {
+    async fn check_gateways(&self) -> Vec<(String, JoinCheck)> {
         let mut flags = self.gateways.clone();
         let packaged = Path::new(JOIN_KEY);
         if flags.join_key_file.is_none() && packaged.exists() {
             flags.join_key_file = Some(packaged.to_path_buf());
         }
-        visit::visit(&flags).await
+        gateways::check_gateways(&flags).await
     }
 }

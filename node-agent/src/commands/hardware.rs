@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::types::executable::SELF;
 use crate::types::exit::Failed;
-use crate::types::print::say;
+use crate::types::print::print_line;
 
 /// A probe executes some instructions; one that takes longer hangs.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ impl HardwareArgs {
         } else {
             machine.to_string()
         };
-        Ok(say(&text)?)
+        Ok(print_line(&text)?)
     }
 }
 

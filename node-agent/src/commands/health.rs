@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::types::causes::with_causes;
 use crate::types::exit::Failed;
-use crate::types::print::say;
+use crate::types::print::print_line;
 
 /// Health checks understand two results: exit codes 0 and 1.
 const EXIT_UNHEALTHY: u8 = 1;
@@ -32,18 +32,19 @@ impl HealthArgs {
     pub(crate) fn run(&self) -> Result<(), Failed> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| Failed::new(EXIT_UNHEALTHY, e))?;
-        let answer = runtime.block_on(self.ask()).map_err(|why| Failed::new(EXIT_UNHEALTHY, why))?;
-        Ok(say(&answer)?)
+        let answer =
+            runtime.block_on(self.request()).map_err(|why| Failed::new(EXIT_UNHEALTHY, why))?;
+        Ok(print_line(&answer)?)
     }
 
-    async fn ask(&self) -> Result<String, String> {
+    async fn request(&self) -> Result<String, String> {
         let client = reqwest::Client::builder()
             .timeout(Duration::from_millis(self.timeout_ms))
             .no_proxy()
             .build()
             .map_err(|e| e.to_string())?;
         let path = if self.live { "/livez" } else { "/readyz" };
-        let address = here(self.listen);
+        let address = local_address(self.listen);
         let answer = client.get(format!("http://{address}{path}")).send().await;
         let mut answer =
             answer.map_err(|e| format!("no agent at {address}: {}", with_causes(&e)))?;
@@ -55,7 +56,7 @@ impl HealthArgs {
 }
 
 /// The local address of a listener, also for one on all addresses.
-fn here(listen: SocketAddr) -> SocketAddr {
+fn local_address(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         ip => ip,
@@ -69,9 +70,9 @@ mod tests {
 
     #[test]
     fn a_listener_on_all_addresses_is_asked_on_this_machine() {
-        let ask = |text: &str| here(text.parse().unwrap()).to_string();
-        assert_eq!(ask("0.0.0.0:1"), "127.0.0.1:1");
-        assert_eq!(ask("[::]:2"), "127.0.0.1:2");
-        assert_eq!(ask("10.0.0.1:3"), "10.0.0.1:3");
+        let address_of = |text: &str| local_address(text.parse().unwrap()).to_string();
+        assert_eq!(address_of("0.0.0.0:1"), "127.0.0.1:1");
+        assert_eq!(address_of("[::]:2"), "127.0.0.1:2");
+        assert_eq!(address_of("10.0.0.1:3"), "10.0.0.1:3");
     }
 }

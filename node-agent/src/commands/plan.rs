@@ -17,7 +17,7 @@ use inference_core::model_file::memory_plan::{LoadMode, NoPlan, Plan, SLOTS_MAX,
 use crate::commands::hardware::measure;
 use crate::engine::plan_facts::facts;
 use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
-use crate::types::print::say;
+use crate::types::print::print_line;
 use calculator::{Capacity, CapacityArgs};
 
 /// `plan`
@@ -106,11 +106,11 @@ impl PlanArgs {
         match outcome {
             Ok(plan) if self.json => {
                 let all = Planned { plan: &plan, capacity: capacity.as_ref() };
-                say(&json(serde_json::to_string_pretty(&all))?)?;
+                print_line(&json(serde_json::to_string_pretty(&all))?)?;
             }
             Ok(plan) => {
                 let capacity = capacity.map(|capacity| format!("\n\n{capacity}"));
-                say(&format!("{plan}{}", capacity.unwrap_or_default()))?;
+                print_line(&format!("{plan}{}", capacity.unwrap_or_default()))?;
             }
             Err(NoPlan::Error(error)) => {
                 let model = self.model.display();
@@ -121,7 +121,7 @@ impl PlanArgs {
                     true => json(serde_json::to_string_pretty(&refusal))?,
                     false => refusal.table(),
                 };
-                say(&text)?;
+                print_line(&text)?;
                 return Err(Failed::new(EXIT_UNAVAILABLE, refusal));
             }
         }

@@ -1,18 +1,18 @@
 //! `flotilla-agent pull`: downloads a model file, and resumes interrupted downloads.
 //!
-//! [`transfer`] fetches one file: it sends requests through [`client`], [`answer`] and [`refusal`]
-//! judge the responses, [`part`] holds the bytes, [`patience`] decides about further attempts. A
-//! file gets its name only when it is complete and its digest is right.
+//! [`transfer`] fetches one file: it sends requests through [`client`], [`response`] and
+//! [`refusal`] judge the responses, [`part`] holds the bytes, [`retry`] decides about further
+//! attempts. A file gets its name only when it is complete and its digest is right.
 
-pub(crate) mod answer;
 pub(crate) mod client;
 pub(crate) mod content;
 pub(crate) mod endpoint;
-pub(crate) mod memo;
 pub(crate) mod part;
-pub(crate) mod patience;
+pub(crate) mod part_info;
 pub(crate) mod progress;
 pub(crate) mod refusal;
+pub(crate) mod response;
+pub(crate) mod retry;
 pub(crate) mod source;
 pub(crate) mod space;
 pub(crate) mod stop;

@@ -14,11 +14,11 @@ use tokio_util::task::TaskTracker;
 use crate::commands::serve::options::ServeOptions;
 use crate::engine::client::EngineClient;
 use crate::engine::{supervisor, systemd};
-use crate::serve::join::{Held, Joining};
+use crate::serve::join::{JoinContext, LinkedGateways};
 use crate::serve::listener::Port;
 use crate::serve::metrics::Metrics;
 use crate::serve::node::Node;
-use crate::serve::vitals::Vitals;
+use crate::serve::resources::ResourceSampler;
 use crate::serve::{join, listener};
 use crate::types::exit::{EXIT_NO_PERMISSION, EXIT_UNAVAILABLE, Failed};
 
@@ -47,9 +47,10 @@ pub(crate) async fn serve(options: ServeOptions) -> Result<(), Failed> {
             Ok(())
         });
     }
-    let joining = Joining { node: node.clone(), held: Held::default(), stop: stop.clone() };
+    let joining =
+        JoinContext { node: node.clone(), linked: LinkedGateways::default(), stop: stop.clone() };
     for gateway in options.gateways.clone() {
-        let joined = join::keep_joined(gateway, joining.clone());
+        let joined = join::maintain_links(gateway, joining.clone());
         parts.spawn(async move { joined.await.map_err(|e| Failed::new(EXIT_NO_PERMISSION, e)) });
     }
     let supervised = supervisor::supervise(
@@ -103,7 +104,7 @@ fn new_node(options: &ServeOptions) -> prometheus::Result<Arc<Node>> {
         engine: EngineClient::default(),
         metrics: Metrics::new()?,
         compat: options.compat.clone(),
-        vitals: Vitals::default(),
+        resources: ResourceSampler::default(),
         stop: CancellationToken::new(),
     }))
 }

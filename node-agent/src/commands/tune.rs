@@ -14,7 +14,7 @@ use crate::engine::flags::EngineFlags;
 use crate::engine::model_files::ModelFiles;
 use crate::engine::tuning::TuneJob;
 use crate::types::exit::Failed;
-use crate::types::print::say;
+use crate::types::print::print_line;
 
 /// `tune`
 #[derive(Debug, Args)]
@@ -51,10 +51,10 @@ impl TuneArgs {
         if self.json {
             let mut value = serde_json::to_value(&entry).map_err(Failed::data)?;
             value["file"] = path.map(|p| p.display().to_string()).into();
-            say(&serde_json::to_string_pretty(&value).map_err(Failed::data)?)?;
+            print_line(&serde_json::to_string_pretty(&value).map_err(Failed::data)?)?;
             return Ok(());
         }
-        say(&report::table(&entry))?;
+        print_line(&report::table(&entry))?;
         let outcome = match path {
             Some(path) if was_known => {
                 format!("measured before, in {}; --force measures again", path.display())
@@ -62,6 +62,6 @@ impl TuneArgs {
             Some(path) => format!("kept in {}; serve uses it", path.display()),
             None => "not kept: there is no cache folder (FLOTILLA_CACHE_DIR)".into(),
         };
-        Ok(say(&outcome)?)
+        Ok(print_line(&outcome)?)
     }
 }

@@ -164,7 +164,11 @@ impl EngineClient {
     }
 
     /// Submits a request; returns one generation for each choice.
-    pub(crate) fn submit(&self, request: GenerateRequest, via: Via) -> Result<Vec<Generation>, NotTaken> {
+    pub(crate) fn submit(
+        &self,
+        request: GenerateRequest,
+        via: Via,
+    ) -> Result<Vec<Generation>, NotTaken> {
         self.start(Work::Generate(Box::new(request)), via)
     }
 

@@ -4,7 +4,7 @@
 //! sizes that were not set shrink until they fit, and sizes that were set are rejected if they do
 //! not fit.
 
-pub(crate) mod choice;
+pub(crate) mod setting;
 pub(crate) mod tuned;
 
 use clap::Args;
@@ -22,7 +22,7 @@ use crate::engine::model_files::ModelFiles;
 use crate::engine::options::EngineOptions;
 use crate::engine::plan_facts::facts;
 use crate::engine::sandbox;
-use choice::{Choice, Source};
+use setting::{Setting, Source};
 
 /// Default context of one request, in tokens.
 const CONTEXT_DEFAULT: u32 = 4096;
@@ -90,7 +90,7 @@ pub(crate) struct EngineFlags {
     /// Confine the engine, which parses the model file, to that file and to the system calls that
     /// computing takes: auto (as far as this kernel can), on (or start no engine), off
     #[arg(long, env = "FLOTILLA_SANDBOX", value_name = "CHOICE", default_value_t)]
-    pub sandbox: sandbox::Choice,
+    pub sandbox: sandbox::SandboxMode,
     /// Load even if the memory plan says that it does not fit
     #[arg(long, env = "FLOTILLA_NO_MEMORY_PLAN", value_parser = FalseyValueParser::new())]
     pub no_memory_plan: bool,
@@ -165,12 +165,12 @@ impl EngineFlags {
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
         let asked = self.threads.or(cpus.as_ref().map(|list| list.len() as u32));
         let tried = tuned.map(|t| t.candidate);
-        let threads = Choice::of(asked, tried.map(|c| c.threads), machine.threads as u32);
+        let threads = Setting::of(asked, tried.map(|c| c.threads), machine.threads as u32);
         let facts = Facts { threads: u64::from(threads.value), ..facts(&machine) };
         let tried_attention = tried.map(|c| c.flash_attention);
-        let attention = Choice::of(self.flash_attention, tried_attention, FlashAttention::Auto);
-        let batch_rows = Choice::of(self.batch_rows, tried.map(|c| c.batch_rows), BATCH_ROWS);
-        let poll = Choice::of(self.poll, tried.map(|c| c.poll), POLL);
+        let attention = Setting::of(self.flash_attention, tried_attention, FlashAttention::Auto);
+        let batch_rows = Setting::of(self.batch_rows, tried.map(|c| c.batch_rows), BATCH_ROWS);
+        let poll = Setting::of(self.poll, tried.map(|c| c.poll), POLL);
         let vectors = match self.pooling {
             Some(Pooling::Last) => Some(Vectors::Parts),
             Some(_) => Some(Vectors::Whole),
@@ -179,7 +179,7 @@ impl EngineFlags {
         let case = Case { header, facts: &facts, attention, batch_rows: batch_rows.value, vectors };
         let sizes = self.sizes(&case, tuned.map(|t| t.slots))?;
         let attention = attention_with(sizes.kv_type, attention);
-        let kv_type = Choice::of(self.kv_type, None, sizes.kv_type);
+        let kv_type = Setting::of(self.kv_type, None, sizes.kv_type);
         let name = attention.value.name();
         let origins = format!(
             "threads {threads}, flash attention {name} ({}), batch rows {batch_rows}, poll {poll}, \
@@ -235,10 +235,10 @@ impl EngineFlags {
     /// unquantized keys and values for each.
     fn sizes(&self, case: &Case<'_>, tuned: Option<u32>) -> Result<Sizes, SettingsError> {
         let context = context_tokens(self.context_tokens, case.header)?;
-        let slots = Choice::of(self.slots, tuned, SLOTS_DEFAULT);
+        let slots = Setting::of(self.slots, tuned, SLOTS_DEFAULT);
         let mut all = vec![(slots, context)];
         if self.slots.is_none() && self.context_tokens.is_none() && self.kv_cells.is_none() {
-            let default = |slots| Choice { value: slots, source: Source::Default };
+            let default = |slots| Setting { value: slots, source: Source::Default };
             all.push((default(SLOTS_DEFAULT), context));
             let smaller = SMALLER.iter().filter(|(_, tokens)| *tokens <= context);
             all.extend(smaller.map(|(slots, tokens)| (default(*slots), *tokens)));
@@ -268,7 +268,7 @@ impl EngineFlags {
 
     /// Storage types of keys and values to try, best first. A tuned number of slots is only a
     /// preference, and does not justify quantizing.
-    fn kv_types(&self, slots: Choice<u32>, case: &Case<'_>) -> Vec<KvType> {
+    fn kv_types(&self, slots: Setting<u32>, case: &Case<'_>) -> Vec<KvType> {
         let attention = case.attention;
         let bound = slots.source == Source::Tuned
             || attention.source == Source::Flag && attention.value == FlashAttention::Off
@@ -283,7 +283,7 @@ impl EngineFlags {
 
     fn sized(
         &self,
-        slots: Choice<u32>,
+        slots: Setting<u32>,
         context_tokens: u32,
         kv_type: KvType,
     ) -> Result<Sizes, SettingsError> {
@@ -334,7 +334,7 @@ impl EngineFlags {
 struct Case<'a> {
     header: &'a Header,
     facts: &'a Facts,
-    attention: Choice<FlashAttention>,
+    attention: Setting<FlashAttention>,
     batch_rows: u32,
     /// How the model computes embeddings, if it does.
     vectors: Option<Vectors>,
@@ -343,7 +343,7 @@ struct Case<'a> {
 /// Sizes of an engine's context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
-    slots: Choice<u32>,
+    slots: Setting<u32>,
     context_tokens: u32,
     kv_cells: u32,
     kv_type: KvType,
@@ -352,10 +352,10 @@ struct Sizes {
 }
 
 /// Quantized values need flash attention, whatever was tuned with unquantized ones.
-fn attention_with(kv_type: KvType, chosen: Choice<FlashAttention>) -> Choice<FlashAttention> {
+fn attention_with(kv_type: KvType, chosen: Setting<FlashAttention>) -> Setting<FlashAttention> {
     match chosen.value {
         FlashAttention::Off if kv_type.is_quantised() => {
-            Choice { value: FlashAttention::Auto, source: Source::Default }
+            Setting { value: FlashAttention::Auto, source: Source::Default }
         }
         _ => chosen,
     }
@@ -378,11 +378,7 @@ fn context_tokens(wanted: Option<u32>, header: &Header) -> Result<u32, SettingsE
     Ok(tokens)
 }
 
-fn kv_cells(
-    wanted: Option<u32>,
-    slots: u32,
-    context_tokens: u32,
-) -> Result<u32, SettingsError> {
+fn kv_cells(wanted: Option<u32>, slots: u32, context_tokens: u32) -> Result<u32, SettingsError> {
     let most = slots.saturating_mul(context_tokens);
     let cells = wanted.unwrap_or(most);
     if cells < context_tokens || cells > KV_CELLS_MAX {

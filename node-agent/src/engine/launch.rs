@@ -5,8 +5,8 @@ use std::path::Path;
 
 use inference_core::hardware::Kernel;
 
-use crate::engine::flags::{EngineFlags, SettingsError};
 use crate::engine::flags::tuned::Tuned;
+use crate::engine::flags::{EngineFlags, SettingsError};
 use crate::engine::model_files::{ModelFileError, ModelFiles};
 use crate::engine::options::EngineOptions;
 use crate::engine::tuning::TuneJob;
@@ -54,7 +54,11 @@ impl From<SettingsError> for LaunchError {
 
 impl Launch {
     /// Plans for the model at `path`. Blocks.
-    pub(crate) fn new(path: &Path, flags: EngineFlags, kernel: Kernel) -> Result<Self, LaunchError> {
+    pub(crate) fn new(
+        path: &Path,
+        flags: EngineFlags,
+        kernel: Kernel,
+    ) -> Result<Self, LaunchError> {
         let files = ModelFiles::open(path)?;
         let options = flags.check(&files, kernel, None)?;
         Ok(Self { flags, kernel, options })

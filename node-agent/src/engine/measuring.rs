@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::engine::model_files::ModelFiles;
-use crate::engine::sandbox::{self, Choice};
+use crate::engine::sandbox::{self, SandboxMode};
 use crate::types::executable::SELF;
 use crate::types::exit::Failed;
 
@@ -36,13 +36,13 @@ pub(crate) struct ChildArgs {
 
 /// A running child, killed on drop.
 #[derive(Debug)]
-pub(crate) struct Measuring {
+pub(crate) struct MeasuringChild {
     child: Child,
     questions: Option<ChildStdin>,
     answers: Receiver<String>,
 }
 
-impl Drop for Measuring {
+impl Drop for MeasuringChild {
     fn drop(&mut self) {
         // It may already have exited.
         let _ = self.child.kill();
@@ -89,14 +89,18 @@ impl From<ChildError> for Failed {
 }
 
 /// The command line of such a child.
-pub(crate) fn command(name: &str, model: &Path, options: &impl Serialize) -> Result<Command, ChildError> {
+pub(crate) fn command(
+    name: &str,
+    model: &Path,
+    options: &impl Serialize,
+) -> Result<Command, ChildError> {
     let options = serde_json::to_string(options).map_err(ChildError::Json)?;
     let mut command = Command::new(SELF);
     command.arg(name).args(["--options", &options]).arg("--").arg(model);
     Ok(command)
 }
 
-impl Measuring {
+impl MeasuringChild {
     /// Starts the child.
     pub(crate) fn start(mut command: Command) -> Result<Self, ChildError> {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -121,22 +125,25 @@ impl Measuring {
     }
 
     /// Sends a question and waits for the answer.
-    pub(crate) fn ask<A: DeserializeOwned>(
+    pub(crate) fn request<A: DeserializeOwned>(
         &mut self,
         question: &impl Serialize,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<A, ChildError> {
         let line = serde_json::to_string(question).map_err(ChildError::Json)?;
         if let Some(stdin) = &mut self.questions {
             // If the child is dead, the error below gives the reason.
             let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
         }
-        self.answer(patience)
+        self.receive(limit)
     }
 
     /// Waits for an answer.
-    pub(crate) fn answer<A: DeserializeOwned>(&mut self, patience: Duration) -> Result<A, ChildError> {
-        match self.answers.recv_timeout(patience) {
+    pub(crate) fn receive<A: DeserializeOwned>(
+        &mut self,
+        limit: Duration,
+    ) -> Result<A, ChildError> {
+        match self.answers.recv_timeout(limit) {
             Ok(line) => serde_json::from_str(&line).map_err(|e| ChildError::Answer(e, line)),
             Err(RecvTimeoutError::Timeout) => Err(ChildError::Hangs),
             Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
@@ -162,7 +169,7 @@ pub(crate) fn prepare_child() -> Result<(), String> {
 /// it.
 pub(crate) fn load_confined(
     model: &Path,
-    sandbox: Choice,
+    sandbox: SandboxMode,
     kernel: Kernel,
     mode: LoadMode,
 ) -> Result<Weights, String> {
@@ -173,7 +180,7 @@ pub(crate) fn load_confined(
 }
 
 /// In the child: writes an answer.
-pub(crate) fn tell(answer: &impl Serialize) -> Result<(), String> {
+pub(crate) fn write_answer(answer: &impl Serialize) -> Result<(), String> {
     let line = serde_json::to_string(answer).map_err(|e| e.to_string())?;
     let mut out = std::io::stdout();
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| e.to_string())
@@ -185,25 +192,25 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(30);
 
-    fn shell(script: &str) -> Measuring {
+    fn shell(script: &str) -> MeasuringChild {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        Measuring::start(command).unwrap()
+        MeasuringChild::start(command).unwrap()
     }
 
     #[test]
     fn a_child_answers_line_by_line() {
         let mut child = shell("while read line; do echo \"[$line]\"; done");
-        assert_eq!(child.ask::<Vec<u32>>(&7, SOON).unwrap(), [7]);
-        assert_eq!(child.ask::<Vec<u32>>(&8, SOON).unwrap(), [8]);
-        assert!(matches!(child.ask::<u32>(&9, SOON), Err(ChildError::Answer(..))));
+        assert_eq!(child.request::<Vec<u32>>(&7, SOON).unwrap(), [7]);
+        assert_eq!(child.request::<Vec<u32>>(&8, SOON).unwrap(), [8]);
+        assert!(matches!(child.request::<u32>(&9, SOON), Err(ChildError::Answer(..))));
     }
 
     #[test]
     fn a_child_that_dies_says_how_and_one_that_hangs_is_given_up() {
-        let died = shell("read line; kill -ILL $$").ask::<u32>(&1, SOON).unwrap_err();
+        let died = shell("read line; kill -ILL $$").request::<u32>(&1, SOON).unwrap_err();
         assert!(died.to_string().contains("signal: 4"), "{died}");
-        let hangs = shell("read line; read never").ask::<u32>(&1, Duration::from_millis(50));
+        let hangs = shell("read line; read never").request::<u32>(&1, Duration::from_millis(50));
         assert!(matches!(hangs, Err(ChildError::Hangs)));
     }
 }

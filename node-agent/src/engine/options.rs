@@ -8,7 +8,7 @@ use inference_core::model_file::memory_plan::LoadMode;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::model_files::digest::Fingerprint;
-use crate::engine::sandbox::Choice;
+use crate::engine::sandbox::SandboxMode;
 
 /// The engine process's options, passed on its command line as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub(crate) struct EngineOptions {
     /// Fingerprint of the weights: an engine that finds others does not start.
     pub digest: Fingerprint,
     /// Whether the engine confines itself before it parses the file.
-    pub sandbox: Choice,
+    pub sandbox: SandboxMode,
     /// The CPU kernels, tested by the agent.
     pub kernel: Kernel,
     /// Number of slots.

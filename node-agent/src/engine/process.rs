@@ -163,9 +163,9 @@ fn write_report(writer: &mut impl Write, report: Report) -> io::Result<()> {
 
 /// Ends the process when a thread panics: an engine without one of its threads serves no one, while
 /// one that is gone is restarted.
-struct EndsWithPanic;
+struct ExitOnPanic;
 
-impl Drop for EndsWithPanic {
+impl Drop for ExitOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             end_process();
@@ -189,7 +189,7 @@ struct Prompts {
 
 impl Prompts {
     fn run(self, mut files: ModelFiles, inbox: &Inbox) {
-        let _ends = EndsWithPanic;
+        let _exit = ExitOnPanic;
         let (preparer, running) = match self.load(&mut files) {
             Ok(loaded) => loaded,
             Err(why) => {
@@ -202,7 +202,7 @@ impl Prompts {
         std::thread::scope(|scope| {
             let small = std::thread::Builder::new().name("small prompts".into());
             let spawned = small.spawn_scoped(scope, || {
-                let _ends = EndsWithPanic;
+                let _exit = ExitOnPanic;
                 self.prepare_all(inbox, Lane::Small, &preparer, &running);
             });
             if spawned.is_err() {
@@ -327,7 +327,7 @@ impl Prompts {
 
     fn reporter(&self) -> Reporter {
         let (reports, flags) = (self.reports.clone(), self.flags.clone());
-        Reporter { reports, flags, _ends: EndsWithPanic }
+        Reporter { reports, flags, _exit: ExitOnPanic }
     }
 }
 
@@ -413,7 +413,7 @@ struct Reporter {
     reports: SyncSender<Report>,
     flags: Flags,
     /// Dropped with the engine thread.
-    _ends: EndsWithPanic,
+    _exit: ExitOnPanic,
 }
 
 impl Listener for Reporter {

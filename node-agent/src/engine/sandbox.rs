@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// `--sandbox`
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Choice {
+pub(crate) enum SandboxMode {
     /// Enable what the kernel supports, and log what is missing.
     #[default]
     Auto,
@@ -25,11 +25,11 @@ pub(crate) enum Choice {
     Off,
 }
 
-impl Choice {
+impl SandboxMode {
     const ALL: [(&str, Self); 3] = [("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
 }
 
-impl std::str::FromStr for Choice {
+impl std::str::FromStr for SandboxMode {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -39,7 +39,7 @@ impl std::str::FromStr for Choice {
     }
 }
 
-impl std::fmt::Display for Choice {
+impl std::fmt::Display for SandboxMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let found = Self::ALL.iter().find(|(_, choice)| choice == self);
         write!(f, "{}", found.map_or("auto", |(name, _)| name))
@@ -108,9 +108,9 @@ impl std::fmt::Display for Sandbox {
 /// Confines this process, which can then read only `readable`.
 ///
 /// # Errors
-/// With [`Choice::On`], if a part is unavailable.
-pub(crate) fn confine(choice: Choice, readable: &[File]) -> Result<Sandbox, String> {
-    if choice == Choice::Off {
+/// With [`SandboxMode::On`], if a part is unavailable.
+pub(crate) fn confine(mode: SandboxMode, readable: &[File]) -> Result<Sandbox, String> {
+    if mode == SandboxMode::Off {
         return Ok(Sandbox::OFF);
     }
     let sandbox = match is_single_threaded() {
@@ -121,7 +121,7 @@ pub(crate) fn confine(choice: Choice, readable: &[File]) -> Result<Sandbox, Stri
         }
         Err(why) => Sandbox { files: Part::Missing(why.clone()), system_calls: Part::Missing(why) },
     };
-    match sandbox.missing().filter(|_| choice == Choice::On) {
+    match sandbox.missing().filter(|_| mode == SandboxMode::On) {
         Some(why) => Err(format!(
             "the engine cannot be confined ({why}); --sandbox auto runs it with what there is"
         )),
@@ -145,10 +145,10 @@ mod tests {
 
     #[test]
     fn a_choice_survives_its_name() {
-        for (name, choice) in Choice::ALL {
+        for (name, choice) in SandboxMode::ALL {
             assert_eq!((name.parse(), choice.to_string()), (Ok(choice), name.to_string()));
         }
-        assert!("yes".parse::<Choice>().is_err());
+        assert!("yes".parse::<SandboxMode>().is_err());
     }
 
     #[test]
@@ -156,11 +156,11 @@ mod tests {
         // This process has other threads: those of the test harness.
         let (other, end) = std::sync::mpsc::sync_channel::<()>(0);
         let thread = std::thread::spawn(move || assert!(end.recv().is_err()));
-        let sandbox = confine(Choice::Auto, &[]).unwrap();
+        let sandbox = confine(SandboxMode::Auto, &[]).unwrap();
         assert!(sandbox.missing().unwrap().contains("threads"), "{sandbox:?}");
         assert_eq!(sandbox.to_string(), "none");
-        assert!(confine(Choice::On, &[]).unwrap_err().contains("--sandbox auto"));
-        assert_eq!(confine(Choice::Off, &[]), Ok(Sandbox::OFF));
+        assert!(confine(SandboxMode::On, &[]).unwrap_err().contains("--sandbox auto"));
+        assert_eq!(confine(SandboxMode::Off, &[]), Ok(Sandbox::OFF));
         drop(other);
         thread.join().unwrap();
     }

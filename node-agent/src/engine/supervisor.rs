@@ -168,7 +168,7 @@ async fn run_once(
     let Some(pid) = child.id() else { return EngineExit::Exited(None) };
     client.set_pid(pid);
     let end = tokio::select! {
-        () = watchdog::stands_still(pid, client) => Some(EngineExit::Hung),
+        () = watchdog::wait_until_hung(pid, client) => Some(EngineExit::Hung),
         end = read_reports(reader, client, was_ready) => end,
         error = write_commands(writer, client) => Some(EngineExit::Write(error)),
     };

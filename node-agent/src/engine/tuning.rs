@@ -18,7 +18,7 @@ use inference_core::tools::tune::{BUDGET, Candidate, Space, TRIALS, search, slot
 use inference_protocol::time::unix_seconds;
 
 use crate::engine::flags::tuned::{Fixed, Tuned};
-use cache::{Entry, Kept, Key};
+use cache::{CacheFile, CacheKey, Entry};
 use store::Store;
 use trials::{Children, Setup, TrialError};
 
@@ -70,7 +70,7 @@ pub(crate) struct TuneJob<'a> {
     flags: &'a EngineFlags,
     kernel: Kernel,
     cores: u32,
-    key: Key,
+    key: CacheKey,
     fixed: Fixed,
     store: Store,
 }
@@ -83,7 +83,7 @@ impl<'a> TuneJob<'a> {
         flags: &'a EngineFlags,
     ) -> Result<Self, SettingsError> {
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
-        let key = Key::new(&machine, kernel, &files.digest().to_string());
+        let key = CacheKey::new(&machine, kernel, &files.digest().to_string());
         let (fixed, store) = (flags.fixed()?, Store::of_user());
         let cores = machine.threads as u32;
         Ok(Self { files, flags, kernel, cores, key, fixed, store })
@@ -131,7 +131,8 @@ impl<'a> TuneJob<'a> {
         let base = self.flags.resolve(self.files, self.kernel, None);
         let base = base.map_err(TuneError::Settings)?.0;
         let entry = self.search(&base, budget)?;
-        let mut kept = self.store.read(&self.key).unwrap_or_else(|| Kept::new(self.key.clone()));
+        let mut kept =
+            self.store.read(&self.key).unwrap_or_else(|| CacheFile::new(self.key.clone()));
         kept.put(entry.clone());
         // The result still applies to this run.
         if let Err(why) = self.store.write(&kept) {

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use flotilla_listeners::{Closed, CountClosed};
-use inference_metrics::{Made, Sheet};
+use inference_metrics::Made;
 
 use crate::engine::client::{EngineClient, Figures};
-use crate::serve::vitals::Sample;
+use crate::serve::resources::ResourceSample;
 
 pub(crate) mod compat;
 mod engine;
@@ -29,7 +29,7 @@ struct Shared {
 
 /// What a scrape sees of the engine and the machine.
 #[derive(Debug)]
-pub(crate) struct Sight<'a> {
+pub(crate) struct Snapshot<'a> {
     /// Node name.
     pub node: &'a str,
     /// Model name.
@@ -39,7 +39,7 @@ pub(crate) struct Sight<'a> {
     /// Statistics of the engine.
     pub figures: Figures,
     /// Kernel statistics of engine and machine.
-    pub sample: Sample,
+    pub sample: ResourceSample,
 }
 
 impl Metrics {
@@ -54,9 +54,9 @@ impl Metrics {
     /// Two share a name.
     pub fn list(&self) -> prometheus::Result<Vec<Made>> {
         let engine = EngineClient::default();
-        let (figures, sample) = (engine.figures(), Sample::default());
+        let (figures, sample) = (engine.figures(), ResourceSample::default());
         let engine =
-            engine::sheet(&Sight { node: "", model: "", engine: &engine, figures, sample })?;
+            engine::sheet(&Snapshot { node: "", model: "", engine: &engine, figures, sample })?;
         let mut all = [self.0.families.sheet.made.clone(), engine.made].concat();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
@@ -68,9 +68,9 @@ impl Metrics {
     }
 
     /// Renders everything in Prometheus text format 0.0.4.
-    pub(crate) fn render(&self, sight: &Sight<'_>) -> String {
+    pub(crate) fn render(&self, snapshot: &Snapshot<'_>) -> String {
         let counted = self.0.families.sheet.gather();
-        let engine = engine::sheet(sight).map(|sheet| sheet.gather());
+        let engine = engine::sheet(snapshot).map(|sheet| sheet.gather());
         written(engine.and_then(|engine| {
             let all: Vec<_> = counted.into_iter().chain(engine).collect();
             inference_metrics::text(&all)
@@ -78,8 +78,8 @@ impl Metrics {
     }
 
     /// Renders the same under another server's names.
-    pub(crate) fn render_as(&self, names: compat::Names, sight: &Sight<'_>) -> String {
-        let families = compat::families(names, &self.0.families.sheet.gather(), sight);
+    pub(crate) fn render_as(&self, names: compat::Names, snapshot: &Snapshot<'_>) -> String {
+        let families = compat::families(names, &self.0.families.sheet.gather(), snapshot);
         written(families.and_then(|families| inference_metrics::text(&families)))
     }
 }

@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::client::{EngineClient, LinkId};
 use crate::serve::metrics::Metrics;
 use crate::serve::metrics::compat::Names;
-use crate::serve::vitals::Vitals;
+use crate::serve::resources::ResourceSampler;
 
 /// State that all requests share.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Node {
     /// Other servers' names under which metrics are served as well.
     pub compat: Vec<Names>,
     /// Memory and pressure of engine and machine.
-    pub vitals: Vitals,
+    pub resources: ResourceSampler,
     /// Canceled when all requests are done, to end responses that never end by themselves.
     pub stop: CancellationToken,
 }

@@ -53,7 +53,7 @@ pub(crate) fn facts(node: &Node, link: LinkId) -> NodeStatus {
 }
 
 fn vitals(node: &Node, figures: &Figures) -> Vitals {
-    let sample = node.vitals.now(node.engine.pid());
+    let sample = node.resources.sample(node.engine.pid());
     Vitals {
         memory_resident_bytes: sample.resident_bytes,
         memory_available_bytes: sample.available_bytes,

@@ -25,7 +25,7 @@ impl From<PrintError> for Failed {
 }
 
 /// Writes text and a newline to stdout.
-pub(crate) fn say(text: &str) -> Result<(), PrintError> {
+pub(crate) fn print_line(text: &str) -> Result<(), PrintError> {
     let mut out = io::stdout();
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(PrintError)
 }

@@ -12,7 +12,9 @@ use inference_core::tools::bench::raw::{DEEP_CELLS, DEEP_TOKENS, Deep, deep};
 use super::report::Figure;
 use super::{Setup, Show};
 use crate::engine::measuring::ChildArgs;
-use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
+use crate::engine::measuring::{
+    MeasuringChild, command, load_confined, prepare_child, write_answer,
+};
 use crate::types::exit::Failed;
 
 /// Makes the kernels leave all attention to llama.cpp's own (inference-core/kernels).
@@ -36,7 +38,7 @@ pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
         ..ContextOptions::default()
     };
     let mut model = LlamaModel::new(weights, options).map_err(|e| e.to_string())?;
-    tell(&deep(&mut model).map_err(|e| e.0)?)
+    write_answer(&deep(&mut model).map_err(|e| e.0)?)
 }
 
 fn run(model: &Path, setup: Setup, ours: bool) -> Result<Deep, Failed> {
@@ -44,8 +46,8 @@ fn run(model: &Path, setup: Setup, ours: bool) -> Result<Deep, Failed> {
     if !ours {
         command.env(LLAMA_CPP.0, LLAMA_CPP.1);
     }
-    let mut child = Measuring::start(command)?;
-    child.answer(TIMEOUT).map_err(|e| Failed::data(format_args!("measuring attention: {e}")))
+    let mut child = MeasuringChild::start(command)?;
+    child.receive(TIMEOUT).map_err(|e| Failed::data(format_args!("measuring attention: {e}")))
 }
 
 /// Speed ratios, ours / llama.cpp's.

@@ -22,7 +22,9 @@ use serde::{Deserialize, Serialize};
 use super::Setup;
 use super::report::Figure;
 use crate::engine::measuring::ChildArgs;
-use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
+use crate::engine::measuring::{
+    MeasuringChild, command, load_confined, prepare_child, write_answer,
+};
 use crate::engine::plan_facts::facts;
 use crate::types::exit::Failed;
 
@@ -82,7 +84,7 @@ pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     let one = sources.resident(&path)?;
     let all: Vec<_> = (1..=SLOTS).map(|n| ask(&mut bench, n)).collect();
     bench.finish(&all);
-    tell(&Phases { start, loaded, one, many: sources.resident(&path)? })
+    write_answer(&Phases { start, loaded, one, many: sources.resident(&path)? })
 }
 
 /// The kernel's files about this process. They are opened while the sandbox still allows it;
@@ -152,10 +154,9 @@ fn planned(header: &Header, threads: u32) -> Option<Plan> {
 /// Measures; returns the figures in the order of the phases, and the comparison with the plan if
 /// there is one.
 pub(crate) fn measure(model: &Path, header: &Header, setup: Setup) -> Result<Vec<Figure>, Failed> {
-    let mut child = Measuring::start(command("memory-trial", model, &setup)?)?;
-    let phases: Phases = child
-        .answer(TIMEOUT)
-        .map_err(|e| Failed::data(format_args!("measuring memory: {e}")))?;
+    let mut child = MeasuringChild::start(command("memory-trial", model, &setup)?)?;
+    let phases: Phases =
+        child.receive(TIMEOUT).map_err(|e| Failed::data(format_args!("measuring memory: {e}")))?;
     let figure = |name: &str, resident: Resident, how: &str| {
         let how = format!("MiB resident {how}");
         Figure::new(name, resident.all as f64 / MEBIBYTE, None, &how)

@@ -31,7 +31,7 @@ pub(crate) struct Facts {
     /// The model to serve.
     pub model: Option<Model>,
     /// Each gateway to join, and its response.
-    pub gateways: Vec<(String, Reached)>,
+    pub gateways: Vec<(String, JoinCheck)>,
 }
 
 /// A folder and its free space.
@@ -58,9 +58,9 @@ pub(crate) struct Model {
 
 /// Result of asking a gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reached {
+pub(crate) enum JoinCheck {
     /// The gateway would accept the node.
-    Welcome,
+    Accepted,
     /// The gateway would reject the node.
     Refused(String),
     /// No gateway is reachable there.

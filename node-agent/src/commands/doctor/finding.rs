@@ -46,12 +46,20 @@ impl Finding {
     }
 
     /// A finding of something that could work better.
-    pub(crate) fn warn(name: &'static str, says: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn warn(
+        name: &'static str,
+        says: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
         Self { level: Level::Warn, name, says: says.into(), fix: Some(fix.into()) }
     }
 
     /// A finding of something that does not work.
-    pub(crate) fn fail(name: &'static str, says: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn fail(
+        name: &'static str,
+        says: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
         Self { level: Level::Fail, name, says: says.into(), fix: Some(fix.into()) }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::process::Command as Process;
 use tokio::time::timeout;
 
-use crate::engine::measuring::{prepare_child, tell};
-use crate::engine::sandbox::{Choice, Part, Sandbox, confine};
+use crate::engine::measuring::{prepare_child, write_answer};
+use crate::engine::sandbox::{Part, Sandbox, SandboxMode, confine};
 use crate::types::executable::SELF;
 
 /// A trial makes a few system calls; one that takes longer hangs.
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// In the child: prints the sandbox in force as a line of JSON.
 pub(crate) fn child() -> Result<(), String> {
     prepare_child()?;
-    let mut sandbox = confine(Choice::Auto, &[])?;
+    let mut sandbox = confine(SandboxMode::Auto, &[])?;
     if sandbox.files == Part::On && std::fs::File::open("/proc/self/status").is_ok() {
         sandbox.files = Part::Missing("it is set and does not hold".into());
     }
@@ -28,7 +28,7 @@ pub(crate) fn child() -> Result<(), String> {
     if sandbox.system_calls == Part::On && refused != Some(crate::engine::sandbox::calls::REFUSED) {
         sandbox.system_calls = Part::Missing("it is set and does not hold".into());
     }
-    tell(&sandbox)
+    write_answer(&sandbox)
 }
 
 /// Determines the sandbox of an engine on this machine; the error says why it is unknown.

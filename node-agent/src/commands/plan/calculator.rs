@@ -89,8 +89,8 @@ struct Gpu {
 impl CapacityArgs {
     /// Calculates, if it was requested; the error is one line for the operator.
     pub(crate) fn run(&self, model: &Path, machine: &Machine) -> Result<Option<Capacity>, String> {
-        let asked = self.requests_per_day.zip(self.prompt_tokens).zip(self.answer_tokens);
-        let Some(((requests_per_day, prompt_tokens), answer_tokens)) = asked else {
+        let load = self.requests_per_day.zip(self.prompt_tokens).zip(self.answer_tokens);
+        let Some(((requests_per_day, prompt_tokens), answer_tokens)) = load else {
             return Ok(None);
         };
         let load = Load {
@@ -110,8 +110,8 @@ impl CapacityArgs {
     }
 
     fn speed(&self, model: &Path, machine: &Machine) -> Result<(Speed, String), String> {
-        let told = self.prefill_tokens_per_second.zip(self.decode_tokens_per_second);
-        if let Some((prefill, decode)) = told {
+        let speeds = self.prefill_tokens_per_second.zip(self.decode_tokens_per_second);
+        if let Some((prefill, decode)) = speeds {
             return Ok((Speed { prefill, decode }, "as told".into()));
         }
         if let Some(path) = &self.speeds {
@@ -158,10 +158,10 @@ impl std::fmt::Display for Capacity {
         line("first token", format!("{:.1} s on an idle node", nodes.seconds_to_first_token))?;
         line("a request", format!("{:.1} s of one node", nodes.seconds_per_request))?;
         if let Some(cost) = self.cost {
-            line("cost", told(cost))?;
+            line("cost", describe_cost(cost))?;
         }
         if let Some(gpu) = self.gpu {
-            line("gpu", gpu.told())?;
+            line("gpu", gpu.describe())?;
         }
         line(
             "speed",
@@ -184,19 +184,21 @@ impl std::fmt::Display for Capacity {
 }
 
 impl Gpu {
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let even = format!(
             "one for {} an hour is as cheap if it answers {:.2} of these requests a second",
             self.price_per_hour, self.break_even_requests_per_second
         );
         match self.fleet.zip(self.cost) {
-            Some((fleet, cost)) => format!("{} of them: {}; {even}", fleet.machines, told(cost)),
+            Some((fleet, cost)) => {
+                format!("{} of them: {}; {even}", fleet.machines, describe_cost(cost))
+            }
             None => even,
         }
     }
 }
 
-fn told(cost: Cost) -> String {
+fn describe_cost(cost: Cost) -> String {
     format!("{:.2} a day, {:.3} per million tokens", cost.per_day, cost.per_million_tokens)
 }
 

@@ -7,7 +7,7 @@ use inference_core::hardware::report::Machine;
 
 use crate::commands::plan::capacity::Speed;
 use crate::engine::flags::tuned::Fixed;
-use crate::engine::tuning::cache::{Entry, Key};
+use crate::engine::tuning::cache::{CacheKey, Entry};
 use crate::engine::tuning::store::Store;
 
 /// `tune --json` prints a few kilobytes.
@@ -26,7 +26,7 @@ pub(crate) fn of_file(path: &Path) -> Result<Speed, String> {
 
 /// The speeds measured on this machine, and the path where they are stored.
 pub(crate) fn here(machine: &Machine, kernel: Kernel, digest: &str) -> Option<(Speed, String)> {
-    let (store, key) = (Store::of_user(), Key::new(machine, kernel, digest));
+    let (store, key) = (Store::of_user(), CacheKey::new(machine, kernel, digest));
     let kept = store.read(&key)?;
     let speed = speed(kept.best(&Fixed::default())?)?;
     let path = store.path(&key)?;

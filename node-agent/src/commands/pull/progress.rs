@@ -62,14 +62,14 @@ impl Progress {
             Shown::Lines if self.reached(at) >= self.next => {
                 let reached = self.reached(at);
                 self.next = reached + self.step();
-                self.say(&line(&self.name, reached, self.total));
+                self.print(&line(&self.name, reached, self.total));
             }
             Shown::Lines | Shown::Nothing => {}
         }
     }
 
     /// Writes a line to stderr without disturbing the bar.
-    pub(crate) fn say(&self, line: &str) {
+    pub(crate) fn print(&self, line: &str) {
         // If writing fails, there is no one to tell.
         let write = || drop(writeln!(std::io::stderr(), "{line}"));
         match &self.shown {

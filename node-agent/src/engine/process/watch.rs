@@ -3,12 +3,12 @@
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use super::{EndsWithPanic, end_process};
+use super::{ExitOnPanic, end_process};
 use crate::engine::ipc::Report;
 use crate::engine::model_files::ModelFiles;
 
 /// Interval of checks for changes of the model files.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Error for a model file that was modified in place.
 pub(super) const CHANGED: &str = "somebody wrote into the model file while it was in use; replace model files \
@@ -19,9 +19,9 @@ pub(super) const CHANGED: &str = "somebody wrote into the model file while it wa
 /// dropped.
 pub(super) fn watch(mut files: ModelFiles, reports: SyncSender<Report>) -> SyncSender<()> {
     let (watched, end) = sync_channel(0);
-    let look = move || {
-        let _ends = EndsWithPanic;
-        while end.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+    let check = move || {
+        let _exit = ExitOnPanic;
+        while end.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let why = match files.have_changed() {
                 Ok(false) => continue,
                 Ok(true) => CHANGED.to_string(),
@@ -32,7 +32,7 @@ pub(super) fn watch(mut files: ModelFiles, reports: SyncSender<Report>) -> SyncS
             return;
         }
     };
-    if std::thread::Builder::new().name("model file".into()).spawn(look).is_err() {
+    if std::thread::Builder::new().name("model file".into()).spawn(check).is_err() {
         end_process();
     }
     watched

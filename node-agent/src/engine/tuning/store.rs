@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::cache::{Kept, Key};
+use super::cache::{CacheFile, CacheKey};
 
 /// Maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
@@ -26,12 +26,12 @@ impl Store {
     }
 
     /// Path of the file for a key.
-    pub(crate) fn path(&self, key: &Key) -> Option<PathBuf> {
+    pub(crate) fn path(&self, key: &CacheKey) -> Option<PathBuf> {
         Some(self.folder.as_ref()?.join("tune").join(key.file_name()))
     }
 
     /// Reads the stored results; logs and ignores a file that cannot be used.
-    pub(crate) fn read(&self, key: &Key) -> Option<Kept> {
+    pub(crate) fn read(&self, key: &CacheKey) -> Option<CacheFile> {
         let path = self.path(key)?;
         let file = match std::fs::File::open(&path) {
             Ok(file) => file,
@@ -45,7 +45,7 @@ impl Store {
         };
         let mut text = String::new();
         let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(|e| e.to_string());
-        match read.and_then(|_| Kept::parse(&text, key)) {
+        match read.and_then(|_| CacheFile::parse(&text, key)) {
             Ok(kept) => Some(kept),
             Err(why) => {
                 tracing::warn!("tuning results ignored: {}: {why}", path.display());
@@ -55,7 +55,7 @@ impl Store {
     }
 
     /// Stores results; returns the path, or `None` if there is no folder.
-    pub(crate) fn write(&self, kept: &Kept) -> Result<Option<PathBuf>, String> {
+    pub(crate) fn write(&self, kept: &CacheFile) -> Result<Option<PathBuf>, String> {
         let Some(path) = self.path(&kept.key) else { return Ok(None) };
         let fail = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
         let text = serde_json::to_string_pretty(kept).map_err(|e| fail(&e))?;

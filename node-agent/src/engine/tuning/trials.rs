@@ -15,8 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::affinity::stay_on;
 use crate::engine::measuring::ChildArgs;
-use crate::engine::measuring::{ChildError, Measuring, load_confined, prepare_child, tell};
-use crate::engine::sandbox::Choice;
+use crate::engine::measuring::{
+    ChildError, MeasuringChild, load_confined, prepare_child, write_answer,
+};
+use crate::engine::sandbox::SandboxMode;
 
 /// Loading may have to read the whole file from a slow disk.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(600);
@@ -37,7 +39,7 @@ pub(crate) struct Setup {
     /// CPUs to compute on.
     pub cpus: Option<Vec<u32>>,
     /// Whether the child confines itself.
-    pub sandbox: Choice,
+    pub sandbox: SandboxMode,
 }
 
 /// Questions to a child.
@@ -73,19 +75,19 @@ pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     let loaded = load_confined(&args.model, setup.sandbox, setup.kernel, setup.load);
     let weights = match loaded {
         Ok(weights) => weights,
-        Err(why) => return tell(&Answer::Refused(why)),
+        Err(why) => return write_answer(&Answer::Refused(why)),
     };
-    tell(&Answer::Ready)?;
+    write_answer(&Answer::Ready)?;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|e| e.to_string())?;
         let question = serde_json::from_str(&line).map_err(|e| format!("{e}: {line}"))?;
-        let answer = answer(&weights, &setup, question);
-        tell(&answer.unwrap_or_else(Answer::Refused))?;
+        let answer = respond(&weights, &setup, question);
+        write_answer(&answer.unwrap_or_else(Answer::Refused))?;
     }
     Ok(())
 }
 
-fn answer(weights: &Weights, setup: &Setup, question: Question) -> Result<Answer, String> {
+fn respond(weights: &Weights, setup: &Setup, question: Question) -> Result<Answer, String> {
     match question {
         Question::Effort(candidate, seconds) => {
             let most = Effort::within(f64::MAX, 1.0);
@@ -155,7 +157,7 @@ impl From<ChildError> for TrialError {
 /// The parent's side. `command` starts a child.
 pub(crate) struct Children<F> {
     command: F,
-    child: Option<Measuring>,
+    child: Option<MeasuringChild>,
     effort: Effort,
     begun: Instant,
     /// Called before each trial.
@@ -176,7 +178,7 @@ impl<F: FnMut() -> Result<Command, ChildError>> Children<F> {
         let mut children = Self { command, child: None, effort, begun, progress };
         children.child = Some(children.load()?);
         // If not even that runs, the search starts with small trials.
-        if let Ok(Answer::Effort(effort)) = children.ask(Question::Effort(base, seconds)) {
+        if let Ok(Answer::Effort(effort)) = children.request(Question::Effort(base, seconds)) {
             children.effort = effort;
         }
         children.begun = Instant::now();
@@ -188,22 +190,22 @@ impl<F: FnMut() -> Result<Command, ChildError>> Children<F> {
         self.effort
     }
 
-    fn load(&mut self) -> Result<Measuring, TrialError> {
-        let mut child = Measuring::start((self.command)()?)?;
-        match child.answer(LOAD_TIMEOUT)? {
+    fn load(&mut self) -> Result<MeasuringChild, TrialError> {
+        let mut child = MeasuringChild::start((self.command)()?)?;
+        match child.receive(LOAD_TIMEOUT)? {
             Answer::Ready => Ok(child),
             Answer::Refused(why) => Err(TrialError::Refused(why)),
             _ => Err(TrialError::Unexpected),
         }
     }
 
-    fn ask(&mut self, question: Question) -> Result<Answer, TrialError> {
+    fn request(&mut self, question: Question) -> Result<Answer, TrialError> {
         let mut child = match self.child.take() {
             Some(child) => child,
             None => self.load()?,
         };
         // A child that gave no answer is not asked again.
-        let answer = child.ask(&question, TRIAL_TIMEOUT)?;
+        let answer = child.request(&question, TRIAL_TIMEOUT)?;
         self.child = Some(child);
         Ok(answer)
     }
@@ -211,7 +213,7 @@ impl<F: FnMut() -> Result<Command, ChildError>> Children<F> {
     /// Decode speeds of batches of growing size; empty if they cannot be measured.
     pub(crate) fn curve(&mut self, candidate: Candidate) -> Vec<(u32, f64)> {
         (self.progress)(&candidate);
-        match self.ask(Question::Curve(candidate, self.effort)) {
+        match self.request(Question::Curve(candidate, self.effort)) {
             Ok(Answer::Curve(points)) => points,
             other => {
                 tracing::warn!("batch size curve could not be measured: {other:?}");
@@ -224,7 +226,7 @@ impl<F: FnMut() -> Result<Command, ChildError>> Children<F> {
 impl<F: FnMut() -> Result<Command, ChildError>> Trials for Children<F> {
     fn run(&mut self, candidate: &Candidate) -> Option<Measured> {
         (self.progress)(candidate);
-        match self.ask(Question::Measure(*candidate, self.effort)) {
+        match self.request(Question::Measure(*candidate, self.effort)) {
             Ok(Answer::Measured(measured)) => Some(measured),
             other => {
                 tracing::warn!("tuning candidate rejected: {candidate:?}: {other:?}");

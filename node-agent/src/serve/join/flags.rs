@@ -56,7 +56,7 @@ impl JoinFlags {
         let gateway = |url: &Uri| {
             let tls = match url.scheme_str() {
                 Some("http") => None,
-                Some("https") => Some(self.dialler()?),
+                Some("https") => Some(self.dialer()?),
                 _ => {
                     return Err(format!(
                         "--join {url}: expected http://host:port or https://host:port"
@@ -68,7 +68,7 @@ impl JoinFlags {
         self.join.iter().map(gateway).collect()
     }
 
-    fn dialler(&self) -> Result<Dialer, String> {
+    fn dialer(&self) -> Result<Dialer, String> {
         let certificate = self.join_cert_file.as_deref();
         Dialer::new(
             self.join_ca_file.as_deref(),

@@ -7,7 +7,7 @@ use inference_metrics::Maker;
 use prometheus::Result;
 use prometheus::proto::{LabelPair, MetricFamily};
 
-use super::Sight;
+use super::Snapshot;
 
 /// Whose names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -47,22 +47,22 @@ const HISTOGRAMS: [(&str, &str); 8] = [
 pub(crate) fn families(
     names: Names,
     counted: &[MetricFamily],
-    sight: &Sight<'_>,
+    snapshot: &Snapshot<'_>,
 ) -> Result<Vec<MetricFamily>> {
     let mut maker = Maker::default();
     match names {
-        Names::LlamaServer => llama_server(&mut maker, sight)?,
-        Names::Vllm => vllm(&mut maker, counted, sight)?,
+        Names::LlamaServer => llama_server(&mut maker, snapshot)?,
+        Names::Vllm => vllm(&mut maker, counted, snapshot)?,
     }
     let mut all = maker.done().gather();
     if names == Names::Vllm {
-        all.extend(histograms(counted, sight.model));
+        all.extend(histograms(counted, snapshot.model));
     }
     Ok(all)
 }
 
-fn llama_server(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
-    let (totals, stats) = (&sight.figures.totals, &sight.figures.stats);
+fn llama_server(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+    let (totals, stats) = (&snapshot.figures.totals, &snapshot.figures.stats);
     let mut counter = |name: &str, help, value: f64| -> Result<()> {
         maker.amount(&format!("llamacpp:{name}"), help)?.inc_by(value);
         Ok(())
@@ -91,21 +91,21 @@ fn llama_server(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     let side_by_side = totals.slot_steps as f64 / (totals.steps as f64).max(1.0);
     gauge("n_busy_slots_per_decode", "Busy slots per batch, on average.", side_by_side)?;
     // Older builds have these, and dashboards query them.
-    gauge("kv_cache_usage_ratio", "Share of the KV cells in use.", used(sight))?;
+    gauge("kv_cache_usage_ratio", "Share of the KV cells in use.", used(snapshot))?;
     let cells = f64::from(stats.cells_in_use + stats.cells_cached);
     gauge("kv_cache_tokens", "Tokens in the KV cells.", cells)
 }
 
 /// Fraction of the KV cells that requests in slots use.
-fn used(sight: &Sight<'_>) -> f64 {
-    let stats = &sight.figures.stats;
+fn used(snapshot: &Snapshot<'_>) -> f64 {
+    let stats = &snapshot.figures.stats;
     f64::from(stats.cells_in_use) / f64::from(stats.cells.max(1))
 }
 
-fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Result<()> {
-    let (totals, stats) = (&sight.figures.totals, &sight.figures.stats);
+fn vllm(maker: &mut Maker, counted: &[MetricFamily], snapshot: &Snapshot<'_>) -> Result<()> {
+    let (totals, stats) = (&snapshot.figures.totals, &snapshot.figures.stats);
     let labels = ["model_name", "engine"];
-    let values = [sight.model, ENGINE];
+    let values = [snapshot.model, ENGINE];
     let mut gauge = |name: &str, help, value: f64| -> Result<()> {
         maker.levels(&format!("vllm:{name}"), help, &labels)?.with_label_values(&values).set(value);
         Ok(())
@@ -115,7 +115,7 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Resul
     let waiting = f64::from(stats.queued + stats.parked);
     gauge("num_requests_waiting", "Requests that wait.", waiting)?;
     for name in ["kv_cache_usage_perc", "gpu_cache_usage_perc"] {
-        gauge(name, "Share of the KV cells in use, 0 to 1.", used(sight))?;
+        gauge(name, "Share of the KV cells in use, 0 to 1.", used(snapshot))?;
     }
     let mut counter = |name: &str, help, value: u64| -> Result<()> {
         let family = maker.counters(&format!("vllm:{name}"), help, &labels)?;
@@ -136,7 +136,7 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Resul
     let help = "Always 1; the size of the KV pool is in the labels.";
     let config = ["model_name", "engine", "block_size", "num_gpu_blocks"];
     let config = maker.gauges("vllm:cache_config_info", help, &config)?;
-    config.with_label_values(&[sight.model, ENGINE, "1", &stats.cells.to_string()]).set(1);
+    config.with_label_values(&[snapshot.model, ENGINE, "1", &stats.cells.to_string()]).set(1);
     let help = "Answers that came to their end.";
     let success = ["model_name", "engine", "finished_reason"];
     let success = maker.counters("vllm:request_success_total", help, &success)?;
@@ -145,7 +145,7 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Resul
         let count = metric.get_counter().get_value() as u64;
         // vLLM counts tool calls as a stop.
         let reason = if reason == "tool_calls" { "stop" } else { reason };
-        success.with_label_values(&[sight.model, ENGINE, reason]).inc_by(count);
+        success.with_label_values(&[snapshot.model, ENGINE, reason]).inc_by(count);
     }
     Ok(())
 }
@@ -178,21 +178,22 @@ mod tests {
     use super::*;
     use crate::engine::client::EngineClient;
     use crate::serve::metrics::Metrics;
-    use crate::serve::vitals::Sample;
+    use crate::serve::resources::ResourceSample;
 
-    fn told(names: Names) -> String {
+    fn render(names: Names) -> String {
         let (metrics, engine) = (Metrics::new().unwrap(), EngineClient::default());
         let mut record = metrics.record("completions");
-        record.said();
-        record.finished("tool_calls");
+        record.record_text();
+        record.record_finish("tool_calls");
         drop(record);
-        let (figures, sample) = (engine.figures(), Sample::default());
-        metrics.render_as(names, &Sight { node: "n", model: "m", engine: &engine, figures, sample })
+        let (figures, sample) = (engine.figures(), ResourceSample::default());
+        metrics
+            .render_as(names, &Snapshot { node: "n", model: "m", engine: &engine, figures, sample })
     }
 
     #[test]
     fn dashboards_of_vllm_find_what_they_ask_for() {
-        let text = told(Names::Vllm);
+        let text = render(Names::Vllm);
         for line in [
             "vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 0",
             "vllm:time_to_first_token_seconds_count{engine=\"0\",model_name=\"m\"} 1",
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn dashboards_of_llama_server_find_what_they_ask_for() {
-        let text = told(Names::LlamaServer);
+        let text = render(Names::LlamaServer);
         for name in ["prompt_tokens_total", "requests_deferred", "kv_cache_usage_ratio"] {
             assert!(text.lines().any(|l| l == format!("llamacpp:{name} 0")), "{text}");
         }

@@ -3,24 +3,24 @@
 use inference_metrics::{Maker, Process, Sheet};
 use prometheus::Result;
 
-use super::Sight;
+use super::Snapshot;
 use crate::engine::client::EngineState;
 use crate::engine::sandbox::Part;
 
 /// Families of the engine, the machine, and this process.
-pub(crate) fn sheet(sight: &Sight<'_>) -> Result<Sheet> {
+pub(crate) fn sheet(snapshot: &Snapshot<'_>) -> Result<Sheet> {
     let mut maker = Maker::default();
-    engine(&mut maker, sight)?;
-    work(&mut maker, sight)?;
-    cells(&mut maker, sight)?;
-    machine(&mut maker, sight)?;
+    engine(&mut maker, snapshot)?;
+    work(&mut maker, snapshot)?;
+    cells(&mut maker, snapshot)?;
+    machine(&mut maker, snapshot)?;
     Process::this().tell(&mut maker)?;
     Ok(maker.done())
 }
 
-fn engine(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
-    let (figures, stats) = (&sight.figures, &sight.figures.stats);
-    let state = sight.engine.state();
+fn engine(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+    let (figures, stats) = (&snapshot.figures, &snapshot.figures.stats);
+    let state = snapshot.engine.state();
     let mut gauge = |name, help, value: u64| -> Result<()> {
         maker.gauge(name, help)?.set(i64::try_from(value).unwrap_or(i64::MAX));
         Ok(())
@@ -43,7 +43,7 @@ fn engine(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     let info = maker.gauges("node_engine_info", info, &["node", "model", "kernel", "threads"])?;
     if let EngineState::Ready(facts) = &state {
         let threads = facts.threads.to_string();
-        info.with_label_values(&[sight.node, sight.model, &facts.kernel, &threads]).set(1);
+        info.with_label_values(&[snapshot.node, snapshot.model, &facts.kernel, &threads]).set(1);
     }
     let sandbox = "Whether the engine is confined to its model file (files) and to the system calls that \
                    computing takes (system_calls).";
@@ -61,8 +61,8 @@ fn engine(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     Ok(())
 }
 
-fn work(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
-    let (totals, stats) = (&sight.figures.totals, &sight.figures.stats);
+fn work(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+    let (totals, stats) = (&snapshot.figures.totals, &snapshot.figures.stats);
     let mut counter = |name, help, value| -> Result<()> {
         maker.counter(name, help)?.inc_by(value);
         Ok(())
@@ -92,8 +92,8 @@ fn work(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     Ok(())
 }
 
-fn cells(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
-    let stats = &sight.figures.stats;
+fn cells(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+    let stats = &snapshot.figures.stats;
     let mut gauge = |name, help, value: u32| -> Result<()> {
         maker.gauge(name, help)?.set(value.into());
         Ok(())
@@ -104,8 +104,8 @@ fn cells(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     gauge("node_kv_cells_cached", cached, stats.cells_cached)
 }
 
-fn machine(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
-    let sample = &sight.sample;
+fn machine(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+    let sample = &snapshot.sample;
     let mut gauge = |name, help, value: u64| -> Result<()> {
         maker.gauge(name, help)?.set(i64::try_from(value).unwrap_or(i64::MAX));
         Ok(())

@@ -27,7 +27,7 @@ pub(crate) enum Reading {
 
 /// New parts of a choice.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct News {
+pub(crate) struct ChoiceDelta {
     /// Text and other parts, in order.
     pub parts: Vec<Part>,
     /// Logprobs of its tokens, if requested.
@@ -67,9 +67,9 @@ pub(crate) struct Choice {
     /// Number of characters emitted.
     chars: usize,
     /// Logprobs of tokens whose text the parser holds back.
-    held: Vec<TokenLogprob>,
+    pending_logprobs: Vec<TokenLogprob>,
     /// Ids of those tokens.
-    untold: Vec<Token>,
+    unreported: Vec<Token>,
     /// Pieces emitted on another node, not yet parsed.
     replayed: VecDeque<Shown>,
     done: bool,
@@ -91,8 +91,8 @@ impl Choice {
             reading,
             parser: None,
             chars: 0,
-            held: Vec::new(),
-            untold: Vec::new(),
+            pending_logprobs: Vec::new(),
+            unreported: Vec::new(),
             replayed: VecDeque::new(),
             done: false,
         }
@@ -106,7 +106,10 @@ impl Choice {
     }
 
     /// Waits for an event and returns its new parts.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<News>, Error>> {
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<ChoiceDelta>, Error>> {
         match self.replayed.pop_front() {
             Some(shown) => Poll::Ready(Ok(self.read(shown))),
             None => self.generation.poll_next(cx).map(|event| self.take(event)),
@@ -128,7 +131,7 @@ impl Choice {
     }
 
     /// Handles an event.
-    pub(crate) fn take(&mut self, event: Option<Event>) -> Result<Option<News>, Error> {
+    pub(crate) fn take(&mut self, event: Option<Event>) -> Result<Option<ChoiceDelta>, Error> {
         match event {
             Some(Event::Text(shown)) => Ok(self.read(shown)),
             Some(Event::Replayed(all)) => {
@@ -140,7 +143,7 @@ impl Choice {
             Some(Event::Finished { reason, completion_tokens, cached_tokens, tokens }) => {
                 self.completion_tokens = completion_tokens;
                 self.cached_tokens = cached_tokens;
-                self.untold.extend(tokens);
+                self.unreported.extend(tokens);
                 Ok(Some(self.finish(reason)))
             }
             Some(Event::Failed(failure)) => Err(failure.into()),
@@ -153,28 +156,34 @@ impl Choice {
         }
     }
 
-    fn read(&mut self, shown: Shown) -> Option<News> {
-        self.held.extend(shown.logprobs);
-        self.untold.extend(shown.tokens);
+    fn read(&mut self, shown: Shown) -> Option<ChoiceDelta> {
+        self.pending_logprobs.extend(shown.logprobs);
+        self.unreported.extend(shown.tokens);
         let parts = match &mut self.parser {
             None => vec![Part::Content(shown.text)],
             Some(parser) => parser.push(&shown.text),
         };
-        (!parts.is_empty()).then(|| self.news(parts, None))
+        (!parts.is_empty()).then(|| self.delta(parts, None))
     }
 
-    fn news(&mut self, parts: Vec<Part>, finish: Option<&'static str>) -> News {
+    fn delta(&mut self, parts: Vec<Part>, finish: Option<&'static str>) -> ChoiceDelta {
         let offset = self.chars;
         for part in &parts {
             if let Part::Content(text) = part {
                 self.chars += text.chars().count();
             }
         }
-        let logprobs = std::mem::take(&mut self.held);
-        News { parts, logprobs, offset, tokens: std::mem::take(&mut self.untold), finish }
+        let logprobs = std::mem::take(&mut self.pending_logprobs);
+        ChoiceDelta {
+            parts,
+            logprobs,
+            offset,
+            tokens: std::mem::take(&mut self.unreported),
+            finish,
+        }
     }
 
-    fn finish(&mut self, reason: FinishReason) -> News {
+    fn finish(&mut self, reason: FinishReason) -> ChoiceDelta {
         self.done = true;
         let (parts, called) = match &mut self.parser {
             None => (Vec::new(), false),
@@ -185,6 +194,6 @@ impl Choice {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
         };
-        self.news(parts, Some(finish))
+        self.delta(parts, Some(finish))
     }
 }

@@ -2,7 +2,7 @@
 
 use inference_core::types::units::bytes;
 
-use crate::commands::doctor::facts::{Facts, Reached};
+use crate::commands::doctor::facts::{Facts, JoinCheck};
 use crate::commands::doctor::finding::Finding;
 
 /// Enough for client connections and files, with a margin.
@@ -75,15 +75,15 @@ pub(crate) fn clock(facts: &Facts) -> Option<Finding> {
 }
 
 /// Whether a gateway would accept the node.
-pub(crate) fn gateway(url: &str, reached: &Reached) -> Finding {
+pub(crate) fn gateway(url: &str, reached: &JoinCheck) -> Finding {
     match reached {
-        Reached::Welcome => Finding::ok("gateway", format!("{url} accepts the join key")),
-        Reached::Refused(why) => Finding::fail(
+        JoinCheck::Accepted => Finding::ok("gateway", format!("{url} accepts the join key")),
+        JoinCheck::Refused(why) => Finding::fail(
             "gateway",
             format!("{url}: {why}"),
             "copy the gateway's join key, /etc/flotilla/join.key there, to this machine",
         ),
-        Reached::Unreachable(why) => Finding::fail(
+        JoinCheck::Unreachable(why) => Finding::fail(
             "gateway",
             format!("{url}: {why}"),
             format!("curl -v {}/livez", url.trim_end_matches('/')),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The file that a part belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Memo {
+pub(crate) struct PartInfo {
     /// Source of the download: [`super::source::Source::identity`].
     pub source: String,
     /// Length of the whole file in bytes.
@@ -49,7 +49,7 @@ impl std::fmt::Display for NotResumable {
     }
 }
 
-impl Memo {
+impl PartInfo {
     /// True if something can tell whether the rest matches this part: the server by its validator,
     /// or the digest at the end.
     pub(crate) fn is_resumable(&self) -> bool {
@@ -88,8 +88,8 @@ impl Memo {
 mod tests {
     use super::*;
 
-    fn memo() -> Memo {
-        Memo {
+    fn info() -> PartInfo {
+        PartInfo {
             source: "s".into(),
             length: Some(100),
             validator: Some("\"1\"".into()),
@@ -100,25 +100,25 @@ mod tests {
 
     #[test]
     fn a_part_is_good_up_to_its_end_and_a_whole_file_but_for_its_last_byte() {
-        assert_eq!(memo().resume_point(40, "s", None, "b"), Ok(40));
-        assert_eq!(memo().resume_point(100, "s", None, "b"), Ok(99));
-        assert!(memo().resume_point(101, "s", None, "b").is_err());
-        let other = memo().resume_point(40, "other", None, "b");
+        assert_eq!(info().resume_point(40, "s", None, "b"), Ok(40));
+        assert_eq!(info().resume_point(100, "s", None, "b"), Ok(99));
+        assert!(info().resume_point(101, "s", None, "b").is_err());
+        let other = info().resume_point(40, "other", None, "b");
         assert_eq!(other, Err(NotResumable::OtherSource("s".into())));
     }
 
     #[test]
     fn without_a_digest_nothing_is_believed_after_a_crash_or_without_a_validator() {
-        assert!(memo().resume_point(40, "s", None, "later").is_err());
-        assert_eq!(memo().resume_point(40, "s", Some("d"), "later"), Ok(40));
-        let bare = Memo { validator: None, ..memo() };
+        assert!(info().resume_point(40, "s", None, "later").is_err());
+        assert_eq!(info().resume_point(40, "s", Some("d"), "later"), Ok(40));
+        let bare = PartInfo { validator: None, ..info() };
         assert!(bare.resume_point(40, "s", None, "b").is_err() && !bare.is_resumable());
         assert_eq!(bare.resume_point(40, "s", Some("d"), "b"), Ok(40));
-        let known = Memo { sha256: Some("d".into()), ..bare };
+        let known = PartInfo { sha256: Some("d".into()), ..bare };
         assert!(known.is_resumable());
         assert_eq!(known.resume_point(40, "s", None, "later"), Ok(40));
         assert!(known.resume_point(40, "s", Some("e"), "b").is_err());
-        let endless = Memo { length: None, ..known };
+        let endless = PartInfo { length: None, ..known };
         assert!(endless.resume_point(40, "s", None, "b").is_err() && !endless.is_resumable());
     }
 }
