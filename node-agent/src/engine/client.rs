@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use inference_core::types::request::{
     EmbedRequest, EngineStats, Event, GenerateRequest, Question, RequestId, Tenant, Work,
@@ -87,15 +86,12 @@ struct InFlight {
 pub(crate) struct Totals {
     /// Prompt tokens prefilled.
     pub prompt_tokens: u64,
-    /// Tokens generated.
     pub generated_tokens: u64,
-    /// Steps.
     pub steps: u64,
     /// Prompt tokens served from the cache.
     pub cached_tokens: u64,
     /// Kept prefixes evicted.
     pub evictions: u64,
-    /// Preemptions.
     pub parkings: u64,
     /// Seconds spent on prefill.
     pub prefill_seconds: f64,
@@ -112,9 +108,7 @@ pub(crate) struct Figures {
     pub stats: EngineStats,
     /// Counters since the agent started.
     pub totals: Totals,
-    /// Number of requests in flight.
     pub in_flight: usize,
-    /// Number of engine restarts.
     pub restarts: u64,
 }
 
@@ -132,12 +126,10 @@ impl Default for EngineClient {
 }
 
 impl EngineClient {
-    /// Current state of the engine.
     pub(crate) fn state(&self) -> EngineState {
         self.0.state.borrow().clone()
     }
 
-    /// Subscribes to the state.
     pub(crate) fn watch_state(&self) -> watch::Receiver<EngineState> {
         self.0.state.subscribe()
     }
@@ -147,7 +139,6 @@ impl EngineClient {
         self.0.changed.subscribe()
     }
 
-    /// Current statistics.
     pub(crate) fn figures(&self) -> Figures {
         let inner = self.lock();
         Figures {
@@ -172,7 +163,6 @@ impl EngineClient {
         self.start(Work::Generate(Box::new(request)), via)
     }
 
-    /// Submits an embeddings request.
     pub(crate) fn embed(&self, request: EmbedRequest, via: Via) -> Result<Generation, NotTaken> {
         Ok(self.start(Work::Embed(request), via)?.remove(0))
     }
@@ -198,12 +188,12 @@ impl EngineClient {
             EngineState::Restarting => return Err(NotTaken::Restarting),
             EngineState::Draining => return Err(NotTaken::Draining),
         }
-        let (first, begun) = (inner.next_id + 1, Instant::now());
+        let first = inner.next_id + 1;
         inner.next_id += work.requests() as RequestId;
         let started = (first..=inner.next_id).map(|id| {
             let (sender, events) = mpsc::channel(EVENTS_MAX);
             inner.in_flight.insert(id, InFlight { link: via.link, events: sender });
-            Generation { id, events, client: self.clone(), begun }
+            Generation { id, events, client: self.clone() }
         });
         let started = started.collect();
         inner.commands.push(Command::Submit(first, work));
@@ -348,7 +338,6 @@ pub(crate) struct Generation {
     id: RequestId,
     events: mpsc::Receiver<Event>,
     client: EngineClient,
-    begun: Instant,
 }
 
 impl Generation {
@@ -360,11 +349,6 @@ impl Generation {
     /// Like [`Generation::next`], for a response body.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         self.events.poll_recv(cx)
-    }
-
-    /// Time of submission.
-    pub(crate) fn begun(&self) -> Instant {
-        self.begun
     }
 }
 

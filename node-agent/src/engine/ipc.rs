@@ -21,7 +21,6 @@ pub(crate) const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub(crate) enum Command {
     /// Submits work; its events carry this id.
     Submit(RequestId, Work),
-    /// Cancels a request.
     Cancel(RequestId),
 }
 
@@ -34,22 +33,18 @@ pub(crate) enum Report {
     LoadFailed(String),
     /// An event of a request.
     Event(RequestId, Event),
-    /// Current statistics.
     Stats(EngineStats),
 }
 
 /// Properties of a running engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EngineFacts {
-    /// Number of slots.
     pub slots: u32,
     /// Maximum tokens of prompt and response together.
     pub context_tokens: u32,
-    /// Number of compute threads.
     pub threads: u32,
     /// The model's notation of reasoning and tool calls.
     pub format: Format,
-    /// Name of the CPU kernels.
     pub kernel: String,
     /// Fingerprint of the loaded weights.
     pub digest: Fingerprint,

@@ -23,7 +23,6 @@ pub(crate) struct Launch {
 /// Why no engine can be started for a model.
 #[derive(Debug)]
 pub(crate) enum LaunchError {
-    /// The model file cannot be used.
     File(ModelFileError),
     /// The settings cannot be used with this model on this machine.
     Settings(SettingsError),

@@ -53,7 +53,6 @@ impl Drop for MeasuringChild {
 /// Why a child gave no answer. It cannot be used any more.
 #[derive(Debug)]
 pub(crate) enum ChildError {
-    /// It cannot be started.
     Spawn(std::io::Error),
     /// Its options or a question cannot be written as JSON.
     Json(serde_json::Error),
@@ -61,7 +60,6 @@ pub(crate) enum ChildError {
     Answer(serde_json::Error, String),
     /// It did not answer in time.
     Hangs,
-    /// It exited.
     Exited(ExitStatus),
     /// It is gone, and how it exited is unknown.
     Lost(std::io::Error),
@@ -101,7 +99,6 @@ pub(crate) fn command(
 }
 
 impl MeasuringChild {
-    /// Starts the child.
     pub(crate) fn start(mut command: Command) -> Result<Self, ChildError> {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = piped.spawn().map_err(ChildError::Spawn)?;
@@ -138,7 +135,6 @@ impl MeasuringChild {
         self.receive(limit)
     }
 
-    /// Waits for an answer.
     pub(crate) fn receive<A: DeserializeOwned>(
         &mut self,
         limit: Duration,

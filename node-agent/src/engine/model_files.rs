@@ -105,7 +105,6 @@ impl ModelFiles {
         self.digest
     }
 
-    /// The open files.
     pub(crate) fn parts(&self) -> &[File] {
         &self.parts
     }

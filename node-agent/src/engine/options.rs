@@ -23,7 +23,6 @@ pub(crate) struct EngineOptions {
     pub sandbox: SandboxMode,
     /// The CPU kernels, tested by the agent.
     pub kernel: Kernel,
-    /// Number of slots.
     pub slots: u32,
     /// Maximum tokens of one sequence.
     pub context_tokens: u32,
@@ -43,9 +42,7 @@ pub(crate) struct EngineOptions {
     pub huge_pages: bool,
     /// CPUs to compute on; `None` is all.
     pub cpus: Option<Vec<u32>>,
-    /// Number of compute threads.
     pub threads: u32,
-    /// Maximum rows of one batch.
     pub batch_rows: u32,
     /// How long idle threads poll before they sleep, 0 to 100.
     pub poll: u32,

@@ -21,7 +21,6 @@ pub(crate) enum SandboxMode {
     Auto,
     /// Enable all of it, or fail.
     On,
-    /// Disabled.
     Off,
 }
 
@@ -50,9 +49,7 @@ impl std::fmt::Display for SandboxMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Part {
-    /// In force.
     On,
-    /// Disabled.
     Off,
     /// Unavailable, with the reason.
     Missing(String),

@@ -52,19 +52,14 @@ impl std::error::Error for EngineError {}
 /// Why there is no engine.
 #[derive(Debug)]
 enum EngineExit {
-    /// Its process cannot be started.
     Spawn(std::io::Error),
-    /// Its process exited.
     Exited(Option<ExitStatus>),
     /// Its process closed the connection, and did not exit in time.
     Closed,
-    /// It hung, and was killed.
     Hung,
     /// It could not load the model, or its files changed.
     LoadFailed(String),
-    /// Reading from it failed.
     Read(std::io::Error),
-    /// Writing to it failed.
     Write(std::io::Error),
     /// The model file or the settings cannot be used any more.
     Launch(LaunchError),

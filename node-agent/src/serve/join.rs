@@ -39,7 +39,6 @@ const SAME_FOR: Duration = Duration::from_secs(30);
 /// What the links of a node share.
 #[derive(Debug, Clone)]
 pub(crate) struct JoinContext {
-    /// The node itself.
     pub node: Arc<Node>,
     /// The gateways that the node is linked to.
     pub linked: LinkedGateways,

@@ -30,15 +30,10 @@ struct Shared {
 /// What a scrape sees of the engine and the machine.
 #[derive(Debug)]
 pub(crate) struct Snapshot<'a> {
-    /// Node name.
     pub node: &'a str,
-    /// Model name.
     pub model: &'a str,
-    /// Client of the engine.
     pub engine: &'a EngineClient,
-    /// Statistics of the engine.
     pub figures: Figures,
-    /// Kernel statistics of engine and machine.
     pub sample: ResourceSample,
 }
 

@@ -14,15 +14,12 @@ pub(crate) struct Node {
     pub name: String,
     /// Random number chosen when the agent started.
     pub epoch: u64,
-    /// Model name.
     pub model: String,
     /// When the model file was opened, Unix seconds.
     pub created: u64,
     /// Digest of the key that clients of the agent's port must send.
     pub key: Option<[u8; 32]>,
-    /// Client of the engine.
     pub engine: EngineClient,
-    /// Metrics of this agent.
     pub metrics: Metrics,
     /// Other servers' names under which metrics are served as well.
     pub compat: Vec<Names>,
@@ -35,7 +32,6 @@ pub(crate) struct Node {
 /// Where a request came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Link id.
     pub id: LinkId,
     /// True if the other end has proven that it may use this node: the gateway on a link that the
     /// agent dialed.

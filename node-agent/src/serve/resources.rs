@@ -27,16 +27,12 @@ pub(crate) struct ResourceSample {
 /// Pressure stall information, if the kernel measures it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Pressure {
-    /// CPU pressure.
     pub cpu: Option<f32>,
-    /// Memory pressure.
     pub memory: Option<f32>,
-    /// Disk I/O pressure.
     pub io: Option<f32>,
 }
 
 impl Pressure {
-    /// Every resource that is measured.
     pub(crate) fn all(self) -> impl Iterator<Item = (&'static str, f32)> {
         let all = [("cpu", self.cpu), ("memory", self.memory), ("io", self.io)];
         all.into_iter().filter_map(|(resource, share)| Some((resource, share?)))

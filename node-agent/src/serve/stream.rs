@@ -54,7 +54,6 @@ pub(crate) async fn told(
     }
 }
 
-/// The whole response.
 pub(crate) async fn whole(
     envelope: &Envelope,
     mut choices: Vec<Choice>,

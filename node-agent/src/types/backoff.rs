@@ -19,7 +19,6 @@ impl Backoff {
         Self { min, max, next: min, random: seed }
     }
 
-    /// The next delay.
     pub(crate) fn next_wait(&mut self) -> Duration {
         let ceiling = self.next;
         self.next = (self.next * 2).min(self.max);

@@ -7,11 +7,9 @@ use inference_protocol::resume;
 /// Why a request failed. Only [`crate::types::response`] renders it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Error {
-    /// No such path.
     UnknownPath,
     /// The path exists, but only with these methods.
     Method(&'static str),
-    /// The key is missing or wrong.
     Unauthenticated,
     /// The body is larger than this many bytes.
     TooLarge(usize),
@@ -21,16 +19,13 @@ pub(crate) enum Error {
     Malformed(ParseError),
     /// A value is out of range or not supported.
     Invalid {
-        /// Name of the parameter.
         param: &'static str,
         /// What is wrong, and what would be valid.
         message: String,
     },
     /// This node serves another model.
     UnknownModel {
-        /// Requested model.
         asked: String,
-        /// Model that this node serves.
         served: String,
     },
     /// The engine rejected the request or failed on it.
@@ -44,7 +39,6 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// HTTP status.
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::UnknownPath | Self::UnknownModel { .. } => 404,
@@ -167,11 +161,8 @@ impl Error {
 /// Why a request was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotTaken {
-    /// The model is not loaded yet.
     Loading,
-    /// The engine is being restarted.
     Restarting,
-    /// The agent is stopping.
     Draining,
     /// The engine has loaded other weights than the intended ones.
     OtherWeights,

@@ -41,7 +41,6 @@ impl Progress {
         self.0.suspend(write)
     }
 
-    /// Removes the bar.
     pub(crate) fn end(&self) {
         self.0.finish_and_clear();
     }

@@ -63,7 +63,6 @@ pub(crate) struct Point {
 }
 
 impl Figures {
-    /// The value of a figure by name.
     pub(crate) fn value(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|f| f.name == name).map(|f| f.value)
     }
@@ -86,7 +85,6 @@ impl Figures {
         self.0.iter().filter_map(phase).collect()
     }
 
-    /// All figures as a table.
     pub(crate) fn table(&self) -> String {
         let mut lines = Vec::new();
         for (title, prefix) in

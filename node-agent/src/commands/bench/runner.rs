@@ -72,7 +72,6 @@ pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Result<(), Fai
     }
 }
 
-/// Number of steps in a run.
 pub(super) fn steps(rounds: u32) -> u64 {
     let decode = BATCHES.len() * DECODE_TURNS as usize;
     u64::from(rounds) * (decode + PROMPTS.len() + 1) as u64 + 3
@@ -88,7 +87,6 @@ struct Runner {
 type Outcome = Result<(), String>;
 
 impl Runner {
-    /// Measures everything.
     fn run(&self) -> Outcome {
         self.decode()?;
         self.prefill()?;

@@ -12,7 +12,6 @@ use crate::engine::sandbox::Sandbox;
 /// Facts about the machine. See the module.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    /// CPUs, memory, control groups.
     pub machine: Machine,
     /// All CPU frequency governors in use.
     pub governors: BTreeSet<String>,
@@ -28,7 +27,6 @@ pub(crate) struct Facts {
     pub sandbox: Option<Result<Sandbox, String>>,
     /// The folder that stores models.
     pub disk: Disk,
-    /// The model to serve.
     pub model: Option<Model>,
     /// Each gateway to join, and its response.
     pub gateways: Vec<(String, JoinCheck)>,
@@ -37,7 +35,6 @@ pub(crate) struct Facts {
 /// A folder and its free space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Disk {
-    /// Path of the folder.
     pub folder: String,
     /// Free bytes; `None` if unknown.
     pub free: Option<u64>,
@@ -46,9 +43,7 @@ pub(crate) struct Disk {
 /// A model and its settings.
 #[derive(Debug)]
 pub(crate) struct Model {
-    /// Path of its file.
     pub file: String,
-    /// Size of the file.
     pub bytes: u64,
     /// Header of the file, or why it cannot be read.
     pub header: Result<Header, String>,
@@ -59,9 +54,7 @@ pub(crate) struct Model {
 /// Result of asking a gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum JoinCheck {
-    /// The gateway would accept the node.
     Accepted,
-    /// The gateway would reject the node.
     Refused(String),
     /// No gateway is reachable there.
     Unreachable(String),

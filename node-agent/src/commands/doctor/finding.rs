@@ -29,23 +29,19 @@ impl Level {
 /// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// Its severity.
     pub level: Level,
     /// What was checked: one word.
     pub name: &'static str,
-    /// What was found.
     pub says: String,
     /// The command that fixes it, or shows what to fix.
     pub fix: Option<String>,
 }
 
 impl Finding {
-    /// A finding without a problem.
     pub(crate) fn ok(name: &'static str, says: impl Into<String>) -> Self {
         Self { level: Level::Ok, name, says: says.into(), fix: None }
     }
 
-    /// A finding of something that could work better.
     pub(crate) fn warn(
         name: &'static str,
         says: impl Into<String>,
@@ -54,7 +50,6 @@ impl Finding {
         Self { level: Level::Warn, name, says: says.into(), fix: Some(fix.into()) }
     }
 
-    /// A finding of something that does not work.
     pub(crate) fn fail(
         name: &'static str,
         says: impl Into<String>,
@@ -74,13 +69,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A report with these findings.
     pub(crate) fn new(findings: Vec<Finding>) -> Self {
         let level = findings.iter().map(|f| f.level).max().unwrap_or(Level::Ok);
         Self { level, findings }
     }
 
-    /// Number of findings of this level.
     pub(crate) fn count(&self, level: Level) -> usize {
         self.findings.iter().filter(|f| f.level == level).count()
     }

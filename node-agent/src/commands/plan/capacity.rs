@@ -12,7 +12,6 @@ const MILLION: f64 = 1e6;
 /// The load to serve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Load {
-    /// Requests per day.
     pub requests_per_day: f64,
     /// Tokens per prompt.
     pub prompt_tokens: f64,
@@ -42,7 +41,6 @@ pub(crate) struct Fleet {
     pub seconds_per_request: f64,
     /// Seconds to the first token on an idle machine.
     pub seconds_to_first_token: f64,
-    /// Number of machines.
     pub machines: u64,
     /// Average utilization over the day.
     pub utilisation: f64,
@@ -53,7 +51,6 @@ pub(crate) struct Fleet {
 /// Cost of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Cost {
-    /// Cost per day.
     pub per_day: f64,
     /// Cost per million tokens, prompts and responses together.
     pub per_million_tokens: f64,
@@ -78,12 +75,6 @@ impl Load {
     /// Cost of machines rented by the hour.
     pub(crate) fn rented(&self, machines: u64, price_per_hour: f64) -> Cost {
         self.cost(machines as f64 * price_per_hour * 24.0)
-    }
-
-    /// Cost of a hosted service with these prices per million tokens.
-    pub(crate) fn hosted(&self, prompt_price: f64, answer_price: f64) -> Cost {
-        let request = self.prompt_tokens * prompt_price + self.answer_tokens * answer_price;
-        self.cost(self.requests_per_day * request / MILLION)
     }
 
     /// Requests per second that one machine must serve in the busiest hour to cost the same as
@@ -146,8 +137,6 @@ mod tests {
         let rented = LOAD.rented(16, 0.01);
         assert!(near(rented.per_day, 3.84));
         assert!(near(rented.per_million_tokens, 3.84 / 51.84));
-        let hosted = LOAD.hosted(0.10, 0.40);
-        assert!(near(hosted.per_day, 43.2 * 0.10 + 8.64 * 0.40));
     }
 
     #[test]

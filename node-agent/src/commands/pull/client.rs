@@ -21,7 +21,6 @@ const USER_AGENT: &str = concat!("flotilla-agent/", env!("CARGO_PKG_VERSION"));
 /// Which bytes of a file to request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ByteRange {
-    /// The whole file.
     All,
     /// Only the first byte: to learn about the rest.
     First,
@@ -43,9 +42,7 @@ pub(crate) struct Client {
 /// A response whose head has arrived.
 #[derive(Debug)]
 pub(crate) struct FileResponse {
-    /// HTTP status.
     pub status: u16,
-    /// Response headers.
     pub headers: HeaderMap,
     /// True for HTTP 1.x.
     pub http1: bool,
@@ -71,7 +68,6 @@ impl std::fmt::Display for BrokenBody {
 pub(crate) enum RequestError {
     /// Temporary: another attempt may work.
     Temporary(String),
-    /// Permanent.
     Permanent(String),
 }
 
@@ -94,7 +90,6 @@ impl Client {
         Ok(Self { http, endpoint, no_tls, warned: false })
     }
 
-    /// The hub and its key.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }

@@ -15,7 +15,6 @@ pub(crate) enum WrongContent {
     HtmlPage,
     /// A Git LFS pointer.
     LfsPointer,
-    /// Something else.
     NotGguf,
 }
 

@@ -49,12 +49,10 @@ impl Endpoint {
         Ok(Self { hub, authorization: authorization.transpose()? })
     }
 
-    /// The hub's address.
     pub(crate) fn hub(&self) -> &Url {
         &self.hub
     }
 
-    /// True if there is a key.
     pub(crate) fn has_key(&self) -> bool {
         self.authorization.is_some()
     }

@@ -116,7 +116,6 @@ impl Part {
         Ok(())
     }
 
-    /// Discards all bytes.
     pub(crate) fn reset(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
@@ -125,7 +124,6 @@ impl Part {
         Ok(())
     }
 
-    /// Appends bytes.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.count(bytes);
@@ -144,7 +142,6 @@ impl Part {
         self.at
     }
 
-    /// Path of the part.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -174,7 +171,6 @@ impl Part {
         Ok(())
     }
 
-    /// Deletes the part.
     pub(crate) fn discard(&mut self) -> io::Result<()> {
         (self.info, self.at) = (None, 0);
         let _ = std::fs::remove_file(self.info_path());

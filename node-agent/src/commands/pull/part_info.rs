@@ -27,7 +27,6 @@ pub(crate) enum NotResumable {
     OtherDigest,
     /// Neither the server nor a digest can tell whether the rest matches it.
     Unverifiable,
-    /// It is longer than the file.
     TooLong,
     /// The machine restarted since, and no digest can tell whether it is intact.
     Rebooted,

@@ -78,7 +78,6 @@ impl Progress {
         }
     }
 
-    /// Removes the bar.
     pub(crate) fn end(&self) {
         if let Shown::Bar(bar) = &self.shown {
             bar.finish_and_clear();

@@ -13,7 +13,6 @@ const WORDS_MAX: usize = 300;
 /// The request that was refused.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RefusedRequest<'a> {
-    /// Requested file.
     pub source: &'a Source,
     /// Host of the last response, after redirects.
     pub host: &'a str,
@@ -28,7 +27,6 @@ pub(crate) struct RefusedRequest<'a> {
 pub(crate) enum Refusal {
     /// Temporary: retry, after at least these seconds.
     Temporary(String, Option<u64>),
-    /// Permanent.
     Permanent(Failed),
 }
 

@@ -14,7 +14,6 @@ const VALIDATOR_BYTES_MAX: usize = 1024;
 /// Metadata of a file in the hub's headers, also on redirects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct HubMetadata {
-    /// SHA-256 of the file.
     pub sha256: Option<String>,
     /// Length of the file in bytes.
     pub length: Option<u64>,

@@ -22,9 +22,7 @@ use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
 /// A file to fetch.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
-    /// Where to fetch it from.
     pub source: Source,
-    /// Path to write to.
     pub target: PathBuf,
     /// Required SHA-256, if given.
     pub sha256: Option<String>,
@@ -34,15 +32,11 @@ pub(crate) struct Job {
 
 /// What is needed to fetch files; shared by all files of a model.
 pub(crate) struct Tools {
-    /// HTTP client.
     pub client: Client,
-    /// Progress display.
     pub progress: Progress,
-    /// Stop signal.
     pub stop: Stop,
     /// Maximum consecutive failures.
     pub retries: u32,
-    /// Seed for jitter.
     pub seed: u64,
 }
 

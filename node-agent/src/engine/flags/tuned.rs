@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 /// Values that flags had fixed. `None` if the setting was free.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the names of the flags")]
 pub(crate) struct Fixed {
     pub threads: Option<u32>,
     pub flash_attention: Option<FlashAttention>,
@@ -58,7 +57,6 @@ pub(crate) struct Tuned {
     /// How to run the model.
     #[serde(flatten)]
     pub candidate: Candidate,
-    /// Number of parallel requests.
     pub slots: u32,
 }
 

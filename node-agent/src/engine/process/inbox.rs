@@ -11,7 +11,6 @@ use inference_core::types::request::{RequestId, Work};
 pub(crate) struct Submit {
     /// Id of its first request; the others have the ids that follow.
     pub id: RequestId,
-    /// The work itself.
     pub work: Work,
     /// One cancellation flag for each of its requests.
     pub cancels: Vec<CancelFlag>,
@@ -23,7 +22,6 @@ impl Submit {
         self.cancels.iter().any(|cancel| !cancel.is_set())
     }
 
-    /// Ids of its requests.
     pub(crate) fn ids(&self) -> impl Iterator<Item = RequestId> + use<> {
         self.id..self.id + self.cancels.len() as RequestId
     }

@@ -47,7 +47,6 @@ impl CacheKey {
         }
     }
 
-    /// Name of the file.
     pub(crate) fn file_name(&self) -> String {
         let digest = Sha256::digest(format!("{self:?}").as_bytes());
         let hex: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
@@ -62,7 +61,6 @@ pub(crate) struct Entry {
     pub fixed: Fixed,
     /// Settings that were chosen.
     pub tuned: Tuned,
-    /// All trials.
     pub found: Found,
     /// Tokens per second by batch size, ascending.
     pub curve: Vec<(u32, f64)>,
@@ -80,7 +78,6 @@ pub(crate) struct CacheFile {
 }
 
 impl CacheFile {
-    /// Creates empty contents.
     pub(crate) fn new(key: CacheKey) -> Self {
         Self { key, entries: Vec::new() }
     }

@@ -30,7 +30,6 @@ const PROBE_TOKENS: u32 = 64;
 /// What all trials have in common.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    /// The tested CPU kernels.
     pub kernel: Kernel,
     /// Storage type of keys and values.
     pub kv_type: KvType,

@@ -19,9 +19,6 @@ pub(crate) enum Names {
 }
 
 impl Names {
-    /// All name schemes.
-    pub(crate) const ALL: [Self; 2] = [Self::LlamaServer, Self::Vllm];
-
     /// Path of the metrics.
     pub(crate) fn path(self) -> &'static str {
         match self {

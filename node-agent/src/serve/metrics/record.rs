@@ -49,7 +49,6 @@ impl Record {
         }
     }
 
-    /// Records new text.
     pub(crate) fn record_text(&mut self) {
         let now = Instant::now();
         self.texts = match self.texts {
@@ -69,17 +68,14 @@ impl Record {
         self.metrics.0.families.finished.with_label_values(&[reason]).inc();
     }
 
-    /// Records its token usage.
     pub(crate) fn record_usage(&mut self, usage: Usage) {
         self.usage = Some(usage);
     }
 
-    /// Records that the response is complete.
     pub(crate) fn succeed(&mut self) {
         self.outcome = "ok";
     }
 
-    /// Records that the request failed with this code.
     pub(crate) fn fail(&mut self, code: &'static str) {
         self.outcome = code;
     }

@@ -12,15 +12,12 @@ use crate::types::error::Error;
 /// How to parse the text of a response.
 #[derive(Debug, Clone)]
 pub(crate) enum Reading {
-    /// Plain text.
     Plain,
     /// Separate reasoning and tool calls from it.
     Parted {
         /// The model's notation.
         format: Format,
-        /// Tools that may be called.
         tools: ToolSet,
-        /// Maximum number of calls.
         calls_max: usize,
     },
 }
@@ -43,23 +40,19 @@ pub(crate) struct ChoiceDelta {
 /// One choice. See the module.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// Index in the list of choices.
     pub index: u32,
     /// True for the first choice of its prompt, which counts the prompt's tokens.
     pub is_first_of_prompt: bool,
     /// The prompt's text, if it is echoed.
     pub echo: Option<String>,
-    /// The engine's events.
     pub generation: Generation,
     /// True if the client requested logprobs.
     pub wants_logprobs: bool,
     /// True if its opening chunk was sent.
     pub opened: bool,
-    /// Number of prompt tokens.
     pub prompt_tokens: u32,
     /// Prompt tokens served from the cache.
     pub cached_tokens: u32,
-    /// Number of tokens generated.
     pub completion_tokens: u32,
     reading: Reading,
     /// Parses the text; set once the choice has started.
@@ -116,7 +109,6 @@ impl Choice {
         }
     }
 
-    /// Handles the start of the generation.
     fn start(&mut self, prompt_tokens: u32, thinking: bool) {
         self.prompt_tokens = prompt_tokens;
         if let Reading::Parted { format, tools, calls_max } = &self.reading {
@@ -125,12 +117,10 @@ impl Choice {
         }
     }
 
-    /// True if no more parts follow.
     pub(crate) fn is_done(&self) -> bool {
         self.done
     }
 
-    /// Handles an event.
     pub(crate) fn take(&mut self, event: Option<Event>) -> Result<Option<ChoiceDelta>, Error> {
         match event {
             Some(Event::Text(shown)) => Ok(self.read(shown)),

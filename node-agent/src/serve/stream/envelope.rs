@@ -23,15 +23,12 @@ pub(crate) enum Shape {
 /// Fields that all parts of a response repeat.
 #[derive(Debug, Clone)]
 pub(crate) struct Envelope {
-    /// Response format.
     pub shape: Shape,
     /// `chatcmpl-...` or `cmpl-...`
     pub id: String,
     /// Unix time in seconds.
     pub created: u64,
-    /// Model name.
     pub model: String,
-    /// Service tier, if requested.
     pub service_tier: Option<String>,
     /// True if a stream ends with the usage.
     pub include_usage: bool,

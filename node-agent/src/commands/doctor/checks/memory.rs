@@ -13,7 +13,6 @@ const ROOM_MIN: u64 = 1 << 30;
 /// likely.
 const SWAPPINESS_MAX: u64 = 10;
 
-/// Whether the model fits into memory.
 pub(crate) fn model(facts: &Facts) -> Option<Finding> {
     let Model { file, header, wanted, .. } = facts.model.as_ref()?;
     let header = match header {
@@ -42,7 +41,6 @@ pub(crate) fn model(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// The memory available for a model.
 pub(crate) fn room(facts: &Facts) -> Option<Finding> {
     let memory = &facts.machine.memory;
     let (room, by) = (memory.available_here, &memory.bound_by);

@@ -44,7 +44,6 @@ pub(crate) fn sandbox(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Disk space for models.
 pub(crate) fn disk(facts: &Facts) -> Option<Finding> {
     let folder = &facts.disk.folder;
     let Some(free) = facts.disk.free else {
@@ -74,7 +73,6 @@ pub(crate) fn clock(facts: &Facts) -> Option<Finding> {
     ))
 }
 
-/// Whether a gateway would accept the node.
 pub(crate) fn gateway(url: &str, reached: &JoinCheck) -> Finding {
     match reached {
         JoinCheck::Accepted => Finding::ok("gateway", format!("{url} accepts the join key")),
