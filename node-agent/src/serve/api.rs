@@ -31,7 +31,11 @@ use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
 /// Handles one request, and renders errors.
-pub async fn serve(node: Arc<Node>, link: Link, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn serve(
+    node: Arc<Node>,
+    link: Link,
+    request: Request<Incoming>,
+) -> Response<Body> {
     match route(&node, link, request).await {
         Ok(response) => response,
         Err(error) => response::error(&error),

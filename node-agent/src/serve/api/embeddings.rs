@@ -33,7 +33,7 @@ fn inputs_of(prompt: Prompt) -> Vec<EmbedInput> {
 }
 
 /// Handles an embeddings request.
-pub async fn embed(
+pub(crate) async fn embed(
     node: &Arc<Node>,
     caller: Caller,
     resume: Option<Resume>,
@@ -91,7 +91,7 @@ fn check_dimensions(wanted: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), E
 }
 
 /// Scores how well documents answer a query, and sorts them, best first.
-pub async fn rerank(
+pub(crate) async fn rerank(
     node: &Arc<Node>,
     caller: Caller,
     resume: Option<Resume>,
