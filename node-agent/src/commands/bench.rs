@@ -28,24 +28,24 @@ use report::{Figure, Figures};
 /// `bench`
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Model file (GGUF); `synth` makes one of any size
+    /// Model file (GGUF); `synth` writes one of any size
     pub model: PathBuf,
-    /// Threads that compute [default: the physical cores this process may use]
+    /// Compute threads [default: the physical cores this process may use]
     #[arg(long)]
     pub threads: Option<u32>,
-    /// CPU kernels: avx512, baseline [default: the fastest that runs here]
+    /// CPU kernels: avx512, baseline [default: the fastest that works here]
     #[arg(long)]
     pub kernel: Option<Kernel>,
-    /// Confine the processes that measure, as engines are: auto, on, off
+    /// Run the measuring processes in the engine's sandbox: auto, on, off
     #[arg(long, value_name = "CHOICE", default_value_t)]
     pub sandbox: SandboxMode,
-    /// Measurements of each figure that is a median
+    /// Number of measurements per median
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
-    /// How figures are printed [default: a table on a terminal, else JSON]
+    /// Output format [default: a table on a terminal, else JSON]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// Draw the figures too [default: not drawn]
+    /// Also draw the figures into this SVG file [default: none]
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Format {
     /// A table at the end.
     Table,
-    /// A line of JSON for each figure, as soon as it is there.
+    /// A line of JSON for each figure, as soon as it is measured.
     Json,
 }
 

@@ -26,10 +26,10 @@ pub(crate) struct CheckArgs {
     /// Model files (GGUF)
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<PathBuf>,
-    /// How they are run
+    /// How the models are run
     #[command(flatten)]
     pub engine: EngineFlags,
-    /// Seconds that loading one of them may take
+    /// Maximum seconds to load one model
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub load_seconds: u64,
 }
@@ -86,7 +86,7 @@ impl std::fmt::Display for Works {
         write!(f, "works, with {slots} slots of {context_tokens} tokens; {resident} in memory")?;
         match self.planned_bytes {
             Some(planned) => write!(f, ", {} planned", bytes(planned)),
-            None => write!(f, ", nothing planned"),
+            None => write!(f, ", no memory plan"),
         }
     }
 }
@@ -131,7 +131,7 @@ async fn load(launch: Launch) -> Result<Works, String> {
 async fn embed(client: &EngineClient, tokens: u32) -> Result<(), String> {
     let inputs = vec![EmbedInput::Tokens(vec![0; tokens as usize])];
     let request = EmbedRequest { tenant: Tenant::default(), inputs };
-    let gone = || "the engine died of its first input".to_string();
+    let gone = || "the engine died on its first input".to_string();
     let mut generation =
         client.embed(request, Via { link: 0, digest: None }).map_err(|_| gone())?;
     loop {

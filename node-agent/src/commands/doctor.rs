@@ -31,31 +31,31 @@ const JOIN_KEY: &str = "/etc/flotilla/join.key";
 /// `doctor`
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Model file (GGUF) that is to be served [default: none]
+    /// Model file (GGUF) to serve [default: none]
     #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
     pub model: Option<PathBuf>,
-    /// Requests side by side, as for serve [default: as many as make sense and fit]
+    /// Parallel requests, as for `serve` [default: as many as are useful and fit]
     #[arg(long, env = "FLOTILLA_SLOTS", value_name = "SLOTS")]
     pub slots: Option<u64>,
-    /// Tokens of one request, as for serve [default: as many as fit]
+    /// Context tokens per request, as for `serve` [default: as many as fit]
     #[arg(long, env = "FLOTILLA_CONTEXT_TOKENS", value_name = "TOKENS")]
     pub context_tokens: Option<u64>,
-    /// How the weights come into memory, as for serve
+    /// How to load the weights, as for `serve`
     #[arg(long, env = "FLOTILLA_LOAD", value_name = "MODE", default_value = "mmap")]
     pub load: LoadMode,
-    /// Where models are kept [default: the model's folder, or /var/lib/flotilla/models]
+    /// Folder that stores models [default: the model's folder, or /var/lib/flotilla/models]
     #[arg(long, value_name = "FOLDER")]
     pub models: Option<PathBuf>,
-    /// Which gateways are to be joined; each is asked whether it would let this node in
+    /// Gateways to join; the doctor asks each whether it would accept this node
     #[command(flatten)]
     pub gateways: JoinFlags,
-    /// Only read what the kernel says: try no kernels and no sandbox
+    /// Skip the tests of CPU kernels and sandbox; only read the operating system's files
     #[arg(long)]
     pub quick: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Where the kernel's files are read
+    /// Folder that contains the /proc and /sys to read
     #[arg(long, value_name = "FOLDER", default_value = "/", hide = true)]
     pub root: PathBuf,
 }
@@ -68,7 +68,9 @@ impl DoctorArgs {
         let report = diagnose(&runtime.block_on(self.collect()));
         print_line(&self.text(&report).map_err(Failed::software)?)?;
         match report.level {
-            Level::Fail => Err(Failed::new(EXIT_ILL, "not fit to serve")),
+            Level::Fail => {
+                Err(Failed::new(EXIT_ILL, "this machine cannot serve well: fix the failed checks"))
+            }
             Level::Ok | Level::Warn => Ok(()),
         }
     }

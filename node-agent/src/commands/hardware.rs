@@ -32,7 +32,7 @@ pub(crate) struct HardwareArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Only read what the kernel says: try no instructions, measure no memory
+    /// Skip the tests of instructions and memory bandwidth; only read the operating system's files
     #[arg(long)]
     pub quick: bool,
 }

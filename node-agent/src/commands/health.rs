@@ -16,13 +16,13 @@ const EXIT_UNHEALTHY: u8 = 1;
 /// `health`
 #[derive(Debug, Args)]
 pub(crate) struct HealthArgs {
-    /// Address that the agent listens on, as for serve
+    /// Address that the agent listens on, as for `serve`
     #[arg(long, env = "FLOTILLA_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
-    /// Ask only whether it runs, with or without its model
+    /// Check only that the agent runs, not that its model is loaded
     #[arg(long)]
     pub live: bool,
-    /// Milliseconds that it may take
+    /// Timeout in milliseconds
     #[arg(long, value_name = "N", default_value_t = 3000)]
     pub timeout_ms: u64,
 }
@@ -47,7 +47,7 @@ impl HealthArgs {
         let address = local_address(self.listen);
         let answer = client.get(format!("http://{address}{path}")).send().await;
         let mut answer =
-            answer.map_err(|e| format!("no agent at {address}: {}", with_causes(&e)))?;
+            answer.map_err(|e| format!("no agent responds at {address}: {}", with_causes(&e)))?;
         // The response is one word.
         let (status, word) = (answer.status(), answer.chunk().await.map_err(|e| with_causes(&e))?);
         let text = String::from_utf8_lossy(&word.unwrap_or_default()).trim().to_string();

@@ -25,41 +25,41 @@ use calculator::{Capacity, CapacityArgs};
 pub(crate) struct PlanArgs {
     /// Model file (GGUF)
     pub model: PathBuf,
-    /// Requests side by side [default: the most sensible number that fits]
+    /// Parallel requests [default: as many as are useful and fit]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SLOTS_MAX))]
     pub slots: Option<u64>,
-    /// Tokens of one request [default: as many as fit, at most what the model was trained for]
+    /// Context tokens per request [default: as many as fit, at most the model's trained context]
     #[arg(long, value_name = "TOKENS")]
     pub context_tokens: Option<u64>,
-    /// Tokens of the KV pool [default: slots x context tokens]
+    /// KV cells (tokens) of all requests together [default: slots x context tokens]
     #[arg(long, value_name = "TOKENS")]
     pub kv_cells: Option<u64>,
-    /// How keys and values are stored: f16, q8_0, q4_0 and others
+    /// KV cache type: f16, q8_0, q4_0 and others
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: String,
-    /// Most rows of one batch
+    /// Maximum tokens per batch
     #[arg(long, value_name = "ROWS", default_value_t = u64::from(BATCH_ROWS),
         value_parser = clap::value_parser!(u64).range(128..=2048))]
     pub batch_rows: u64,
-    /// How the weights come into memory: mmap, mlock, none
+    /// How to load the weights: mmap, mlock, none
     #[arg(long, value_name = "MODE", default_value = "mmap")]
     pub load: LoadMode,
-    /// Without flash attention
+    /// Plan without flash attention
     #[arg(long)]
     pub no_flash_attention: bool,
-    /// Weights are used as they are in the file
+    /// Plan without repacking the weights for this CPU
     #[arg(long)]
     pub no_repacking: bool,
-    /// Plan for this many MiB [default: what this machine has free]
+    /// Memory to plan for, in MiB [default: this machine's available memory]
     #[arg(long, value_name = "MIB")]
     pub memory_mib: Option<u64>,
-    /// Do not measure the memory's speed: no estimate of tokens per second
+    /// Skip measuring the memory bandwidth, and the estimate of tokens per second
     #[arg(long)]
     pub quick: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// How many of these machines a load takes
+    /// Capacity and cost of a fleet of these machines
     #[command(flatten)]
     pub capacity: CapacityArgs,
 }
@@ -143,7 +143,7 @@ fn read(path: &Path) -> Result<Header, String> {
     let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
     let metadata = file.metadata().map_err(|e| fail(&e))?;
     if !metadata.is_file() {
-        return Err(fail(&"is not a file"));
+        return Err(fail(&"is not a regular file"));
     }
     gguf::read_header(std::io::BufReader::new(file), metadata.len()).map_err(|e| fail(&e))
 }

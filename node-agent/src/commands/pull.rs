@@ -42,30 +42,30 @@ pub(crate) use flotilla_manual::exit::{BUSY as EXIT_BUSY, USAGE as EXIT_USAGE, W
                         HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE.\n  \
                         The last line on stdout is the file's path.")]
 pub(crate) struct PullArgs {
-    /// hf:owner/repo/file.gguf, or a URL; the first file of a split model brings the others
+    /// hf:owner/repo/file.gguf, or a URL; the first file of a split model includes the others
     #[arg(value_name = "SOURCE")]
     pub source: String,
     /// File to write, or folder to write into [default: the current folder]
     #[arg(long, value_name = "FILE|DIR")]
     pub to: Option<PathBuf>,
-    /// SHA-256 that the file must have; for a split model once for each file, in order
-    /// [default: as the hub says, where it does]
+    /// Expected SHA-256; for a split model, once for each file, in order
+    /// [default: the hub's, if it has one]
     #[arg(long, value_name = "HEX")]
     pub sha256: Vec<String>,
     /// Branch, tag or commit of an hf: source [default: main]
     #[arg(long, value_name = "REV")]
     pub revision: Option<String>,
-    /// Replace a file that is there and is another one
+    /// Replace an existing file that differs
     #[arg(long)]
     pub force: bool,
-    /// Show nothing while the file comes
+    /// Hide the progress bar
     #[arg(long)]
     pub no_progress: bool,
-    /// Failures in a row after which to give up; every byte that comes starts the count anew
+    /// Give up after this many consecutive failures; each byte received resets the count
     #[arg(long, value_name = "N", default_value_t = 8,
         value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub retries: u32,
-    /// Seconds without a byte after which a connection counts as lost
+    /// Seconds without data after which to reconnect
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub stall_seconds: u32,
@@ -163,7 +163,10 @@ impl PullArgs {
         let is_folder = to.as_os_str().as_encoded_bytes().ends_with(b"/");
         if is_folder || !folder.is_dir() {
             let missing = if is_folder { to.as_path() } else { folder };
-            return Err(format!("--to: there is no folder {}: make it first", missing.display()));
+            return Err(format!(
+                "--to: the folder {} does not exist: create it first",
+                missing.display()
+            ));
         }
         let name = to.file_name().and_then(|n| n.to_str()).ok_or("--to: the name is not UTF-8")?;
         source::check_name(name).map_err(|e| format!("--to: the file's name {e}"))?;
@@ -176,7 +179,7 @@ impl PullArgs {
         }
         if self.sha256.len() != files {
             return Err(format!(
-                "there are {files} files and {} --sha256: give one for each, in order",
+                "{files} files, but {} --sha256: set one for each file, in order",
                 self.sha256.len()
             ));
         }
@@ -192,7 +195,7 @@ impl PullArgs {
 pub(crate) fn io_failed(path: &Path, error: &io::Error) -> Failed {
     let hint = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; the disk is full: make room"
+            "; the disk is full: free some space"
         }
         _ => "",
     };
@@ -227,8 +230,8 @@ mod tests {
         assert_eq!(target(&["hf:o/r/a/m.gguf"]), Path::new("m.gguf"));
         assert_eq!(target(&["hf:o/r/a/m.gguf", "--to", "/"]), Path::new("/m.gguf"));
         assert_eq!(target(&["hf:o/r/a/m.gguf", "--to", "x.gguf"]), Path::new("./x.gguf"));
-        assert!(error(&["hf:o/r/m.gguf", "--to", "no-such/x.gguf"]).contains("make it first"));
-        assert!(error(&["hf:o/r/m.gguf", "--to", "no-such/"]).contains("make it first"));
+        assert!(error(&["hf:o/r/m.gguf", "--to", "no-such/x.gguf"]).contains("create it first"));
+        assert!(error(&["hf:o/r/m.gguf", "--to", "no-such/"]).contains("create it first"));
     }
 
     #[test]

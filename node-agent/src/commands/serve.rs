@@ -70,8 +70,8 @@ pub(crate) async fn serve(options: ServeOptions) -> Result<(), Failed> {
     node.engine.drain();
     tokio::select! {
         () = wait_idle(&node.engine) => {}
-        () = tokio::time::sleep(options.shutdown) => tracing::warn!("requests were cut off"),
-        () = terminate.first() => tracing::warn!("requests were cut off"),
+        () = tokio::time::sleep(options.shutdown) => tracing::warn!("shutdown timed out: requests aborted"),
+        () = terminate.first() => tracing::warn!("shutdown timed out: requests aborted"),
     }
     stop.cancel();
     tasks.close();
@@ -93,7 +93,9 @@ fn flatten(ended: Result<Result<(), Failed>, tokio::task::JoinError>) -> Result<
 fn new_node(options: &ServeOptions) -> prometheus::Result<Arc<Node>> {
     let loopback = options.listen.is_none_or(|a| a.ip().is_loopback());
     if options.key.is_none() && !loopback {
-        tracing::warn!("the port is open to the network without a key: see --key-file");
+        tracing::warn!(
+            "the port is reachable from the network without authentication: see --key-file"
+        );
     }
     Ok(Arc::new(Node {
         name: options.name.clone(),

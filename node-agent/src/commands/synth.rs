@@ -12,18 +12,18 @@ use crate::types::exit::Failed;
 /// `synth`
 #[derive(Debug, Args)]
 pub(crate) struct SynthArgs {
-    /// Shape of the model
+    /// Dimensions of the model
     #[arg(long, value_name = "NAME", value_parser = SHAPES.iter().map(|s| s.name).collect::<Vec<_>>())]
     pub shape: String,
-    /// How its weights are stored
+    /// Quantization of the weights
     #[arg(long, value_name = "NAME", default_value = "q4_0",
         value_parser = QUANTS.iter().map(|q| q.name).collect::<Vec<_>>())]
     pub quant: String,
-    /// How its tokenizer splits texts: the name of one of llama.cpp's pre-tokenizers
+    /// Name of the pre-tokenizer, as in llama.cpp
     #[arg(long, value_name = "NAME", default_value = DEFAULT_PRE,
         value_parser = PRE_TOKENIZERS.concat())]
     pub pre: String,
-    /// Write over a file that exists
+    /// Overwrite an existing file
     #[arg(long)]
     pub force: bool,
     /// File to write

@@ -24,14 +24,14 @@ pub(crate) struct TuneArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Measure again what is known already
+    /// Measure again even if a result is stored
     #[arg(long)]
     pub force: bool,
-    /// Seconds that the search may take
+    /// Maximum seconds of the search
     #[arg(long, value_name = "SECONDS", default_value_t = BUDGET.as_secs(),
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
-    /// What is given here stays as it is.
+    /// Flags given here are fixed; tuning does not change them.
     #[command(flatten)]
     pub engine: EngineFlags,
 }
@@ -57,10 +57,10 @@ impl TuneArgs {
         print_line(&report::table(&entry))?;
         let outcome = match path {
             Some(path) if was_known => {
-                format!("measured before, in {}; --force measures again", path.display())
+                format!("measured before, stored in {}; --force measures again", path.display())
             }
-            Some(path) => format!("kept in {}; serve uses it", path.display()),
-            None => "not kept: there is no cache folder (FLOTILLA_CACHE_DIR)".into(),
+            Some(path) => format!("stored in {}; serve uses it", path.display()),
+            None => "not stored: no cache folder (set FLOTILLA_CACHE_DIR)".into(),
         };
         Ok(print_line(&outcome)?)
     }

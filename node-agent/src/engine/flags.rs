@@ -38,60 +38,61 @@ const SMALLER: [(u32, u32); 6] =
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "How the model is run")]
 pub(crate) struct EngineFlags {
-    /// Requests that decode side by side [default: tuned, or 4; fewer where memory is short]
+    /// Requests that decode in parallel [default: tuned, or 4; fewer if memory is short]
     #[arg(long, env = "FLOTILLA_SLOTS", value_name = "SLOTS", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub slots: Option<u32>,
-    /// Tokens that one request may hold, prompt and answer together
-    /// [default: what the model was trained for, at most 4096 and what memory allows]
+    /// Maximum context tokens per request, prompt and completion together
+    /// [default: the model's trained context, at most 4096 and what fits into memory]
     #[arg(long, env = "FLOTILLA_CONTEXT_TOKENS", value_name = "TOKENS")]
     pub context_tokens: Option<u32>,
-    /// Tokens that the KV pool holds, for all requests and for kept prefixes together
+    /// KV cells (tokens) of all requests and cached prefixes together
     /// [default: slots x context tokens]
     #[arg(long, env = "FLOTILLA_KV_CELLS", value_name = "TOKENS")]
     pub kv_cells: Option<u32>,
-    /// How keys and values are stored: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0
-    /// [default: f16, or q8_0 where memory is short]
+    /// KV cache type: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0
+    /// [default: f16, or q8_0 if memory is short]
     #[arg(long, env = "FLOTILLA_KV_TYPE", value_name = "TYPE")]
     pub kv_type: Option<KvType>,
-    /// Whether attention is computed in tiles: auto, on, off [default: tuned, or auto]
+    /// Flash attention: auto, on, off [default: tuned, or auto]
     #[arg(long, env = "FLOTILLA_FLASH_ATTENTION", value_name = "CHOICE")]
     pub flash_attention: Option<FlashAttention>,
-    /// Most rows of one batch: the longest step [default: tuned, or 512]
+    /// Maximum tokens per batch, which bounds the length of a step [default: tuned, or 512]
     #[arg(long, env = "FLOTILLA_BATCH_ROWS", value_name = "ROWS", value_parser = clap::value_parser!(u32).range(128..=2048))]
     pub batch_rows: Option<u32>,
-    /// How long threads look for work before they sleep, 0 to 100 [default: tuned, or 50]
+    /// How long idle threads poll for work before they sleep, 0 to 100 [default: tuned, or 50]
     #[arg(long, env = "FLOTILLA_POLL", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub poll: Option<u32>,
-    /// Compute every prompt from its first token, even if one before began alike
+    /// Disable the prefix cache: prefill every prompt from its first token
     #[arg(long, env = "FLOTILLA_NO_PREFIX_CACHE", value_parser = FalseyValueParser::new())]
     pub no_prefix_cache: bool,
-    /// How the vectors of a text's tokens become one: mean, cls, last, or rank for a model that
-    /// judges documents [default: what the model file says; with neither, the model generates]
+    /// Pooling of an embedding model: mean, cls, last, or rank for a reranking model
+    /// [default: as in the model file; without either, the model generates text]
     #[arg(long, env = "FLOTILLA_POOLING")]
     pub pooling: Option<Pooling>,
-    /// Threads that compute [default: tuned, or the physical cores this process may use]
+    /// Compute threads [default: tuned, or the physical cores this process may use]
     #[arg(long, env = "FLOTILLA_THREADS", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub threads: Option<u32>,
-    /// CPUs that compute, such as 0-3,8; one thread for each, unless --threads says otherwise
-    /// [default: those that this process may use]
+    /// CPUs for the compute threads, such as 0-3,8; one thread per CPU unless --threads is set
+    /// [default: all that this process may use]
     #[arg(long, env = "FLOTILLA_CPUS", value_name = "LIST")]
     pub cpus: Option<String>,
     /// CPU kernels: amx, avx512, baseline; on aarch64 i8mm, dotprod, baseline
-    /// [default: the first that runs here]
+    /// [default: the first that works here]
     #[arg(long, env = "FLOTILLA_KERNEL")]
     pub kernel: Option<Kernel>,
-    /// How the weights come into memory: mmap (shared, survives a restart), mlock (mapped, and
-    /// never swapped out), none (read into memory of its own)
+    /// How to load the weights: mmap (shared between processes, cached across restarts), mlock
+    /// (mapped, and locked in memory), none (read into private memory)
     #[arg(long, env = "FLOTILLA_LOAD", value_name = "MODE", default_value = "mmap")]
     pub load: LoadMode,
-    /// Ask the kernel for huge pages; for weights with --load none
+    /// Request huge pages from the operating system; for weights, only with --load none
     #[arg(long, env = "FLOTILLA_HUGE_PAGES", value_parser = FalseyValueParser::new())]
     pub huge_pages: bool,
-    /// Confine the engine, which parses the model file, to that file and to the system calls that
-    /// computing takes: auto (as far as this kernel can), on (or start no engine), off
+    /// Sandbox the engine, which parses the model file: it can open only that file, and make only
+    /// the system calls that computing needs. auto (as far as the kernel supports it), on
+    /// (required), off
     #[arg(long, env = "FLOTILLA_SANDBOX", value_name = "CHOICE", default_value_t)]
     pub sandbox: sandbox::SandboxMode,
-    /// Load even if the memory plan says that it does not fit
+    /// Load the model even if the memory plan says that it does not fit
     #[arg(long, env = "FLOTILLA_NO_MEMORY_PLAN", value_parser = FalseyValueParser::new())]
     pub no_memory_plan: bool,
 }
@@ -127,7 +128,7 @@ impl std::fmt::Display for SettingsError {
                 write!(f, "--kv-cells must be {least} (one request) to {KV_CELLS_MAX}")
             }
             Self::DoesNotFit(why) => {
-                write!(f, "{why} (--no-memory-plan loads it all the same)")
+                write!(f, "{why} (use --no-memory-plan to load it anyway)")
             }
         }
     }

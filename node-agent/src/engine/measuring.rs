@@ -68,12 +68,12 @@ pub(crate) enum ChildError {
 impl std::fmt::Display for ChildError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Spawn(e) => write!(f, "cannot start measuring: {e}"),
+            Self::Spawn(e) => write!(f, "cannot start the measuring process: {e}"),
             Self::Json(e) => write!(f, "{e}"),
-            Self::Answer(e, line) => write!(f, "no answer: {e}: {line}"),
-            Self::Hangs => write!(f, "it hangs"),
-            Self::Exited(status) => write!(f, "it ended: {status}"),
-            Self::Lost(e) => write!(f, "it was lost: {e}"),
+            Self::Answer(e, line) => write!(f, "unreadable answer: {e}: {line}"),
+            Self::Hangs => write!(f, "timed out"),
+            Self::Exited(status) => write!(f, "the measuring process exited: {status}"),
+            Self::Lost(e) => write!(f, "the measuring process was lost: {e}"),
         }
     }
 }

@@ -137,7 +137,7 @@ fn open_file(path: &Path) -> Result<File, ModelFileError> {
     let fail = |e: io::Error| ModelFileError::new(path, e);
     let file = File::open(path).map_err(fail)?;
     let is_file = file.metadata().map_err(fail)?.is_file();
-    if is_file { Ok(file) } else { Err(ModelFileError::new(path, "is not a file")) }
+    if is_file { Ok(file) } else { Err(ModelFileError::new(path, "is not a regular file")) }
 }
 
 fn versions(parts: &[File]) -> io::Result<Vec<Version>> {

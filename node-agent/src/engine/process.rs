@@ -86,7 +86,7 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
 fn open(options: &EngineOptions) -> Result<(ModelFiles, Sandbox), String> {
     let files = ModelFiles::open(&options.model).map_err(|e| e.to_string())?;
     if files.digest() != options.digest {
-        return Err("the model file was replaced while the engine was started".into());
+        return Err("the model file was replaced while the engine started".into());
     }
     let sandbox = sandbox::confine(options.sandbox, files.parts())?;
     Ok((files, sandbox))

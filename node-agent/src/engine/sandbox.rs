@@ -119,9 +119,9 @@ pub(crate) fn confine(mode: SandboxMode, readable: &[File]) -> Result<Sandbox, S
         Err(why) => Sandbox { files: Part::Missing(why.clone()), system_calls: Part::Missing(why) },
     };
     match sandbox.missing().filter(|_| mode == SandboxMode::On) {
-        Some(why) => Err(format!(
-            "the engine cannot be confined ({why}); --sandbox auto runs it with what there is"
-        )),
+        Some(why) => {
+            Err(format!("the sandbox is incomplete ({why}); --sandbox auto runs the engine anyway"))
+        }
         None => Ok(sandbox),
     }
 }

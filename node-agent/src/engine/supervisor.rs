@@ -71,10 +71,10 @@ impl std::fmt::Display for EngineExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Spawn(e) => write!(f, "the engine process cannot be started: {e}"),
-            Self::Exited(Some(status)) => write!(f, "the engine process ended: {status}"),
-            Self::Exited(None) => write!(f, "the engine process has ended"),
+            Self::Exited(Some(status)) => write!(f, "the engine process exited: {status}"),
+            Self::Exited(None) => write!(f, "the engine process exited"),
             Self::Closed => write!(f, "the engine process closed its connection"),
-            Self::Hung => write!(f, "it makes no progress"),
+            Self::Hung => write!(f, "the engine hung: it had requests and made no progress"),
             Self::LoadFailed(why) => f.write_str(why),
             Self::Read(e) => write!(f, "reading from the engine failed: {e}"),
             Self::Write(e) => write!(f, "writing to the engine failed: {e}"),

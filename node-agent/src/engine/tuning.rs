@@ -47,7 +47,7 @@ impl std::fmt::Display for TuneError {
         match self {
             Self::Settings(e) => write!(f, "{e}"),
             Self::Start(e) => write!(f, "{e}"),
-            Self::NothingRan => write!(f, "nothing ran; see the log above"),
+            Self::NothingRan => write!(f, "no candidate ran; see the log above"),
         }
     }
 }

@@ -171,8 +171,8 @@ pub(crate) enum NotTaken {
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::UnknownPath => write!(f, "there is nothing at this path"),
-            Self::Method(allowed) => write!(f, "this path takes {allowed} only"),
+            Self::UnknownPath => write!(f, "no such path"),
+            Self::Method(allowed) => write!(f, "this path supports {allowed} only"),
             Self::Unauthenticated => {
                 write!(f, "the API key is missing or wrong; send 'Authorization: Bearer <key>'")
             }
@@ -181,19 +181,21 @@ impl std::fmt::Display for Error {
             Self::Malformed(e) => write!(f, "{}", e.message),
             Self::Invalid { message, .. } => write!(f, "{message}"),
             Self::UnknownModel { asked, served } => {
-                write!(f, "the model '{asked}' does not exist here; this node serves '{served}'")
+                write!(f, "this node does not serve the model '{asked}'; it serves '{served}'")
             }
             Self::Engine(failure) => write!(f, "{failure}"),
-            Self::NotTaken(NotTaken::Loading) => write!(f, "the model is still being loaded"),
+            Self::NotTaken(NotTaken::Loading) => {
+                write!(f, "the model is still loading; try again later")
+            }
             Self::NotTaken(NotTaken::Restarting) => {
-                write!(f, "the engine is being started again after a failure")
+                write!(f, "the engine is restarting after a failure; try again later")
             }
-            Self::NotTaken(NotTaken::Draining) => write!(f, "this node is about to stop"),
+            Self::NotTaken(NotTaken::Draining) => write!(f, "this node is shutting down"),
             Self::NotTaken(NotTaken::OtherWeights) => {
-                write!(f, "this node serves another model file by now; ask again")
+                write!(f, "this node now serves another model file; send the request again")
             }
-            Self::EngineLost => write!(f, "the engine died while it worked on this request"),
-            Self::Internal => write!(f, "the agent failed on this request; its log tells more"),
+            Self::EngineLost => write!(f, "the engine died while it processed this request"),
+            Self::Internal => write!(f, "internal error in the agent; see its log"),
         }
     }
 }

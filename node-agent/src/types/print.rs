@@ -12,7 +12,7 @@ pub(crate) struct PrintError(pub io::Error);
 
 impl std::fmt::Display for PrintError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the answer cannot be written: {}", self.0)
+        write!(f, "cannot write the output: {}", self.0)
     }
 }
 

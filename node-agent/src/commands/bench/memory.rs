@@ -162,18 +162,18 @@ pub(crate) fn measure(model: &Path, header: &Header, setup: Setup) -> Result<Vec
         Figure::new(name, resident.all as f64 / MEBIBYTE, None, &how)
     };
     let mut figures = vec![
-        figure("memory_start", phases.start, "when the process began"),
+        figure("memory_start", phases.start, "at process start"),
         figure("memory_loaded", phases.loaded, "with weights and a context of 16 slots"),
         figure("memory_one", phases.one, "after one request"),
-        figure("memory_many", phases.many, "after 16 requests side by side"),
+        figure("memory_many", phases.many, "after 16 parallel requests"),
     ];
     if let Some(plan) = planned(header, setup.threads) {
         let (mapped, needed) = (plan.parts.weights_mapped, plan.needed_bytes);
         let kept = needed_of(phases.many, mapped);
-        let how = "MiB of that without pages of the file that may leave memory";
+        let how = "MiB of that, without pages of the file that the kernel may drop";
         figures.push(Figure::new("memory_needed", kept as f64 / MEBIBYTE, None, how));
         let mebibytes = needed as f64 / MEBIBYTE;
-        figures.push(Figure::new("memory_planned", mebibytes, None, "MiB that the plan says"));
+        figures.push(Figure::new("memory_planned", mebibytes, None, "MiB according to the plan"));
         let ratio = kept as f64 / needed.max(1) as f64;
         figures.push(Figure::new("plan_memory", ratio, Some("0.9 to 1.0"), "needed / planned"));
     }

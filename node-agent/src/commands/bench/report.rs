@@ -88,7 +88,7 @@ impl Figures {
     pub(crate) fn table(&self) -> String {
         let mut lines = Vec::new();
         for (title, prefix) in
-            [("decode, readers", "decode_batch_"), ("prefill, tokens", "prefill_")]
+            [("decode, parallel", "decode_batch_"), ("prefill, tokens", "prefill_")]
         {
             lines.push(format!("{title:<18} {:>10} {:>10}  served/raw", "raw t/s", "served t/s"));
             for Point { size, raw, served } in self.points(prefix) {

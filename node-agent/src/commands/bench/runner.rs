@@ -126,7 +126,7 @@ impl Runner {
         for batch in BATCHES {
             let (mut raw, mut served, mut overhead) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..DECODE_TURNS * self.rounds {
-                self.begin(&format!("decode, {batch} side by side"));
+                self.begin(&format!("decode, {batch} in parallel"));
                 let mut model = self.model(256, true)?;
                 raw.push(raw_decode(&mut model, batch, 64, 48).map_err(|e| e.0)?);
                 drop(model);

@@ -90,7 +90,7 @@ impl Display for Report {
             }
         }
         let [ok, warn, fail] = [Level::Ok, Level::Warn, Level::Fail].map(|l| self.count(l));
-        write!(f, "{ok} ok, {warn} to improve, {fail} to mend")
+        write!(f, "{ok} ok, {warn} to improve, {fail} to fix")
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!((report.level, report.count(Level::Warn)), (Level::Warn, 1));
         let text = report.to_string();
         assert!(text.contains("\n                  fix: swapoff -a\n"), "{text}");
-        assert!(text.ends_with("1 ok, 1 to improve, 0 to mend"), "{text}");
+        assert!(text.ends_with("1 ok, 1 to improve, 0 to fix"), "{text}");
         assert_eq!(Report::new(vec![ok]).level, Level::Ok);
     }
 }

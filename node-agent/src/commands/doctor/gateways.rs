@@ -57,8 +57,8 @@ async fn check_gateway(flags: &JoinFlags, url: &str) -> Result<(), JoinCheck> {
     if text("/error/code") == Some(NOT_AN_UPGRADE) {
         return Ok(());
     }
-    let message = text("/error/message").unwrap_or("it is no gateway of ours");
-    let why = format!("it answers {status}: {message}");
+    let message = text("/error/message").unwrap_or("it is not a Flotilla gateway");
+    let why = format!("the gateway returned {status}: {message}");
     Err(if status.is_client_error() {
         JoinCheck::Refused(why)
     } else {

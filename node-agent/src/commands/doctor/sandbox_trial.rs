@@ -20,13 +20,13 @@ pub(crate) fn child() -> Result<(), String> {
     prepare_child()?;
     let mut sandbox = confine(SandboxMode::Auto, &[])?;
     if sandbox.files == Part::On && std::fs::File::open("/proc/self/status").is_ok() {
-        sandbox.files = Part::Missing("it is set and does not hold".into());
+        sandbox.files = Part::Missing("it is set but has no effect".into());
     }
     // Nothing listens on port 0, so without a sandbox this fails with a different error.
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let refused = TcpStream::connect(nowhere).err().and_then(|e| e.raw_os_error());
     if sandbox.system_calls == Part::On && refused != Some(crate::engine::sandbox::calls::REFUSED) {
-        sandbox.system_calls = Part::Missing("it is set and does not hold".into());
+        sandbox.system_calls = Part::Missing("it is set but has no effect".into());
     }
     write_answer(&sandbox)
 }
@@ -42,7 +42,8 @@ pub(crate) async fn run() -> Result<Sandbox, String> {
         .spawn()
         .map_err(|e| e.to_string())?;
     let output = timeout(TIMEOUT, child.wait_with_output()).await;
-    let output = output.map_err(|_| "its trial hangs".to_string())?.map_err(|e| e.to_string())?;
-    let ended = || format!("its trial ended with {}", output.status);
+    let output =
+        output.map_err(|_| "its test timed out".to_string())?.map_err(|e| e.to_string())?;
+    let ended = || format!("its test ended with {}", output.status);
     serde_json::from_slice(&output.stdout).map_err(|_| ended())
 }

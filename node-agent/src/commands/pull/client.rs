@@ -121,7 +121,7 @@ impl Client {
                 .map_err(|why| RequestError::Permanent(format!("{} {why}", host_of(&at))))?;
         }
         Err(RequestError::Permanent(format!(
-            "{} leads to more than {REDIRECTS_MAX} redirects",
+            "{}: more than {REDIRECTS_MAX} redirects",
             host_of(url)
         )))
     }
@@ -129,16 +129,16 @@ impl Client {
     fn check(&mut self, url: &Url, warn: &mut dyn FnMut(&str)) -> Result<(), RequestError> {
         if let Some(why) = self.no_tls.as_ref().filter(|_| url.scheme() == "https") {
             return Err(RequestError::Permanent(format!(
-                "https cannot be used: {why}; install ca-certificates, or name a file of \
-                 certificates in SSL_CERT_FILE"
+                "https is unavailable: {why}; install ca-certificates, or set SSL_CERT_FILE to a file \
+                 of certificates"
             )));
         }
         if is_open(url) && !self.warned {
             self.warned = true;
-            let key = self.endpoint.authorization_for(url).map_or("", |_| ", the key too");
+            let key = self.endpoint.authorization_for(url).map_or("", |_| ", including the token");
             warn(&format!(
-                "warning: http to {}: everybody on the way can read and change what is sent{key}; \
-                 use https, or at least --sha256",
+                "warning: unencrypted http to {}: anyone on the network path can read and change the \
+                 data{key}; use https, or at least --sha256",
                 host_of(url)
             ));
         }
@@ -195,10 +195,10 @@ fn cause(error: &reqwest::Error) -> String {
         deepest = next;
     }
     if error.is_connect() {
-        return format!("no connection: {deepest}");
+        return format!("cannot connect: {deepest}");
     }
     if error.is_timeout() {
-        return "no byte came in time".into();
+        return "timed out without data".into();
     }
     deepest.to_string()
 }

@@ -26,10 +26,10 @@ impl std::fmt::Display for WrongContent {
                  /resolve/ instead of /blob/), or set HF_TOKEN"
             }
             Self::LfsPointer => {
-                "the server sent git's pointer to the file instead of the file: use /resolve/ \
-                 instead of /raw/ in the address"
+                "the server sent a Git LFS pointer instead of the file: use /resolve/ instead of /raw/ \
+                 in the address"
             }
-            Self::NotGguf => "the file is no GGUF model: its first bytes are not 'GGUF'",
+            Self::NotGguf => "the file is not a GGUF model: it does not start with 'GGUF'",
         })
     }
 }

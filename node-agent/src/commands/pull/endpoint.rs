@@ -29,7 +29,7 @@ impl Endpoint {
     /// Creates it from the values of `HF_ENDPOINT` and `HF_TOKEN`.
     pub(crate) fn new(hub: Option<&str>, key: Option<&str>) -> Result<Self, String> {
         let hub = hub.map(str::trim).filter(|h| !h.is_empty()).unwrap_or(HUB);
-        let wrong = || "HF_ENDPOINT must be an address like https://huggingface.co".to_string();
+        let wrong = || "HF_ENDPOINT must be a URL like https://huggingface.co".to_string();
         let hub = Url::parse(hub).map_err(|_| wrong())?;
         let plain = hub.username().is_empty() && hub.password().is_none();
         if !is_web(&hub) || !plain || hub.query().is_some() || hub.fragment().is_some() {
@@ -37,7 +37,7 @@ impl Endpoint {
         }
         let key = key.map(str::trim).filter(|k| !k.is_empty());
         let authorization = key.map(|key| {
-            let wrong = "HF_TOKEN holds what no key can hold: check that it is copied right";
+            let wrong = "HF_TOKEN contains characters that no token has: check that you copied it completely";
             if key.len() > KEY_BYTES_MAX {
                 return Err(wrong.to_string());
             }
@@ -70,13 +70,13 @@ impl Endpoint {
 
 /// The target of a redirect from `from`, if it may be followed.
 pub(crate) fn next_hop(from: &Url, location: Option<&HeaderValue>) -> Result<Url, String> {
-    let location = location.ok_or("redirects to nowhere (no Location)")?;
+    let location = location.ok_or("redirects without a Location header")?;
     if location.len() > LOCATION_BYTES_MAX {
-        return Err(format!("redirects to an address of more than {LOCATION_BYTES_MAX} bytes"));
+        return Err(format!("redirects to a URL longer than {LOCATION_BYTES_MAX} bytes"));
     }
     let text = std::str::from_utf8(location.as_bytes());
-    let text = text.map_err(|_| "redirects to an address that is not UTF-8")?;
-    let mut to = from.join(text).map_err(|e| format!("redirects to no address: {e}"))?;
+    let text = text.map_err(|_| "redirects to a URL that is not UTF-8")?;
+    let mut to = from.join(text).map_err(|e| format!("redirects to an invalid URL: {e}"))?;
     if !is_web(&to) {
         return Err(format!("redirects to {}:, which is not http or https", to.scheme()));
     }
@@ -84,7 +84,7 @@ pub(crate) fn next_hop(from: &Url, location: Option<&HeaderValue>) -> Result<Url
         return Err(format!("redirects from https to http ({}): not followed", host_of(&to)));
     }
     if !to.username().is_empty() || to.password().is_some() {
-        return Err("redirects to an address with a user name or password: not followed".into());
+        return Err("redirects to a URL with a user name or password: not followed".into());
     }
     to.set_fragment(None);
     Ok(to)

@@ -74,7 +74,7 @@ impl Part {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Failed {
                 code: EXIT_IO,
                 message: format!(
-                    "{} is there, and not from us ({} is missing): move it away",
+                    "{} exists, but no earlier pull made it ({} is missing): move it away",
                     self.path.display(),
                     info_path.display()
                 ),
@@ -206,7 +206,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 }
 
 fn busy(target: &Path) -> Failed {
-    let message = format!("another pull of {} is at work: wait for it", target.display());
+    let message = format!("another pull of {} is running: wait for it", target.display());
     Failed { code: EXIT_BUSY, message }
 }
 
@@ -320,7 +320,7 @@ mod tests {
         let target = folder.0.join("m.gguf");
         std::fs::write(folder.0.join("m.gguf.part"), "a browser's").unwrap();
         let failed = Part::open(&target).unwrap().previous().unwrap_err();
-        assert!(failed.message.contains("not from us"), "{failed:?}");
+        assert!(failed.message.contains("no earlier pull"), "{failed:?}");
 
         std::fs::write(folder.0.join("m.gguf.part.json"), "{\"source\":").unwrap();
         assert_eq!(Part::open(&target).unwrap().previous().unwrap(), None, "a broken description");

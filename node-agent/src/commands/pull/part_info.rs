@@ -35,14 +35,17 @@ pub(crate) enum NotResumable {
 impl std::fmt::Display for NotResumable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::OtherSource(source) => write!(f, "what is here is a part of {source}"),
+            Self::OtherSource(source) => write!(f, "the partial file here belongs to {source}"),
             Self::OtherDigest => {
-                write!(f, "what is here is a part of a file with another sha256")
+                write!(f, "the partial file here belongs to a file with another sha256")
             }
-            Self::Unverifiable => write!(f, "the server gave no way to go on where it stopped"),
-            Self::TooLong => write!(f, "what is here is longer than the file"),
+            Self::Unverifiable => write!(f, "the server does not support resuming"),
+            Self::TooLong => write!(f, "the partial file here is longer than the file"),
             Self::Rebooted => {
-                write!(f, "the machine was started anew since, and no sha256 is known")
+                write!(
+                    f,
+                    "the machine restarted since, and there is no sha256 to verify the partial file"
+                )
             }
         }
     }

@@ -35,8 +35,8 @@ pub(crate) fn refusal(status: u16, headers: &HeaderMap, request: &RefusedRequest
     let server_message = words(headers);
     if matches!(status, 408 | 429 | 500 | 502 | 503 | 504) {
         let why = match status {
-            429 => format!("{} answers that we ask too often (429){server_message}", request.host),
-            _ => format!("{} cannot answer now ({status}){server_message}", request.host),
+            429 => format!("{} enforces a rate limit (429){server_message}", request.host),
+            _ => format!("{} is unavailable ({status}){server_message}", request.host),
         };
         return Refusal::Temporary(why, retry_after(headers));
     }
@@ -47,11 +47,11 @@ pub(crate) fn refusal(status: u16, headers: &HeaderMap, request: &RefusedRequest
         416 => (
             EXIT_UNAVAILABLE,
             format!(
-                "{} has no such bytes of {shown} (416): is the file empty there?",
+                "{} rejects the byte range of {shown} (416): check that the file is not empty",
                 request.host
             ),
         ),
-        _ => (EXIT_UNAVAILABLE, format!("{} answers {status} for {shown}", request.host)),
+        _ => (EXIT_UNAVAILABLE, format!("{} returned {status} for {shown}", request.host)),
     };
     Refusal::Permanent(Failed { code, message: format!("{reason}{server_message}") })
 }
@@ -59,18 +59,20 @@ pub(crate) fn refusal(status: u16, headers: &HeaderMap, request: &RefusedRequest
 fn no_permission(status: u16, request: &RefusedRequest) -> String {
     let (shown, host) = (request.source.shown(), request.host);
     if !request.hub {
-        return format!("{host} does not give us {shown} ({status}): is its address still good?");
+        return format!(
+            "{host} denies access to {shown} ({status}): check that the URL has not expired"
+        );
     }
     let repo = request.source.repo().unwrap_or("its repository");
     if request.key {
         format!(
-            "{host} does not give us {shown} ({status}) with the key in HF_TOKEN: accept the terms \
-             of {repo} there, and check that the key may read it"
+            "{host} denies access to {shown} ({status}) with the token in HF_TOKEN: accept the terms \
+             of {repo} there, and check that the token may read it"
         )
     } else {
         format!(
-            "{host} does not give us {shown} ({status}): check the names; if {repo} is private or \
-             has terms, accept them there and set HF_TOKEN to a key of yours"
+            "{host} denies access to {shown} ({status}): check the names; if {repo} is private or \
+             gated, accept its terms there and set HF_TOKEN to your token"
         )
     }
 }
@@ -92,7 +94,7 @@ fn not_found(status: u16, request: &RefusedRequest) -> String {
 fn words(headers: &HeaderMap) -> String {
     let message = headers.get("x-error-message").and_then(|v| v.to_str().ok()).unwrap_or_default();
     let message: String = message.chars().filter(|c| !c.is_control()).take(WORDS_MAX).collect();
-    if message.is_empty() { message } else { format!("; it says: {message}") }
+    if message.is_empty() { message } else { format!("; server message: {message}") }
 }
 
 #[cfg(test)]

@@ -80,11 +80,15 @@ pub(crate) fn judge(
     resume: Option<(u64, &PartInfo)>,
 ) -> Verdict {
     if let Some(coding) = get(headers, &header::CONTENT_ENCODING).filter(|c| *c != "identity") {
-        return Verdict::Refuse(format!("the server compressed the file ({coding}), unasked"));
+        return Verdict::Refuse(format!(
+            "the server compressed the file ({coding}), which the request excluded"
+        ));
     }
     match (status, resume) {
         (200, _) => whole(headers, metadata),
-        (_, None) => Verdict::Refuse("the server sent a part of the file (206), unasked".into()),
+        (_, None) => {
+            Verdict::Refuse("the server sent part of the file (206) instead of all of it".into())
+        }
         (_, Some((from, info))) => rest(headers, metadata, from, info),
     }
 }
@@ -99,7 +103,7 @@ fn whole(headers: &HeaderMap, metadata: &HubMetadata) -> Verdict {
     match (announced, metadata.length) {
         (Some(0), _) => Verdict::Refuse("the file is empty".into()),
         (Some(here), Some(there)) if here != there => Verdict::Refuse(format!(
-            "the hub says that the file has {there} bytes, the server that sends it {here}"
+            "the hub reports {there} bytes, but the server that sends the file reports {here}"
         )),
         _ if entity.length.is_some_and(|l| l > FILE_BYTES_MAX) => {
             Verdict::Refuse(format!("the file has more than {}", text::bytes(FILE_BYTES_MAX)))
@@ -111,12 +115,12 @@ fn whole(headers: &HeaderMap, metadata: &HubMetadata) -> Verdict {
 fn rest(headers: &HeaderMap, metadata: &HubMetadata, from: u64, info: &PartInfo) -> Verdict {
     let Some(range) = get(headers, &header::CONTENT_RANGE).and_then(content_range) else {
         return Verdict::StartOver(
-            "the server sent a part of the file without saying which".into(),
+            "the server sent part of the file without a valid Content-Range".into(),
         );
     };
     if range.first != from || Some(range.total) != info.length {
         return Verdict::StartOver(format!(
-            "the server sent bytes {} to {} of {}, asked for those from {from} on",
+            "the server sent bytes {} to {} of {} instead of those from {from} on",
             range.first, range.last, range.total
         ));
     }

@@ -32,12 +32,12 @@ pub(crate) enum GiveUp {
 impl std::fmt::Display for GiveUp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Requests => write!(f, "the file did not come in {REQUESTS_MAX} requests"),
-            Self::Failures(attempts) => write!(f, "given up after {attempts} attempts"),
+            Self::Requests => write!(f, "the file is incomplete after {REQUESTS_MAX} requests"),
+            Self::Failures(attempts) => write!(f, "gave up after {attempts} attempts"),
             Self::LongWait(seconds) => {
-                write!(f, "it asks us to wait {seconds} s: run this again then")
+                write!(f, "the server asks to wait {seconds} s: run this again after that")
             }
-            Self::Restarts => write!(f, "given up: it began again {RESTARTS_MAX} times"),
+            Self::Restarts => write!(f, "gave up: the download started over {RESTARTS_MAX} times"),
         }
     }
 }

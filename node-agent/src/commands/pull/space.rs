@@ -18,8 +18,7 @@ fn enough(needed: u64, free: u64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "not enough room: the file needs {} ({needed} bytes) more, the disk has {} ({free} bytes) \
-         free",
+        "not enough disk space: the file needs {} ({needed} bytes) more, {} ({free} bytes) are free",
         text::bytes(needed),
         text::bytes(free)
     ))

@@ -95,7 +95,7 @@ pub(crate) async fn fetch(job: &Job, tools: &mut Tools) -> Result<Fetched, Faile
 }
 
 fn kept(part: &Path, at: u64) -> String {
-    format!("; {} are kept in {}: run this again to go on", text::bytes(at), part.display())
+    format!("; {} are kept in {}: run this again to resume", text::bytes(at), part.display())
 }
 
 impl Transfer<'_> {
@@ -117,11 +117,12 @@ impl Transfer<'_> {
         let until = match resume {
             Ok(until) => until,
             Err(why) => {
-                self.tools.progress.print(&format!("{}: {why}: beginning again", self.name()));
+                self.tools.progress.print(&format!("{}: {why}: starting over", self.name()));
                 return self.part.reset().map_err(|e| self.disk(&e));
             }
         };
-        let line = format!("{}: checking the {} that are here", self.name(), text::bytes(until));
+        let line =
+            format!("{}: verifying the {} already downloaded", self.name(), text::bytes(until));
         self.tools.progress.print(&line);
         self.part.resume(info).map_err(|e| self.disk(&e))?;
         while self.part.hash_step(until).map_err(|e| self.disk(&e))? {
@@ -141,7 +142,7 @@ impl Transfer<'_> {
         let mut response = self.request(&bytes).await?;
         self.check_digests()?;
         if response.status == 416 {
-            self.restart("the file on the server is shorter than what is here")?;
+            self.restart("the file on the server is shorter than the partial file here")?;
             return Ok(false);
         }
         let resume = self.part.info().filter(|_| at > 0).map(|info| (at, info));
@@ -149,7 +150,7 @@ impl Transfer<'_> {
             match response::judge(response.status, &response.headers, &self.metadata, resume) {
                 Verdict::Whole(entity) => {
                     if at > 0 {
-                        self.restart("the server sends the file from its first byte")?;
+                        self.restart("the server sends the file from its first byte again")?;
                     }
                     self.begin(entity, &response)?
                 }
@@ -219,7 +220,7 @@ impl Transfer<'_> {
             .map_err(|why| self.invalid(why))?;
         let sha256 = self.job.sha256.clone().or(entity.sha256);
         if sha256.is_none() && !response::has_an_end(&response.headers, response.http1) {
-            return Err(self.invalid("the server does not say where the file ends: give --sha256"));
+            return Err(self.invalid("the server does not send the file's length: set --sha256"));
         }
         let info = PartInfo {
             source: self.job.source.identity(),
@@ -267,7 +268,7 @@ impl Transfer<'_> {
     async fn handle_broken_body(&mut self, why: &str) -> Result<(), Failed> {
         self.pause(why, None).await?;
         if self.part.at() > 0 && !self.part.info().is_some_and(PartInfo::is_resumable) {
-            self.restart("the server gives no way to go on where it stopped")?;
+            self.restart("the server does not support resuming")?;
         }
         Ok(())
     }
@@ -277,7 +278,7 @@ impl Transfer<'_> {
         self.retry
             .record_restart()
             .map_err(|end| unavailable(format_args!("{name}: {why}; {end}")))?;
-        self.tools.progress.print(&format!("{name}: {why}: beginning again"));
+        self.tools.progress.print(&format!("{name}: {why}: starting over"));
         self.part.reset().map_err(|e| self.disk(&e))
     }
 
@@ -285,7 +286,7 @@ impl Transfer<'_> {
         let wait = self.retry.record_failure(retry_after);
         let wait = wait.map_err(|end| unavailable(format_args!("{why}; {end}")))?;
         let seconds = wait.as_secs_f64();
-        self.tools.progress.print(&format!("{}: {why}; again in {seconds:.1} s", self.name()));
+        self.tools.progress.print(&format!("{}: {why}; retrying in {seconds:.1} s", self.name()));
         self.unless_stopped(tokio::time::sleep(wait)).await
     }
 
@@ -332,7 +333,7 @@ impl Transfer<'_> {
         let expected = self.job.sha256.clone().or(expected);
         match expected {
             Some(expected) if expected != digest => Err(self.reject(format_args!(
-                "what came has sha256 {digest}, not {expected}; it was removed: run this again"
+                "the downloaded file has sha256 {digest}, not {expected}; it was removed: run this again"
             ))),
             _ => Ok(digest),
         }

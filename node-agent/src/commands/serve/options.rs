@@ -36,8 +36,8 @@ pub(crate) struct ServeArgs {
         help_heading = "The agent's own port"
     )]
     pub listen: Option<SocketAddr>,
-    /// File with the key that clients of the agent's own port must send [default: none is asked
-    /// for]
+    /// File with the API key that clients of the agent's own port must send [default: no
+    /// authentication]
     #[arg(
         long,
         env = "FLOTILLA_KEY_FILE",
@@ -45,8 +45,8 @@ pub(crate) struct ServeArgs {
         help_heading = "The agent's own port"
     )]
     pub key_file: Option<PathBuf>,
-    /// Connections that one address may have to the agent's own port; others are refused. A proxy
-    /// in front of it has one address for all of its clients
+    /// Maximum connections per client address to the agent's own port; others are refused. All
+    /// clients of a reverse proxy share its address
     #[arg(
         long,
         env = "FLOTILLA_CONNECTIONS_PER_ADDRESS",
@@ -56,24 +56,24 @@ pub(crate) struct ServeArgs {
         help_heading = "The agent's own port"
     )]
     pub connections_per_address: u32,
-    /// Which gateways it joins
+    /// Gateways to join
     #[command(flatten)]
     pub gateways: JoinFlags,
-    /// The node's name in the fleet [default: the host's name]
+    /// The node's name in the fleet [default: the hostname]
     #[arg(long, env = "FLOTILLA_NAME", value_name = "NAME", help_heading = "Gateways to join")]
     pub name: Option<String>,
     /// How the model is run
     #[command(flatten)]
     pub engine: EngineFlags,
-    /// Measure how the model is run best, unless that is known already; takes about half a
-    /// minute more at the first start
+    /// Tune the model first, unless results are stored; takes about half a minute at the first
+    /// start
     #[arg(long, env = "FLOTILLA_TUNE", help_heading = "How the model is run", value_parser = FalseyValueParser::new())]
     pub tune: bool,
-    /// Serve the metrics by another server's names too, at /metrics/llama-server or /metrics/vllm;
-    /// separated by commas, or given twice [default: none]
+    /// Also serve the metrics under another server's names, at /metrics/llama-server or
+    /// /metrics/vllm; comma-separated, or repeated [default: none]
     #[arg(long, env = "FLOTILLA_METRICS_COMPAT", value_name = "SERVER", value_delimiter = ',')]
     pub metrics_compat: Vec<Names>,
-    /// Seconds that requests may take to finish after SIGTERM
+    /// Seconds after SIGTERM in which requests may finish
     #[arg(long, env = "FLOTILLA_SHUTDOWN_SECONDS", value_name = "SECONDS", default_value_t = 30)]
     pub shutdown_seconds: u64,
 }
@@ -118,7 +118,7 @@ impl ServeArgs {
             return Ok(name);
         }
         Err(format!(
-            "'{name}' is no name for a node: use 1 to 64 letters, digits, '.', '_' or '-' (--name)"
+            "invalid node name '{name}': use 1 to 64 letters, digits, '.', '_' or '-' (--name)"
         ))
     }
 }

@@ -11,8 +11,8 @@ use crate::engine::model_files::ModelFiles;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Error for a model file that was modified in place.
-pub(super) const CHANGED: &str = "somebody wrote into the model file while it was in use; replace model files \
-                       by renaming another one over them, as 'flotilla-agent pull' does";
+pub(super) const CHANGED: &str = "the model file was modified while in use; replace model files by renaming \
+                       another file over them, as 'flotilla-agent pull' does";
 
 /// Ends the engine when someone modifies its model's files: mapped weights change with them.
 /// Started once the model is loaded; before that, the loader checks itself. Ends when the result is

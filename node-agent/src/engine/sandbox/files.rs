@@ -16,7 +16,7 @@ const NEWEST: ABI = ABI::V6;
 pub(crate) fn confine(readable: &[File]) -> Result<(), String> {
     match restrict(readable) {
         Ok(RulesetStatus::NotEnforced) => {
-            Err("this kernel has no Landlock, or it is not enabled (lsm=landlock,...)".into())
+            Err("Landlock is missing or disabled in this kernel (lsm=landlock,...)".into())
         }
         Ok(_) => Ok(()),
         Err(e) => Err(format!("Landlock: {e}")),

@@ -89,7 +89,7 @@ impl CacheFile {
             return Err("it was measured on another machine or with another model".into());
         }
         if !file.entries.iter().all(|entry| entry.tuned.is_possible()) {
-            return Err("it holds settings that cannot be".into());
+            return Err("it contains impossible settings".into());
         }
         Ok(file)
     }
@@ -155,7 +155,7 @@ mod tests {
         assert_ne!(key().file_name(), other.file_name());
         assert!(CacheFile::parse(&text[..text.len() / 2], &key()).is_err());
         let odd = text.replace("\"threads\":3", "\"threads\":0");
-        assert!(CacheFile::parse(&odd, &key()).unwrap_err().contains("cannot be"));
+        assert!(CacheFile::parse(&odd, &key()).unwrap_err().contains("impossible"));
     }
 
     #[test]

@@ -142,7 +142,7 @@ impl std::fmt::Display for TrialError {
         match self {
             Self::Child(e) => write!(f, "{e}"),
             Self::Refused(why) => f.write_str(why),
-            Self::Unexpected => write!(f, "an answer that was not asked for"),
+            Self::Unexpected => write!(f, "unexpected answer"),
         }
     }
 }

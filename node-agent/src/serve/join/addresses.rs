@@ -41,8 +41,8 @@ impl GatewayHost {
     pub(crate) async fn look_up(&self) -> Result<BTreeSet<SocketAddr>, String> {
         let resolved = timeout(LOOKUP_TIMEOUT, lookup_host((self.host.as_str(), self.port))).await;
         let found = resolved
-            .map_err(|_| format!("looking up '{}' took too long", self.host))?
-            .map_err(|e| format!("'{}' cannot be looked up: {e}", self.host))?;
+            .map_err(|_| format!("resolving '{}' timed out", self.host))?
+            .map_err(|e| format!("cannot resolve '{}': {e}", self.host))?;
         let found: BTreeSet<SocketAddr> = found.take(ADDRESSES_MAX).collect();
         match found.is_empty() {
             true => Err(format!("'{}' has no address", self.host)),

@@ -93,7 +93,7 @@ async fn within<T, E: std::error::Error + 'static>(
     match timeout(DIAL_TIMEOUT, attempt).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(e)) => Err(DialError::Unreachable(format!("{what} failed: {}", with_causes(&e)))),
-        Err(_) => Err(DialError::Unreachable(format!("{what} took too long"))),
+        Err(_) => Err(DialError::Unreachable(format!("{what} timed out"))),
     }
 }
 
@@ -137,7 +137,7 @@ impl JoinRequest<'_> {
             .header(VERSION_HEADER, VERSION)
             .header(LINKED_HEADER, linked.list())
             .body(Empty::new())
-            .map_err(|e| DialError::Refused(format!("the join request cannot be made: {e}")))
+            .map_err(|e| DialError::Refused(format!("cannot create the join request: {e}")))
     }
 }
 
@@ -174,7 +174,7 @@ async fn refusal(response: Response<Incoming>) -> DialError {
     };
     let error_body = serde_json::from_slice::<serde_json::Value>(&body).ok();
     let message = error_body.as_ref().and_then(|v| v.pointer("/error/message")?.as_str());
-    let why = format!("the gateway answered {status}: {}", message.unwrap_or("no reason given"));
+    let why = format!("the gateway returned {status}: {}", message.unwrap_or("no reason given"));
     match status.as_u16() {
         409 => DialError::AlreadyLinked,
         423 => DialError::NameTaken(why),

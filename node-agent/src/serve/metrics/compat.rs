@@ -108,9 +108,9 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], snapshot: &Snapshot<'_>) ->
         Ok(())
     };
     let running = f64::from(stats.slots_busy);
-    gauge("num_requests_running", "Requests that are computed.", running)?;
+    gauge("num_requests_running", "Requests in slots.", running)?;
     let waiting = f64::from(stats.queued + stats.parked);
-    gauge("num_requests_waiting", "Requests that wait.", waiting)?;
+    gauge("num_requests_waiting", "Requests queued.", waiting)?;
     for name in ["kv_cache_usage_perc", "gpu_cache_usage_perc"] {
         gauge(name, "Share of the KV cells in use, 0 to 1.", used(snapshot))?;
     }
@@ -120,21 +120,25 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], snapshot: &Snapshot<'_>) ->
         Ok(())
     };
     let asked = totals.prompt_tokens + totals.cached_tokens;
-    counter("prompt_tokens_total", "Tokens of prompts.", asked)?;
-    counter("prompt_tokens_cached_total", "Of those, reused.", totals.cached_tokens)?;
+    counter("prompt_tokens_total", "Prompt tokens.", asked)?;
+    counter(
+        "prompt_tokens_cached_total",
+        "Prompt tokens served from the prefix cache.",
+        totals.cached_tokens,
+    )?;
     counter("generation_tokens_total", "Tokens generated.", totals.generated_tokens)?;
-    counter("num_preemptions_total", "Requests that gave up their cells.", totals.parkings)?;
+    counter("num_preemptions_total", "Preemptions.", totals.parkings)?;
     for name in ["prefix_cache", "gpu_prefix_cache"] {
-        let queries = "Tokens of prompts that were looked for.";
+        let queries = "Prompt tokens looked up in the prefix cache.";
         counter(&format!("{name}_queries_total"), queries, asked)?;
-        let hits = "Tokens of prompts that were found.";
+        let hits = "Prompt tokens found in the prefix cache.";
         counter(&format!("{name}_hits_total"), hits, totals.cached_tokens)?;
     }
-    let help = "Always 1; the size of the KV pool is in the labels.";
+    let help = "Always 1; the labels hold the size of the KV cache.";
     let config = ["model_name", "engine", "block_size", "num_gpu_blocks"];
     let config = maker.gauges("vllm:cache_config_info", help, &config)?;
     config.with_label_values(&[snapshot.model, ENGINE, "1", &stats.cells.to_string()]).set(1);
-    let help = "Answers that came to their end.";
+    let help = "Completed choices.";
     let success = ["model_name", "engine", "finished_reason"];
     let success = maker.counters("vllm:request_success_total", help, &success)?;
     for metric in counted.iter().filter(|f| f.name() == FINISHED).flat_map(|f| f.get_metric()) {

@@ -36,7 +36,7 @@ pub(crate) fn model(facts: &Facts) -> Option<Finding> {
         }
         Err(NoPlan::Error(error)) => {
             let fix = format!("flotilla-agent check {file}");
-            Finding::warn("model", format!("its memory cannot be planned: {error}"), fix)
+            Finding::warn("model", format!("no memory plan is possible: {error}"), fix)
         }
     })
 }
@@ -44,9 +44,9 @@ pub(crate) fn model(facts: &Facts) -> Option<Finding> {
 pub(crate) fn room(facts: &Facts) -> Option<Finding> {
     let memory = &facts.machine.memory;
     let (room, by) = (memory.available_here, &memory.bound_by);
-    let says = format!("{} for the model (bound by {by})", bytes(room));
+    let says = format!("{} available for the model (limited by {by})", bytes(room));
     Some(match room < ROOM_MIN {
-        true => Finding::warn("memory", says, "ps aux --sort=-rss | head (what else holds memory)"),
+        true => Finding::warn("memory", says, "ps aux --sort=-rss | head (what else uses memory)"),
         false => Finding::ok("memory", says),
     })
 }
@@ -55,10 +55,10 @@ pub(crate) fn room(facts: &Facts) -> Option<Finding> {
 pub(crate) fn swap(facts: &Facts) -> Option<Finding> {
     let memory = &facts.machine.memory;
     if memory.swap_total == 0 {
-        return Some(Finding::ok("swap", "there is none"));
+        return Some(Finding::ok("swap", "no swap"));
     }
     let (size, swappiness) = (bytes(memory.swap_total), memory.swappiness.unwrap_or(60));
-    let says = format!("there are {size}, and vm.swappiness is {swappiness}");
+    let says = format!("{size} of swap, vm.swappiness is {swappiness}");
     Some(match swappiness > SWAPPINESS_MAX {
         true => Finding::warn(
             "swap",
@@ -75,7 +75,7 @@ pub(crate) fn overcommit(facts: &Facts) -> Option<Finding> {
     Some(match facts.machine.memory.overcommit? {
         2 => Finding::warn(
             "overcommit",
-            format!("{}: large buffers may be refused", says(2)),
+            format!("{}: large allocations may fail", says(2)),
             sysctl("overcommit", "vm.overcommit_memory=0"),
         ),
         mode => Finding::ok("overcommit", says(mode)),
@@ -90,7 +90,7 @@ pub(crate) fn huge_pages(facts: &Facts) -> Option<Finding> {
     Some(match mode == "never" {
         true => Finding::warn(
             "hugepages",
-            format!("{says}: everything takes small pages"),
+            format!("{says}: all memory uses small pages"),
             format!(
                 "echo 'w {file} - - - - madvise' | sudo tee /etc/tmpfiles.d/flotilla.conf && sudo \
                  systemd-tmpfiles --create flotilla.conf"
@@ -107,10 +107,14 @@ pub(crate) fn locked(facts: &Facts) -> Option<Finding> {
     Some(match facts.machine.memory.lockable {
         Some(limit) if limit < needs => Finding::fail(
             "mlock",
-            format!("{} may be locked, the model has {}", bytes(limit), bytes(needs)),
+            format!(
+                "the limit for locked memory is {}, the model needs {}",
+                bytes(limit),
+                bytes(needs)
+            ),
             "ulimit -l unlimited (the packaged unit has LimitMEMLOCK=infinity)",
         ),
-        _ => Finding::ok("mlock", "the model may be locked in memory"),
+        _ => Finding::ok("mlock", "the model can be locked in memory"),
     })
 }
 

@@ -29,11 +29,11 @@ pub(crate) fn sandbox(facts: &Facts) -> Option<Finding> {
     let sandbox = match facts.sandbox.as_ref()? {
         Ok(sandbox) => sandbox,
         Err(why) => {
-            let says = format!("it is not known what confines engines here: {why}");
+            let says = format!("the sandbox could not be tested: {why}");
             return Some(Finding::warn("sandbox", says, "flotilla-agent sandbox-trial"));
         }
     };
-    let says = format!("engines are confined: {sandbox}");
+    let says = format!("the sandbox restricts: {sandbox}");
     Some(match sandbox.missing() {
         None => Finding::ok("sandbox", says),
         Some(why) => Finding::warn(
@@ -48,7 +48,7 @@ pub(crate) fn disk(facts: &Facts) -> Option<Finding> {
     let folder = &facts.disk.folder;
     let Some(free) = facts.disk.free else {
         let fix = format!("sudo mkdir -p {folder}");
-        return Some(Finding::warn("disk", format!("{folder} cannot be looked at"), fix));
+        return Some(Finding::warn("disk", format!("{folder} cannot be read"), fix));
     };
     let says = format!("{} free in {folder}", bytes(free));
     Some(match free < FREE_MIN {
@@ -61,14 +61,14 @@ pub(crate) fn disk(facts: &Facts) -> Option<Finding> {
 /// host's.
 pub(crate) fn clock(facts: &Facts) -> Option<Finding> {
     if let Some(service) = facts.clock {
-        return Some(Finding::ok("clock", format!("kept by {service}")));
+        return Some(Finding::ok("clock", format!("synchronized by {service}")));
     }
     if facts.machine.container.is_some() {
         return None;
     }
     Some(Finding::warn(
         "clock",
-        "nothing seems to keep it right",
+        "no time synchronization service found",
         "sudo apt-get install systemd-timesyncd && sudo timedatectl set-ntp true",
     ))
 }

@@ -22,7 +22,7 @@ pub(super) async fn is_present(transfer: &mut Transfer<'_>) -> Result<bool, Fail
     let target = transfer.job.target.clone();
     let bytes = match std::fs::metadata(&target) {
         Ok(found) if found.is_file() => found.len(),
-        Ok(_) => return Err(in_the_way(&target, "is there, and is no file")),
+        Ok(_) => return Err(in_the_way(&target, "exists and is not a regular file")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(io_failed(&target, &e)),
     };
@@ -35,22 +35,22 @@ pub(super) async fn is_present(transfer: &mut Transfer<'_>) -> Result<bool, Fail
     let shown = target.display();
     let (same, note) = match &expected {
         Some(expected) => {
-            let line = format!("{shown} is there: checking its sha256");
+            let line = format!("{shown} exists: verifying its sha256");
             transfer.tools.progress.print(&line);
             let digest = digest_of(&target, &transfer.tools.stop).await?;
             (digest == *expected, format!("sha256 {digest}"))
         }
-        None => (length == Some(bytes), format!("{bytes} bytes; no sha256 to compare is known")),
+        None => (length == Some(bytes), format!("{bytes} bytes; no sha256 to compare with")),
     };
     // The right size alone is no proof: --force fetches the file again.
     if same && (expected.is_some() || !transfer.job.force) {
-        transfer.tools.progress.print(&format!("{shown} is there already ({note})"));
+        transfer.tools.progress.print(&format!("{shown} already exists ({note})"));
         return Ok(true);
     }
     if transfer.job.force {
         return Ok(false);
     }
-    Err(in_the_way(&target, &format!("is there, and is another file ({note})")))
+    Err(in_the_way(&target, &format!("exists and differs ({note})")))
 }
 
 async fn digest_of(path: &Path, stop: &Stop) -> Result<String, Failed> {
@@ -69,6 +69,9 @@ async fn digest_of(path: &Path, stop: &Stop) -> Result<String, Failed> {
 }
 
 fn in_the_way(target: &Path, why: &str) -> Failed {
-    let message = format!("{} {why}: choose another name (--to), or --force", target.display());
+    let message = format!(
+        "{} {why}: choose another name with --to, or replace it with --force",
+        target.display()
+    );
     Failed { code: EXIT_IO, message }
 }
