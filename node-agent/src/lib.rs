@@ -12,6 +12,8 @@
 //! and, as a frame ([`engine::ipc`]), the engine process ([`engine::process`]); events return the
 //! same way, and [`serve::stream`] turns them into a response.
 
+#![warn(unreachable_pub)]
+
 pub mod commands;
 mod engine;
 pub mod serve;
