@@ -29,7 +29,7 @@ use crate::types::causes::with_causes;
 use crate::types::exit::Failed;
 use client::Client;
 use endpoint::Endpoint;
-use progress::Progress;
+use progress::DownloadProgress;
 use source::Source;
 use stop::Stop;
 use transfer::{Job, Tools, fetch};
@@ -90,7 +90,7 @@ pub(crate) fn run(args: PullArgs) -> Result<(), Failed> {
         .map_err(Failed::software)?;
     let done = runtime.block_on(async {
         let stop = Stop::on_signals().map_err(Failed::software)?;
-        let progress = Progress::new(args.no_progress);
+        let progress = DownloadProgress::new(args.no_progress);
         let mut tools = Tools {
             client,
             progress,

@@ -93,14 +93,14 @@ pub(crate) async fn maintain_links(
 
 /// The tasks of one gateway's addresses.
 struct Links {
-    shared: Arc<Shared>,
+    shared: Arc<GatewayState>,
     wanted: BTreeMap<SocketAddr, CancellationToken>,
     tasks: JoinSet<Result<(), JoinRefused>>,
 }
 
 impl Links {
     fn new(gateway: Gateway, joining: JoinContext) -> Self {
-        let shared = Shared { gateway, joining, answered: AtomicBool::new(false) };
+        let shared = GatewayState { gateway, joining, accepted: AtomicBool::new(false) };
         Self { shared: Arc::new(shared), wanted: BTreeMap::new(), tasks: JoinSet::new() }
     }
 
@@ -136,17 +136,17 @@ impl Links {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct GatewayState {
     gateway: Gateway,
     joining: JoinContext,
     /// True once a gateway has accepted the node.
-    answered: AtomicBool,
+    accepted: AtomicBool,
 }
 
 /// One address of a gateway.
 #[derive(Debug)]
 struct Address {
-    shared: Arc<Shared>,
+    shared: Arc<GatewayState>,
     address: SocketAddr,
     backoff: Backoff,
     last_reason: LastReason,
@@ -154,7 +154,7 @@ struct Address {
 }
 
 impl Address {
-    fn new(shared: Arc<Shared>, address: SocketAddr) -> Self {
+    fn new(shared: Arc<GatewayState>, address: SocketAddr) -> Self {
         let backoff = Backoff::new(REDIAL_MIN, REDIAL_MAX, crate::types::random::random() as u64);
         let link_ends = shared.joining.linked.watch_ends();
         Self { shared, address, backoff, last_reason: LastReason::default(), link_ends }
@@ -164,7 +164,7 @@ impl Address {
     async fn maintain_link(mut self, retired: CancellationToken) -> Result<(), JoinRefused> {
         let stop = self.shared.joining.stop.clone();
         loop {
-            let Shared { gateway, joining, .. } = &*self.shared;
+            let GatewayState { gateway, joining, .. } = &*self.shared;
             self.link_ends.mark_unchanged();
             let dialed = tokio::select! {
                 dialed = dial(gateway, self.address, &joining.node, &joining.linked) => dialed,
@@ -189,8 +189,8 @@ impl Address {
 
     /// Serves one link until it ends.
     async fn serve(&mut self, link: DialedLink) {
-        let Shared { gateway, joining, answered } = &*self.shared;
-        answered.store(true, Ordering::Relaxed);
+        let GatewayState { gateway, joining, accepted } = &*self.shared;
+        accepted.store(true, Ordering::Relaxed);
         self.last_reason = LastReason::default();
         tracing::info!(gateway = %gateway.url, address = %self.address, "joined");
         let begun = Instant::now();
@@ -203,10 +203,10 @@ impl Address {
 
     /// Logs why there is no link, unless the reason is the same as before.
     fn log_failure(&mut self, why: DialError) -> Result<(), JoinRefused> {
-        let Shared { gateway, answered, .. } = &*self.shared;
+        let GatewayState { gateway, accepted, .. } = &*self.shared;
         let (gateway, address) = (&gateway.url, self.address);
         match why {
-            DialError::Refused(why) if !answered.load(Ordering::Relaxed) => {
+            DialError::Refused(why) if !accepted.load(Ordering::Relaxed) => {
                 return Err(JoinRefused(why));
             }
             DialError::Refused(why) | DialError::NameTaken(why)

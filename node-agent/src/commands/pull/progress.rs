@@ -13,7 +13,7 @@ const LINE_BYTES: u64 = 256_000_000;
 
 /// Shows one file after the other.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct DownloadProgress {
     shown: Shown,
     name: String,
     total: Option<u64>,
@@ -28,7 +28,7 @@ enum Shown {
     Nothing,
 }
 
-impl Progress {
+impl DownloadProgress {
     /// A bar if stderr is a terminal, else lines; nothing if `quiet`.
     pub(crate) fn new(quiet: bool) -> Self {
         let shown = match (quiet, std::io::stderr().is_terminal()) {
@@ -142,7 +142,7 @@ mod tests {
             bar.set_style(style(template));
         }
         let mut progress =
-            Progress { shown: Shown::Lines, name: String::new(), total: None, next: 0 };
+            DownloadProgress { shown: Shown::Lines, name: String::new(), total: None, next: 0 };
         progress.begin("m", 25, Some(100));
         assert_eq!(progress.next, 30);
         progress.set(29);

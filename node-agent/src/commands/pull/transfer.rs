@@ -10,7 +10,7 @@ use super::content::{self, HEAD_BYTES};
 use super::endpoint::host_of;
 use super::part::{Part, boot_id, folder_of};
 use super::part_info::PartInfo;
-use super::progress::Progress;
+use super::progress::DownloadProgress;
 use super::refusal::{self, Refusal, RefusedRequest};
 use super::response::{self, Entity, FILE_BYTES_MAX, HubMetadata, Verdict};
 use super::retry::RetryState;
@@ -33,7 +33,7 @@ pub(crate) struct Job {
 /// What is needed to fetch files; shared by all files of a model.
 pub(crate) struct Tools {
     pub client: Client,
-    pub progress: Progress,
+    pub progress: DownloadProgress,
     pub stop: Stop,
     /// Maximum consecutive failures.
     pub retries: u32,

@@ -92,8 +92,8 @@ impl Escape {
         // A signal without effect on the receiver.
         let signalled = kill_process(agent, Signal::CONT);
         note("send the agent a signal".into(), signalled.map_err(io::Error::from));
-        let held = pidfd_open(agent, PidfdFlags::empty());
-        note("get hold of the agent".into(), held.map(drop).map_err(io::Error::from));
+        let pidfd = pidfd_open(agent, PidfdFlags::empty());
+        note("get hold of the agent".into(), pidfd.map(drop).map_err(io::Error::from));
         let memory = File::open(format!("/proc/{}/mem", agent.as_raw_nonzero()));
         note("read the agent's memory".into(), memory.map(drop));
     }

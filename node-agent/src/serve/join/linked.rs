@@ -8,10 +8,10 @@ use tokio::sync::watch;
 
 /// The set of linked gateways. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct LinkedGateways(Arc<Shared>);
+pub(crate) struct LinkedGateways(Arc<LinkSet>);
 
 #[derive(Debug)]
-struct Shared {
+struct LinkSet {
     gateways: Mutex<BTreeSet<String>>,
     /// Number of links that have ended.
     ended: watch::Sender<u64>,
@@ -20,7 +20,7 @@ struct Shared {
 impl Default for LinkedGateways {
     fn default() -> Self {
         let (ended, _) = watch::channel(0);
-        Self(Arc::new(Shared { gateways: Mutex::default(), ended }))
+        Self(Arc::new(LinkSet { gateways: Mutex::default(), ended }))
     }
 }
 

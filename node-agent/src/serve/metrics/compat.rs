@@ -119,8 +119,8 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], snapshot: &Snapshot<'_>) ->
         family.with_label_values(&values).inc_by(value);
         Ok(())
     };
-    let asked = totals.prompt_tokens + totals.cached_tokens;
-    counter("prompt_tokens_total", "Prompt tokens.", asked)?;
+    let looked_up = totals.prompt_tokens + totals.cached_tokens;
+    counter("prompt_tokens_total", "Prompt tokens.", looked_up)?;
     counter(
         "prompt_tokens_cached_total",
         "Prompt tokens served from the prefix cache.",
@@ -130,7 +130,7 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], snapshot: &Snapshot<'_>) ->
     counter("num_preemptions_total", "Preemptions.", totals.parkings)?;
     for name in ["prefix_cache", "gpu_prefix_cache"] {
         let queries = "Prompt tokens looked up in the prefix cache.";
-        counter(&format!("{name}_queries_total"), queries, asked)?;
+        counter(&format!("{name}_queries_total"), queries, looked_up)?;
         let hits = "Prompt tokens found in the prefix cache.";
         counter(&format!("{name}_hits_total"), hits, totals.cached_tokens)?;
     }

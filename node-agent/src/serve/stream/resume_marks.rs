@@ -31,9 +31,9 @@ impl ResumeMarks {
     /// the logprobs of tokens from another node are not known here.
     pub(crate) fn new(resume: &Resume, choices: usize, logprobs: bool) -> Self {
         let marked = |index: usize| {
-            let said = resume.choices.get(index).cloned().unwrap_or_default();
-            let bytes_left = (!logprobs).then_some(said.bytes);
-            ChoiceMarks { events_left: said.events, bytes_left, tokens: Vec::new() }
+            let known = resume.choices.get(index).cloned().unwrap_or_default();
+            let bytes_left = (!logprobs).then_some(known.bytes);
+            ChoiceMarks { events_left: known.events, bytes_left, tokens: Vec::new() }
         };
         Self { choices: (0..choices).map(marked).collect(), usage_told: resume.usage_told }
     }
@@ -157,8 +157,8 @@ mod tests {
         marks(0, 0, false).close(&usage, Some("u"), "[DONE]", &mut out);
         assert_eq!(out, ": u 7 2 5\ndata: u\n\ndata: [DONE]\n\n");
         out.clear();
-        let mut told = ResumeMarks { choices: Vec::new(), usage_told: true };
-        told.close(&usage, Some("u"), "[DONE]", &mut out);
+        let mut reported = ResumeMarks { choices: Vec::new(), usage_told: true };
+        reported.close(&usage, Some("u"), "[DONE]", &mut out);
         assert_eq!(out, ": u 7 2 5\ndata: [DONE]\n\n");
     }
 }
