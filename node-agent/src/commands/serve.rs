@@ -71,7 +71,7 @@ pub(crate) async fn serve(options: ServeOptions) -> Result<(), Failed> {
     tokio::select! {
         () = wait_idle(&node.engine) => {}
         () = tokio::time::sleep(options.shutdown) => tracing::warn!("shutdown timed out: requests aborted"),
-        () = terminate.first() => tracing::warn!("shutdown timed out: requests aborted"),
+        () = terminate.first() => tracing::warn!("second signal received: requests aborted"),
     }
     stop.cancel();
     tasks.close();

@@ -146,7 +146,7 @@ impl EngineFlags {
         tuned: Option<&Tuned>,
     ) -> Result<EngineOptions, SettingsError> {
         let (options, origins) = self.resolve(files, kernel, tuned)?;
-        tracing::info!("{origins}");
+        tracing::info!(settings = origins, "settings resolved");
         Ok(options)
     }
 
@@ -256,7 +256,8 @@ impl EngineFlags {
                             slots,
                             context_tokens = tokens,
                             kv,
-                            "sizes reduced to fit into memory: {why}"
+                            reason = why,
+                            "sizes reduced to fit into memory"
                         );
                     }
                     return Ok(sizes);

@@ -92,11 +92,11 @@ impl<'a> TuneJob<'a> {
     /// Settings for `serve`: the stored ones, or with `measure` newly measured ones if none are
     /// stored.
     pub(crate) fn for_serving(&self, measure: bool) -> Option<Tuned> {
-        if let Some(kept) = self.store.read(&self.key)
-            && let Some(entry) = kept.best(&self.fixed)
+        if let Some(file) = self.store.read(&self.key)
+            && let Some(entry) = file.best(&self.fixed)
         {
             let path = self.store.path(&self.key).unwrap_or_default();
-            tracing::info!("using tuned settings: {}", path.display());
+            tracing::info!(file = %path.display(), "using tuned settings");
             return Some(entry.tuned);
         }
         if !measure {
@@ -110,7 +110,7 @@ impl<'a> TuneJob<'a> {
         match self.measure(BUDGET) {
             Ok(entry) => Some(entry.tuned),
             Err(why) => {
-                tracing::warn!("tuning failed: {why}");
+                tracing::warn!(error = %why, "tuning failed");
                 None
             }
         }
@@ -131,12 +131,12 @@ impl<'a> TuneJob<'a> {
         let base = self.flags.resolve(self.files, self.kernel, None);
         let base = base.map_err(TuneError::Settings)?.0;
         let entry = self.search(&base, budget)?;
-        let mut kept =
+        let mut file =
             self.store.read(&self.key).unwrap_or_else(|| CacheFile::new(self.key.clone()));
-        kept.put(entry.clone());
+        file.put(entry.clone());
         // The result still applies to this run.
-        if let Err(why) = self.store.write(&kept) {
-            tracing::warn!("{why}");
+        if let Err(why) = self.store.write(&file) {
+            tracing::warn!(error = why, "tuning results not stored");
         }
         Ok(entry)
     }
@@ -155,9 +155,9 @@ impl<'a> TuneJob<'a> {
         let bar = Progress::new(None);
         let trial_bar = bar.clone();
         bar.begin("loading the weights");
-        let told = move |c: &Candidate| trial_bar.begin(&describe(c));
+        let on_trial = move |c: &Candidate| trial_bar.begin(&describe(c));
         let seconds = budget.as_secs_f64() / f64::from(TRIALS);
-        let children = Children::start(command, candidate, seconds, Box::new(told));
+        let children = Children::start(command, candidate, seconds, Box::new(on_trial));
         let mut children = children.map_err(TuneError::Start)?;
         let tells_rows = children.effort().tells_rows(OTHER_ROWS);
         let space = self.space(candidate, kv_type.is_quantised(), tells_rows);

@@ -39,26 +39,26 @@ impl Store {
                 return None;
             }
             Err(e) => {
-                tracing::warn!("tuning results ignored: {}: {e}", path.display());
+                tracing::warn!(file = %path.display(), error = %e, "tuning results ignored");
                 return None;
             }
         };
         let mut text = String::new();
         let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(|e| e.to_string());
         match read.and_then(|_| CacheFile::parse(&text, key)) {
-            Ok(kept) => Some(kept),
+            Ok(file) => Some(file),
             Err(why) => {
-                tracing::warn!("tuning results ignored: {}: {why}", path.display());
+                tracing::warn!(file = %path.display(), error = why, "tuning results ignored");
                 None
             }
         }
     }
 
     /// Stores results; returns the path, or `None` if there is no folder.
-    pub(crate) fn write(&self, kept: &CacheFile) -> Result<Option<PathBuf>, String> {
-        let Some(path) = self.path(&kept.key) else { return Ok(None) };
+    pub(crate) fn write(&self, file: &CacheFile) -> Result<Option<PathBuf>, String> {
+        let Some(path) = self.path(&file.key) else { return Ok(None) };
         let fail = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
-        let text = serde_json::to_string_pretty(kept).map_err(|e| fail(&e))?;
+        let text = serde_json::to_string_pretty(file).map_err(|e| fail(&e))?;
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).map_err(|e| fail(&e))?;
         }

@@ -215,7 +215,7 @@ impl<F: FnMut() -> Result<Command, ChildError>> Children<F> {
         match self.request(Question::Curve(candidate, self.effort)) {
             Ok(Answer::Curve(points)) => points,
             other => {
-                tracing::warn!("batch size curve could not be measured: {other:?}");
+                tracing::warn!(result = ?other, "batch size curve not measured");
                 Vec::new()
             }
         }
@@ -228,7 +228,7 @@ impl<F: FnMut() -> Result<Command, ChildError>> Trials for Children<F> {
         match self.request(Question::Measure(*candidate, self.effort)) {
             Ok(Answer::Measured(measured)) => Some(measured),
             other => {
-                tracing::warn!("tuning candidate rejected: {candidate:?}: {other:?}");
+                tracing::warn!(?candidate, result = ?other, "tuning candidate rejected");
                 None
             }
         }
