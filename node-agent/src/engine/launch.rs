@@ -77,7 +77,7 @@ impl Launch {
     }
 
     /// Opens the model file again, and plans again if it contains other weights. Blocks.
-    pub(crate) fn renewed(self) -> Result<Self, LaunchError> {
+    pub(crate) fn renew(self) -> Result<Self, LaunchError> {
         let files = ModelFiles::open(&self.options.model)?;
         if files.digest() == self.options.digest {
             return Ok(self);

@@ -117,7 +117,7 @@ impl ModelFiles {
 
     /// True if the content of a file has changed since it was opened. A file that only lost its
     /// name to another one, or got other permissions, still has its content.
-    pub(crate) fn have_changed(&mut self) -> Result<bool, ModelFileError> {
+    pub(crate) fn detect_change(&mut self) -> Result<bool, ModelFileError> {
         let fail = |e: io::Error| ModelFileError::new(&self.path, e);
         let now = versions(&self.parts).map_err(fail)?;
         if now == self.versions {
@@ -186,11 +186,11 @@ mod tests {
     fn a_file_that_is_replaced_stays_what_it_was_and_one_that_is_written_to_does_not() {
         let path = copied("m.gguf");
         let mut files = ModelFiles::open(&path).unwrap();
-        assert_eq!(files.have_changed(), Ok(false));
+        assert_eq!(files.detect_change(), Ok(false));
         let other = path.with_file_name("other");
         std::fs::write(&other, "something else").unwrap();
         std::fs::rename(&other, &path).unwrap();
-        assert_eq!(files.have_changed(), Ok(false), "the open file is the old one");
+        assert_eq!(files.detect_change(), Ok(false), "the open file is the old one");
         let digest = files.digest();
         let again = ModelFiles::open(&files.open_paths()[0]).unwrap();
         assert_eq!(again.digest(), digest, "opened by its number it is, too");
@@ -202,19 +202,19 @@ mod tests {
         let path = copied("m.gguf");
         let mut files = ModelFiles::open(&path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(files.have_changed(), Ok(false));
+        assert_eq!(files.detect_change(), Ok(false));
         let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"x").unwrap();
-        assert_eq!(files.have_changed(), Ok(true));
+        assert_eq!(files.detect_change(), Ok(true));
         file.set_len(file.metadata().unwrap().len() - 1).unwrap();
         file.set_modified(modified).unwrap();
-        assert_eq!(files.have_changed(), Ok(false), "the content is as it was");
+        assert_eq!(files.detect_change(), Ok(false), "the content is as it was");
         use std::os::unix::fs::FileExt;
         let file = File::options().write(true).open(&path).unwrap();
         file.write_at(b"y", 1_000_000).unwrap();
         file.set_modified(modified).unwrap();
-        assert_eq!(files.have_changed(), Ok(true), "whatever its times say");
+        assert_eq!(files.detect_change(), Ok(true), "whatever its times say");
         remove(&path);
     }
 

@@ -262,7 +262,7 @@ impl Prompts {
     /// Loads the model and reports that, unless its files were changed meanwhile.
     fn load(&self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
         let (preparer, running) = self.load_weights(files).map_err(|e| e.to_string())?;
-        if files.have_changed().map_err(|e| e.to_string())? {
+        if files.detect_change().map_err(|e| e.to_string())? {
             return Err(CHANGED.into());
         }
         let EngineOptions { slots, context_tokens, threads, kernel, .. } = self.options;

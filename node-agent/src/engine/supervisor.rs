@@ -113,7 +113,7 @@ async fn keep_running(
         };
         if !was_ready {
             let digest = launch.options.digest;
-            match renewed(&launch).await {
+            match renew(&launch).await {
                 // The file was replaced before the first engine had read it.
                 Ok(next) if next.options.digest != digest => launch = next,
                 _ => return Err(EngineError { model: launch.options.model, exit: end }),
@@ -131,7 +131,7 @@ async fn keep_running(
                 () = tokio::time::sleep(wait) => {}
                 () = stop.cancelled() => return Ok(()),
             }
-            match renewed(&launch).await {
+            match renew(&launch).await {
                 Ok(next) => break next,
                 Err(why) => end = why,
             }
@@ -140,9 +140,9 @@ async fn keep_running(
 }
 
 /// The options of the next engine: the model file may have been replaced.
-async fn renewed(launch: &Launch) -> Result<Launch, EngineExit> {
+async fn renew(launch: &Launch) -> Result<Launch, EngineExit> {
     let launch = launch.clone();
-    let renewing = tokio::task::spawn_blocking(move || launch.renewed());
+    let renewing = tokio::task::spawn_blocking(move || launch.renew());
     match renewing.await {
         Ok(renewed) => renewed.map_err(EngineExit::Launch),
         Err(e) => Err(EngineExit::Panicked(e)),

@@ -85,7 +85,7 @@ pub(crate) async fn maintain_links(
         let look = host.is_name() || links.wanted.is_empty();
         tokio::select! {
             () = sleep(LOOKUP_INTERVAL), if look => {}
-            Some(why) = links.refused() => return Err(why),
+            Some(why) = links.wait_for_refusal() => return Err(why),
             () = stop.cancelled() => return Ok(()),
         }
     }
@@ -124,7 +124,7 @@ impl Links {
     }
 
     /// Waits for a refusal that ends the join. Cancel-safe.
-    async fn refused(&mut self) -> Option<JoinRefused> {
+    async fn wait_for_refusal(&mut self) -> Option<JoinRefused> {
         loop {
             match self.tasks.join_next().await {
                 Some(Ok(Err(why))) => return Some(why),

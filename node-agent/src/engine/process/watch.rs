@@ -22,7 +22,7 @@ pub(super) fn watch(mut files: ModelFiles, reports: SyncSender<Report>) -> SyncS
     let check = move || {
         let _exit = ExitOnPanic;
         while end.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-            let why = match files.have_changed() {
+            let why = match files.detect_change() {
                 Ok(false) => continue,
                 Ok(true) => CHANGED.to_string(),
                 Err(e) => e.to_string(),
