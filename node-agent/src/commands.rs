@@ -1,13 +1,136 @@
-//! The commands of `flotilla-agent`, one file or folder for each. [`cli`] defines the command line.
+//! The commands of `flotilla-agent`, one file or folder for each. [`cli`] defines the command line,
+//! [`run`] parses it and runs the command.
 
-pub mod bench;
-pub mod check;
-pub mod cli;
-pub mod doctor;
-pub mod hardware;
-pub mod health;
-pub mod plan;
-pub mod pull;
-pub mod serve;
-pub mod synth;
-pub mod tune;
+mod bench;
+mod check;
+mod cli;
+mod doctor;
+mod hardware;
+mod health;
+mod plan;
+mod pull;
+mod serve;
+mod synth;
+mod tune;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use inference_core::hardware::Kernel;
+
+use crate::engine::kernel_trial::prove_kernel;
+use crate::engine::options::EngineOptions;
+use crate::engine::process;
+use crate::engine::tuning::trials;
+use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
+use crate::types::print::PrintError;
+use check::CheckArgs;
+use cli::{Cli, Command, EXAMPLES, EngineArgs};
+use doctor::sandbox_trial;
+use serve::options::ServeArgs;
+use tune::TuneArgs;
+
+/// Parses the command line, runs the command, and prints why it failed.
+pub fn run() -> ExitCode {
+    let program = flotilla_manual::documented(Cli::command(), EXAMPLES);
+    let cli: Cli = match flotilla_manual::parse(program.clone(), std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(code) => return ExitCode::from(code),
+    };
+    let done = match cli.command {
+        Command::Serve(args) => start(*args),
+        Command::Pull(args) => pull::run(args),
+        Command::Bench(args) => {
+            block_on(prove(args.kernel)).and_then(|kernel| bench::run(&args, kernel))
+        }
+        Command::Hardware(args) => block_on(args.run()),
+        Command::Plan(args) => args.run(),
+        Command::Doctor(args) => args.run(),
+        Command::Health(args) => args.run(),
+        Command::Probe { level } => hardware::probe(level).map_err(Failed::software),
+        Command::Check(args) => check(&args),
+        Command::Synth(args) => args.run(),
+        Command::Tune(args) => tune(&args),
+        Command::MemoryTrial(args) => bench::memory::child(&args).map_err(Failed::software),
+        Command::AttentionTrial(args) => bench::attention::child(&args).map_err(Failed::software),
+        Command::SpeedTrials(args) => bench::runner::child(&args).map_err(Failed::software),
+        Command::SandboxTrial => sandbox_trial::child().map_err(Failed::software),
+        Command::TuneTrials(args) => trials::child(&args).map_err(Failed::software),
+        Command::Completions(of) => {
+            let script = flotilla_manual::completions(&program, of.shell);
+            std::io::stdout().write_all(&script).map_err(|e| PrintError(e).into())
+        }
+        Command::Man(to) => {
+            let out = &mut std::io::stdout();
+            flotilla_manual::pages(program, to.to.as_deref(), out).map_err(|e| PrintError(e).into())
+        }
+        Command::Engine(args) => engine(args),
+        Command::KernelTrial { kernel } => {
+            inference_core::llama::trial(kernel).map_err(Failed::software)
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed { code, message }) => {
+            // One line for the operator, even if a file's tensor names contain control characters.
+            // If writing fails, there is no one to tell.
+            let message = message.replace(char::is_control, " ");
+            let _ = writeln!(std::io::stderr(), "flotilla-agent: {message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn start(args: ServeArgs) -> Result<(), Failed> {
+    start_log();
+    let kernel = block_on(prove(args.engine.kernel))?;
+    let options = args.check(kernel)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(Failed::software)?;
+    let served = runtime.block_on(serve::serve(options));
+    // Do not wait for a DNS lookup in progress.
+    runtime.shutdown_background();
+    served
+}
+
+/// Runs `work` on this thread.
+fn block_on<T>(work: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(Failed::software)?.block_on(work)
+}
+
+/// Chooses the kernels by testing them in a child process.
+async fn prove(wanted: Option<Kernel>) -> Result<Kernel, Failed> {
+    prove_kernel(wanted).await.map_err(|why| Failed::new(EXIT_UNAVAILABLE, why))
+}
+
+fn tune(args: &TuneArgs) -> Result<(), Failed> {
+    start_log();
+    args.run(block_on(prove(args.engine.kernel))?)
+}
+
+fn check(args: &CheckArgs) -> Result<(), Failed> {
+    block_on(async { args.run(prove(args.engine.kernel).await?).await })
+}
+
+fn engine(args: EngineArgs) -> Result<(), Failed> {
+    let options: EngineOptions = serde_json::from_str(&args.options)
+        .map_err(|e| Failed::software(format_args!("--options: {e}")))?;
+    let options = EngineOptions { model: args.model, ..options };
+    process::run(options).map_err(Failed::software)
+}
+
+/// Logs to stderr: text for people, JSON lines for programs.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    // Otherwise a line that cannot be written (a full disk) would cause a panic.
+    let log = tracing_subscriber::fmt().log_internal_errors(false);
+    let log = log.with_env_filter(filter).with_writer(std::io::stderr);
+    if std::io::stderr().is_terminal() {
+        log.init();
+    } else {
+        log.json().flatten_event(true).with_current_span(false).init();
+    }
+}

@@ -2,18 +2,18 @@
 //! [`tuning`], [`launch`]), kept alive ([`supervisor`]) and given requests ([`client`], [`ipc`]),
 //! and what it does ([`process`], [`sandbox`]).
 
-pub mod affinity;
-pub mod client;
-pub mod flags;
-pub mod ipc;
-pub mod kernel_trial;
-pub mod launch;
-pub mod measuring;
-pub mod model_files;
-pub mod options;
-pub mod plan_facts;
-pub mod process;
-pub mod sandbox;
-pub mod supervisor;
-pub mod systemd;
-pub mod tuning;
+pub(crate) mod affinity;
+pub(crate) mod client;
+pub(crate) mod flags;
+pub(crate) mod ipc;
+pub(crate) mod kernel_trial;
+pub(crate) mod launch;
+pub(crate) mod measuring;
+pub(crate) mod model_files;
+pub(crate) mod options;
+pub(crate) mod plan_facts;
+pub(crate) mod process;
+pub(crate) mod sandbox;
+pub(crate) mod supervisor;
+pub(crate) mod systemd;
+pub(crate) mod tuning;

@@ -12,7 +12,9 @@
 //! and, as a frame ([`engine::ipc`]), the engine process ([`engine::process`]); events return the
 //! same way, and [`serve::stream`] turns them into a response.
 
+#![warn(unreachable_pub)]
+
 pub mod commands;
-pub mod engine;
+mod engine;
 pub mod serve;
-pub mod types;
+mod types;

@@ -2,12 +2,12 @@
 //! handles them, [`stream`] writes what the engine generates, [`status`] and [`metrics`] report
 //! load and speed.
 
-pub mod api;
-pub mod join;
-pub mod listener;
+pub(crate) mod api;
+pub(crate) mod join;
+pub(crate) mod listener;
 pub mod metrics;
-pub mod node;
+pub(crate) mod node;
 mod request_id;
-pub mod status;
-pub mod stream;
-pub mod vitals;
+pub(crate) mod resources;
+pub(crate) mod status;
+pub(crate) mod stream;

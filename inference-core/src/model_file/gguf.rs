@@ -42,7 +42,7 @@ pub struct Header {
     /// Number of tokens in the vocabulary; 0 if it has none.
     pub vocabulary: u64,
     /// Number of merges of a BPE vocabulary.
-    pub(crate) merges: u64,
+    pub merges: u64,
     /// Integers and flags by key: one value, or one per layer. Excludes the tokenizer's keys.
     pub numbers: BTreeMap<String, Vec<u64>>,
     /// Name, shape and type of each tensor.

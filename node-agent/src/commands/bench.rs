@@ -4,11 +4,11 @@
 //! Every figure is a line of JSON, `{"name", "value", "aim", "how"}`, or a part of a table. Figures
 //! with an aim are ratios of two measurements that alternate in this run.
 
-pub mod attention;
-pub mod memory;
-pub mod plot;
-pub mod report;
-pub mod runner;
+pub(crate) mod attention;
+pub(crate) mod memory;
+pub(crate) mod plot;
+pub(crate) mod report;
+pub(crate) mod runner;
 
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
@@ -19,48 +19,49 @@ use inference_core::hardware::Kernel;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::model_files::ModelFiles;
-use crate::engine::sandbox::Choice;
-use crate::types::print::say;
+use crate::engine::sandbox::SandboxMode;
+use crate::types::exit::Failed;
+use crate::types::print::{PrintError, print_line};
 use crate::types::progress::Progress;
 use report::{Figure, Figures};
 
 /// `bench`
 #[derive(Debug, Args)]
-pub struct BenchArgs {
-    /// Model file (GGUF); `synth` makes one of any size
+pub(crate) struct BenchArgs {
+    /// Model file (GGUF); `synth` writes one of any size
     pub model: PathBuf,
-    /// Threads that compute [default: the physical cores this process may use]
+    /// Compute threads [default: the physical cores this process may use]
     #[arg(long)]
     pub threads: Option<u32>,
-    /// CPU kernels: avx512, baseline [default: the fastest that runs here]
+    /// CPU kernels: avx512, baseline [default: the fastest that works here]
     #[arg(long)]
     pub kernel: Option<Kernel>,
-    /// Confine the processes that measure, as engines are: auto, on, off
+    /// Run the measuring processes in the engine's sandbox: auto, on, off
     #[arg(long, value_name = "CHOICE", default_value_t)]
-    pub sandbox: Choice,
-    /// Measurements of each figure that is a median
+    pub sandbox: SandboxMode,
+    /// Number of measurements per median
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
-    /// How figures are printed [default: a table on a terminal, else JSON]
+    /// Output format [default: a table on a terminal, else JSON]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// Draw the figures too [default: not drawn]
+    /// Also draw the figures into this SVG file [default: none]
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 }
 
 /// How figures are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// A table at the end.
     Table,
-    /// A line of JSON for each figure, as soon as it is there.
+    /// A line of JSON for each figure, as soon as it is measured.
     Json,
 }
 
 /// Options of the engine in a measuring child process.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// The tested CPU kernels.
     pub kernel: Kernel,
     /// Number of compute threads.
@@ -68,7 +69,7 @@ pub struct Setup {
     /// Measurements for each figure that is a median.
     pub rounds: u32,
     /// Whether the child confines itself.
-    pub sandbox: Choice,
+    pub sandbox: SandboxMode,
 }
 
 /// Output of the figures.
@@ -79,11 +80,11 @@ struct Show {
 }
 
 impl Show {
-    fn add(&self, figure: Figure) -> Result<(), String> {
+    fn add(&self, figure: Figure) -> Result<(), PrintError> {
         let line = figure.json();
         self.figures.borrow_mut().0.push(figure);
         match self.format {
-            Format::Json => self.bar.beside(|| say(&line.to_string())),
+            Format::Json => self.bar.beside(|| print_line(&line.to_string())),
             Format::Table => Ok(()),
         }
     }
@@ -97,9 +98,9 @@ impl Show {
     }
 }
 
-/// Measures everything; the error is one line for the operator.
-pub fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), String> {
-    let files = ModelFiles::open(&args.model)?;
+/// Measures everything.
+pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
+    let files = ModelFiles::open(&args.model).map_err(Failed::data)?;
     let default = if std::io::stdout().is_terminal() { Format::Table } else { Format::Json };
     let cores = inference_core::hardware::compute_threads() as u32;
     let threads = args.threads.unwrap_or(cores);
@@ -123,12 +124,12 @@ pub fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), String> {
     show.bar.end();
     let figures = show.figures.into_inner();
     if show.format == Format::Table {
-        say(&figures.table())?;
+        print_line(&figures.table())?;
     }
     if let Some(path) = &args.plot {
         let name = args.model.file_name().unwrap_or_default().to_string_lossy();
         let title = format!("{name}, {threads} threads, kernels {}", kernel.name());
-        let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+        let fail = |e: std::io::Error| Failed::data(format_args!("{}: {e}", path.display()));
         let mut file = std::fs::File::create(path).map_err(fail)?;
         file.write_all(plot::svg(&title, &figures).as_bytes()).map_err(fail)?;
     }

@@ -14,21 +14,22 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::client::{EngineClient, EngineState, Via};
 use crate::engine::flags::EngineFlags;
 use crate::engine::ipc::EngineFacts;
-use crate::engine::launch::Launch;
+use crate::engine::launch::{Launch, LaunchError};
 use crate::engine::supervisor::supervise;
 use crate::types::error::Error;
-use crate::types::print::say;
+use crate::types::exit::Failed;
+use crate::types::print::print_line;
 
 /// `check`
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// Model files (GGUF)
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<PathBuf>,
-    /// How they are run
+    /// How the models are run
     #[command(flatten)]
     pub engine: EngineFlags,
-    /// Seconds that loading one of them may take
+    /// Maximum seconds to load one model
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub load_seconds: u64,
 }
@@ -36,7 +37,7 @@ pub struct CheckArgs {
 impl CheckArgs {
     /// Loads one model after the other, each in a separate process, and prints one line for each.
     /// The error says how many failed.
-    pub async fn run(&self, kernel: Kernel) -> Result<(), String> {
+    pub(crate) async fn run(&self, kernel: Kernel) -> Result<(), Failed> {
         let mut broken = 0;
         for model in &self.models {
             let checked = self.check(model, kernel).await;
@@ -45,19 +46,23 @@ impl CheckArgs {
                 Ok(works) => format!("model file {}: {works}", model.display()),
                 Err(why) => why,
             };
-            say(&line.replace(char::is_control, " "))?;
+            print_line(&line.replace(char::is_control, " "))?;
         }
         match broken {
             0 => Ok(()),
-            _ => Err(format!("{broken} of {} model files do not work", self.models.len())),
+            _ => Err(Failed::data(format_args!(
+                "{broken} of {} model files do not work",
+                self.models.len()
+            ))),
         }
     }
 
     async fn check(&self, model: &Path, kernel: Kernel) -> Result<Works, String> {
         let named = |why| format!("model file {}: {why}", model.display());
-        let launch = Launch::new(model, self.engine.clone(), kernel).map_err(|why| {
-            // An error about the file already names it.
-            if why.starts_with("model file ") { why } else { named(why) }
+        let launch = Launch::new(model, self.engine.clone(), kernel).map_err(|e| match e {
+            // It already names the file.
+            LaunchError::File(e) => e.to_string(),
+            LaunchError::Settings(e) => named(e.to_string()),
         })?;
         match tokio::time::timeout(Duration::from_secs(self.load_seconds), load(launch)).await {
             Ok(loaded) => loaded,
@@ -81,7 +86,7 @@ impl std::fmt::Display for Works {
         write!(f, "works, with {slots} slots of {context_tokens} tokens; {resident} in memory")?;
         match self.planned_bytes {
             Some(planned) => write!(f, ", {} planned", bytes(planned)),
-            None => write!(f, ", nothing planned"),
+            None => write!(f, ", no memory plan"),
         }
     }
 }
@@ -115,7 +120,9 @@ async fn load(launch: Launch) -> Result<Works, String> {
         Ok(Works { facts, planned_bytes, resident_bytes })
     };
     tokio::select! {
-        ended = supervised => Err(ended.err().map_or_else(|| "it was stopped".into(), |e| e.0)),
+        ended = supervised => {
+            Err(ended.err().map_or_else(|| "it was stopped".into(), |e| e.to_string()))
+        }
         used = used => used,
     }
 }
@@ -124,7 +131,7 @@ async fn load(launch: Launch) -> Result<Works, String> {
 async fn embed(client: &EngineClient, tokens: u32) -> Result<(), String> {
     let inputs = vec![EmbedInput::Tokens(vec![0; tokens as usize])];
     let request = EmbedRequest { tenant: Tenant::default(), inputs };
-    let gone = || "the engine died of its first input".to_string();
+    let gone = || "the engine died on its first input".to_string();
     let mut generation =
         client.embed(request, Via { link: 0, digest: None }).map_err(|_| gone())?;
     loop {

@@ -20,7 +20,7 @@ use crate::commands::tune::TuneArgs;
 use crate::engine::measuring::ChildArgs;
 
 /// Examples, shown after the help of each command and in its man page.
-pub const EXAMPLES: &[Example] = &[
+pub(crate) const EXAMPLES: &[Example] = &[
     ("", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
     ("serve", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
     (
@@ -61,41 +61,41 @@ pub const EXAMPLES: &[Example] = &[
 /// Serves a GGUF model on this machine: alone, or as a node of a Flotilla fleet.
 #[derive(Debug, Parser)]
 #[command(name = "flotilla-agent", version, about)]
-pub struct Cli {
-    /// What to do.
+pub(crate) struct Cli {
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Serve a model with the OpenAI API, on a port of its own or through a gateway
+pub(crate) enum Command {
+    /// Serve a model with the OpenAI API, on its own port or through a gateway
     Serve(Box<ServeArgs>),
-    /// Download a model file, and go on where a download stopped
+    /// Download a model file, or resume an interrupted download
     Pull(PullArgs),
-    /// Measure how fast a model is on this machine, alone and through the scheduler
+    /// Measure the speed of a model on this machine, alone and through the scheduler
     Bench(BenchArgs),
-    /// Find out how a model is run best on this machine, for `serve` to use
+    /// Find the fastest settings for a model on this machine, and store them for `serve`
     Tune(TuneArgs),
-    /// Show what this machine has and can do
+    /// Show this machine's CPUs, memory, and supported instructions
     Hardware(HardwareArgs),
-    /// Show whether a model fits this machine, and how
+    /// Show whether a model fits into this machine's memory, and with which settings
     Plan(PlanArgs),
-    /// Look for what keeps this machine from serving well, and say how it is mended: exit code 0 if
-    /// nothing has to be, else 1
+    /// Find problems that keep this machine from serving well, and show how to fix them; exits with
+    /// 1 if one must be fixed
     Doctor(Box<DoctorArgs>),
-    /// Ask a running agent whether it can take a request: exit code 0 if so, else 1
+    /// Ask a running agent whether it accepts requests; exits with 1 if it does not
     Health(HealthArgs),
-    /// Load models once, as serve would, and say whether they work
+    /// Load models as `serve` would, and report whether they work
     Check(CheckArgs),
-    /// Write a model file with random weights and the shape of a real model
+    /// Write a model file with random weights and the dimensions of a real model
     Synth(SynthArgs),
-    /// Print a script that completes commands and flags in a shell
+    /// Print a shell completion script
     Completions(CompletionsArgs),
     /// Print the man page, or write one for each command
     Man(ManArgs),
-    /// The engine's process; started by `serve`
+    /// Run the engine process; started by `serve`
     #[command(hide = true)]
     Engine(EngineArgs),
     /// Execute one instruction of a level; started by `hardware`
@@ -110,13 +110,13 @@ pub enum Command {
     /// Measure speeds; started by `bench`
     #[command(hide = true)]
     SpeedTrials(ChildArgs),
-    /// Confine a process as an engine is, and see whether that holds; started by `doctor`
+    /// Test the engine's sandbox in this process; started by `doctor`
     #[command(hide = true)]
     SandboxTrial,
-    /// Measure a model at depth; started by `bench`
+    /// Measure a model with a long context; started by `bench`
     #[command(hide = true)]
     AttentionTrial(ChildArgs),
-    /// Measure ways to run a model; started by `tune`
+    /// Measure candidate settings; started by `tune`
     #[command(hide = true)]
     TuneTrials(ChildArgs),
     /// Run one set of CPU kernels; started by `serve`
@@ -129,7 +129,7 @@ pub enum Command {
 
 /// `engine`
 #[derive(Debug, Args)]
-pub struct EngineArgs {
+pub(crate) struct EngineArgs {
     /// Model file.
     #[arg(long)]
     pub model: PathBuf,

@@ -1,11 +1,11 @@
 //! `flotilla-agent doctor`: finds what keeps this machine from serving well, and how to fix it.
 //! `doctor/facts.rs` collects the facts, `doctor/checks.rs` evaluates them.
 
-pub mod checks;
-pub mod facts;
-pub mod finding;
-pub mod sandbox_trial;
-mod visit;
+pub(crate) mod checks;
+pub(crate) mod facts;
+pub(crate) mod finding;
+mod gateways;
+pub(crate) mod sandbox_trial;
 
 use std::path::{Path, PathBuf};
 
@@ -16,10 +16,10 @@ use inference_core::model_file::memory_plan::{LoadMode, RequestedSettings};
 use crate::engine::kernel_trial::prove_kernel;
 use crate::engine::model_files::ModelFiles;
 use crate::serve::join::flags::JoinFlags;
-use crate::types::exit::{EXIT_SOFTWARE, Failed};
-use crate::types::print::say;
+use crate::types::exit::Failed;
+use crate::types::print::print_line;
 use checks::diagnose;
-use facts::{Disk, Facts, Model, Reached};
+use facts::{Disk, Facts, JoinCheck, Model};
 use finding::{Level, Report};
 
 /// Exit code if something must be fixed.
@@ -30,70 +30,71 @@ const JOIN_KEY: &str = "/etc/flotilla/join.key";
 
 /// `doctor`
 #[derive(Debug, Args)]
-pub struct DoctorArgs {
-    /// Model file (GGUF) that is to be served [default: none]
+pub(crate) struct DoctorArgs {
+    /// Model file (GGUF) to serve [default: none]
     #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
     pub model: Option<PathBuf>,
-    /// Requests side by side, as for serve [default: as many as make sense and fit]
+    /// Parallel requests, as for `serve` [default: as many as are useful and fit]
     #[arg(long, env = "FLOTILLA_SLOTS", value_name = "SLOTS")]
     pub slots: Option<u64>,
-    /// Tokens of one request, as for serve [default: as many as fit]
+    /// Context tokens per request, as for `serve` [default: as many as fit]
     #[arg(long, env = "FLOTILLA_CONTEXT_TOKENS", value_name = "TOKENS")]
     pub context_tokens: Option<u64>,
-    /// How the weights come into memory, as for serve
+    /// How to load the weights, as for `serve`
     #[arg(long, env = "FLOTILLA_LOAD", value_name = "MODE", default_value = "mmap")]
     pub load: LoadMode,
-    /// Where models are kept [default: the model's folder, or /var/lib/flotilla/models]
+    /// Folder that stores models [default: the model's folder, or /var/lib/flotilla/models]
     #[arg(long, value_name = "FOLDER")]
     pub models: Option<PathBuf>,
-    /// Which gateways are to be joined; each is asked whether it would let this node in
+    /// Gateways to join; the doctor asks each whether it would accept this node
     #[command(flatten)]
     pub gateways: JoinFlags,
-    /// Only read what the kernel says: try no kernels and no sandbox
+    /// Skip the tests of CPU kernels and sandbox; only read the operating system's files
     #[arg(long)]
     pub quick: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Where the kernel's files are read
+    /// Folder that contains the /proc and /sys to read
     #[arg(long, value_name = "FOLDER", default_value = "/", hide = true)]
     pub root: PathBuf,
 }
 
 impl DoctorArgs {
     /// Prints the report; fails if something must be fixed.
-    pub fn run(&self) -> Result<(), Failed> {
-        let software = |message| Failed { code: EXIT_SOFTWARE, message };
+    pub(crate) fn run(&self) -> Result<(), Failed> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| software(e.to_string()))?;
-        let report = diagnose(&runtime.block_on(self.look()));
-        say(&self.text(&report).map_err(software)?).map_err(software)?;
+        let runtime = runtime.map_err(Failed::software)?;
+        let report = diagnose(&runtime.block_on(self.collect()));
+        print_line(&self.text(&report).map_err(Failed::software)?)?;
         match report.level {
-            Level::Fail => Err(Failed { code: EXIT_ILL, message: "not fit to serve".into() }),
+            Level::Fail => {
+                Err(Failed::new(EXIT_ILL, "this machine cannot serve well: fix the failed checks"))
+            }
             Level::Ok | Level::Warn => Ok(()),
         }
     }
 
-    fn text(&self, report: &Report) -> Result<String, String> {
+    fn text(&self, report: &Report) -> serde_json::Result<String> {
         match self.json {
-            true => serde_json::to_string_pretty(report).map_err(|e| e.to_string()),
+            true => serde_json::to_string_pretty(report),
             false => Ok(report.to_string()),
         }
     }
 
-    async fn look(&self) -> Facts {
+    async fn collect(&self) -> Facts {
         let mut facts = Facts::read(&Root(self.root.clone()), std::env::consts::ARCH);
         if !self.quick {
             facts.kernel = Some(prove_kernel(None).await.map(|kernel| kernel.name().to_string()));
             facts.sandbox = Some(sandbox_trial::run().await);
         }
         facts.disk = self.disk();
-        facts.model = self.model.as_deref().map(|file| self.look_at(file));
-        facts.gateways = self.visit().await;
+        facts.model = self.model.as_deref().map(|file| self.read_model(file));
+        facts.gateways = self.check_gateways().await;
         facts
     }
 
-    fn look_at(&self, file: &Path) -> Model {
+    fn read_model(&self, file: &Path) -> Model {
         let wanted = RequestedSettings {
             slots: self.slots,
             context_tokens: self.context_tokens,
@@ -103,7 +104,9 @@ impl DoctorArgs {
         Model {
             file: file.display().to_string(),
             bytes: std::fs::metadata(file).map_or(0, |data| data.len()),
-            header: ModelFiles::open(file).map(|files| files.header().clone()),
+            header: ModelFiles::open(file)
+                .map(|files| files.header().clone())
+                .map_err(|e| e.to_string()),
             wanted,
         }
     }
@@ -118,12 +121,12 @@ impl DoctorArgs {
     }
 
     /// Uses the package's join key if no other is given.
-    async fn visit(&self) -> Vec<(String, Reached)> {
+    async fn check_gateways(&self) -> Vec<(String, JoinCheck)> {
         let mut flags = self.gateways.clone();
         let packaged = Path::new(JOIN_KEY);
         if flags.join_key_file.is_none() && packaged.exists() {
             flags.join_key_file = Some(packaged.to_path_buf());
         }
-        visit::visit(&flags).await
+        gateways::check_gateways(&flags).await
     }
 }

@@ -17,7 +17,8 @@ use tokio::process::Command as Process;
 use tokio::time::timeout;
 
 use crate::types::executable::SELF;
-use crate::types::print::say;
+use crate::types::exit::Failed;
+use crate::types::print::print_line;
 
 /// A probe executes some instructions; one that takes longer hangs.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,34 +28,34 @@ const SIGILL: i32 = 4;
 
 /// `hardware`
 #[derive(Debug, Args)]
-pub struct HardwareArgs {
+pub(crate) struct HardwareArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Only read what the kernel says: try no instructions, measure no memory
+    /// Skip the tests of instructions and memory bandwidth; only read the operating system's files
     #[arg(long)]
     pub quick: bool,
 }
 
 impl HardwareArgs {
-    /// Prints the report; the error is one line for the operator.
-    pub async fn run(&self) -> Result<(), String> {
+    /// Prints the report.
+    pub(crate) async fn run(&self) -> Result<(), Failed> {
         let mut machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
         if !self.quick {
             try_levels(&mut machine).await;
-            machine.bandwidth = measure(&machine)?;
+            machine.bandwidth = measure(&machine).map_err(Failed::software)?;
         }
         let text = if self.json {
-            serde_json::to_string_pretty(&machine).map_err(|e| e.to_string())?
+            serde_json::to_string_pretty(&machine).map_err(Failed::software)?
         } else {
             machine.to_string()
         };
-        say(&text)
+        Ok(print_line(&text)?)
     }
 }
 
 /// Measures the memory bandwidth; `None` if there is too little memory for a meaningful result.
-pub fn measure(machine: &Machine) -> Result<Option<Bandwidth>, String> {
+pub(crate) fn measure(machine: &Machine) -> Result<Option<Bandwidth>, String> {
     let available = machine.memory.available_here;
     let buffer = bandwidth::buffer_bytes(machine.cpus.cache_bytes, available);
     buffer.map(|bytes| bandwidth::measure(machine.threads, bytes, PASSES)).transpose()
@@ -92,7 +93,7 @@ fn verdict(status: ExitStatus) -> Option<bool> {
 }
 
 /// `probe`: executes one instruction of a level. An expected crash leaves no core file.
-pub fn probe(level: Level) -> Result<(), String> {
+pub(crate) fn probe(level: Level) -> Result<(), String> {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     // Failing here only costs disk space.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);

@@ -8,46 +8,46 @@ use clap::Args;
 
 use crate::types::causes::with_causes;
 use crate::types::exit::Failed;
-use crate::types::print::say;
+use crate::types::print::print_line;
 
 /// Health checks understand two results: exit codes 0 and 1.
 const EXIT_UNHEALTHY: u8 = 1;
 
 /// `health`
 #[derive(Debug, Args)]
-pub struct HealthArgs {
-    /// Address that the agent listens on, as for serve
+pub(crate) struct HealthArgs {
+    /// Address that the agent listens on, as for `serve`
     #[arg(long, env = "FLOTILLA_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
-    /// Ask only whether it runs, with or without its model
+    /// Check only that the agent runs, not that its model is loaded
     #[arg(long)]
     pub live: bool,
-    /// Milliseconds that it may take
+    /// Timeout in milliseconds
     #[arg(long, value_name = "N", default_value_t = 3000)]
     pub timeout_ms: u64,
 }
 
 impl HealthArgs {
     /// Prints the agent's response; fails unless it is healthy.
-    pub fn run(&self) -> Result<(), Failed> {
-        let unhealthy = |message| Failed { code: EXIT_UNHEALTHY, message };
+    pub(crate) fn run(&self) -> Result<(), Failed> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| unhealthy(e.to_string()))?;
-        let answer = runtime.block_on(self.ask()).map_err(unhealthy)?;
-        say(&answer).map_err(unhealthy)
+        let runtime = runtime.map_err(|e| Failed::new(EXIT_UNHEALTHY, e))?;
+        let answer =
+            runtime.block_on(self.request()).map_err(|why| Failed::new(EXIT_UNHEALTHY, why))?;
+        Ok(print_line(&answer)?)
     }
 
-    async fn ask(&self) -> Result<String, String> {
+    async fn request(&self) -> Result<String, String> {
         let client = reqwest::Client::builder()
             .timeout(Duration::from_millis(self.timeout_ms))
             .no_proxy()
             .build()
             .map_err(|e| e.to_string())?;
         let path = if self.live { "/livez" } else { "/readyz" };
-        let address = here(self.listen);
+        let address = local_address(self.listen);
         let answer = client.get(format!("http://{address}{path}")).send().await;
         let mut answer =
-            answer.map_err(|e| format!("no agent at {address}: {}", with_causes(&e)))?;
+            answer.map_err(|e| format!("no agent responds at {address}: {}", with_causes(&e)))?;
         // The response is one word.
         let (status, word) = (answer.status(), answer.chunk().await.map_err(|e| with_causes(&e))?);
         let text = String::from_utf8_lossy(&word.unwrap_or_default()).trim().to_string();
@@ -56,7 +56,7 @@ impl HealthArgs {
 }
 
 /// The local address of a listener, also for one on all addresses.
-fn here(listen: SocketAddr) -> SocketAddr {
+fn local_address(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         ip => ip,
@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn a_listener_on_all_addresses_is_asked_on_this_machine() {
-        let ask = |text: &str| here(text.parse().unwrap()).to_string();
-        assert_eq!(ask("0.0.0.0:1"), "127.0.0.1:1");
-        assert_eq!(ask("[::]:2"), "127.0.0.1:2");
-        assert_eq!(ask("10.0.0.1:3"), "10.0.0.1:3");
+        let address_of = |text: &str| local_address(text.parse().unwrap()).to_string();
+        assert_eq!(address_of("0.0.0.0:1"), "127.0.0.1:1");
+        assert_eq!(address_of("[::]:2"), "127.0.0.1:2");
+        assert_eq!(address_of("10.0.0.1:3"), "10.0.0.1:3");
     }
 }

@@ -1,8 +1,8 @@
 //! `flotilla-agent plan`: shows whether a model fits this machine, and with which settings.
 
-pub mod calculator;
-pub mod capacity;
-pub mod measured;
+pub(crate) mod calculator;
+pub(crate) mod capacity;
+pub(crate) mod measured;
 
 use std::path::{Path, PathBuf};
 
@@ -18,67 +18,58 @@ use inference_core::model_file::memory_plan::{
 
 use crate::commands::hardware::measure;
 use crate::engine::plan_facts::facts;
-use crate::types::print::say;
+use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
+use crate::types::print::print_line;
 use calculator::{Capacity, CapacityArgs};
 
 /// `plan`
 #[derive(Debug, Args)]
-pub struct PlanArgs {
+pub(crate) struct PlanArgs {
     /// Model file (GGUF)
     pub model: PathBuf,
-    /// Requests side by side [default: the most sensible number that fits]
+    /// Parallel requests [default: as many as are useful and fit]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SLOTS_MAX))]
     pub slots: Option<u64>,
-    /// Tokens of one request [default: as many as fit, at most what the model was trained for]
+    /// Context tokens per request [default: as many as fit, at most the model's trained context]
     #[arg(long, value_name = "TOKENS")]
     pub context_tokens: Option<u64>,
-    /// Tokens of the KV pool [default: slots x context tokens]
+    /// KV cells (tokens) of all requests together [default: slots x context tokens]
     #[arg(long, value_name = "TOKENS")]
     pub kv_cells: Option<u64>,
-    /// How keys and values are stored: f16, q8_0, q4_0 and others
+    /// KV cache type: f16, q8_0, q4_0 and others
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: String,
-    /// Most rows of one batch
+    /// Maximum tokens per batch
     #[arg(long, value_name = "ROWS", default_value_t = u64::from(BATCH_ROWS),
         value_parser = clap::value_parser!(u64).range(128..=2048))]
     pub batch_rows: u64,
-    /// How the weights come into memory: mmap, mlock, none
+    /// How to load the weights: mmap, mlock, none
     #[arg(long, value_name = "MODE", default_value = "mmap")]
     pub load: LoadMode,
-    /// Without flash attention
+    /// Plan without flash attention
     #[arg(long)]
     pub no_flash_attention: bool,
-    /// Weights are used as they are in the file
+    /// Plan without repacking the weights for this CPU
     #[arg(long)]
     pub no_repacking: bool,
-    /// Plan for this many MiB [default: what this machine has free]
+    /// Memory to plan for, in MiB [default: this machine's available memory]
     #[arg(long, value_name = "MIB")]
     pub memory_mib: Option<u64>,
-    /// Do not measure the memory's speed: no estimate of tokens per second
+    /// Skip measuring the memory bandwidth, and the estimate of tokens per second
     #[arg(long)]
     pub quick: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// How many of these machines a load takes
+    /// Capacity and cost of a fleet of these machines
     #[command(flatten)]
     pub capacity: CapacityArgs,
 }
 
-/// Why there is no plan that fits.
-#[derive(Debug, PartialEq, Eq)]
-pub enum NoFit {
-    /// The model file or an option cannot be used: one line.
-    Data(String),
-    /// The model does not fit; the table was printed.
-    Memory(String),
-}
-
 impl PlanArgs {
     /// Prints the plan, or what would fit.
-    pub fn run(&self) -> Result<(), NoFit> {
-        let data = NoFit::Data;
-        let header = read(&self.model).map_err(data)?;
+    pub(crate) fn run(&self) -> Result<(), Failed> {
+        let header = read(&self.model).map_err(Failed::data)?;
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
         let mut facts = facts(&machine);
         if self.no_repacking {
@@ -88,9 +79,9 @@ impl PlanArgs {
             facts.available_bytes = mebibytes.saturating_mul(1 << 20);
         }
         if !self.quick {
-            facts.bandwidth = measure(&machine).map_err(data)?.map(|b| b.best);
+            facts.bandwidth = measure(&machine).map_err(Failed::data)?.map(|b| b.best);
         }
-        let capacity = self.capacity.run(&self.model, &machine).map_err(data)?;
+        let capacity = self.capacity.run(&self.model, &machine).map_err(Failed::data)?;
         self.print(plan(&header, &facts, &self.wanted()), capacity)
     }
 
@@ -112,31 +103,31 @@ impl PlanArgs {
         &self,
         outcome: Result<Plan, PlanFailure>,
         capacity: Option<Capacity>,
-    ) -> Result<(), NoFit> {
-        let json =
-            |value: serde_json::Result<String>| value.map_err(|e| NoFit::Data(e.to_string()));
+    ) -> Result<(), Failed> {
+        let json = |value: serde_json::Result<String>| value.map_err(Failed::data);
         match outcome {
             Ok(plan) if self.json => {
                 let all = Planned { plan: &plan, capacity: capacity.as_ref() };
-                say(&json(serde_json::to_string_pretty(&all))?)
+                print_line(&json(serde_json::to_string_pretty(&all))?)?;
             }
             Ok(plan) => {
                 let capacity = capacity.map(|capacity| format!("\n\n{capacity}"));
-                say(&format!("{plan}{}", capacity.unwrap_or_default()))
+                print_line(&format!("{plan}{}", capacity.unwrap_or_default()))?;
             }
             Err(PlanFailure::Error(error)) => {
-                return Err(NoFit::Data(format!("model file {}: {error}", self.model.display())));
+                let model = self.model.display();
+                return Err(Failed::data(format_args!("model file {model}: {error}")));
             }
             Err(PlanFailure::Refused(refusal)) => {
                 let text = match self.json {
                     true => json(serde_json::to_string_pretty(&refusal))?,
                     false => refusal.table(),
                 };
-                say(&text).map_err(NoFit::Data)?;
-                return Err(NoFit::Memory(refusal.to_string()));
+                print_line(&text)?;
+                return Err(Failed::new(EXIT_UNAVAILABLE, refusal));
             }
         }
-        .map_err(NoFit::Data)
+        Ok(())
     }
 }
 
@@ -154,7 +145,7 @@ fn read(path: &Path) -> Result<Header, String> {
     let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
     let metadata = file.metadata().map_err(|e| fail(&e))?;
     if !metadata.is_file() {
-        return Err(fail(&"is not a file"));
+        return Err(fail(&"is not a regular file"));
     }
     gguf::read_header(std::io::BufReader::new(file), metadata.len()).map_err(|e| fail(&e))
 }

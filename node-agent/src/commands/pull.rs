@@ -1,23 +1,23 @@
 //! `flotilla-agent pull`: downloads a model file, and resumes interrupted downloads.
 //!
-//! [`transfer`] fetches one file: it sends requests through [`client`], [`answer`] and [`refusal`]
-//! judge the responses, [`part`] holds the bytes, [`patience`] decides about further attempts. A
-//! file gets its name only when it is complete and its digest is right.
+//! [`transfer`] fetches one file: it sends requests through [`client`], [`response`] and
+//! [`refusal`] judge the responses, [`part`] holds the bytes, [`retry`] decides about further
+//! attempts. A file gets its name only when it is complete and its digest is right.
 
-pub mod answer;
-pub mod client;
-pub mod content;
-pub mod endpoint;
-pub mod memo;
-pub mod part;
-pub mod patience;
-pub mod progress;
-pub mod refusal;
-pub mod source;
-pub mod space;
-pub mod stop;
-pub mod text;
-pub mod transfer;
+pub(crate) mod client;
+pub(crate) mod content;
+pub(crate) mod endpoint;
+pub(crate) mod part;
+pub(crate) mod part_info;
+pub(crate) mod progress;
+pub(crate) mod refusal;
+pub(crate) mod response;
+pub(crate) mod retry;
+pub(crate) mod source;
+pub(crate) mod space;
+pub(crate) mod stop;
+pub(crate) mod text;
+pub(crate) mod transfer;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -25,71 +25,72 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::types::exit::{EXIT_SOFTWARE, Failed};
+use crate::types::causes::with_causes;
+use crate::types::exit::Failed;
 use client::Client;
 use endpoint::Endpoint;
-use progress::Progress;
+use progress::DownloadProgress;
 use source::Source;
 use stop::Stop;
 use transfer::{Job, Tools, fetch};
 
-pub use flotilla_manual::exit::{BUSY as EXIT_BUSY, USAGE as EXIT_USAGE, WRITE as EXIT_IO};
+pub(crate) use flotilla_manual::exit::{BUSY as EXIT_BUSY, USAGE as EXIT_USAGE, WRITE as EXIT_IO};
 
 /// `pull`
 #[derive(Debug, Args)]
 #[command(after_help = "Environment:\n  HF_TOKEN (key for the hub), HF_ENDPOINT (another hub), \
                         HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE.\n  \
                         The last line on stdout is the file's path.")]
-pub struct PullArgs {
-    /// hf:owner/repo/file.gguf, or a URL; the first file of a split model brings the others
+pub(crate) struct PullArgs {
+    /// hf:owner/repo/file.gguf, or a URL; the first file of a split model includes the others
     #[arg(value_name = "SOURCE")]
     pub source: String,
     /// File to write, or folder to write into [default: the current folder]
     #[arg(long, value_name = "FILE|DIR")]
     pub to: Option<PathBuf>,
-    /// SHA-256 that the file must have; for a split model once for each file, in order
-    /// [default: as the hub says, where it does]
+    /// Expected SHA-256; for a split model, once for each file, in order
+    /// [default: the hub's, if it has one]
     #[arg(long, value_name = "HEX")]
     pub sha256: Vec<String>,
     /// Branch, tag or commit of an hf: source [default: main]
     #[arg(long, value_name = "REV")]
     pub revision: Option<String>,
-    /// Replace a file that is there and is another one
+    /// Replace an existing file that differs
     #[arg(long)]
     pub force: bool,
-    /// Show nothing while the file comes
+    /// Hide the progress bar
     #[arg(long)]
     pub no_progress: bool,
-    /// Failures in a row after which to give up; every byte that comes starts the count anew
+    /// Give up after this many consecutive failures; each byte received resets the count
     #[arg(long, value_name = "N", default_value_t = 8,
         value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub retries: u32,
-    /// Seconds without a byte after which a connection counts as lost
+    /// Seconds without data after which to reconnect
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub stall_seconds: u32,
 }
 
 /// Downloads all files of a model.
-pub fn run(args: PullArgs) -> Result<(), Failed> {
-    let usage = |message| Failed { code: EXIT_USAGE, message };
+pub(crate) fn run(args: PullArgs) -> Result<(), Failed> {
+    let usage = |why: String| Failed::new(EXIT_USAGE, why);
     let variable = |name: &str| std::env::var(name).ok();
     let endpoint =
         Endpoint::new(variable("HF_ENDPOINT").as_deref(), variable("HF_TOKEN").as_deref());
     let endpoint = endpoint.map_err(usage)?;
     let jobs = args.jobs().map_err(usage)?;
     let stall = Duration::from_secs(args.stall_seconds.into());
-    let software = |message| Failed { code: EXIT_SOFTWARE, message };
-    let client = Client::new(endpoint, stall).map_err(software)?;
+    let client = Client::new(endpoint, stall);
+    let client = client.map_err(|e| Failed::software(with_causes(&e)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         // Reads from the network while this thread hashes and writes.
         .worker_threads(1)
         .enable_all()
         .build()
-        .map_err(|e| software(e.to_string()))?;
+        .map_err(Failed::software)?;
     let done = runtime.block_on(async {
-        let stop = Stop::on_signals().map_err(|e| software(e.to_string()))?;
-        let progress = Progress::new(args.no_progress);
+        let stop = Stop::on_signals().map_err(Failed::software)?;
+        let progress = DownloadProgress::new(args.no_progress);
         let mut tools = Tools {
             client,
             progress,
@@ -162,7 +163,10 @@ impl PullArgs {
         let is_folder = to.as_os_str().as_encoded_bytes().ends_with(b"/");
         if is_folder || !folder.is_dir() {
             let missing = if is_folder { to.as_path() } else { folder };
-            return Err(format!("--to: there is no folder {}: make it first", missing.display()));
+            return Err(format!(
+                "--to: the folder {} does not exist: create it first",
+                missing.display()
+            ));
         }
         let name = to.file_name().and_then(|n| n.to_str()).ok_or("--to: the name is not UTF-8")?;
         source::check_name(name).map_err(|e| format!("--to: the file's name {e}"))?;
@@ -175,7 +179,7 @@ impl PullArgs {
         }
         if self.sha256.len() != files {
             return Err(format!(
-                "there are {files} files and {} --sha256: give one for each, in order",
+                "{files} files, but {} --sha256: set one for each file, in order",
                 self.sha256.len()
             ));
         }
@@ -191,11 +195,11 @@ impl PullArgs {
 pub(crate) fn io_failed(path: &Path, error: &io::Error) -> Failed {
     let hint = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; the disk is full: make room"
+            "; the disk is full: free some space"
         }
         _ => "",
     };
-    Failed { code: EXIT_IO, message: format!("{}: {error}{hint}", path.display()) }
+    Failed::new(EXIT_IO, format_args!("{}: {error}{hint}", path.display()))
 }
 
 fn print_path(path: &Path) -> Result<(), Failed> {
@@ -226,8 +230,8 @@ mod tests {
         assert_eq!(target(&["hf:o/r/a/m.gguf"]), Path::new("m.gguf"));
         assert_eq!(target(&["hf:o/r/a/m.gguf", "--to", "/"]), Path::new("/m.gguf"));
         assert_eq!(target(&["hf:o/r/a/m.gguf", "--to", "x.gguf"]), Path::new("./x.gguf"));
-        assert!(error(&["hf:o/r/m.gguf", "--to", "no-such/x.gguf"]).contains("make it first"));
-        assert!(error(&["hf:o/r/m.gguf", "--to", "no-such/"]).contains("make it first"));
+        assert!(error(&["hf:o/r/m.gguf", "--to", "no-such/x.gguf"]).contains("create it first"));
+        assert!(error(&["hf:o/r/m.gguf", "--to", "no-such/"]).contains("create it first"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `flotilla-agent serve`: creates the parts of the agent, starts them, and stops them again.
 
-pub mod options;
+pub(crate) mod options;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,32 +14,31 @@ use tokio_util::task::TaskTracker;
 use crate::commands::serve::options::ServeOptions;
 use crate::engine::client::EngineClient;
 use crate::engine::{supervisor, systemd};
-use crate::serve::join::{Held, Joining};
+use crate::serve::join::{JoinContext, LinkedGateways};
 use crate::serve::listener::Port;
 use crate::serve::metrics::Metrics;
 use crate::serve::node::Node;
-use crate::serve::vitals::Vitals;
+use crate::serve::resources::ResourceSampler;
 use crate::serve::{join, listener};
-use crate::types::exit::{EXIT_DATA, EXIT_NO_PERMISSION, EXIT_SOFTWARE, EXIT_UNAVAILABLE, Failed};
-
-fn failed(code: u8) -> impl Fn(String) -> Failed {
-    move |message| Failed { code, message }
-}
+use crate::types::exit::{EXIT_NO_PERMISSION, EXIT_UNAVAILABLE, Failed};
 
 /// Runs the agent until a signal or a fatal error.
-pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
-    let mut terminate = Signals::new().map_err(|e| failed(EXIT_SOFTWARE)(e.to_string()))?;
+pub(crate) async fn serve(options: ServeOptions) -> Result<(), Failed> {
+    let mut terminate = Signals::new().map_err(Failed::software)?;
     let listener = match options.listen {
-        Some(address) => Some(listener::bind(address).await.map_err(failed(EXIT_UNAVAILABLE))?),
+        Some(address) => {
+            let bound = listener::bind(address).await;
+            Some(bound.map_err(|why| Failed::new(EXIT_UNAVAILABLE, why))?)
+        }
         None => None,
     };
-    let node = new_node(&options).map_err(failed(EXIT_SOFTWARE))?;
+    let node = new_node(&options).map_err(Failed::software)?;
     let stop = node.stop.clone();
     let engine_stop = CancellationToken::new();
     let tasks = TaskTracker::new();
     let mut parts: JoinSet<Result<(), Failed>> = JoinSet::new();
     if let Some(listener) = listener {
-        let bound = listener.local_addr().map_err(|e| failed(EXIT_SOFTWARE)(e.to_string()))?;
+        let bound = listener.local_addr().map_err(Failed::software)?;
         tracing::info!("listening on http://{bound}");
         let port = Port::new(node.clone(), options.connections_per_address, stop.clone());
         let serving = port.serve(listener, tasks.clone());
@@ -48,10 +47,11 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
             Ok(())
         });
     }
-    let joining = Joining { node: node.clone(), held: Held::default(), stop: stop.clone() };
+    let joining =
+        JoinContext { node: node.clone(), linked: LinkedGateways::default(), stop: stop.clone() };
     for gateway in options.gateways.clone() {
-        let joined = join::keep_joined(gateway, joining.clone());
-        parts.spawn(async move { joined.await.map_err(failed(EXIT_NO_PERMISSION)) });
+        let joined = join::maintain_links(gateway, joining.clone());
+        parts.spawn(async move { joined.await.map_err(|e| Failed::new(EXIT_NO_PERMISSION, e)) });
     }
     let supervised = supervisor::supervise(
         options.launch.clone(),
@@ -59,7 +59,7 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
         engine_stop.clone(),
         crate::types::random::random() as u64,
     );
-    parts.spawn(async move { supervised.await.map_err(|e| failed(EXIT_DATA)(e.0)) });
+    parts.spawn(async move { supervised.await.map_err(Failed::data) });
     tasks.spawn(systemd::follow(node.engine.clone(), node.model.clone(), stop.clone()));
     let outcome = tokio::select! {
         () = terminate.first() => Ok(()),
@@ -70,8 +70,8 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
     node.engine.drain();
     tokio::select! {
         () = wait_idle(&node.engine) => {}
-        () = tokio::time::sleep(options.shutdown) => tracing::warn!("requests were cut off"),
-        () = terminate.first() => tracing::warn!("requests were cut off"),
+        () = tokio::time::sleep(options.shutdown) => tracing::warn!("shutdown timed out: requests aborted"),
+        () = terminate.first() => tracing::warn!("second signal received: requests aborted"),
     }
     stop.cancel();
     tasks.close();
@@ -87,13 +87,15 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
 }
 
 fn flatten(ended: Result<Result<(), Failed>, tokio::task::JoinError>) -> Result<(), Failed> {
-    ended.unwrap_or_else(|e| Err(failed(EXIT_SOFTWARE)(e.to_string())))
+    ended.unwrap_or_else(|e| Err(Failed::software(e)))
 }
 
-fn new_node(options: &ServeOptions) -> Result<Arc<Node>, String> {
+fn new_node(options: &ServeOptions) -> prometheus::Result<Arc<Node>> {
     let loopback = options.listen.is_none_or(|a| a.ip().is_loopback());
     if options.key.is_none() && !loopback {
-        tracing::warn!("the port is open to the network without a key: see --key-file");
+        tracing::warn!(
+            "the port is reachable from the network without authentication: see --key-file"
+        );
     }
     Ok(Arc::new(Node {
         name: options.name.clone(),
@@ -102,9 +104,9 @@ fn new_node(options: &ServeOptions) -> Result<Arc<Node>, String> {
         created: unix_seconds(SystemTime::now()),
         key: options.key,
         engine: EngineClient::default(),
-        metrics: Metrics::new().map_err(|e| e.to_string())?,
+        metrics: Metrics::new()?,
         compat: options.compat.clone(),
-        vitals: Vitals::default(),
+        resources: ResourceSampler::default(),
         stop: CancellationToken::new(),
     }))
 }

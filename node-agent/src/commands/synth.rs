@@ -7,21 +7,23 @@ use std::path::PathBuf;
 use clap::Args;
 use inference_core::tools::synth::{DEFAULT_PRE, PRE_TOKENIZERS, QUANTS, SHAPES, Synth};
 
+use crate::types::exit::Failed;
+
 /// `synth`
 #[derive(Debug, Args)]
-pub struct SynthArgs {
-    /// Shape of the model
+pub(crate) struct SynthArgs {
+    /// Dimensions of the model
     #[arg(long, value_name = "NAME", value_parser = SHAPES.iter().map(|s| s.name).collect::<Vec<_>>())]
     pub shape: String,
-    /// How its weights are stored
+    /// Quantization of the weights
     #[arg(long, value_name = "NAME", default_value = "q4_0",
         value_parser = QUANTS.iter().map(|q| q.name).collect::<Vec<_>>())]
     pub quant: String,
-    /// How its tokenizer splits texts: the name of one of llama.cpp's pre-tokenizers
+    /// Name of the pre-tokenizer, as in llama.cpp
     #[arg(long, value_name = "NAME", default_value = DEFAULT_PRE,
         value_parser = PRE_TOKENIZERS.concat())]
     pub pre: String,
-    /// Write over a file that exists
+    /// Overwrite an existing file
     #[arg(long)]
     pub force: bool,
     /// File to write
@@ -29,13 +31,14 @@ pub struct SynthArgs {
 }
 
 impl SynthArgs {
-    /// Writes the file; the error is one line for the operator. Deletes a file that could not be
-    /// finished.
-    pub fn run(&self) -> Result<(), String> {
-        let shape = SHAPES.iter().find(|s| s.name == self.shape).ok_or("unknown shape")?;
-        let quant = QUANTS.iter().find(|q| q.name == self.quant).ok_or("unknown quantisation")?;
-        let synth = Synth::with_pre(shape, quant, &self.pre)?;
-        let fail = |e: std::io::Error| format!("{}: {e}", self.out.display());
+    /// Writes the file. Deletes a file that could not be finished.
+    pub(crate) fn run(&self) -> Result<(), Failed> {
+        let shape = SHAPES.iter().find(|s| s.name == self.shape);
+        let shape = shape.ok_or_else(|| Failed::data("unknown shape"))?;
+        let quant = QUANTS.iter().find(|q| q.name == self.quant);
+        let quant = quant.ok_or_else(|| Failed::data("unknown quantization"))?;
+        let synth = Synth::with_pre(shape, quant, &self.pre).map_err(Failed::data)?;
+        let fail = |e: std::io::Error| Failed::data(format_args!("{}: {e}", self.out.display()));
         let mut options = OpenOptions::new();
         options.write(true).truncate(true).create(self.force).create_new(!self.force);
         let file = options.open(&self.out).map_err(fail)?;

@@ -1,7 +1,7 @@
 //! `flotilla-agent tune`: finds the best way to run a model on this machine, and stores it for
 //! `serve`.
 
-pub mod report;
+pub(crate) mod report;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,52 +13,55 @@ use inference_core::tools::tune::BUDGET;
 use crate::engine::flags::EngineFlags;
 use crate::engine::model_files::ModelFiles;
 use crate::engine::tuning::TuneJob;
-use crate::types::print::say;
+use crate::types::exit::Failed;
+use crate::types::print::print_line;
 
 /// `tune`
 #[derive(Debug, Args)]
-pub struct TuneArgs {
+pub(crate) struct TuneArgs {
     /// Model file (GGUF)
     pub model: PathBuf,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Measure again what is known already
+    /// Measure again even if a result is stored
     #[arg(long)]
     pub force: bool,
-    /// Seconds that the search may take
+    /// Maximum seconds of the search
     #[arg(long, value_name = "SECONDS", default_value_t = BUDGET.as_secs(),
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
-    /// What is given here stays as it is.
+    /// Flags given here are fixed; tuning does not change them.
     #[command(flatten)]
     pub engine: EngineFlags,
 }
 
 impl TuneArgs {
-    /// Measures and prints; the error is one line for the operator.
-    pub fn run(&self, kernel: Kernel) -> Result<(), String> {
-        let files = ModelFiles::open(&self.model)?;
-        let job = TuneJob::new(&files, kernel, &self.engine)?;
+    /// Measures and prints.
+    pub(crate) fn run(&self, kernel: Kernel) -> Result<(), Failed> {
+        let files = ModelFiles::open(&self.model).map_err(Failed::data)?;
+        let job = TuneJob::new(&files, kernel, &self.engine).map_err(Failed::data)?;
         let known = if self.force { None } else { job.known_exactly() };
         let was_known = known.is_some();
         let entry = match known {
             Some(entry) => entry,
-            None => job.measure(Duration::from_secs(self.seconds))?,
+            None => job.measure(Duration::from_secs(self.seconds)).map_err(Failed::data)?,
         };
         let path = job.path();
         if self.json {
-            let mut value = serde_json::to_value(&entry).map_err(|e| e.to_string())?;
+            let mut value = serde_json::to_value(&entry).map_err(Failed::data)?;
             value["file"] = path.map(|p| p.display().to_string()).into();
-            return say(&serde_json::to_string_pretty(&value).map_err(|e| e.to_string())?);
+            print_line(&serde_json::to_string_pretty(&value).map_err(Failed::data)?)?;
+            return Ok(());
         }
-        say(&report::table(&entry))?;
-        match path {
+        print_line(&report::table(&entry))?;
+        let outcome = match path {
             Some(path) if was_known => {
-                say(&format!("measured before, in {}; --force measures again", path.display()))
+                format!("measured before, stored in {}; --force measures again", path.display())
             }
-            Some(path) => say(&format!("kept in {}; serve uses it", path.display())),
-            None => say("not kept: there is no cache folder (FLOTILLA_CACHE_DIR)"),
-        }
+            Some(path) => format!("stored in {}; serve uses it", path.display()),
+            None => "not stored: no cache folder (set FLOTILLA_CACHE_DIR)".into(),
+        };
+        Ok(print_line(&outcome)?)
     }
 }

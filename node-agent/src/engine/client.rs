@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use inference_core::types::request::{
     EmbedRequest, EngineStats, Event, GenerateRequest, RequestId, Tenant, TextQuery, Work,
@@ -23,11 +22,11 @@ const EVENTS_MAX: usize = 4096;
 
 /// The link that a request came over: a connection to the agent's port, or one that the agent
 /// dialed.
-pub type LinkId = u64;
+pub(crate) type LinkId = u64;
 
 /// Where a request came from, and which weights it is meant for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Via {
+pub(crate) struct Via {
     /// Link it came over.
     pub link: LinkId,
     /// Digest of the intended weights; an engine with others refuses it.
@@ -36,7 +35,7 @@ pub struct Via {
 
 /// State of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EngineState {
+pub(crate) enum EngineState {
     /// The model is being loaded for the first time.
     Loading,
     /// The engine accepts requests.
@@ -49,7 +48,7 @@ pub enum EngineState {
 
 /// Client of the engine, shared by all requests.
 #[derive(Debug, Clone)]
-pub struct EngineClient(Arc<Shared>);
+pub(crate) struct EngineClient(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -84,18 +83,15 @@ struct InFlight {
 
 /// Counters that survive a restart of the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Prompt tokens prefilled.
     pub prompt_tokens: u64,
-    /// Tokens generated.
     pub generated_tokens: u64,
-    /// Steps.
     pub steps: u64,
     /// Prompt tokens served from the cache.
     pub cached_tokens: u64,
     /// Kept prefixes evicted.
     pub evictions: u64,
-    /// Preemptions.
     pub parkings: u64,
     /// Seconds spent on prefill.
     pub prefill_seconds: f64,
@@ -107,14 +103,12 @@ pub struct Totals {
 
 /// A snapshot of all statistics.
 #[derive(Debug, Clone, Copy)]
-pub struct Figures {
+pub(crate) struct Figures {
     /// The engine's last statistics.
     pub stats: EngineStats,
     /// Counters since the agent started.
     pub totals: Totals,
-    /// Number of requests in flight.
     pub in_flight: usize,
-    /// Number of engine restarts.
     pub restarts: u64,
 }
 
@@ -132,23 +126,20 @@ impl Default for EngineClient {
 }
 
 impl EngineClient {
-    /// Current state of the engine.
-    pub fn state(&self) -> EngineState {
+    pub(crate) fn state(&self) -> EngineState {
         self.0.state.borrow().clone()
     }
 
-    /// Subscribes to the state.
-    pub fn watch_state(&self) -> watch::Receiver<EngineState> {
+    pub(crate) fn watch_state(&self) -> watch::Receiver<EngineState> {
         self.0.state.subscribe()
     }
 
     /// Subscribes to all changes that a status reports.
-    pub fn watch_changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn watch_changes(&self) -> watch::Receiver<u64> {
         self.0.changed.subscribe()
     }
 
-    /// Current statistics.
-    pub fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> Figures {
         let inner = self.lock();
         Figures {
             stats: inner.stats,
@@ -159,22 +150,25 @@ impl EngineClient {
     }
 
     /// Number of requests in flight from links other than `link`.
-    pub fn in_flight_elsewhere(&self, link: LinkId) -> usize {
+    pub(crate) fn in_flight_elsewhere(&self, link: LinkId) -> usize {
         self.lock().in_flight.values().filter(|r| r.link != link).count()
     }
 
     /// Submits a request; returns one generation for each choice.
-    pub fn submit(&self, request: GenerateRequest, via: Via) -> Result<Vec<Generation>, NotTaken> {
+    pub(crate) fn submit(
+        &self,
+        request: GenerateRequest,
+        via: Via,
+    ) -> Result<Vec<Generation>, NotTaken> {
         self.start(Work::Generate(Box::new(request)), via)
     }
 
-    /// Submits an embeddings request.
-    pub fn embed(&self, request: EmbedRequest, via: Via) -> Result<Generation, NotTaken> {
+    pub(crate) fn embed(&self, request: EmbedRequest, via: Via) -> Result<Generation, NotTaken> {
         Ok(self.start(Work::Embed(request), via)?.remove(0))
     }
 
     /// Submits a question; the response is one [`Event::QueryResult`].
-    pub fn ask(
+    pub(crate) fn ask(
         &self,
         tenant: Tenant,
         question: TextQuery,
@@ -194,12 +188,12 @@ impl EngineClient {
             EngineState::Restarting => return Err(NotTaken::Restarting),
             EngineState::Draining => return Err(NotTaken::Draining),
         }
-        let (first, begun) = (inner.next_id + 1, Instant::now());
+        let first = inner.next_id + 1;
         inner.next_id += work.requests() as RequestId;
         let started = (first..=inner.next_id).map(|id| {
             let (sender, events) = mpsc::channel(EVENTS_MAX);
             inner.in_flight.insert(id, InFlight { link: via.link, events: sender });
-            Generation { id, events, client: self.clone(), begun }
+            Generation { id, events, client: self.clone() }
         });
         let started = started.collect();
         inner.commands.push(Command::Submit(first, work));
@@ -229,7 +223,7 @@ impl EngineClient {
     }
 
     /// Accepts no new requests from now on.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.0.state.send_replace(EngineState::Draining);
         self.bump();
     }
@@ -252,7 +246,7 @@ impl EngineClient {
     }
 
     /// Process id of the current or last engine; `None` before the first.
-    pub fn pid(&self) -> Option<u32> {
+    pub(crate) fn pid(&self) -> Option<u32> {
         Some(self.0.pid.load(Ordering::Relaxed)).filter(|pid| *pid > 0)
     }
 
@@ -340,27 +334,21 @@ impl Inner {
 
 /// Events of one request. Dropping it cancels the request.
 #[derive(Debug)]
-pub struct Generation {
+pub(crate) struct Generation {
     id: RequestId,
     events: mpsc::Receiver<Event>,
     client: EngineClient,
-    begun: Instant,
 }
 
 impl Generation {
     /// Waits for the next event; `None` if the engine died (or the client was too slow).
-    pub async fn next(&mut self) -> Option<Event> {
+    pub(crate) async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
     }
 
     /// Like [`Generation::next`], for a response body.
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         self.events.poll_recv(cx)
-    }
-
-    /// Time of submission.
-    pub fn begun(&self) -> Instant {
-        self.begun
     }
 }
 

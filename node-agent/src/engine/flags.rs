@@ -4,8 +4,8 @@
 //! sizes that were not set shrink until they fit, and sizes that were set are rejected if they do
 //! not fit.
 
-pub mod choice;
-pub mod tuned;
+pub(crate) mod setting;
+pub(crate) mod tuned;
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -24,7 +24,7 @@ use crate::engine::model_files::ModelFiles;
 use crate::engine::options::EngineOptions;
 use crate::engine::plan_facts::facts;
 use crate::engine::sandbox;
-use choice::{Choice, Source};
+use setting::{Setting, Source};
 
 /// Default context of one request, in tokens.
 const CONTEXT_DEFAULT: u32 = 4096;
@@ -39,101 +39,141 @@ const SMALLER: [(u32, u32); 6] =
 /// How the model is run.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "How the model is run")]
-pub struct EngineFlags {
-    /// Requests that decode side by side [default: tuned, or 4; fewer where memory is short]
+pub(crate) struct EngineFlags {
+    /// Requests that decode in parallel [default: tuned, or 4; fewer if memory is short]
     #[arg(long, env = "FLOTILLA_SLOTS", value_name = "SLOTS", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub slots: Option<u32>,
-    /// Tokens that one request may hold, prompt and answer together
-    /// [default: what the model was trained for, at most 4096 and what memory allows]
+    /// Maximum context tokens per request, prompt and completion together
+    /// [default: the model's trained context, at most 4096 and what fits into memory]
     #[arg(long, env = "FLOTILLA_CONTEXT_TOKENS", value_name = "TOKENS")]
     pub context_tokens: Option<u32>,
-    /// Tokens that the KV pool holds, for all requests and for kept prefixes together
+    /// KV cells (tokens) of all requests and cached prefixes together
     /// [default: slots x context tokens]
     #[arg(long, env = "FLOTILLA_KV_CELLS", value_name = "TOKENS")]
     pub kv_cells: Option<u32>,
-    /// How keys and values are stored: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0
-    /// [default: f16, or q8_0 where memory is short]
+    /// KV cache type: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0
+    /// [default: f16, or q8_0 if memory is short]
     #[arg(long, env = "FLOTILLA_KV_TYPE", value_name = "TYPE")]
     pub kv_type: Option<KvType>,
-    /// Whether attention is computed in tiles: auto, on, off [default: tuned, or auto]
+    /// Flash attention: auto, on, off [default: tuned, or auto]
     #[arg(long, env = "FLOTILLA_FLASH_ATTENTION", value_name = "CHOICE")]
     pub flash_attention: Option<FlashAttention>,
-    /// Most rows of one batch: the longest step [default: tuned, or 512]
+    /// Maximum tokens per batch, which bounds the length of a step [default: tuned, or 512]
     #[arg(long, env = "FLOTILLA_BATCH_ROWS", value_name = "ROWS", value_parser = clap::value_parser!(u32).range(128..=2048))]
     pub batch_rows: Option<u32>,
-    /// How long threads look for work before they sleep, 0 to 100 [default: tuned, or 50]
+    /// How long idle threads poll for work before they sleep, 0 to 100 [default: tuned, or 50]
     #[arg(long, env = "FLOTILLA_POLL", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub poll: Option<u32>,
-    /// Compute every prompt from its first token, even if one before began alike
+    /// Disable the prefix cache: prefill every prompt from its first token
     #[arg(long, env = "FLOTILLA_NO_PREFIX_CACHE", value_parser = FalseyValueParser::new())]
     pub no_prefix_cache: bool,
-    /// How the vectors of a text's tokens become one: mean, cls, last, or rank for a model that
-    /// judges documents [default: what the model file says; with neither, the model generates]
+    /// Pooling of an embedding model: mean, cls, last, or rank for a reranking model
+    /// [default: as in the model file; without either, the model generates text]
     #[arg(long, env = "FLOTILLA_POOLING")]
     pub pooling: Option<Pooling>,
-    /// Threads that compute [default: tuned, or the physical cores this process may use]
+    /// Compute threads [default: tuned, or the physical cores this process may use]
     #[arg(long, env = "FLOTILLA_THREADS", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub threads: Option<u32>,
-    /// CPUs that compute, such as 0-3,8; one thread for each, unless --threads says otherwise
-    /// [default: those that this process may use]
+    /// CPUs for the compute threads, such as 0-3,8; one thread per CPU unless --threads is set
+    /// [default: all that this process may use]
     #[arg(long, env = "FLOTILLA_CPUS", value_name = "LIST")]
     pub cpus: Option<String>,
     /// CPU kernels: amx, avx512, baseline; on aarch64 i8mm, dotprod, baseline
-    /// [default: the first that runs here]
+    /// [default: the first that works here]
     #[arg(long, env = "FLOTILLA_KERNEL")]
     pub kernel: Option<Kernel>,
-    /// How the weights come into memory: mmap (shared, survives a restart), mlock (mapped, and
-    /// never swapped out), none (read into memory of its own)
+    /// How to load the weights: mmap (shared between processes, cached across restarts), mlock
+    /// (mapped, and locked in memory), none (read into private memory)
     #[arg(long, env = "FLOTILLA_LOAD", value_name = "MODE", default_value = "mmap")]
     pub load: LoadMode,
-    /// Ask the kernel for huge pages; for weights with --load none
+    /// Request huge pages from the operating system; for weights, only with --load none
     #[arg(long, env = "FLOTILLA_HUGE_PAGES", value_parser = FalseyValueParser::new())]
     pub huge_pages: bool,
-    /// Confine the engine, which parses the model file, to that file and to the system calls that
-    /// computing takes: auto (as far as this kernel can), on (or start no engine), off
+    /// Sandbox the engine, which parses the model file: it can open only that file, and make only
+    /// the system calls that computing needs. auto (as far as the kernel supports it), on
+    /// (required), off
     #[arg(long, env = "FLOTILLA_SANDBOX", value_name = "CHOICE", default_value_t)]
-    pub sandbox: sandbox::Choice,
-    /// Load even if the memory plan says that it does not fit
+    pub sandbox: sandbox::SandboxMode,
+    /// Load the model even if the memory plan says that it does not fit
     #[arg(long, env = "FLOTILLA_NO_MEMORY_PLAN", value_parser = FalseyValueParser::new())]
     pub no_memory_plan: bool,
 }
 
+/// Why the flags cannot be used with a model on this machine.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SettingsError {
+    /// A quantized KV type, and no flash attention.
+    QuantizedWithoutFlashAttention,
+    /// This list of CPUs cannot be parsed.
+    Cpus(String),
+    /// More context tokens than this, which the model was trained for, or too few.
+    ContextTokens(u32),
+    /// Fewer KV cells than this, which one request needs, or too many.
+    KvCells(u32),
+    /// The sizes do not fit into memory, with what the memory plan says about it.
+    DoesNotFit(String),
+}
+
+impl std::fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::QuantizedWithoutFlashAttention => {
+                write!(f, "--kv-type: a quantized type needs flash attention")
+            }
+            Self::Cpus(list) => {
+                write!(f, "--cpus '{list}': expected numbers and ranges such as 0-3,8")
+            }
+            Self::ContextTokens(most) => {
+                write!(f, "--context-tokens must be {CONTEXT_MIN} to {most} for this model")
+            }
+            Self::KvCells(least) => {
+                write!(f, "--kv-cells must be {least} (one request) to {KV_CELLS_MAX}")
+            }
+            Self::DoesNotFit(why) => {
+                write!(f, "{why} (use --no-memory-plan to load it anyway)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
 impl EngineFlags {
     /// Resolves the engine's options, including those tuned for this machine, and logs where each
-    /// setting comes from; the error is one line for the operator.
-    pub fn check(
+    /// setting comes from.
+    pub(crate) fn check(
         &self,
         files: &ModelFiles,
         kernel: Kernel,
         tuned: Option<&Tuned>,
-    ) -> Result<EngineOptions, String> {
+    ) -> Result<EngineOptions, SettingsError> {
         let (options, origins) = self.resolve(files, kernel, tuned)?;
-        tracing::info!("{origins}");
+        tracing::info!(settings = origins, "settings resolved");
         Ok(options)
     }
 
     /// Like [`EngineFlags::check`]; returns the text about where each setting comes from.
-    pub fn resolve(
+    pub(crate) fn resolve(
         &self,
         files: &ModelFiles,
         kernel: Kernel,
         tuned: Option<&Tuned>,
-    ) -> Result<(EngineOptions, String), String> {
+    ) -> Result<(EngineOptions, String), SettingsError> {
         let header = files.header();
         let quantized = self.kv_type.is_some_and(KvType::is_quantised);
         if quantized && self.flash_attention == Some(FlashAttention::Off) {
-            return Err("--kv-type: a quantized type needs flash attention".into());
+            return Err(SettingsError::QuantizedWithoutFlashAttention);
         }
         let cpus = self.cpus()?;
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
         let asked = self.threads.or(cpus.as_ref().map(|list| list.len() as u32));
         let tried = tuned.map(|t| t.candidate);
-        let threads = Choice::of(asked, tried.map(|c| c.threads), machine.threads as u32);
+        let threads = Setting::of(asked, tried.map(|c| c.threads), machine.threads as u32);
         let facts = MachineFacts { threads: u64::from(threads.value), ..facts(&machine) };
         let tried_attention = tried.map(|c| c.flash_attention);
-        let attention = Choice::of(self.flash_attention, tried_attention, FlashAttention::Auto);
-        let batch_rows = Choice::of(self.batch_rows, tried.map(|c| c.batch_rows), BATCH_ROWS);
-        let poll = Choice::of(self.poll, tried.map(|c| c.poll), POLL);
+        let attention = Setting::of(self.flash_attention, tried_attention, FlashAttention::Auto);
+        let batch_rows = Setting::of(self.batch_rows, tried.map(|c| c.batch_rows), BATCH_ROWS);
+        let poll = Setting::of(self.poll, tried.map(|c| c.poll), POLL);
         let vectors = match self.pooling {
             Some(Pooling::Last) => Some(EmbeddingBatching::Ubatches),
             Some(_) => Some(EmbeddingBatching::WholeText),
@@ -142,7 +182,7 @@ impl EngineFlags {
         let case = Case { header, facts: &facts, attention, batch_rows: batch_rows.value, vectors };
         let sizes = self.sizes(&case, tuned.map(|t| t.slots))?;
         let attention = attention_with(sizes.kv_type, attention);
-        let kv_type = Choice::of(self.kv_type, None, sizes.kv_type);
+        let kv_type = Setting::of(self.kv_type, None, sizes.kv_type);
         let name = attention.value.name();
         let origins = format!(
             "threads {threads}, flash attention {name} ({}), batch rows {batch_rows}, poll {poll}, \
@@ -177,7 +217,7 @@ impl EngineFlags {
     }
 
     /// Settings that tuning must not change.
-    pub fn fixed(&self) -> Result<Fixed, String> {
+    pub(crate) fn fixed(&self) -> Result<Fixed, SettingsError> {
         Ok(Fixed {
             threads: self.threads,
             flash_attention: self.flash_attention,
@@ -190,18 +230,18 @@ impl EngineFlags {
         })
     }
 
-    fn cpus(&self) -> Result<Option<Vec<u32>>, String> {
+    fn cpus(&self) -> Result<Option<Vec<u32>>, SettingsError> {
         self.cpus.as_deref().map(read_cpus).transpose()
     }
 
     /// The sizes that were set, if they fit; otherwise the largest usual ones that do, preferring
     /// unquantized keys and values for each.
-    fn sizes(&self, case: &Case<'_>, tuned: Option<u32>) -> Result<Sizes, String> {
+    fn sizes(&self, case: &Case<'_>, tuned: Option<u32>) -> Result<Sizes, SettingsError> {
         let context = context_tokens(self.context_tokens, case.header)?;
-        let slots = Choice::of(self.slots, tuned, SLOTS_DEFAULT);
+        let slots = Setting::of(self.slots, tuned, SLOTS_DEFAULT);
         let mut all = vec![(slots, context)];
         if self.slots.is_none() && self.context_tokens.is_none() && self.kv_cells.is_none() {
-            let default = |slots| Choice { value: slots, source: Source::Default };
+            let default = |slots| Setting { value: slots, source: Source::Default };
             all.push((default(SLOTS_DEFAULT), context));
             let smaller = SMALLER.iter().filter(|(_, tokens)| *tokens <= context);
             all.extend(smaller.map(|(slots, tokens)| (default(*slots), *tokens)));
@@ -218,7 +258,8 @@ impl EngineFlags {
                             slots,
                             context_tokens = tokens,
                             kv,
-                            "sizes reduced to fit into memory: {why}"
+                            reason = why,
+                            "sizes reduced to fit into memory"
                         );
                     }
                     return Ok(sizes);
@@ -226,13 +267,12 @@ impl EngineFlags {
                 refused.get_or_insert(why);
             }
         }
-        let why = refused.unwrap_or_default();
-        Err(format!("{why} (--no-memory-plan loads it all the same)"))
+        Err(SettingsError::DoesNotFit(refused.unwrap_or_default()))
     }
 
     /// Storage types of keys and values to try, best first. A tuned number of slots is only a
     /// preference, and does not justify quantizing.
-    fn kv_types(&self, slots: Choice<u32>, case: &Case<'_>) -> Vec<KvType> {
+    fn kv_types(&self, slots: Setting<u32>, case: &Case<'_>) -> Vec<KvType> {
         let attention = case.attention;
         let bound = slots.source == Source::Tuned
             || attention.source == Source::Flag && attention.value == FlashAttention::Off
@@ -247,10 +287,10 @@ impl EngineFlags {
 
     fn sized(
         &self,
-        slots: Choice<u32>,
+        slots: Setting<u32>,
         context_tokens: u32,
         kv_type: KvType,
-    ) -> Result<Sizes, String> {
+    ) -> Result<Sizes, SettingsError> {
         let kv_cells = kv_cells(self.kv_cells, slots.value, context_tokens)?;
         Ok(Sizes { slots, context_tokens, kv_cells, kv_type, planned_bytes: None })
     }
@@ -300,7 +340,7 @@ impl EngineFlags {
 struct Case<'a> {
     header: &'a Header,
     facts: &'a MachineFacts,
-    attention: Choice<FlashAttention>,
+    attention: Setting<FlashAttention>,
     batch_rows: u32,
     /// How the model computes embeddings, if it does.
     vectors: Option<EmbeddingBatching>,
@@ -309,7 +349,7 @@ struct Case<'a> {
 /// Sizes of an engine's context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
-    slots: Choice<u32>,
+    slots: Setting<u32>,
     context_tokens: u32,
     kv_cells: u32,
     kv_type: KvType,
@@ -318,37 +358,37 @@ struct Sizes {
 }
 
 /// Quantized values need flash attention, whatever was tuned with unquantized ones.
-fn attention_with(kv_type: KvType, chosen: Choice<FlashAttention>) -> Choice<FlashAttention> {
+fn attention_with(kv_type: KvType, chosen: Setting<FlashAttention>) -> Setting<FlashAttention> {
     match chosen.value {
         FlashAttention::Off if kv_type.is_quantised() => {
-            Choice { value: FlashAttention::Auto, source: Source::Default }
+            Setting { value: FlashAttention::Auto, source: Source::Default }
         }
         _ => chosen,
     }
 }
 
-fn read_cpus(list: &str) -> Result<Vec<u32>, String> {
-    let wrong = || format!("--cpus '{list}': expected numbers and ranges such as 0-3,8");
+fn read_cpus(list: &str) -> Result<Vec<u32>, SettingsError> {
+    let wrong = || SettingsError::Cpus(list.into());
     let mut cpus = parse_list(list).filter(|cpus| !cpus.is_empty()).ok_or_else(wrong)?;
     cpus.sort_unstable();
     cpus.dedup();
     Ok(cpus)
 }
 
-fn context_tokens(wanted: Option<u32>, header: &Header) -> Result<u32, String> {
+fn context_tokens(wanted: Option<u32>, header: &Header) -> Result<u32, SettingsError> {
     let trained = if header.context_tokens == 0 { CONTEXT_DEFAULT } else { header.context_tokens };
     let tokens = wanted.unwrap_or(trained.min(CONTEXT_DEFAULT));
     if tokens < CONTEXT_MIN || tokens > trained {
-        return Err(format!("--context-tokens must be {CONTEXT_MIN} to {trained} for this model"));
+        return Err(SettingsError::ContextTokens(trained));
     }
     Ok(tokens)
 }
 
-fn kv_cells(wanted: Option<u32>, slots: u32, context_tokens: u32) -> Result<u32, String> {
+fn kv_cells(wanted: Option<u32>, slots: u32, context_tokens: u32) -> Result<u32, SettingsError> {
     let most = slots.saturating_mul(context_tokens);
     let cells = wanted.unwrap_or(most);
     if cells < context_tokens || cells > KV_CELLS_MAX {
-        return Err(format!("--kv-cells must be {context_tokens} (one request) to {KV_CELLS_MAX}"));
+        return Err(SettingsError::KvCells(context_tokens));
     }
     Ok(cells)
 }

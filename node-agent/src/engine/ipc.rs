@@ -14,42 +14,37 @@ use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::sandbox::Sandbox;
 
 /// Maximum frame size in bytes: a request body of maximum size plus its envelope.
-pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub(crate) const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Commands from the agent to the engine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Command {
+pub(crate) enum Command {
     /// Submits work; its events carry this id.
     Submit(RequestId, Work),
-    /// Cancels a request.
     Cancel(RequestId),
 }
 
 /// Reports from the engine to the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Report {
+pub(crate) enum Report {
     /// The model is loaded and has decoded its warm-up batches.
     Ready(EngineFacts),
     /// The model cannot be loaded, or its file has changed; the engine exits.
     LoadFailed(String),
     /// An event of a request.
     Event(RequestId, Event),
-    /// Current statistics.
     Stats(EngineStats),
 }
 
 /// Properties of a running engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EngineFacts {
-    /// Number of slots.
+pub(crate) struct EngineFacts {
     pub slots: u32,
     /// Maximum tokens of prompt and response together.
     pub context_tokens: u32,
-    /// Number of compute threads.
     pub threads: u32,
     /// The model's notation of reasoning and tool calls.
     pub format: Format,
-    /// Name of the CPU kernels.
     pub kernel: String,
     /// Fingerprint of the loaded weights.
     pub digest: Fingerprint,
@@ -58,7 +53,7 @@ pub struct EngineFacts {
 }
 
 /// Encodes one frame, including its length.
-pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
+pub(crate) fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let frame = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     finish_frame(frame)
 }
@@ -73,7 +68,7 @@ fn finish_frame(mut frame: Vec<u8>) -> io::Result<Vec<u8>> {
 }
 
 /// Decodes a frame's length and checks it against [`FRAME_BYTES_MAX`].
-pub fn frame_length(header: [u8; 4]) -> io::Result<usize> {
+pub(crate) fn frame_length(header: [u8; 4]) -> io::Result<usize> {
     let bytes = u32::from_le_bytes(header) as usize;
     if bytes > FRAME_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "frame too large"));
@@ -82,7 +77,7 @@ pub fn frame_length(header: [u8; 4]) -> io::Result<usize> {
 }
 
 /// Decodes a frame's payload; leftover bytes are an error.
-pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> io::Result<T> {
+pub(crate) fn decode<T: DeserializeOwned>(payload: &[u8]) -> io::Result<T> {
     let (message, rest) = postcard::take_from_bytes(payload)
         .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     if rest.is_empty() {
@@ -93,7 +88,7 @@ pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> io::Result<T> {
 }
 
 /// Reads one frame, blocking, on the engine's side. `None` if the other side is gone.
-pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
+pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
     let mut header = [0; 4];
     match from.read_exact(&mut header) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),

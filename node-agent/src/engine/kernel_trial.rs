@@ -13,7 +13,7 @@ use crate::types::executable::SELF;
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs one kernel's trial in a child process.
-pub async fn try_kernel(kernel: Kernel) -> Result<(), String> {
+pub(crate) async fn try_kernel(kernel: Kernel) -> Result<(), String> {
     let child = Process::new(SELF)
         .args(["kernel-trial", kernel.name()])
         .stdin(Stdio::null())
@@ -21,25 +21,25 @@ pub async fn try_kernel(kernel: Kernel) -> Result<(), String> {
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|e| format!("cannot start a trial: {e}"))?;
+        .map_err(|e| format!("its test cannot be started: {e}"))?;
     match timeout(TRIAL_TIMEOUT, child.wait_with_output()).await {
-        Err(_) => Err("its trial hangs".into()),
-        Ok(Err(e)) => Err(format!("its trial was lost: {e}")),
+        Err(_) => Err("its test timed out".into()),
+        Ok(Err(e)) => Err(format!("its test was lost: {e}")),
         Ok(Ok(output)) if output.status.success() => Ok(()),
         Ok(Ok(output)) => {
             let stderr = String::from_utf8_lossy(&output.stderr);
-            Err(format!("its trial ended with {} {}", output.status, stderr.trim()))
+            Err(format!("its test ended with {} {}", output.status, stderr.trim()))
         }
     }
 }
 
 /// Runs the kernels' trials, fastest first, and returns the first kernel that works.
-pub async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
+pub(crate) async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
     if let Some(kernel) = wanted {
         let tried = try_kernel(kernel).await;
-        return tried
-            .map(|()| kernel)
-            .map_err(|why| format!("the {} kernels do not run here: {why}", kernel.name()));
+        return tried.map(|()| kernel).map_err(|why| {
+            format!("the {} kernels do not work on this machine: {why}", kernel.name())
+        });
     }
     let mut results = Vec::new();
     for kernel in Kernel::ALL {
@@ -55,7 +55,7 @@ pub async fn prove_kernel(wanted: Option<Kernel>) -> Result<Kernel, String> {
         |failures| {
             let lines = failures.iter().map(|(k, why)| format!("{}: {why}", k.name()));
             let lines: Vec<String> = lines.collect();
-            format!("no CPU kernels of this build run on this machine ({})", lines.join("; "))
+            format!("no CPU kernels of this build work on this machine ({})", lines.join("; "))
         },
     )
 }

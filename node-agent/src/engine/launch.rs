@@ -5,24 +5,59 @@ use std::path::Path;
 
 use inference_core::hardware::Kernel;
 
-use crate::engine::flags::EngineFlags;
 use crate::engine::flags::tuned::Tuned;
-use crate::engine::model_files::ModelFiles;
+use crate::engine::flags::{EngineFlags, SettingsError};
+use crate::engine::model_files::{ModelFileError, ModelFiles};
 use crate::engine::options::EngineOptions;
 use crate::engine::tuning::TuneJob;
 
 /// How to start an engine for a model.
 #[derive(Debug, Clone)]
-pub struct Launch {
+pub(crate) struct Launch {
     flags: EngineFlags,
     kernel: Kernel,
     /// Options that the engine gets.
     pub options: EngineOptions,
 }
 
+/// Why no engine can be started for a model.
+#[derive(Debug)]
+pub(crate) enum LaunchError {
+    File(ModelFileError),
+    /// The settings cannot be used with this model on this machine.
+    Settings(SettingsError),
+}
+
+impl std::fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(e) => write!(f, "{e}"),
+            Self::Settings(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for LaunchError {}
+
+impl From<ModelFileError> for LaunchError {
+    fn from(error: ModelFileError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl From<SettingsError> for LaunchError {
+    fn from(error: SettingsError) -> Self {
+        Self::Settings(error)
+    }
+}
+
 impl Launch {
-    /// Plans for the model at `path`; the error is one line for the operator. Blocks.
-    pub fn new(path: &Path, flags: EngineFlags, kernel: Kernel) -> Result<Self, String> {
+    /// Plans for the model at `path`. Blocks.
+    pub(crate) fn new(
+        path: &Path,
+        flags: EngineFlags,
+        kernel: Kernel,
+    ) -> Result<Self, LaunchError> {
         let files = ModelFiles::open(path)?;
         let options = flags.check(&files, kernel, None)?;
         Ok(Self { flags, kernel, options })
@@ -30,20 +65,19 @@ impl Launch {
 
     /// Like [`Self::new`] with settings tuned for this machine. With `measure`, tunes first if no
     /// settings are stored.
-    pub fn tuned(
+    pub(crate) fn tuned(
         path: &Path,
         flags: EngineFlags,
         kernel: Kernel,
         measure: bool,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, LaunchError> {
         let files = ModelFiles::open(path)?;
         let options = options(&files, &flags, kernel, measure)?;
         Ok(Self { flags, kernel, options })
     }
 
-    /// Opens the model file again, and plans again if it contains other weights. The error, one
-    /// line for the operator, says why no engine can be started now. Blocks.
-    pub fn renewed(self) -> Result<Self, String> {
+    /// Opens the model file again, and plans again if it contains other weights. Blocks.
+    pub(crate) fn renew(self) -> Result<Self, LaunchError> {
         let files = ModelFiles::open(&self.options.model)?;
         if files.digest() == self.options.digest {
             return Ok(self);
@@ -64,7 +98,7 @@ fn options(
     flags: &EngineFlags,
     kernel: Kernel,
     measure: bool,
-) -> Result<EngineOptions, String> {
+) -> Result<EngineOptions, SettingsError> {
     let tuned: Option<Tuned> = match flags.pooling {
         // Embedding models have nothing to tune.
         Some(_) => None,

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -15,8 +15,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::engine::model_files::ModelFiles;
-use crate::engine::sandbox::{self, Choice};
+use crate::engine::sandbox::{self, SandboxMode};
 use crate::types::executable::SELF;
+use crate::types::exit::Failed;
 
 /// Maximum length of an answer in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
@@ -25,7 +26,7 @@ const ANSWERS_MAX: usize = 4;
 
 /// Hidden commands that measure
 #[derive(Debug, Args)]
-pub struct ChildArgs {
+pub(crate) struct ChildArgs {
     /// Model file.
     pub model: PathBuf,
     /// Everything else, as JSON.
@@ -35,13 +36,13 @@ pub struct ChildArgs {
 
 /// A running child, killed on drop.
 #[derive(Debug)]
-pub struct Measuring {
+pub(crate) struct MeasuringChild {
     child: Child,
     questions: Option<ChildStdin>,
     answers: Receiver<String>,
 }
 
-impl Drop for Measuring {
+impl Drop for MeasuringChild {
     fn drop(&mut self) {
         // It may already have exited.
         let _ = self.child.kill();
@@ -49,19 +50,58 @@ impl Drop for Measuring {
     }
 }
 
+/// Why a child gave no answer. It cannot be used any more.
+#[derive(Debug)]
+pub(crate) enum ChildError {
+    Spawn(std::io::Error),
+    /// Its options or a question cannot be written as JSON.
+    Json(serde_json::Error),
+    /// Its answer, the second field, cannot be parsed.
+    Answer(serde_json::Error, String),
+    /// It did not answer in time.
+    Hangs,
+    Exited(ExitStatus),
+    /// It is gone, and how it exited is unknown.
+    Lost(std::io::Error),
+}
+
+impl std::fmt::Display for ChildError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Spawn(e) => write!(f, "cannot start the measuring process: {e}"),
+            Self::Json(e) => write!(f, "{e}"),
+            Self::Answer(e, line) => write!(f, "unreadable answer: {e}: {line}"),
+            Self::Hangs => write!(f, "timed out"),
+            Self::Exited(status) => write!(f, "the measuring process exited: {status}"),
+            Self::Lost(e) => write!(f, "the measuring process was lost: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for ChildError {}
+
+impl From<ChildError> for Failed {
+    fn from(error: ChildError) -> Self {
+        Self::data(error)
+    }
+}
+
 /// The command line of such a child.
-pub fn command(name: &str, model: &Path, options: &impl Serialize) -> Result<Command, String> {
-    let options = serde_json::to_string(options).map_err(|e| e.to_string())?;
+pub(crate) fn command(
+    name: &str,
+    model: &Path,
+    options: &impl Serialize,
+) -> Result<Command, ChildError> {
+    let options = serde_json::to_string(options).map_err(ChildError::Json)?;
     let mut command = Command::new(SELF);
     command.arg(name).args(["--options", &options]).arg("--").arg(model);
     Ok(command)
 }
 
-impl Measuring {
-    /// Starts the child.
-    pub fn start(mut command: Command) -> Result<Self, String> {
+impl MeasuringChild {
+    pub(crate) fn start(mut command: Command) -> Result<Self, ChildError> {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = piped.spawn().map_err(|e| format!("cannot start measuring: {e}"))?;
+        let mut child = piped.spawn().map_err(ChildError::Spawn)?;
         let questions = child.stdin.take();
         let (sender, answers) = sync_channel(ANSWERS_MAX);
         if let Some(stdout) = child.stdout.take() {
@@ -76,34 +116,35 @@ impl Measuring {
                 }
             };
             let reader = std::thread::Builder::new().name("answers".into());
-            reader.spawn(read).map_err(|e| e.to_string())?;
+            reader.spawn(read).map_err(ChildError::Spawn)?;
         }
         Ok(Self { child, questions, answers })
     }
 
-    /// Sends a question and waits for the answer. After an error, this child cannot be used any
-    /// more.
-    pub fn ask<A: DeserializeOwned>(
+    /// Sends a question and waits for the answer.
+    pub(crate) fn request<A: DeserializeOwned>(
         &mut self,
         question: &impl Serialize,
-        patience: Duration,
-    ) -> Result<A, String> {
-        let line = serde_json::to_string(question).map_err(|e| e.to_string())?;
+        limit: Duration,
+    ) -> Result<A, ChildError> {
+        let line = serde_json::to_string(question).map_err(ChildError::Json)?;
         if let Some(stdin) = &mut self.questions {
             // If the child is dead, the error below gives the reason.
             let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
         }
-        self.answer(patience)
+        self.receive(limit)
     }
 
-    /// Waits for an answer.
-    pub fn answer<A: DeserializeOwned>(&mut self, patience: Duration) -> Result<A, String> {
-        match self.answers.recv_timeout(patience) {
-            Ok(line) => serde_json::from_str(&line).map_err(|e| format!("no answer: {e}: {line}")),
-            Err(RecvTimeoutError::Timeout) => Err("it hangs".into()),
+    pub(crate) fn receive<A: DeserializeOwned>(
+        &mut self,
+        limit: Duration,
+    ) -> Result<A, ChildError> {
+        match self.answers.recv_timeout(limit) {
+            Ok(line) => serde_json::from_str(&line).map_err(|e| ChildError::Answer(e, line)),
+            Err(RecvTimeoutError::Timeout) => Err(ChildError::Hangs),
             Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
-                Ok(status) => Err(format!("it ended: {status}")),
-                Err(e) => Err(format!("it was lost: {e}")),
+                Ok(status) => Err(ChildError::Exited(status)),
+                Err(e) => Err(ChildError::Lost(e)),
             },
         }
     }
@@ -111,7 +152,7 @@ impl Measuring {
 
 /// Prepares the child before anything else: it exits with its parent, and an expected crash leaves
 /// no core file.
-pub fn prepare_child() -> Result<(), String> {
+pub(crate) fn prepare_child() -> Result<(), String> {
     let end = rustix::process::Signal::KILL;
     rustix::process::set_parent_process_death_signal(Some(end)).map_err(|e| e.to_string())?;
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
@@ -122,20 +163,20 @@ pub fn prepare_child() -> Result<(), String> {
 
 /// In the child, before it starts any thread: opens a model, confines the process to it, and loads
 /// it.
-pub fn load_confined(
+pub(crate) fn load_confined(
     model: &Path,
-    sandbox: Choice,
+    sandbox: SandboxMode,
     kernel: Kernel,
     mode: LoadMode,
 ) -> Result<Weights, String> {
-    let files = ModelFiles::open(model)?;
+    let files = ModelFiles::open(model).map_err(|e| e.to_string())?;
     sandbox::confine(sandbox, files.parts())?;
     register(kernel);
     Weights::load(&files.open_paths(), mode).map_err(|e| e.to_string())
 }
 
 /// In the child: writes an answer.
-pub fn tell(answer: &impl Serialize) -> Result<(), String> {
+pub(crate) fn write_answer(answer: &impl Serialize) -> Result<(), String> {
     let line = serde_json::to_string(answer).map_err(|e| e.to_string())?;
     let mut out = std::io::stdout();
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| e.to_string())
@@ -147,25 +188,25 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(30);
 
-    fn shell(script: &str) -> Measuring {
+    fn shell(script: &str) -> MeasuringChild {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        Measuring::start(command).unwrap()
+        MeasuringChild::start(command).unwrap()
     }
 
     #[test]
     fn a_child_answers_line_by_line() {
         let mut child = shell("while read line; do echo \"[$line]\"; done");
-        assert_eq!(child.ask::<Vec<u32>>(&7, SOON), Ok(vec![7]));
-        assert_eq!(child.ask::<Vec<u32>>(&8, SOON), Ok(vec![8]));
-        assert!(child.ask::<u32>(&9, SOON).unwrap_err().contains("no answer"));
+        assert_eq!(child.request::<Vec<u32>>(&7, SOON).unwrap(), [7]);
+        assert_eq!(child.request::<Vec<u32>>(&8, SOON).unwrap(), [8]);
+        assert!(matches!(child.request::<u32>(&9, SOON), Err(ChildError::Answer(..))));
     }
 
     #[test]
     fn a_child_that_dies_says_how_and_one_that_hangs_is_given_up() {
-        let died = shell("read line; kill -ILL $$").ask::<u32>(&1, SOON).unwrap_err();
-        assert!(died.contains("signal: 4"), "{died}");
-        let hangs = shell("read line; read never").ask::<u32>(&1, Duration::from_millis(50));
-        assert_eq!(hangs, Err("it hangs".into()));
+        let died = shell("read line; kill -ILL $$").request::<u32>(&1, SOON).unwrap_err();
+        assert!(died.to_string().contains("signal: 4"), "{died}");
+        let hangs = shell("read line; read never").request::<u32>(&1, Duration::from_millis(50));
+        assert!(matches!(hangs, Err(ChildError::Hangs)));
     }
 }

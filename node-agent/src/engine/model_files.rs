@@ -2,8 +2,8 @@
 //! whatever their paths lead to in the meantime: a file that replaces another has no effect on
 //! them.
 
-pub mod digest;
-pub mod split;
+pub(crate) mod digest;
+pub(crate) mod split;
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -17,7 +17,7 @@ use crate::engine::model_files::digest::Fingerprint;
 
 /// The open files of a model.
 #[derive(Debug)]
-pub struct ModelFiles {
+pub(crate) struct ModelFiles {
     path: PathBuf,
     parts: Vec<File>,
     header: Header,
@@ -35,6 +35,27 @@ struct Version {
     changed: (i64, i64),
 }
 
+/// Why a model file cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ModelFileError {
+    path: PathBuf,
+    why: String,
+}
+
+impl ModelFileError {
+    fn new(path: &Path, why: impl std::fmt::Display) -> Self {
+        Self { path: path.to_path_buf(), why: why.to_string() }
+    }
+}
+
+impl std::fmt::Display for ModelFileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "model file {}: {}", self.path.display(), self.why)
+    }
+}
+
+impl std::error::Error for ModelFileError {}
+
 impl Version {
     fn of(file: &File) -> io::Result<Self> {
         let data = file.metadata()?;
@@ -51,58 +72,53 @@ impl Version {
 }
 
 impl ModelFiles {
-    /// Opens a model file, and the other parts of a split model. The error is one line that names
-    /// the file.
-    pub fn open(path: &Path) -> Result<Self, String> {
+    /// Opens a model file, and the other parts of a split model.
+    pub(crate) fn open(path: &Path) -> Result<Self, ModelFileError> {
         let first = open_file(path)?;
-        let fail = |e: &dyn std::fmt::Display| named(path, e);
-        let bytes = first.metadata().map_err(|e| fail(&e))?.len();
+        let fail = |e: io::Error| ModelFileError::new(path, e);
+        let bytes = first.metadata().map_err(fail)?.len();
         // The clone shares the file position, but no other reader uses it.
-        let reader = BufReader::new(first.try_clone().map_err(|e| fail(&e))?);
-        let header = gguf::read_header(reader, bytes).map_err(|e| fail(&e))?;
+        let reader = BufReader::new(first.try_clone().map_err(fail)?);
+        let header = gguf::read_header(reader, bytes).map_err(|e| ModelFileError::new(path, e))?;
         let mut parts = vec![first];
         for other in other_parts(path, &header)? {
             parts.push(open_file(&other)?);
         }
         // Taken before the content is read, so that later changes are noticed.
-        let versions = versions(&parts).map_err(|e| fail(&e))?;
-        let digest = Fingerprint::of(&parts).map_err(|e| fail(&e))?;
+        let versions = versions(&parts).map_err(fail)?;
+        let digest = Fingerprint::of(&parts).map_err(fail)?;
         Ok(Self { path: path.to_path_buf(), parts, header, digest, versions })
     }
 
     /// Path of the (first) file.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Header of the (first) file.
-    pub fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Header {
         &self.header
     }
 
     /// Fingerprint of the weights.
-    pub fn digest(&self) -> Fingerprint {
+    pub(crate) fn digest(&self) -> Fingerprint {
         self.digest
     }
 
-    /// The open files.
-    pub fn parts(&self) -> &[File] {
+    pub(crate) fn parts(&self) -> &[File] {
         &self.parts
     }
 
     /// Paths under which this process can reopen exactly these files.
-    pub fn open_paths(&self) -> Vec<PathBuf> {
+    pub(crate) fn open_paths(&self) -> Vec<PathBuf> {
         let path = |part: &File| format!("/proc/self/fd/{}", part.as_raw_fd()).into();
         self.parts.iter().map(path).collect()
     }
 
     /// True if the content of a file has changed since it was opened. A file that only lost its
     /// name to another one, or got other permissions, still has its content.
-    ///
-    /// # Errors
-    /// One line that names the file.
-    pub fn have_changed(&mut self) -> Result<bool, String> {
-        let fail = |e: io::Error| named(&self.path, &e);
+    pub(crate) fn detect_change(&mut self) -> Result<bool, ModelFileError> {
+        let fail = |e: io::Error| ModelFileError::new(&self.path, e);
         let now = versions(&self.parts).map_err(fail)?;
         if now == self.versions {
             return Ok(false);
@@ -117,14 +133,11 @@ impl ModelFiles {
     }
 }
 
-fn named(path: &Path, why: &dyn std::fmt::Display) -> String {
-    format!("model file {}: {why}", path.display())
-}
-
-fn open_file(path: &Path) -> Result<File, String> {
-    let file = File::open(path).map_err(|e| named(path, &e))?;
-    let metadata = file.metadata().map_err(|e| named(path, &e))?;
-    if metadata.is_file() { Ok(file) } else { Err(named(path, &"is not a file")) }
+fn open_file(path: &Path) -> Result<File, ModelFileError> {
+    let fail = |e: io::Error| ModelFileError::new(path, e);
+    let file = File::open(path).map_err(fail)?;
+    let is_file = file.metadata().map_err(fail)?.is_file();
+    if is_file { Ok(file) } else { Err(ModelFileError::new(path, "is not a regular file")) }
 }
 
 fn versions(parts: &[File]) -> io::Result<Vec<Version>> {
@@ -132,17 +145,17 @@ fn versions(parts: &[File]) -> io::Result<Vec<Version>> {
 }
 
 /// The second and further files of a split model.
-fn other_parts(path: &Path, header: &Header) -> Result<Vec<PathBuf>, String> {
+fn other_parts(path: &Path, header: &Header) -> Result<Vec<PathBuf>, ModelFileError> {
     let count = header.numbers.get("split.count").and_then(|numbers| numbers.first());
     let Some(count @ 2..) = count.copied() else { return Ok(Vec::new()) };
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let names = split::all_files(name).map_err(|e| named(path, &e))?;
+    let names = split::all_files(name).map_err(|e| ModelFileError::new(path, e))?;
     if names.len() as u64 != count {
-        let why = format!(
+        let why = format_args!(
             "is one of {count} parts of a model: name the first one, \
              NAME-00001-of-{count:05}.gguf, and keep the others beside it"
         );
-        return Err(named(path, &why));
+        return Err(ModelFileError::new(path, why));
     }
     Ok(names.iter().skip(1).map(|name| path.with_file_name(name)).collect())
 }
@@ -173,11 +186,11 @@ mod tests {
     fn a_file_that_is_replaced_stays_what_it_was_and_one_that_is_written_to_does_not() {
         let path = copied("m.gguf");
         let mut files = ModelFiles::open(&path).unwrap();
-        assert_eq!(files.have_changed(), Ok(false));
+        assert_eq!(files.detect_change(), Ok(false));
         let other = path.with_file_name("other");
         std::fs::write(&other, "something else").unwrap();
         std::fs::rename(&other, &path).unwrap();
-        assert_eq!(files.have_changed(), Ok(false), "the open file is the old one");
+        assert_eq!(files.detect_change(), Ok(false), "the open file is the old one");
         let digest = files.digest();
         let again = ModelFiles::open(&files.open_paths()[0]).unwrap();
         assert_eq!(again.digest(), digest, "opened by its number it is, too");
@@ -189,19 +202,19 @@ mod tests {
         let path = copied("m.gguf");
         let mut files = ModelFiles::open(&path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(files.have_changed(), Ok(false));
+        assert_eq!(files.detect_change(), Ok(false));
         let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"x").unwrap();
-        assert_eq!(files.have_changed(), Ok(true));
+        assert_eq!(files.detect_change(), Ok(true));
         file.set_len(file.metadata().unwrap().len() - 1).unwrap();
         file.set_modified(modified).unwrap();
-        assert_eq!(files.have_changed(), Ok(false), "the content is as it was");
+        assert_eq!(files.detect_change(), Ok(false), "the content is as it was");
         use std::os::unix::fs::FileExt;
         let file = File::options().write(true).open(&path).unwrap();
         file.write_at(b"y", 1_000_000).unwrap();
         file.set_modified(modified).unwrap();
-        assert_eq!(files.have_changed(), Ok(true), "whatever its times say");
+        assert_eq!(files.detect_change(), Ok(true), "whatever its times say");
         remove(&path);
     }
 
@@ -217,7 +230,7 @@ mod tests {
         assert_eq!(parts, expected.map(PathBuf::from));
         assert_eq!(of("/m/a.gguf", 1).unwrap(), Vec::<PathBuf>::new());
         for path in ["/m/a.gguf", "/m/a-00002-of-00003.gguf", "/m/a-00001-of-00002.gguf"] {
-            assert!(of(path, 3).unwrap_err().contains("name the first one"), "{path}");
+            assert!(of(path, 3).unwrap_err().why.contains("name the first one"), "{path}");
         }
     }
 }

@@ -8,11 +8,11 @@ use inference_core::model_file::memory_plan::LoadMode;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::model_files::digest::Fingerprint;
-use crate::engine::sandbox::Choice;
+use crate::engine::sandbox::SandboxMode;
 
 /// The engine process's options, passed on its command line as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct EngineOptions {
+pub(crate) struct EngineOptions {
     /// Path of the model file: passed as a separate argument, because JSON cannot hold a path that
     /// is not UTF-8.
     #[serde(skip)]
@@ -20,10 +20,9 @@ pub struct EngineOptions {
     /// Fingerprint of the weights: an engine that finds others does not start.
     pub digest: Fingerprint,
     /// Whether the engine confines itself before it parses the file.
-    pub sandbox: Choice,
+    pub sandbox: SandboxMode,
     /// The CPU kernels, tested by the agent.
     pub kernel: Kernel,
-    /// Number of slots.
     pub slots: u32,
     /// Maximum tokens of one sequence.
     pub context_tokens: u32,
@@ -43,9 +42,7 @@ pub struct EngineOptions {
     pub huge_pages: bool,
     /// CPUs to compute on; `None` is all.
     pub cpus: Option<Vec<u32>>,
-    /// Number of compute threads.
     pub threads: u32,
-    /// Maximum rows of one batch.
     pub batch_rows: u32,
     /// How long idle threads poll before they sleep, 0 to 100.
     pub poll: u32,

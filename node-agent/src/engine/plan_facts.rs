@@ -7,7 +7,7 @@ use inference_core::model_file::memory_plan::weights::Repacking;
 
 /// Machine facts for the memory plan. Trusts the instruction levels that CPUID and the kernel
 /// claim: planning for repacked weights that are not made does no harm.
-pub fn facts(machine: &Machine) -> MachineFacts {
+pub(crate) fn facts(machine: &Machine) -> MachineFacts {
     let claimed = |level| machine.simd.iter().any(|s| s.level == level && s.claimed);
     let repacking = if claimed(Level::Avx512f) {
         Repacking::Avx512

@@ -50,7 +50,7 @@ const REPORTS_MAX: usize = 4096;
 type Flags = Arc<Mutex<HashMap<RequestId, CancelFlag>>>;
 
 /// Runs the engine until the agent is gone.
-pub fn run(options: EngineOptions) -> io::Result<()> {
+pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
     // A stopped process does not read the end of file, but the kernel still kills it together with
     // its agent.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
@@ -84,9 +84,9 @@ pub fn run(options: EngineOptions) -> io::Result<()> {
 
 /// Opens the model's files, if they are the intended ones, and confines this process to them.
 fn open(options: &EngineOptions) -> Result<(ModelFiles, Sandbox), String> {
-    let files = ModelFiles::open(&options.model)?;
+    let files = ModelFiles::open(&options.model).map_err(|e| e.to_string())?;
     if files.digest() != options.digest {
-        return Err("the model file was replaced while the engine was started".into());
+        return Err("the model file was replaced while the engine started".into());
     }
     let sandbox = sandbox::confine(options.sandbox, files.parts())?;
     Ok((files, sandbox))
@@ -163,9 +163,9 @@ fn write_report(writer: &mut impl Write, report: Report) -> io::Result<()> {
 
 /// Ends the process when a thread panics: an engine without one of its threads serves no one, while
 /// one that is gone is restarted.
-struct EndsWithPanic;
+struct ExitOnPanic;
 
-impl Drop for EndsWithPanic {
+impl Drop for ExitOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             end_process();
@@ -189,7 +189,7 @@ struct Prompts {
 
 impl Prompts {
     fn run(self, mut files: ModelFiles, inbox: &Inbox) {
-        let _ends = EndsWithPanic;
+        let _exit = ExitOnPanic;
         let (preparer, running) = match self.load(&mut files) {
             Ok(loaded) => loaded,
             Err(why) => {
@@ -202,7 +202,7 @@ impl Prompts {
         std::thread::scope(|scope| {
             let small = std::thread::Builder::new().name("small prompts".into());
             let spawned = small.spawn_scoped(scope, || {
-                let _ends = EndsWithPanic;
+                let _exit = ExitOnPanic;
                 self.prepare_all(inbox, Lane::Small, &preparer, &running);
             });
             if spawned.is_err() {
@@ -262,7 +262,7 @@ impl Prompts {
     /// Loads the model and reports that, unless its files were changed meanwhile.
     fn load(&self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
         let (preparer, running) = self.load_weights(files).map_err(|e| e.to_string())?;
-        if files.have_changed()? {
+        if files.detect_change().map_err(|e| e.to_string())? {
             return Err(CHANGED.into());
         }
         let EngineOptions { slots, context_tokens, threads, kernel, .. } = self.options;
@@ -327,7 +327,7 @@ impl Prompts {
 
     fn reporter(&self) -> Reporter {
         let (reports, flags) = (self.reports.clone(), self.flags.clone());
-        Reporter { reports, flags, _ends: EndsWithPanic }
+        Reporter { reports, flags, _exit: ExitOnPanic }
     }
 }
 
@@ -413,7 +413,7 @@ struct Reporter {
     reports: SyncSender<Report>,
     flags: Flags,
     /// Dropped with the engine thread.
-    _ends: EndsWithPanic,
+    _exit: ExitOnPanic,
 }
 
 impl Listener for Reporter {

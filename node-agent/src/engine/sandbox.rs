@@ -4,9 +4,9 @@
 //! system calls that computing needs: no network, no other program, no writing to files. Both are
 //! set once, before there is a second thread, and cannot be undone.
 
-pub mod calls;
-pub mod escape;
-pub mod files;
+pub(crate) mod calls;
+pub(crate) mod escape;
+pub(crate) mod files;
 
 use std::fs::File;
 
@@ -15,21 +15,20 @@ use serde::{Deserialize, Serialize};
 /// `--sandbox`
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Choice {
+pub(crate) enum SandboxMode {
     /// Enable what the kernel supports, and log what is missing.
     #[default]
     Auto,
     /// Enable all of it, or fail.
     On,
-    /// Disabled.
     Off,
 }
 
-impl Choice {
+impl SandboxMode {
     const ALL: [(&str, Self); 3] = [("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
 }
 
-impl std::str::FromStr for Choice {
+impl std::str::FromStr for SandboxMode {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -39,7 +38,7 @@ impl std::str::FromStr for Choice {
     }
 }
 
-impl std::fmt::Display for Choice {
+impl std::fmt::Display for SandboxMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let found = Self::ALL.iter().find(|(_, choice)| choice == self);
         write!(f, "{}", found.map_or("auto", |(name, _)| name))
@@ -49,10 +48,8 @@ impl std::fmt::Display for Choice {
 /// State of one part of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
-    /// In force.
+pub(crate) enum Part {
     On,
-    /// Disabled.
     Off,
     /// Unavailable, with the reason.
     Missing(String),
@@ -66,7 +63,7 @@ impl Part {
 
 /// The sandbox of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     /// File access: Landlock.
     pub files: Part,
     /// System calls: seccomp.
@@ -75,15 +72,15 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// No sandbox.
-    pub const OFF: Self = Self { files: Part::Off, system_calls: Part::Off };
+    pub(crate) const OFF: Self = Self { files: Part::Off, system_calls: Part::Off };
 
     /// Each part and its name.
-    pub fn parts(&self) -> [(&'static str, &Part); 2] {
+    pub(crate) fn parts(&self) -> [(&'static str, &Part); 2] {
         [("files", &self.files), ("system_calls", &self.system_calls)]
     }
 
     /// The parts that are enabled but unavailable, on one line; `None` if there are none.
-    pub fn missing(&self) -> Option<String> {
+    pub(crate) fn missing(&self) -> Option<String> {
         let missing = self.parts().into_iter().filter_map(|(name, part)| match part {
             Part::Missing(why) => Some(format!("{}: {why}", name.replace('_', " "))),
             Part::On | Part::Off => None,
@@ -108,9 +105,9 @@ impl std::fmt::Display for Sandbox {
 /// Confines this process, which can then read only `readable`.
 ///
 /// # Errors
-/// With [`Choice::On`], if a part is unavailable.
-pub fn confine(choice: Choice, readable: &[File]) -> Result<Sandbox, String> {
-    if choice == Choice::Off {
+/// With [`SandboxMode::On`], if a part is unavailable.
+pub(crate) fn confine(mode: SandboxMode, readable: &[File]) -> Result<Sandbox, String> {
+    if mode == SandboxMode::Off {
         return Ok(Sandbox::OFF);
     }
     let sandbox = match is_single_threaded() {
@@ -121,10 +118,10 @@ pub fn confine(choice: Choice, readable: &[File]) -> Result<Sandbox, String> {
         }
         Err(why) => Sandbox { files: Part::Missing(why.clone()), system_calls: Part::Missing(why) },
     };
-    match sandbox.missing().filter(|_| choice == Choice::On) {
-        Some(why) => Err(format!(
-            "the engine cannot be confined ({why}); --sandbox auto runs it with what there is"
-        )),
+    match sandbox.missing().filter(|_| mode == SandboxMode::On) {
+        Some(why) => {
+            Err(format!("the sandbox is incomplete ({why}); --sandbox auto runs the engine anyway"))
+        }
         None => Ok(sandbox),
     }
 }
@@ -145,10 +142,10 @@ mod tests {
 
     #[test]
     fn a_choice_survives_its_name() {
-        for (name, choice) in Choice::ALL {
+        for (name, choice) in SandboxMode::ALL {
             assert_eq!((name.parse(), choice.to_string()), (Ok(choice), name.to_string()));
         }
-        assert!("yes".parse::<Choice>().is_err());
+        assert!("yes".parse::<SandboxMode>().is_err());
     }
 
     #[test]
@@ -156,11 +153,11 @@ mod tests {
         // This process has other threads: those of the test harness.
         let (other, end) = std::sync::mpsc::sync_channel::<()>(0);
         let thread = std::thread::spawn(move || assert!(end.recv().is_err()));
-        let sandbox = confine(Choice::Auto, &[]).unwrap();
+        let sandbox = confine(SandboxMode::Auto, &[]).unwrap();
         assert!(sandbox.missing().unwrap().contains("threads"), "{sandbox:?}");
         assert_eq!(sandbox.to_string(), "none");
-        assert!(confine(Choice::On, &[]).unwrap_err().contains("--sandbox auto"));
-        assert_eq!(confine(Choice::Off, &[]), Ok(Sandbox::OFF));
+        assert!(confine(SandboxMode::On, &[]).unwrap_err().contains("--sandbox auto"));
+        assert_eq!(confine(SandboxMode::Off, &[]), Ok(Sandbox::OFF));
         drop(other);
         thread.join().unwrap();
     }

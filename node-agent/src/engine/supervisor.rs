@@ -3,10 +3,11 @@
 //! The agent survives whatever the engine does. It runs the executable again by its inode
 //! (`/proc/self/exe`), so an upgrade on disk never mixes two versions.
 
-pub mod watchdog;
+pub(crate) mod watchdog;
 
 use std::os::fd::OwnedFd;
-use std::process::Stdio;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use inference_core::types::request::{Event, Failure};
@@ -14,12 +15,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command as Process};
+use tokio::task::JoinError;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::client::EngineClient;
 use crate::engine::ipc::{Command, Report, decode, encode, frame_length};
-use crate::engine::launch::Launch;
+use crate::engine::launch::{Launch, LaunchError};
 use crate::engine::options::EngineOptions;
 use crate::engine::systemd;
 use crate::types::backoff::Backoff;
@@ -32,12 +34,58 @@ const RESTART_MAX: Duration = Duration::from_secs(5);
 /// How long a killed engine may take to exit.
 const REAP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why the engine cannot run.
+/// Why the first engine did not become ready.
 #[derive(Debug)]
-pub struct EngineError(pub String);
+pub(crate) struct EngineError {
+    model: PathBuf,
+    exit: EngineExit,
+}
+
+impl std::fmt::Display for EngineError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "model file {}: {}", self.model.display(), self.exit)
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+/// Why there is no engine.
+#[derive(Debug)]
+enum EngineExit {
+    Spawn(std::io::Error),
+    Exited(Option<ExitStatus>),
+    /// Its process closed the connection, and did not exit in time.
+    Closed,
+    Hung,
+    /// It could not load the model, or its files changed.
+    LoadFailed(String),
+    Read(std::io::Error),
+    Write(std::io::Error),
+    /// The model file or the settings cannot be used any more.
+    Launch(LaunchError),
+    /// Checking the model file panicked.
+    Panicked(JoinError),
+}
+
+impl std::fmt::Display for EngineExit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Spawn(e) => write!(f, "the engine process cannot be started: {e}"),
+            Self::Exited(Some(status)) => write!(f, "the engine process exited: {status}"),
+            Self::Exited(None) => write!(f, "the engine process exited"),
+            Self::Closed => write!(f, "the engine process closed its connection"),
+            Self::Hung => write!(f, "the engine hung: it had requests and made no progress"),
+            Self::LoadFailed(why) => f.write_str(why),
+            Self::Read(e) => write!(f, "reading from the engine failed: {e}"),
+            Self::Write(e) => write!(f, "writing to the engine failed: {e}"),
+            Self::Launch(e) => write!(f, "{e}"),
+            Self::Panicked(e) => write!(f, "{e}"),
+        }
+    }
+}
 
 /// Keeps an engine running until `stop`. Returns early only if the first load fails.
-pub async fn supervise(
+pub(crate) async fn supervise(
     launch: Launch,
     client: EngineClient,
     stop: CancellationToken,
@@ -65,11 +113,10 @@ async fn keep_running(
         };
         if !was_ready {
             let digest = launch.options.digest;
-            let named = format!("model file {}: {end}", launch.options.model.display());
-            match renewed(&launch).await {
+            match renew(&launch).await {
                 // The file was replaced before the first engine had read it.
                 Ok(next) if next.options.digest != digest => launch = next,
-                _ => return Err(EngineError(named)),
+                _ => return Err(EngineError { model: launch.options.model, exit: end }),
             }
             continue;
         }
@@ -79,12 +126,12 @@ async fn keep_running(
         }
         launch = loop {
             let wait = backoff.next_wait();
-            tracing::error!(reason = end, restart_in_ms = wait.as_millis() as u64, "engine died");
+            tracing::error!(reason = %end, restart_in_ms = wait.as_millis() as u64, "engine died");
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = stop.cancelled() => return Ok(()),
             }
-            match renewed(&launch).await {
+            match renew(&launch).await {
                 Ok(next) => break next,
                 Err(why) => end = why,
             }
@@ -93,31 +140,38 @@ async fn keep_running(
 }
 
 /// The options of the next engine: the model file may have been replaced.
-async fn renewed(launch: &Launch) -> Result<Launch, String> {
+async fn renew(launch: &Launch) -> Result<Launch, EngineExit> {
     let launch = launch.clone();
-    let renewing = tokio::task::spawn_blocking(move || launch.renewed());
-    renewing.await.unwrap_or_else(|e| Err(e.to_string()))
+    let renewing = tokio::task::spawn_blocking(move || launch.renew());
+    match renewing.await {
+        Ok(renewed) => renewed.map_err(EngineExit::Launch),
+        Err(e) => Err(EngineExit::Panicked(e)),
+    }
 }
 
 /// Runs one engine process to its end, and returns why it ended. Kills it on drop.
-async fn run_once(options: &EngineOptions, client: &EngineClient, was_ready: &mut bool) -> String {
+async fn run_once(
+    options: &EngineOptions,
+    client: &EngineClient,
+    was_ready: &mut bool,
+) -> EngineExit {
     let (mut child, socket) = match spawn(options) {
         Ok(spawned) => spawned,
-        Err(e) => return format!("the engine process cannot be started: {e}"),
+        Err(e) => return EngineExit::Spawn(e),
     };
     let (reader, writer) = socket.into_split();
-    let Some(pid) = child.id() else { return "the engine process has ended".into() };
+    let Some(pid) = child.id() else { return EngineExit::Exited(None) };
     client.set_pid(pid);
     let end = tokio::select! {
-        () = watchdog::stands_still(pid, client) => "it makes no progress".into(),
+        () = watchdog::wait_until_hung(pid, client) => Some(EngineExit::Hung),
         end = read_reports(reader, client, was_ready) => end,
-        error = write_commands(writer, client) => format!("writing to the engine failed: {error}"),
+        error = write_commands(writer, client) => Some(EngineExit::Write(error)),
     };
     let _ = child.start_kill();
-    match (end.is_empty(), timeout(REAP_TIMEOUT, child.wait()).await) {
-        (false, _) => end,
-        (true, Ok(Ok(status))) => format!("the engine process ended: {status}"),
-        (true, _) => "the engine process closed its connection".into(),
+    match (end, timeout(REAP_TIMEOUT, child.wait()).await) {
+        (Some(end), _) => end,
+        (None, Ok(Ok(status))) => EngineExit::Exited(Some(status)),
+        (None, _) => EngineExit::Closed,
     }
 }
 
@@ -141,19 +195,19 @@ fn spawn(options: &EngineOptions) -> std::io::Result<(Child, UnixStream)> {
     Ok((child, UnixStream::from_std(ours)?))
 }
 
-/// Reads reports until the engine is gone. Empty if it closed its end without an error.
+/// Reads reports until the engine is gone. `None` if it closed its end without an error.
 async fn read_reports(
     reader: OwnedReadHalf,
     client: &EngineClient,
     was_ready: &mut bool,
-) -> String {
+) -> Option<EngineExit> {
     let mut reader = BufReader::new(reader);
     let mut payload = Vec::new();
     loop {
         let report = read_report(&mut reader, &mut payload).await;
         client.count_report();
         match report {
-            Ok(None) => return String::new(),
+            Ok(None) => return None,
             Ok(Some(Report::Ready(facts))) => {
                 *was_ready = true;
                 tracing::info!(
@@ -169,10 +223,10 @@ async fn read_reports(
                 }
                 client.set_ready(facts);
             }
-            Ok(Some(Report::LoadFailed(why))) => return why,
+            Ok(Some(Report::LoadFailed(why))) => return Some(EngineExit::LoadFailed(why)),
             Ok(Some(Report::Event(id, event))) => client.deliver(id, event),
             Ok(Some(Report::Stats(stats))) => client.set_stats(stats),
-            Err(e) => return format!("reading from the engine failed: {e}"),
+            Err(e) => return Some(EngineExit::Read(e)),
         }
     }
 }

@@ -15,12 +15,12 @@ const BEAT: Duration = Duration::from_secs(5);
 const BEAT_MIN: Duration = Duration::from_millis(10);
 
 /// Reports that the agent is stopping and accepts no new requests.
-pub fn stopping() {
+pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing requests")]);
 }
 
 /// Reports the engine's state until `stop`. The service is ready when the engine first is.
-pub async fn follow(engine: EngineClient, model: String, stop: CancellationToken) {
+pub(crate) async fn follow(engine: EngineClient, model: String, stop: CancellationToken) {
     let mut states = engine.watch_state();
     loop {
         let state = states.borrow_and_update().clone();
@@ -45,7 +45,7 @@ pub async fn follow(engine: EngineClient, model: String, stop: CancellationToken
 
 /// Sends keep-alives from the task that supervises the engine: they stop if it hangs, or if no one
 /// can get the lock that every request takes.
-pub async fn live(engine: &EngineClient) -> Infallible {
+pub(crate) async fn live(engine: &EngineClient) -> Infallible {
     let Some(within) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     let mut beats = interval((within / 2).clamp(BEAT_MIN, BEAT));
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -3,9 +3,9 @@
 //! The search is [`inference_core::tools::tune`]; its trials run in a child process ([`trials`]),
 //! so a candidate that crashes is only rejected. Tuning never changes settings fixed by flags.
 
-pub mod cache;
-pub mod store;
-pub mod trials;
+pub(crate) mod cache;
+pub(crate) mod store;
+pub(crate) mod trials;
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -18,11 +18,11 @@ use inference_core::tools::tune::{BUDGET, Candidate, Space, TRIALS, search, slot
 use inference_protocol::time::unix_seconds;
 
 use crate::engine::flags::tuned::{Fixed, Tuned};
-use cache::{Entry, Kept, Key};
+use cache::{CacheFile, CacheKey, Entry};
 use store::Store;
-use trials::{Children, Setup};
+use trials::{Children, Setup, TrialError};
 
-use crate::engine::flags::EngineFlags;
+use crate::engine::flags::{EngineFlags, SettingsError};
 use crate::engine::measuring;
 use crate::engine::model_files::ModelFiles;
 use crate::engine::options::EngineOptions;
@@ -31,8 +31,31 @@ use crate::types::progress::Progress;
 /// Batch size to try besides the default.
 const OTHER_ROWS: u32 = 256;
 
+/// Why a search has no result.
+#[derive(Debug)]
+pub(crate) enum TuneError {
+    /// The flags cannot be used with this model.
+    Settings(SettingsError),
+    /// The model cannot be measured at all.
+    Start(TrialError),
+    /// No candidate ran; the log says why each did not.
+    NothingRan,
+}
+
+impl std::fmt::Display for TuneError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Settings(e) => write!(f, "{e}"),
+            Self::Start(e) => write!(f, "{e}"),
+            Self::NothingRan => write!(f, "no candidate ran; see the log above"),
+        }
+    }
+}
+
+impl std::error::Error for TuneError {}
+
 /// A candidate on one line.
-pub fn describe(c: &Candidate) -> String {
+pub(crate) fn describe(c: &Candidate) -> String {
     let attention = c.flash_attention.name();
     format!(
         "threads {}, flash attention {attention}, batch rows {}, poll {}",
@@ -42,25 +65,25 @@ pub fn describe(c: &Candidate) -> String {
 
 /// A model on this machine, with some flags.
 #[derive(Debug)]
-pub struct TuneJob<'a> {
+pub(crate) struct TuneJob<'a> {
     files: &'a ModelFiles,
     flags: &'a EngineFlags,
     kernel: Kernel,
     cores: u32,
-    key: Key,
+    key: CacheKey,
     fixed: Fixed,
     store: Store,
 }
 
 impl<'a> TuneJob<'a> {
-    /// Inspects the machine; the error is one line about a flag.
-    pub fn new(
+    /// Inspects the machine.
+    pub(crate) fn new(
         files: &'a ModelFiles,
         kernel: Kernel,
         flags: &'a EngineFlags,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, SettingsError> {
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
-        let key = Key::new(&machine, kernel, &files.digest().to_string());
+        let key = CacheKey::new(&machine, kernel, &files.digest().to_string());
         let (fixed, store) = (flags.fixed()?, Store::of_user());
         let cores = machine.threads as u32;
         Ok(Self { files, flags, kernel, cores, key, fixed, store })
@@ -68,12 +91,12 @@ impl<'a> TuneJob<'a> {
 
     /// Settings for `serve`: the stored ones, or with `measure` newly measured ones if none are
     /// stored.
-    pub fn for_serving(&self, measure: bool) -> Option<Tuned> {
-        if let Some(kept) = self.store.read(&self.key)
-            && let Some(entry) = kept.best(&self.fixed)
+    pub(crate) fn for_serving(&self, measure: bool) -> Option<Tuned> {
+        if let Some(file) = self.store.read(&self.key)
+            && let Some(entry) = file.best(&self.fixed)
         {
             let path = self.store.path(&self.key).unwrap_or_default();
-            tracing::info!("using tuned settings: {}", path.display());
+            tracing::info!(file = %path.display(), "using tuned settings");
             return Some(entry.tuned);
         }
         if !measure {
@@ -87,39 +110,38 @@ impl<'a> TuneJob<'a> {
         match self.measure(BUDGET) {
             Ok(entry) => Some(entry.tuned),
             Err(why) => {
-                tracing::warn!("tuning failed: {why}");
+                tracing::warn!(error = %why, "tuning failed");
                 None
             }
         }
     }
 
     /// The file with the stored results; `None` if there is no folder for it.
-    pub fn path(&self) -> Option<PathBuf> {
+    pub(crate) fn path(&self) -> Option<PathBuf> {
         self.store.path(&self.key)
     }
 
     /// The result measured with exactly these flags.
-    pub fn known_exactly(&self) -> Option<Entry> {
+    pub(crate) fn known_exactly(&self) -> Option<Entry> {
         self.store.read(&self.key)?.exact(&self.fixed).cloned()
     }
 
     /// Searches, and stores the result if there is a folder for it.
-    ///
-    /// # Errors
-    /// One line for the operator.
-    pub fn measure(&self, budget: Duration) -> Result<Entry, String> {
-        let base = self.flags.resolve(self.files, self.kernel, None)?.0;
+    pub(crate) fn measure(&self, budget: Duration) -> Result<Entry, TuneError> {
+        let base = self.flags.resolve(self.files, self.kernel, None);
+        let base = base.map_err(TuneError::Settings)?.0;
         let entry = self.search(&base, budget)?;
-        let mut kept = self.store.read(&self.key).unwrap_or_else(|| Kept::new(self.key.clone()));
-        kept.put(entry.clone());
+        let mut file =
+            self.store.read(&self.key).unwrap_or_else(|| CacheFile::new(self.key.clone()));
+        file.put(entry.clone());
         // The result still applies to this run.
-        if let Err(why) = self.store.write(&kept) {
-            tracing::warn!("{why}");
+        if let Err(why) = self.store.write(&file) {
+            tracing::warn!(error = why, "tuning results not stored");
         }
         Ok(entry)
     }
 
-    fn search(&self, base: &EngineOptions, budget: Duration) -> Result<Entry, String> {
+    fn search(&self, base: &EngineOptions, budget: Duration) -> Result<Entry, TuneError> {
         let EngineOptions { kv_type, load, sandbox, .. } = *base;
         let cpus = base.cpus.clone();
         let setup = Setup { kernel: self.kernel, kv_type, load, cpus, sandbox };
@@ -133,13 +155,14 @@ impl<'a> TuneJob<'a> {
         let bar = Progress::new(None);
         let trial_bar = bar.clone();
         bar.begin("loading the weights");
-        let told = move |c: &Candidate| trial_bar.begin(&describe(c));
+        let on_trial = move |c: &Candidate| trial_bar.begin(&describe(c));
         let seconds = budget.as_secs_f64() / f64::from(TRIALS);
-        let mut children = Children::start(command, candidate, seconds, Box::new(told))?;
-        let tells_rows = children.effort().can_distinguish_rows(OTHER_ROWS);
-        let space = self.space(candidate, kv_type.is_quantised(), tells_rows);
+        let children = Children::start(command, candidate, seconds, Box::new(on_trial));
+        let mut children = children.map_err(TuneError::Start)?;
+        let can_distinguish_rows = children.effort().can_distinguish_rows(OTHER_ROWS);
+        let space = self.space(candidate, kv_type.is_quantised(), can_distinguish_rows);
         let found = search(&space, &mut children, budget);
-        let best = found.best.ok_or("nothing ran; see the log above")?;
+        let best = found.best.ok_or(TuneError::NothingRan)?;
         let curve = if self.fixed.slots.is_none() { children.curve(best) } else { Vec::new() };
         bar.end();
         let slots = self.slots(base, best, slots_worth(&curve));

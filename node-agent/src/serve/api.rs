@@ -23,7 +23,7 @@ use subtle::ConstantTimeEq;
 
 use crate::engine::client::{EngineState, Via};
 use crate::engine::model_files::digest::Fingerprint;
-use crate::serve::metrics::Sight;
+use crate::serve::metrics::Snapshot;
 use crate::serve::metrics::compat::Names;
 use crate::serve::node::{Link, Node};
 use crate::serve::status;
@@ -31,7 +31,11 @@ use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
 /// Handles one request, and renders errors.
-pub async fn serve(node: Arc<Node>, link: Link, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn serve(
+    node: Arc<Node>,
+    link: Link,
+    request: Request<Incoming>,
+) -> Response<Body> {
     match route(&node, link, request).await {
         Ok(response) => response,
         Err(error) => response::error(&error),
@@ -219,11 +223,11 @@ fn health(node: &Node) -> Response<Body> {
 
 fn metrics(node: &Node, names: Option<Names>) -> Response<Body> {
     let (engine, figures) = (&node.engine, node.engine.figures());
-    let sample = node.vitals.now(engine.pid());
-    let sight = Sight { node: &node.name, model: &node.model, engine, figures, sample };
+    let sample = node.resources.sample(engine.pid());
+    let snapshot = Snapshot { node: &node.name, model: &node.model, engine, figures, sample };
     let text = match names {
-        None => node.metrics.render(&sight),
-        Some(names) => node.metrics.render_as(names, &sight),
+        None => node.metrics.render(&snapshot),
+        Some(names) => node.metrics.render_as(names, &snapshot),
     };
     response::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }

@@ -7,9 +7,9 @@
 
 mod addresses;
 mod dial;
-pub mod flags;
-mod held;
-pub mod tls;
+pub(crate) mod flags;
+mod linked;
+pub(crate) mod tls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::serve::node::Node;
 use crate::types::backoff::Backoff;
-use addresses::{LOOK_AGAIN, Place};
-pub use dial::Gateway;
-use dial::{Dialled, JoinError, dial};
-pub use held::Held;
+use addresses::{GatewayHost, LOOKUP_INTERVAL};
+pub(crate) use dial::Gateway;
+use dial::{DialError, DialedLink, dial};
+pub(crate) use linked::LinkedGateways;
 
 const REDIAL_MIN: Duration = Duration::from_millis(200);
 const REDIAL_MAX: Duration = Duration::from_secs(5);
@@ -38,42 +38,54 @@ const SAME_FOR: Duration = Duration::from_secs(30);
 
 /// What the links of a node share.
 #[derive(Debug, Clone)]
-pub struct Joining {
-    /// The node itself.
+pub(crate) struct JoinContext {
     pub node: Arc<Node>,
     /// The gateways that the node is linked to.
-    pub held: Held,
+    pub linked: LinkedGateways,
     /// Canceled when the node leaves.
     pub stop: CancellationToken,
 }
 
+/// The gateway rejects the node, and why.
+#[derive(Debug)]
+pub(crate) struct JoinRefused(String);
+
+impl std::fmt::Display for JoinRefused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Keeps links to `gateway` until the node leaves. Returns early only if the first response is a
 /// refusal, while the operator is still watching.
-pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), String> {
-    let place = Place::new(&gateway.url, if gateway.tls.is_some() { 443 } else { 80 });
+pub(crate) async fn maintain_links(
+    gateway: Gateway,
+    joining: JoinContext,
+) -> Result<(), JoinRefused> {
+    let host = GatewayHost::new(&gateway.url, if gateway.tls.is_some() { 443 } else { 80 });
     let (url, stop) = (gateway.url.to_string(), joining.stop.clone());
     let mut links = Links::new(gateway, joining);
-    let mut trouble = News::default();
+    let mut last_reason = LastReason::default();
     loop {
-        let looked = tokio::select! {
-            looked = place.look_up() => looked,
+        let resolved = tokio::select! {
+            resolved = host.look_up() => resolved,
             () = stop.cancelled() => return Ok(()),
         };
-        match looked {
+        match resolved {
             Ok(found) => {
-                trouble = News::default();
-                links.follow(&found);
+                last_reason = LastReason::default();
+                links.reconcile(&found);
             }
-            Err(why) if trouble.is_new(&why) => {
+            Err(why) if last_reason.record(&why) => {
                 tracing::warn!(gateway = url, why, "gateway address lookup failed");
             }
             Err(_) => {}
         }
         // An IP address needs no further lookups.
-        let look = place.is_name() || links.wanted.is_empty();
+        let look = host.is_name() || links.wanted.is_empty();
         tokio::select! {
-            () = sleep(LOOK_AGAIN), if look => {}
-            Some(why) = links.refused() => return Err(why),
+            () = sleep(LOOKUP_INTERVAL), if look => {}
+            Some(why) = links.wait_for_refusal() => return Err(why),
             () = stop.cancelled() => return Ok(()),
         }
     }
@@ -81,19 +93,19 @@ pub async fn keep_joined(gateway: Gateway, joining: Joining) -> Result<(), Strin
 
 /// The tasks of one gateway's addresses.
 struct Links {
-    shared: Arc<Shared>,
+    shared: Arc<GatewayState>,
     wanted: BTreeMap<SocketAddr, CancellationToken>,
-    tasks: JoinSet<Result<(), String>>,
+    tasks: JoinSet<Result<(), JoinRefused>>,
 }
 
 impl Links {
-    fn new(gateway: Gateway, joining: Joining) -> Self {
-        let shared = Shared { gateway, joining, answered: AtomicBool::new(false) };
+    fn new(gateway: Gateway, joining: JoinContext) -> Self {
+        let shared = GatewayState { gateway, joining, accepted: AtomicBool::new(false) };
         Self { shared: Arc::new(shared), wanted: BTreeMap::new(), tasks: JoinSet::new() }
     }
 
     /// Dials new addresses and stops dialing those that are gone.
-    fn follow(&mut self, found: &BTreeSet<SocketAddr>) {
+    fn reconcile(&mut self, found: &BTreeSet<SocketAddr>) {
         self.wanted.retain(|address, retired| {
             let stays = found.contains(address);
             if !stays {
@@ -104,15 +116,15 @@ impl Links {
         for address in found {
             self.wanted.entry(*address).or_insert_with(|| {
                 let retired = CancellationToken::new();
-                let dials = Address::new(self.shared.clone(), *address);
-                self.tasks.spawn(dials.keep_linked(retired.clone()));
+                let dialed = Address::new(self.shared.clone(), *address);
+                self.tasks.spawn(dialed.maintain_link(retired.clone()));
                 retired
             });
         }
     }
 
     /// Waits for a refusal that ends the join. Cancel-safe.
-    async fn refused(&mut self) -> Option<String> {
+    async fn wait_for_refusal(&mut self) -> Option<JoinRefused> {
         loop {
             match self.tasks.join_next().await {
                 Some(Ok(Err(why))) => return Some(why),
@@ -124,48 +136,48 @@ impl Links {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct GatewayState {
     gateway: Gateway,
-    joining: Joining,
+    joining: JoinContext,
     /// True once a gateway has accepted the node.
-    answered: AtomicBool,
+    accepted: AtomicBool,
 }
 
 /// One address of a gateway.
 #[derive(Debug)]
 struct Address {
-    shared: Arc<Shared>,
+    shared: Arc<GatewayState>,
     address: SocketAddr,
     backoff: Backoff,
-    trouble: News,
-    ends: watch::Receiver<u64>,
+    last_reason: LastReason,
+    link_ends: watch::Receiver<u64>,
 }
 
 impl Address {
-    fn new(shared: Arc<Shared>, address: SocketAddr) -> Self {
+    fn new(shared: Arc<GatewayState>, address: SocketAddr) -> Self {
         let backoff = Backoff::new(REDIAL_MIN, REDIAL_MAX, crate::types::random::random() as u64);
-        let ends = shared.joining.held.ends();
-        Self { shared, address, backoff, trouble: News::default(), ends }
+        let link_ends = shared.joining.linked.watch_ends();
+        Self { shared, address, backoff, last_reason: LastReason::default(), link_ends }
     }
 
     /// Dials it until the node leaves, or until it is `retired` and has no link.
-    async fn keep_linked(mut self, retired: CancellationToken) -> Result<(), String> {
+    async fn maintain_link(mut self, retired: CancellationToken) -> Result<(), JoinRefused> {
         let stop = self.shared.joining.stop.clone();
         loop {
-            let Shared { gateway, joining, .. } = &*self.shared;
-            self.ends.mark_unchanged();
+            let GatewayState { gateway, joining, .. } = &*self.shared;
+            self.link_ends.mark_unchanged();
             let dialed = tokio::select! {
-                dialed = dial(gateway, self.address, &joining.node, &joining.held) => dialed,
+                dialed = dial(gateway, self.address, &joining.node, &joining.linked) => dialed,
                 () = retired.cancelled() => return Ok(()),
                 () = stop.cancelled() => return Ok(()),
             };
-            let is_same = matches!(dialed, Err(JoinError::Already));
+            let is_same = matches!(dialed, Err(DialError::AlreadyLinked));
             match dialed {
                 Ok(link) => tokio::select! {
                     () = self.serve(link) => {}
                     () = stop.cancelled() => return Ok(()),
                 },
-                Err(why) => self.tell(why)?,
+                Err(why) => self.log_failure(why)?,
             }
             tokio::select! {
                 () = self.pause(is_same) => {}
@@ -176,10 +188,10 @@ impl Address {
     }
 
     /// Serves one link until it ends.
-    async fn serve(&mut self, link: Dialled) {
-        let Shared { gateway, joining, answered } = &*self.shared;
-        answered.store(true, Ordering::Relaxed);
-        self.trouble = News::default();
+    async fn serve(&mut self, link: DialedLink) {
+        let GatewayState { gateway, joining, accepted } = &*self.shared;
+        accepted.store(true, Ordering::Relaxed);
+        self.last_reason = LastReason::default();
         tracing::info!(gateway = %gateway.url, address = %self.address, "joined");
         let begun = Instant::now();
         link.serve(&joining.node, &joining.stop).await;
@@ -190,21 +202,25 @@ impl Address {
     }
 
     /// Logs why there is no link, unless the reason is the same as before.
-    fn tell(&mut self, why: JoinError) -> Result<(), String> {
-        let Shared { gateway, answered, .. } = &*self.shared;
+    fn log_failure(&mut self, why: DialError) -> Result<(), JoinRefused> {
+        let GatewayState { gateway, accepted, .. } = &*self.shared;
         let (gateway, address) = (&gateway.url, self.address);
         match why {
-            JoinError::Refused(why) if !answered.load(Ordering::Relaxed) => return Err(why),
-            JoinError::Refused(why) | JoinError::NameTaken(why) if self.trouble.is_new(&why) => {
+            DialError::Refused(why) if !accepted.load(Ordering::Relaxed) => {
+                return Err(JoinRefused(why));
+            }
+            DialError::Refused(why) | DialError::NameTaken(why)
+                if self.last_reason.record(&why) =>
+            {
                 tracing::error!(%gateway, %address, why, "join refused");
             }
-            JoinError::Unreachable(why) if self.trouble.is_new(&why) => {
+            DialError::Unreachable(why) if self.last_reason.record(&why) => {
                 tracing::warn!(%gateway, %address, why, "not joined");
             }
-            JoinError::Already => {
+            DialError::AlreadyLinked => {
                 tracing::debug!(%gateway, %address, "address skipped: gateway already linked");
             }
-            JoinError::Refused(why) | JoinError::NameTaken(why) | JoinError::Unreachable(why) => {
+            DialError::Refused(why) | DialError::NameTaken(why) | DialError::Unreachable(why) => {
                 tracing::debug!(%gateway, %address, why, "not joined");
             }
         }
@@ -215,7 +231,7 @@ impl Address {
     /// link ends.
     async fn pause(&mut self, is_same: bool) {
         if is_same {
-            let _ = timeout(SAME_FOR, self.ends.changed()).await;
+            let _ = timeout(SAME_FOR, self.link_ends.changed()).await;
             self.backoff.reset();
         }
         sleep(self.backoff.next_wait()).await;
@@ -224,12 +240,13 @@ impl Address {
 
 /// The last logged reason.
 #[derive(Debug, Default)]
-struct News(Option<String>);
+struct LastReason(Option<String>);
 
-impl News {
-    fn is_new(&mut self, told: &str) -> bool {
-        let is_new = self.0.as_deref() != Some(told);
-        self.0 = Some(told.into());
+impl LastReason {
+    /// Returns false if it is the same as the last one.
+    fn record(&mut self, reason: &str) -> bool {
+        let is_new = self.0.as_deref() != Some(reason);
+        self.0 = Some(reason.into());
         is_new
     }
 }

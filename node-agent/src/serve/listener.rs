@@ -60,13 +60,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 static NEXT_LINK: AtomicU64 = AtomicU64::new(1);
 
 /// Allocates the id of a new link.
-pub fn next_link() -> LinkId {
+pub(crate) fn next_link() -> LinkId {
     NEXT_LINK.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Settings for connections that the agent dialed: their other end is a gateway that accepted the
 /// node.
-pub fn http() -> auto::Builder<TokioExecutor> {
+pub(crate) fn http() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder
@@ -80,7 +80,7 @@ pub fn http() -> auto::Builder<TokioExecutor> {
 }
 
 /// The agent's own port.
-pub struct Port {
+pub(crate) struct Port {
     node: Arc<Node>,
     http: Http,
     per_address: Arc<PerAddressLimit>,
@@ -93,7 +93,11 @@ pub struct Port {
 
 impl Port {
     /// Creates the port of `node`, with at most `per_address_max` connections per address.
-    pub fn new(node: Arc<Node>, per_address_max: usize, stop: CancellationToken) -> Arc<Self> {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        per_address_max: usize,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         let closings: Closings = Arc::new(node.metrics.clone());
         let mut http = connection::http(WRITE_TIMEOUT, closings.clone());
         // A gateway that dials the agent sends all its requests over one connection.
@@ -106,7 +110,7 @@ impl Port {
     }
 
     /// Serves `listener` until `stop`, then lets requests in flight finish.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener, tasks: TaskTracker) {
+    pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener, tasks: TaskTracker) {
         let (room, open) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), TaskTracker::new());
         loop {
             // A connection over the limit waits in the kernel's queue.
@@ -177,7 +181,7 @@ impl Port {
 }
 
 /// The node's API as a hyper service for one link.
-pub fn service(
+pub(crate) fn service(
     node: Arc<Node>,
     link: Link,
 ) -> impl hyper::service::Service<
@@ -207,7 +211,7 @@ pub fn service(
 }
 
 /// Binds a port; the error names the address and what to do.
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
+pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
     TcpListener::bind(address).await.map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => {
             format!("cannot listen on {address}: another program uses this port; choose another with --listen")

@@ -5,18 +5,18 @@
 use std::sync::Arc;
 
 use flotilla_listeners::{Closed, CountClosed};
-use inference_metrics::{Made, Sheet};
+use inference_metrics::Made;
 
 use crate::engine::client::{EngineClient, Figures};
-use crate::serve::vitals::Sample;
+use crate::serve::resources::ResourceSample;
 
-pub mod compat;
+pub(crate) mod compat;
 mod engine;
 mod families;
 mod record;
 
 use families::Families;
-pub use record::Record;
+pub(crate) use record::Record;
 
 /// The agent's metrics. Clones share them.
 #[derive(Debug, Clone)]
@@ -29,17 +29,12 @@ struct Shared {
 
 /// What a scrape sees of the engine and the machine.
 #[derive(Debug)]
-pub struct Sight<'a> {
-    /// Node name.
+pub(crate) struct Snapshot<'a> {
     pub node: &'a str,
-    /// Model name.
     pub model: &'a str,
-    /// Client of the engine.
     pub engine: &'a EngineClient,
-    /// Statistics of the engine.
     pub figures: Figures,
-    /// Kernel statistics of engine and machine.
-    pub sample: Sample,
+    pub sample: ResourceSample,
 }
 
 impl Metrics {
@@ -54,34 +49,33 @@ impl Metrics {
     /// Two share a name.
     pub fn list(&self) -> prometheus::Result<Vec<Made>> {
         let engine = EngineClient::default();
-        let (figures, sample) = (engine.figures(), Sample::default());
+        let (figures, sample) = (engine.figures(), ResourceSample::default());
         let engine =
-            engine::sheet(&Sight { node: "", model: "", engine: &engine, figures, sample })?;
+            engine::sheet(&Snapshot { node: "", model: "", engine: &engine, figures, sample })?;
         let mut all = [self.0.families.sheet.made.clone(), engine.made].concat();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
 
     /// Opens the record of one request.
-    pub fn record(&self, api: &'static str) -> Record {
+    pub(crate) fn record(&self, api: &'static str) -> Record {
         Record::new(self.clone(), api)
     }
 
     /// Renders everything in Prometheus text format 0.0.4.
-    pub fn render(&self, sight: &Sight<'_>) -> String {
+    pub(crate) fn render(&self, snapshot: &Snapshot<'_>) -> String {
         let counted = self.0.families.sheet.gather();
-        let engine = engine::sheet(sight).as_ref().map(Sheet::gather).map_err(ToString::to_string);
+        let engine = engine::sheet(snapshot).map(|sheet| sheet.gather());
         written(engine.and_then(|engine| {
             let all: Vec<_> = counted.into_iter().chain(engine).collect();
-            inference_metrics::text(&all).map_err(|error| error.to_string())
+            inference_metrics::text(&all)
         }))
     }
 
     /// Renders the same under another server's names.
-    pub fn render_as(&self, names: compat::Names, sight: &Sight<'_>) -> String {
-        let families = compat::families(names, &self.0.families.sheet.gather(), sight);
-        let text = families.and_then(|families| inference_metrics::text(&families));
-        written(text.map_err(|error| error.to_string()))
+    pub(crate) fn render_as(&self, names: compat::Names, snapshot: &Snapshot<'_>) -> String {
+        let families = compat::families(names, &self.0.families.sheet.gather(), snapshot);
+        written(families.and_then(|families| inference_metrics::text(&families)))
     }
 }
 
@@ -91,9 +85,9 @@ impl CountClosed for Metrics {
     }
 }
 
-fn written(text: Result<String, String>) -> String {
+fn written(text: prometheus::Result<String>) -> String {
     text.unwrap_or_else(|error| {
-        tracing::error!(error, "metrics rendering failed");
+        tracing::error!(%error, "metrics rendering failed");
         String::new()
     })
 }

@@ -5,37 +5,33 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::client::{EngineClient, LinkId};
 use crate::serve::metrics::Metrics;
 use crate::serve::metrics::compat::Names;
-use crate::serve::vitals::Vitals;
+use crate::serve::resources::ResourceSampler;
 
 /// State that all requests share.
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     /// The node's name in the fleet.
     pub name: String,
     /// Random number chosen when the agent started.
     pub epoch: u64,
-    /// Model name.
     pub model: String,
     /// When the model file was opened, Unix seconds.
     pub created: u64,
     /// Digest of the key that clients of the agent's port must send.
     pub key: Option<[u8; 32]>,
-    /// Client of the engine.
     pub engine: EngineClient,
-    /// Metrics of this agent.
     pub metrics: Metrics,
     /// Other servers' names under which metrics are served as well.
     pub compat: Vec<Names>,
     /// Memory and pressure of engine and machine.
-    pub vitals: Vitals,
+    pub resources: ResourceSampler,
     /// Canceled when all requests are done, to end responses that never end by themselves.
     pub stop: CancellationToken,
 }
 
 /// Where a request came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Link {
-    /// Link id.
+pub(crate) struct Link {
     pub id: LinkId,
     /// True if the other end has proven that it may use this node: the gateway on a link that the
     /// agent dialed.

@@ -6,17 +6,17 @@ use inference_protocol::ids::{self, is_plain_id};
 use crate::types::random::random;
 
 /// The header, in and out.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The id of a request: the one it was sent with, if that is plain, or a new one.
-pub fn of(headers: &HeaderMap) -> String {
+pub(crate) fn of(headers: &HeaderMap) -> String {
     let sent = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
     let adopted = sent.filter(|id| is_plain_id(id)).map(String::from);
     adopted.unwrap_or_else(|| ids::request_id(random()))
 }
 
 /// Puts a request's id on its response.
-pub fn mark(headers: &mut HeaderMap, id: &str) {
+pub(crate) fn mark(headers: &mut HeaderMap, id: &str) {
     if let Ok(value) = HeaderValue::from_str(id) {
         headers.insert(REQUEST_ID, value);
     }

@@ -22,7 +22,7 @@ use crate::types::response::{self, Body};
 const COALESCE: Duration = Duration::from_millis(20);
 
 /// The node's status from the point of view of `link`.
-pub fn facts(node: &Node, link: LinkId) -> NodeStatus {
+pub(crate) fn facts(node: &Node, link: LinkId) -> NodeStatus {
     let figures = node.engine.figures();
     let (state, engine) = match node.engine.state() {
         EngineState::Loading => (NodeState::Loading, None),
@@ -53,7 +53,7 @@ pub fn facts(node: &Node, link: LinkId) -> NodeStatus {
 }
 
 fn vitals(node: &Node, figures: &Figures) -> Vitals {
-    let sample = node.vitals.now(node.engine.pid());
+    let sample = node.resources.sample(node.engine.pid());
     Vitals {
         memory_resident_bytes: sample.resident_bytes,
         memory_available_bytes: sample.available_bytes,
@@ -72,7 +72,7 @@ fn measured(speed: f32) -> Option<f32> {
 
 /// A response that never ends by itself: the current status, then one at every change, and at
 /// intervals as a heartbeat.
-pub fn stream(node: Arc<Node>, link: LinkId) -> Response<Body> {
+pub(crate) fn stream(node: Arc<Node>, link: LinkId) -> Response<Body> {
     let changes = node.engine.watch_changes();
     let lines = futures_util::stream::unfold(
         (node, changes, true),

@@ -3,7 +3,7 @@
 //! A request has one choice or several; each is a separate generation, and they share their
 //! prompt's KV cells in the engine. The response body owns them: a client that disconnects drops
 //! the body, which cancels them. A gateway that can resume the response on another node always gets
-//! a stream with [`marks`].
+//! a stream with resume marks ([`resume_marks`]).
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -27,13 +27,13 @@ use crate::types::response::{self, Body};
 mod choice;
 mod envelope;
 mod logprobs;
-mod marks;
+mod resume_marks;
 
-pub use choice::{Choice, Reading};
-pub use envelope::{Envelope, Shape};
+pub(crate) use choice::{Choice, Reading};
+pub(crate) use envelope::{Envelope, Shape};
 
-use choice::News;
-use marks::Marks;
+use choice::ChoiceDelta;
+use resume_marks::ResumeMarks;
 
 /// Waits until the engine has started the first choice, so that failures become errors while a
 /// status can still be sent. The others may have to wait for a slot.
@@ -44,7 +44,7 @@ async fn begin(choices: &mut [Choice]) -> Result<(), Error> {
 }
 
 /// The result of a question about text and tokens.
-pub async fn told(
+pub(crate) async fn told(
     mut generation: Generation,
 ) -> Result<inference_core::types::request::QueryResult, Error> {
     match generation.next().await {
@@ -54,58 +54,57 @@ pub async fn told(
     }
 }
 
-/// The whole response.
-pub async fn whole(
+pub(crate) async fn whole(
     envelope: &Envelope,
     mut choices: Vec<Choice>,
     mut record: Record,
 ) -> Result<Response<Body>, Error> {
-    let mut all: Vec<Vec<News>> = choices.iter().map(|_| Vec::new()).collect();
+    let mut all: Vec<Vec<ChoiceDelta>> = choices.iter().map(|_| Vec::new()).collect();
     // Reads all choices at once: the events of a choice that no one reads would pile up.
-    let said = poll_fn(|cx| {
-        for (choice, said) in choices.iter_mut().zip(&mut all) {
+    let received = poll_fn(|cx| {
+        for (choice, received) in choices.iter_mut().zip(&mut all) {
             while !choice.is_done()
-                && let Poll::Ready(news) = choice.poll(cx)
+                && let Poll::Ready(delta) = choice.poll(cx)
             {
                 // Its prompt was counted when it got a slot.
                 if choice.prompt_tokens > 0 {
-                    record.started();
+                    record.record_start();
                 }
-                if let Some(news) = news? {
-                    note(&mut record, &news);
-                    said.push(news);
+                if let Some(delta) = delta? {
+                    record_delta(&mut record, &delta);
+                    received.push(delta);
                 }
             }
         }
         if choices.iter().all(Choice::is_done) { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await;
-    record.check(said)?;
-    record.used(usage(&choices));
+    record.check(received)?;
+    record.record_usage(usage(&choices));
     record.succeed();
     Ok(response::json(envelope.whole(&choices, all, usage(&choices))))
 }
 
 /// Records new parts of a response.
-fn note(record: &mut Record, news: &News) {
-    record.said();
-    news.finish.into_iter().for_each(|reason| record.finished(reason));
+fn record_delta(record: &mut Record, delta: &ChoiceDelta) {
+    record.record_text();
+    delta.finish.into_iter().for_each(|reason| record.record_finish(reason));
 }
 
 /// The response as a stream; its head is sent when the engine has started.
-pub async fn stream(
+pub(crate) async fn stream(
     envelope: Envelope,
     mut choices: Vec<Choice>,
     mut record: Record,
 ) -> Result<Response<Body>, Error> {
     record.check(begin(&mut choices).await)?;
-    record.started();
+    record.record_start();
     Ok(events(EventStream::new(envelope, choices, record)))
 }
 
 /// The response for a gateway that can resume it, or the rest of one that started on another node:
 /// a stream with marks, even if the client wants no stream.
-pub async fn resumable(
+pub(crate) async fn resumable(
     envelope: Envelope,
     mut choices: Vec<Choice>,
     mut record: Record,
@@ -113,9 +112,9 @@ pub async fn resumable(
     is_streamed: bool,
 ) -> Result<Response<Body>, Error> {
     record.check(begin(&mut choices).await)?;
-    record.started();
+    record.record_start();
     let logprobs = choices.iter().any(|choice| choice.wants_logprobs);
-    let marks = Marks::new(resume, choices.len(), logprobs);
+    let marks = ResumeMarks::new(resume, choices.len(), logprobs);
     let collected = choices.iter().map(|_| Vec::new()).collect();
     let mut stream = EventStream::new(envelope, choices, record);
     stream.marks = Some(marks);
@@ -146,9 +145,9 @@ struct EventStream {
     choices: Vec<Choice>,
     record: Record,
     /// Set if a gateway can resume the response.
-    marks: Option<Marks>,
+    marks: Option<ResumeMarks>,
     /// Set if the client wants no stream: the new parts of each choice.
-    collected: Option<Vec<Vec<News>>>,
+    collected: Option<Vec<Vec<ChoiceDelta>>>,
     ended: bool,
 }
 
@@ -166,7 +165,7 @@ impl http_body::Body for EventStream {
         for number in 0..this.choices.len() {
             while !this.ended && !this.choices[number].is_done() {
                 match this.choices[number].poll(cx) {
-                    Poll::Ready(news) => this.write(number, news, &mut out),
+                    Poll::Ready(delta) => this.write(number, delta, &mut out),
                     Poll::Pending => break,
                 }
             }
@@ -187,11 +186,16 @@ impl EventStream {
         Self { envelope, choices, record, marks: None, collected: None, ended: false }
     }
 
-    fn write(&mut self, number: usize, news: Result<Option<News>, Error>, out: &mut String) {
-        match news {
-            Ok(Some(news)) => {
-                note(&mut self.record, &news);
-                if let Err(error) = self.tell(number, news, out) {
+    fn write(
+        &mut self,
+        number: usize,
+        delta: Result<Option<ChoiceDelta>, Error>,
+        out: &mut String,
+    ) {
+        match delta {
+            Ok(Some(delta)) => {
+                record_delta(&mut self.record, &delta);
+                if let Err(error) = self.write_delta(number, delta, out) {
                     self.fail(&error, out);
                 }
             }
@@ -200,21 +204,26 @@ impl EventStream {
         }
     }
 
-    fn tell(&mut self, number: usize, news: News, out: &mut String) -> Result<(), Error> {
+    fn write_delta(
+        &mut self,
+        number: usize,
+        delta: ChoiceDelta,
+        out: &mut String,
+    ) -> Result<(), Error> {
         if let Some(collected) = &mut self.collected {
             // The logprobs of tokens from another node are unknown here, so a response with
             // logprobs cannot resume and starts over.
             if let Some(marks) = &mut self.marks
                 && !self.choices[number].wants_logprobs
             {
-                marks.add(number, &news.tokens);
-                marks.note(number, out);
+                marks.add(number, &delta.tokens);
+                marks.write_note(number, out);
             }
-            collected[number].push(news);
+            collected[number].push(delta);
             return Ok(());
         }
         let opening = self.opening(number);
-        let chunks = self.envelope.chunks(&self.choices[number], &news);
+        let chunks = self.envelope.chunks(&self.choices[number], &delta);
         let chunks: Vec<String> = opening.into_iter().chain(chunks).collect();
         let Some(marks) = &mut self.marks else {
             chunks.iter().for_each(|chunk| out.push_str(&sse::data(chunk)));
@@ -223,10 +232,10 @@ impl EventStream {
         // Reports tokens with the first chunk of their text: a gateway that has it can get the
         // other chunks from another node. With logprobs, it reports them with the last chunk,
         // because no logprobs may be lost.
-        let told_with =
+        let reported_with =
             if self.choices[number].wants_logprobs { chunks.len().saturating_sub(1) } else { 0 };
         for (i, chunk) in chunks.iter().enumerate() {
-            marks.add(number, if i == told_with { &news.tokens } else { &[] });
+            marks.add(number, if i == reported_with { &delta.tokens } else { &[] });
             marks.event(number, chunk, out)?;
         }
         Ok(())
@@ -243,7 +252,7 @@ impl EventStream {
     fn close(&mut self, out: &mut String) {
         let usage = usage(&self.choices);
         let (chunk, last) = match self.collected.take() {
-            Some(news) => (None, self.envelope.whole(&self.choices, news, usage)),
+            Some(delta) => (None, self.envelope.whole(&self.choices, delta, usage)),
             None => {
                 let chunk = self.envelope.include_usage.then(|| self.envelope.usage_chunk(usage));
                 (chunk, sse::DONE.to_string())
@@ -253,7 +262,7 @@ impl EventStream {
             Some(marks) => marks.close(&usage, chunk.as_deref(), &last, out),
             None => chunk.iter().chain([&last]).for_each(|c| out.push_str(&sse::data(c))),
         }
-        self.record.used(usage);
+        self.record.record_usage(usage);
         self.record.succeed();
         self.ended = true;
     }

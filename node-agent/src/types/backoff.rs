@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Delays from `min` to `max` that double each time; each is drawn between half of it and all.
 #[derive(Debug, Clone)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     min: Duration,
     max: Duration,
     next: Duration,
@@ -15,12 +15,11 @@ pub struct Backoff {
 
 impl Backoff {
     /// Starts at `min`.
-    pub fn new(min: Duration, max: Duration, seed: u64) -> Self {
+    pub(crate) fn new(min: Duration, max: Duration, seed: u64) -> Self {
         Self { min, max, next: min, random: seed }
     }
 
-    /// The next delay.
-    pub fn next_wait(&mut self) -> Duration {
+    pub(crate) fn next_wait(&mut self) -> Duration {
         let ceiling = self.next;
         self.next = (self.next * 2).min(self.max);
         let share = 0.5 + 0.5 * self.draw();
@@ -28,7 +27,7 @@ impl Backoff {
     }
 
     /// Resets the delay to the minimum after a success.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.next = self.min;
     }
 

@@ -6,12 +6,10 @@ use inference_protocol::resume;
 
 /// Why a request failed. Only [`crate::types::response`] renders it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Error {
-    /// No such path.
+pub(crate) enum Error {
     UnknownPath,
     /// The path exists, but only with these methods.
     Method(&'static str),
-    /// The key is missing or wrong.
     Unauthenticated,
     /// The body is larger than this many bytes.
     TooLarge(usize),
@@ -21,16 +19,13 @@ pub enum Error {
     Malformed(ParseError),
     /// A value is out of range or not supported.
     Invalid {
-        /// Name of the parameter.
         param: &'static str,
         /// What is wrong, and what would be valid.
         message: String,
     },
     /// This node serves another model.
     UnknownModel {
-        /// Requested model.
         asked: String,
-        /// Model that this node serves.
         served: String,
     },
     /// The engine rejected the request or failed on it.
@@ -44,8 +39,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// HTTP status.
-    pub fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         match self {
             Self::UnknownPath | Self::UnknownModel { .. } => 404,
             Self::Method(_) => 405,
@@ -79,7 +73,7 @@ impl Error {
     }
 
     /// OpenAI's `code`, which is also a metric label: a closed set.
-    pub fn code(&self) -> &'static str {
+    pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::UnknownPath => "unknown_url",
             Self::Method(_) => "method_not_allowed",
@@ -119,7 +113,7 @@ impl Error {
     }
 
     /// OpenAI's `type`.
-    pub fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self.status() {
             401 => "authentication_error",
             429 => "rate_limit_error",
@@ -129,7 +123,7 @@ impl Error {
     }
 
     /// The invalid parameter.
-    pub fn param(&self) -> Option<String> {
+    pub(crate) fn param(&self) -> Option<String> {
         match self {
             Self::Malformed(e) => e.param.clone(),
             Self::Invalid { param, .. } => Some((*param).into()),
@@ -152,7 +146,7 @@ impl Error {
     }
 
     /// Seconds after which a retry makes sense.
-    pub fn retry_after_seconds(&self) -> Option<u32> {
+    pub(crate) fn retry_after_seconds(&self) -> Option<u32> {
         match self {
             Self::Engine(Failure::QueueFull) | Self::EngineLost => Some(1),
             Self::NotTaken(NotTaken::Restarting | NotTaken::Loading | NotTaken::OtherWeights) => {
@@ -166,12 +160,9 @@ impl Error {
 
 /// Why a request was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotTaken {
-    /// The model is not loaded yet.
+pub(crate) enum NotTaken {
     Loading,
-    /// The engine is being restarted.
     Restarting,
-    /// The agent is stopping.
     Draining,
     /// The engine has loaded other weights than the intended ones.
     OtherWeights,
@@ -180,8 +171,8 @@ pub enum NotTaken {
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::UnknownPath => write!(f, "there is nothing at this path"),
-            Self::Method(allowed) => write!(f, "this path takes {allowed} only"),
+            Self::UnknownPath => write!(f, "no such path"),
+            Self::Method(allowed) => write!(f, "this path supports {allowed} only"),
             Self::Unauthenticated => {
                 write!(f, "the API key is missing or wrong; send 'Authorization: Bearer <key>'")
             }
@@ -190,19 +181,21 @@ impl std::fmt::Display for Error {
             Self::Malformed(e) => write!(f, "{}", e.message),
             Self::Invalid { message, .. } => write!(f, "{message}"),
             Self::UnknownModel { asked, served } => {
-                write!(f, "the model '{asked}' does not exist here; this node serves '{served}'")
+                write!(f, "this node does not serve the model '{asked}'; it serves '{served}'")
             }
             Self::Engine(failure) => write!(f, "{failure}"),
-            Self::NotTaken(NotTaken::Loading) => write!(f, "the model is still being loaded"),
+            Self::NotTaken(NotTaken::Loading) => {
+                write!(f, "the model is still loading; try again later")
+            }
             Self::NotTaken(NotTaken::Restarting) => {
-                write!(f, "the engine is being started again after a failure")
+                write!(f, "the engine is restarting after a failure; try again later")
             }
-            Self::NotTaken(NotTaken::Draining) => write!(f, "this node is about to stop"),
+            Self::NotTaken(NotTaken::Draining) => write!(f, "this node is shutting down"),
             Self::NotTaken(NotTaken::OtherWeights) => {
-                write!(f, "this node serves another model file by now; ask again")
+                write!(f, "this node now serves another model file; send the request again")
             }
-            Self::EngineLost => write!(f, "the engine died while it worked on this request"),
-            Self::Internal => write!(f, "the agent failed on this request; its log tells more"),
+            Self::EngineLost => write!(f, "the engine died while it processed this request"),
+            Self::Internal => write!(f, "internal error in the agent; see its log"),
         }
     }
 }

@@ -10,11 +10,11 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// A progress bar; clones share it.
 #[derive(Debug, Clone)]
-pub struct Progress(ProgressBar);
+pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     /// `steps`: their number, if known.
-    pub fn new(steps: Option<u64>) -> Self {
+    pub(crate) fn new(steps: Option<u64>) -> Self {
         let target = match std::io::stderr().is_terminal() {
             true => ProgressDrawTarget::stderr(),
             false => ProgressDrawTarget::hidden(),
@@ -27,22 +27,21 @@ impl Progress {
     }
 
     /// Starts the next step; the previous one is done.
-    pub fn begin(&self, what: &str) {
+    pub(crate) fn begin(&self, what: &str) {
         self.0.set_message(what.to_string());
     }
 
     /// Marks a step as done.
-    pub fn step(&self) {
+    pub(crate) fn step(&self) {
         self.0.inc(1);
     }
 
     /// Runs something that writes, without disturbing the bar.
-    pub fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
+    pub(crate) fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.0.suspend(write)
     }
 
-    /// Removes the bar.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.0.finish_and_clear();
     }
 }

@@ -12,30 +12,30 @@ use inference_protocol::openai::{ErrorBody, ErrorDetail};
 use crate::types::error::Error;
 
 /// Body type of every response of the agent.
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A body from bytes that are all known.
-pub fn whole(bytes: impl Into<Bytes>) -> Body {
+pub(crate) fn whole(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
 /// A JSON response with status 200.
-pub fn json(text: String) -> Response<Body> {
+pub(crate) fn json(text: String) -> Response<Body> {
     json_with_status(StatusCode::OK, text)
 }
 
 /// A JSON response with this status.
-pub fn json_with_status(status: StatusCode, text: String) -> Response<Body> {
+pub(crate) fn json_with_status(status: StatusCode, text: String) -> Response<Body> {
     with_type(status, "application/json", text)
 }
 
 /// A plain text response with this status.
-pub fn text(status: StatusCode, text: &'static str) -> Response<Body> {
+pub(crate) fn text(status: StatusCode, text: &'static str) -> Response<Body> {
     with_type(status, "text/plain; charset=utf-8", text)
 }
 
 /// A response with a whole body and its content type.
-pub fn with_type(
+pub(crate) fn with_type(
     status: StatusCode,
     content_type: &'static str,
     body: impl Into<Bytes>,
@@ -44,7 +44,7 @@ pub fn with_type(
 }
 
 /// A response with any body and its content type.
-pub fn with_type_and_body(
+pub(crate) fn with_type_and_body(
     status: StatusCode,
     content_type: &'static str,
     body: Body,
@@ -56,7 +56,7 @@ pub fn with_type_and_body(
 }
 
 /// A response with a stream of server-sent events.
-pub fn event_stream(body: Body) -> Response<Body> {
+pub(crate) fn event_stream(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -67,7 +67,7 @@ pub fn event_stream(body: Body) -> Response<Body> {
 }
 
 /// The OpenAI-style body of an error.
-pub fn error_body(error: &Error) -> ErrorBody {
+pub(crate) fn error_body(error: &Error) -> ErrorBody {
     ErrorBody {
         error: ErrorDetail {
             message: error.to_string(),
@@ -79,7 +79,7 @@ pub fn error_body(error: &Error) -> ErrorBody {
 }
 
 /// Turns an error into a response.
-pub fn error(error: &Error) -> Response<Body> {
+pub(crate) fn error(error: &Error) -> Response<Body> {
     let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = json_with_status(status, error_body(error).to_json());
     let headers = response.headers_mut();

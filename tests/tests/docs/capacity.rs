@@ -26,9 +26,9 @@ fn nodes_and_costs_are_told_with_what_is_assumed() {
         "nodes           18 for 86400 requests a day",
         "22 % of the day, 67 % of the busiest hour",
         "4.32 a day, 0.083 per million tokens",
-        "is as cheap if it answers 16.67 of these requests a second",
-        "as told",
-        "the busiest hour brings 3 times the average",
+        "breaks even if it serves 16.67 of these requests per second",
+        "as given",
+        "the busiest hour has 3 times the average load",
     ] {
         assert!(ran.stdout.contains(part), "no '{part}' in {}", ran.stdout);
     }

@@ -99,7 +99,7 @@ fn a_bench_prints_a_table_for_people() {
     let table = ["bench", &path, "--rounds", "1", "--threads", "1", "--format", "table"];
     let ran = run("flotilla-agent", &table);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    for part in ["decode, readers", "prefill, tokens", "resident memory", "plan_memory"] {
+    for part in ["decode, parallel", "prefill, tokens", "resident memory", "plan_memory"] {
         assert!(ran.stdout.contains(part), "no {part} in {}", ran.stdout);
     }
     assert!(!ran.stdout.contains('{') && ran.stderr.is_empty(), "{ran:?}");

@@ -114,7 +114,7 @@ fn a_file_that_is_there_is_not_pulled_again_and_another_one_not_replaced() {
     assert!(known.code == Some(0) && known.stdout == "m.gguf\n", "{known:?}");
     assert_eq!(server.asked().len(), 1, "it was here, and the digest says so");
     let sized = pull(&folder, &[&url]);
-    assert!(sized.code == Some(0) && sized.stderr.contains("is there already"), "{sized:?}");
+    assert!(sized.code == Some(0) && sized.stderr.contains("already exists"), "{sized:?}");
     assert_eq!(server.asked()[1].header("range"), Some("bytes=0-0"));
 
     folder.write("m.gguf", "another file");
@@ -137,7 +137,11 @@ fn the_proxy_of_the_environment_is_used_and_open_connections_are_warned_of() {
     let ran = ran_with(&mut command, &[("http_proxy", &server.url("/"))]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(server.asked()[0].path, "http://models.example/m.gguf");
-    assert_eq!(ran.stderr.matches("warning: http to models.example").count(), 1, "{ran:?}");
+    assert_eq!(
+        ran.stderr.matches("warning: unencrypted http to models.example").count(),
+        1,
+        "{ran:?}"
+    );
     let local = pull(&folder, &[&server.url("/n.gguf")]);
     assert!(!local.stderr.contains("warning"), "{local:?}");
 }

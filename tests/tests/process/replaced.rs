@@ -122,7 +122,7 @@ async fn writing_into_a_model_file_ends_its_engine_and_changes_its_digest() {
     let agent = Agent::start_with_model(&model, &[]).await;
     let before = digest(&agent).await.unwrap();
     change(&model);
-    agent.server.wait_for_line("somebody wrote into the model file");
+    agent.server.wait_for_line("the model file was modified");
     let after = other_digest(&agent, &before).await;
     change(&model);
     assert_eq!(other_digest(&agent, &after).await, before, "it is as it was");

@@ -12,7 +12,10 @@ use inference_core::tools::bench::raw::{DEEP_CELLS, DEEP_TOKENS, DepthSpeeds, me
 use super::report::Figure;
 use super::{Setup, Show};
 use crate::engine::measuring::ChildArgs;
-use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
+use crate::engine::measuring::{
+    MeasuringChild, command, load_confined, prepare_child, write_answer,
+};
+use crate::types::exit::Failed;
 
 /// Makes the kernels leave all attention to llama.cpp's own (inference-core/kernels).
 const LLAMA_CPP: (&str, &str) = ("FLOTILLA_ATTENTION", "llama.cpp");
@@ -22,7 +25,7 @@ const SLOTS: u32 = 8;
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// `attention-trial`: measures, and prints the figures.
-pub fn child(args: &ChildArgs) -> Result<(), String> {
+pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
@@ -35,16 +38,16 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
         ..ContextOptions::default()
     };
     let mut model = LlamaModel::new(weights, options).map_err(|e| e.to_string())?;
-    tell(&measure_at_depth(&mut model).map_err(|e| e.0)?)
+    write_answer(&measure_at_depth(&mut model).map_err(|e| e.0)?)
 }
 
-fn run(model: &Path, setup: Setup, ours: bool) -> Result<DepthSpeeds, String> {
+fn run(model: &Path, setup: Setup, ours: bool) -> Result<DepthSpeeds, Failed> {
     let mut command = command("attention-trial", model, &setup)?;
     if !ours {
         command.env(LLAMA_CPP.0, LLAMA_CPP.1);
     }
-    let mut child = Measuring::start(command)?;
-    child.answer(TIMEOUT).map_err(|e| format!("measuring attention: {e}"))
+    let mut child = MeasuringChild::start(command)?;
+    child.receive(TIMEOUT).map_err(|e| Failed::data(format_args!("measuring attention: {e}")))
 }
 
 /// Speed ratios, ours / llama.cpp's.
@@ -53,7 +56,7 @@ pub(super) fn measure(
     setup: Setup,
     rounds: u32,
     show: &Show,
-) -> Result<Vec<Figure>, String> {
+) -> Result<Vec<Figure>, Failed> {
     let mut turns = Vec::new();
     for _ in 0..rounds {
         show.begin("attention");

@@ -24,8 +24,11 @@ use serde::{Deserialize, Serialize};
 use super::Setup;
 use super::report::Figure;
 use crate::engine::measuring::ChildArgs;
-use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
+use crate::engine::measuring::{
+    MeasuringChild, command, load_confined, prepare_child, write_answer,
+};
 use crate::engine::plan_facts::facts;
+use crate::types::exit::Failed;
 
 /// Number of parallel requests, and their slots.
 const SLOTS: u32 = 16;
@@ -57,7 +60,7 @@ struct Phases {
 }
 
 /// `memory-trial`: runs the phases and prints their memory.
-pub fn child(args: &ChildArgs) -> Result<(), String> {
+pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
@@ -83,7 +86,7 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     let one = sources.resident(&path)?;
     let all: Vec<_> = (1..=SLOTS).map(|n| ask(&mut bench, n)).collect();
     bench.finish(&all);
-    tell(&Phases { start, loaded, one, many: sources.resident(&path)? })
+    write_answer(&Phases { start, loaded, one, many: sources.resident(&path)? })
 }
 
 /// The kernel's files about this process. They are opened while the sandbox still allows it;
@@ -152,26 +155,27 @@ fn planned(header: &Header, threads: u32) -> Option<Plan> {
 
 /// Measures; returns the figures in the order of the phases, and the comparison with the plan if
 /// there is one.
-pub fn measure(model: &Path, header: &Header, setup: Setup) -> Result<Vec<Figure>, String> {
-    let mut child = Measuring::start(command("memory-trial", model, &setup)?)?;
-    let phases: Phases = child.answer(TIMEOUT).map_err(|e| format!("measuring memory: {e}"))?;
+pub(crate) fn measure(model: &Path, header: &Header, setup: Setup) -> Result<Vec<Figure>, Failed> {
+    let mut child = MeasuringChild::start(command("memory-trial", model, &setup)?)?;
+    let phases: Phases =
+        child.receive(TIMEOUT).map_err(|e| Failed::data(format_args!("measuring memory: {e}")))?;
     let figure = |name: &str, resident: Resident, how: &str| {
         let how = format!("MiB resident {how}");
         Figure::new(name, resident.all as f64 / MEBIBYTE, None, &how)
     };
     let mut figures = vec![
-        figure("memory_start", phases.start, "when the process began"),
+        figure("memory_start", phases.start, "at process start"),
         figure("memory_loaded", phases.loaded, "with weights and a context of 16 slots"),
         figure("memory_one", phases.one, "after one request"),
-        figure("memory_many", phases.many, "after 16 requests side by side"),
+        figure("memory_many", phases.many, "after 16 parallel requests"),
     ];
     if let Some(plan) = planned(header, setup.threads) {
         let (mapped, needed) = (plan.parts.weights_mapped, plan.needed_bytes);
         let kept = needed_of(phases.many, mapped);
-        let how = "MiB of that without pages of the file that may leave memory";
+        let how = "MiB of that, without pages of the file that the kernel may drop";
         figures.push(Figure::new("memory_needed", kept as f64 / MEBIBYTE, None, how));
         let mebibytes = needed as f64 / MEBIBYTE;
-        figures.push(Figure::new("memory_planned", mebibytes, None, "MiB that the plan says"));
+        figures.push(Figure::new("memory_planned", mebibytes, None, "MiB according to the plan"));
         let ratio = kept as f64 / needed.max(1) as f64;
         figures.push(Figure::new("plan_memory", ratio, Some("0.9 to 1.0"), "needed / planned"));
     }

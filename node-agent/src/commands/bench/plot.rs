@@ -39,7 +39,7 @@ struct Chart {
 }
 
 /// Draws the image.
-pub fn svg(title: &str, figures: &Figures) -> String {
+pub(crate) fn svg(title: &str, figures: &Figures) -> String {
     let speeds = &[(RAW, "raw llama.cpp"), (SERVED, "served by the scheduler")];
     let charts = [
         Chart {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// One measured figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Figure {
+pub(crate) struct Figure {
     /// Name; the table finds its parts by name prefixes.
     pub name: String,
     /// In the unit that `how` names.
@@ -20,18 +20,18 @@ pub struct Figure {
 
 impl Figure {
     /// Rounds `value` to three decimals.
-    pub fn new(name: &str, value: f64, aim: Option<&'static str>, how: &str) -> Self {
+    pub(crate) fn new(name: &str, value: f64, aim: Option<&'static str>, how: &str) -> Self {
         let value = (value * 1000.0).round() / 1000.0;
         Self { name: name.into(), value, aim: aim.map(Cow::Borrowed), how: how.into() }
     }
 
     /// Formats it as a line of JSON.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         json!({"name": self.name, "value": self.value, "aim": self.aim, "how": self.how})
     }
 
     /// True if it meets its aim; `None` without one.
-    pub fn is_met(&self) -> Option<bool> {
+    pub(crate) fn is_met(&self) -> Option<bool> {
         let aim = self.aim.as_deref()?;
         let number = |text: &str| text.trim().parse::<f64>().ok();
         if let Some((least, most)) = aim.split_once(" to ") {
@@ -49,11 +49,11 @@ impl Figure {
 
 /// All figures of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Figures(pub Vec<Figure>);
+pub(crate) struct Figures(pub Vec<Figure>);
 
 /// Measurements at one batch size or prompt length.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Point {
+pub(crate) struct Point {
     /// Number of parallel requests, or tokens of the prompt.
     pub size: u32,
     /// Tokens per second of llama.cpp alone.
@@ -63,13 +63,12 @@ pub struct Point {
 }
 
 impl Figures {
-    /// The value of a figure by name.
-    pub fn value(&self, name: &str) -> Option<f64> {
+    pub(crate) fn value(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|f| f.name == name).map(|f| f.value)
     }
 
     /// Figures `{prefix}{size}_raw` and `_served`, in order of measurement.
-    pub fn points(&self, prefix: &str) -> Vec<Point> {
+    pub(crate) fn points(&self, prefix: &str) -> Vec<Point> {
         let point = |figure: &Figure| {
             let size = figure.name.strip_prefix(prefix)?.strip_suffix("_raw")?;
             let served = self.value(&format!("{prefix}{size}_served"))?;
@@ -79,18 +78,17 @@ impl Figures {
     }
 
     /// Resident memory in MiB, phase by phase.
-    pub fn phases(&self) -> Vec<(&str, f64)> {
+    pub(crate) fn phases(&self) -> Vec<(&str, f64)> {
         fn phase(figure: &Figure) -> Option<(&str, f64)> {
             Some((figure.name.strip_prefix("memory_")?, figure.value))
         }
         self.0.iter().filter_map(phase).collect()
     }
 
-    /// All figures as a table.
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let mut lines = Vec::new();
         for (title, prefix) in
-            [("decode, readers", "decode_batch_"), ("prefill, tokens", "prefill_")]
+            [("decode, parallel", "decode_batch_"), ("prefill, tokens", "prefill_")]
         {
             lines.push(format!("{title:<18} {:>10} {:>10}  served/raw", "raw t/s", "served t/s"));
             for Point { size, raw, served } in self.points(prefix) {

@@ -15,7 +15,10 @@ use serde::{Deserialize, Serialize};
 use super::report::Figure;
 use super::{Setup, Show};
 use crate::engine::measuring::ChildArgs;
-use crate::engine::measuring::{Measuring, command, load_confined, prepare_child, tell};
+use crate::engine::measuring::{
+    MeasuringChild, command, load_confined, prepare_child, write_answer,
+};
+use crate::types::exit::Failed;
 
 const BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
 const SLOTS: u32 = 16;
@@ -46,20 +49,21 @@ enum Line {
 }
 
 /// `speed-trials`: measures a model.
-pub fn child(args: &ChildArgs) -> Result<(), String> {
+pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
     let weights = load_confined(&args.model, setup.sandbox, setup.kernel, LoadMode::Mmap)?;
     Runner { weights, threads: setup.threads, rounds: setup.rounds }.run()?;
-    tell(&Line::Done)
+    write_answer(&Line::Done)
 }
 
 /// The parent's side: shows the child's measurements.
-pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Outcome {
-    let mut child = Measuring::start(command("speed-trials", model, &setup)?)?;
+pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Result<(), Failed> {
+    let mut child = MeasuringChild::start(command("speed-trials", model, &setup)?)?;
     loop {
-        match child.answer(TIMEOUT).map_err(|e| format!("measuring speeds: {e}"))? {
+        let line = child.receive(TIMEOUT);
+        match line.map_err(|e| Failed::data(format_args!("measuring speeds: {e}")))? {
             Line::Begins(what) => show.begin(&what),
             Line::Stepped => show.step(),
             Line::Figure(figure) => show.add(figure)?,
@@ -68,7 +72,6 @@ pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Outcome {
     }
 }
 
-/// Number of steps in a run.
 pub(super) fn steps(rounds: u32) -> u64 {
     let decode = BATCHES.len() * DECODE_TURNS as usize;
     u64::from(rounds) * (decode + PROMPTS.len() + 1) as u64 + 3
@@ -84,7 +87,6 @@ struct Runner {
 type Outcome = Result<(), String>;
 
 impl Runner {
-    /// Measures everything.
     fn run(&self) -> Outcome {
         self.decode()?;
         self.prefill()?;
@@ -93,17 +95,17 @@ impl Runner {
         self.second_turn()
     }
 
-    fn say(&self, name: &str, value: f64, aim: Option<&'static str>, how: &str) -> Outcome {
-        tell(&Line::Figure(Figure::new(name, value, aim, how)))
+    fn report(&self, name: &str, value: f64, aim: Option<&'static str>, how: &str) -> Outcome {
+        write_answer(&Line::Figure(Figure::new(name, value, aim, how)))
     }
 
     /// If the parent is gone, the kernel ends this process.
     fn begin(&self, what: &str) {
-        let _ = tell(&Line::Begins(what.into()));
+        let _ = write_answer(&Line::Begins(what.into()));
     }
 
     fn step(&self) {
-        let _ = tell(&Line::Stepped);
+        let _ = write_answer(&Line::Stepped);
     }
 
     fn model(&self, context_tokens: u32, prefix_cache: bool) -> Result<LlamaModel, String> {
@@ -124,7 +126,7 @@ impl Runner {
         for batch in BATCHES {
             let (mut raw, mut served, mut overhead) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..DECODE_TURNS * self.rounds {
-                self.begin(&format!("decode, {batch} side by side"));
+                self.begin(&format!("decode, {batch} in parallel"));
                 let mut model = self.model(256, true)?;
                 raw.push(raw_decode(&mut model, batch, 64, 48).map_err(|e| e.0)?);
                 drop(model);
@@ -136,12 +138,12 @@ impl Runner {
             }
             let (raw, served) = (median(raw), median(served));
             let name = format!("decode_batch_{batch}");
-            self.say(&format!("{name}_raw"), raw, None, "tokens/s of a llama_decode loop")?;
-            self.say(&format!("{name}_served"), served, None, "tokens/s through the scheduler")?;
-            self.say(&name, served / raw, Some(">= 0.97"), "served / raw, medians")?;
+            self.report(&format!("{name}_raw"), raw, None, "tokens/s of a llama_decode loop")?;
+            self.report(&format!("{name}_served"), served, None, "tokens/s through the scheduler")?;
+            self.report(&name, served / raw, Some(">= 0.97"), "served / raw, medians")?;
             if batch == SLOTS {
                 let how = "share of a step outside of llama.cpp, default sampling";
-                self.say("step_overhead", median(overhead), Some("<= 0.03"), how)?;
+                self.report("step_overhead", median(overhead), Some("<= 0.03"), how)?;
             }
         }
         Ok(())
@@ -164,11 +166,11 @@ impl Runner {
             let (raw, first) = (median(raw), median(first));
             let served = f64::from(tokens) / first;
             let name = format!("prefill_{tokens}");
-            self.say(&format!("{name}_raw"), raw, None, "prompt tokens/s of llama_decode")?;
+            self.report(&format!("{name}_raw"), raw, None, "prompt tokens/s of llama_decode")?;
             let how = "prompt tokens/s through the scheduler, first token included";
-            self.say(&format!("{name}_served"), served, None, how)?;
+            self.report(&format!("{name}_served"), served, None, how)?;
             let how = format!("ms to the first token of {tokens}, one client");
-            self.say(&format!("first_token_{tokens}"), first * 1000.0, None, &how)?;
+            self.report(&format!("first_token_{tokens}"), first * 1000.0, None, &how)?;
         }
         Ok(())
     }
@@ -197,13 +199,28 @@ impl Runner {
             beside.push(bench.timing(long).first_token());
         }
         let (speed, mut gaps) = reading(&bench, &readers, from);
-        self.say("readers_alone", calm_speed, None, "tokens/s of four readers")?;
-        self.say("readers_speed_kept", speed / calm_speed, Some(">= 0.45"), "beside long prompts")?;
+        self.report("readers_alone", calm_speed, None, "tokens/s of four readers")?;
+        self.report(
+            "readers_speed_kept",
+            speed / calm_speed,
+            Some(">= 0.45"),
+            "beside long prompts",
+        )?;
         let gap = percentile(&mut gaps, 0.99) / calm_gap;
-        self.say("readers_gap", gap, Some("<= 4"), "p99 gap beside long prompts / p50 gap alone")?;
-        self.say("long_prompt_alone", alone, None, "seconds to the first token of 1,300 tokens")?;
+        self.report(
+            "readers_gap",
+            gap,
+            Some("<= 4"),
+            "p99 gap beside long prompts / p50 gap alone",
+        )?;
+        self.report(
+            "long_prompt_alone",
+            alone,
+            None,
+            "seconds to the first token of 1,300 tokens",
+        )?;
         let slower = median(beside) / alone;
-        self.say("long_prompt_time", slower, Some("<= 2.2"), "beside four readers / alone")
+        self.report("long_prompt_time", slower, Some("<= 2.2"), "beside four readers / alone")
     }
 
     fn shared_prefix(&self) -> Outcome {
@@ -225,11 +242,11 @@ impl Runner {
                 let computed = bench.stats().prompt_tokens as f64;
                 let ratio = computed / f64::from(SYSTEM_TOKENS + 20);
                 let how = "prompt tokens computed for eight clients / of one prompt";
-                self.say("shared_prefix_computed", ratio, Some("<= 1.3"), how)?;
+                self.report("shared_prefix_computed", ratio, Some("<= 1.3"), how)?;
             }
         }
         let ratio = first_tokens[0] / first_tokens[1];
-        self.say("shared_prefix_first_token", ratio, Some("<= 0.25"), "median, cache on / off")
+        self.report("shared_prefix_first_token", ratio, Some("<= 0.25"), "median, cache on / off")
     }
 
     fn second_turn(&self) -> Outcome {
@@ -250,7 +267,7 @@ impl Runner {
             self.step();
         }
         let how = "first token of a second turn / of a prompt of that turn only";
-        self.say("second_turn", median(ratios), Some("<= 1.2"), how)
+        self.report("second_turn", median(ratios), Some("<= 1.2"), how)
     }
 }
 

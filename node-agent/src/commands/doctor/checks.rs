@@ -28,8 +28,7 @@ const CHECKS: [fn(&Facts) -> Option<Finding>; 17] = [
     system::clock,
 ];
 
-/// Runs all checks.
-pub fn diagnose(facts: &Facts) -> Report {
+pub(crate) fn diagnose(facts: &Facts) -> Report {
     let mut findings: Vec<Finding> = CHECKS.iter().filter_map(|check| check(facts)).collect();
     findings.extend(facts.gateways.iter().map(|(url, reached)| system::gateway(url, reached)));
     Report::new(findings)

@@ -11,8 +11,7 @@ use crate::engine::sandbox::Sandbox;
 
 /// Facts about the machine. See the module.
 #[derive(Debug)]
-pub struct Facts {
-    /// CPUs, memory, control groups.
+pub(crate) struct Facts {
     pub machine: Machine,
     /// All CPU frequency governors in use.
     pub governors: BTreeSet<String>,
@@ -28,16 +27,14 @@ pub struct Facts {
     pub sandbox: Option<Result<Sandbox, String>>,
     /// The folder that stores models.
     pub disk: Disk,
-    /// The model to serve.
     pub model: Option<Model>,
     /// Each gateway to join, and its response.
-    pub gateways: Vec<(String, Reached)>,
+    pub gateways: Vec<(String, JoinCheck)>,
 }
 
 /// A folder and its free space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Disk {
-    /// Path of the folder.
+pub(crate) struct Disk {
     pub folder: String,
     /// Free bytes; `None` if unknown.
     pub free: Option<u64>,
@@ -45,10 +42,8 @@ pub struct Disk {
 
 /// A model and its settings.
 #[derive(Debug)]
-pub struct Model {
-    /// Path of its file.
+pub(crate) struct Model {
     pub file: String,
-    /// Size of the file.
     pub bytes: u64,
     /// Header of the file, or why it cannot be read.
     pub header: Result<Header, String>,
@@ -58,10 +53,8 @@ pub struct Model {
 
 /// Result of asking a gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reached {
-    /// The gateway would accept the node.
-    Welcome,
-    /// The gateway would reject the node.
+pub(crate) enum JoinCheck {
+    Accepted,
     Refused(String),
     /// No gateway is reachable there.
     Unreachable(String),
@@ -69,7 +62,7 @@ pub enum Reached {
 
 impl Facts {
     /// Reads the facts that are in the kernel's files.
-    pub fn read(files: &impl Files, architecture: &str) -> Self {
+    pub(crate) fn read(files: &impl Files, architecture: &str) -> Self {
         Self {
             machine: Machine::read(files, architecture),
             governors: governors(files),

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub(crate) enum Level {
     /// Works well.
     Ok,
     /// Works, but could work better.
@@ -28,37 +28,40 @@ impl Level {
 
 /// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// Its severity.
+pub(crate) struct Finding {
     pub level: Level,
     /// What was checked: one word.
     pub name: &'static str,
-    /// What was found.
     pub says: String,
     /// The command that fixes it, or shows what to fix.
     pub fix: Option<String>,
 }
 
 impl Finding {
-    /// A finding without a problem.
-    pub fn ok(name: &'static str, says: impl Into<String>) -> Self {
+    pub(crate) fn ok(name: &'static str, says: impl Into<String>) -> Self {
         Self { level: Level::Ok, name, says: says.into(), fix: None }
     }
 
-    /// A finding of something that could work better.
-    pub fn warn(name: &'static str, says: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn warn(
+        name: &'static str,
+        says: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
         Self { level: Level::Warn, name, says: says.into(), fix: Some(fix.into()) }
     }
 
-    /// A finding of something that does not work.
-    pub fn fail(name: &'static str, says: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn fail(
+        name: &'static str,
+        says: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
         Self { level: Level::Fail, name, says: says.into(), fix: Some(fix.into()) }
     }
 }
 
 /// All findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// The worst level of all findings.
     pub level: Level,
     /// In the best order for reading.
@@ -66,14 +69,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report with these findings.
-    pub fn new(findings: Vec<Finding>) -> Self {
+    pub(crate) fn new(findings: Vec<Finding>) -> Self {
         let level = findings.iter().map(|f| f.level).max().unwrap_or(Level::Ok);
         Self { level, findings }
     }
 
-    /// Number of findings of this level.
-    pub fn count(&self, level: Level) -> usize {
+    pub(crate) fn count(&self, level: Level) -> usize {
         self.findings.iter().filter(|f| f.level == level).count()
     }
 }
@@ -89,7 +90,7 @@ impl Display for Report {
             }
         }
         let [ok, warn, fail] = [Level::Ok, Level::Warn, Level::Fail].map(|l| self.count(l));
-        write!(f, "{ok} ok, {warn} to improve, {fail} to mend")
+        write!(f, "{ok} ok, {warn} to improve, {fail} to fix")
     }
 }
 
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!((report.level, report.count(Level::Warn)), (Level::Warn, 1));
         let text = report.to_string();
         assert!(text.contains("\n                  fix: swapoff -a\n"), "{text}");
-        assert!(text.ends_with("1 ok, 1 to improve, 0 to mend"), "{text}");
+        assert!(text.ends_with("1 ok, 1 to improve, 0 to fix"), "{text}");
         assert_eq!(Report::new(vec![ok]).level, Level::Ok);
     }
 }

@@ -8,31 +8,31 @@ use std::time::Duration;
 use tokio::process::Command as Process;
 use tokio::time::timeout;
 
-use crate::engine::measuring::{prepare_child, tell};
-use crate::engine::sandbox::{Choice, Part, Sandbox, confine};
+use crate::engine::measuring::{prepare_child, write_answer};
+use crate::engine::sandbox::{Part, Sandbox, SandboxMode, confine};
 use crate::types::executable::SELF;
 
 /// A trial makes a few system calls; one that takes longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// In the child: prints the sandbox in force as a line of JSON.
-pub fn child() -> Result<(), String> {
+pub(crate) fn child() -> Result<(), String> {
     prepare_child()?;
-    let mut sandbox = confine(Choice::Auto, &[])?;
+    let mut sandbox = confine(SandboxMode::Auto, &[])?;
     if sandbox.files == Part::On && std::fs::File::open("/proc/self/status").is_ok() {
-        sandbox.files = Part::Missing("it is set and does not hold".into());
+        sandbox.files = Part::Missing("it is set but has no effect".into());
     }
     // Nothing listens on port 0, so without a sandbox this fails with a different error.
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let refused = TcpStream::connect(nowhere).err().and_then(|e| e.raw_os_error());
     if sandbox.system_calls == Part::On && refused != Some(crate::engine::sandbox::calls::REFUSED) {
-        sandbox.system_calls = Part::Missing("it is set and does not hold".into());
+        sandbox.system_calls = Part::Missing("it is set but has no effect".into());
     }
-    tell(&sandbox)
+    write_answer(&sandbox)
 }
 
 /// Determines the sandbox of an engine on this machine; the error says why it is unknown.
-pub async fn run() -> Result<Sandbox, String> {
+pub(crate) async fn run() -> Result<Sandbox, String> {
     let child = Process::new(SELF)
         .arg("sandbox-trial")
         .stdin(Stdio::null())
@@ -42,7 +42,8 @@ pub async fn run() -> Result<Sandbox, String> {
         .spawn()
         .map_err(|e| e.to_string())?;
     let output = timeout(TIMEOUT, child.wait_with_output()).await;
-    let output = output.map_err(|_| "its trial hangs".to_string())?.map_err(|e| e.to_string())?;
-    let ended = || format!("its trial ended with {}", output.status);
+    let output =
+        output.map_err(|_| "its test timed out".to_string())?.map_err(|e| e.to_string())?;
+    let ended = || format!("its test ended with {}", output.status);
     serde_json::from_slice(&output.stdout).map_err(|_| ended())
 }

@@ -13,52 +13,53 @@ use crate::commands::plan::capacity::{Cost, Fleet, Load, Speed};
 use crate::commands::plan::measured;
 use crate::engine::model_files::ModelFiles;
 
-/// What is known of the load, and what machines cost.
+/// The load, and the prices of machines.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Capacity and cost")]
-pub struct CapacityArgs {
-    /// Tell how many nodes so many requests a day take [default: not told, the memory plan only]
+pub(crate) struct CapacityArgs {
+    /// Calculate the number of nodes for this many requests per day [default: the memory plan only]
     #[arg(long, value_name = "REQUESTS", value_parser = positive,
         requires_all = ["prompt_tokens", "answer_tokens"])]
     pub requests_per_day: Option<f64>,
-    /// Tokens of an average prompt; needed with --requests-per-day [default: none]
+    /// Average prompt tokens; required with --requests-per-day [default: none]
     #[arg(long, value_name = "TOKENS", value_parser = positive, requires = "requests_per_day")]
     pub prompt_tokens: Option<f64>,
-    /// Tokens of an average answer; needed with --requests-per-day [default: none]
+    /// Average completion tokens; required with --requests-per-day [default: none]
     #[arg(long, value_name = "TOKENS", value_parser = positive, requires = "requests_per_day")]
     pub answer_tokens: Option<f64>,
-    /// Share of the prompts' tokens that begin like an earlier prompt, 0 to 1
+    /// Share of prompt tokens served from the prefix cache, 0 to 1
     #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.0)]
     pub cached_share: f64,
-    /// How much more the busiest hour brings than an average one
+    /// Ratio of the busiest hour's load to the average
     #[arg(long, value_name = "FACTOR", value_parser = at_least_one, default_value_t = 3.0)]
     pub peak_factor: f64,
-    /// Share of the busiest hour that a node may be busy, up to 1
+    /// Maximum utilization of a node in the busiest hour, up to 1
     #[arg(long, value_name = "SHARE", value_parser = busy_share, default_value_t = 0.7)]
     pub utilisation_max: f64,
-    /// What `tune --json` printed on a node [default: what was tuned on this machine]
+    /// Output of `tune --json` on a node [default: the results stored on this machine]
     #[arg(long, value_name = "FILE")]
     pub speeds: Option<PathBuf>,
-    /// Prompt tokens that a node reads in a second [default: as measured by tune]
+    /// Prefill speed of a node in tokens per second [default: as measured by `tune`]
     #[arg(long, value_name = "TOKENS", value_parser = positive,
         requires = "decode_tokens_per_second", conflicts_with = "speeds")]
     pub prefill_tokens_per_second: Option<f64>,
-    /// Tokens that a node generates in a second, all requests together [default: as measured by
-    /// tune]
+    /// Decode speed of a node in tokens per second, all requests together [default: as measured by
+    /// `tune`]
     #[arg(long, value_name = "TOKENS", value_parser = positive,
         requires = "prefill_tokens_per_second", conflicts_with = "speeds")]
     pub decode_tokens_per_second: Option<f64>,
-    /// What a node costs in an hour, in whatever currency [default: not told, no cost]
+    /// Price of a node per hour, in any currency [default: none, no cost]
     #[arg(long, value_name = "PRICE", value_parser = positive)]
     pub price_per_hour: Option<f64>,
-    /// What a GPU costs in an hour [default: not told, no comparison]
+    /// Price of a GPU per hour [default: none, no comparison]
     #[arg(long, value_name = "PRICE", value_parser = positive, requires = "price_per_hour")]
     pub gpu_price_per_hour: Option<f64>,
-    /// Prompt tokens that the GPU reads in a second [default: not told, break-even only]
+    /// Prefill speed of the GPU in tokens per second [default: none, break-even only]
     #[arg(long, value_name = "TOKENS", value_parser = positive,
         requires_all = ["gpu_price_per_hour", "gpu_decode_tokens_per_second"])]
     pub gpu_prefill_tokens_per_second: Option<f64>,
-    /// Tokens that the GPU generates in a second, all requests together [default: as above]
+    /// Decode speed of the GPU in tokens per second, all requests together [default: none,
+    /// break-even only]
     #[arg(long, value_name = "TOKENS", value_parser = positive,
         requires_all = ["gpu_price_per_hour", "gpu_prefill_tokens_per_second"])]
     pub gpu_decode_tokens_per_second: Option<f64>,
@@ -66,7 +67,7 @@ pub struct CapacityArgs {
 
 /// Result of the calculation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Capacity {
+pub(crate) struct Capacity {
     load: Load,
     speed: Speed,
     /// Source of the speeds.
@@ -88,9 +89,9 @@ struct Gpu {
 
 impl CapacityArgs {
     /// Calculates, if it was requested; the error is one line for the operator.
-    pub fn run(&self, model: &Path, machine: &Machine) -> Result<Option<Capacity>, String> {
-        let asked = self.requests_per_day.zip(self.prompt_tokens).zip(self.answer_tokens);
-        let Some(((requests_per_day, prompt_tokens), answer_tokens)) = asked else {
+    pub(crate) fn run(&self, model: &Path, machine: &Machine) -> Result<Option<Capacity>, String> {
+        let load = self.requests_per_day.zip(self.prompt_tokens).zip(self.answer_tokens);
+        let Some(((requests_per_day, prompt_tokens), answer_tokens)) = load else {
             return Ok(None);
         };
         let load = Load {
@@ -110,19 +111,20 @@ impl CapacityArgs {
     }
 
     fn speed(&self, model: &Path, machine: &Machine) -> Result<(Speed, String), String> {
-        let told = self.prefill_tokens_per_second.zip(self.decode_tokens_per_second);
-        if let Some((prefill, decode)) = told {
-            return Ok((Speed { prefill, decode }, "as told".into()));
+        let speeds = self.prefill_tokens_per_second.zip(self.decode_tokens_per_second);
+        if let Some((prefill, decode)) = speeds {
+            return Ok((Speed { prefill, decode }, "as given".into()));
         }
         if let Some(path) = &self.speeds {
             let speed = measured::of_file(path)?;
             return Ok((speed, format!("measured, in {}", path.display())));
         }
-        let digest = ModelFiles::open(model)?.digest().to_string();
+        let files = ModelFiles::open(model).map_err(|e| e.to_string())?;
+        let digest = files.digest().to_string();
         let found = Kernel::ALL.iter().find_map(|k| measured::here(machine, *k, &digest));
         found.ok_or_else(|| {
-            "how fast a node is has not been measured here: run 'flotilla-agent tune', or give --speeds \
-             or --prefill-tokens-per-second and --decode-tokens-per-second"
+            "the speed of a node is unknown: run 'flotilla-agent tune' on one, or give --speeds, or \
+             --prefill-tokens-per-second and --decode-tokens-per-second"
                 .into()
         })
     }
@@ -157,23 +159,23 @@ impl std::fmt::Display for Capacity {
         line("first token", format!("{:.1} s on an idle node", nodes.seconds_to_first_token))?;
         line("a request", format!("{:.1} s of one node", nodes.seconds_per_request))?;
         if let Some(cost) = self.cost {
-            line("cost", told(cost))?;
+            line("cost", describe_cost(cost))?;
         }
         if let Some(gpu) = self.gpu {
-            line("gpu", gpu.told())?;
+            line("gpu", gpu.describe())?;
         }
         line(
             "speed",
             format!(
-                "{:.1} prompt tokens/s, {:.1} tokens/s of answers together ({source})",
+                "prefill {:.1} tokens/s, decode {:.1} tokens/s in total ({source})",
                 speed.prefill, speed.decode
             ),
         )?;
         let mut assumed = String::new();
         write!(
             assumed,
-            "the busiest hour brings {} times the average, a node is busy {} of it at most, \
-             {} of prompts is cached",
+            "the busiest hour has {} times the average load, nodes are at most {} busy in it, {} \
+             of prompt tokens are cached",
             load.peak_factor,
             percent(load.utilisation_max),
             percent(load.cached_share)
@@ -183,19 +185,21 @@ impl std::fmt::Display for Capacity {
 }
 
 impl Gpu {
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let even = format!(
-            "one for {} an hour is as cheap if it answers {:.2} of these requests a second",
+            "one at {} per hour breaks even if it serves {:.2} of these requests per second",
             self.price_per_hour, self.break_even_requests_per_second
         );
         match self.fleet.zip(self.cost) {
-            Some((fleet, cost)) => format!("{} of them: {}; {even}", fleet.machines, told(cost)),
+            Some((fleet, cost)) => {
+                format!("{} of them: {}; {even}", fleet.machines, describe_cost(cost))
+            }
             None => even,
         }
     }
 }
 
-fn told(cost: Cost) -> String {
+fn describe_cost(cost: Cost) -> String {
     format!("{:.2} a day, {:.3} per million tokens", cost.per_day, cost.per_million_tokens)
 }
 

@@ -11,8 +11,7 @@ const MILLION: f64 = 1e6;
 
 /// The load to serve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Load {
-    /// Requests per day.
+pub(crate) struct Load {
     pub requests_per_day: f64,
     /// Tokens per prompt.
     pub prompt_tokens: f64,
@@ -28,7 +27,7 @@ pub struct Load {
 
 /// Speed of one machine, with as many parallel requests as it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Speed {
+pub(crate) struct Speed {
     /// Prefill speed in tokens per second.
     pub prefill: f64,
     /// Decode speed in tokens per second, of all requests together.
@@ -37,12 +36,11 @@ pub struct Speed {
 
 /// The machines that a load takes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Fleet {
+pub(crate) struct Fleet {
     /// Seconds of one machine per request.
     pub seconds_per_request: f64,
     /// Seconds to the first token on an idle machine.
     pub seconds_to_first_token: f64,
-    /// Number of machines.
     pub machines: u64,
     /// Average utilization over the day.
     pub utilisation: f64,
@@ -52,8 +50,7 @@ pub struct Fleet {
 
 /// Cost of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Cost {
-    /// Cost per day.
+pub(crate) struct Cost {
     pub per_day: f64,
     /// Cost per million tokens, prompts and responses together.
     pub per_million_tokens: f64,
@@ -61,7 +58,7 @@ pub struct Cost {
 
 impl Load {
     /// Number of machines of that speed; at least one.
-    pub fn fleet(&self, speed: Speed) -> Fleet {
+    pub(crate) fn fleet(&self, speed: Speed) -> Fleet {
         let seconds_to_first_token = self.prompt_tokens * (1.0 - self.cached_share) / speed.prefill;
         let seconds_per_request = seconds_to_first_token + self.answer_tokens / speed.decode;
         let busy = self.requests_per_day * seconds_per_request / DAY_SECONDS;
@@ -76,19 +73,13 @@ impl Load {
     }
 
     /// Cost of machines rented by the hour.
-    pub fn rented(&self, machines: u64, price_per_hour: f64) -> Cost {
+    pub(crate) fn rented(&self, machines: u64, price_per_hour: f64) -> Cost {
         self.cost(machines as f64 * price_per_hour * 24.0)
-    }
-
-    /// Cost of a hosted service with these prices per million tokens.
-    pub fn hosted(&self, prompt_price: f64, answer_price: f64) -> Cost {
-        let request = self.prompt_tokens * prompt_price + self.answer_tokens * answer_price;
-        self.cost(self.requests_per_day * request / MILLION)
     }
 
     /// Requests per second that one machine must serve in the busiest hour to cost the same as
     /// `cost`.
-    pub fn break_even(&self, cost: Cost, price_per_hour: f64) -> f64 {
+    pub(crate) fn break_even(&self, cost: Cost, price_per_hour: f64) -> f64 {
         let machines = cost.per_day / (price_per_hour * 24.0);
         self.requests_per_day * self.peak_factor / DAY_SECONDS / machines
     }
@@ -146,8 +137,6 @@ mod tests {
         let rented = LOAD.rented(16, 0.01);
         assert!(near(rented.per_day, 3.84));
         assert!(near(rented.per_million_tokens, 3.84 / 51.84));
-        let hosted = LOAD.hosted(0.10, 0.40);
-        assert!(near(hosted.per_day, 43.2 * 0.10 + 8.64 * 0.40));
     }
 
     #[test]

@@ -7,14 +7,14 @@ use inference_core::hardware::report::Machine;
 
 use crate::commands::plan::capacity::Speed;
 use crate::engine::flags::tuned::Fixed;
-use crate::engine::tuning::cache::{Entry, Key};
+use crate::engine::tuning::cache::{CacheKey, Entry};
 use crate::engine::tuning::store::Store;
 
 /// `tune --json` prints a few kilobytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// From a file with the output of `tune --json`; the error is one line for the operator.
-pub fn of_file(path: &Path) -> Result<Speed, String> {
+pub(crate) fn of_file(path: &Path) -> Result<Speed, String> {
     use std::io::Read;
     let fail = |e: &dyn std::fmt::Display| format!("speeds file {}: {e}", path.display());
     let mut text = String::new();
@@ -25,8 +25,8 @@ pub fn of_file(path: &Path) -> Result<Speed, String> {
 }
 
 /// The speeds measured on this machine, and the path where they are stored.
-pub fn here(machine: &Machine, kernel: Kernel, digest: &str) -> Option<(Speed, String)> {
-    let (store, key) = (Store::of_user(), Key::new(machine, kernel, digest));
+pub(crate) fn here(machine: &Machine, kernel: Kernel, digest: &str) -> Option<(Speed, String)> {
+    let (store, key) = (Store::of_user(), CacheKey::new(machine, kernel, digest));
     let kept = store.read(&key)?;
     let speed = speed(kept.best(&Fixed::default())?)?;
     let path = store.path(&key)?;

@@ -7,8 +7,8 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use url::Url;
 
-use super::answer::Linked;
 use super::endpoint::{Endpoint, host_of, is_open, next_hop};
+use super::response::HubMetadata;
 
 /// Maximum redirects of one request; the hub needs two.
 const REDIRECTS_MAX: usize = 8;
@@ -20,8 +20,7 @@ const USER_AGENT: &str = concat!("flotilla-agent/", env!("CARGO_PKG_VERSION"));
 
 /// Which bytes of a file to request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Bytewise {
-    /// The whole file.
+pub(crate) enum ByteRange {
     All,
     /// Only the first byte: to learn about the rest.
     First,
@@ -31,7 +30,7 @@ pub enum Bytewise {
 
 /// HTTP client for files.
 #[derive(Debug)]
-pub struct Client {
+pub(crate) struct Client {
     http: reqwest::Client,
     endpoint: Endpoint,
     /// Why https is unavailable, if it is.
@@ -42,32 +41,39 @@ pub struct Client {
 
 /// A response whose head has arrived.
 #[derive(Debug)]
-pub struct Answer {
-    /// HTTP status.
+pub(crate) struct FileResponse {
     pub status: u16,
-    /// Response headers.
     pub headers: HeaderMap,
     /// True for HTTP 1.x.
     pub http1: bool,
     /// The hub's metadata of the file, from all redirects.
-    pub linked: Linked,
+    pub metadata: HubMetadata,
     /// Final URL, after redirects.
     pub url: Url,
     response: reqwest::Response,
 }
 
+/// A body that broke off, and how.
+#[derive(Debug)]
+pub(crate) struct BrokenBody(String);
+
+impl std::fmt::Display for BrokenBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Why there is no response.
 #[derive(Debug)]
-pub enum Trouble {
+pub(crate) enum RequestError {
     /// Temporary: another attempt may work.
-    Lost(String),
-    /// Permanent.
-    Refused(String),
+    Temporary(String),
+    Permanent(String),
 }
 
 impl Client {
     /// `stall`: how long a server may send nothing. Uses the proxies of the environment.
-    pub fn new(endpoint: Endpoint, stall: Duration) -> Result<Self, String> {
+    pub(crate) fn new(endpoint: Endpoint, stall: Duration) -> reqwest::Result<Self> {
         let builder = || {
             reqwest::Client::builder()
                 .redirect(Policy::none())
@@ -79,81 +85,83 @@ impl Client {
         let (http, no_tls) = match builder().build() {
             Ok(http) => (http, None),
             // A machine without certificates can still use http.
-            Err(e) => {
-                (builder().tls_certs_only([]).build().map_err(|e| cause(&e))?, Some(cause(&e)))
-            }
+            Err(e) => (builder().tls_certs_only([]).build()?, Some(cause(&e))),
         };
         Ok(Self { http, endpoint, no_tls, warned: false })
     }
 
-    /// The hub and its key.
-    pub fn endpoint(&self) -> &Endpoint {
+    pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
     /// Requests bytes of a file; `warn` receives lines for the operator.
-    pub async fn get(
+    pub(crate) async fn get(
         &mut self,
         url: &Url,
-        bytes: &Bytewise,
+        bytes: &ByteRange,
         warn: &mut dyn FnMut(&str),
-    ) -> Result<Answer, Trouble> {
-        let (mut at, mut linked) = (url.clone(), Linked::default());
+    ) -> Result<FileResponse, RequestError> {
+        let (mut at, mut metadata) = (url.clone(), HubMetadata::default());
         for _ in 0..=REDIRECTS_MAX {
             self.check(&at, warn)?;
             let response = self.request(&at, bytes)?.send().await;
             let response = response.map_err(|e| {
-                Trouble::Lost(format!("{}: {}", host_of(&at), cause(&e.without_url())))
+                RequestError::Temporary(format!("{}: {}", host_of(&at), cause(&e.without_url())))
             })?;
             // A mirror may leave the file's metadata to the hub that it mirrors. A wrong digest can
             // only lead to a refusal.
-            linked = linked.or(Linked::read(response.headers(), self.endpoint.is_hub(&at)));
+            metadata =
+                metadata.or(HubMetadata::read(response.headers(), self.endpoint.is_hub(&at)));
             let status = response.status().as_u16();
             if !matches!(status, 301 | 302 | 303 | 307 | 308) {
-                return Ok(answer(response, linked, at));
+                return Ok(file_response(response, metadata, at));
             }
             let location = response.headers().get(header::LOCATION);
             at = next_hop(&at, location)
-                .map_err(|why| Trouble::Refused(format!("{} {why}", host_of(&at))))?;
+                .map_err(|why| RequestError::Permanent(format!("{} {why}", host_of(&at))))?;
         }
-        Err(Trouble::Refused(format!(
-            "{} leads to more than {REDIRECTS_MAX} redirects",
+        Err(RequestError::Permanent(format!(
+            "{}: more than {REDIRECTS_MAX} redirects",
             host_of(url)
         )))
     }
 
-    fn check(&mut self, url: &Url, warn: &mut dyn FnMut(&str)) -> Result<(), Trouble> {
+    fn check(&mut self, url: &Url, warn: &mut dyn FnMut(&str)) -> Result<(), RequestError> {
         if let Some(why) = self.no_tls.as_ref().filter(|_| url.scheme() == "https") {
-            return Err(Trouble::Refused(format!(
-                "https cannot be used: {why}; install ca-certificates, or name a file of \
-                 certificates in SSL_CERT_FILE"
+            return Err(RequestError::Permanent(format!(
+                "https is unavailable: {why}; install ca-certificates, or set SSL_CERT_FILE to a file \
+                 of certificates"
             )));
         }
         if is_open(url) && !self.warned {
             self.warned = true;
-            let key = self.endpoint.authorization_for(url).map_or("", |_| ", the key too");
+            let key = self.endpoint.authorization_for(url).map_or("", |_| ", including the token");
             warn(&format!(
-                "warning: http to {}: everybody on the way can read and change what is sent{key}; \
-                 use https, or at least --sha256",
+                "warning: unencrypted http to {}: anyone on the network path can read and change the \
+                 data{key}; use https, or at least --sha256",
                 host_of(url)
             ));
         }
         Ok(())
     }
 
-    fn request(&self, url: &Url, bytes: &Bytewise) -> Result<reqwest::RequestBuilder, Trouble> {
+    fn request(
+        &self,
+        url: &Url,
+        bytes: &ByteRange,
+    ) -> Result<reqwest::RequestBuilder, RequestError> {
         let mut request = self.http.get(url.clone()).header(header::ACCEPT_ENCODING, "identity");
         if let Some(authorization) = self.endpoint.authorization_for(url) {
             request = request.header(header::AUTHORIZATION, authorization);
         }
         Ok(match bytes {
-            Bytewise::All => request,
-            Bytewise::First => request.header(header::RANGE, "bytes=0-0"),
-            Bytewise::From(first, validator) => {
+            ByteRange::All => request,
+            ByteRange::First => request.header(header::RANGE, "bytes=0-0"),
+            ByteRange::From(first, validator) => {
                 let mut request = request.header(header::RANGE, format!("bytes={first}-"));
                 if let Some(validator) = validator {
                     let value = HeaderValue::from_str(validator);
-                    let value = value.map_err(|e| Trouble::Refused(e.to_string()))?;
+                    let value = value.map_err(|e| RequestError::Permanent(e.to_string()))?;
                     request = request.header(header::IF_RANGE, value);
                 }
                 request
@@ -162,19 +170,19 @@ impl Client {
     }
 }
 
-impl Answer {
-    /// The next bytes of the body; `None` at its end. The error says how it broke.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, String> {
-        self.response.chunk().await.map_err(|e| cause(&e.without_url()))
+impl FileResponse {
+    /// The next bytes of the body; `None` at its end.
+    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, BrokenBody> {
+        self.response.chunk().await.map_err(|e| BrokenBody(cause(&e.without_url())))
     }
 }
 
-fn answer(mut response: reqwest::Response, linked: Linked, url: Url) -> Answer {
-    Answer {
+fn file_response(mut response: reqwest::Response, metadata: HubMetadata, url: Url) -> FileResponse {
+    FileResponse {
         status: response.status().as_u16(),
         headers: std::mem::take(response.headers_mut()),
         http1: response.version() < reqwest::Version::HTTP_2,
-        linked,
+        metadata,
         url,
         response,
     }
@@ -187,10 +195,10 @@ fn cause(error: &reqwest::Error) -> String {
         deepest = next;
     }
     if error.is_connect() {
-        return format!("no connection: {deepest}");
+        return format!("cannot connect: {deepest}");
     }
     if error.is_timeout() {
-        return "no byte came in time".into();
+        return "timed out without data".into();
     }
     deepest.to_string()
 }

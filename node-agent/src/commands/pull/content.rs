@@ -1,43 +1,63 @@
 //! PURE. Checks that the first bytes of a file are those of a model, not of an error page.
 
 /// Number of bytes that are checked.
-pub const HEAD_BYTES: usize = 512;
+pub(crate) const HEAD_BYTES: usize = 512;
 
 /// First bytes of every GGUF file (ggml/docs/gguf.md).
 const GGUF: &[u8] = b"GGUF";
 /// First bytes of a Git LFS pointer, which replaces a large file.
 const POINTER: &[u8] = b"version https://git-lfs";
-const PAGE: &str = "the server sent an HTML page instead of the file: check the address (on the \
-                    hub, /resolve/ instead of /blob/), or set HF_TOKEN";
 
-/// Checks the first [`HEAD_BYTES`] of a file, or all if it has fewer; the error is one line.
-pub fn check(name: &str, head: &[u8]) -> Result<(), String> {
+/// What a server sent instead of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WrongContent {
+    /// A page, such as one that asks for a login.
+    HtmlPage,
+    /// A Git LFS pointer.
+    LfsPointer,
+    NotGguf,
+}
+
+impl std::fmt::Display for WrongContent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::HtmlPage => {
+                "the server sent an HTML page instead of the file: check the address (on the hub, \
+                 /resolve/ instead of /blob/), or set HF_TOKEN"
+            }
+            Self::LfsPointer => {
+                "the server sent a Git LFS pointer instead of the file: use /resolve/ instead of /raw/ \
+                 in the address"
+            }
+            Self::NotGguf => "the file is not a GGUF model: it does not start with 'GGUF'",
+        })
+    }
+}
+
+/// Checks the first [`HEAD_BYTES`] of a file, or all if it has fewer.
+pub(crate) fn check(name: &str, head: &[u8]) -> Result<(), WrongContent> {
     let is_model = name.to_ascii_lowercase().ends_with(".gguf");
     if is_model && head.starts_with(GGUF) {
         return Ok(());
     }
     if !is_page(name) && is_html(head) {
-        return Err(PAGE.into());
+        return Err(WrongContent::HtmlPage);
     }
     if head.starts_with(POINTER) {
-        return Err(
-            "the server sent git's pointer to the file instead of the file: use /resolve/ \
-                    instead of /raw/ in the address"
-                .into(),
-        );
+        return Err(WrongContent::LfsPointer);
     }
     if is_model {
-        return Err("the file is no GGUF model: its first bytes are not 'GGUF'".into());
+        return Err(WrongContent::NotGguf);
     }
     Ok(())
 }
 
-/// Checks the `Content-Type` of a file; the error is one line.
-pub fn check_type(name: &str, content_type: &str) -> Result<(), String> {
+/// Checks the `Content-Type` of a file.
+pub(crate) fn check_type(name: &str, content_type: &str) -> Result<(), WrongContent> {
     let kind = content_type.split(';').next().unwrap_or_default().trim();
     let is_html =
         ["text/html", "application/xhtml+xml"].iter().any(|html| kind.eq_ignore_ascii_case(html));
-    if is_html && !is_page(name) { Err(PAGE.into()) } else { Ok(()) }
+    if is_html && !is_page(name) { Err(WrongContent::HtmlPage) } else { Ok(()) }
 }
 
 fn is_page(name: &str) -> bool {
@@ -60,15 +80,14 @@ mod tests {
         assert!(check("m.gguf", b"GGUF\x03\0\0\0").is_ok());
         assert!(check("M.GGUF", b"GGUF\x03\0\0\0").is_ok());
         for (head, why) in [
-            (&b"\n <!DOCTYPE html><html>"[..], "HTML page"),
-            (b"\xef\xbb\xbf<html lang=en>", "HTML page"),
-            (b"version https://git-lfs.github.com/spec/v1\n", "/resolve/"),
-            (b"ggjt", "no GGUF"),
-            (b"GG", "no GGUF"),
-            (b"", "no GGUF"),
+            (&b"\n <!DOCTYPE html><html>"[..], WrongContent::HtmlPage),
+            (b"\xef\xbb\xbf<html lang=en>", WrongContent::HtmlPage),
+            (b"version https://git-lfs.github.com/spec/v1\n", WrongContent::LfsPointer),
+            (b"ggjt", WrongContent::NotGguf),
+            (b"GG", WrongContent::NotGguf),
+            (b"", WrongContent::NotGguf),
         ] {
-            let error = check("m.gguf", head).unwrap_err();
-            assert!(error.contains(why), "{error}");
+            assert_eq!(check("m.gguf", head), Err(why));
         }
         assert!(check("m.bin", b"anything").is_ok());
         assert!(check("m.bin", b"<html>").is_err());

@@ -12,7 +12,7 @@ const KEY_BYTES_MAX: usize = 4096;
 
 /// The hub and the key for it.
 #[derive(Clone)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     hub: Url,
     /// Header value, marked as sensitive.
     authorization: Option<HeaderValue>,
@@ -27,9 +27,9 @@ impl std::fmt::Debug for Endpoint {
 
 impl Endpoint {
     /// Creates it from the values of `HF_ENDPOINT` and `HF_TOKEN`.
-    pub fn new(hub: Option<&str>, key: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn new(hub: Option<&str>, key: Option<&str>) -> Result<Self, String> {
         let hub = hub.map(str::trim).filter(|h| !h.is_empty()).unwrap_or(HUB);
-        let wrong = || "HF_ENDPOINT must be an address like https://huggingface.co".to_string();
+        let wrong = || "HF_ENDPOINT must be a URL like https://huggingface.co".to_string();
         let hub = Url::parse(hub).map_err(|_| wrong())?;
         let plain = hub.username().is_empty() && hub.password().is_none();
         if !is_web(&hub) || !plain || hub.query().is_some() || hub.fragment().is_some() {
@@ -37,7 +37,7 @@ impl Endpoint {
         }
         let key = key.map(str::trim).filter(|k| !k.is_empty());
         let authorization = key.map(|key| {
-            let wrong = "HF_TOKEN holds what no key can hold: check that it is copied right";
+            let wrong = "HF_TOKEN contains characters that no token has: check that you copied it completely";
             if key.len() > KEY_BYTES_MAX {
                 return Err(wrong.to_string());
             }
@@ -49,36 +49,34 @@ impl Endpoint {
         Ok(Self { hub, authorization: authorization.transpose()? })
     }
 
-    /// The hub's address.
-    pub fn hub(&self) -> &Url {
+    pub(crate) fn hub(&self) -> &Url {
         &self.hub
     }
 
-    /// True if there is a key.
-    pub fn has_key(&self) -> bool {
+    pub(crate) fn has_key(&self) -> bool {
         self.authorization.is_some()
     }
 
     /// True if `url` is on the hub: same scheme, host and port.
-    pub fn is_hub(&self, url: &Url) -> bool {
+    pub(crate) fn is_hub(&self, url: &Url) -> bool {
         url.origin() == self.hub.origin()
     }
 
     /// The key, if it may be sent to `url`: only the hub gets it.
-    pub fn authorization_for(&self, url: &Url) -> Option<&HeaderValue> {
+    pub(crate) fn authorization_for(&self, url: &Url) -> Option<&HeaderValue> {
         self.authorization.as_ref().filter(|_| self.is_hub(url))
     }
 }
 
 /// The target of a redirect from `from`, if it may be followed.
-pub fn next_hop(from: &Url, location: Option<&HeaderValue>) -> Result<Url, String> {
-    let location = location.ok_or("redirects to nowhere (no Location)")?;
+pub(crate) fn next_hop(from: &Url, location: Option<&HeaderValue>) -> Result<Url, String> {
+    let location = location.ok_or("redirects without a Location header")?;
     if location.len() > LOCATION_BYTES_MAX {
-        return Err(format!("redirects to an address of more than {LOCATION_BYTES_MAX} bytes"));
+        return Err(format!("redirects to a URL longer than {LOCATION_BYTES_MAX} bytes"));
     }
     let text = std::str::from_utf8(location.as_bytes());
-    let text = text.map_err(|_| "redirects to an address that is not UTF-8")?;
-    let mut to = from.join(text).map_err(|e| format!("redirects to no address: {e}"))?;
+    let text = text.map_err(|_| "redirects to a URL that is not UTF-8")?;
+    let mut to = from.join(text).map_err(|e| format!("redirects to an invalid URL: {e}"))?;
     if !is_web(&to) {
         return Err(format!("redirects to {}:, which is not http or https", to.scheme()));
     }
@@ -86,14 +84,14 @@ pub fn next_hop(from: &Url, location: Option<&HeaderValue>) -> Result<Url, Strin
         return Err(format!("redirects from https to http ({}): not followed", host_of(&to)));
     }
     if !to.username().is_empty() || to.password().is_some() {
-        return Err("redirects to an address with a user name or password: not followed".into());
+        return Err("redirects to a URL with a user name or password: not followed".into());
     }
     to.set_fragment(None);
     Ok(to)
 }
 
 /// True if anyone on the path can read and change the traffic: http to another machine.
-pub fn is_open(url: &Url) -> bool {
+pub(crate) fn is_open(url: &Url) -> bool {
     let loopback = match url.host() {
         Some(Host::Ipv4(ip)) => ip.is_loopback(),
         Some(Host::Ipv6(ip)) => ip.is_loopback(),
@@ -104,7 +102,7 @@ pub fn is_open(url: &Url) -> bool {
 }
 
 /// The host, with its port unless it is the default.
-pub fn host_of(url: &Url) -> String {
+pub(crate) fn host_of(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.into(), |port| format!("{host}:{port}"))
 }

@@ -10,23 +10,23 @@ use rustix::fs::{CWD, OFlags, RenameFlags};
 use sha2::{Digest, Sha256};
 
 use super::content::HEAD_BYTES;
-use super::memo::Memo;
+use super::part_info::PartInfo;
 use super::{EXIT_BUSY, EXIT_IO, io_failed, text};
 use crate::types::exit::Failed;
 
 /// Bytes to read and hash at a time.
 const STEP_BYTES: usize = 1 << 20;
-/// A memo is a few hundred bytes.
-const MEMO_BYTES_MAX: u64 = 64 * 1024;
+/// A part.json file is a few hundred bytes.
+const INFO_BYTES_MAX: u64 = 64 * 1024;
 /// How often a part may be replaced between opening and locking it.
 const OPEN_TRIES: u32 = 8;
 
 /// A part that no other process writes.
 #[derive(Debug)]
-pub struct Part {
+pub(crate) struct Part {
     file: File,
     path: PathBuf,
-    memo: Option<Memo>,
+    info: Option<PartInfo>,
     hash: Sha256,
     head: Vec<u8>,
     at: u64,
@@ -35,7 +35,7 @@ pub struct Part {
 impl Part {
     /// Opens and locks the part of `target`. Its contents do not count before [`Part::hash_step`]
     /// has read them.
-    pub fn open(target: &Path) -> Result<Self, Failed> {
+    pub(crate) fn open(target: &Path) -> Result<Self, Failed> {
         let path = with_suffix(target, ".part");
         for _ in 0..OPEN_TRIES {
             let mut options = OpenOptions::new();
@@ -51,48 +51,48 @@ impl Part {
             // Between opening and locking, its last owner may have renamed it.
             if is_still(&file, &path) {
                 let hash = Sha256::new();
-                return Ok(Self { file, path, memo: None, hash, head: Vec::new(), at: 0 });
+                return Ok(Self { file, path, info: None, hash, head: Vec::new(), at: 0 });
             }
         }
         Err(busy(target))
     }
 
-    /// The length and memo that an earlier pull left, if its download can be resumed.
-    pub fn left(&self) -> Result<Option<(u64, Memo)>, Failed> {
+    /// The length and description that an earlier pull left, if its download can be resumed.
+    pub(crate) fn previous(&self) -> Result<Option<(u64, PartInfo)>, Failed> {
         let bytes = self.file.metadata().map_err(|e| io_failed(&self.path, &e))?.len();
         if bytes == 0 {
             return Ok(None);
         }
-        let memo_path = self.memo_path();
+        let info_path = self.info_path();
         let mut text = String::new();
-        match File::open(&memo_path) {
+        match File::open(&info_path) {
             Ok(file) => {
-                // An unreadable memo counts as one of another file.
-                let _ = file.take(MEMO_BYTES_MAX).read_to_string(&mut text);
-                Ok(serde_json::from_str(&text).ok().map(|memo| (bytes, memo)))
+                // An unreadable description counts as one of another file.
+                let _ = file.take(INFO_BYTES_MAX).read_to_string(&mut text);
+                Ok(serde_json::from_str(&text).ok().map(|info| (bytes, info)))
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Failed {
                 code: EXIT_IO,
                 message: format!(
-                    "{} is there, and not from us ({} is missing): move it away",
+                    "{} exists, but no earlier pull made it ({} is missing): move it away",
                     self.path.display(),
-                    memo_path.display()
+                    info_path.display()
                 ),
             }),
-            Err(e) => Err(io_failed(&memo_path, &e)),
+            Err(e) => Err(io_failed(&info_path, &e)),
         }
     }
 
-    /// Resumes: takes what an earlier pull left as the start of the file in `memo`. Call
+    /// Resumes: takes what an earlier pull left as the start of the file in `info`. Call
     /// [`Part::hash_step`] next.
-    pub fn go_on(&mut self, memo: Memo) -> io::Result<()> {
-        self.memo = Some(memo);
+    pub(crate) fn resume(&mut self, info: PartInfo) -> io::Result<()> {
+        self.info = Some(info);
         self.file.seek(SeekFrom::Start(0)).map(drop)
     }
 
     /// Reads and hashes the next bytes of the part, up to `until`. Returns false when done; bytes
     /// after that are truncated.
-    pub fn hash_step(&mut self, until: u64) -> io::Result<bool> {
+    pub(crate) fn hash_step(&mut self, until: u64) -> io::Result<bool> {
         let step = (until - self.at).min(STEP_BYTES as u64);
         if step == 0 {
             self.file.set_len(until)?;
@@ -100,39 +100,37 @@ impl Part {
         }
         let mut bytes = vec![0; step as usize];
         self.file.read_exact(&mut bytes)?;
-        self.take(&bytes);
+        self.count(&bytes);
         Ok(true)
     }
 
     /// Starts a file from its first byte.
-    pub fn begin(&mut self, memo: Memo) -> io::Result<()> {
+    pub(crate) fn begin(&mut self, info: PartInfo) -> io::Result<()> {
         self.reset()?;
-        let text = serde_json::to_vec_pretty(&memo).map_err(io::Error::other)?;
-        let path = self.memo_path();
+        let text = serde_json::to_vec_pretty(&info).map_err(io::Error::other)?;
+        let path = self.info_path();
         let new = with_suffix(&path, ".new");
         std::fs::write(&new, text)?;
         std::fs::rename(new, path)?;
-        self.memo = Some(memo);
+        self.info = Some(info);
         Ok(())
     }
 
-    /// Discards all bytes.
-    pub fn reset(&mut self) -> io::Result<()> {
+    pub(crate) fn reset(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
-        (self.memo, self.hash, self.at) = (None, Sha256::new(), 0);
+        (self.info, self.hash, self.at) = (None, Sha256::new(), 0);
         self.head.clear();
         Ok(())
     }
 
-    /// Appends bytes.
-    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
-        self.take(bytes);
+        self.count(bytes);
         Ok(())
     }
 
-    fn take(&mut self, bytes: &[u8]) {
+    fn count(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
         self.at += bytes.len() as u64;
         let missing = HEAD_BYTES - self.head.len();
@@ -140,77 +138,75 @@ impl Part {
     }
 
     /// Number of bytes present and hashed.
-    pub fn at(&self) -> u64 {
+    pub(crate) fn at(&self) -> u64 {
         self.at
     }
 
-    /// Path of the part.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// What it is a part of.
-    pub fn memo(&self) -> Option<&Memo> {
-        self.memo.as_ref()
+    pub(crate) fn info(&self) -> Option<&PartInfo> {
+        self.info.as_ref()
     }
 
     /// Its first [`HEAD_BYTES`].
-    pub fn head(&self) -> &[u8] {
+    pub(crate) fn head(&self) -> &[u8] {
         &self.head
     }
 
     /// SHA-256 of all bytes so far.
-    pub fn digest(&self) -> String {
+    pub(crate) fn digest(&self) -> String {
         text::hex(&self.hash.clone().finalize())
     }
 
     /// Syncs it to disk and renames it to `target`. With `replace`, also over an existing file.
-    pub fn finish(self, target: &Path, replace: bool) -> io::Result<()> {
+    pub(crate) fn finish(self, target: &Path, replace: bool) -> io::Result<()> {
         self.file.sync_all()?;
         rename(&self.path, target, replace)?;
         File::open(folder_of(target))?.sync_all()?;
-        // A memo without its part is never read.
-        let _ = std::fs::remove_file(self.memo_path());
+        // A description without its part is never read.
+        let _ = std::fs::remove_file(self.info_path());
         Ok(())
     }
 
-    /// Deletes the part.
-    pub fn discard(&mut self) -> io::Result<()> {
-        (self.memo, self.at) = (None, 0);
-        let _ = std::fs::remove_file(self.memo_path());
+    pub(crate) fn discard(&mut self) -> io::Result<()> {
+        (self.info, self.at) = (None, 0);
+        let _ = std::fs::remove_file(self.info_path());
         std::fs::remove_file(&self.path)
     }
 
     /// Deletes the part if it is empty; otherwise it stays for the next pull.
-    pub fn leave(&mut self) {
+    pub(crate) fn remove_if_empty(&mut self) {
         if self.file.metadata().is_ok_and(|m| m.len() == 0) {
             let _ = self.discard();
         }
     }
 
-    fn memo_path(&self) -> PathBuf {
+    fn info_path(&self) -> PathBuf {
         with_suffix(&self.path, ".json")
     }
 
     #[cfg(test)]
     pub(crate) fn of_file(file: File, path: PathBuf) -> Self {
-        Self { file, path, memo: None, hash: Sha256::new(), head: Vec::new(), at: 0 }
+        Self { file, path, info: None, hash: Sha256::new(), head: Vec::new(), at: 0 }
     }
 }
 
 /// The id of this boot of the machine; empty if the kernel provides none.
-pub fn boot_id() -> String {
+pub(crate) fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_string()
 }
 
 /// The folder of a file.
-pub fn folder_of(path: &Path) -> &Path {
+pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn busy(target: &Path) -> Failed {
-    let message = format!("another pull of {} is at work: wait for it", target.display());
+    let message = format!("another pull of {} is running: wait for it", target.display());
     Failed { code: EXIT_BUSY, message }
 }
 
@@ -273,8 +269,14 @@ mod tests {
         }
     }
 
-    fn memo() -> Memo {
-        Memo { source: "s".into(), length: Some(9), validator: None, sha256: None, boot: boot_id() }
+    fn info() -> PartInfo {
+        PartInfo {
+            source: "s".into(),
+            length: Some(9),
+            validator: None,
+            sha256: None,
+            boot: boot_id(),
+        }
     }
 
     #[test]
@@ -282,15 +284,15 @@ mod tests {
         let folder = Folder::new("whole");
         let target = folder.0.join("m.gguf");
         let mut part = Part::open(&target).unwrap();
-        assert_eq!(part.left().unwrap(), None);
-        part.begin(memo()).unwrap();
+        assert_eq!(part.previous().unwrap(), None);
+        part.begin(info()).unwrap();
         part.append(b"GGUF56").unwrap();
         drop(part);
 
         let mut part = Part::open(&target).unwrap();
-        let (bytes, left) = part.left().unwrap().unwrap();
-        assert_eq!((bytes, &left), (6, &memo()));
-        part.go_on(left).unwrap();
+        let (bytes, left) = part.previous().unwrap().unwrap();
+        assert_eq!((bytes, &left), (6, &info()));
+        part.resume(left).unwrap();
         while part.hash_step(5).unwrap() {}
         part.append(b"6789").unwrap();
         assert_eq!((part.at(), part.head()), (9, &b"GGUF56789"[..]));
@@ -306,7 +308,7 @@ mod tests {
         let target = folder.0.join("m.gguf");
         let mut first = Part::open(&target).unwrap();
         assert_eq!(Part::open(&target).unwrap_err().code, EXIT_BUSY);
-        first.leave();
+        first.remove_if_empty();
         drop(first);
         assert!(folder.names().is_empty());
         assert!(Part::open(&target).is_ok());
@@ -317,18 +319,18 @@ mod tests {
         let folder = Folder::new("foreign");
         let target = folder.0.join("m.gguf");
         std::fs::write(folder.0.join("m.gguf.part"), "a browser's").unwrap();
-        let failed = Part::open(&target).unwrap().left().unwrap_err();
-        assert!(failed.message.contains("not from us"), "{failed:?}");
+        let failed = Part::open(&target).unwrap().previous().unwrap_err();
+        assert!(failed.message.contains("no earlier pull"), "{failed:?}");
 
         std::fs::write(folder.0.join("m.gguf.part.json"), "{\"source\":").unwrap();
-        assert_eq!(Part::open(&target).unwrap().left().unwrap(), None, "a broken memo");
+        assert_eq!(Part::open(&target).unwrap().previous().unwrap(), None, "a broken description");
 
         let other = folder.0.join("other.gguf");
         std::os::unix::fs::symlink("m.gguf.part", folder.0.join("other.gguf.part")).unwrap();
         assert!(Part::open(&other).is_err(), "a link is followed");
 
         let mut part = Part::open(&target).unwrap();
-        part.begin(memo()).unwrap();
+        part.begin(info()).unwrap();
         part.append(b"new").unwrap();
         std::fs::write(&target, "appeared meanwhile").unwrap();
         assert_eq!(part.finish(&target, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);

@@ -13,7 +13,7 @@ const LINE_BYTES: u64 = 256_000_000;
 
 /// Shows one file after the other.
 #[derive(Debug)]
-pub struct Progress {
+pub(crate) struct DownloadProgress {
     shown: Shown,
     name: String,
     total: Option<u64>,
@@ -28,9 +28,9 @@ enum Shown {
     Nothing,
 }
 
-impl Progress {
+impl DownloadProgress {
     /// A bar if stderr is a terminal, else lines; nothing if `quiet`.
-    pub fn new(quiet: bool) -> Self {
+    pub(crate) fn new(quiet: bool) -> Self {
         let shown = match (quiet, std::io::stderr().is_terminal()) {
             (true, _) => Shown::Nothing,
             // Hidden until there is a file.
@@ -41,7 +41,7 @@ impl Progress {
     }
 
     /// Starts the next file, of which `at` bytes are present.
-    pub fn begin(&mut self, name: &str, at: u64, total: Option<u64>) {
+    pub(crate) fn begin(&mut self, name: &str, at: u64, total: Option<u64>) {
         (self.name, self.total) = (name.to_string(), total);
         match &self.shown {
             Shown::Bar(before) => {
@@ -56,20 +56,20 @@ impl Progress {
     }
 
     /// Sets the number of bytes present.
-    pub fn set(&mut self, at: u64) {
+    pub(crate) fn set(&mut self, at: u64) {
         match &self.shown {
             Shown::Bar(bar) => bar.set_position(at),
             Shown::Lines if self.reached(at) >= self.next => {
                 let reached = self.reached(at);
                 self.next = reached + self.step();
-                self.say(&line(&self.name, reached, self.total));
+                self.print(&line(&self.name, reached, self.total));
             }
             Shown::Lines | Shown::Nothing => {}
         }
     }
 
     /// Writes a line to stderr without disturbing the bar.
-    pub fn say(&self, line: &str) {
+    pub(crate) fn print(&self, line: &str) {
         // If writing fails, there is no one to tell.
         let write = || drop(writeln!(std::io::stderr(), "{line}"));
         match &self.shown {
@@ -78,8 +78,7 @@ impl Progress {
         }
     }
 
-    /// Removes the bar.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         if let Shown::Bar(bar) = &self.shown {
             bar.finish_and_clear();
         }
@@ -143,7 +142,7 @@ mod tests {
             bar.set_style(style(template));
         }
         let mut progress =
-            Progress { shown: Shown::Lines, name: String::new(), total: None, next: 0 };
+            DownloadProgress { shown: Shown::Lines, name: String::new(), total: None, next: 0 };
         progress.begin("m", 25, Some(100));
         assert_eq!(progress.next, 30);
         progress.set(29);

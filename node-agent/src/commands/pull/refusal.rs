@@ -3,7 +3,7 @@
 
 use hyper::header::HeaderMap;
 
-use super::answer::retry_after;
+use super::response::retry_after;
 use super::source::Source;
 use crate::types::exit::{EXIT_NO_PERMISSION, EXIT_UNAVAILABLE, Failed};
 
@@ -12,8 +12,7 @@ const WORDS_MAX: usize = 300;
 
 /// The request that was refused.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
-    /// Requested file.
+pub(crate) struct RefusedRequest<'a> {
     pub source: &'a Source,
     /// Host of the last response, after redirects.
     pub host: &'a str,
@@ -25,88 +24,92 @@ pub struct Asked<'a> {
 
 /// Why there is no file.
 #[derive(Debug)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// Temporary: retry, after at least these seconds.
-    Later(String, Option<u64>),
-    /// Permanent.
-    Final(Failed),
+    Temporary(String, Option<u64>),
+    Permanent(Failed),
 }
 
 /// Interprets a status other than 200, 206 and redirects.
-pub fn refusal(status: u16, headers: &HeaderMap, asked: &Asked) -> Refusal {
-    let said = words(headers);
+pub(crate) fn refusal(status: u16, headers: &HeaderMap, request: &RefusedRequest) -> Refusal {
+    let server_message = words(headers);
     if matches!(status, 408 | 429 | 500 | 502 | 503 | 504) {
         let why = match status {
-            429 => format!("{} answers that we ask too often (429){said}", asked.host),
-            _ => format!("{} cannot answer now ({status}){said}", asked.host),
+            429 => format!("{} enforces a rate limit (429){server_message}", request.host),
+            _ => format!("{} is unavailable ({status}){server_message}", request.host),
         };
-        return Refusal::Later(why, retry_after(headers));
+        return Refusal::Temporary(why, retry_after(headers));
     }
-    let shown = asked.source.shown();
-    let (code, message) = match status {
-        401 | 403 => (EXIT_NO_PERMISSION, no_permission(status, asked)),
-        404 | 410 => (EXIT_UNAVAILABLE, not_found(status, asked)),
+    let shown = request.source.shown();
+    let (code, reason) = match status {
+        401 | 403 => (EXIT_NO_PERMISSION, no_permission(status, request)),
+        404 | 410 => (EXIT_UNAVAILABLE, not_found(status, request)),
         416 => (
             EXIT_UNAVAILABLE,
-            format!("{} has no such bytes of {shown} (416): is the file empty there?", asked.host),
+            format!(
+                "{} rejects the byte range of {shown} (416): check that the file is not empty",
+                request.host
+            ),
         ),
-        _ => (EXIT_UNAVAILABLE, format!("{} answers {status} for {shown}", asked.host)),
+        _ => (EXIT_UNAVAILABLE, format!("{} returned {status} for {shown}", request.host)),
     };
-    Refusal::Final(Failed { code, message: format!("{message}{said}") })
+    Refusal::Permanent(Failed { code, message: format!("{reason}{server_message}") })
 }
 
-fn no_permission(status: u16, asked: &Asked) -> String {
-    let (shown, host) = (asked.source.shown(), asked.host);
-    if !asked.hub {
-        return format!("{host} does not give us {shown} ({status}): is its address still good?");
+fn no_permission(status: u16, request: &RefusedRequest) -> String {
+    let (shown, host) = (request.source.shown(), request.host);
+    if !request.hub {
+        return format!(
+            "{host} denies access to {shown} ({status}): check that the URL has not expired"
+        );
     }
-    let repo = asked.source.repo().unwrap_or("its repository");
-    if asked.key {
+    let repo = request.source.repo().unwrap_or("its repository");
+    if request.key {
         format!(
-            "{host} does not give us {shown} ({status}) with the key in HF_TOKEN: accept the terms \
-             of {repo} there, and check that the key may read it"
+            "{host} denies access to {shown} ({status}) with the token in HF_TOKEN: accept the terms \
+             of {repo} there, and check that the token may read it"
         )
     } else {
         format!(
-            "{host} does not give us {shown} ({status}): check the names; if {repo} is private or \
-             has terms, accept them there and set HF_TOKEN to a key of yours"
+            "{host} denies access to {shown} ({status}): check the names; if {repo} is private or \
+             gated, accept its terms there and set HF_TOKEN to your token"
         )
     }
 }
 
-fn not_found(status: u16, asked: &Asked) -> String {
-    match asked.source {
+fn not_found(status: u16, request: &RefusedRequest) -> String {
+    match request.source {
         Source::Hub { repo, revision, path } => format!(
             "{} has no file {} in {repo} at {revision} ({status}): check the names and --revision",
-            asked.host,
+            request.host,
             path.join("/")
         ),
         Source::Web(_) => {
-            format!("{} has no {} ({status}): check the URL", asked.host, asked.source.shown())
+            format!("{} has no {} ({status}): check the URL", request.host, request.source.shown())
         }
     }
 }
 
 /// The server's own message, if it is one short line.
 fn words(headers: &HeaderMap) -> String {
-    let said = headers.get("x-error-message").and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let said: String = said.chars().filter(|c| !c.is_control()).take(WORDS_MAX).collect();
-    if said.is_empty() { said } else { format!("; it says: {said}") }
+    let message = headers.get("x-error-message").and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let message: String = message.chars().filter(|c| !c.is_control()).take(WORDS_MAX).collect();
+    if message.is_empty() { message } else { format!("; server message: {message}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn asked(source: &Source, key: bool) -> Asked<'_> {
-        Asked { source, host: "hub.example", hub: true, key }
+    fn asked(source: &Source, key: bool) -> RefusedRequest<'_> {
+        RefusedRequest { source, host: "hub.example", hub: true, key }
     }
 
     fn message(status: u16, key: bool) -> (u8, String) {
         let source = Source::parse("hf:own/rep/a/m.gguf", None).unwrap();
         match refusal(status, &HeaderMap::new(), &asked(&source, key)) {
-            Refusal::Final(Failed { code, message }) => (code, message),
-            Refusal::Later(why, _) => panic!("{why}"),
+            Refusal::Permanent(Failed { code, message }) => (code, message),
+            Refusal::Temporary(why, _) => panic!("{why}"),
         }
     }
 
@@ -132,7 +135,7 @@ mod tests {
             headers.insert("retry-after", "9".parse().unwrap());
             headers.insert("x-error-message", "too many".parse().unwrap());
             match refusal(status, &headers, &asked(&source, false)) {
-                Refusal::Later(why, Some(9)) => assert!(why.contains("too many"), "{why}"),
+                Refusal::Temporary(why, Some(9)) => assert!(why.contains("too many"), "{why}"),
                 other => panic!("{other:?}"),
             }
         }

@@ -17,7 +17,7 @@ const REVISION_DEFAULT: &str = "main";
 
 /// A checked SOURCE.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     /// `hf:owner/repo/folder/file`
     Hub {
         /// `owner/repo`
@@ -33,7 +33,7 @@ pub enum Source {
 
 impl Source {
     /// Parses SOURCE and `--revision`; the error is one line for the operator.
-    pub fn parse(source: &str, revision: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn parse(source: &str, revision: Option<&str>) -> Result<Self, String> {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(format!("SOURCE is longer than {SOURCE_BYTES_MAX} bytes"));
         }
@@ -42,16 +42,16 @@ impl Source {
         }
         if !source.starts_with("http://") && !source.starts_with("https://") {
             return Err(format!(
-                "'{}' is no source: use hf:owner/repo/file.gguf or https://...",
+                "unknown source '{}': use hf:owner/repo/file.gguf or https://...",
                 source.escape_debug()
             ));
         }
         if revision.is_some() {
-            return Err("--revision is for hf: sources; a URL names its own".into());
+            return Err("--revision works only with hf: sources".into());
         }
-        let mut url = Url::parse(source).map_err(|e| format!("SOURCE is no URL: {e}"))?;
+        let mut url = Url::parse(source).map_err(|e| format!("SOURCE is not a valid URL: {e}"))?;
         if !url.username().is_empty() || url.password().is_some() {
-            return Err("SOURCE holds a user name or a password, which would end up in logs: \
+            return Err("SOURCE contains a user name or a password, which would appear in logs: \
                         leave them out"
                 .into());
         }
@@ -61,7 +61,7 @@ impl Source {
     }
 
     /// The file's name, safe to create in any folder.
-    pub fn file_name(&self) -> Result<String, String> {
+    pub(crate) fn file_name(&self) -> Result<String, String> {
         match self {
             Self::Hub { path, .. } => path.last().cloned().ok_or_else(|| "no file".into()),
             Self::Web(url) => {
@@ -75,7 +75,7 @@ impl Source {
     }
 
     /// Another file in the same folder.
-    pub fn beside(&self, name: &str) -> Self {
+    pub(crate) fn beside(&self, name: &str) -> Self {
         let mut other = self.clone();
         match &mut other {
             Self::Hub { path, .. } => {
@@ -92,7 +92,7 @@ impl Source {
     }
 
     /// The same file at another revision of its repository.
-    pub fn at_revision(&self, commit: &str) -> Self {
+    pub(crate) fn at_revision(&self, commit: &str) -> Self {
         let mut other = self.clone();
         if let Self::Hub { revision, .. } = &mut other {
             *revision = commit.into();
@@ -101,7 +101,7 @@ impl Source {
     }
 
     /// Download URL; `hub` is the hub's address.
-    pub fn url(&self, hub: &Url) -> Url {
+    pub(crate) fn url(&self, hub: &Url) -> Url {
         match self {
             Self::Web(url) => url.clone(),
             Self::Hub { repo, revision, path } => {
@@ -117,7 +117,7 @@ impl Source {
     }
 
     /// The repository, if it is on the hub.
-    pub fn repo(&self) -> Option<&str> {
+    pub(crate) fn repo(&self) -> Option<&str> {
         match self {
             Self::Hub { repo, .. } => Some(repo),
             Self::Web(_) => None,
@@ -126,7 +126,7 @@ impl Source {
 
     /// Identifies the source without the query, which may contain a signature. Two URLs that differ
     /// only in the query still have different identities.
-    pub fn identity(&self) -> String {
+    pub(crate) fn identity(&self) -> String {
         match self {
             Self::Hub { repo, revision, path } => {
                 format!("hf:{repo}/{} at {revision}", path.join("/"))
@@ -142,7 +142,7 @@ impl Source {
     }
 
     /// For messages: shorter than [`Source::identity`].
-    pub fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let identity = self.identity();
         match identity.split_once(" (query") {
             Some((bare, _)) => bare.into(),
@@ -155,7 +155,7 @@ fn parse_hub(path: &str, revision: &str) -> Result<Source, String> {
     let mut parts: Vec<String> = path.split('/').map(Into::into).collect();
     if parts.len() < 3 {
         return Err(format!(
-            "'hf:{}' names no file: use hf:owner/repo/file.gguf",
+            "'hf:{}' has no file name: use hf:owner/repo/file.gguf",
             path.escape_debug()
         ));
     }
@@ -168,7 +168,7 @@ fn parse_hub(path: &str, revision: &str) -> Result<Source, String> {
     let path = parts.split_off(2);
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if let Some(bad) = parts.iter().find(|p| !p.chars().all(plain)) {
-        return Err(format!("'{bad}' is no name of an owner or a repository"));
+        return Err(format!("'{bad}' is not a valid owner or repository name"));
     }
     let ok = |part: &str| check_name(part).is_ok();
     if !revision.split('/').all(ok) || revision.len() > NAME_BYTES_MAX {
@@ -179,14 +179,14 @@ fn parse_hub(path: &str, revision: &str) -> Result<Source, String> {
 
 /// Checks that a name can only be a file in one folder; the error continues a sentence after a
 /// noun.
-pub fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let shown = name.escape_debug();
     if name.is_empty() {
-        Err("is empty: use --to FILE for the file's".into())
+        Err("is empty: set the file's name with --to FILE".into())
     } else if name == "." || name == ".." || name.contains(['/', '\\']) {
         Err(format!("('{shown}') leads out of its folder"))
     } else if name.contains(|c: char| c.is_control() || is_invisible(c)) {
-        Err(format!("('{shown}') holds characters that cannot be seen"))
+        Err(format!("('{shown}') contains invisible characters"))
     } else if name.len() > NAME_BYTES_MAX {
         Err(format!("is longer than {NAME_BYTES_MAX} bytes"))
     } else {
@@ -233,19 +233,19 @@ mod tests {
         for (source, why) in [
             ("model.gguf", "use hf:owner/repo/file.gguf"),
             ("ftp://h/m.gguf", "use hf:"),
-            ("hf:owner/repo", "names no file"),
+            ("hf:owner/repo", "has no file name"),
             ("hf:owner/repo/", "is empty"),
             ("hf:owner//m.gguf", "is empty"),
             ("hf:owner/repo/../../m.gguf", "leads out"),
             ("hf:owner/repo/..", "leads out"),
             ("hf:../repo/m.gguf", "leads out"),
-            ("hf:own er/repo/m.gguf", "no name of an owner"),
-            ("hf:owner/repo/a\nb.gguf", "cannot be seen"),
-            ("hf:owner/repo/a\u{202e}fugg.gguf", "cannot be seen"),
+            ("hf:own er/repo/m.gguf", "not a valid owner"),
+            ("hf:owner/repo/a\nb.gguf", "invisible"),
+            ("hf:owner/repo/a\u{202e}fugg.gguf", "invisible"),
             ("https://h/", "is empty"),
             ("https://h/a/%2e%2e%2fm.gguf", "leads out"),
             ("https://h/..%2f..%2fetc", "leads out"),
-            ("https://h/a%00.gguf", "cannot be seen"),
+            ("https://h/a%00.gguf", "invisible"),
             ("https://h/%ff.gguf", "not UTF-8"),
             ("https://me:secret@h/m.gguf", "leave them out"),
         ] {

@@ -6,11 +6,11 @@ use super::{EXIT_IO, io_failed, text};
 use crate::types::exit::Failed;
 
 /// Checks that `folder` has room for `needed` more bytes.
-pub fn check(folder: &Path, needed: u64) -> Result<(), Failed> {
+pub(crate) fn check(folder: &Path, needed: u64) -> Result<(), Failed> {
     let room = rustix::fs::statvfs(folder).map_err(|e| io_failed(folder, &e.into()))?;
     let free = room.f_bavail.saturating_mul(room.f_frsize);
     enough(needed, free)
-        .map_err(|why| Failed { code: EXIT_IO, message: format!("{}: {why}", folder.display()) })
+        .map_err(|why| Failed::new(EXIT_IO, format_args!("{}: {why}", folder.display())))
 }
 
 fn enough(needed: u64, free: u64) -> Result<(), String> {
@@ -18,8 +18,7 @@ fn enough(needed: u64, free: u64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "not enough room: the file needs {} ({needed} bytes) more, the disk has {} ({free} bytes) \
-         free",
+        "not enough disk space: the file needs {} ({needed} bytes) more, {} ({free} bytes) are free",
         text::bytes(needed),
         text::bytes(free)
     ))

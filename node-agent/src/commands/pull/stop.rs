@@ -9,11 +9,11 @@ const EXIT_TERMINATE: u8 = 143;
 
 /// The exit code if the pull should stop.
 #[derive(Debug, Clone)]
-pub struct Stop(watch::Receiver<Option<u8>>);
+pub(crate) struct Stop(watch::Receiver<Option<u8>>);
 
 impl Stop {
     /// Watches for signals from now on.
-    pub fn on_signals() -> std::io::Result<Self> {
+    pub(crate) fn on_signals() -> std::io::Result<Self> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let (sender, receiver) = watch::channel(None);
@@ -31,7 +31,7 @@ impl Stop {
     }
 
     /// Runs `work` unless the pull should stop; the error is the exit code.
-    pub async fn unless<T>(&self, work: impl Future<Output = T>) -> Result<T, u8> {
+    pub(crate) async fn unless<T>(&self, work: impl Future<Output = T>) -> Result<T, u8> {
         let mut signalled = self.0.clone();
         let stopped = async {
             match signalled.wait_for(Option::is_some).await {

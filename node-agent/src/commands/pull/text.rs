@@ -1,18 +1,18 @@
 //! PURE. Formats numbers and digests.
 
 /// Lowercase hex.
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// A SHA-256 digest in lowercase hex; `None` if `text` is not one.
-pub fn sha256(text: &str) -> Option<String> {
+pub(crate) fn sha256(text: &str) -> Option<String> {
     let is = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
     is.then(|| text.to_ascii_lowercase())
 }
 
 /// Human-readable bytes: about three digits, in powers of 1000.
-pub fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [(&str, u64); 4] =
         [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
     for (unit, size) in UNITS {

@@ -1,29 +1,28 @@
 //! Transfers one file, from the check whether it already exists to its last byte on disk.
 
-mod here;
+mod existing;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use super::answer::{self, Entity, FILE_BYTES_MAX, Linked, Offer};
-use super::client::{Answer, Bytewise, Client, Trouble};
+use super::client::{ByteRange, Client, FileResponse, RequestError};
 use super::content::{self, HEAD_BYTES};
 use super::endpoint::host_of;
-use super::memo::Memo;
 use super::part::{Part, boot_id, folder_of};
-use super::patience::Patience;
-use super::progress::Progress;
-use super::refusal::{self, Asked, Refusal};
+use super::part_info::PartInfo;
+use super::progress::DownloadProgress;
+use super::refusal::{self, Refusal, RefusedRequest};
+use super::response::{self, Entity, FILE_BYTES_MAX, HubMetadata, Verdict};
+use super::retry::RetryState;
 use super::source::Source;
 use super::stop::Stop;
 use super::{io_failed, space, text};
-use crate::types::exit::{EXIT_DATA, EXIT_UNAVAILABLE, Failed};
+use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
 
 /// A file to fetch.
 #[derive(Debug, Clone)]
-pub struct Job {
-    /// Where to fetch it from.
+pub(crate) struct Job {
     pub source: Source,
-    /// Path to write to.
     pub target: PathBuf,
     /// Required SHA-256, if given.
     pub sha256: Option<String>,
@@ -32,22 +31,18 @@ pub struct Job {
 }
 
 /// What is needed to fetch files; shared by all files of a model.
-pub struct Tools {
-    /// HTTP client.
+pub(crate) struct Tools {
     pub client: Client,
-    /// Progress display.
-    pub progress: Progress,
-    /// Stop signal.
+    pub progress: DownloadProgress,
     pub stop: Stop,
     /// Maximum consecutive failures.
     pub retries: u32,
-    /// Seed for jitter.
     pub seed: u64,
 }
 
 /// Result of a fetch.
 #[derive(Debug)]
-pub struct Fetched {
+pub(crate) struct Fetched {
     /// The commit it is from, if the hub reports it.
     pub commit: Option<String>,
 }
@@ -56,9 +51,9 @@ pub(super) struct Transfer<'a> {
     pub(super) job: &'a Job,
     pub(super) tools: &'a mut Tools,
     pub(super) part: Part,
-    patience: Patience,
+    retry: RetryState,
     /// The hub's metadata of the file.
-    pub(super) linked: Linked,
+    pub(super) metadata: HubMetadata,
 }
 
 /// How a body ended.
@@ -70,13 +65,13 @@ enum Received {
 
 /// Fetches a file, unless it exists. After a failure, what was fetched stays for the next time,
 /// except for bytes that are proven wrong.
-pub async fn fetch(job: &Job, tools: &mut Tools) -> Result<Fetched, Failed> {
+pub(crate) async fn fetch(job: &Job, tools: &mut Tools) -> Result<Fetched, Failed> {
     let part = Part::open(&job.target)?;
-    let patience = Patience::new(tools.retries, tools.seed);
-    let mut transfer = Transfer { job, tools, part, patience, linked: Linked::default() };
+    let retry = RetryState::new(tools.retries, tools.seed);
+    let mut transfer = Transfer { job, tools, part, retry, metadata: HubMetadata::default() };
     let done = transfer.run().await;
     let at = transfer.part.at();
-    let Transfer { mut part, linked, tools, .. } = transfer;
+    let Transfer { mut part, metadata, tools, .. } = transfer;
     tools.progress.end();
     match done {
         Ok(Some(digest)) => {
@@ -87,88 +82,90 @@ pub async fn fetch(job: &Job, tools: &mut Tools) -> Result<Fetched, Failed> {
                 Failed { code, message: format!("{message}{kept}") }
             })?;
             let shown = target.display();
-            tools.progress.say(&format!("{shown}: {}, sha256 {digest}", text::bytes(at)));
+            tools.progress.print(&format!("{shown}: {}, sha256 {digest}", text::bytes(at)));
         }
-        Ok(None) => part.leave(),
+        Ok(None) => part.remove_if_empty(),
         Err(Failed { code, message }) => {
             let kept = if at > 0 { kept(part.path(), at) } else { String::new() };
-            part.leave();
+            part.remove_if_empty();
             return Err(Failed { code, message: format!("{message}{kept}") });
         }
     }
-    Ok(Fetched { commit: linked.commit })
+    Ok(Fetched { commit: metadata.commit })
 }
 
 fn kept(part: &Path, at: u64) -> String {
-    format!("; {} are kept in {}: run this again to go on", text::bytes(at), part.display())
+    format!("; {} are kept in {}: run this again to resume", text::bytes(at), part.display())
 }
 
 impl Transfer<'_> {
     /// Returns the file's digest; `None` if the file already existed.
     async fn run(&mut self) -> Result<Option<String>, Failed> {
-        if here::is_here(self).await? {
+        if existing::is_present(self).await? {
             return Ok(None);
         }
-        self.go_on().await?;
+        self.resume().await?;
         while !self.attempt().await? {}
         self.check_whole().map(Some)
     }
 
     /// Resumes what an earlier pull left, if possible.
-    async fn go_on(&mut self) -> Result<(), Failed> {
-        let Some((bytes, memo)) = self.part.left()? else { return Ok(()) };
+    async fn resume(&mut self) -> Result<(), Failed> {
+        let Some((bytes, info)) = self.part.previous()? else { return Ok(()) };
         let source = self.job.source.identity();
-        let resume = memo.resume_point(bytes, &source, self.job.sha256.as_deref(), &boot_id());
+        let resume = info.resume_point(bytes, &source, self.job.sha256.as_deref(), &boot_id());
         let until = match resume {
             Ok(until) => until,
             Err(why) => {
-                self.tools.progress.say(&format!("{}: {why}: beginning again", self.name()));
+                self.tools.progress.print(&format!("{}: {why}: starting over", self.name()));
                 return self.part.reset().map_err(|e| self.disk(&e));
             }
         };
-        let say = format!("{}: checking the {} that are here", self.name(), text::bytes(until));
-        self.tools.progress.say(&say);
-        self.part.go_on(memo).map_err(|e| self.disk(&e))?;
+        let line =
+            format!("{}: verifying the {} already downloaded", self.name(), text::bytes(until));
+        self.tools.progress.print(&line);
+        self.part.resume(info).map_err(|e| self.disk(&e))?;
         while self.part.hash_step(until).map_err(|e| self.disk(&e))? {
             self.unless_stopped(tokio::task::yield_now()).await?;
         }
-        self.patience.progressed(until);
+        self.retry.record_progress(until);
         Ok(())
     }
 
     /// Sends one request and receives its body. True if the file is complete.
     async fn attempt(&mut self) -> Result<bool, Failed> {
         let at = self.part.at();
-        let bytes = match self.part.memo().filter(|_| at > 0) {
-            None => Bytewise::All,
-            Some(memo) => Bytewise::From(at, memo.validator.clone()),
+        let bytes = match self.part.info().filter(|_| at > 0) {
+            None => ByteRange::All,
+            Some(info) => ByteRange::From(at, info.validator.clone()),
         };
-        let mut answer = self.ask(&bytes).await?;
+        let mut response = self.request(&bytes).await?;
         self.check_digests()?;
-        if answer.status == 416 {
-            self.restart("the file on the server is shorter than what is here")?;
+        if response.status == 416 {
+            self.restart("the file on the server is shorter than the partial file here")?;
             return Ok(false);
         }
-        let resume = self.part.memo().filter(|_| at > 0).map(|memo| (at, memo));
-        let until = match answer::judge(answer.status, &answer.headers, &self.linked, resume) {
-            Offer::Whole(entity) => {
-                if at > 0 {
-                    self.restart("the server sends the file from its first byte")?;
+        let resume = self.part.info().filter(|_| at > 0).map(|info| (at, info));
+        let until =
+            match response::judge(response.status, &response.headers, &self.metadata, resume) {
+                Verdict::Whole(entity) => {
+                    if at > 0 {
+                        self.restart("the server sends the file from its first byte again")?;
+                    }
+                    self.begin(entity, &response)?
                 }
-                self.begin(entity, &answer)?
-            }
-            Offer::Rest(until) => {
-                self.room(self.part.memo().and_then(|m| m.length))?;
-                Some(until)
-            }
-            Offer::Again(why) => return self.restart(&why).map(|()| false),
-            Offer::Refuse(why) => return Err(self.wrong(&why)),
-        };
+                Verdict::Rest(until) => {
+                    self.check_space(self.part.info().and_then(|m| m.length))?;
+                    Some(until)
+                }
+                Verdict::StartOver(why) => return self.restart(&why).map(|()| false),
+                Verdict::Refuse(why) => return Err(self.invalid(why)),
+            };
         self.tools.progress.begin(&self.name(), self.part.at(), self.length());
-        match self.receive(&mut answer, until).await? {
+        match self.receive(&mut response, until).await? {
             Received::End if self.is_whole() => return Ok(true),
             Received::End => {}
-            Received::Lost(why) => self.lost(&why).await?,
+            Received::Lost(why) => self.handle_broken_body(&why).await?,
             Received::TooMuch => self.restart("the server sent more than it announced")?,
         }
         Ok(false)
@@ -176,23 +173,24 @@ impl Transfer<'_> {
 
     /// Sends requests until there is a response with bytes of the file, or one that says that the
     /// requested bytes do not exist (416).
-    pub(super) async fn ask(&mut self, bytes: &Bytewise) -> Result<Answer, Failed> {
+    pub(super) async fn request(&mut self, bytes: &ByteRange) -> Result<FileResponse, Failed> {
         let url = self.job.source.url(self.tools.client.endpoint().hub());
         loop {
-            self.patience.request().map_err(unavailable)?;
+            self.retry.record_request().map_err(unavailable)?;
             let Tools { client, progress, stop, .. } = &mut *self.tools;
-            let mut warn = |line: &str| progress.say(line);
+            let mut warn = |line: &str| progress.print(line);
             let got = stop.unless(client.get(&url, bytes, &mut warn)).await;
             let (why, wait) = match got.map_err(interrupted)? {
-                Err(Trouble::Refused(why)) => return Err(unavailable(why)),
-                Err(Trouble::Lost(why)) => (why, None),
-                Ok(answer) => {
-                    self.patience.answered();
-                    self.linked = answer.linked.clone().or(std::mem::take(&mut self.linked));
-                    match self.sort(answer, bytes) {
-                        Ok(answer) => return Ok(answer),
-                        Err(Refusal::Final(failed)) => return Err(failed),
-                        Err(Refusal::Later(why, wait)) => (why, wait),
+                Err(RequestError::Permanent(why)) => return Err(unavailable(why)),
+                Err(RequestError::Temporary(why)) => (why, None),
+                Ok(response) => {
+                    self.retry.record_response();
+                    self.metadata =
+                        response.metadata.clone().or(std::mem::take(&mut self.metadata));
+                    match self.classify(response, bytes) {
+                        Ok(response) => return Ok(response),
+                        Err(Refusal::Permanent(failed)) => return Err(failed),
+                        Err(Refusal::Temporary(why, wait)) => (why, wait),
                     }
                 }
             };
@@ -200,31 +198,31 @@ impl Transfer<'_> {
         }
     }
 
-    fn sort(&self, answer: Answer, bytes: &Bytewise) -> Result<Answer, Refusal> {
-        match (answer.status, bytes) {
-            (200 | 206, _) | (416, Bytewise::From(..)) => return Ok(answer),
+    fn classify(&self, response: FileResponse, bytes: &ByteRange) -> Result<FileResponse, Refusal> {
+        match (response.status, bytes) {
+            (200 | 206, _) | (416, ByteRange::From(..)) => return Ok(response),
             _ => {}
         }
         let endpoint = self.tools.client.endpoint();
-        let asked = Asked {
+        let refused = RefusedRequest {
             source: &self.job.source,
-            host: &host_of(&answer.url),
-            hub: endpoint.is_hub(&answer.url),
+            host: &host_of(&response.url),
+            hub: endpoint.is_hub(&response.url),
             key: endpoint.has_key(),
         };
-        Err(refusal::refusal(answer.status, &answer.headers, &asked))
+        Err(refusal::refusal(response.status, &response.headers, &refused))
     }
 
     /// Starts the file from its first byte; returns its length, if known.
-    fn begin(&mut self, entity: Entity, answer: &Answer) -> Result<Option<u64>, Failed> {
-        let kind = answer.headers.get("content-type").and_then(|v| v.to_str().ok());
+    fn begin(&mut self, entity: Entity, response: &FileResponse) -> Result<Option<u64>, Failed> {
+        let kind = response.headers.get("content-type").and_then(|v| v.to_str().ok());
         content::check_type(&self.name(), kind.unwrap_or_default())
-            .map_err(|why| self.wrong(&why))?;
+            .map_err(|why| self.invalid(why))?;
         let sha256 = self.job.sha256.clone().or(entity.sha256);
-        if sha256.is_none() && !answer::has_an_end(&answer.headers, answer.http1) {
-            return Err(self.wrong("the server does not say where the file ends: give --sha256"));
+        if sha256.is_none() && !response::has_an_end(&response.headers, response.http1) {
+            return Err(self.invalid("the server does not send the file's length: set --sha256"));
         }
-        let memo = Memo {
+        let info = PartInfo {
             source: self.job.source.identity(),
             length: entity.length,
             validator: entity.validator,
@@ -232,22 +230,24 @@ impl Transfer<'_> {
             boot: boot_id(),
         };
         self.part.reset().map_err(|e| self.disk(&e))?;
-        self.room(memo.length)?;
-        self.part.begin(memo).map_err(|e| self.disk(&e))?;
+        self.check_space(info.length)?;
+        self.part.begin(info).map_err(|e| self.disk(&e))?;
         Ok(entity.length)
     }
 
     async fn receive(
         &mut self,
-        answer: &mut Answer,
+        response: &mut FileResponse,
         until: Option<u64>,
     ) -> Result<Received, Failed> {
         let until = until.unwrap_or(FILE_BYTES_MAX);
         loop {
-            let bytes = match self.unless_stopped(answer.chunk()).await? {
+            let bytes = match self.unless_stopped(response.chunk()).await? {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => return Ok(Received::End),
-                Err(why) => return Ok(Received::Lost(format!("{}: {why}", host_of(&answer.url)))),
+                Err(why) => {
+                    return Ok(Received::Lost(format!("{}: {why}", host_of(&response.url))));
+                }
             };
             let before = self.part.at();
             if before + bytes.len() as u64 > until {
@@ -260,31 +260,33 @@ impl Transfer<'_> {
                 self.check_content()?;
             }
             self.tools.progress.set(at);
-            self.patience.progressed(at);
+            self.retry.record_progress(at);
         }
     }
 
     /// Handles a body that broke off.
-    async fn lost(&mut self, why: &str) -> Result<(), Failed> {
+    async fn handle_broken_body(&mut self, why: &str) -> Result<(), Failed> {
         self.pause(why, None).await?;
-        if self.part.at() > 0 && !self.part.memo().is_some_and(Memo::is_resumable) {
-            self.restart("the server gives no way to go on where it stopped")?;
+        if self.part.at() > 0 && !self.part.info().is_some_and(PartInfo::is_resumable) {
+            self.restart("the server does not support resuming")?;
         }
         Ok(())
     }
 
     fn restart(&mut self, why: &str) -> Result<(), Failed> {
         let name = self.name();
-        self.patience.restart().map_err(|end| unavailable(format!("{name}: {why}; {end}")))?;
-        self.tools.progress.say(&format!("{name}: {why}: beginning again"));
+        self.retry
+            .record_restart()
+            .map_err(|end| unavailable(format_args!("{name}: {why}; {end}")))?;
+        self.tools.progress.print(&format!("{name}: {why}: starting over"));
         self.part.reset().map_err(|e| self.disk(&e))
     }
 
-    async fn pause(&mut self, why: &str, asked: Option<u64>) -> Result<(), Failed> {
-        let wait = self.patience.after_failure(asked);
-        let wait = wait.map_err(|end| unavailable(format!("{why}; {end}")))?;
+    async fn pause(&mut self, why: &str, retry_after: Option<u64>) -> Result<(), Failed> {
+        let wait = self.retry.record_failure(retry_after);
+        let wait = wait.map_err(|end| unavailable(format_args!("{why}; {end}")))?;
         let seconds = wait.as_secs_f64();
-        self.tools.progress.say(&format!("{}: {why}; again in {seconds:.1} s", self.name()));
+        self.tools.progress.print(&format!("{}: {why}; retrying in {seconds:.1} s", self.name()));
         self.unless_stopped(tokio::time::sleep(wait)).await
     }
 
@@ -300,19 +302,19 @@ impl Transfer<'_> {
     }
 
     fn length(&self) -> Option<u64> {
-        self.part.memo().and_then(|m| m.length)
+        self.part.info().and_then(|m| m.length)
     }
 
     /// Checks the disk space for what is missing of `length` bytes.
-    fn room(&self, length: Option<u64>) -> Result<(), Failed> {
+    fn check_space(&self, length: Option<u64>) -> Result<(), Failed> {
         let missing = length.unwrap_or(0).saturating_sub(self.part.at());
         space::check(folder_of(&self.job.target), missing)
     }
 
     /// Checks that the digest on the command line equals the hub's.
     pub(super) fn check_digests(&self) -> Result<(), Failed> {
-        match (&self.job.sha256, &self.linked.sha256) {
-            (Some(ours), Some(theirs)) if ours != theirs => Err(self.wrong(&format!(
+        match (&self.job.sha256, &self.metadata.sha256) {
+            (Some(ours), Some(theirs)) if ours != theirs => Err(self.invalid(format_args!(
                 "--sha256 is {ours}, but the file there has sha256 {theirs}: one of them is not \
                  the file you want"
             ))),
@@ -321,32 +323,32 @@ impl Transfer<'_> {
     }
 
     fn check_content(&mut self) -> Result<(), Failed> {
-        content::check(&self.name(), self.part.head()).map_err(|why| self.reject(&why))
+        content::check(&self.name(), self.part.head()).map_err(|why| self.reject(why))
     }
 
     fn check_whole(&mut self) -> Result<String, Failed> {
         self.check_content()?;
         let digest = self.part.digest();
-        let expected = self.part.memo().and_then(|m| m.sha256.clone());
+        let expected = self.part.info().and_then(|m| m.sha256.clone());
         let expected = self.job.sha256.clone().or(expected);
         match expected {
-            Some(expected) if expected != digest => Err(self.reject(&format!(
-                "what came has sha256 {digest}, not {expected}; it was removed: run this again"
+            Some(expected) if expected != digest => Err(self.reject(format_args!(
+                "the downloaded file has sha256 {digest}, not {expected}; it was removed: run this again"
             ))),
             _ => Ok(digest),
         }
     }
 
     /// Deletes bytes that are proven wrong.
-    fn reject(&mut self, why: &str) -> Failed {
+    fn reject(&mut self, why: impl Display) -> Failed {
         match self.part.discard() {
-            Ok(()) => self.wrong(why),
+            Ok(()) => self.invalid(why),
             Err(e) => self.disk(&e),
         }
     }
 
-    pub(super) fn wrong(&self, why: &str) -> Failed {
-        Failed { code: EXIT_DATA, message: format!("{}: {why}", self.job.source.shown()) }
+    pub(super) fn invalid(&self, why: impl Display) -> Failed {
+        Failed::data(format_args!("{}: {why}", self.job.source.shown()))
     }
 
     fn disk(&self, error: &std::io::Error) -> Failed {
@@ -360,9 +362,9 @@ impl Transfer<'_> {
 }
 
 fn interrupted(code: u8) -> Failed {
-    Failed { code, message: "interrupted".into() }
+    Failed::new(code, "interrupted")
 }
 
-fn unavailable(message: String) -> Failed {
-    Failed { code: EXIT_UNAVAILABLE, message }
+fn unavailable(why: impl Display) -> Failed {
+    Failed::new(EXIT_UNAVAILABLE, why)
 }

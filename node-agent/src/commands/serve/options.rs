@@ -16,11 +16,12 @@ use crate::engine::launch::Launch;
 use crate::serve::join::Gateway;
 use crate::serve::join::flags::JoinFlags;
 use crate::serve::metrics::compat::Names;
+use crate::types::exit::Failed;
 use crate::types::key_file::read_key;
 
 /// `serve`
 #[derive(Debug, Args)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// Model file (GGUF)
     #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
     pub model: PathBuf,
@@ -35,8 +36,8 @@ pub struct ServeArgs {
         help_heading = "The agent's own port"
     )]
     pub listen: Option<SocketAddr>,
-    /// File with the key that clients of the agent's own port must send [default: none is asked
-    /// for]
+    /// File with the API key that clients of the agent's own port must send [default: no
+    /// authentication]
     #[arg(
         long,
         env = "FLOTILLA_KEY_FILE",
@@ -44,8 +45,8 @@ pub struct ServeArgs {
         help_heading = "The agent's own port"
     )]
     pub key_file: Option<PathBuf>,
-    /// Connections that one address may have to the agent's own port; others are refused. A proxy
-    /// in front of it has one address for all of its clients
+    /// Maximum connections per client address to the agent's own port; others are refused. All
+    /// clients of a reverse proxy share its address
     #[arg(
         long,
         env = "FLOTILLA_CONNECTIONS_PER_ADDRESS",
@@ -55,31 +56,31 @@ pub struct ServeArgs {
         help_heading = "The agent's own port"
     )]
     pub connections_per_address: u32,
-    /// Which gateways it joins
+    /// Gateways to join
     #[command(flatten)]
     pub gateways: JoinFlags,
-    /// The node's name in the fleet [default: the host's name]
+    /// The node's name in the fleet [default: the hostname]
     #[arg(long, env = "FLOTILLA_NAME", value_name = "NAME", help_heading = "Gateways to join")]
     pub name: Option<String>,
     /// How the model is run
     #[command(flatten)]
     pub engine: EngineFlags,
-    /// Measure how the model is run best, unless that is known already; takes about half a
-    /// minute more at the first start
+    /// Tune the model first, unless results are stored; takes about half a minute at the first
+    /// start
     #[arg(long, env = "FLOTILLA_TUNE", help_heading = "How the model is run", value_parser = FalseyValueParser::new())]
     pub tune: bool,
-    /// Serve the metrics by another server's names too, at /metrics/llama-server or /metrics/vllm;
-    /// separated by commas, or given twice [default: none]
+    /// Also serve the metrics under another server's names, at /metrics/llama-server or
+    /// /metrics/vllm; comma-separated, or repeated [default: none]
     #[arg(long, env = "FLOTILLA_METRICS_COMPAT", value_name = "SERVER", value_delimiter = ',')]
     pub metrics_compat: Vec<Names>,
-    /// Seconds that requests may take to finish after SIGTERM
+    /// Seconds after SIGTERM in which requests may finish
     #[arg(long, env = "FLOTILLA_SHUTDOWN_SECONDS", value_name = "SECONDS", default_value_t = 30)]
     pub shutdown_seconds: u64,
 }
 
 impl ServeArgs {
-    /// Checks everything, for kernels that were tested; the error is one line for the operator.
-    pub fn check(self, kernel: Kernel) -> Result<ServeOptions, String> {
+    /// Checks everything, for kernels that were tested.
+    pub(crate) fn check(self, kernel: Kernel) -> Result<ServeOptions, Failed> {
         let joins = !self.gateways.join.is_empty();
         let default_listen = (!joins).then(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
         let model_name = match &self.model_name {
@@ -89,14 +90,17 @@ impl ServeArgs {
         let is_right = (1..=MODEL_NAME_BYTES_MAX).contains(&model_name.len());
         if !is_right || model_name.contains(char::is_control) {
             let most = MODEL_NAME_BYTES_MAX;
-            return Err(format!("--model-name must have 1 to {most} printable characters"));
+            let why = format_args!("--model-name must have 1 to {most} printable characters");
+            return Err(Failed::data(why));
         }
         let name = self.node_name();
+        let key = self.key_file.as_deref().map(read_key).transpose();
         Ok(ServeOptions {
-            launch: Launch::tuned(&self.model, self.engine, kernel, self.tune)?,
-            gateways: self.gateways.gateways()?,
-            key: self.key_file.as_deref().map(read_key).transpose()?.map(|k| digest_of(&k)),
-            name: name?,
+            launch: Launch::tuned(&self.model, self.engine, kernel, self.tune)
+                .map_err(Failed::data)?,
+            gateways: self.gateways.gateways().map_err(Failed::data)?,
+            key: key.map_err(Failed::data)?.map(|k| digest_of(&k)),
+            name: name.map_err(Failed::data)?,
             listen: self.listen.or(default_listen),
             model_name,
             connections_per_address: self.connections_per_address as usize,
@@ -114,14 +118,14 @@ impl ServeArgs {
             return Ok(name);
         }
         Err(format!(
-            "'{name}' is no name for a node: use 1 to 64 letters, digits, '.', '_' or '-' (--name)"
+            "invalid node name '{name}': use 1 to 64 letters, digits, '.', '_' or '-' (--name)"
         ))
     }
 }
 
 /// Checked options of `serve`.
 #[derive(Debug)]
-pub struct ServeOptions {
+pub(crate) struct ServeOptions {
     /// Name that clients use for the model.
     pub model_name: String,
     /// Address of the agent's own port, if any.

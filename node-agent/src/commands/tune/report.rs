@@ -4,10 +4,10 @@ use crate::engine::tuning::cache::Entry;
 use crate::engine::tuning::describe;
 
 /// All trials, the batch curve and the choice.
-pub fn table(entry: &Entry) -> String {
+pub(crate) fn table(entry: &Entry) -> String {
     let mut lines = vec![format!(
         "{:>7} {:>9} {:>5} {:>4}  {:>10} {:>8} {:>9} {:>7}",
-        "threads", "attention", "rows", "poll", "prompt t/s", "1 reader", "4 readers", "score"
+        "threads", "attention", "rows", "poll", "prompt t/s", "1 decode", "4 decode", "score"
     )];
     for trial in &entry.found.trials {
         let c = &trial.candidate;
@@ -23,12 +23,12 @@ pub fn table(entry: &Entry) -> String {
         lines.push(format!("{place}  {measured}  {}", trial.verdict.text()));
     }
     if entry.found.cut_short {
-        lines.push("time ran out before everything was tried".into());
+        lines.push("the time limit was reached before all candidates ran".into());
     }
     if !entry.curve.is_empty() {
         let points = entry.curve.iter().map(|(n, speed)| format!("{n}: {speed:.1}"));
         let points: Vec<String> = points.collect();
-        lines.push(format!("tokens/s of readers side by side: {}", points.join(", ")));
+        lines.push(format!("tokens/s by parallel sequences: {}", points.join(", ")));
     }
     let chosen = describe(&entry.tuned.candidate);
     lines.push(format!("chosen: {chosen}, slots {}", entry.tuned.slots));
@@ -64,7 +64,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 6, "{text}");
         assert!(lines[1].contains("41.2") && lines[2].ends_with("did not run"), "{text}");
-        assert!(lines[3].contains("time ran out") && lines[4].ends_with("1: 41.0, 2: 47.0"));
+        assert!(lines[3].contains("time limit") && lines[4].ends_with("1: 41.0, 2: 47.0"));
         assert!(lines[5].ends_with("poll 50, slots 8"), "{text}");
     }
 }

@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Values that flags had fixed. `None` if the setting was free.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the names of the flags")]
-pub struct Fixed {
+pub(crate) struct Fixed {
     pub threads: Option<u32>,
     pub flash_attention: Option<FlashAttention>,
     pub batch_rows: Option<u32>,
@@ -21,7 +20,7 @@ pub struct Fixed {
 impl Fixed {
     /// True if values tuned with these flags also apply to `given` flags. More may be given,
     /// because a flag wins over a tuned value. Other CPUs count as another machine.
-    pub fn holds_with(&self, given: &Self) -> bool {
+    pub(crate) fn holds_with(&self, given: &Self) -> bool {
         fn same<T: PartialEq>(ours: &Option<T>, given: &Option<T>) -> bool {
             ours.is_none() || ours == given
         }
@@ -36,7 +35,7 @@ impl Fixed {
     }
 
     /// Number of fixed flags.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         [
             self.threads.is_some(),
             self.flash_attention.is_some(),
@@ -54,17 +53,16 @@ impl Fixed {
 
 /// Tuned settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tuned {
+pub(crate) struct Tuned {
     /// How to run the model.
     #[serde(flatten)]
     pub candidate: Candidate,
-    /// Number of parallel requests.
     pub slots: u32,
 }
 
 impl Tuned {
     /// True if the command line would accept these values; a file may contain anything.
-    pub fn is_possible(&self) -> bool {
+    pub(crate) fn is_possible(&self) -> bool {
         let Candidate { threads, batch_rows, poll, .. } = self.candidate;
         (1..=512).contains(&threads)
             && (128..=2048).contains(&batch_rows)

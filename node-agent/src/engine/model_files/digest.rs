@@ -16,7 +16,7 @@ const HEAD_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Identifies the weights of a model file: equal fingerprints generate equal tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fingerprint([u8; 32]);
+pub(crate) struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
     /// SHA-256 over the size, the head, and samples spread over the rest. Files of up to 4 MiB are
@@ -41,7 +41,7 @@ impl Fingerprint {
 
     /// Fingerprint of a model in one or several files: that of the only file, or a SHA-256 over all
     /// of theirs.
-    pub fn of(files: &[File]) -> io::Result<Self> {
+    pub(crate) fn of(files: &[File]) -> io::Result<Self> {
         if let [file] = files {
             return Self::of_file(file);
         }

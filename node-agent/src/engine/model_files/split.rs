@@ -5,7 +5,7 @@ const FILES_MAX: u32 = 1000;
 
 /// Names of all files of a model, in order, if `name` is the first of several. Any other name,
 /// including the other files of a split model, stands alone.
-pub fn all_files(name: &str) -> Result<Vec<String>, String> {
+pub(crate) fn all_files(name: &str) -> Result<Vec<String>, String> {
     let alone = Ok(vec![name.to_string()]);
     let Some((stem, 1, count)) = parse(name) else { return alone };
     if count > FILES_MAX {

@@ -8,10 +8,9 @@ use inference_core::types::request::{RequestId, Work};
 
 /// Submitted work.
 #[derive(Debug)]
-pub struct Submit {
+pub(crate) struct Submit {
     /// Id of its first request; the others have the ids that follow.
     pub id: RequestId,
-    /// The work itself.
     pub work: Work,
     /// One cancellation flag for each of its requests.
     pub cancels: Vec<CancelFlag>,
@@ -19,26 +18,25 @@ pub struct Submit {
 
 impl Submit {
     /// True unless all of its requests are canceled.
-    pub fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.cancels.iter().any(|cancel| !cancel.is_set())
     }
 
-    /// Ids of its requests.
-    pub fn ids(&self) -> impl Iterator<Item = RequestId> + use<> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = RequestId> + use<> {
         self.id..self.id + self.cancels.len() as RequestId
     }
 }
 
 /// Bounded queue of submitted work. See the module.
 #[derive(Debug, Default)]
-pub struct Inbox {
+pub(crate) struct Inbox {
     waiting: Mutex<PrepareQueue<Submit>>,
     arrived: Condvar,
 }
 
 impl Inbox {
     /// Adds work; if the queue is full, the error has the ids of its requests.
-    pub fn push(&self, submit: Submit) -> Result<(), Vec<RequestId>> {
+    pub(crate) fn push(&self, submit: Submit) -> Result<(), Vec<RequestId>> {
         let (tenant, bytes) = (submit.work.tenant(), submit.work.bytes());
         let pushed = self.lock().push(tenant, bytes, submit);
         self.arrived.notify_all();
@@ -46,7 +44,7 @@ impl Inbox {
     }
 
     /// Waits for work in a lane.
-    pub fn next(&self, lane: Lane) -> Submit {
+    pub(crate) fn next(&self, lane: Lane) -> Submit {
         let mut waiting = self.lock();
         loop {
             if let Some(submit) = waiting.pop(lane) {
@@ -57,7 +55,7 @@ impl Inbox {
     }
 
     /// Removes canceled work; returns the ids of its requests.
-    pub fn drop_unwanted(&self) -> Vec<RequestId> {
+    pub(crate) fn drop_unwanted(&self) -> Vec<RequestId> {
         let mut dropped = Vec::new();
         self.lock().retain(|submit| {
             let is_wanted = submit.is_wanted();

@@ -14,7 +14,7 @@ use seccompiler::{
 };
 
 /// Error of a system call that is not allowed.
-pub const REFUSED: i32 = libc::ENOSYS;
+pub(crate) const REFUSED: i32 = libc::ENOSYS;
 
 /// System calls that are allowed with any arguments: they affect only this process and the files it
 /// has open.
@@ -125,7 +125,7 @@ const WRITES: c_int = libc::O_ACCMODE
     | (libc::O_TMPFILE & !libc::O_DIRECTORY);
 
 /// Restricts this thread to the system calls above.
-pub fn confine() -> Result<(), String> {
+pub(crate) fn confine() -> Result<(), String> {
     let program = program(std::process::id()).map_err(|e| format!("seccomp: {e}"))?;
     seccompiler::apply_filter(&program).map_err(|e| match e {
         seccompiler::Error::Seccomp(e) | seccompiler::Error::Prctl(e) => format!("seccomp: {e}"),

@@ -16,13 +16,13 @@ use rustix::process::{PidfdFlags, Signal, getppid, kill_process, pidfd_open};
 use serde::Deserialize;
 
 /// The environment variable that requests it, as JSON. Only the engine's role reads it.
-pub const VARIABLE: &str = "FLOTILLA_FAULT_ESCAPE";
+pub(crate) const VARIABLE: &str = "FLOTILLA_FAULT_ESCAPE";
 /// Result of an attempt that nothing stopped.
-pub const SUCCEEDED: &str = "succeeded";
+pub(crate) const SUCCEEDED: &str = "succeeded";
 
 /// The attempts to make.
 #[derive(Debug, Deserialize)]
-pub struct Escape {
+pub(crate) struct Escape {
     /// TCP address to connect to, with a listener.
     pub tcp: SocketAddr,
     /// Unix socket to connect to, with a listener.
@@ -40,7 +40,7 @@ pub struct Escape {
 type Results = BTreeMap<String, String>;
 
 /// Makes the attempts that the environment variable requests, if it is set.
-pub fn attempt() {
+pub(crate) fn attempt() {
     let Ok(wanted) = std::env::var(VARIABLE) else { return };
     let results = match serde_json::from_str::<Escape>(&wanted) {
         Ok(escape) => escape.run(),
@@ -92,8 +92,8 @@ impl Escape {
         // A signal without effect on the receiver.
         let signalled = kill_process(agent, Signal::CONT);
         note("send the agent a signal".into(), signalled.map_err(io::Error::from));
-        let held = pidfd_open(agent, PidfdFlags::empty());
-        note("get hold of the agent".into(), held.map(drop).map_err(io::Error::from));
+        let pidfd = pidfd_open(agent, PidfdFlags::empty());
+        note("get hold of the agent".into(), pidfd.map(drop).map_err(io::Error::from));
         let memory = File::open(format!("/proc/{}/mem", agent.as_raw_nonzero()));
         note("read the agent's memory".into(), memory.map(drop));
     }

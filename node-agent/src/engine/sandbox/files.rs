@@ -13,10 +13,10 @@ const NEWEST: ABI = ABI::V6;
 
 /// Restricts this thread to opening `readable` for reading, and blocks TCP connections and
 /// listeners.
-pub fn confine(readable: &[File]) -> Result<(), String> {
+pub(crate) fn confine(readable: &[File]) -> Result<(), String> {
     match restrict(readable) {
         Ok(RulesetStatus::NotEnforced) => {
-            Err("this kernel has no Landlock, or it is not enabled (lsm=landlock,...)".into())
+            Err("Landlock is missing or disabled in this kernel (lsm=landlock,...)".into())
         }
         Ok(_) => Ok(()),
         Err(e) => Err(format!("Landlock: {e}")),

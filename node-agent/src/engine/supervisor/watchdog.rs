@@ -10,13 +10,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::engine::client::EngineClient;
 
 /// Interval of checks.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Consecutive checks without progress after which it hangs.
-const LOOKS_MAX: u32 = 4;
+const STALLED_CHECKS_MAX: u32 = 4;
 
 /// A snapshot of an engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Sight {
+struct Snapshot {
     /// Reports it has sent.
     reports: u64,
     /// CPU time used, in ticks of 10 ms, plus pages loaded.
@@ -24,15 +24,15 @@ struct Sight {
 }
 
 /// Returns when the engine with that process id hangs.
-pub async fn stands_still(pid: u32, client: &EngineClient) {
-    let mut looks = interval(LOOK);
+pub(crate) async fn wait_until_hung(pid: u32, client: &EngineClient) {
+    let mut checks = interval(CHECK_INTERVAL);
     // After a time in which the agent itself did not run, nothing is known of the engine.
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watch = Watch::default();
     loop {
-        looks.tick().await;
-        let sight = Sight { reports: client.reports(), work: work(pid).unwrap_or(0) };
-        if watch.look(sight, client.figures().in_flight > 0) {
+        checks.tick().await;
+        let snapshot = Snapshot { reports: client.reports(), work: work(pid).unwrap_or(0) };
+        if watch.record(snapshot, client.figures().in_flight > 0) {
             return;
         }
     }
@@ -40,17 +40,17 @@ pub async fn stands_still(pid: u32, client: &EngineClient) {
 
 #[derive(Debug, Default)]
 struct Watch {
-    last: Sight,
-    still: u32,
+    last: Snapshot,
+    stalled_checks: u32,
 }
 
 impl Watch {
     /// Records a snapshot; returns true once the engine hangs.
-    fn look(&mut self, sight: Sight, is_asked: bool) -> bool {
-        let is_still = is_asked && sight == self.last;
-        self.still = if is_still { self.still + 1 } else { 0 };
-        self.last = sight;
-        self.still >= LOOKS_MAX
+    fn record(&mut self, snapshot: Snapshot, has_requests: bool) -> bool {
+        let is_stalled = has_requests && snapshot == self.last;
+        self.stalled_checks = if is_stalled { self.stalled_checks + 1 } else { 0 };
+        self.last = snapshot;
+        self.stalled_checks >= STALLED_CHECKS_MAX
     }
 }
 
@@ -74,13 +74,13 @@ mod tests {
 
     #[test]
     fn only_one_that_is_asked_and_does_nothing_stands_still() {
-        let sight = |reports, work| Sight { reports, work };
+        let snapshot = |reports, work| Snapshot { reports, work };
         let mut watch = Watch::default();
-        assert!((0..10).all(|_| !watch.look(sight(1, 1), false)), "it is idle");
-        assert!((0..10).all(|i| !watch.look(sight(1, i), true)), "it computes");
-        assert!((0..10).all(|i| !watch.look(sight(i, 9), true)), "it reports");
-        let looks = (1..10).find(|_| watch.look(sight(9, 9), true));
-        assert_eq!(looks, Some(LOOKS_MAX));
+        assert!((0..10).all(|_| !watch.record(snapshot(1, 1), false)), "it is idle");
+        assert!((0..10).all(|i| !watch.record(snapshot(1, i), true)), "it computes");
+        assert!((0..10).all(|i| !watch.record(snapshot(i, 9), true)), "it reports");
+        let checks = (1..10).find(|_| watch.record(snapshot(9, 9), true));
+        assert_eq!(checks, Some(STALLED_CHECKS_MAX));
     }
 
     #[test]

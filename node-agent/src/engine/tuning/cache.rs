@@ -15,7 +15,7 @@ const ENTRIES_MAX: usize = 8;
 
 /// What measurements depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Key {
+pub(crate) struct CacheKey {
     /// Version of the file format.
     pub format: u32,
     /// The agent's version: its kernels may have changed.
@@ -32,9 +32,9 @@ pub struct Key {
     pub model: String,
 }
 
-impl Key {
+impl CacheKey {
     /// The key of this machine and a model.
-    pub fn new(machine: &Machine, kernel: Kernel, model: &str) -> Self {
+    pub(crate) fn new(machine: &Machine, kernel: Kernel, model: &str) -> Self {
         let limit = machine.cgroup.memory_limit.unwrap_or(u64::MAX);
         Self {
             format: FORMAT,
@@ -47,8 +47,7 @@ impl Key {
         }
     }
 
-    /// Name of the file.
-    pub fn file_name(&self) -> String {
+    pub(crate) fn file_name(&self) -> String {
         let digest = Sha256::digest(format!("{self:?}").as_bytes());
         let hex: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
         format!("{hex}.json")
@@ -57,12 +56,11 @@ impl Key {
 
 /// Result of one tuning run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// Settings that flags had fixed.
     pub fixed: Fixed,
     /// Settings that were chosen.
     pub tuned: Tuned,
-    /// All trials.
     pub found: SearchResult,
     /// Tokens per second by batch size, ascending.
     pub curve: Vec<(u32, f64)>,
@@ -72,45 +70,44 @@ pub struct Entry {
 
 /// Contents of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub(crate) struct CacheFile {
     /// What the results depend on.
-    pub key: Key,
+    pub key: CacheKey,
     /// Newest first.
     pub entries: Vec<Entry>,
 }
 
-impl Kept {
-    /// Creates empty contents.
-    pub fn new(key: Key) -> Self {
+impl CacheFile {
+    pub(crate) fn new(key: CacheKey) -> Self {
         Self { key, entries: Vec::new() }
     }
 
     /// Parses a file; the error says why it cannot be used.
-    pub fn parse(text: &str, key: &Key) -> Result<Self, String> {
-        let kept: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        if kept.key != *key {
+    pub(crate) fn parse(text: &str, key: &CacheKey) -> Result<Self, String> {
+        let file: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        if file.key != *key {
             return Err("it was measured on another machine or with another model".into());
         }
-        if !kept.entries.iter().all(|entry| entry.tuned.is_possible()) {
-            return Err("it holds settings that cannot be".into());
+        if !file.entries.iter().all(|entry| entry.tuned.is_possible()) {
+            return Err("it contains impossible settings".into());
         }
-        Ok(kept)
+        Ok(file)
     }
 
     /// The best result for these flags: the applicable one with the most fixed flags.
-    pub fn best(&self, given: &Fixed) -> Option<&Entry> {
+    pub(crate) fn best(&self, given: &Fixed) -> Option<&Entry> {
         let holds = self.entries.iter().filter(|entry| entry.fixed.holds_with(given));
         // Of several equal entries, the newest counts.
         holds.rev().max_by_key(|entry| entry.fixed.count())
     }
 
     /// The result tuned with exactly these flags.
-    pub fn exact(&self, given: &Fixed) -> Option<&Entry> {
+    pub(crate) fn exact(&self, given: &Fixed) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.fixed == *given)
     }
 
     /// Adds an entry, replacing one with the same flags or the oldest.
-    pub fn put(&mut self, entry: Entry) {
+    pub(crate) fn put(&mut self, entry: Entry) {
         self.entries.retain(|old| old.fixed != entry.fixed);
         self.entries.insert(0, entry);
         self.entries.truncate(ENTRIES_MAX);
@@ -123,8 +120,8 @@ mod tests {
     use inference_core::llama::FlashAttention;
     use inference_core::tools::tune::Candidate;
 
-    fn key() -> Key {
-        Key {
+    fn key() -> CacheKey {
+        CacheKey {
             format: FORMAT,
             agent: "1".into(),
             cpu: "Some CPU".into(),
@@ -149,43 +146,43 @@ mod tests {
 
     #[test]
     fn a_file_is_read_as_it_was_written_and_only_for_its_own_key() {
-        let mut kept = Kept::new(key());
-        kept.put(entry(Fixed::default(), 8));
-        let text = serde_json::to_string(&kept).unwrap();
-        assert_eq!(Kept::parse(&text, &key()), Ok(kept));
-        let other = Key { cores: 2, ..key() };
-        assert!(Kept::parse(&text, &other).unwrap_err().contains("another machine"));
+        let mut file = CacheFile::new(key());
+        file.put(entry(Fixed::default(), 8));
+        let text = serde_json::to_string(&file).unwrap();
+        assert_eq!(CacheFile::parse(&text, &key()), Ok(file));
+        let other = CacheKey { cores: 2, ..key() };
+        assert!(CacheFile::parse(&text, &other).unwrap_err().contains("another machine"));
         assert_ne!(key().file_name(), other.file_name());
-        assert!(Kept::parse(&text[..text.len() / 2], &key()).is_err());
+        assert!(CacheFile::parse(&text[..text.len() / 2], &key()).is_err());
         let odd = text.replace("\"threads\":3", "\"threads\":0");
-        assert!(Kept::parse(&odd, &key()).unwrap_err().contains("cannot be"));
+        assert!(CacheFile::parse(&odd, &key()).unwrap_err().contains("impossible"));
     }
 
     #[test]
     fn more_flags_than_were_fixed_take_what_was_tuned_and_others_do_not() {
-        let mut kept = Kept::new(key());
-        kept.put(entry(Fixed { threads: Some(1), ..Fixed::default() }, 2));
-        let slots = |kept: &Kept, given: &Fixed| kept.best(given).map(|e| e.tuned.slots);
+        let mut file = CacheFile::new(key());
+        file.put(entry(Fixed { threads: Some(1), ..Fixed::default() }, 2));
+        let slots = |file: &CacheFile, given: &Fixed| file.best(given).map(|e| e.tuned.slots);
         let one = Fixed { threads: Some(1), ..Fixed::default() };
         let more = Fixed { slots: Some(9), ..one.clone() };
-        assert_eq!(slots(&kept, &Fixed::default()), None, "tuned for one thread");
-        assert_eq!((slots(&kept, &one), slots(&kept, &more)), (Some(2), Some(2)));
-        kept.put(entry(Fixed::default(), 8));
-        assert_eq!((slots(&kept, &one), slots(&kept, &Fixed::default())), (Some(2), Some(8)));
+        assert_eq!(slots(&file, &Fixed::default()), None, "tuned for one thread");
+        assert_eq!((slots(&file, &one), slots(&file, &more)), (Some(2), Some(2)));
+        file.put(entry(Fixed::default(), 8));
+        assert_eq!((slots(&file, &one), slots(&file, &Fixed::default())), (Some(2), Some(8)));
         let elsewhere = Fixed { cpus: Some(vec![0]), ..Fixed::default() };
-        assert_eq!(slots(&kept, &elsewhere), None);
+        assert_eq!(slots(&file, &elsewhere), None);
     }
 
     #[test]
     fn a_file_does_not_grow_for_ever_and_the_newest_of_equals_counts() {
-        let mut kept = Kept::new(key());
+        let mut file = CacheFile::new(key());
         for n in 1..=20 {
-            kept.put(entry(Fixed { threads: Some(n), ..Fixed::default() }, 4));
+            file.put(entry(Fixed { threads: Some(n), ..Fixed::default() }, 4));
         }
-        assert_eq!(kept.entries.len(), ENTRIES_MAX);
-        kept.put(entry(Fixed { threads: Some(20), ..Fixed::default() }, 5));
-        assert_eq!(kept.entries.len(), ENTRIES_MAX);
+        assert_eq!(file.entries.len(), ENTRIES_MAX);
+        file.put(entry(Fixed { threads: Some(20), ..Fixed::default() }, 5));
+        assert_eq!(file.entries.len(), ENTRIES_MAX);
         let given = Fixed { threads: Some(20), ..Fixed::default() };
-        assert_eq!(kept.exact(&given).map(|e| e.tuned.slots), Some(5));
+        assert_eq!(file.exact(&given).map(|e| e.tuned.slots), Some(5));
     }
 }

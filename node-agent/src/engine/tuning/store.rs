@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::cache::{Kept, Key};
+use super::cache::{CacheFile, CacheKey};
 
 /// Maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
@@ -13,25 +13,25 @@ const SYSTEM_FOLDER: &str = "/var/cache/flotilla";
 
 /// The folder of the files; `None` if there is none.
 #[derive(Debug, Clone)]
-pub struct Store {
+pub(crate) struct Store {
     folder: Option<PathBuf>,
 }
 
 impl Store {
     /// The first of `$FLOTILLA_CACHE_DIR`, `$XDG_CACHE_HOME/flotilla`, `~/.cache/flotilla` and
     /// `/var/cache/flotilla` (if it exists).
-    pub fn of_user() -> Self {
+    pub(crate) fn of_user() -> Self {
         let system = Path::new(SYSTEM_FOLDER).is_dir().then(|| PathBuf::from(SYSTEM_FOLDER));
         Self { folder: folder(|name| std::env::var_os(name)).or(system) }
     }
 
     /// Path of the file for a key.
-    pub fn path(&self, key: &Key) -> Option<PathBuf> {
+    pub(crate) fn path(&self, key: &CacheKey) -> Option<PathBuf> {
         Some(self.folder.as_ref()?.join("tune").join(key.file_name()))
     }
 
     /// Reads the stored results; logs and ignores a file that cannot be used.
-    pub fn read(&self, key: &Key) -> Option<Kept> {
+    pub(crate) fn read(&self, key: &CacheKey) -> Option<CacheFile> {
         let path = self.path(key)?;
         let file = match std::fs::File::open(&path) {
             Ok(file) => file,
@@ -39,26 +39,26 @@ impl Store {
                 return None;
             }
             Err(e) => {
-                tracing::warn!("tuning results ignored: {}: {e}", path.display());
+                tracing::warn!(file = %path.display(), error = %e, "tuning results ignored");
                 return None;
             }
         };
         let mut text = String::new();
         let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(|e| e.to_string());
-        match read.and_then(|_| Kept::parse(&text, key)) {
-            Ok(kept) => Some(kept),
+        match read.and_then(|_| CacheFile::parse(&text, key)) {
+            Ok(file) => Some(file),
             Err(why) => {
-                tracing::warn!("tuning results ignored: {}: {why}", path.display());
+                tracing::warn!(file = %path.display(), error = why, "tuning results ignored");
                 None
             }
         }
     }
 
     /// Stores results; returns the path, or `None` if there is no folder.
-    pub fn write(&self, kept: &Kept) -> Result<Option<PathBuf>, String> {
-        let Some(path) = self.path(&kept.key) else { return Ok(None) };
+    pub(crate) fn write(&self, file: &CacheFile) -> Result<Option<PathBuf>, String> {
+        let Some(path) = self.path(&file.key) else { return Ok(None) };
         let fail = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
-        let text = serde_json::to_string_pretty(kept).map_err(|e| fail(&e))?;
+        let text = serde_json::to_string_pretty(file).map_err(|e| fail(&e))?;
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).map_err(|e| fail(&e))?;
         }

@@ -17,8 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::affinity::stay_on;
 use crate::engine::measuring::ChildArgs;
-use crate::engine::measuring::{Measuring, load_confined, prepare_child, tell};
-use crate::engine::sandbox::Choice;
+use crate::engine::measuring::{
+    ChildError, MeasuringChild, load_confined, prepare_child, write_answer,
+};
+use crate::engine::sandbox::SandboxMode;
 
 /// Loading may have to read the whole file from a slow disk.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(600);
@@ -29,8 +31,7 @@ const PROBE_TOKENS: u32 = 64;
 
 /// What all trials have in common.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Setup {
-    /// The tested CPU kernels.
+pub(crate) struct Setup {
     pub kernel: Kernel,
     /// Storage type of keys and values.
     pub kv_type: KvType,
@@ -39,7 +40,7 @@ pub struct Setup {
     /// CPUs to compute on.
     pub cpus: Option<Vec<u32>>,
     /// Whether the child confines itself.
-    pub sandbox: Choice,
+    pub sandbox: SandboxMode,
 }
 
 /// Questions to a child.
@@ -65,7 +66,7 @@ enum Answer {
 }
 
 /// `tune-trials`: answers questions until the input ends.
-pub fn child(args: &ChildArgs) -> Result<(), String> {
+pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
@@ -75,19 +76,19 @@ pub fn child(args: &ChildArgs) -> Result<(), String> {
     let loaded = load_confined(&args.model, setup.sandbox, setup.kernel, setup.load);
     let weights = match loaded {
         Ok(weights) => weights,
-        Err(why) => return tell(&Answer::Refused(why)),
+        Err(why) => return write_answer(&Answer::Refused(why)),
     };
-    tell(&Answer::Ready)?;
+    write_answer(&Answer::Ready)?;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|e| e.to_string())?;
         let question = serde_json::from_str(&line).map_err(|e| format!("{e}: {line}"))?;
-        let answer = answer(&weights, &setup, question);
-        tell(&answer.unwrap_or_else(Answer::Refused))?;
+        let answer = respond(&weights, &setup, question);
+        write_answer(&answer.unwrap_or_else(Answer::Refused))?;
     }
     Ok(())
 }
 
-fn answer(weights: &Weights, setup: &Setup, question: Question) -> Result<Answer, String> {
+fn respond(weights: &Weights, setup: &Setup, question: Question) -> Result<Answer, String> {
     match question {
         Question::Effort(candidate, seconds) => {
             let most = Effort::within(f64::MAX, 1.0);
@@ -127,31 +128,58 @@ fn context(
     LlamaModel::new(weights.clone(), options).map_err(|e| e.to_string())
 }
 
+/// Why a question has no answer.
+#[derive(Debug)]
+pub(crate) enum TrialError {
+    /// The child failed.
+    Child(ChildError),
+    /// The child is alive, and cannot do it.
+    Refused(String),
+    /// The answer is one to another question.
+    Unexpected,
+}
+
+impl std::fmt::Display for TrialError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Child(e) => write!(f, "{e}"),
+            Self::Refused(why) => f.write_str(why),
+            Self::Unexpected => write!(f, "unexpected answer"),
+        }
+    }
+}
+
+impl From<ChildError> for TrialError {
+    fn from(error: ChildError) -> Self {
+        Self::Child(error)
+    }
+}
+
 /// The parent's side. `command` starts a child.
-pub struct Children<F> {
+pub(crate) struct Children<F> {
     command: F,
-    child: Option<Measuring>,
+    child: Option<MeasuringChild>,
     effort: Effort,
     begun: Instant,
     /// Called before each trial.
     progress: Box<dyn FnMut(&Candidate)>,
 }
 
-impl<F: FnMut() -> Result<Command, String>> Children<F> {
-    /// Loads the model, and determines how much a trial of this many seconds can do. The error says
-    /// why the model cannot be measured at all.
-    pub fn start(
+impl<F: FnMut() -> Result<Command, ChildError>> Children<F> {
+    /// Loads the model, and determines how much a trial of this many seconds can do. Fails if the
+    /// model cannot be measured at all.
+    pub(crate) fn start(
         command: F,
         base: Candidate,
         seconds: f64,
         progress: Box<dyn FnMut(&Candidate)>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, TrialError> {
         let effort = Effort::within(0.0, 0.0);
         let begun = Instant::now();
         let mut children = Self { command, child: None, effort, begun, progress };
-        children.load()?;
+        children.child = Some(children.load()?);
         // If not even that runs, the search starts with small trials.
-        if let Ok(Answer::Effort(effort)) = children.ask(Question::Effort(base, seconds)) {
+        if let Ok(Answer::Effort(effort)) = children.request(Question::Effort(base, seconds)) {
             children.effort = effort;
         }
         children.begun = Instant::now();
@@ -159,54 +187,50 @@ impl<F: FnMut() -> Result<Command, String>> Children<F> {
     }
 
     /// How much a trial computes.
-    pub fn effort(&self) -> Effort {
+    pub(crate) fn effort(&self) -> Effort {
         self.effort
     }
 
-    fn load(&mut self) -> Result<(), String> {
-        let mut child = Measuring::start((self.command)()?)?;
-        match child.answer(LOAD_TIMEOUT)? {
-            Answer::Ready => {
-                self.child = Some(child);
-                Ok(())
-            }
-            Answer::Refused(why) => Err(why),
-            other => Err(format!("an answer that was not asked for: {other:?}")),
+    fn load(&mut self) -> Result<MeasuringChild, TrialError> {
+        let mut child = MeasuringChild::start((self.command)()?)?;
+        match child.receive(LOAD_TIMEOUT)? {
+            Answer::Ready => Ok(child),
+            Answer::Refused(why) => Err(TrialError::Refused(why)),
+            _ => Err(TrialError::Unexpected),
         }
     }
 
-    fn ask(&mut self, question: Question) -> Result<Answer, String> {
-        if self.child.is_none() {
-            self.load()?;
-        }
-        let Some(child) = &mut self.child else { return Err("there is no child".into()) };
-        let answer = child.ask(&question, TRIAL_TIMEOUT);
-        if answer.is_err() {
-            self.child = None;
-        }
-        answer
+    fn request(&mut self, question: Question) -> Result<Answer, TrialError> {
+        let mut child = match self.child.take() {
+            Some(child) => child,
+            None => self.load()?,
+        };
+        // A child that gave no answer is not asked again.
+        let answer = child.request(&question, TRIAL_TIMEOUT)?;
+        self.child = Some(child);
+        Ok(answer)
     }
 
     /// Decode speeds of batches of growing size; empty if they cannot be measured.
-    pub fn curve(&mut self, candidate: Candidate) -> Vec<(u32, f64)> {
+    pub(crate) fn curve(&mut self, candidate: Candidate) -> Vec<(u32, f64)> {
         (self.progress)(&candidate);
-        match self.ask(Question::Curve(candidate, self.effort)) {
+        match self.request(Question::Curve(candidate, self.effort)) {
             Ok(Answer::Curve(points)) => points,
             other => {
-                tracing::warn!("batch size curve could not be measured: {other:?}");
+                tracing::warn!(result = ?other, "batch size curve not measured");
                 Vec::new()
             }
         }
     }
 }
 
-impl<F: FnMut() -> Result<Command, String>> Trials for Children<F> {
+impl<F: FnMut() -> Result<Command, ChildError>> Trials for Children<F> {
     fn run(&mut self, candidate: &Candidate) -> Option<MeasuredSpeeds> {
         (self.progress)(candidate);
-        match self.ask(Question::Measure(*candidate, self.effort)) {
+        match self.request(Question::Measure(*candidate, self.effort)) {
             Ok(Answer::Measured(measured)) => Some(measured),
             other => {
-                tracing::warn!("tuning candidate rejected: {candidate:?}: {other:?}");
+                tracing::warn!(?candidate, result = ?other, "tuning candidate rejected");
                 None
             }
         }
@@ -277,6 +301,6 @@ mod tests {
             poll: 50,
         };
         let error = Children::start(command, base, 1.0, Box::new(|_| {})).err();
-        assert_eq!(error, Some("no model".into()));
+        assert!(matches!(error, Some(TrialError::Refused(why)) if why == "no model"));
     }
 }

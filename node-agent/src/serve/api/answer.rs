@@ -20,7 +20,7 @@ use crate::types::error::Error;
 use crate::types::response::Body;
 
 /// A parsed and checked request body.
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Chat or text completion.
     pub shape: Shape,
     /// Prompts; each gets `n` choices.
@@ -40,7 +40,7 @@ pub struct Wanted {
 }
 
 /// One prompt.
-pub struct Ask {
+pub(crate) struct Ask {
     /// Prompt for the engine.
     pub prompt: Prompt,
     /// Text that its choices start with.
@@ -48,7 +48,7 @@ pub struct Ask {
 }
 
 /// Where a response starts: here, or at a gateway that can resume it on another node.
-pub struct Origin {
+pub(crate) struct Origin {
     /// The gateway's resume state; for a response that starts here, only the fields it needs.
     resume: Resume,
     /// True if a gateway sent it.
@@ -57,7 +57,7 @@ pub struct Origin {
 
 impl Origin {
     /// Uses the gateway's resume state, if there is one.
-    pub fn new(told: Option<Resume>) -> Self {
+    pub(crate) fn new(told: Option<Resume>) -> Self {
         let is_resumable = told.is_some();
         let resume = told.unwrap_or_else(|| {
             Resume::new(crate::types::random::random(), unix_seconds(SystemTime::now()))
@@ -66,7 +66,7 @@ impl Origin {
     }
 
     /// Seed for a request without one.
-    pub fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         self.resume.seed
     }
 
@@ -83,7 +83,7 @@ impl Origin {
 }
 
 /// A constrained response must be able to end.
-pub fn check_end(has_form: bool, ignore_eos: bool) -> Result<(), Error> {
+pub(crate) fn check_end(has_form: bool, ignore_eos: bool) -> Result<(), Error> {
     match has_form && ignore_eos {
         true => Err(invalid("ignore_eos", "ignore_eos cannot be used together with a grammar")),
         false => Ok(()),
@@ -91,7 +91,7 @@ pub fn check_end(has_form: bool, ignore_eos: bool) -> Result<(), Error> {
 }
 
 /// Handles a request.
-pub async fn answer(
+pub(crate) async fn answer(
     node: &Arc<Node>,
     caller: Caller,
     mut wanted: Wanted,

@@ -20,7 +20,7 @@ use crate::types::error::Error;
 use crate::types::response::Body;
 
 /// Handles a chat completion request.
-pub async fn complete(
+pub(crate) async fn complete(
     node: &Arc<Node>,
     caller: Caller,
     resume: Option<Resume>,
@@ -57,7 +57,7 @@ fn read(chat: ChatRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
 }
 
 /// The chat template's input.
-pub fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
+pub(crate) fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
     if chat.messages.is_empty() {
         return Err(invalid("messages", "messages must hold at least one message"));
     }

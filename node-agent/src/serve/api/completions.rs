@@ -20,7 +20,7 @@ use crate::types::response::Body;
 const MAX_TOKENS_DEFAULT: u32 = 16;
 
 /// Handles a text completion request.
-pub async fn complete(
+pub(crate) async fn complete(
     node: &Arc<Node>,
     caller: Caller,
     resume: Option<Resume>,

@@ -8,7 +8,7 @@ use super::sampling::invalid;
 use crate::types::error::Error;
 
 /// The constraint of a request, if it has one; two of them are an error.
-pub fn read(fields: ConstraintFields) -> Result<Option<Constraint>, Error> {
+pub(crate) fn read(fields: ConstraintFields) -> Result<Option<Constraint>, Error> {
     let found = [
         ("response_format", fields.response_format.map(of_format).transpose()?.flatten()),
         ("json_schema", fields.json_schema.map(|s| Constraint::LenientJsonSchema(s.to_string()))),

@@ -33,7 +33,7 @@ fn inputs_of(prompt: Prompt) -> Vec<EmbedInput> {
 }
 
 /// Handles an embeddings request.
-pub async fn embed(
+pub(crate) async fn embed(
     node: &Arc<Node>,
     caller: Caller,
     resume: Option<Resume>,
@@ -54,7 +54,7 @@ pub async fn embed(
     let answered = run(node, caller, inputs, &mut record).await;
     let (vectors, tokens) = record.check(answered)?;
     record.check(check_dimensions(asked.dimensions, &vectors))?;
-    record.used(Usage::new(tokens, 0, 0));
+    record.record_usage(Usage::new(tokens, 0, 0));
     record.succeed();
     let embedding = |(index, values): (u32, Vec<f32>)| {
         let embedding = match base64 {
@@ -91,7 +91,7 @@ fn check_dimensions(wanted: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), E
 }
 
 /// Scores how well documents answer a query, and sorts them, best first.
-pub async fn rerank(
+pub(crate) async fn rerank(
     node: &Arc<Node>,
     caller: Caller,
     resume: Option<Resume>,
@@ -115,7 +115,7 @@ pub async fn rerank(
     let mut record = node.metrics.record("rerank");
     let answered = run(node, caller, inputs, &mut record).await;
     let (scores, tokens) = record.check(answered)?;
-    record.used(Usage::new(tokens, 0, 0));
+    record.record_usage(Usage::new(tokens, 0, 0));
     record.succeed();
     let shown = asked.return_documents == Some(true);
     let mut results: Vec<Ranked> = scores
@@ -156,11 +156,11 @@ async fn run(
     loop {
         match generation.next().await {
             Some(Event::Started { prompt_tokens, .. }) => {
-                record.started();
+                record.record_start();
                 tokens = prompt_tokens;
             }
             Some(Event::Embedded { index, values }) => {
-                record.said();
+                record.record_text();
                 if let Some(vector) = vectors.get_mut(index as usize) {
                     *vector = values;
                 }

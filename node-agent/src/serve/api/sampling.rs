@@ -15,7 +15,7 @@ use crate::types::error::Error;
 
 /// Checked parameters.
 #[derive(Debug, PartialEq)]
-pub struct Checked {
+pub(crate) struct Checked {
     /// Sampling and stop options, without logprobs.
     pub options: Options,
     /// Number of choices.
@@ -23,7 +23,7 @@ pub struct Checked {
 }
 
 /// Checks the fields that both endpoints share. Uses `random_seed` if the request has no seed.
-pub fn check(fields: SamplingFields, random_seed: u64) -> Result<Checked, Error> {
+pub(crate) fn check(fields: SamplingFields, random_seed: u64) -> Result<Checked, Error> {
     let n = fields.n.unwrap_or(1);
     if !(1..=CHOICES_MAX).contains(&n.into()) {
         return Err(invalid("n", &format!("n must be 1 to {CHOICES_MAX}")));
@@ -110,7 +110,7 @@ fn bias(token: u64, shift: &Value) -> Option<(Token, f32)> {
 }
 
 /// Checks the number of most likely tokens to report.
-pub fn top_logprobs(param: &'static str, count: u32) -> Result<u32, Error> {
+pub(crate) fn top_logprobs(param: &'static str, count: u32) -> Result<u32, Error> {
     match count {
         0..=LOGPROBS_MAX => Ok(count),
         _ => Err(invalid(param, &format!("{param} must be 0 to {LOGPROBS_MAX}"))),
@@ -118,7 +118,7 @@ pub fn top_logprobs(param: &'static str, count: u32) -> Result<u32, Error> {
 }
 
 /// Rejects a field that would change the response and that we do not honor.
-pub fn refuse_unsupported(endpoint: Endpoint, body: &[u8]) -> Result<(), Error> {
+pub(crate) fn refuse_unsupported(endpoint: Endpoint, body: &[u8]) -> Result<(), Error> {
     match first_unsupported(endpoint, body)? {
         Some(row) => Err(invalid(row.field, &row.refusal())),
         None => Ok(()),
@@ -140,7 +140,7 @@ fn range(
 }
 
 /// An error that names its parameter.
-pub fn invalid(param: &'static str, message: &str) -> Error {
+pub(crate) fn invalid(param: &'static str, message: &str) -> Error {
     Error::Invalid { param, message: message.into() }
 }
 

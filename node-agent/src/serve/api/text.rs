@@ -19,7 +19,7 @@ use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
 /// `POST /tokenize`
-pub async fn tokenize(
+pub(crate) async fn tokenize(
     node: &Arc<Node>,
     caller: Caller,
     body: &[u8],
@@ -64,7 +64,7 @@ fn with_piece(id: Token, bytes: &[u8]) -> Value {
 }
 
 /// `POST /detokenize`
-pub async fn detokenize(
+pub(crate) async fn detokenize(
     node: &Arc<Node>,
     caller: Caller,
     body: &[u8],
@@ -75,7 +75,7 @@ pub async fn detokenize(
 }
 
 /// `POST /apply-template`
-pub async fn apply_template(
+pub(crate) async fn apply_template(
     node: &Arc<Node>,
     caller: Caller,
     body: &[u8],
@@ -86,7 +86,11 @@ pub async fn apply_template(
 }
 
 /// `POST /v1/chat/completions/input_tokens`
-pub async fn count(node: &Arc<Node>, caller: Caller, body: &[u8]) -> Result<Response<Body>, Error> {
+pub(crate) async fn count(
+    node: &Arc<Node>,
+    caller: Caller,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
     let prompt = Prompt::Chat(read_chat(node, body)?);
     let question = TextQuery::Tokenize { prompt, with_pieces: false };
     let (tokens, _) = tokens(ask(node, caller, question).await?);

@@ -12,7 +12,7 @@ const CALLS_MAX: u32 = 128;
 
 /// Tools that a response may call.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Offer {
+pub(crate) struct Offer {
     /// The tools; empty with `tool_choice: none`.
     pub tools: ToolSet,
     /// Which may or must be called; `None` without tools.
@@ -20,7 +20,7 @@ pub struct Offer {
 }
 
 /// Parses the tools of a chat request. Errors name the parameter.
-pub fn read(chat: &ChatRequest) -> Result<Offer, Error> {
+pub(crate) fn read(chat: &ChatRequest) -> Result<Offer, Error> {
     let listed = chat.tools.as_deref().unwrap_or_default();
     let tools = ToolSet::from_openai(listed).map_err(refused)?;
     let choice = ToolChoice::from_openai(chat.tool_choice.as_ref(), &tools).map_err(refused)?;

@@ -9,28 +9,28 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 /// Interval of lookups: a new address is dialed within this time.
-pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
+pub(crate) const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout of a lookup: the system asks several servers, for some seconds each.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum addresses of one name, each of which gets a link.
 const ADDRESSES_MAX: usize = 64;
 
 /// Host and port of a gateway.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub(crate) struct GatewayHost {
     host: String,
     port: u16,
 }
 
-impl Place {
+impl GatewayHost {
     /// Host and port of a URL; `port` if it has none.
-    pub fn new(url: &Uri, port: u16) -> Self {
+    pub(crate) fn new(url: &Uri, port: u16) -> Self {
         let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
         Self { host: host.into(), port: url.port_u16().unwrap_or(port) }
     }
 
     /// True if the host is a name, whose addresses may change.
-    pub fn is_name(&self) -> bool {
+    pub(crate) fn is_name(&self) -> bool {
         self.host.parse::<IpAddr>().is_err()
     }
 
@@ -38,11 +38,11 @@ impl Place {
     ///
     /// # Errors
     /// The name cannot be resolved, or has no addresses.
-    pub async fn look_up(&self) -> Result<BTreeSet<SocketAddr>, String> {
-        let looked = timeout(LOOK_TIMEOUT, lookup_host((self.host.as_str(), self.port))).await;
-        let found = looked
-            .map_err(|_| format!("looking up '{}' took too long", self.host))?
-            .map_err(|e| format!("'{}' cannot be looked up: {e}", self.host))?;
+    pub(crate) async fn look_up(&self) -> Result<BTreeSet<SocketAddr>, String> {
+        let resolved = timeout(LOOKUP_TIMEOUT, lookup_host((self.host.as_str(), self.port))).await;
+        let found = resolved
+            .map_err(|_| format!("resolving '{}' timed out", self.host))?
+            .map_err(|e| format!("cannot resolve '{}': {e}", self.host))?;
         let found: BTreeSet<SocketAddr> = found.take(ADDRESSES_MAX).collect();
         match found.is_empty() {
             true => Err(format!("'{}' has no address", self.host)),
@@ -57,13 +57,13 @@ mod tests {
 
     #[tokio::test]
     async fn addresses_are_what_they_are_and_names_are_looked_up() {
-        let place = |url: &'static str| Place::new(&Uri::from_static(url), 80);
-        let (four, six) = (place("http://127.0.0.1:8080"), place("http://[::1]"));
-        assert!(!four.is_name() && !six.is_name() && place("http://localhost").is_name());
+        let host = |url: &'static str| GatewayHost::new(&Uri::from_static(url), 80);
+        let (four, six) = (host("http://127.0.0.1:8080"), host("http://[::1]"));
+        assert!(!four.is_name() && !six.is_name() && host("http://localhost").is_name());
         assert_eq!(four.look_up().await.unwrap().len(), 1);
         let found = six.look_up().await.unwrap();
         assert_eq!(found.first().unwrap().to_string(), "[::1]:80");
-        let unknown = place("http://no-such-name.invalid").look_up().await.unwrap_err();
+        let unknown = host("http://no-such-name.invalid").look_up().await.unwrap_err();
         assert!(unknown.contains("no-such-name.invalid"), "{unknown}");
     }
 }

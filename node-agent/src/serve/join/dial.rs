@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::held::{Claim, Held};
+use super::linked::{Claim, LinkedGateways};
 use crate::serve::join::tls::Dialer;
 use crate::serve::listener;
 use crate::serve::node::{Link, Node};
@@ -35,7 +35,7 @@ const REFUSAL_BYTES_MAX: usize = 4096;
 
 /// Where and how to join.
 #[derive(Debug, Clone)]
-pub struct Gateway {
+pub(crate) struct Gateway {
     /// `http://host:port` or `https://host:port`.
     pub url: Uri,
     /// The join key as a header value.
@@ -46,13 +46,13 @@ pub struct Gateway {
 
 /// Why a dial did not result in a link.
 #[derive(Debug)]
-pub enum JoinError {
+pub(crate) enum DialError {
     /// Temporary failure.
     Unreachable(String),
     /// The gateway rejects the node: wrong key or version.
     Refused(String),
     /// The node already has a link to this gateway, by another address.
-    Already,
+    AlreadyLinked,
     /// Another node of this name is linked to the gateway. That may end; the text is the gateway's
     /// advice.
     NameTaken(String),
@@ -60,28 +60,28 @@ pub enum JoinError {
 
 /// An established link.
 #[derive(Debug)]
-pub struct Dialled {
+pub(crate) struct DialedLink {
     upgraded: Upgraded,
     /// Keeps other tasks from dialing this gateway meanwhile.
     _claim: Claim,
 }
 
 /// Asks the gateway at `address` for a link.
-pub async fn dial(
+pub(crate) async fn dial(
     gateway: &Gateway,
     address: SocketAddr,
     node: &Node,
-    held: &Held,
-) -> Result<Dialled, JoinError> {
+    linked: &LinkedGateways,
+) -> Result<DialedLink, DialError> {
     let stream = within("connecting", TcpStream::connect(address)).await?;
     tune(&stream);
-    let asked = Asked { gateway, node, held };
+    let request = JoinRequest { gateway, node, linked };
     match &gateway.tls {
-        None => asked.upgrade(stream).await,
+        None => request.upgrade(stream).await,
         Some(tls) => {
             let host = gateway.url.host().unwrap_or_default();
             let stream = within("the TLS handshake", tls.connect(host, stream)).await?;
-            asked.upgrade(stream).await
+            request.upgrade(stream).await
         }
     }
 }
@@ -89,43 +89,43 @@ pub async fn dial(
 async fn within<T, E: std::error::Error + 'static>(
     what: &str,
     attempt: impl Future<Output = Result<T, E>>,
-) -> Result<T, JoinError> {
+) -> Result<T, DialError> {
     match timeout(DIAL_TIMEOUT, attempt).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(e)) => Err(JoinError::Unreachable(format!("{what} failed: {}", with_causes(&e)))),
-        Err(_) => Err(JoinError::Unreachable(format!("{what} took too long"))),
+        Ok(Err(e)) => Err(DialError::Unreachable(format!("{what} failed: {}", with_causes(&e)))),
+        Err(_) => Err(DialError::Unreachable(format!("{what} timed out"))),
     }
 }
 
 /// The parties of a join request.
-struct Asked<'a> {
+struct JoinRequest<'a> {
     gateway: &'a Gateway,
     node: &'a Node,
-    held: &'a Held,
+    linked: &'a LinkedGateways,
 }
 
-impl Asked<'_> {
+impl JoinRequest<'_> {
     async fn upgrade(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    ) -> Result<Dialled, JoinError> {
+    ) -> Result<DialedLink, DialError> {
         let response = exchange(stream, self.request()?).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(refusal(response).await);
         }
-        let claim = self.claim(response.headers()).ok_or(JoinError::Already)?;
+        let claim = self.claim(response.headers()).ok_or(DialError::AlreadyLinked)?;
         let upgraded = within("the upgrade", hyper::upgrade::on(response)).await?;
-        Ok(Dialled { upgraded, _claim: claim })
+        Ok(DialedLink { upgraded, _claim: claim })
     }
 
     /// A gateway that sends no id counts as the only one of its name.
     fn claim(&self, headers: &HeaderMap) -> Option<Claim> {
-        let told = headers.get(GATEWAY_HEADER).and_then(|id| id.to_str().ok());
-        self.held.claim(told.unwrap_or(&self.gateway.url.to_string()))
+        let id = headers.get(GATEWAY_HEADER).and_then(|id| id.to_str().ok());
+        self.linked.claim(id.unwrap_or(&self.gateway.url.to_string()))
     }
 
-    fn request(&self) -> Result<Request<Empty<Bytes>>, JoinError> {
-        let Self { gateway, node, held } = self;
+    fn request(&self) -> Result<Request<Empty<Bytes>>, DialError> {
+        let Self { gateway, node, linked } = self;
         let host = gateway.url.authority().map_or("", |a| a.as_str());
         Request::post(JOIN_PATH)
             .header(header::HOST, host)
@@ -135,9 +135,9 @@ impl Asked<'_> {
             .header(NODE_HEADER, &node.name)
             .header(EPOCH_HEADER, node.epoch)
             .header(VERSION_HEADER, VERSION)
-            .header(LINKED_HEADER, held.list())
+            .header(LINKED_HEADER, linked.list())
             .body(Empty::new())
-            .map_err(|e| JoinError::Refused(format!("the join request cannot be made: {e}")))
+            .map_err(|e| DialError::Refused(format!("cannot create the join request: {e}")))
     }
 }
 
@@ -145,7 +145,7 @@ impl Asked<'_> {
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Empty<Bytes>>,
-) -> Result<Response<Incoming>, JoinError> {
+) -> Result<Response<Incoming>, DialError> {
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
     let (mut sender, connection) = within("the HTTP handshake", handshake).await?;
     let exchange = async {
@@ -164,7 +164,7 @@ async fn exchange(
 }
 
 /// Interprets a response other than 101. Only permanent errors are final.
-async fn refusal(response: Response<Incoming>) -> JoinError {
+async fn refusal(response: Response<Incoming>) -> DialError {
     let status = response.status();
     #[expect(clippy::disallowed_methods, reason = "the body is limited")]
     let read = Limited::new(response.into_body(), REFUSAL_BYTES_MAX).collect();
@@ -172,20 +172,20 @@ async fn refusal(response: Response<Incoming>) -> JoinError {
         Ok(Ok(body)) => body.to_bytes(),
         _ => Bytes::new(),
     };
-    let said = serde_json::from_slice::<serde_json::Value>(&body).ok();
-    let message = said.as_ref().and_then(|v| v.pointer("/error/message")?.as_str());
-    let why = format!("the gateway answered {status}: {}", message.unwrap_or("no reason given"));
+    let error_body = serde_json::from_slice::<serde_json::Value>(&body).ok();
+    let message = error_body.as_ref().and_then(|v| v.pointer("/error/message")?.as_str());
+    let why = format!("the gateway returned {status}: {}", message.unwrap_or("no reason given"));
     match status.as_u16() {
-        409 => JoinError::Already,
-        423 => JoinError::NameTaken(why),
-        400 | 401 | 403 | 404 | 405 | 426 => JoinError::Refused(why),
-        _ => JoinError::Unreachable(why),
+        409 => DialError::AlreadyLinked,
+        423 => DialError::NameTaken(why),
+        400 | 401 | 403 | 404 | 405 | 426 => DialError::Refused(why),
+        _ => DialError::Unreachable(why),
     }
 }
 
-impl Dialled {
+impl DialedLink {
     /// Serves HTTP/2 on the link until it ends; on `stop`, finishes what is in flight first.
-    pub async fn serve(self, node: &Arc<Node>, stop: &CancellationToken) {
+    pub(crate) async fn serve(self, node: &Arc<Node>, stop: &CancellationToken) {
         let link = Link { id: listener::next_link(), trusted: true };
         let http = listener::http().http2_only();
         let connection =

@@ -13,18 +13,18 @@ use crate::types::key_file::read_key;
 /// Which gateways are joined.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Gateways to join")]
-pub struct JoinFlags {
-    /// Gateway to join, http(s)://host:port; once for each gateway, or with commas between
-    /// [default: none]
+pub(crate) struct JoinFlags {
+    /// Gateway to join, http(s)://host:port; comma-separated, or repeated [default: none]
     #[arg(long, env = "FLOTILLA_JOIN", value_delimiter = ',', value_name = "URL")]
     pub join: Vec<Uri>,
-    /// File with the gateway's join key; needed with --join [default: none]
+    /// File with the gateway's join key; required with --join [default: none]
     #[arg(long, env = "FLOTILLA_JOIN_KEY_FILE", value_name = "FILE")]
     pub join_key_file: Option<PathBuf>,
-    /// Certificates to trust for https gateways [default: the system's]
+    /// CA certificates to trust for https gateways, in PEM format [default: the system's]
     #[arg(long, env = "FLOTILLA_JOIN_CA_FILE", value_name = "FILE")]
     pub join_ca_file: Option<PathBuf>,
-    /// Certificate to show to https gateways that let only certain nodes in [default: none]
+    /// Client certificate chain for https gateways that require one, in PEM format
+    /// [default: none]
     #[arg(
         long,
         env = "FLOTILLA_JOIN_CERT_FILE",
@@ -32,7 +32,7 @@ pub struct JoinFlags {
         requires = "join_cert_key_file"
     )]
     pub join_cert_file: Option<PathBuf>,
-    /// Private key of that certificate [default: none]
+    /// Private key of the client certificate, in PEM format [default: none]
     #[arg(
         long,
         env = "FLOTILLA_JOIN_CERT_KEY_FILE",
@@ -44,19 +44,20 @@ pub struct JoinFlags {
 
 impl JoinFlags {
     /// The checked gateways; the error is one line for the operator.
-    pub fn gateways(&self) -> Result<Vec<Gateway>, String> {
+    pub(crate) fn gateways(&self) -> Result<Vec<Gateway>, String> {
         if self.join.is_empty() {
             return Ok(Vec::new());
         }
         let key_file = self.join_key_file.as_deref();
-        let key = read_key(key_file.ok_or("--join needs --join-key-file")?)?;
-        let mut authorization = HeaderValue::from_str(&format!("Bearer {key}"))
-            .map_err(|_| "the join key holds characters that a header cannot".to_string())?;
+        let key = read_key(key_file.ok_or("--join requires --join-key-file")?)?;
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
+            "the join key contains characters that are not allowed in an HTTP header".to_string()
+        })?;
         authorization.set_sensitive(true);
         let gateway = |url: &Uri| {
             let tls = match url.scheme_str() {
                 Some("http") => None,
-                Some("https") => Some(self.dialler()?),
+                Some("https") => Some(self.dialer()?),
                 _ => {
                     return Err(format!(
                         "--join {url}: expected http://host:port or https://host:port"
@@ -68,7 +69,7 @@ impl JoinFlags {
         self.join.iter().map(gateway).collect()
     }
 
-    fn dialler(&self) -> Result<Dialer, String> {
+    fn dialer(&self) -> Result<Dialer, String> {
         let certificate = self.join_cert_file.as_deref();
         Dialer::new(
             self.join_ca_file.as_deref(),

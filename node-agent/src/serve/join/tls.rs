@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 
 /// TLS client with fixed roots.
 #[derive(Clone)]
-pub struct Dialer(TlsConnector);
+pub(crate) struct Dialer(TlsConnector);
 
 impl std::fmt::Debug for Dialer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Dialer {
 impl Dialer {
     /// Trusts the certificates in `ca_file`, or else the operating system's. Presents the
     /// certificate of `own`, a chain and its key, to gateways that ask for one.
-    pub fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {
+    pub(crate) fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {
         let roots = match ca_file {
             Some(path) => roots_from(path)?,
             None => roots_of_system()?,
@@ -36,7 +36,7 @@ impl Dialer {
         let mut config = match own {
             Some((certificate, key)) => builder
                 .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
-                .map_err(|e| format!("certificate and key do not fit: {e}"))?,
+                .map_err(|e| format!("the client certificate and its key do not match: {e}"))?,
             None => builder.with_no_client_auth(),
         };
         // A link starts as an HTTP/1.1 upgrade.
@@ -45,7 +45,7 @@ impl Dialer {
     }
 
     /// Performs the handshake on a connected stream.
-    pub async fn connect(
+    pub(crate) async fn connect(
         &self,
         host: &str,
         stream: TcpStream,
@@ -68,7 +68,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let all = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|e| unreadable(path, &e))?;
-    if all.is_empty() { Err(unreadable(path, &"there are none")) } else { Ok(all) }
+    if all.is_empty() { Err(unreadable(path, &"it contains none")) } else { Ok(all) }
 }
 
 fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> String {
@@ -85,8 +85,8 @@ fn roots_of_system() -> Result<RootCertStore, String> {
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        return Err("no trusted certificates on this system: install ca-certificates, or name a \
-                    file with --join-ca-file"
+        return Err("no trusted certificates on this system: install ca-certificates, or set \
+                    --join-ca-file"
             .into());
     }
     Ok(roots)

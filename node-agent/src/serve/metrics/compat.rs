@@ -7,11 +7,11 @@ use inference_metrics::Maker;
 use prometheus::Result;
 use prometheus::proto::{LabelPair, MetricFamily};
 
-use super::Sight;
+use super::Snapshot;
 
 /// Whose names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Names {
+pub(crate) enum Names {
     /// Those of llama-server's `--metrics`
     LlamaServer,
     /// Those of vLLM
@@ -19,11 +19,8 @@ pub enum Names {
 }
 
 impl Names {
-    /// All name schemes.
-    pub const ALL: [Self; 2] = [Self::LlamaServer, Self::Vllm];
-
     /// Path of the metrics.
-    pub fn path(self) -> &'static str {
+    pub(crate) fn path(self) -> &'static str {
         match self {
             Self::LlamaServer => "/metrics/llama-server",
             Self::Vllm => "/metrics/vllm",
@@ -44,25 +41,25 @@ const HISTOGRAMS: [(&str, &str); 8] = [
 ];
 
 /// All families with these names; `counted` are our own.
-pub fn families(
+pub(crate) fn families(
     names: Names,
     counted: &[MetricFamily],
-    sight: &Sight<'_>,
+    snapshot: &Snapshot<'_>,
 ) -> Result<Vec<MetricFamily>> {
     let mut maker = Maker::default();
     match names {
-        Names::LlamaServer => llama_server(&mut maker, sight)?,
-        Names::Vllm => vllm(&mut maker, counted, sight)?,
+        Names::LlamaServer => llama_server(&mut maker, snapshot)?,
+        Names::Vllm => vllm(&mut maker, counted, snapshot)?,
     }
     let mut all = maker.done().gather();
     if names == Names::Vllm {
-        all.extend(histograms(counted, sight.model));
+        all.extend(histograms(counted, snapshot.model));
     }
     Ok(all)
 }
 
-fn llama_server(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
-    let (totals, stats) = (&sight.figures.totals, &sight.figures.stats);
+fn llama_server(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+    let (totals, stats) = (&snapshot.figures.totals, &snapshot.figures.stats);
     let mut counter = |name: &str, help, value: f64| -> Result<()> {
         maker.amount(&format!("llamacpp:{name}"), help)?.inc_by(value);
         Ok(())
@@ -91,53 +88,57 @@ fn llama_server(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     let side_by_side = totals.slot_steps as f64 / (totals.steps as f64).max(1.0);
     gauge("n_busy_slots_per_decode", "Busy slots per batch, on average.", side_by_side)?;
     // Older builds have these, and dashboards query them.
-    gauge("kv_cache_usage_ratio", "Share of the KV cells in use.", used(sight))?;
+    gauge("kv_cache_usage_ratio", "Share of the KV cells in use.", used(snapshot))?;
     let cells = f64::from(stats.kv_cells_in_use + stats.kv_cells_cached);
     gauge("kv_cache_tokens", "Tokens in the KV cells.", cells)
 }
 
 /// Fraction of the KV cells that requests in slots use.
-fn used(sight: &Sight<'_>) -> f64 {
-    let stats = &sight.figures.stats;
+fn used(snapshot: &Snapshot<'_>) -> f64 {
+    let stats = &snapshot.figures.stats;
     f64::from(stats.kv_cells_in_use) / f64::from(stats.kv_cells.max(1))
 }
 
-fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Result<()> {
-    let (totals, stats) = (&sight.figures.totals, &sight.figures.stats);
+fn vllm(maker: &mut Maker, counted: &[MetricFamily], snapshot: &Snapshot<'_>) -> Result<()> {
+    let (totals, stats) = (&snapshot.figures.totals, &snapshot.figures.stats);
     let labels = ["model_name", "engine"];
-    let values = [sight.model, ENGINE];
+    let values = [snapshot.model, ENGINE];
     let mut gauge = |name: &str, help, value: f64| -> Result<()> {
         maker.levels(&format!("vllm:{name}"), help, &labels)?.with_label_values(&values).set(value);
         Ok(())
     };
     let running = f64::from(stats.slots_busy);
-    gauge("num_requests_running", "Requests that are computed.", running)?;
+    gauge("num_requests_running", "Requests in slots.", running)?;
     let waiting = f64::from(stats.queued + stats.preempted);
-    gauge("num_requests_waiting", "Requests that wait.", waiting)?;
+    gauge("num_requests_waiting", "Requests queued.", waiting)?;
     for name in ["kv_cache_usage_perc", "gpu_cache_usage_perc"] {
-        gauge(name, "Share of the KV cells in use, 0 to 1.", used(sight))?;
+        gauge(name, "Share of the KV cells in use, 0 to 1.", used(snapshot))?;
     }
     let mut counter = |name: &str, help, value: u64| -> Result<()> {
         let family = maker.counters(&format!("vllm:{name}"), help, &labels)?;
         family.with_label_values(&values).inc_by(value);
         Ok(())
     };
-    let asked = totals.prompt_tokens + totals.cached_tokens;
-    counter("prompt_tokens_total", "Tokens of prompts.", asked)?;
-    counter("prompt_tokens_cached_total", "Of those, reused.", totals.cached_tokens)?;
+    let looked_up = totals.prompt_tokens + totals.cached_tokens;
+    counter("prompt_tokens_total", "Prompt tokens.", looked_up)?;
+    counter(
+        "prompt_tokens_cached_total",
+        "Prompt tokens served from the prefix cache.",
+        totals.cached_tokens,
+    )?;
     counter("generation_tokens_total", "Tokens generated.", totals.generated_tokens)?;
-    counter("num_preemptions_total", "Requests that gave up their cells.", totals.parkings)?;
+    counter("num_preemptions_total", "Preemptions.", totals.parkings)?;
     for name in ["prefix_cache", "gpu_prefix_cache"] {
-        let queries = "Tokens of prompts that were looked for.";
-        counter(&format!("{name}_queries_total"), queries, asked)?;
-        let hits = "Tokens of prompts that were found.";
+        let queries = "Prompt tokens looked up in the prefix cache.";
+        counter(&format!("{name}_queries_total"), queries, looked_up)?;
+        let hits = "Prompt tokens found in the prefix cache.";
         counter(&format!("{name}_hits_total"), hits, totals.cached_tokens)?;
     }
-    let help = "Always 1; the size of the KV pool is in the labels.";
+    let help = "Always 1; the labels hold the size of the KV cache.";
     let config = ["model_name", "engine", "block_size", "num_gpu_blocks"];
     let config = maker.gauges("vllm:cache_config_info", help, &config)?;
-    config.with_label_values(&[sight.model, ENGINE, "1", &stats.kv_cells.to_string()]).set(1);
-    let help = "Answers that came to their end.";
+    config.with_label_values(&[snapshot.model, ENGINE, "1", &stats.kv_cells.to_string()]).set(1);
+    let help = "Completed choices.";
     let success = ["model_name", "engine", "finished_reason"];
     let success = maker.counters("vllm:request_success_total", help, &success)?;
     for metric in counted.iter().filter(|f| f.name() == FINISHED).flat_map(|f| f.get_metric()) {
@@ -145,7 +146,7 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Resul
         let count = metric.get_counter().get_value() as u64;
         // vLLM counts tool calls as a stop.
         let reason = if reason == "tool_calls" { "stop" } else { reason };
-        success.with_label_values(&[sight.model, ENGINE, reason]).inc_by(count);
+        success.with_label_values(&[snapshot.model, ENGINE, reason]).inc_by(count);
     }
     Ok(())
 }
@@ -178,21 +179,22 @@ mod tests {
     use super::*;
     use crate::engine::client::EngineClient;
     use crate::serve::metrics::Metrics;
-    use crate::serve::vitals::Sample;
+    use crate::serve::resources::ResourceSample;
 
-    fn told(names: Names) -> String {
+    fn render(names: Names) -> String {
         let (metrics, engine) = (Metrics::new().unwrap(), EngineClient::default());
         let mut record = metrics.record("completions");
-        record.said();
-        record.finished("tool_calls");
+        record.record_text();
+        record.record_finish("tool_calls");
         drop(record);
-        let (figures, sample) = (engine.figures(), Sample::default());
-        metrics.render_as(names, &Sight { node: "n", model: "m", engine: &engine, figures, sample })
+        let (figures, sample) = (engine.figures(), ResourceSample::default());
+        metrics
+            .render_as(names, &Snapshot { node: "n", model: "m", engine: &engine, figures, sample })
     }
 
     #[test]
     fn dashboards_of_vllm_find_what_they_ask_for() {
-        let text = told(Names::Vllm);
+        let text = render(Names::Vllm);
         for line in [
             "vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 0",
             "vllm:time_to_first_token_seconds_count{engine=\"0\",model_name=\"m\"} 1",
@@ -205,7 +207,7 @@ mod tests {
 
     #[test]
     fn dashboards_of_llama_server_find_what_they_ask_for() {
-        let text = told(Names::LlamaServer);
+        let text = render(Names::LlamaServer);
         for name in ["prompt_tokens_total", "requests_deferred", "kv_cache_usage_ratio"] {
             assert!(text.lines().any(|l| l == format!("llamacpp:{name} 0")), "{text}");
         }

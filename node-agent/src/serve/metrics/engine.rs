@@ -3,57 +3,57 @@
 use inference_metrics::{Maker, Process, Sheet};
 use prometheus::Result;
 
-use super::Sight;
+use super::Snapshot;
 use crate::engine::client::EngineState;
 use crate::engine::sandbox::Part;
 
 /// Families of the engine, the machine, and this process.
-pub fn sheet(sight: &Sight<'_>) -> Result<Sheet> {
+pub(crate) fn sheet(snapshot: &Snapshot<'_>) -> Result<Sheet> {
     let mut maker = Maker::default();
-    engine(&mut maker, sight)?;
-    work(&mut maker, sight)?;
-    cells(&mut maker, sight)?;
-    machine(&mut maker, sight)?;
+    engine(&mut maker, snapshot)?;
+    work(&mut maker, snapshot)?;
+    cells(&mut maker, snapshot)?;
+    machine(&mut maker, snapshot)?;
     Process::this().tell(&mut maker)?;
     Ok(maker.done())
 }
 
-fn engine(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
-    let (figures, stats) = (&sight.figures, &sight.figures.stats);
-    let state = sight.engine.state();
+fn engine(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+    let (figures, stats) = (&snapshot.figures, &snapshot.figures.stats);
+    let state = snapshot.engine.state();
     let mut gauge = |name, help, value: u64| -> Result<()> {
         maker.gauge(name, help)?.set(i64::try_from(value).unwrap_or(i64::MAX));
         Ok(())
     };
     let is_up = matches!(state, EngineState::Ready(_));
-    gauge("node_engine_up", "Whether the engine takes requests.", u64::from(is_up))?;
+    gauge("node_engine_up", "1 if the engine accepts requests, else 0.", u64::from(is_up))?;
     gauge(
         "node_engine_requests_in_flight",
-        "Requests that the engine has not finished, waiting ones included.",
+        "Requests that the engine has not finished, including queued ones.",
         figures.in_flight as u64,
     )?;
-    gauge("node_slots", "Sequences that decode side by side.", stats.slots.into())?;
-    gauge("node_slots_busy", "Slots that are taken.", stats.slots_busy.into())?;
-    gauge("node_queue_depth", "Requests that wait for a slot.", stats.queued.into())?;
-    let parked = "Requests that gave up their KV cells and wait for some.";
+    gauge("node_slots", "Slots: sequences that can decode in parallel.", stats.slots.into())?;
+    gauge("node_slots_busy", "Slots in use.", stats.slots_busy.into())?;
+    gauge("node_queue_depth", "Requests queued for a slot.", stats.queued.into())?;
+    let parked = "Preempted requests: they gave up their KV cells and wait for free ones.";
     gauge("node_requests_parked", parked, stats.preempted.into())?;
-    let restarts = "Times that the engine process was started again.";
+    let restarts = "Restarts of the engine process.";
     maker.counter("node_engine_restarts_total", restarts)?.inc_by(figures.restarts);
-    let info = "Always 1; how the engine runs is in the labels.";
+    let info = "Always 1; the labels describe the engine.";
     let info = maker.gauges("node_engine_info", info, &["node", "model", "kernel", "threads"])?;
     if let EngineState::Ready(facts) = &state {
         let threads = facts.threads.to_string();
-        info.with_label_values(&[sight.node, sight.model, &facts.kernel, &threads]).set(1);
+        info.with_label_values(&[snapshot.node, snapshot.model, &facts.kernel, &threads]).set(1);
     }
-    let sandbox = "Whether the engine is confined to its model file (files) and to the system calls that \
-                   computing takes (system_calls).";
+    let sandbox = "1 if the sandbox restricts the engine to its model file (files) or to the system calls \
+                   that computing needs (system_calls), else 0.";
     let sandbox = maker.gauges("node_engine_sandbox", sandbox, &["part"])?;
     if let EngineState::Ready(facts) = &state {
         for (part, state) in facts.sandbox.parts() {
             sandbox.with_label_values(&[part]).set((*state == Part::On).into());
         }
     }
-    let context = "Tokens that a prompt and its answer may have together.";
+    let context = "Maximum tokens of a prompt and its completion together.";
     let context = maker.gauge("node_context_tokens", context)?;
     if let EngineState::Ready(facts) = &state {
         context.set(facts.context_tokens.into());
@@ -61,27 +61,31 @@ fn engine(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     Ok(())
 }
 
-fn work(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
-    let (totals, stats) = (&sight.figures.totals, &sight.figures.stats);
+fn work(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+    let (totals, stats) = (&snapshot.figures.totals, &snapshot.figures.stats);
     let mut counter = |name, help, value| -> Result<()> {
         maker.counter(name, help)?.inc_by(value);
         Ok(())
     };
     counter("node_prompt_tokens_total", "Prompt tokens prefilled.", totals.prompt_tokens)?;
-    let cached = "Prompt tokens that did not have to be computed.";
+    let cached = "Prompt tokens served from the prefix cache.";
     counter("node_cached_tokens_total", cached, totals.cached_tokens)?;
     counter("node_generated_tokens_total", "Tokens generated.", totals.generated_tokens)?;
-    counter("node_engine_steps_total", "Batches that the engine decoded.", totals.steps)?;
-    let slots = "Slots that these batches worked on, so that a rate of it over one of the batches is \
-                 how many decode side by side.";
+    counter(
+        "node_engine_steps_total",
+        "Steps of the engine; each decodes one batch.",
+        totals.steps,
+    )?;
+    let slots = "Busy slots of all steps, added up; its rate divided by the rate of steps is the average \
+                 number of parallel sequences.";
     counter("node_engine_slot_steps_total", slots, totals.slot_steps)?;
-    let evictions = "Kept prefixes that were evicted.";
+    let evictions = "Cached prefixes evicted.";
     counter("node_kv_evictions_total", evictions, totals.evictions)?;
-    let parkings = "Times that a request gave up its KV cells.";
+    let parkings = "Preemptions: a request gave up its KV cells.";
     counter("node_parkings_total", parkings, totals.parkings)?;
-    let prefill = "Time that the engine spent on prompts, in seconds.";
+    let prefill = "Time that the engine spent on prefill, in seconds.";
     maker.amount("node_engine_prefill_seconds_total", prefill)?.inc_by(totals.prefill_seconds);
-    let decode = "Time that the engine spent on answers, in seconds.";
+    let decode = "Time that the engine spent on decoding, in seconds.";
     maker.amount("node_engine_decode_seconds_total", decode)?.inc_by(totals.decode_seconds);
     let prefill = "Prompt tokens per second while prefilling, smoothed.";
     let prefill = maker.level("node_prefill_tokens_per_second", prefill)?;
@@ -92,36 +96,35 @@ fn work(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     Ok(())
 }
 
-fn cells(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
-    let stats = &sight.figures.stats;
+fn cells(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+    let stats = &snapshot.figures.stats;
     let mut gauge = |name, help, value: u32| -> Result<()> {
         maker.gauge(name, help)?.set(value.into());
         Ok(())
     };
     gauge("node_kv_cells", "Cells of the KV pool; one holds one token.", stats.kv_cells)?;
     gauge("node_kv_cells_in_use", "KV cells of requests in slots.", stats.kv_cells_in_use)?;
-    let cached = "KV cells kept for prompts that begin alike.";
+    let cached = "KV cells of cached prefixes.";
     gauge("node_kv_cells_cached", cached, stats.kv_cells_cached)
 }
 
-fn machine(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
-    let sample = &sight.sample;
+fn machine(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+    let sample = &snapshot.sample;
     let mut gauge = |name, help, value: u64| -> Result<()> {
         maker.gauge(name, help)?.set(i64::try_from(value).unwrap_or(i64::MAX));
         Ok(())
     };
     let engine = sample.engine.unwrap_or_default();
-    let resident = "Memory that the engine's process holds, the mapped model included.";
+    let resident = "Resident memory of the engine process, including the mapped model file.";
     gauge("node_engine_memory_resident_bytes", resident, engine.resident_bytes)?;
-    let available = "Memory that the machine, or our control group, could still give.";
+    let available = "Memory that the machine or the agent's control group has available.";
     gauge("node_memory_available_bytes", available, sample.available_bytes)?;
-    let cpu =
-        "CPU time of the engine's process, in seconds; from 0 again when it is started again.";
+    let cpu = "CPU time of the engine process, in seconds; a restart of the engine resets it.";
     maker.amount("node_engine_cpu_seconds_total", cpu)?.inc_by(engine.cpu_seconds);
     let pressure = maker.levels(
         "node_pressure_ratio",
-        "Share of the last ten seconds in which something waited for a resource (PSI), where the \
-         kernel tells.",
+        "Share of the last ten seconds in which a task waited for a resource (PSI), if the kernel \
+         reports it.",
         &["resource"],
     )?;
     for (resource, share) in sample.pressure.all() {

@@ -9,7 +9,7 @@ const SECONDS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0,
     600.0,
 ];
-/// Histogram buckets in seconds between two pieces of a response.
+/// Histogram buckets in seconds between two chunks of a response.
 const GAPS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0];
 /// Histogram buckets in tokens per request.
@@ -25,7 +25,7 @@ const FINISHES: [&str; 3] = ["stop", "length", "tool_calls"];
 
 /// All counted families. See the module.
 #[derive(Debug)]
-pub struct Families {
+pub(crate) struct Families {
     pub sheet: Sheet,
     pub requests: IntCounterVec,
     pub in_flight: IntGauge,
@@ -43,21 +43,21 @@ pub struct Families {
 
 impl Families {
     /// Creates all of them. Fails only if two share a name.
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let mut maker = Maker::default();
         let requests = maker.counters(
             "node_requests_total",
-            "Requests for the model, by API and outcome.",
+            "Requests to the model, by API and outcome.",
             &["api", "outcome"],
         )?;
         let in_flight = maker
-            .gauge("node_http_requests_in_flight", "Requests whose response is not finished.")?;
-        let help = "Answers that came to their end, by what ended them.";
+            .gauge("node_http_requests_in_flight", "Requests whose response is not complete.")?;
+        let help = "Completed choices, by finish reason.";
         let finished = maker.counters("node_answers_finished_total", help, &["reason"])?;
         for reason in FINISHES {
             finished.with_label_values(&[reason]);
         }
-        let help = "Connections to the agent's own port that were refused or cut, by why.";
+        let help = "Connections to the agent's own port that it refused or closed, by reason.";
         let closed = maker.counters("node_connections_closed_total", help, &["reason"])?;
         for why in REASONS {
             closed.with_label_values(&[why.name()]);
@@ -69,22 +69,24 @@ impl Families {
         )?;
         let queue_wait = seconds(
             "node_queue_wait_seconds",
-            "Time from a request's arrival until it had a slot of the engine.",
+            "Time from a request's arrival until it got a slot of the engine.",
         )?;
         let first_token = seconds(
             "node_time_to_first_token_seconds",
-            "Time from a request's arrival to its first text.",
+            "Time from a request's arrival to its first token.",
         )?;
-        let prefill = seconds("node_prefill_seconds", "Time from a slot to the first text.")?;
-        let decode = seconds("node_decode_seconds", "Time from the first text to the last.")?;
+        let prefill =
+            seconds("node_prefill_seconds", "Time from getting a slot to the first token.")?;
+        let decode = seconds("node_decode_seconds", "Time from the first token to the last.")?;
         let gap = maker.histogram(
             "node_inter_token_gap_seconds",
-            "Time between two pieces of an answer, which are tokens mostly.",
+            "Time between two chunks of a response; most chunks are one token.",
             GAPS,
         )?;
         let mut tokens = |name, help| maker.histogram(name, help, TOKENS);
-        let prompt_tokens = tokens("node_request_prompt_tokens", "Tokens of a prompt.")?;
-        let completion_tokens = tokens("node_request_completion_tokens", "Tokens of an answer.")?;
+        let prompt_tokens = tokens("node_request_prompt_tokens", "Prompt tokens per request.")?;
+        let completion_tokens =
+            tokens("node_request_completion_tokens", "Completion tokens per request.")?;
         build_info(&mut maker, "node_build_info")?;
         Ok(Self {
             sheet: maker.done(),

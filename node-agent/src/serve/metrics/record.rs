@@ -11,7 +11,7 @@ use crate::types::error::Error;
 
 /// The record of one request.
 #[derive(Debug)]
-pub struct Record {
+pub(crate) struct Record {
     metrics: Metrics,
     api: &'static str,
     begun: Instant,
@@ -20,7 +20,7 @@ pub struct Record {
     started: Option<Instant>,
     /// Times of its first and its latest text.
     texts: Option<(Instant, Instant)>,
-    used: Option<Usage>,
+    usage: Option<Usage>,
     /// The span of its request.
     span: Span,
 }
@@ -35,13 +35,13 @@ impl Record {
             outcome: "client_gone",
             started: None,
             texts: None,
-            used: None,
+            usage: None,
             span: Span::current(),
         }
     }
 
     /// Records that it got a slot; later calls have no effect.
-    pub fn started(&mut self) {
+    pub(crate) fn record_start(&mut self) {
         if self.started.is_none() {
             let now = Instant::now();
             observe(&self.metrics.0.families.queue_wait, self.begun, now);
@@ -49,8 +49,7 @@ impl Record {
         }
     }
 
-    /// Records new text.
-    pub fn said(&mut self) {
+    pub(crate) fn record_text(&mut self) {
         let now = Instant::now();
         self.texts = match self.texts {
             None => {
@@ -65,27 +64,24 @@ impl Record {
     }
 
     /// Records that one of its choices ended for this reason.
-    pub fn finished(&mut self, reason: &'static str) {
+    pub(crate) fn record_finish(&mut self, reason: &'static str) {
         self.metrics.0.families.finished.with_label_values(&[reason]).inc();
     }
 
-    /// Records its token usage.
-    pub fn used(&mut self, usage: Usage) {
-        self.used = Some(usage);
+    pub(crate) fn record_usage(&mut self, usage: Usage) {
+        self.usage = Some(usage);
     }
 
-    /// Records that the response is complete.
-    pub fn succeed(&mut self) {
+    pub(crate) fn succeed(&mut self) {
         self.outcome = "ok";
     }
 
-    /// Records that the request failed with this code.
-    pub fn fail(&mut self, code: &'static str) {
+    pub(crate) fn fail(&mut self, code: &'static str) {
         self.outcome = code;
     }
 
     /// Records the code of an error that is passed through.
-    pub fn check<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn check<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(e) = &result {
             self.outcome = e.code();
         }
@@ -104,8 +100,8 @@ impl Record {
             duration_ms = since(now),
             queued_ms = self.started.map(since),
             first_token_ms = self.texts.map(|(first, _)| since(first)),
-            prompt_tokens = self.used.as_ref().map(|used| used.prompt_tokens),
-            completion_tokens = self.used.as_ref().map(|used| used.completion_tokens),
+            prompt_tokens = self.usage.as_ref().map(|usage| usage.prompt_tokens),
+            completion_tokens = self.usage.as_ref().map(|usage| usage.completion_tokens),
         );
     }
 }
@@ -124,9 +120,9 @@ impl Drop for Record {
             observe(&families.prefill, self.started.unwrap_or(self.begun), first);
             observe(&families.decode, first, last);
         }
-        if let Some(used) = self.used {
-            families.prompt_tokens.observe(f64::from(used.prompt_tokens));
-            families.completion_tokens.observe(f64::from(used.completion_tokens));
+        if let Some(usage) = self.usage {
+            families.prompt_tokens.observe(f64::from(usage.prompt_tokens));
+            families.completion_tokens.observe(f64::from(usage.completion_tokens));
         }
         self.span.in_scope(|| self.log(now));
     }

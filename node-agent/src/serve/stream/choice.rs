@@ -11,23 +11,20 @@ use crate::types::error::Error;
 
 /// How to parse the text of a response.
 #[derive(Debug, Clone)]
-pub enum Reading {
-    /// Plain text.
+pub(crate) enum Reading {
     Plain,
     /// Separate reasoning and tool calls from it.
     Parted {
         /// The model's notation.
         format: Format,
-        /// Tools that may be called.
         tools: ToolSet,
-        /// Maximum number of calls.
         calls_max: usize,
     },
 }
 
 /// New parts of a choice.
 #[derive(Debug, Default, PartialEq)]
-pub struct News {
+pub(crate) struct ChoiceDelta {
     /// Text and other parts, in order.
     pub parts: Vec<OutputPart>,
     /// Logprobs of its tokens, if requested.
@@ -42,24 +39,20 @@ pub struct News {
 
 /// One choice. See the module.
 #[derive(Debug)]
-pub struct Choice {
-    /// Index in the list of choices.
+pub(crate) struct Choice {
     pub index: u32,
     /// True for the first choice of its prompt, which counts the prompt's tokens.
     pub is_first_of_prompt: bool,
     /// The prompt's text, if it is echoed.
     pub echo: Option<String>,
-    /// The engine's events.
     pub generation: Generation,
     /// True if the client requested logprobs.
     pub wants_logprobs: bool,
     /// True if its opening chunk was sent.
     pub opened: bool,
-    /// Number of prompt tokens.
     pub prompt_tokens: u32,
     /// Prompt tokens served from the cache.
     pub cached_tokens: u32,
-    /// Number of tokens generated.
     pub completion_tokens: u32,
     reading: Reading,
     /// Parses the text; set once the choice has started.
@@ -67,9 +60,9 @@ pub struct Choice {
     /// Number of characters emitted.
     chars: usize,
     /// Logprobs of tokens whose text the parser holds back.
-    held: Vec<TokenLogprob>,
+    pending_logprobs: Vec<TokenLogprob>,
     /// Ids of those tokens.
-    untold: Vec<Token>,
+    unreported: Vec<Token>,
     /// Pieces emitted on another node, not yet parsed.
     replayed: VecDeque<TextChunk>,
     done: bool,
@@ -77,7 +70,7 @@ pub struct Choice {
 
 impl Choice {
     /// Creates a choice that waits for the first event of `generation`.
-    pub fn new(index: u32, generation: Generation, reading: Reading) -> Self {
+    pub(crate) fn new(index: u32, generation: Generation, reading: Reading) -> Self {
         Self {
             index,
             is_first_of_prompt: true,
@@ -91,29 +84,31 @@ impl Choice {
             reading,
             parser: None,
             chars: 0,
-            held: Vec::new(),
-            untold: Vec::new(),
+            pending_logprobs: Vec::new(),
+            unreported: Vec::new(),
             replayed: VecDeque::new(),
             done: false,
         }
     }
 
     /// Starts the choice with the prompt's text.
-    pub fn echoing(mut self, echo: Option<String>) -> Self {
+    pub(crate) fn echoing(mut self, echo: Option<String>) -> Self {
         self.chars = echo.as_ref().map_or(0, |text| text.chars().count());
         self.echo = echo;
         self
     }
 
     /// Waits for an event and returns its new parts.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<News>, Error>> {
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<ChoiceDelta>, Error>> {
         match self.replayed.pop_front() {
             Some(shown) => Poll::Ready(Ok(self.read(shown))),
             None => self.generation.poll_next(cx).map(|event| self.take(event)),
         }
     }
 
-    /// Handles the start of the generation.
     fn start(&mut self, prompt_tokens: u32, in_reasoning: bool) {
         self.prompt_tokens = prompt_tokens;
         if let Reading::Parted { format, tools, calls_max } = &self.reading {
@@ -122,13 +117,11 @@ impl Choice {
         }
     }
 
-    /// True if no more parts follow.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.done
     }
 
-    /// Handles an event.
-    pub fn take(&mut self, event: Option<Event>) -> Result<Option<News>, Error> {
+    pub(crate) fn take(&mut self, event: Option<Event>) -> Result<Option<ChoiceDelta>, Error> {
         match event {
             Some(Event::Text(shown)) => Ok(self.read(shown)),
             Some(Event::Replayed(all)) => {
@@ -140,7 +133,7 @@ impl Choice {
             Some(Event::Finished { reason, completion_tokens, cached_tokens, tokens }) => {
                 self.completion_tokens = completion_tokens;
                 self.cached_tokens = cached_tokens;
-                self.untold.extend(tokens);
+                self.unreported.extend(tokens);
                 Ok(Some(self.finish(reason)))
             }
             Some(Event::Failed(failure)) => Err(failure.into()),
@@ -153,28 +146,34 @@ impl Choice {
         }
     }
 
-    fn read(&mut self, shown: TextChunk) -> Option<News> {
-        self.held.extend(shown.logprobs);
-        self.untold.extend(shown.tokens);
+    fn read(&mut self, shown: TextChunk) -> Option<ChoiceDelta> {
+        self.pending_logprobs.extend(shown.logprobs);
+        self.unreported.extend(shown.tokens);
         let parts = match &mut self.parser {
             None => vec![OutputPart::Content(shown.text)],
             Some(parser) => parser.push(&shown.text),
         };
-        (!parts.is_empty()).then(|| self.news(parts, None))
+        (!parts.is_empty()).then(|| self.delta(parts, None))
     }
 
-    fn news(&mut self, parts: Vec<OutputPart>, finish: Option<&'static str>) -> News {
+    fn delta(&mut self, parts: Vec<OutputPart>, finish: Option<&'static str>) -> ChoiceDelta {
         let offset = self.chars;
         for part in &parts {
             if let OutputPart::Content(text) = part {
                 self.chars += text.chars().count();
             }
         }
-        let logprobs = std::mem::take(&mut self.held);
-        News { parts, logprobs, offset, tokens: std::mem::take(&mut self.untold), finish }
+        let logprobs = std::mem::take(&mut self.pending_logprobs);
+        ChoiceDelta {
+            parts,
+            logprobs,
+            offset,
+            tokens: std::mem::take(&mut self.unreported),
+            finish,
+        }
     }
 
-    fn finish(&mut self, reason: FinishReason) -> News {
+    fn finish(&mut self, reason: FinishReason) -> ChoiceDelta {
         self.done = true;
         let (parts, called) = match &mut self.parser {
             None => (Vec::new(), false),
@@ -185,6 +184,6 @@ impl Choice {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
         };
-        self.news(parts, Some(finish))
+        self.delta(parts, Some(finish))
     }
 }

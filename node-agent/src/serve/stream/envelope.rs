@@ -8,12 +8,12 @@ use inference_protocol::openai::{
 };
 use sha2::{Digest, Sha256};
 
-use super::choice::{Choice, News};
+use super::choice::{Choice, ChoiceDelta};
 use super::logprobs;
 
 /// Format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// `chat.completion`
     Chat,
     /// `text_completion`
@@ -22,16 +22,13 @@ pub enum Shape {
 
 /// Fields that all parts of a response repeat.
 #[derive(Debug, Clone)]
-pub struct Envelope {
-    /// Response format.
+pub(crate) struct Envelope {
     pub shape: Shape,
     /// `chatcmpl-...` or `cmpl-...`
     pub id: String,
     /// Unix time in seconds.
     pub created: u64,
-    /// Model name.
     pub model: String,
-    /// Service tier, if requested.
     pub service_tier: Option<String>,
     /// True if a stream ends with the usage.
     pub include_usage: bool,
@@ -39,8 +36,14 @@ pub struct Envelope {
 
 impl Envelope {
     /// The whole response, from all parts of each choice.
-    pub fn whole(&self, choices: &[Choice], news: Vec<Vec<News>>, usage: Usage) -> String {
-        let all = choices.iter().zip(news).map(|(choice, news)| (choice, Whole::of(choice, news)));
+    pub(crate) fn whole(
+        &self,
+        choices: &[Choice],
+        delta: Vec<Vec<ChoiceDelta>>,
+        usage: Usage,
+    ) -> String {
+        let all =
+            choices.iter().zip(delta).map(|(choice, delta)| (choice, Whole::of(choice, delta)));
         match self.shape {
             Shape::Chat => to_json(&ChatCompletion {
                 id: &self.id,
@@ -86,7 +89,7 @@ impl Envelope {
     }
 
     /// The chunk before the first token: a chat's role, an echoed prompt.
-    pub fn opening(&self, choice: &Choice) -> Option<String> {
+    pub(crate) fn opening(&self, choice: &Choice) -> Option<String> {
         match self.shape {
             Shape::Chat => {
                 let delta =
@@ -106,19 +109,19 @@ impl Envelope {
     }
 
     /// The chunks for new parts. Logprobs come with the first of them.
-    pub fn chunks(&self, choice: &Choice, news: &News) -> Vec<String> {
+    pub(crate) fn chunks(&self, choice: &Choice, delta: &ChoiceDelta) -> Vec<String> {
         match self.shape {
-            Shape::Chat => self.chat_chunks(choice, news),
-            Shape::Text => vec![self.text_chunk(choice, news)],
+            Shape::Chat => self.chat_chunks(choice, delta),
+            Shape::Text => vec![self.text_chunk(choice, delta)],
         }
     }
 
-    fn chat_chunks(&self, choice: &Choice, news: &News) -> Vec<String> {
-        let mut tokens = Some(news.logprobs.as_slice()).filter(|t| !t.is_empty());
+    fn chat_chunks(&self, choice: &Choice, delta: &ChoiceDelta) -> Vec<String> {
+        let mut tokens = Some(delta.logprobs.as_slice()).filter(|t| !t.is_empty());
         let mut chunks = Vec::new();
-        for part in &news.parts {
+        for part in &delta.parts {
             let id;
-            let delta = match part {
+            let part_delta = match part {
                 OutputPart::Content(text) => Delta { content: Some(text), ..Delta::default() },
                 OutputPart::Reasoning(text) => {
                     Delta { reasoning_content: Some(text), ..Delta::default() }
@@ -140,10 +143,10 @@ impl Envelope {
                     Delta { tool_calls: Some([call]), ..Delta::default() }
                 }
             };
-            chunks.push(self.chat_chunk(choice, delta, tokens.take(), None));
+            chunks.push(self.chat_chunk(choice, part_delta, tokens.take(), None));
         }
-        if news.finish.is_some() {
-            chunks.push(self.chat_chunk(choice, Delta::default(), tokens, news.finish));
+        if delta.finish.is_some() {
+            chunks.push(self.chat_chunk(choice, Delta::default(), tokens, delta.finish));
         }
         chunks
     }
@@ -160,21 +163,21 @@ impl Envelope {
         to_json(&self.chat_completion_chunk(vec![choice], None))
     }
 
-    fn text_chunk(&self, choice: &Choice, news: &News) -> String {
-        let text: String = news.parts.iter().map(text_of).collect();
-        let told = choice.wants_logprobs && !news.logprobs.is_empty();
-        let logprobs = told.then(|| logprobs::of_text(&news.logprobs, news.offset));
+    fn text_chunk(&self, choice: &Choice, delta: &ChoiceDelta) -> String {
+        let text: String = delta.parts.iter().map(text_of).collect();
+        let has_logprobs = choice.wants_logprobs && !delta.logprobs.is_empty();
+        let logprobs = has_logprobs.then(|| logprobs::of_text(&delta.logprobs, delta.offset));
         let choice = CompletionChoice {
             text: &text,
             index: choice.index,
             logprobs,
-            finish_reason: news.finish,
+            finish_reason: delta.finish,
         };
         to_json(&self.completion(vec![choice], None))
     }
 
     /// The last chunk, with the usage and no choice.
-    pub fn usage_chunk(&self, usage: Usage) -> String {
+    pub(crate) fn usage_chunk(&self, usage: Usage) -> String {
         match self.shape {
             Shape::Chat => to_json(&self.chat_completion_chunk(Vec::new(), Some(usage))),
             Shape::Text => to_json(&self.completion(Vec::new(), Some(usage))),
@@ -238,12 +241,12 @@ struct Whole {
 }
 
 impl Whole {
-    fn of(choice: &Choice, all: Vec<News>) -> Self {
+    fn of(choice: &Choice, all: Vec<ChoiceDelta>) -> Self {
         let (mut logprobs, mut finish, mut parts) = (Vec::new(), "", Vec::new());
-        for news in all {
-            parts.extend(news.parts);
-            logprobs.extend(news.logprobs);
-            finish = news.finish.unwrap_or(finish);
+        for delta in all {
+            parts.extend(delta.parts);
+            logprobs.extend(delta.logprobs);
+            finish = delta.finish.unwrap_or(finish);
         }
         let message = join_parts(parts);
         let echo = choice.echo.as_deref().unwrap_or_default();

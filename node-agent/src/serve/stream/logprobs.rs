@@ -5,7 +5,7 @@ use inference_protocol::openai::{self, ChatLogprobs, ChatToken, TextLogprobs};
 use serde_json::{Map, Value};
 
 /// For chat completions.
-pub fn of_chat(tokens: &[TokenLogprob]) -> ChatLogprobs {
+pub(crate) fn of_chat(tokens: &[TokenLogprob]) -> ChatLogprobs {
     let content = tokens.iter().map(|t| ChatToken {
         chosen: likely(&t.chosen),
         top_logprobs: t.likeliest.iter().map(likely).collect(),
@@ -18,7 +18,7 @@ fn likely(token: &LikelyToken) -> openai::LikelyToken {
 }
 
 /// For text completions. `offset` is the number of characters of the response before these.
-pub fn of_text(tokens: &[TokenLogprob], mut offset: usize) -> TextLogprobs {
+pub(crate) fn of_text(tokens: &[TokenLogprob], mut offset: usize) -> TextLogprobs {
     let mut lists = TextLogprobs::default();
     for token in tokens {
         lists.text_offset.push(offset);

@@ -61,7 +61,7 @@ fn the_hubs_digest_is_checked() {
     let ran = pull_hub(&folder, &hub, &["hf:own/rep/m.gguf"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let again = pull_hub(&folder, &hub, &["hf:own/rep/m.gguf"]);
-    assert!(again.code == Some(0) && again.stderr.contains("there already (sha256"), "{again:?}");
+    assert!(again.code == Some(0) && again.stderr.contains("already exists (sha256"), "{again:?}");
 
     let (folder, wrong) = (Folder::new(), sha256(b"wrong"));
     let hub = redirecting(&content, &wrong, serve(&content));
@@ -139,7 +139,7 @@ fn all_files_of_a_split_model_come_from_one_commit() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert_eq!(ran.stdout, "m-00001-of-00003.gguf\n");
         assert_eq!(names(&folder).len(), 3);
-        assert_eq!(ran.stderr.matches("is there already").count(), 3 * round, "{ran:?}");
+        assert_eq!(ran.stderr.matches("already exists").count(), 3 * round, "{ran:?}");
     }
     let paths: Vec<String> = hub.asked().into_iter().take(3).map(|a| a.path).collect();
     assert_eq!(

@@ -89,7 +89,7 @@ fn a_busy_server_is_asked_again_when_it_says() {
     let ran = pull(&folder, &[&server.url("/m.gguf")]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(begun.elapsed().as_millis() >= 1000, "Retry-After is heeded");
-    assert!(ran.stderr.contains("too often (429)"), "{ran:?}");
+    assert!(ran.stderr.contains("rate limit (429)"), "{ran:?}");
 
     let server = FileServer::start(|_| Reply::status(429).with("retry-after", "9999"));
     let ran = pull(&folder, &[&server.url("/n.gguf")]);
@@ -101,7 +101,7 @@ fn lengths_that_cannot_be_are_refused_before_a_byte_is_written() {
     for (length, code, why) in [
         ("0", 65, "is empty"),
         ("9999999999999", 65, "more than 2.2 TB"),
-        ("2199000000000", 74, "not enough room: the file needs 2.2 TB (2199000000000 bytes)"),
+        ("2199000000000", 74, "not enough disk space: the file needs 2.2 TB (2199000000000 bytes)"),
     ] {
         let folder = Folder::new();
         let server = FileServer::start(move |asked| {
@@ -151,7 +151,7 @@ fn names_that_lead_out_of_the_folder_are_refused() {
         assert_eq!(ran.code, Some(64), "{source}: {ran:?}");
     }
     let ran = pull(&folder, &["http://127.0.0.1:1/m.gguf", "--to", "no/such/folder/"]);
-    assert!(ran.code == Some(64) && ran.stderr.contains("make it first"), "{ran:?}");
+    assert!(ran.code == Some(64) && ran.stderr.contains("create it first"), "{ran:?}");
     nothing_stays(&folder);
 }
 

@@ -13,8 +13,7 @@ const ROOM_MIN: u64 = 1 << 30;
 /// likely.
 const SWAPPINESS_MAX: u64 = 10;
 
-/// Whether the model fits into memory.
-pub fn model(facts: &Facts) -> Option<Finding> {
+pub(crate) fn model(facts: &Facts) -> Option<Finding> {
     let Model { file, header, wanted, .. } = facts.model.as_ref()?;
     let header = match header {
         Ok(header) => header,
@@ -37,30 +36,29 @@ pub fn model(facts: &Facts) -> Option<Finding> {
         }
         Err(PlanFailure::Error(error)) => {
             let fix = format!("flotilla-agent check {file}");
-            Finding::warn("model", format!("its memory cannot be planned: {error}"), fix)
+            Finding::warn("model", format!("no memory plan is possible: {error}"), fix)
         }
     })
 }
 
-/// The memory available for a model.
-pub fn room(facts: &Facts) -> Option<Finding> {
+pub(crate) fn room(facts: &Facts) -> Option<Finding> {
     let memory = &facts.machine.memory;
     let (room, by) = (memory.available_here, &memory.bound_by);
-    let says = format!("{} for the model (bound by {by})", bytes(room));
+    let says = format!("{} available for the model (limited by {by})", bytes(room));
     Some(match room < ROOM_MIN {
-        true => Finding::warn("memory", says, "ps aux --sort=-rss | head (what else holds memory)"),
+        true => Finding::warn("memory", says, "ps aux --sort=-rss | head (what else uses memory)"),
         false => Finding::ok("memory", says),
     })
 }
 
 /// An idle model should not be the first to be swapped out.
-pub fn swap(facts: &Facts) -> Option<Finding> {
+pub(crate) fn swap(facts: &Facts) -> Option<Finding> {
     let memory = &facts.machine.memory;
     if memory.swap_total == 0 {
-        return Some(Finding::ok("swap", "there is none"));
+        return Some(Finding::ok("swap", "no swap"));
     }
     let (size, swappiness) = (bytes(memory.swap_total), memory.swappiness.unwrap_or(60));
-    let says = format!("there are {size}, and vm.swappiness is {swappiness}");
+    let says = format!("{size} of swap, vm.swappiness is {swappiness}");
     Some(match swappiness > SWAPPINESS_MAX {
         true => Finding::warn(
             "swap",
@@ -72,12 +70,12 @@ pub fn swap(facts: &Facts) -> Option<Finding> {
 }
 
 /// Without overcommit, the kernel refuses large buffers although there is memory.
-pub fn overcommit(facts: &Facts) -> Option<Finding> {
+pub(crate) fn overcommit(facts: &Facts) -> Option<Finding> {
     let says = |mode: u64| format!("vm.overcommit_memory is {mode}");
     Some(match facts.machine.memory.overcommit? {
         2 => Finding::warn(
             "overcommit",
-            format!("{}: large buffers may be refused", says(2)),
+            format!("{}: large allocations may fail", says(2)),
             sysctl("overcommit", "vm.overcommit_memory=0"),
         ),
         mode => Finding::ok("overcommit", says(mode)),
@@ -85,14 +83,14 @@ pub fn overcommit(facts: &Facts) -> Option<Finding> {
 }
 
 /// Small pages cost a few percent of speed.
-pub fn huge_pages(facts: &Facts) -> Option<Finding> {
+pub(crate) fn huge_pages(facts: &Facts) -> Option<Finding> {
     let mode = facts.machine.memory.huge_pages.as_deref()?;
     let says = format!("transparent huge pages: {mode}");
     let file = "/sys/kernel/mm/transparent_hugepage/enabled";
     Some(match mode == "never" {
         true => Finding::warn(
             "hugepages",
-            format!("{says}: everything takes small pages"),
+            format!("{says}: all memory uses small pages"),
             format!(
                 "echo 'w {file} - - - - madvise' | sudo tee /etc/tmpfiles.d/flotilla.conf && sudo \
                  systemd-tmpfiles --create flotilla.conf"
@@ -103,21 +101,25 @@ pub fn huge_pages(facts: &Facts) -> Option<Finding> {
 }
 
 /// If the weights are to be locked, the limit must allow it.
-pub fn locked(facts: &Facts) -> Option<Finding> {
+pub(crate) fn locked(facts: &Facts) -> Option<Finding> {
     let model = facts.model.as_ref().filter(|m| m.wanted.load == LoadMode::Mlock)?;
     let needs = model.bytes;
     Some(match facts.machine.memory.lockable {
         Some(limit) if limit < needs => Finding::fail(
             "mlock",
-            format!("{} may be locked, the model has {}", bytes(limit), bytes(needs)),
+            format!(
+                "the limit for locked memory is {}, the model needs {}",
+                bytes(limit),
+                bytes(needs)
+            ),
             "ulimit -l unlimited (the packaged unit has LimitMEMLOCK=infinity)",
         ),
-        _ => Finding::ok("mlock", "the model may be locked in memory"),
+        _ => Finding::ok("mlock", "the model can be locked in memory"),
     })
 }
 
 /// An address space limit also counts mapped files.
-pub fn address_space(facts: &Facts) -> Option<Finding> {
+pub(crate) fn address_space(facts: &Facts) -> Option<Finding> {
     let space = facts.machine.memory.address_space?;
     Some(Finding::warn(
         "rlimit",

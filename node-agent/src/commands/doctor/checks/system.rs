@@ -2,7 +2,7 @@
 
 use inference_core::types::units::bytes;
 
-use crate::commands::doctor::facts::{Facts, Reached};
+use crate::commands::doctor::facts::{Facts, JoinCheck};
 use crate::commands::doctor::finding::Finding;
 
 /// Enough for client connections and files, with a margin.
@@ -11,7 +11,7 @@ const OPEN_FILES_MIN: u64 = 4096;
 const FREE_MIN: u64 = 2 << 30;
 
 /// Each connection is an open file.
-pub fn open_files(facts: &Facts) -> Option<Finding> {
+pub(crate) fn open_files(facts: &Facts) -> Option<Finding> {
     let limit = facts.open_files?;
     let says = format!("a process may open {limit} files");
     Some(match limit < OPEN_FILES_MIN {
@@ -25,15 +25,15 @@ pub fn open_files(facts: &Facts) -> Option<Finding> {
 }
 
 /// The sandbox keeps a hostile model file from doing harm.
-pub fn sandbox(facts: &Facts) -> Option<Finding> {
+pub(crate) fn sandbox(facts: &Facts) -> Option<Finding> {
     let sandbox = match facts.sandbox.as_ref()? {
         Ok(sandbox) => sandbox,
         Err(why) => {
-            let says = format!("it is not known what confines engines here: {why}");
+            let says = format!("the sandbox could not be tested: {why}");
             return Some(Finding::warn("sandbox", says, "flotilla-agent sandbox-trial"));
         }
     };
-    let says = format!("engines are confined: {sandbox}");
+    let says = format!("the sandbox restricts: {sandbox}");
     Some(match sandbox.missing() {
         None => Finding::ok("sandbox", says),
         Some(why) => Finding::warn(
@@ -44,12 +44,11 @@ pub fn sandbox(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Disk space for models.
-pub fn disk(facts: &Facts) -> Option<Finding> {
+pub(crate) fn disk(facts: &Facts) -> Option<Finding> {
     let folder = &facts.disk.folder;
     let Some(free) = facts.disk.free else {
         let fix = format!("sudo mkdir -p {folder}");
-        return Some(Finding::warn("disk", format!("{folder} cannot be looked at"), fix));
+        return Some(Finding::warn("disk", format!("{folder} cannot be read"), fix));
     };
     let says = format!("{} free in {folder}", bytes(free));
     Some(match free < FREE_MIN {
@@ -60,30 +59,29 @@ pub fn disk(facts: &Facts) -> Option<Finding> {
 
 /// TLS and comparing the logs of several machines require a correct clock. A container uses its
 /// host's.
-pub fn clock(facts: &Facts) -> Option<Finding> {
+pub(crate) fn clock(facts: &Facts) -> Option<Finding> {
     if let Some(service) = facts.clock {
-        return Some(Finding::ok("clock", format!("kept by {service}")));
+        return Some(Finding::ok("clock", format!("synchronized by {service}")));
     }
     if facts.machine.container.is_some() {
         return None;
     }
     Some(Finding::warn(
         "clock",
-        "nothing seems to keep it right",
+        "no time synchronization service found",
         "sudo apt-get install systemd-timesyncd && sudo timedatectl set-ntp true",
     ))
 }
 
-/// Whether a gateway would accept the node.
-pub fn gateway(url: &str, reached: &Reached) -> Finding {
+pub(crate) fn gateway(url: &str, reached: &JoinCheck) -> Finding {
     match reached {
-        Reached::Welcome => Finding::ok("gateway", format!("{url} accepts the join key")),
-        Reached::Refused(why) => Finding::fail(
+        JoinCheck::Accepted => Finding::ok("gateway", format!("{url} accepts the join key")),
+        JoinCheck::Refused(why) => Finding::fail(
             "gateway",
             format!("{url}: {why}"),
             "copy the gateway's join key, /etc/flotilla/join.key there, to this machine",
         ),
-        Reached::Unreachable(why) => Finding::fail(
+        JoinCheck::Unreachable(why) => Finding::fail(
             "gateway",
             format!("{url}: {why}"),
             format!("curl -v {}/livez", url.trim_end_matches('/')),

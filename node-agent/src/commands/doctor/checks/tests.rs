@@ -7,7 +7,7 @@ use inference_core::model_file::gguf::Header;
 use inference_core::model_file::memory_plan::{LoadMode, RequestedSettings};
 
 use super::*;
-use crate::commands::doctor::facts::{Disk, Model, Reached};
+use crate::commands::doctor::facts::{Disk, JoinCheck, Model};
 use crate::commands::doctor::finding::Level;
 use crate::engine::sandbox::{Part, Sandbox};
 
@@ -178,14 +178,14 @@ fn a_model_is_planned_and_one_that_cannot_be_read_fails() {
 
 #[test]
 fn each_gateway_is_told_of() {
-    let visit = |reached| {
+    let check = |reached| {
         let gateways = vec![("http://gw:8080/".to_string(), reached)];
         finding(&Facts { gateways, ..facts(&good()) }, "gateway")
     };
-    assert_eq!(visit(Reached::Welcome).level, Level::Ok);
-    let refused = visit(Reached::Refused("wrong key".into()));
+    assert_eq!(check(JoinCheck::Accepted).level, Level::Ok);
+    let refused = check(JoinCheck::Refused("wrong key".into()));
     assert!(refused.level == Level::Fail && refused.fix.unwrap().contains("join.key"));
-    let gone = visit(Reached::Unreachable("connecting failed".into()));
+    let gone = check(JoinCheck::Unreachable("connecting failed".into()));
     assert_eq!(gone.fix.as_deref(), Some("curl -v http://gw:8080/livez"));
 }
 

@@ -2,7 +2,7 @@
 
 /// Source of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     /// Set on the command line.
     Flag,
     /// Measured on this machine.
@@ -13,7 +13,7 @@ pub enum Source {
 
 impl Source {
     /// The name in logs.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Flag => "flag",
             Self::Tuned => "tuned",
@@ -24,16 +24,16 @@ impl Source {
 
 /// A setting and its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice<T> {
+pub(crate) struct Setting<T> {
     /// Chosen value.
     pub value: T,
     /// Who chose it.
     pub source: Source,
 }
 
-impl<T: Copy> Choice<T> {
+impl<T: Copy> Setting<T> {
     /// The first value that is present.
-    pub fn of(flag: Option<T>, tuned: Option<T>, default: T) -> Self {
+    pub(crate) fn of(flag: Option<T>, tuned: Option<T>, default: T) -> Self {
         match (flag, tuned) {
             (Some(value), _) => Self { value, source: Source::Flag },
             (None, Some(value)) => Self { value, source: Source::Tuned },
@@ -42,7 +42,7 @@ impl<T: Copy> Choice<T> {
     }
 }
 
-impl<T: std::fmt::Display> std::fmt::Display for Choice<T> {
+impl<T: std::fmt::Display> std::fmt::Display for Setting<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({})", self.value, self.source.name())
     }
@@ -54,8 +54,8 @@ mod tests {
 
     #[test]
     fn a_flag_wins_over_what_was_tuned_and_that_over_the_default() {
-        assert_eq!(Choice::of(Some(1), Some(2), 3).to_string(), "1 (flag)");
-        assert_eq!(Choice::of(None, Some(2), 3).to_string(), "2 (tuned)");
-        assert_eq!(Choice::of(None, None, 3).to_string(), "3 (default)");
+        assert_eq!(Setting::of(Some(1), Some(2), 3).to_string(), "1 (flag)");
+        assert_eq!(Setting::of(None, Some(2), 3).to_string(), "2 (tuned)");
+        assert_eq!(Setting::of(None, None, 3).to_string(), "3 (default)");
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use crate::commands::pull::answer::whole_length;
-use crate::commands::pull::client::Bytewise;
+use crate::commands::pull::client::ByteRange;
+use crate::commands::pull::response::whole_length;
 use crate::commands::pull::stop::Stop;
 use crate::commands::pull::transfer::Transfer;
 use crate::commands::pull::{EXIT_IO, io_failed, text};
@@ -18,39 +18,39 @@ use crate::types::exit::Failed;
 const STEP_BYTES: usize = 1 << 20;
 
 /// True if nothing is left to do. The error says that another file is in the way.
-pub(super) async fn is_here(transfer: &mut Transfer<'_>) -> Result<bool, Failed> {
+pub(super) async fn is_present(transfer: &mut Transfer<'_>) -> Result<bool, Failed> {
     let target = transfer.job.target.clone();
     let bytes = match std::fs::metadata(&target) {
         Ok(found) if found.is_file() => found.len(),
-        Ok(_) => return Err(in_the_way(&target, "is there, and is no file")),
+        Ok(_) => return Err(in_the_way(&target, "exists and is not a regular file")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(io_failed(&target, &e)),
     };
     let mut length = None;
     if transfer.job.sha256.is_none() {
-        let answer = transfer.ask(&Bytewise::First).await?;
-        length = whole_length(answer.status, &answer.headers).or(transfer.linked.length);
+        let response = transfer.request(&ByteRange::First).await?;
+        length = whole_length(response.status, &response.headers).or(transfer.metadata.length);
     }
-    let expected = transfer.job.sha256.clone().or(transfer.linked.sha256.clone());
+    let expected = transfer.job.sha256.clone().or(transfer.metadata.sha256.clone());
     let shown = target.display();
     let (same, note) = match &expected {
         Some(expected) => {
-            let say = format!("{shown} is there: checking its sha256");
-            transfer.tools.progress.say(&say);
+            let line = format!("{shown} exists: verifying its sha256");
+            transfer.tools.progress.print(&line);
             let digest = digest_of(&target, &transfer.tools.stop).await?;
             (digest == *expected, format!("sha256 {digest}"))
         }
-        None => (length == Some(bytes), format!("{bytes} bytes; no sha256 to compare is known")),
+        None => (length == Some(bytes), format!("{bytes} bytes; no sha256 to compare with")),
     };
     // The right size alone is no proof: --force fetches the file again.
     if same && (expected.is_some() || !transfer.job.force) {
-        transfer.tools.progress.say(&format!("{shown} is there already ({note})"));
+        transfer.tools.progress.print(&format!("{shown} already exists ({note})"));
         return Ok(true);
     }
     if transfer.job.force {
         return Ok(false);
     }
-    Err(in_the_way(&target, &format!("is there, and is another file ({note})")))
+    Err(in_the_way(&target, &format!("exists and differs ({note})")))
 }
 
 async fn digest_of(path: &Path, stop: &Stop) -> Result<String, Failed> {
@@ -69,6 +69,9 @@ async fn digest_of(path: &Path, stop: &Stop) -> Result<String, Failed> {
 }
 
 fn in_the_way(target: &Path, why: &str) -> Failed {
-    let message = format!("{} {why}: choose another name (--to), or --force", target.display());
+    let message = format!(
+        "{} {why}: choose another name with --to, or replace it with --force",
+        target.display()
+    );
     Failed { code: EXIT_IO, message }
 }

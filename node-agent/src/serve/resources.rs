@@ -13,7 +13,7 @@ const KEPT: Duration = Duration::from_secs(1);
 
 /// Kernel statistics at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sample {
+pub(crate) struct ResourceSample {
     /// The engine's process; `None` before it starts.
     pub engine: Option<Process>,
     /// Resident memory of agent and engine in bytes.
@@ -26,18 +26,14 @@ pub struct Sample {
 
 /// Pressure stall information, if the kernel measures it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Pressure {
-    /// CPU pressure.
+pub(crate) struct Pressure {
     pub cpu: Option<f32>,
-    /// Memory pressure.
     pub memory: Option<f32>,
-    /// Disk I/O pressure.
     pub io: Option<f32>,
 }
 
 impl Pressure {
-    /// Every resource that is measured.
-    pub fn all(self) -> impl Iterator<Item = (&'static str, f32)> {
+    pub(crate) fn all(self) -> impl Iterator<Item = (&'static str, f32)> {
         let all = [("cpu", self.cpu), ("memory", self.memory), ("io", self.io)];
         all.into_iter().filter_map(|(resource, share)| Some((resource, share?)))
     }
@@ -57,11 +53,11 @@ fn share(text: &str) -> Option<f32> {
 
 /// Reads and caches samples.
 #[derive(Debug, Default)]
-pub struct Vitals(Mutex<Option<(Instant, Sample)>>);
+pub(crate) struct ResourceSampler(Mutex<Option<(Instant, ResourceSample)>>);
 
-impl Vitals {
+impl ResourceSampler {
     /// The current sample, less than a second old.
-    pub fn now(&self, engine: Option<u32>) -> Sample {
+    pub(crate) fn sample(&self, engine: Option<u32>) -> ResourceSample {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, sample)) = *last
             && when.elapsed() < KEPT
@@ -74,11 +70,11 @@ impl Vitals {
     }
 }
 
-fn read(engine: Option<u32>) -> Sample {
+fn read(engine: Option<u32>) -> ResourceSample {
     let files = Root::machine();
     let engine = engine.map(Process::of);
     let of_engine = engine.map_or(0, |engine| engine.resident_bytes);
-    Sample {
+    ResourceSample {
         engine,
         resident_bytes: Process::this().resident_bytes.saturating_add(of_engine),
         available_bytes: available(&files, &Cgroup::read(&files)),
@@ -100,7 +96,7 @@ mod tests {
 
     #[test]
     fn this_machine_says_how_it_is() {
-        let sample = Vitals::default().now(Some(std::process::id()));
+        let sample = ResourceSampler::default().sample(Some(std::process::id()));
         assert!(sample.resident_bytes > 1 << 20 && sample.available_bytes > 1 << 20, "{sample:?}");
         assert!(sample.pressure.all().all(|(_, share)| (0.0..=1.0).contains(&share)));
     }

@@ -1,5 +1,5 @@
-//! Marks that let a response resume on another node. A resumed response skips the events that its
-//! client already has.
+//! Resume marks, which let another node resume a response. A resumed response skips the events that
+//! its client already has.
 
 use inference_core::types::request::{Failure, Token};
 use inference_protocol::openai;
@@ -10,14 +10,14 @@ use crate::types::error::Error;
 
 /// Writes the events of a resumable response.
 #[derive(Debug)]
-pub struct Marks {
-    choices: Vec<Marked>,
+pub(crate) struct ResumeMarks {
+    choices: Vec<ChoiceMarks>,
     usage_told: bool,
 }
 
 /// Resume state of one choice.
 #[derive(Debug, Default)]
-struct Marked {
+struct ChoiceMarks {
     /// Number of events to skip, because the client has them.
     events_left: u64,
     /// Size of those events in bytes, if it is known to be the same on every node.
@@ -26,20 +26,20 @@ struct Marked {
     tokens: Vec<Token>,
 }
 
-impl Marks {
+impl ResumeMarks {
     /// Creates the state for this many choices. Does not compare the bytes of events with logprobs:
     /// the logprobs of tokens from another node are not known here.
-    pub fn new(resume: &Resume, choices: usize, logprobs: bool) -> Self {
+    pub(crate) fn new(resume: &Resume, choices: usize, logprobs: bool) -> Self {
         let marked = |index: usize| {
-            let said = resume.choices.get(index).cloned().unwrap_or_default();
-            let bytes_left = (!logprobs).then_some(said.bytes);
-            Marked { events_left: said.events, bytes_left, tokens: Vec::new() }
+            let known = resume.choices.get(index).cloned().unwrap_or_default();
+            let bytes_left = (!logprobs).then_some(known.bytes);
+            ChoiceMarks { events_left: known.events, bytes_left, tokens: Vec::new() }
         };
         Self { choices: (0..choices).map(marked).collect(), usage_told: resume.usage_told }
     }
 
     /// Adds tokens to a choice; the mark of its next event reports them.
-    pub fn add(&mut self, choice: usize, tokens: &[Token]) {
+    pub(crate) fn add(&mut self, choice: usize, tokens: &[Token]) {
         if let Some(choice) = self.choices.get_mut(choice) {
             choice.tokens.extend(tokens);
         }
@@ -49,12 +49,17 @@ impl Marks {
     ///
     /// # Errors
     /// The client has events that differ from those of this node.
-    pub fn event(&mut self, choice: usize, payload: &str, out: &mut String) -> Result<(), Error> {
+    pub(crate) fn event(
+        &mut self,
+        choice: usize,
+        payload: &str,
+        out: &mut String,
+    ) -> Result<(), Error> {
         let event = sse::data(payload);
         if let Some(choice) = self.choices.get_mut(choice)
             && choice.events_left > 0
         {
-            return choice.leave_out(event.len() as u64);
+            return choice.skip_event(event.len() as u64);
         }
         self.write_tokens(choice, out);
         out.push_str(&event);
@@ -62,7 +67,7 @@ impl Marks {
     }
 
     /// Reports a choice's tokens in an event without data, if there are any.
-    pub fn note(&mut self, choice: usize, out: &mut String) {
+    pub(crate) fn write_note(&mut self, choice: usize, out: &mut String) {
         if self.choices.get(choice).is_some_and(|choice| !choice.tokens.is_empty()) {
             self.write_tokens(choice, out);
             out.push('\n');
@@ -76,7 +81,7 @@ impl Marks {
     }
 
     /// Writes the events after all choices, with these payloads.
-    pub fn close(
+    pub(crate) fn close(
         &mut self,
         usage: &openai::Usage,
         chunk: Option<&str>,
@@ -92,8 +97,8 @@ impl Marks {
     }
 }
 
-impl Marked {
-    fn leave_out(&mut self, bytes: u64) -> Result<(), Error> {
+impl ChoiceMarks {
+    fn skip_event(&mut self, bytes: u64) -> Result<(), Error> {
         self.events_left -= 1;
         let Some(left) = self.bytes_left else { return Ok(()) };
         let left = left.checked_sub(bytes).ok_or(Failure::ResumeMismatch)?;
@@ -111,12 +116,12 @@ mod tests {
 
     use super::*;
 
-    fn marks(events: u64, bytes: u64, logprobs: bool) -> Marks {
+    fn marks(events: u64, bytes: u64, logprobs: bool) -> ResumeMarks {
         let choices = vec![Said { tokens: vec![1], events, bytes }];
-        Marks::new(&Resume { choices, ..Resume::default() }, 1, logprobs)
+        ResumeMarks::new(&Resume { choices, ..Resume::default() }, 1, logprobs)
     }
 
-    fn write(marks: &mut Marks, payload: &str) -> Result<String, Error> {
+    fn write(marks: &mut ResumeMarks, payload: &str) -> Result<String, Error> {
         let mut out = String::new();
         marks.event(0, payload, &mut out).map(|()| out)
     }
@@ -152,8 +157,8 @@ mod tests {
         marks(0, 0, false).close(&usage, Some("u"), "[DONE]", &mut out);
         assert_eq!(out, ": u 7 2 5\ndata: u\n\ndata: [DONE]\n\n");
         out.clear();
-        let mut told = Marks { choices: Vec::new(), usage_told: true };
-        told.close(&usage, Some("u"), "[DONE]", &mut out);
+        let mut reported = ResumeMarks { choices: Vec::new(), usage_told: true };
+        reported.close(&usage, Some("u"), "[DONE]", &mut out);
         assert_eq!(out, ": u 7 2 5\ndata: [DONE]\n\n");
     }
 }

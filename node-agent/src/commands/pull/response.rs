@@ -3,18 +3,17 @@
 
 use hyper::header::{self, HeaderMap, HeaderName};
 
-use super::memo::Memo;
+use super::part_info::PartInfo;
 use super::text;
 
 /// Maximum file size in bytes (2 TiB): beyond any model.
-pub const FILE_BYTES_MAX: u64 = 2 << 40;
+pub(crate) const FILE_BYTES_MAX: u64 = 2 << 40;
 /// Maximum length of a stored validator.
 const VALIDATOR_BYTES_MAX: usize = 1024;
 
 /// Metadata of a file in the hub's headers, also on redirects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Linked {
-    /// SHA-256 of the file.
+pub(crate) struct HubMetadata {
     pub sha256: Option<String>,
     /// Length of the file in bytes.
     pub length: Option<u64>,
@@ -24,7 +23,7 @@ pub struct Linked {
 
 /// Metadata of the file that a server currently offers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Entity {
+pub(crate) struct Entity {
     /// Length of the whole file in bytes.
     pub length: Option<u64>,
     /// A strong `ETag`, or else a `Last-Modified` that is equally reliable.
@@ -35,24 +34,24 @@ pub struct Entity {
 
 /// What to do with the body of a response.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Offer {
+pub(crate) enum Verdict {
     /// It is the whole file.
     Whole(Entity),
     /// It starts where our part ends, and ends before this byte.
     Rest(u64),
     /// It does not fit the part: start over. With the reason.
-    Again(String),
+    StartOver(String),
     /// It must not be used, with the reason.
     Refuse(String),
 }
 
-impl Linked {
+impl HubMetadata {
     /// Reads the hub's headers. `hub`: the response comes from the hub itself, whose `ETag` of 64
     /// hex digits is the SHA-256 of a large file.
-    pub fn read(headers: &HeaderMap, hub: bool) -> Self {
-        let linked = get(headers, &HeaderName::from_static("x-linked-etag"));
+    pub(crate) fn read(headers: &HeaderMap, hub: bool) -> Self {
+        let metadata = get(headers, &HeaderName::from_static("x-linked-etag"));
         let etag = get(headers, &header::ETAG).filter(|_| hub);
-        let sha256 = linked.or(etag).and_then(|tag| text::sha256(tag.trim_matches('"')));
+        let sha256 = metadata.or(etag).and_then(|tag| text::sha256(tag.trim_matches('"')));
         let length = get(headers, &HeaderName::from_static("x-linked-size"));
         let commit = get(headers, &HeaderName::from_static("x-repo-commit"));
         let is_commit = |c: &&str| c.len() == 40 && c.bytes().all(|b| b.is_ascii_hexdigit());
@@ -64,7 +63,7 @@ impl Linked {
     }
 
     /// Merges two; earlier responses win.
-    pub fn or(self, later: Self) -> Self {
+    pub(crate) fn or(self, later: Self) -> Self {
         Self {
             sha256: self.sha256.or(later.sha256),
             length: self.length.or(later.length),
@@ -73,70 +72,76 @@ impl Linked {
     }
 }
 
-/// Judges a 200 or 206 response to a request for the bytes from `from` on, of the file in `memo`.
-pub fn judge(
+/// Judges a 200 or 206 response to a request for the bytes from `from` on, of the file in `info`.
+pub(crate) fn judge(
     status: u16,
     headers: &HeaderMap,
-    linked: &Linked,
-    resume: Option<(u64, &Memo)>,
-) -> Offer {
+    metadata: &HubMetadata,
+    resume: Option<(u64, &PartInfo)>,
+) -> Verdict {
     if let Some(coding) = get(headers, &header::CONTENT_ENCODING).filter(|c| *c != "identity") {
-        return Offer::Refuse(format!("the server compressed the file ({coding}), unasked"));
+        return Verdict::Refuse(format!(
+            "the server compressed the file ({coding}), which the request excluded"
+        ));
     }
     match (status, resume) {
-        (200, _) => whole(headers, linked),
-        (_, None) => Offer::Refuse("the server sent a part of the file (206), unasked".into()),
-        (_, Some((from, memo))) => rest(headers, linked, from, memo),
+        (200, _) => whole(headers, metadata),
+        (_, None) => {
+            Verdict::Refuse("the server sent part of the file (206) instead of all of it".into())
+        }
+        (_, Some((from, info))) => rest(headers, metadata, from, info),
     }
 }
 
-fn whole(headers: &HeaderMap, linked: &Linked) -> Offer {
+fn whole(headers: &HeaderMap, metadata: &HubMetadata) -> Verdict {
     let announced = get(headers, &header::CONTENT_LENGTH).and_then(number);
     let entity = Entity {
-        length: announced.or(linked.length),
+        length: announced.or(metadata.length),
         validator: validator(headers),
-        sha256: linked.sha256.clone(),
+        sha256: metadata.sha256.clone(),
     };
-    match (announced, linked.length) {
-        (Some(0), _) => Offer::Refuse("the file is empty".into()),
-        (Some(here), Some(there)) if here != there => Offer::Refuse(format!(
-            "the hub says that the file has {there} bytes, the server that sends it {here}"
+    match (announced, metadata.length) {
+        (Some(0), _) => Verdict::Refuse("the file is empty".into()),
+        (Some(here), Some(there)) if here != there => Verdict::Refuse(format!(
+            "the hub reports {there} bytes, but the server that sends the file reports {here}"
         )),
         _ if entity.length.is_some_and(|l| l > FILE_BYTES_MAX) => {
-            Offer::Refuse(format!("the file has more than {}", text::bytes(FILE_BYTES_MAX)))
+            Verdict::Refuse(format!("the file has more than {}", text::bytes(FILE_BYTES_MAX)))
         }
-        _ => Offer::Whole(entity),
+        _ => Verdict::Whole(entity),
     }
 }
 
-fn rest(headers: &HeaderMap, linked: &Linked, from: u64, memo: &Memo) -> Offer {
+fn rest(headers: &HeaderMap, metadata: &HubMetadata, from: u64, info: &PartInfo) -> Verdict {
     let Some(range) = get(headers, &header::CONTENT_RANGE).and_then(content_range) else {
-        return Offer::Again("the server sent a part of the file without saying which".into());
+        return Verdict::StartOver(
+            "the server sent part of the file without a valid Content-Range".into(),
+        );
     };
-    if range.first != from || Some(range.total) != memo.length {
-        return Offer::Again(format!(
-            "the server sent bytes {} to {} of {}, asked for those from {from} on",
+    if range.first != from || Some(range.total) != info.length {
+        return Verdict::StartOver(format!(
+            "the server sent bytes {} to {} of {} instead of those from {from} on",
             range.first, range.last, range.total
         ));
     }
     let now = Entity {
         length: Some(range.total),
         validator: validator(headers),
-        sha256: linked.sha256.clone(),
+        sha256: metadata.sha256.clone(),
     };
-    if !is_same(memo, &now) {
-        return Offer::Again("the file has changed on the server".into());
+    if !is_same(info, &now) {
+        return Verdict::StartOver("the file has changed on the server".into());
     }
-    Offer::Rest(range.last + 1)
+    Verdict::Rest(range.last + 1)
 }
 
 /// True if the part started as the file that is offered now. Digests decide; if either is missing,
 /// validators of one kind do.
-fn is_same(memo: &Memo, now: &Entity) -> bool {
-    if let (Some(before), Some(now)) = (&memo.sha256, &now.sha256) {
+fn is_same(info: &PartInfo, now: &Entity) -> bool {
+    if let (Some(before), Some(now)) = (&info.sha256, &now.sha256) {
         return before == now;
     }
-    match (&memo.validator, &now.validator) {
+    match (&info.validator, &now.validator) {
         (Some(before), Some(now)) if before.starts_with('"') == now.starts_with('"') => {
             before == now
         }
@@ -158,7 +163,7 @@ fn validator(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Length of the whole file, from the response to a request for its first byte.
-pub fn whole_length(status: u16, headers: &HeaderMap) -> Option<u64> {
+pub(crate) fn whole_length(status: u16, headers: &HeaderMap) -> Option<u64> {
     match status {
         206 => get(headers, &header::CONTENT_RANGE).and_then(content_range).map(|r| r.total),
         _ => get(headers, &header::CONTENT_LENGTH).and_then(number),
@@ -166,13 +171,13 @@ pub fn whole_length(status: u16, headers: &HeaderMap) -> Option<u64> {
 }
 
 /// True if the end of the body can be distinguished from a broken connection.
-pub fn has_an_end(headers: &HeaderMap, http1: bool) -> bool {
+pub(crate) fn has_an_end(headers: &HeaderMap, http1: bool) -> bool {
     let chunked = get(headers, &header::TRANSFER_ENCODING).is_some_and(|t| t.ends_with("chunked"));
     !http1 || chunked || headers.contains_key(header::CONTENT_LENGTH)
 }
 
 /// Seconds to wait according to `Retry-After`; a date is relative to the response's own date.
-pub fn retry_after(headers: &HeaderMap) -> Option<u64> {
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<u64> {
     let asked = get(headers, &header::RETRY_AFTER)?;
     if let Some(seconds) = number(asked) {
         return Some(seconds);
@@ -218,8 +223,8 @@ mod tests {
         all.iter().map(|(n, v)| (HeaderName::from_static(n), v.parse().unwrap())).collect()
     }
 
-    fn memo(validator: Option<&str>, sha256: Option<&str>) -> Memo {
-        Memo {
+    fn info(validator: Option<&str>, sha256: Option<&str>) -> PartInfo {
+        PartInfo {
             source: "s".into(),
             length: Some(100),
             validator: validator.map(Into::into),
@@ -231,51 +236,51 @@ mod tests {
     #[test]
     fn the_hubs_digest_is_taken_from_its_own_headers() {
         let quoted = format!("\"{}\"", SHA.to_uppercase());
-        let linked = headers(&[("x-linked-etag", &quoted), ("x-linked-size", "7")]);
-        let read = Linked::read(&linked, false);
+        let metadata = headers(&[("x-linked-etag", &quoted), ("x-linked-size", "7")]);
+        let read = HubMetadata::read(&metadata, false);
         assert_eq!((read.sha256.as_deref(), read.length), (Some(SHA), Some(7)));
         // Some servers name a file by a digest of something else.
         let etag = headers(&[("etag", &quoted)]);
-        assert_eq!(Linked::read(&etag, false).sha256, None);
-        assert_eq!(Linked::read(&etag, true).sha256.as_deref(), Some(SHA));
-        assert_eq!(Linked::read(&headers(&[("etag", "\"abc\"")]), true).sha256, None);
+        assert_eq!(HubMetadata::read(&etag, false).sha256, None);
+        assert_eq!(HubMetadata::read(&etag, true).sha256.as_deref(), Some(SHA));
+        assert_eq!(HubMetadata::read(&headers(&[("etag", "\"abc\"")]), true).sha256, None);
     }
 
     #[test]
     fn a_rest_must_be_the_one_that_was_asked_for() {
-        let memo = memo(Some("\"1\""), None);
+        let info = info(Some("\"1\""), None);
         let offer = |range: &str, etag: &str| {
             let head = headers(&[("content-range", range), ("etag", etag)]);
-            judge(206, &head, &Linked::default(), Some((40, &memo)))
+            judge(206, &head, &HubMetadata::default(), Some((40, &info)))
         };
-        assert_eq!(offer("bytes 40-99/100", "\"1\""), Offer::Rest(100));
-        assert_eq!(offer("bytes 40-49/100", "\"1\""), Offer::Rest(50));
+        assert_eq!(offer("bytes 40-99/100", "\"1\""), Verdict::Rest(100));
+        assert_eq!(offer("bytes 40-49/100", "\"1\""), Verdict::Rest(50));
         for wrong in ["bytes 41-99/100", "bytes 40-99/101", "bytes 40-99/*", "bytes 40-100/100", ""]
         {
-            assert!(matches!(offer(wrong, "\"1\""), Offer::Again(_)), "{wrong}");
+            assert!(matches!(offer(wrong, "\"1\""), Verdict::StartOver(_)), "{wrong}");
         }
-        assert!(matches!(offer("bytes 40-99/100", "\"2\""), Offer::Again(_)));
-        let unasked = judge(206, &HeaderMap::new(), &Linked::default(), None);
-        assert!(matches!(unasked, Offer::Refuse(_)));
+        assert!(matches!(offer("bytes 40-99/100", "\"2\""), Verdict::StartOver(_)));
+        let unasked = judge(206, &HeaderMap::new(), &HubMetadata::default(), None);
+        assert!(matches!(unasked, Verdict::Refuse(_)));
     }
 
     #[test]
     fn a_digest_counts_more_than_an_etag() {
-        let memo = memo(Some("\"1\""), Some(SHA));
+        let info = info(Some("\"1\""), Some(SHA));
         let offer = |sha: &str| {
             let head = headers(&[("content-range", "bytes 40-99/100"), ("etag", "\"2\"")]);
-            let linked = Linked { sha256: Some(sha.into()), ..Linked::default() };
-            judge(206, &head, &linked, Some((40, &memo)))
+            let metadata = HubMetadata { sha256: Some(sha.into()), ..HubMetadata::default() };
+            judge(206, &head, &metadata, Some((40, &info)))
         };
-        assert_eq!(offer(SHA), Offer::Rest(100));
-        assert!(matches!(offer(&"b".repeat(64)), Offer::Again(_)));
+        assert_eq!(offer(SHA), Verdict::Rest(100));
+        assert!(matches!(offer(&"b".repeat(64)), Verdict::StartOver(_)));
     }
 
     #[test]
     fn a_whole_file_that_cannot_be_right_is_refused() {
-        let refused = |all: &[(&'static str, &str)], linked: Option<u64>| {
-            let linked = Linked { length: linked, ..Linked::default() };
-            matches!(judge(200, &headers(all), &linked, None), Offer::Refuse(_))
+        let refused = |all: &[(&'static str, &str)], metadata: Option<u64>| {
+            let metadata = HubMetadata { length: metadata, ..HubMetadata::default() };
+            matches!(judge(200, &headers(all), &metadata, None), Verdict::Refuse(_))
         };
         assert!(!refused(&[("content-length", "5")], Some(5)));
         assert!(!refused(&[], None));

@@ -8,12 +8,12 @@ use inference_protocol::fleet::{JOIN_PATH, NODE_HEADER, VERSION, VERSION_HEADER}
 use reqwest::{Certificate, Client, Identity};
 use serde_json::Value;
 
-use super::facts::Reached;
+use super::facts::JoinCheck;
 use crate::serve::join::flags::JoinFlags;
 use crate::types::causes::with_causes;
 use crate::types::key_file::read_key;
 
-/// Timeout of a whole visit.
+/// Timeout of asking one gateway.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes read of a response.
 const BODY_BYTES_MAX: usize = 4096;
@@ -21,14 +21,14 @@ const BODY_BYTES_MAX: usize = 4096;
 const NOT_AN_UPGRADE: &str = "invalid_join";
 
 /// Asks each gateway. Invalid flags count as a gateway that rejects the node.
-pub async fn visit(flags: &JoinFlags) -> Vec<(String, Reached)> {
+pub(crate) async fn check_gateways(flags: &JoinFlags) -> Vec<(String, JoinCheck)> {
     if let Err(why) = flags.gateways() {
-        return vec![("--join".into(), Reached::Refused(why))];
+        return vec![("--join".into(), JoinCheck::Refused(why))];
     }
     let mut all = Vec::new();
     for url in &flags.join {
-        let reached = match ask(flags, &url.to_string()).await {
-            Ok(()) => Reached::Welcome,
+        let reached = match check_gateway(flags, &url.to_string()).await {
+            Ok(()) => JoinCheck::Accepted,
             Err(reached) => reached,
         };
         all.push((url.to_string(), reached));
@@ -36,15 +36,15 @@ pub async fn visit(flags: &JoinFlags) -> Vec<(String, Reached)> {
     all
 }
 
-async fn ask(flags: &JoinFlags, url: &str) -> Result<(), Reached> {
-    let client = client(flags).map_err(Reached::Refused)?;
+async fn check_gateway(flags: &JoinFlags, url: &str) -> Result<(), JoinCheck> {
+    let client = client(flags).map_err(JoinCheck::Refused)?;
     let key = flags.join_key_file.as_deref().map_or_else(|| Ok(String::new()), read_key);
     let asked = client
         .post(format!("{}{JOIN_PATH}", url.trim_end_matches('/')))
-        .bearer_auth(key.map_err(Reached::Refused)?)
+        .bearer_auth(key.map_err(JoinCheck::Refused)?)
         .header(NODE_HEADER, "doctor")
         .header(VERSION_HEADER, VERSION.to_string());
-    let unreachable = |e: reqwest::Error| Reached::Unreachable(with_causes(&e));
+    let unreachable = |e: reqwest::Error| JoinCheck::Unreachable(with_causes(&e));
     let mut answer = asked.send().await.map_err(unreachable)?;
     let (status, mut body) = (answer.status(), Vec::new());
     while body.len() < BODY_BYTES_MAX
@@ -52,14 +52,18 @@ async fn ask(flags: &JoinFlags, url: &str) -> Result<(), Reached> {
     {
         body.extend_from_slice(&more);
     }
-    let said: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let text = |part: &str| said.pointer(part).and_then(Value::as_str);
+    let response_body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let text = |part: &str| response_body.pointer(part).and_then(Value::as_str);
     if text("/error/code") == Some(NOT_AN_UPGRADE) {
         return Ok(());
     }
-    let message = text("/error/message").unwrap_or("it is no gateway of ours");
-    let why = format!("it answers {status}: {message}");
-    Err(if status.is_client_error() { Reached::Refused(why) } else { Reached::Unreachable(why) })
+    let message = text("/error/message").unwrap_or("it is not a Flotilla gateway");
+    let why = format!("the gateway returned {status}: {message}");
+    Err(if status.is_client_error() {
+        JoinCheck::Refused(why)
+    } else {
+        JoinCheck::Unreachable(why)
+    })
 }
 
 /// An HTTP client with the agent's trust roots and client certificate.

@@ -8,36 +8,36 @@ use tokio::sync::watch;
 
 /// The set of linked gateways. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Held(Arc<Shared>);
+pub(crate) struct LinkedGateways(Arc<LinkSet>);
 
 #[derive(Debug)]
-struct Shared {
+struct LinkSet {
     gateways: Mutex<BTreeSet<String>>,
     /// Number of links that have ended.
     ended: watch::Sender<u64>,
 }
 
-impl Default for Held {
+impl Default for LinkedGateways {
     fn default() -> Self {
         let (ended, _) = watch::channel(0);
-        Self(Arc::new(Shared { gateways: Mutex::default(), ended }))
+        Self(Arc::new(LinkSet { gateways: Mutex::default(), ended }))
     }
 }
 
-impl Held {
+impl LinkedGateways {
     /// Claims the only link to a gateway; `None` while another claim holds it.
-    pub fn claim(&self, gateway: &str) -> Option<Claim> {
+    pub(crate) fn claim(&self, gateway: &str) -> Option<Claim> {
         let is_first = self.gateways().insert(gateway.into());
-        is_first.then(|| Claim { held: self.clone(), gateway: gateway.into() })
+        is_first.then(|| Claim { linked: self.clone(), gateway: gateway.into() })
     }
 
     /// All of them, comma-separated.
-    pub fn list(&self) -> String {
+    pub(crate) fn list(&self) -> String {
         self.gateways().iter().map(String::as_str).collect::<Vec<_>>().join(",")
     }
 
     /// Subscribes to the end of links.
-    pub fn ends(&self) -> watch::Receiver<u64> {
+    pub(crate) fn watch_ends(&self) -> watch::Receiver<u64> {
         self.0.ended.subscribe()
     }
 
@@ -49,15 +49,15 @@ impl Held {
 
 /// The claim to the only link to a gateway, released on drop.
 #[derive(Debug)]
-pub struct Claim {
-    held: Held,
+pub(crate) struct Claim {
+    linked: LinkedGateways,
     gateway: String,
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.held.gateways().remove(&self.gateway);
-        self.held.0.ended.send_modify(|ended| *ended += 1);
+        self.linked.gateways().remove(&self.gateway);
+        self.linked.0.ended.send_modify(|ended| *ended += 1);
     }
 }
 
@@ -67,17 +67,17 @@ mod tests {
 
     #[test]
     fn a_gateway_has_one_link_until_that_ends() {
-        let held = Held::default();
-        let mut ends = held.ends();
-        let first = held.claim("b").unwrap();
-        let _other = held.claim("a").unwrap();
-        assert!(held.claim("b").is_none());
-        assert_eq!(held.list(), "a,b");
+        let linked = LinkedGateways::default();
+        let mut ends = linked.watch_ends();
+        let first = linked.claim("b").unwrap();
+        let _other = linked.claim("a").unwrap();
+        assert!(linked.claim("b").is_none());
+        assert_eq!(linked.list(), "a,b");
         assert!(!ends.has_changed().unwrap());
         drop(first);
         assert!(ends.has_changed().unwrap());
         ends.mark_unchanged();
-        assert_eq!(held.list(), "a");
-        assert!(held.claim("b").is_some());
+        assert_eq!(linked.list(), "a");
+        assert!(linked.claim("b").is_some());
     }
 }
