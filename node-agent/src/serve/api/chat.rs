@@ -6,7 +6,7 @@ use hyper::Response;
 use inference_core::types::constraint::Constraint;
 use inference_core::types::request::{Chat, Ending, Prompt};
 use inference_core::types::tool_choice::Choice;
-use inference_protocol::openai::{self, ChatMessage, ChatRequest, Endpoint, to_json};
+use inference_protocol::openai::{self, ChatMessage, ChatRequest, Endpoint, RawObject, to_json};
 use inference_protocol::resume::Resume;
 use serde_json::Value;
 
@@ -26,15 +26,24 @@ pub async fn complete(
     resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let chat: ChatRequest = openai::parse(body)?;
-    check_model(node, Resume::model(&resume, chat.model.as_deref()))?;
-    let origin = Origin::new(resume);
-    answer::answer(node, caller, read(chat, origin.seed(), body)?, origin).await
+    let (wanted, origin) = read(node, resume, &RawObject::parse(body)?)?;
+    answer::answer(node, caller, wanted, origin).await
 }
 
-fn read(chat: ChatRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
+fn read(
+    node: &Node,
+    resume: Option<Resume>,
+    body: &RawObject<'_>,
+) -> Result<(Wanted, Origin), Error> {
+    let chat: ChatRequest = body.read()?;
+    check_model(node, Resume::model(&resume, chat.model.as_deref()))?;
+    let origin = Origin::new(resume);
+    Ok((check(chat, origin.seed(), body)?, origin))
+}
+
+fn check(chat: ChatRequest, seed: u64, body: &RawObject<'_>) -> Result<Wanted, Error> {
     sampling::refuse_unsupported(Endpoint::Chat, body)?;
-    let mut checked = sampling::check(openai::parse(body)?, seed)?;
+    let mut checked = sampling::check(body.read()?, seed)?;
     let max_tokens = chat.max_completion_tokens.or(checked.options.max_tokens);
     if max_tokens == Some(0) {
         return Err(invalid("max_completion_tokens", "max_completion_tokens must be at least 1"));
@@ -42,7 +51,7 @@ fn read(chat: ChatRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
     checked.options.max_tokens = max_tokens;
     checked.options.logprobs = logprobs(&chat)?;
     let offer = tools::read(&chat)?;
-    let constraint = constraint::read(openai::parse(body)?)?;
+    let constraint = constraint::read(body.read()?)?;
     check_together(&offer, constraint.as_ref(), checked.options.sampling.ignore_end)?;
     Ok(Wanted {
         shape: Shape::Chat,
@@ -190,7 +199,8 @@ mod tests {
     use super::*;
 
     fn read_json(json: &str) -> Result<Wanted, Error> {
-        read(openai::parse(json.as_bytes()).unwrap(), 0, json.as_bytes())
+        let body = RawObject::parse(json.as_bytes())?;
+        check(body.read()?, 0, &body)
     }
 
     fn messages_of(json: &str) -> String {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::Response;
 use inference_core::types::request::{Prompt, Question, Token, Told};
-use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint};
+use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint, RawObject};
 use inference_protocol::resume::Resume;
 
 use super::answer::{self, Ask, Origin, Wanted};
@@ -26,11 +26,7 @@ pub async fn complete(
     resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let completion: CompletionRequest = openai::parse(body)?;
-    check_model(node, Resume::model(&resume, completion.model.as_deref()))?;
-    let echo = completion.echo == Some(true);
-    let origin = Origin::new(resume);
-    let mut wanted = read(completion, origin.seed(), body)?;
+    let (mut wanted, origin, echo) = read(node, resume, &RawObject::parse(body)?)?;
     if echo {
         for ask in &mut wanted.asks {
             ask.echo = Some(text_of(node, caller, &ask.prompt).await?);
@@ -39,9 +35,22 @@ pub async fn complete(
     answer::answer(node, caller, wanted, origin).await
 }
 
-fn read(completion: CompletionRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
+/// True in the result if the response starts with the prompt.
+fn read(
+    node: &Node,
+    resume: Option<Resume>,
+    body: &RawObject<'_>,
+) -> Result<(Wanted, Origin, bool), Error> {
+    let completion: CompletionRequest = body.read()?;
+    check_model(node, Resume::model(&resume, completion.model.as_deref()))?;
+    let echo = completion.echo == Some(true);
+    let origin = Origin::new(resume);
+    Ok((check(completion, origin.seed(), body)?, origin, echo))
+}
+
+fn check(completion: CompletionRequest, seed: u64, body: &RawObject<'_>) -> Result<Wanted, Error> {
     sampling::refuse_unsupported(Endpoint::Completions, body)?;
-    let mut checked = sampling::check(openai::parse(body)?, seed)?;
+    let mut checked = sampling::check(body.read()?, seed)?;
     if completion.best_of.is_some_and(|best_of| best_of != checked.n) {
         return Err(invalid("best_of", "best_of must be the same as n with this engine"));
     }
@@ -58,7 +67,7 @@ fn read(completion: CompletionRequest, seed: u64, body: &[u8]) -> Result<Wanted,
     let count = completion.logprobs.map(|n| sampling::top_logprobs("logprobs", n));
     checked.options.logprobs = count.transpose()?;
     checked.options.max_tokens.get_or_insert(MAX_TOKENS_DEFAULT);
-    let constraint = constraint::read(openai::parse(body)?)?;
+    let constraint = constraint::read(body.read()?)?;
     answer::check_end(constraint.is_some(), checked.options.sampling.ignore_end)?;
     let prompts = read_prompts(completion.prompt, completion.suffix)?;
     if prompts.len() * checked.n as usize > CHOICES_MAX as usize {
@@ -115,7 +124,8 @@ mod tests {
     use super::*;
 
     fn read_json(json: &str) -> Result<Wanted, Error> {
-        read(openai::parse(json.as_bytes()).unwrap(), 0, json.as_bytes())
+        let body = RawObject::parse(json.as_bytes())?;
+        check(body.read()?, 0, &body)
     }
 
     #[test]

@@ -8,10 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::Response;
 use inference_core::types::request::{EmbedInput, EmbedRequest, Event};
 use inference_protocol::openai::{
-    self, Document, Embedding, Embeddings, EmbeddingsRequest, Endpoint, Prompt, PromptUsage,
-    Ranked, RerankRequest, Reranked, Usage, Vector, to_json,
+    Document, Embedding, Embeddings, EmbeddingsRequest, Endpoint, Prompt, PromptUsage, Ranked,
+    RawObject, RerankRequest, Reranked, Usage, Vector, to_json,
 };
 use inference_protocol::resume::Resume;
+use serde::Deserialize;
 
 use super::sampling::{invalid, refuse_unsupported};
 use super::{Caller, check_model};
@@ -32,6 +33,13 @@ fn inputs_of(prompt: Prompt) -> Vec<EmbedInput> {
     }
 }
 
+fn read<'a, T: Deserialize<'a>>(endpoint: Endpoint, body: &'a [u8]) -> Result<T, Error> {
+    let body = RawObject::parse(body)?;
+    let request = body.read()?;
+    refuse_unsupported(endpoint, &body)?;
+    Ok(request)
+}
+
 /// Handles an embeddings request.
 pub async fn embed(
     node: &Arc<Node>,
@@ -39,8 +47,7 @@ pub async fn embed(
     resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let asked: EmbeddingsRequest = openai::parse(body)?;
-    refuse_unsupported(Endpoint::Embeddings, body)?;
+    let asked: EmbeddingsRequest = read(Endpoint::Embeddings, body)?;
     check_model(node, Resume::model(&resume, asked.model.as_deref()))?;
     let base64 = match asked.encoding_format.as_deref() {
         None | Some("float") => false,
@@ -97,8 +104,7 @@ pub async fn rerank(
     resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let asked: RerankRequest = openai::parse(body)?;
-    refuse_unsupported(Endpoint::Rerank, body)?;
+    let asked: RerankRequest = read(Endpoint::Rerank, body)?;
     check_model(node, Resume::model(&resume, asked.model.as_deref()))?;
     if asked.top_n == Some(0) {
         return Err(invalid("top_n", "top_n must be at least 1"));

@@ -7,7 +7,7 @@ use inference_core::types::request::{
     Token,
 };
 use inference_protocol::openai::{
-    BiasFields, CHOICES_MAX, Endpoint, SamplingFields, first_unsupported,
+    BiasFields, CHOICES_MAX, Endpoint, RawObject, SamplingFields, first_unsupported,
 };
 use serde_json::Value;
 
@@ -118,7 +118,7 @@ pub fn top_logprobs(param: &'static str, count: u32) -> Result<u32, Error> {
 }
 
 /// Rejects a field that would change the response and that we do not honor.
-pub fn refuse_unsupported(endpoint: Endpoint, body: &[u8]) -> Result<(), Error> {
+pub fn refuse_unsupported(endpoint: Endpoint, body: &RawObject<'_>) -> Result<(), Error> {
     match first_unsupported(endpoint, body)? {
         Some(row) => Err(invalid(row.field, &row.refusal())),
         None => Ok(()),
@@ -147,11 +147,11 @@ pub fn invalid(param: &'static str, message: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inference_protocol::openai::parse;
 
     fn check_json(json: &str) -> Result<Checked, Error> {
-        refuse_unsupported(Endpoint::Chat, json.as_bytes())?;
-        check(parse(json.as_bytes())?, 42)
+        let body = RawObject::parse(json.as_bytes())?;
+        refuse_unsupported(Endpoint::Chat, &body)?;
+        check(body.read()?, 42)
     }
 
     fn sampling(json: &str) -> Sampling {

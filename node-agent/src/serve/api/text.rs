@@ -6,7 +6,8 @@ use std::sync::Arc;
 use hyper::Response;
 use inference_core::types::request::{Prompt, Question, Token, Told};
 use inference_protocol::openai::{
-    self, ChatRequest, Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized, to_json,
+    self, ChatRequest, Detokenize, Detokenized, InputTokens, RawObject, Rendered, Tokenize,
+    Tokenized, to_json,
 };
 use serde_json::{Value, json};
 
@@ -24,7 +25,20 @@ pub async fn tokenize(
     caller: Caller,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let asked: Tokenize = openai::parse(body)?;
+    let (question, with_pieces) = read_tokenize(node, &RawObject::parse(body)?)?;
+    let (tokens, pieces) = tokens(ask(node, caller, question).await?);
+    let count = tokens.len();
+    let listed = match with_pieces {
+        true => tokens.iter().zip(&pieces).map(|(id, bytes)| with_piece(*id, bytes)).collect(),
+        false => tokens.into_iter().map(Value::from).collect(),
+    };
+    let max_model_len = context_tokens(node);
+    Ok(response::json(to_json(&Tokenized { tokens: listed, count, max_model_len })))
+}
+
+/// True in the result if the response contains the pieces of the text.
+fn read_tokenize(node: &Node, body: &RawObject<'_>) -> Result<(Question, bool), Error> {
+    let asked: Tokenize = body.read()?;
     check_model(node, asked.model.as_deref())?;
     let with_pieces = asked.with_pieces.unwrap_or(false);
     let question = match (asked.content, asked.prompt, asked.messages) {
@@ -41,18 +55,12 @@ pub async fn tokenize(
             with_pieces,
         },
         (None, None, Some(_)) => {
-            Question::Tokenize { prompt: Prompt::Chat(read_chat(node, body)?), with_pieces }
+            let prompt = Prompt::Chat(chat::conversation(body.read()?)?);
+            Question::Tokenize { prompt, with_pieces }
         }
         _ => return Err(invalid("content", "give one of content, prompt and messages")),
     };
-    let (tokens, pieces) = tokens(ask(node, caller, question).await?);
-    let count = tokens.len();
-    let listed = match with_pieces {
-        true => tokens.iter().zip(&pieces).map(|(id, bytes)| with_piece(*id, bytes)).collect(),
-        false => tokens.into_iter().map(Value::from).collect(),
-    };
-    let max_model_len = context_tokens(node);
-    Ok(response::json(to_json(&Tokenized { tokens: listed, count, max_model_len })))
+    Ok((question, with_pieces))
 }
 
 /// As in llama-server, a piece that is not valid UTF-8 is a list of bytes.
