@@ -6,6 +6,31 @@
 //! The node adds [`Mark`]s to the events, comment lines with the tokens that led to each. Text is a
 //! function of the tokens, so another node with the same model file that gets the tokens writes the
 //! same events: it skips those that the client has, and continues.
+//!
+//! ```
+//! use inference_protocol::openai;
+//! use inference_protocol::resume::{Mark, RESUME_HEADER, Resume};
+//!
+//! // The gateway sends its state before the client's body, and its length in the header.
+//! let state = serde_json::to_string(&Resume::new(0xab, 1_700_000_000)).unwrap();
+//! let header = (RESUME_HEADER, state.len());
+//! let body = state + r#"{"model":"m","messages":[]}"#;
+//!
+//! // The node splits the body there.
+//! let (state, request) = body.split_at(header.1);
+//! let resume: Resume = openai::parse(state.as_bytes()).unwrap();
+//! assert_eq!((resume.seed, resume.choices.len()), (0xab, 0));
+//! assert!(request.starts_with(r#"{"model""#));
+//!
+//! // Its events begin with marks, which the gateway takes off.
+//! let mut event = String::new();
+//! Mark::Tokens { choice: 0, tokens: vec![12, 99] }.write(&mut event);
+//! event += "data: {}\n\n";
+//! assert_eq!(event, ": t 0 12,99\ndata: {}\n\n");
+//! let (mark, rest) = Mark::take(event.as_bytes()).unwrap();
+//! assert_eq!(mark, Mark::Tokens { choice: 0, tokens: vec![12, 99] });
+//! assert_eq!(rest, b"data: {}\n\n");
+//! ```
 
 use std::fmt::Write;
 
