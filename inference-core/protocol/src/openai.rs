@@ -15,7 +15,7 @@ mod embeddings;
 mod raw_object;
 mod request;
 mod response;
-mod routed;
+mod routing;
 mod text;
 mod tokens;
 mod unsupported;
@@ -34,7 +34,7 @@ pub use request::{
     OneOrMany, Prompt, ResponseFormat, SamplingFields, StreamOptions,
 };
 pub use response::{Model, ModelList, Usage};
-pub use routed::{CHOICES_MAX, Invalid, Lengths, Routed};
+pub use routing::{CHOICES_MAX, Invalid, Lengths, RoutingFields};
 pub use text::{Completion, CompletionChoice, TextLogprobs};
 pub use tokens::{Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized};
 pub use unsupported::{Api, Endpoint, IGNORED, UNSUPPORTED, Unsupported, first_unsupported};

@@ -55,10 +55,10 @@ pub struct Resume {
     pub seed: u64,
     /// State of each choice, by index; empty if nothing was generated.
     #[serde(default)]
-    pub choices: Vec<Said>,
+    pub choices: Vec<ResumedChoice>,
     /// True if the client has received the usage event.
-    #[serde(default)]
-    pub usage_told: bool,
+    #[serde(default, rename = "usage_told")]
+    pub is_usage_sent: bool,
     /// The intended model, if the body names it differently.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -78,14 +78,14 @@ impl Resume {
     }
 
     /// The intended model of a body that names it `named`.
-    pub fn model<'a>(told: &'a Option<Self>, named: Option<&'a str>) -> Option<&'a str> {
-        told.as_ref().and_then(|told| told.model.as_deref()).or(named)
+    pub fn model<'a>(resume: &'a Option<Self>, named: Option<&'a str>) -> Option<&'a str> {
+        resume.as_ref().and_then(|resume| resume.model.as_deref()).or(named)
     }
 }
 
 /// What was generated of a choice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
+pub struct ResumedChoice {
     /// Its tokens, as far as marks reported them.
     pub tokens: Vec<u32>,
     /// Number of its events that the client has.

@@ -113,7 +113,7 @@ pub(crate) const RESERVED: [&str; 18] = [
 
 /// Properties of a request besides its body.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct RequestInfo<'a> {
     /// The API endpoint.
     pub api: Api,
     /// The requested model.
@@ -126,11 +126,11 @@ pub struct Wanted<'a> {
 
 /// A translated request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Translated {
+pub struct TranslatedRequest {
     /// The JSON body.
     pub body: String,
     /// True if the request asks for usage at the end of the stream although the client did not.
-    pub hides_usage: bool,
+    pub adds_usage: bool,
 }
 
 /// How to phrase a request for an endpoint.
@@ -191,30 +191,30 @@ pub(crate) fn known_field(api: Api, name: &str) -> Option<&'static str> {
 /// The body is not an object, or a constraint would be lost.
 pub(crate) fn translate(
     body: &[u8],
-    wanted: Wanted<'_>,
+    info: RequestInfo<'_>,
     dialect: Dialect<'_>,
-) -> Result<Translated, Invalid> {
+) -> Result<TranslatedRequest, Invalid> {
     let sent = RawObject::parse(body).map_err(Invalid::Type)?;
-    let hides_usage = wanted.is_streamed && !asks_for_usage(&sent);
+    let adds_usage = info.is_streamed && !asks_for_usage(&sent);
     let mut object = ObjectWriter::new(body.len());
     object.write("model", &Value::from(dialect.model).to_string());
-    for (name, value) in passed_on(&sent, wanted.api, dialect.fields)? {
+    for (name, value) in select_fields(&sent, info.api, dialect.fields)? {
         object.write(name, value);
     }
-    if wanted.api.generates() {
-        object.write("stream", if wanted.is_streamed { "true" } else { "false" });
-        if wanted.is_streamed {
+    if info.api.generates() {
+        object.write("stream", if info.is_streamed { "true" } else { "false" });
+        if info.is_streamed {
             object.write("stream_options", r#"{"include_usage":true}"#);
         }
-        let length = match wanted.api {
+        let length = match info.api {
             Api::ChatCompletions => dialect.length,
             _ => LengthField::MaxTokens,
         };
-        if let Some(max) = wanted.tokens_max {
+        if let Some(max) = info.tokens_max {
             object.write(length.name(), &max.to_string());
         }
     }
-    Ok(Translated { body: object.finish(), hides_usage })
+    Ok(TranslatedRequest { body: object.finish(), adds_usage })
 }
 
 fn asks_for_usage(sent: &RawObject<'_>) -> bool {
@@ -224,7 +224,7 @@ fn asks_for_usage(sent: &RawObject<'_>) -> bool {
 }
 
 /// The fields that the endpoint receives. Of a field that occurs twice, the last one.
-fn passed_on<'a>(
+fn select_fields<'a>(
     sent: &RawObject<'a>,
     api: Api,
     extra: &'a BTreeSet<String>,
@@ -294,11 +294,11 @@ mod tests {
     fn ask(api: Api, body: &str, tokens_max: Option<u64>) -> (Value, bool) {
         let fields = BTreeSet::from(["theirs".to_string(), "n_predict".to_string()]);
         let is_streamed = body.contains("\"stream\":true");
-        let wanted = Wanted { api, model: "ours", is_streamed, tokens_max };
+        let info = RequestInfo { api, model: "ours", is_streamed, tokens_max };
         let dialect =
             Dialect { model: "their/model", length: LengthField::MaxTokens, fields: &fields };
-        let translated = translate(body.as_bytes(), wanted, dialect).unwrap();
-        (serde_json::from_str(&translated.body).unwrap(), translated.hides_usage)
+        let translated = translate(body.as_bytes(), info, dialect).unwrap();
+        (serde_json::from_str(&translated.body).unwrap(), translated.adds_usage)
     }
 
     #[test]
@@ -321,10 +321,10 @@ mod tests {
             let set = |text: &str| format!(r#"{{"model":"ours","messages":[],"{field}":{text}}}"#);
             let translate = |text: &str| {
                 let api = Api::ChatCompletions;
-                let wanted = Wanted { api, model: "ours", is_streamed: false, tokens_max: None };
+                let info = RequestInfo { api, model: "ours", is_streamed: false, tokens_max: None };
                 let (model, length) = ("theirs", LengthField::MaxTokens);
                 let dialect = Dialect { model, length, fields: &BTreeSet::new() };
-                super::translate(set(text).as_bytes(), wanted, dialect)
+                super::translate(set(text).as_bytes(), info, dialect)
             };
             let Err(Invalid::Value(refused)) = translate(row.refused) else {
                 panic!("{field} was dropped")
@@ -344,8 +344,8 @@ mod tests {
         for (api, name) in
             [(Api::ChatCompletions, "max_completion_tokens"), (Api::Completions, "max_tokens")]
         {
-            let wanted = Wanted { api, model: "ours", is_streamed: false, tokens_max: Some(7) };
-            let asked = translate(body.as_bytes(), wanted, dialect).unwrap().body;
+            let info = RequestInfo { api, model: "ours", is_streamed: false, tokens_max: Some(7) };
+            let asked = translate(body.as_bytes(), info, dialect).unwrap().body;
             let asked: Map<String, Value> = serde_json::from_str(&asked).unwrap();
             let lengths: Vec<_> = asked.iter().filter(|(key, _)| key.starts_with("max")).collect();
             assert_eq!(lengths, [(&name.to_string(), &json!(7))]);
@@ -374,10 +374,10 @@ mod tests {
             r#"{"messages":[],"seed":1,"theirs":"a\"","se\u0065d":2,"top_p":1,"top_p":null}"#;
         let fields = BTreeSet::from(["theirs".to_string(), "a\"b".to_string()]);
         let api = Api::ChatCompletions;
-        let wanted = Wanted { api, model: "ours", is_streamed: false, tokens_max: None };
+        let info = RequestInfo { api, model: "ours", is_streamed: false, tokens_max: None };
         let dialect = Dialect { model: "m\"", length: LengthField::MaxTokens, fields: &fields };
         let body = format!("{},\"a\\\"b\" : [1.50, {{}}] }}", body.trim_end_matches('}'));
-        let translated = translate(body.as_bytes(), wanted, dialect).unwrap().body;
+        let translated = translate(body.as_bytes(), info, dialect).unwrap().body;
         let expected = r#"{"model":"m\"","seed":2,"messages":[],"a\"b":[1.50, {}],"theirs":"a\"","stream":false}"#;
         assert_eq!(translated, expected);
     }

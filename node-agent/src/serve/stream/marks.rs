@@ -35,7 +35,7 @@ impl Marks {
             let bytes_left = (!logprobs).then_some(said.bytes);
             Marked { events_left: said.events, bytes_left, tokens: Vec::new() }
         };
-        Self { choices: (0..choices).map(marked).collect(), usage_told: resume.usage_told }
+        Self { choices: (0..choices).map(marked).collect(), usage_told: resume.is_usage_sent }
     }
 
     /// Adds tokens to a choice; the mark of its next event reports them.
@@ -107,12 +107,12 @@ impl Marked {
 
 #[cfg(test)]
 mod tests {
-    use inference_protocol::resume::Said;
+    use inference_protocol::resume::ResumedChoice;
 
     use super::*;
 
     fn marks(events: u64, bytes: u64, logprobs: bool) -> Marks {
-        let choices = vec![Said { tokens: vec![1], events, bytes }];
+        let choices = vec![ResumedChoice { tokens: vec![1], events, bytes }];
         Marks::new(&Resume { choices, ..Resume::default() }, 1, logprobs)
     }
 
