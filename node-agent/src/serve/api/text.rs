@@ -20,7 +20,7 @@ use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
 /// `POST /tokenize`
-pub async fn tokenize(
+pub(super) async fn tokenize(
     node: &Arc<Node>,
     caller: Caller,
     body: &[u8],
@@ -38,19 +38,19 @@ pub async fn tokenize(
 
 /// True in the result if the response contains the pieces of the text.
 fn read_tokenize(node: &Node, body: &RawObject<'_>) -> Result<(Question, bool), Error> {
-    let asked: Tokenize = body.read()?;
-    check_model(node, asked.model.as_deref())?;
-    let with_pieces = asked.with_pieces.unwrap_or(false);
-    let question = match (asked.content, asked.prompt, asked.messages) {
+    let request: Tokenize = body.read()?;
+    check_model(node, request.model.as_deref())?;
+    let with_pieces = request.with_pieces.unwrap_or(false);
+    let question = match (request.content, request.prompt, request.messages) {
         (Some(text), None, None) => Question::TokenizeText {
             text,
-            beginning: asked.add_special.unwrap_or(false),
-            control: asked.parse_special.unwrap_or(true),
+            beginning: request.add_special.unwrap_or(false),
+            control: request.parse_special.unwrap_or(true),
             with_pieces,
         },
         (None, Some(text), None) => Question::TokenizeText {
             text,
-            beginning: asked.add_special.unwrap_or(true),
+            beginning: request.add_special.unwrap_or(true),
             control: true,
             with_pieces,
         },
@@ -72,7 +72,7 @@ fn with_piece(id: Token, bytes: &[u8]) -> Value {
 }
 
 /// `POST /detokenize`
-pub async fn detokenize(
+pub(super) async fn detokenize(
     node: &Arc<Node>,
     caller: Caller,
     body: &[u8],
@@ -83,7 +83,7 @@ pub async fn detokenize(
 }
 
 /// `POST /apply-template`
-pub async fn apply_template(
+pub(super) async fn apply_template(
     node: &Arc<Node>,
     caller: Caller,
     body: &[u8],
@@ -94,7 +94,11 @@ pub async fn apply_template(
 }
 
 /// `POST /v1/chat/completions/input_tokens`
-pub async fn count(node: &Arc<Node>, caller: Caller, body: &[u8]) -> Result<Response<Body>, Error> {
+pub(super) async fn count(
+    node: &Arc<Node>,
+    caller: Caller,
+    body: &[u8],
+) -> Result<Response<Body>, Error> {
     let prompt = Prompt::Chat(read_chat(node, body)?);
     let question = Question::Tokenize { prompt, with_pieces: false };
     let (tokens, _) = tokens(ask(node, caller, question).await?);

@@ -12,28 +12,28 @@ const CALLS_MAX: u32 = 128;
 
 /// Tools that a response may call.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Offer {
+pub(super) struct OfferedTools {
     /// The tools; empty with `tool_choice: none`.
-    pub tools: ToolSet,
+    pub(super) tools: ToolSet,
     /// Which may or must be called; `None` without tools.
-    pub rules: Option<CallRules>,
+    pub(super) rules: Option<CallRules>,
 }
 
-/// Parses the tools of a chat request. Errors name the parameter.
-pub fn read(chat: &ChatRequest) -> Result<Offer, Error> {
+/// The tools that a chat request offers. Errors name the parameter.
+pub(super) fn offered(chat: &ChatRequest) -> Result<OfferedTools, Error> {
     let listed = chat.tools.as_deref().unwrap_or_default();
-    let tools = ToolSet::from_openai(listed).map_err(|why| refused("tools", why))?;
+    let tools = ToolSet::from_openai(listed).map_err(|why| invalid_parameter("tools", why))?;
     let choice = Choice::from_openai(chat.tool_choice.as_ref(), &tools)
-        .map_err(|why| refused("tool_choice", why))?;
+        .map_err(|why| invalid_parameter("tool_choice", why))?;
     if tools.is_empty() || choice == Choice::None {
-        return Ok(Offer::default());
+        return Ok(OfferedTools::default());
     }
     let calls_max = if chat.parallel_tool_calls == Some(false) { 1 } else { CALLS_MAX };
-    Ok(Offer { tools, rules: Some(CallRules { choice, calls_max }) })
+    Ok(OfferedTools { tools, rules: Some(CallRules { choice, calls_max }) })
 }
 
 /// An error whose parameter path is the first word of the reason.
-fn refused(parameter: &str, why: String) -> Error {
+fn invalid_parameter(parameter: &str, why: String) -> Error {
     let path = why.split([' ', ':']).next().filter(|path| path.starts_with(parameter));
     let param = Some(path.unwrap_or(parameter).to_string());
     Error::Malformed(ParseError { message: format!("invalid value: {why}"), param })
