@@ -17,6 +17,7 @@ mod gguf;
 mod grammar;
 mod http;
 mod input;
+mod request;
 mod resume;
 mod sse;
 mod tool_calls;
@@ -26,6 +27,7 @@ pub use config::config;
 pub use gguf::gguf;
 pub use grammar::{gbnf, json_schema, lark};
 pub use http::http;
+pub use request::request;
 pub use resume::resume;
 pub use sse::sse;
 pub use tool_calls::tool_calls;
@@ -34,8 +36,9 @@ pub use tool_calls::tool_calls;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is also the name of its binary and of its corpus.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("http", http),
+    ("request", request),
     ("sse", sse),
     ("resume", resume),
     ("gguf", gguf),

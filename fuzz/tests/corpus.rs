@@ -58,6 +58,11 @@ fn the_gateway_answers_or_hangs_up_whatever_a_client_sends() {
 }
 
 #[test]
+fn a_request_body_is_its_fields() {
+    replay("request");
+}
+
+#[test]
 fn events_do_not_depend_on_how_their_bytes_arrive() {
     replay("sse");
 }

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName};
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
-use inference_protocol::openai::{self, Invalid, Lengths, ParseError, Routed};
+use inference_protocol::openai::{self, Invalid, Lengths, ParseError, RoutingFields};
 use tokio::time::{Instant, timeout};
 
 use super::authenticate::Authenticated;
@@ -104,7 +104,7 @@ pub(crate) async fn admit(
     let mut reading = dispatcher.body_reservation(&caller.tenant, caller.key.limits.queue, class);
     let read = read_body(body, limits.body_bytes_max, &mut reading);
     let body = timeout(timeouts.body, read).await.map_err(|_| Error::SlowBody)??;
-    let routed: Routed = openai::parse(&body)?;
+    let routed: RoutingFields = openai::parse(&body)?;
     let wanted = match (wanted, routed.service_tier.as_deref()) {
         (Some(class), _) => class,
         (None, Some(tier)) => tier_class(tier)?,
@@ -161,15 +161,20 @@ fn model(caller: &Caller, name: &str) -> Result<Option<String>, Error> {
 }
 
 /// How many tokens the request asks to generate. `None` for APIs that generate nothing.
-fn lengths(api: Api, routed: &Routed) -> Result<Option<Lengths>, Invalid> {
+fn lengths(api: Api, routed: &RoutingFields) -> Result<Option<Lengths>, Invalid> {
     match api {
-        Api::ChatCompletions => routed.of_chat().map(Some),
-        Api::Completions => routed.of_text().map(Some),
+        Api::ChatCompletions => routed.chat_lengths().map(Some),
+        Api::Completions => routed.text_lengths().map(Some),
         Api::Embeddings | Api::Rerank => Ok(None),
     }
 }
 
-fn task(api: Api, routed: &Routed, lengths: Option<Lengths>, tokens_max: Option<u64>) -> Task {
+fn task(
+    api: Api,
+    routed: &RoutingFields,
+    lengths: Option<Lengths>,
+    tokens_max: Option<u64>,
+) -> Task {
     match (api, lengths) {
         (Api::Embeddings, _) => Task::Embed(routed.inputs()),
         (Api::Rerank, _) => Task::Rerank(routed.documents()),

@@ -27,7 +27,7 @@ use crate::scheduler::usage::MeasuredUsage;
 use crate::types::error::Error;
 use crate::types::request_id::REQUEST_ID;
 use crate::upstream::external::refusal::Refusal;
-use crate::upstream::external::request::{Translated, Wanted};
+use crate::upstream::external::request::{RequestInfo, TranslatedRequest};
 use crate::upstream::external::{Client, SendFailure};
 use crate::upstream::{NodeBody, Upstream};
 
@@ -287,13 +287,13 @@ fn upstream_request(
 /// client asked for.
 fn external_request(admitted: &Admitted, client: &Client) -> Result<(Request<Bytes>, bool), Error> {
     let Admitted { api, body, model, is_streamed, choice_max, .. } = admitted;
-    let wanted = Wanted { api: *api, model, is_streamed: *is_streamed, tokens_max: *choice_max };
-    let Translated { body, hides_usage } = client.translate(body, wanted)?;
+    let info = RequestInfo { api: *api, model, is_streamed: *is_streamed, tokens_max: *choice_max };
+    let TranslatedRequest { body, adds_usage } = client.translate(body, info)?;
     let request = Request::post(admitted.api.uri())
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
         .header(REQUEST_ID, admitted.request_id.value())
         .body(body.into());
-    request.map(|request| (request, hides_usage)).map_err(Error::internal)
+    request.map(|request| (request, adds_usage)).map_err(Error::internal)
 }
 
 fn is_event_stream(response: &Response<NodeBody>) -> bool {

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use inference_protocol::resume::{Mark, Resume, Said, Usage};
+use inference_protocol::resume::{Mark, Resume, ResumedChoice, Usage};
 use inference_protocol::sse::{self, DONE};
 
 pub(crate) mod event;
@@ -122,7 +122,7 @@ impl Progress {
             return Err(Excess);
         }
         if self.resume.choices.len() <= choice {
-            self.resume.choices.resize_with(choice + 1, Said::default);
+            self.resume.choices.resize_with(choice + 1, ResumedChoice::default);
         }
         self.resume.choices[choice].tokens.extend(tokens);
         self.choice = Some(choice);
@@ -141,7 +141,7 @@ impl Progress {
                 said.events += 1;
                 said.bytes += event.len() as u64;
             }
-            None if self.usage.is_some() => self.resume.usage_told |= payload != DONE.as_bytes(),
+            None if self.usage.is_some() => self.resume.is_usage_sent |= payload != DONE.as_bytes(),
             None => {
                 let read = unmarked.unwrap_or_default();
                 self.unmarked += 1;
@@ -248,11 +248,11 @@ mod tests {
         assert_eq!(read(&mut progress, block), "data: a\n\ndata: b\n\ndata: c\n\n");
         let said = |tokens: &[u32], events| {
             let bytes = events * "data: a\n\n".len() as u64;
-            Said { tokens: tokens.to_vec(), events, bytes }
+            ResumedChoice { tokens: tokens.to_vec(), events, bytes }
         };
         let resume = progress.resume();
         assert_eq!(resume.choices, [said(&[5, 6, 8], 2), said(&[9], 1)]);
-        assert_eq!((resume.seed, resume.usage_told), (0xab, false));
+        assert_eq!((resume.seed, resume.is_usage_sent), (0xab, false));
         assert_eq!((progress.tokens(), progress.usage()), (4, None));
         assert!(progress.is_resumable() && !progress.is_complete());
     }
@@ -261,7 +261,7 @@ mod tests {
     fn the_end_is_told_by_usage_and_done() {
         let mut progress = Progress::default();
         read(&mut progress, ": t 0 5\ndata: a\n\n: u 3 1 0\ndata: usage\n\n");
-        assert!(progress.resume().usage_told && !progress.is_complete());
+        assert!(progress.resume().is_usage_sent && !progress.is_complete());
         assert_eq!(read(&mut progress, "data: [DONE]\n\n"), "data: [DONE]\n\n");
         assert!(progress.is_complete());
         assert_eq!(progress.usage(), Some(Usage { prompt: 3, completion: 1, cached: 0 }));

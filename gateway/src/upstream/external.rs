@@ -16,7 +16,7 @@ use crate::upstream::NodeBody;
 pub(crate) mod refusal;
 pub(crate) mod request;
 
-use request::{Dialect, LengthField, Translated, Wanted};
+use request::{Dialect, LengthField, RequestInfo, TranslatedRequest};
 
 /// If connecting takes longer, the request fails and another endpoint may take it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -85,13 +85,17 @@ impl Client {
     ///
     /// # Errors
     /// The body is not valid, or the endpoint does not serve the model (a bug).
-    pub fn translate(&self, body: &[u8], wanted: Wanted<'_>) -> Result<Translated, Error> {
+    pub fn translate(
+        &self,
+        body: &[u8],
+        info: RequestInfo<'_>,
+    ) -> Result<TranslatedRequest, Error> {
         let ClientSettings { models, length, fields, .. } = &self.settings;
-        let theirs = models.get(wanted.model);
+        let theirs = models.get(info.model);
         let model = theirs
             .ok_or_else(|| Error::internal("an external endpoint does not serve the model"))?;
         let dialect = Dialect { model, length: *length, fields };
-        request::translate(body, wanted, dialect).map_err(Error::from)
+        request::translate(body, info, dialect).map_err(Error::from)
     }
 
     /// Sends a request. The path of `head` is that of the node API.

@@ -5,6 +5,15 @@
 //! roles flip and the gateway is the HTTP/2 client. On any link the gateway then opens `GET
 //! /fleet/v1/status`, whose body has one JSON [`NodeStatus`] per line. The node pushes a line at
 //! every change and at least every [`STATUS_INTERVAL_MS`], until it leaves.
+//!
+//! ```
+//! use inference_protocol::fleet::{NodeState, NodeStatus};
+//!
+//! let line = r#"{"version":3,"node":"node-1","epoch":7,"state":"loading","models":[],"slots":4,
+//!     "slots_busy_elsewhere":0,"queued":0,"engine_restarts":0}"#;
+//! let status: NodeStatus = serde_json::from_str(line).unwrap();
+//! assert_eq!(status.state, NodeState::Loading);
+//! ```
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -8,6 +8,11 @@ pub const ID_BYTES_MAX: usize = 64;
 pub const MODEL_NAME_BYTES_MAX: usize = 128;
 
 /// A request id: `req_` and 32 hex digits.
+///
+/// ```
+/// let id = inference_protocol::ids::request_id(0xab);
+/// assert_eq!(id, "req_000000000000000000000000000000ab");
+/// ```
 pub fn request_id(random: u128) -> String {
     let mut id = String::with_capacity(36);
     // Writing to a string cannot fail.
@@ -27,6 +32,13 @@ pub fn completion_id(hex: &str) -> String {
 
 /// True if `id` is safe in logs, metric labels and headers: 1 to [`ID_BYTES_MAX`] bytes of letters,
 /// digits, `.`, `_` and `-`.
+///
+/// ```
+/// use inference_protocol::ids::is_plain_id;
+///
+/// assert!(is_plain_id("node-1.example_com"));
+/// assert!(!is_plain_id("two words"));
+/// ```
 pub fn is_plain_id(id: &str) -> bool {
     !id.is_empty()
         && id.len() <= ID_BYTES_MAX

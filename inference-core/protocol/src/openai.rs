@@ -1,7 +1,10 @@
 //! The OpenAI API: the request fields that we use, and the response formats.
 //!
-//! [`parse`] reads a request once; it ignores unknown fields and rejects wrong types with the name
-//! of the parameter. Responses are plain structs that are serialized as they are.
+//! [`parse`] reads one struct from a request body; [`RawObject`] reads several, and parses the body
+//! once. Both ignore unknown fields and reject wrong types with the name of the parameter.
+//! Responses are plain structs that are serialized as they are.
+
+use std::fmt::Display;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,9 +12,10 @@ use serde_json::Value;
 
 mod chat;
 mod embeddings;
+mod raw_object;
 mod request;
 mod response;
-mod routed;
+mod routing;
 mod text;
 mod tokens;
 mod unsupported;
@@ -24,12 +28,13 @@ pub use embeddings::{
     Document, Embedding, Embeddings, EmbeddingsRequest, PromptUsage, Ranked, RerankRequest,
     Reranked, Vector,
 };
+pub use raw_object::{RawField, RawObject};
 pub use request::{
     BiasFields, ChatMessage, ChatRequest, CompletionRequest, ConstraintFields, NamedSchema,
     OneOrMany, Prompt, ResponseFormat, SamplingFields, StreamOptions,
 };
 pub use response::{Model, ModelList, Usage};
-pub use routed::{CHOICES_MAX, Invalid, Lengths, Routed};
+pub use routing::{CHOICES_MAX, Invalid, Lengths, RoutingFields};
 pub use text::{Completion, CompletionChoice, TextLogprobs};
 pub use tokens::{Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized};
 pub use unsupported::{Api, Endpoint, IGNORED, UNSUPPORTED, Unsupported, first_unsupported};
@@ -43,32 +48,42 @@ pub struct ParseError {
     pub param: Option<String>,
 }
 
-/// Parses a request body, which must be a JSON object.
+/// Parses a request body, which must be a JSON object, into one struct. Ignores unknown fields. To
+/// read several structs from one body, parse it as a [`RawObject`].
+///
+/// ```
+/// use inference_protocol::openai::{self, ChatRequest};
+///
+/// let chat: ChatRequest = openai::parse(br#"{"model":"m","messages":[],"invented":1}"#).unwrap();
+/// assert_eq!(chat.model.as_deref(), Some("m"));
+///
+/// let error = openai::parse::<ChatRequest>(br#"{"messages":[{}, 7]}"#).unwrap_err();
+/// assert_eq!(error.param.as_deref(), Some("messages[1]"));
+/// assert!(error.message.starts_with("invalid value for 'messages[1]': invalid type"));
+/// ```
+///
+/// # Errors
+/// The body is not a JSON object, a value has the wrong type, or a field is missing or occurs
+/// twice.
 pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ParseError> {
     // Serde would also accept a list for the fields of a struct.
-    if body.trim_ascii_start().starts_with(b"[") {
-        let message = "the request body is a JSON list; expected an object".into();
-        return Err(ParseError { message, param: None });
-    }
-    // Tracking the path doubles the cost, so valid requests skip it.
-    if let Ok(value) = serde_json::from_slice(body) {
+    if !body.trim_ascii_start().starts_with(b"[")
+        && let Ok(value) = serde_json::from_slice(body)
+    {
         return Ok(value);
     }
-    let mut reader = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
-        let path = e.path().to_string();
-        let param = (path != "." && e.inner().is_data()).then_some(path);
-        let message = match &param {
-            Some(path) => format!("invalid value for '{path}': {}", e.inner()),
-            None => format!("the request body is not valid JSON for this endpoint: {}", e.inner()),
-        };
-        ParseError { message, param }
-    })?;
-    reader.end().map_err(|e| ParseError {
-        message: format!("the request body goes on after its JSON value: {e}"),
-        param: None,
-    })?;
-    Ok(value)
+    // Only an error is worth a second look.
+    RawObject::parse(body)?.read()
+}
+
+fn wrong_type(path: &str, what: &str) -> ParseError {
+    let message = format!("invalid value for '{path}': {what}");
+    ParseError { message, param: Some(path.into()) }
+}
+
+fn malformed(what: &dyn Display) -> ParseError {
+    let message = format!("the request body is not valid JSON for this endpoint: {what}");
+    ParseError { message, param: None }
 }
 
 /// The body of every error response: `{"error": {...}}` with all four keys present.

@@ -6,6 +6,31 @@
 //! The node adds [`Mark`]s to the events, comment lines with the tokens that led to each. Text is a
 //! function of the tokens, so another node with the same model file that gets the tokens writes the
 //! same events: it skips those that the client has, and continues.
+//!
+//! ```
+//! use inference_protocol::openai;
+//! use inference_protocol::resume::{Mark, RESUME_HEADER, Resume};
+//!
+//! // The gateway sends its state before the client's body, and its length in the header.
+//! let state = serde_json::to_string(&Resume::new(0xab, 1_700_000_000)).unwrap();
+//! let header = (RESUME_HEADER, state.len());
+//! let body = state + r#"{"model":"m","messages":[]}"#;
+//!
+//! // The node splits the body there.
+//! let (state, request) = body.split_at(header.1);
+//! let resume: Resume = openai::parse(state.as_bytes()).unwrap();
+//! assert_eq!((resume.seed, resume.choices.len()), (0xab, 0));
+//! assert!(request.starts_with(r#"{"model""#));
+//!
+//! // Its events begin with marks, which the gateway takes off.
+//! let mut event = String::new();
+//! Mark::Tokens { choice: 0, tokens: vec![12, 99] }.write(&mut event);
+//! event += "data: {}\n\n";
+//! assert_eq!(event, ": t 0 12,99\ndata: {}\n\n");
+//! let (mark, rest) = Mark::take(event.as_bytes()).unwrap();
+//! assert_eq!(mark, Mark::Tokens { choice: 0, tokens: vec![12, 99] });
+//! assert_eq!(rest, b"data: {}\n\n");
+//! ```
 
 use std::fmt::Write;
 
@@ -30,10 +55,10 @@ pub struct Resume {
     pub seed: u64,
     /// State of each choice, by index; empty if nothing was generated.
     #[serde(default)]
-    pub choices: Vec<Said>,
+    pub choices: Vec<ResumedChoice>,
     /// True if the client has received the usage event.
-    #[serde(default)]
-    pub usage_told: bool,
+    #[serde(default, rename = "usage_told")]
+    pub is_usage_sent: bool,
     /// The intended model, if the body names it differently.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -53,14 +78,14 @@ impl Resume {
     }
 
     /// The intended model of a body that names it `named`.
-    pub fn model<'a>(told: &'a Option<Self>, named: Option<&'a str>) -> Option<&'a str> {
-        told.as_ref().and_then(|told| told.model.as_deref()).or(named)
+    pub fn model<'a>(resume: &'a Option<Self>, named: Option<&'a str>) -> Option<&'a str> {
+        resume.as_ref().and_then(|resume| resume.model.as_deref()).or(named)
     }
 }
 
 /// What was generated of a choice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
+pub struct ResumedChoice {
     /// Its tokens, as far as marks reported them.
     pub tokens: Vec<u32>,
     /// Number of its events that the client has.

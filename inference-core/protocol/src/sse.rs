@@ -2,6 +2,20 @@
 //!
 //! [`Splitter`] splits a byte stream into whole events without copying twice, and never passes on
 //! half an event; [`data`] writes one.
+//!
+//! ```
+//! use inference_protocol::sse::{DONE, Splitter, data, payloads};
+//!
+//! let stream = data(r#"{"n":1}"#) + &data(DONE);
+//! let (first, second) = stream.as_bytes().split_at(20);
+//! let mut splitter = Splitter::new(1024);
+//!
+//! // Ends in the middle of the second event, which waits for its other half.
+//! let events = splitter.push(first).unwrap().into_owned();
+//! assert_eq!(payloads(&events).collect::<Vec<_>>(), [br#"{"n":1}"#]);
+//! let events = splitter.push(second).unwrap().into_owned();
+//! assert_eq!(payloads(&events).collect::<Vec<_>>(), [DONE.as_bytes()]);
+//! ```
 
 use std::borrow::Cow;
 
@@ -12,6 +26,10 @@ pub const DONE: &str = "[DONE]";
 
 /// An event with `payload` as its data. `payload` must not contain a line break; JSON from serde
 /// never does.
+///
+/// ```
+/// assert_eq!(inference_protocol::sse::data("{}"), "data: {}\n\n");
+/// ```
 pub fn data(payload: &str) -> String {
     debug_assert!(!payload.contains(['\n', '\r']));
     format!("data: {payload}\n\n")
@@ -76,6 +94,13 @@ fn is_blank_line_end(bytes: &[u8], at: usize) -> bool {
 }
 
 /// Each event of a block of whole events, including its blank line.
+///
+/// ```
+/// use inference_protocol::sse::events;
+///
+/// let block = b"data: a\n\n: comment\n\n";
+/// assert_eq!(events(block).collect::<Vec<_>>(), [&b"data: a\n\n"[..], b": comment\n\n"]);
+/// ```
 pub fn events(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = block;
     std::iter::from_fn(move || {

@@ -3,6 +3,14 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Seconds since 1970. A clock before that gives 0.
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+///
+/// use inference_protocol::time::unix_seconds;
+///
+/// assert_eq!(unix_seconds(UNIX_EPOCH + Duration::from_millis(1999)), 1);
+/// ```
 pub fn unix_seconds(now: SystemTime) -> u64 {
     now.duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs())
 }

@@ -1,11 +1,11 @@
 //! Routes requests to handlers. The same service runs on the agent's port and on dialed links.
 
-mod answer;
 mod body;
 mod chat;
 mod completions;
 mod constraint;
 mod embeddings;
+mod generate;
 mod sampling;
 mod text;
 mod tools;
@@ -31,7 +31,7 @@ use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
 /// Handles one request, and renders errors.
-pub(crate) async fn serve(
+pub(super) async fn serve(
     node: Arc<Node>,
     link: Link,
     request: Request<Incoming>,
@@ -49,39 +49,41 @@ async fn route(
 ) -> Result<Response<Body>, Error> {
     let path = request.uri().path();
     match path {
-        "/livez" => only(&request, "GET, HEAD").map(|()| response::text(StatusCode::OK, "ok\n")),
-        "/readyz" => only(&request, "GET, HEAD").map(|()| readyz(node)),
-        "/health" => only(&request, "GET, HEAD").map(|()| health(node)),
-        "/metrics" => only(&request, "GET, HEAD").map(|()| metrics(node, None)),
+        "/livez" => {
+            check_method(&request, "GET, HEAD").map(|()| response::text(StatusCode::OK, "ok\n"))
+        }
+        "/readyz" => check_method(&request, "GET, HEAD").map(|()| readyz(node)),
+        "/health" => check_method(&request, "GET, HEAD").map(|()| health(node)),
+        "/metrics" => check_method(&request, "GET, HEAD").map(|()| metrics(node, None)),
         _ if let Some(names) = node.compat.iter().find(|names| names.path() == path) => {
-            only(&request, "GET, HEAD").map(|()| metrics(node, Some(*names)))
+            check_method(&request, "GET, HEAD").map(|()| metrics(node, Some(*names)))
         }
         "/v1/models" => {
             authenticate(node, link, &request)?;
-            only(&request, "GET, HEAD").map(|()| models(node))
+            check_method(&request, "GET, HEAD").map(|()| models(node))
         }
         fleet::STATUS_PATH => {
             authenticate(node, link, &request)?;
-            only(&request, "GET").map(|()| status::stream(node.clone(), link.id))
+            check_method(&request, "GET").map(|()| status::stream(node.clone(), link.id))
         }
-        _ => match (path.strip_prefix("/v1/models/"), Question::at(path)) {
+        _ => match (path.strip_prefix("/v1/models/"), Operation::for_path(path)) {
             (Some(id), _) => {
                 authenticate(node, link, &request)?;
-                only(&request, "GET, HEAD")?;
+                check_method(&request, "GET, HEAD")?;
                 check_model(node, Some(id))?;
                 Ok(response::json(to_json(&Model::new(node.model.clone(), node.created))))
             }
-            (None, Some(question)) => {
+            (None, Some(operation)) => {
                 authenticate(node, link, &request)?;
-                only(&request, "POST")?;
+                check_method(&request, "POST")?;
                 let caller = caller(node, link, &request)?;
                 let resume = request.headers().get(RESUME_HEADER).cloned();
                 let body = body::read(request.into_body()).await?;
                 let (resume, body) = match &resume {
-                    Some(length) => take_resume(length.as_bytes(), &body)?,
+                    Some(length) => split_resume(length.as_bytes(), &body)?,
                     None => (None, &body[..]),
                 };
-                answer_to(node, caller, question, resume, body).await
+                handle(node, caller, operation, resume, body).await
             }
             (None, None) => Err(Error::UnknownPath),
         },
@@ -90,7 +92,7 @@ async fn route(
 
 /// Kinds of requests to the engine.
 #[derive(Debug, Clone, Copy)]
-enum Question {
+enum Operation {
     Chat,
     Completion,
     InputTokens,
@@ -101,8 +103,8 @@ enum Question {
     ApplyTemplate,
 }
 
-impl Question {
-    fn at(path: &str) -> Option<Self> {
+impl Operation {
+    fn for_path(path: &str) -> Option<Self> {
         Some(match path {
             "/v1/chat/completions" => Self::Chat,
             "/v1/completions" => Self::Completion,
@@ -117,27 +119,27 @@ impl Question {
     }
 }
 
-async fn answer_to(
+async fn handle(
     node: &Arc<Node>,
     caller: Caller,
-    question: Question,
+    operation: Operation,
     resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    match question {
-        Question::Chat => chat::complete(node, caller, resume, body).await,
-        Question::Completion => completions::complete(node, caller, resume, body).await,
-        Question::InputTokens => text::count(node, caller, body).await,
-        Question::Embeddings => embeddings::embed(node, caller, resume, body).await,
-        Question::Rerank => embeddings::rerank(node, caller, resume, body).await,
-        Question::Tokenize => text::tokenize(node, caller, body).await,
-        Question::Detokenize => text::detokenize(node, caller, body).await,
-        Question::ApplyTemplate => text::apply_template(node, caller, body).await,
+    match operation {
+        Operation::Chat => chat::complete(node, caller, resume, body).await,
+        Operation::Completion => completions::complete(node, caller, resume, body).await,
+        Operation::InputTokens => text::count(node, caller, body).await,
+        Operation::Embeddings => embeddings::embed(node, caller, resume, body).await,
+        Operation::Rerank => embeddings::rerank(node, caller, resume, body).await,
+        Operation::Tokenize => text::tokenize(node, caller, body).await,
+        Operation::Detokenize => text::detokenize(node, caller, body).await,
+        Operation::ApplyTemplate => text::apply_template(node, caller, body).await,
     }
 }
 
 /// Splits the gateway's resume state from the client's body.
-fn take_resume<'a>(length: &[u8], body: &'a [u8]) -> Result<(Option<Resume>, &'a [u8]), Error> {
+fn split_resume<'a>(length: &[u8], body: &'a [u8]) -> Result<(Option<Resume>, &'a [u8]), Error> {
     let length = std::str::from_utf8(length).ok().and_then(|text| text.parse().ok());
     let parts = length.and_then(|length| body.split_at_checked(length));
     let (resume, body) = parts.ok_or_else(|| Error::Invalid {
@@ -147,7 +149,7 @@ fn take_resume<'a>(length: &[u8], body: &'a [u8]) -> Result<(Option<Resume>, &'a
     Ok((Some(openai::parse(resume)?), body))
 }
 
-fn only<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {
+fn check_method<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {
     let method = request.method().as_str();
     match allowed.split(", ").any(|m| m == method) {
         true => Ok(()),
@@ -172,12 +174,12 @@ struct Caller {
 }
 
 fn caller<B>(node: &Node, link: Link, request: &Request<B>) -> Result<Caller, Error> {
-    let via = Via { link: link.id, digest: meant_digest(request)? };
+    let via = Via { link: link.id, digest: intended_digest(request)? };
     Ok(Caller { via, tenant: tenant(request, link.trusted || node.key.is_some()) })
 }
 
 /// Digest of the weights that a gateway intends, if given.
-fn meant_digest<B>(request: &Request<B>) -> Result<Option<Fingerprint>, Error> {
+fn intended_digest<B>(request: &Request<B>) -> Result<Option<Fingerprint>, Error> {
     let Some(value) = request.headers().get(DIGEST_HEADER) else { return Ok(None) };
     let read = value.to_str().map_err(|e| e.to_string()).and_then(|text| text.parse());
     let invalid =
@@ -196,8 +198,8 @@ fn tenant<B>(request: &Request<B>, shown_key: bool) -> Tenant {
 }
 
 /// A node serves one model and needs no name for it, but rejects another name.
-fn check_model(node: &Node, asked: Option<&str>) -> Result<(), Error> {
-    let Some(asked) = asked.filter(|asked| *asked != node.model) else { return Ok(()) };
+fn check_model(node: &Node, requested: Option<&str>) -> Result<(), Error> {
+    let Some(asked) = requested.filter(|model| *model != node.model) else { return Ok(()) };
     Err(Error::UnknownModel {
         asked: asked.chars().take(128).collect(),
         served: node.model.clone(),

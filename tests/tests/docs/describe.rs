@@ -186,7 +186,7 @@ fn generation(types: &mut Types, paths: &mut Map<String, Value>) {
     let shared = [
         types.request::<openai::SamplingFields>(),
         types.request::<openai::ConstraintFields>(),
-        types.request::<openai::Routed>(),
+        types.request::<openai::RoutingFields>(),
     ];
     let all = |own: Schema, endpoint: Endpoint| {
         let mut parts = vec![json!(own)];

@@ -3,7 +3,7 @@
 use fleet_tests::mock_node::{Asked, MockNode, Streaming, healthy};
 use fleet_tests::{chat, eventually, streamed};
 use inference_protocol::fleet::NodeState;
-use inference_protocol::resume::{Resume, Said, Usage};
+use inference_protocol::resume::{Resume, ResumedChoice, Usage};
 
 use super::Gateway;
 
@@ -32,7 +32,7 @@ struct Begun {
 async fn goes_on(asked: Asked, resume: &Resume) {
     assert_eq!((&asked.resume.id, asked.resume.seed), (&resume.id, resume.seed));
     assert_eq!(asked.resume.created, resume.created);
-    let [Said { tokens, events, bytes }] = &asked.resume.choices[..] else { panic!() };
+    let [ResumedChoice { tokens, events, bytes }] = &asked.resume.choices[..] else { panic!() };
     assert_eq!((&tokens[..], *events), (&[1, 2][..], 1));
     assert!(*bytes > 20, "those of the event without its mark");
     assert_eq!(asked.body["messages"][0]["content"], "Hi");
@@ -108,7 +108,10 @@ async fn an_answer_that_is_not_streamed_goes_on_too() {
     let mut b = gateway.node("b", 1).await;
     drop(stream);
     let asked = b.asked().await;
-    assert_eq!(asked.resume.choices, [Said { tokens: vec![1, 2, 3], events: 0, bytes: 0 }]);
+    assert_eq!(
+        asked.resume.choices,
+        [ResumedChoice { tokens: vec![1, 2, 3], events: 0, bytes: 0 }]
+    );
     let stream = asked.stream();
     stream.note(&[4]).await;
     let whole = r#"{"choices":[{"message":{"content":"Hello"}}]}"#;

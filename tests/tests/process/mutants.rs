@@ -11,7 +11,7 @@ use fleet_tests::demo_model;
 use fleet_tests::process::{Folder, run};
 use inference_core::model_file::gguf::{HeaderError, read_header};
 use inference_core::model_file::memory_plan::weights::Repacking;
-use inference_core::model_file::memory_plan::{Facts, Wanted, plan};
+use inference_core::model_file::memory_plan::{MachineFacts, RequestedSettings, plan};
 
 use crate::hostile::number;
 
@@ -38,7 +38,7 @@ fn originals(folder: &Folder) -> [Original; 2] {
 
 /// Reads a header and makes a plan, as `serve` does before it loads.
 fn judge(header: &[u8], file_bytes: u64) -> &'static str {
-    let facts = Facts {
+    let facts = MachineFacts {
         available_bytes: 1 << 34,
         lockable_bytes: None,
         threads: 2,
@@ -51,7 +51,7 @@ fn judge(header: &[u8], file_bytes: u64) -> &'static str {
         Err(HeaderError::NotGguf) => "no GGUF",
         Err(HeaderError::Truncated { .. }) => "truncated",
         Err(HeaderError::Invalid(_)) => "invalid",
-        Ok(header) => match plan(&header, &facts, &Wanted::default()) {
+        Ok(header) => match plan(&header, &facts, &RequestedSettings::default()) {
             Ok(plan) => {
                 assert!(!plan.to_string().is_empty());
                 "planned"

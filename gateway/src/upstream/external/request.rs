@@ -4,8 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use inference_protocol::openai::{self, Endpoint, Invalid, ParseError, Unsupported};
-use serde_json::{Map, Value, json};
+use inference_protocol::openai::{
+    self, Endpoint, Invalid, ParseError, RawField, RawObject, Unsupported,
+};
+use serde_json::Value;
 
 use crate::types::api::Api;
 
@@ -111,7 +113,7 @@ pub(crate) const RESERVED: [&str; 18] = [
 
 /// Properties of a request besides its body.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct RequestInfo<'a> {
     /// The API endpoint.
     pub api: Api,
     /// The requested model.
@@ -124,11 +126,11 @@ pub struct Wanted<'a> {
 
 /// A translated request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Translated {
+pub struct TranslatedRequest {
     /// The JSON body.
     pub body: String,
     /// True if the request asks for usage at the end of the stream although the client did not.
-    pub hides_usage: bool,
+    pub adds_usage: bool,
 }
 
 /// How to phrase a request for an endpoint.
@@ -183,78 +185,120 @@ pub(crate) fn known_field(api: Api, name: &str) -> Option<&'static str> {
     fields(api).chain(written).find(|field| *field == name)
 }
 
-/// Translates a request.
+/// Translates a request. The values of its fields are passed on as they are.
 ///
 /// # Errors
 /// The body is not an object, or a constraint would be lost.
 pub(crate) fn translate(
     body: &[u8],
-    wanted: Wanted<'_>,
+    info: RequestInfo<'_>,
     dialect: Dialect<'_>,
-) -> Result<Translated, Invalid> {
-    let mut sent: Map<String, Value> = openai::parse(body).map_err(Invalid::Type)?;
-    let asks_for_usage = sent.get("stream_options").and_then(|o| o.get("include_usage"));
-    let hides_usage = wanted.is_streamed && asks_for_usage != Some(&Value::Bool(true));
-    let mut object = Map::new();
-    object.insert("model".into(), Value::from(dialect.model));
-    let extra = dialect.fields.iter().map(String::as_str);
-    let mut names: Vec<&str> = fields(wanted.api).collect();
-    names.extend(extra.filter(|name| !RESERVED.contains(name)));
-    for name in names {
-        if let Some(value) = sent.remove(name).filter(|value| !value.is_null()) {
-            object.insert(name.into(), value);
-        }
+) -> Result<TranslatedRequest, Invalid> {
+    let sent = RawObject::parse(body).map_err(Invalid::Type)?;
+    let adds_usage = info.is_streamed && !asks_for_usage(&sent);
+    let mut object = ObjectWriter::new(body.len());
+    object.write("model", &Value::from(dialect.model).to_string());
+    for (name, value) in select_fields(&sent, info.api, dialect.fields)? {
+        object.write(name, value);
     }
-    check_dropped(wanted.api, &sent)?;
-    if wanted.api.generates() {
-        object.insert("stream".into(), wanted.is_streamed.into());
-        if wanted.is_streamed {
-            object.insert("stream_options".into(), json!({"include_usage": true}));
+    if info.api.generates() {
+        object.write("stream", if info.is_streamed { "true" } else { "false" });
+        if info.is_streamed {
+            object.write("stream_options", r#"{"include_usage":true}"#);
         }
-        let length = match wanted.api {
+        let length = match info.api {
             Api::ChatCompletions => dialect.length,
             _ => LengthField::MaxTokens,
         };
-        if let Some(max) = wanted.tokens_max {
-            object.insert(length.name().into(), max.into());
+        if let Some(max) = info.tokens_max {
+            object.write(length.name(), &max.to_string());
         }
     }
-    Ok(Translated { body: Value::Object(object).to_string(), hides_usage })
+    Ok(TranslatedRequest { body: object.finish(), adds_usage })
 }
 
-/// Refuses fields that would be dropped and change the response: a response without a constraint is
-/// worse than none. Our nodes refuse the same fields.
-fn check_dropped(api: Api, dropped: &Map<String, Value>) -> Result<(), Invalid> {
+fn asks_for_usage(sent: &RawObject<'_>) -> bool {
+    let options = sent.fields().rfind(|field| field.name == "stream_options");
+    let options = options.and_then(|field| sent.read_field::<Value>(field).ok());
+    options.is_some_and(|options| options["include_usage"] == true)
+}
+
+/// The fields that the endpoint receives. Of a field that occurs twice, the last one.
+fn select_fields<'a>(
+    sent: &RawObject<'a>,
+    api: Api,
+    extra: &'a BTreeSet<String>,
+) -> Result<impl Iterator<Item = (&'a str, &'a str)>, Invalid> {
+    let extra = extra.iter().map(String::as_str).filter(|name| !RESERVED.contains(name));
+    let mut values: Vec<(&str, &str)> = fields(api).map(|name| (name, NULL)).collect();
+    values.extend(extra.map(|name| (name, NULL)));
+    for field in sent.fields() {
+        match values.iter_mut().find(|(name, _)| *name == field.name) {
+            Some((_, value)) => *value = field.value,
+            None => check_dropped(api, sent, field)?,
+        }
+    }
+    Ok(values.into_iter().filter(|(_, value)| *value != NULL))
+}
+
+const NULL: &str = "null";
+
+/// Refuses a field that would be dropped and change the response: a response without a constraint
+/// is worse than none. Our nodes refuse the same fields.
+fn check_dropped<'a>(api: Api, sent: &RawObject<'a>, field: &RawField<'a>) -> Result<(), Invalid> {
     let endpoint = match api {
         Api::ChatCompletions => Endpoint::Chat,
         Api::Completions => Endpoint::Completions,
         Api::Embeddings => Endpoint::Embeddings,
         Api::Rerank => Endpoint::Rerank,
     };
-    // Its value is sent under the name that the endpoint knows.
-    let asked = dropped.iter().filter(|(name, _)| *name != "max_completion_tokens");
-    let mut known = asked.filter_map(|(name, value)| Some((Unsupported::find(name)?, value)));
-    let lost = known.find(|(row, value)| row.at.contains(&endpoint) && !row.is_neutral(value));
-    lost.map_or(Ok(()), |(row, _)| {
-        Err(Invalid::Value(ParseError {
+    let row = Unsupported::find(&field.name).filter(|row| row.at.contains(&endpoint));
+    // The value of this one is sent under the name that the endpoint knows.
+    let Some(row) = row.filter(|row| row.field != "max_completion_tokens") else { return Ok(()) };
+    match row.is_neutral(&sent.read_field(field).map_err(Invalid::Type)?) {
+        true => Ok(()),
+        false => Err(Invalid::Value(ParseError {
             message: format!("{} is not supported here: {}", row.field, row.instead),
             param: Some(row.field.into()),
-        }))
-    })
+        })),
+    }
+}
+
+/// Writes a JSON object from values that are JSON already.
+struct ObjectWriter(String);
+
+impl ObjectWriter {
+    fn new(bytes: usize) -> Self {
+        Self(String::with_capacity(bytes))
+    }
+
+    fn write(&mut self, name: &str, value: &str) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        self.0.push_str(&openai::to_json(&name));
+        self.0.push(':');
+        self.0.push_str(value);
+    }
+
+    /// Closes the object, which has at least one field.
+    fn finish(mut self) -> String {
+        self.0.push('}');
+        self.0
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Map, json};
 
     fn ask(api: Api, body: &str, tokens_max: Option<u64>) -> (Value, bool) {
         let fields = BTreeSet::from(["theirs".to_string(), "n_predict".to_string()]);
         let is_streamed = body.contains("\"stream\":true");
-        let wanted = Wanted { api, model: "ours", is_streamed, tokens_max };
+        let info = RequestInfo { api, model: "ours", is_streamed, tokens_max };
         let dialect =
             Dialect { model: "their/model", length: LengthField::MaxTokens, fields: &fields };
-        let translated = translate(body.as_bytes(), wanted, dialect).unwrap();
-        (serde_json::from_str(&translated.body).unwrap(), translated.hides_usage)
+        let translated = translate(body.as_bytes(), info, dialect).unwrap();
+        (serde_json::from_str(&translated.body).unwrap(), translated.adds_usage)
     }
 
     #[test]
@@ -277,10 +321,10 @@ mod tests {
             let set = |text: &str| format!(r#"{{"model":"ours","messages":[],"{field}":{text}}}"#);
             let translate = |text: &str| {
                 let api = Api::ChatCompletions;
-                let wanted = Wanted { api, model: "ours", is_streamed: false, tokens_max: None };
+                let info = RequestInfo { api, model: "ours", is_streamed: false, tokens_max: None };
                 let (model, length) = ("theirs", LengthField::MaxTokens);
                 let dialect = Dialect { model, length, fields: &BTreeSet::new() };
-                super::translate(set(text).as_bytes(), wanted, dialect)
+                super::translate(set(text).as_bytes(), info, dialect)
             };
             let Err(Invalid::Value(refused)) = translate(row.refused) else {
                 panic!("{field} was dropped")
@@ -300,8 +344,8 @@ mod tests {
         for (api, name) in
             [(Api::ChatCompletions, "max_completion_tokens"), (Api::Completions, "max_tokens")]
         {
-            let wanted = Wanted { api, model: "ours", is_streamed: false, tokens_max: Some(7) };
-            let asked = translate(body.as_bytes(), wanted, dialect).unwrap().body;
+            let info = RequestInfo { api, model: "ours", is_streamed: false, tokens_max: Some(7) };
+            let asked = translate(body.as_bytes(), info, dialect).unwrap().body;
             let asked: Map<String, Value> = serde_json::from_str(&asked).unwrap();
             let lengths: Vec<_> = asked.iter().filter(|(key, _)| key.starts_with("max")).collect();
             assert_eq!(lengths, [(&name.to_string(), &json!(7))]);
@@ -322,6 +366,20 @@ mod tests {
         let none = r#","stream_options":{"include_usage":false,"continuous_usage_stats":true}"#;
         assert_eq!(usage(none), (asks.clone(), true));
         assert_eq!(usage(r#","stream_options":{"include_usage":true}"#), (asks, false));
+    }
+
+    #[test]
+    fn of_a_field_that_occurs_twice_the_last_is_passed_on() {
+        let body =
+            r#"{"messages":[],"seed":1,"theirs":"a\"","se\u0065d":2,"top_p":1,"top_p":null}"#;
+        let fields = BTreeSet::from(["theirs".to_string(), "a\"b".to_string()]);
+        let api = Api::ChatCompletions;
+        let info = RequestInfo { api, model: "ours", is_streamed: false, tokens_max: None };
+        let dialect = Dialect { model: "m\"", length: LengthField::MaxTokens, fields: &fields };
+        let body = format!("{},\"a\\\"b\" : [1.50, {{}}] }}", body.trim_end_matches('}'));
+        let translated = translate(body.as_bytes(), info, dialect).unwrap().body;
+        let expected = r#"{"model":"m\"","seed":2,"messages":[],"a\"b":[1.50, {}],"theirs":"a\"","stream":false}"#;
+        assert_eq!(translated, expected);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tokenizing and detokenizing, with the field names of llama-server and vLLM.
 
 use schemars::JsonSchema;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -12,7 +13,8 @@ pub struct Tokenize {
     /// A text (vLLM).
     pub prompt: Option<String>,
     /// A chat (vLLM).
-    pub messages: Option<Vec<Value>>,
+    #[schemars(with = "Option<Vec<Value>>")]
+    pub messages: Option<IgnoredAny>,
     /// The model's name.
     pub model: Option<String>,
     /// Whether the tokens that begin a text are added.

@@ -3,12 +3,9 @@
 //! request is worse than none. [`UNSUPPORTED`] is the only list of them; docs/api.md and
 //! docs/openapi.json are generated from it.
 
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::{ParseError, parse};
+use super::{ParseError, RawObject};
 
 mod table;
 
@@ -108,45 +105,23 @@ impl Unsupported {
     }
 }
 
-/// The first field in `body` that `endpoint` rejects.
+/// The first field of `body` that `endpoint` rejects.
+///
+/// # Errors
+/// The value of such a field is not valid JSON.
 pub fn first_unsupported(
     endpoint: Endpoint,
-    body: &[u8],
+    body: &RawObject<'_>,
 ) -> Result<Option<&'static Unsupported>, ParseError> {
-    let Present(fields) = parse(body)?;
-    let refused =
-        |(row, value): &(&Unsupported, Value)| row.at.contains(&endpoint) && !row.is_neutral(value);
-    Ok(fields.into_iter().find(refused).map(|(row, _)| row))
-}
-
-/// The fields of a body that are in the table, in the client's order.
-struct Present(Vec<(&'static Unsupported, Value)>);
-
-impl<'de> Deserialize<'de> for Present {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Fields)
-    }
-}
-
-struct Fields;
-
-impl<'de> Visitor<'de> for Fields {
-    type Value = Present;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Present, M::Error> {
-        let mut present = Vec::new();
-        while let Some(name) = map.next_key::<String>()? {
-            match Unsupported::find(&name) {
-                Some(row) => present.push((row, map.next_value()?)),
-                None => drop(map.next_value::<IgnoredAny>()?),
-            }
+    for field in body.fields() {
+        let row = Unsupported::find(&field.name).filter(|row| row.at.contains(&endpoint));
+        if let Some(row) = row
+            && !row.is_neutral(&body.read_field(field)?)
+        {
+            return Ok(Some(row));
         }
-        Ok(Present(present))
     }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -154,7 +129,8 @@ mod tests {
     use super::*;
 
     fn found(endpoint: Endpoint, body: &str) -> Option<&'static str> {
-        first_unsupported(endpoint, body.as_bytes()).unwrap().map(|row| row.field)
+        let body = RawObject::parse(body.as_bytes()).unwrap();
+        first_unsupported(endpoint, &body).unwrap().map(|row| row.field)
     }
 
     #[test]

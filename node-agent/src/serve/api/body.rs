@@ -19,7 +19,7 @@ const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Reads the body; keeps nothing of one that is too large by its content length.
-pub(crate) async fn read(body: Incoming) -> Result<Bytes, Error> {
+pub(super) async fn read(body: Incoming) -> Result<Bytes, Error> {
     timeout(BODY_TIMEOUT, read_all(body)).await.map_err(|_| Error::SlowBody)?
 }
 

@@ -6,13 +6,13 @@ use hyper::Response;
 use inference_core::types::constraint::Constraint;
 use inference_core::types::request::{Chat, GenerationPrompt, Prompt};
 use inference_core::types::tool_choice::ToolChoice;
-use inference_protocol::openai::{self, ChatMessage, ChatRequest, Endpoint, to_json};
+use inference_protocol::openai::{self, ChatMessage, ChatRequest, Endpoint, RawObject, to_json};
 use inference_protocol::resume::Resume;
 use serde_json::Value;
 
-use super::answer::{self, Ask, Origin, Wanted};
+use super::generate::{self, CheckedRequest, InputPrompt, Origin};
 use super::sampling::{self, invalid};
-use super::tools::{self, Offer};
+use super::tools::{self, OfferedTools};
 use super::{Caller, check_model, constraint};
 use crate::serve::node::Node;
 use crate::serve::stream::Shape;
@@ -20,44 +20,53 @@ use crate::types::error::Error;
 use crate::types::response::Body;
 
 /// Handles a chat completion request.
-pub(crate) async fn complete(
+pub(super) async fn complete(
     node: &Arc<Node>,
     caller: Caller,
     resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let chat: ChatRequest = openai::parse(body)?;
-    check_model(node, Resume::model(&resume, chat.model.as_deref()))?;
-    let origin = Origin::new(resume);
-    answer::answer(node, caller, read(chat, origin.seed(), body)?, origin).await
+    let (checked, origin) = read(node, resume, &RawObject::parse(body)?)?;
+    generate::generate(node, caller, checked, origin).await
 }
 
-fn read(chat: ChatRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
+fn read(
+    node: &Node,
+    resume: Option<Resume>,
+    body: &RawObject<'_>,
+) -> Result<(CheckedRequest, Origin), Error> {
+    let chat: ChatRequest = body.read()?;
+    check_model(node, Resume::model(&resume, chat.model.as_deref()))?;
+    let origin = Origin::new(resume);
+    Ok((check(chat, origin.seed(), body)?, origin))
+}
+
+fn check(chat: ChatRequest, seed: u64, body: &RawObject<'_>) -> Result<CheckedRequest, Error> {
     sampling::refuse_unsupported(Endpoint::Chat, body)?;
-    let mut checked = sampling::check(openai::parse(body)?, seed)?;
-    let max_tokens = chat.max_completion_tokens.or(checked.options.max_tokens);
+    let mut parameters = sampling::check(body.read()?, seed)?;
+    let max_tokens = chat.max_completion_tokens.or(parameters.options.max_tokens);
     if max_tokens == Some(0) {
         return Err(invalid("max_completion_tokens", "max_completion_tokens must be at least 1"));
     }
-    checked.options.max_tokens = max_tokens;
-    checked.options.logprobs = logprobs(&chat)?;
-    let offer = tools::read(&chat)?;
-    let constraint = constraint::read(openai::parse(body)?)?;
-    check_together(&offer, constraint.as_ref(), checked.options.sampling.ignore_end)?;
-    Ok(Wanted {
+    parameters.options.max_tokens = max_tokens;
+    parameters.options.logprobs = logprobs(&chat)?;
+    let tools = tools::offered(&chat)?;
+    let constraint = constraint::from_fields(body.read()?)?;
+    check_combination(&tools, constraint.as_ref(), parameters.options.sampling.ignore_end)?;
+    Ok(CheckedRequest {
         shape: Shape::Chat,
-        checked,
-        parts: parts(&chat, constraint.as_ref()),
+        parameters,
+        is_output_split: is_output_split(&chat, constraint.as_ref()),
         constraint,
-        offer,
-        stream: chat.stream.unwrap_or(false),
+        tools,
+        is_streamed: chat.stream.unwrap_or(false),
         include_usage: chat.stream_options.and_then(|o| o.include_usage).unwrap_or(false),
-        asks: vec![Ask { prompt: Prompt::Chat(conversation(chat)?), echo: None }],
+        prompts: vec![InputPrompt { prompt: Prompt::Chat(conversation(chat)?), echo: None }],
     })
 }
 
 /// The chat template's input.
-pub(crate) fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
+pub(super) fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
     if chat.messages.is_empty() {
         return Err(invalid("messages", "messages must hold at least one message"));
     }
@@ -101,24 +110,24 @@ fn logprobs(chat: &ChatRequest) -> Result<Option<u32>, Error> {
 }
 
 /// Rejects combinations of tools and constraints that exclude each other.
-fn check_together(
-    offer: &Offer,
+fn check_combination(
+    tools: &OfferedTools,
     constraint: Option<&Constraint>,
     ignore_eos: bool,
 ) -> Result<(), Error> {
-    let calls = offer.rules.as_ref().map(|rules| &rules.choice);
+    let calls = tools.rules.as_ref().map(|rules| &rules.choice);
     if constraint.is_some() && calls.is_some() {
         let message = "response_format and grammars cannot be used together with tools, unless \
                        tool_choice is none";
         return Err(invalid("tool_choice", message));
     }
     let forced = calls.is_some_and(|choice| *choice != ToolChoice::Auto);
-    answer::check_end(constraint.is_some() || forced, ignore_eos)
+    generate::check_can_end(constraint.is_some() || forced, ignore_eos)
 }
 
 /// Reasoning and calls are separated from the text, unless the client wants it as is: it says so,
 /// or gives a grammar for the whole text.
-fn parts(chat: &ChatRequest, constraint: Option<&Constraint>) -> bool {
+fn is_output_split(chat: &ChatRequest, constraint: Option<&Constraint>) -> bool {
     let own = matches!(
         constraint,
         Some(Constraint::Gbnf(_) | Constraint::Regex(_) | Constraint::Choice(_))
@@ -138,9 +147,9 @@ fn read_messages(messages: Vec<ChatMessage>) -> Result<Vec<ChatMessage>, Error> 
     messages.into_iter().enumerate().map(read).collect()
 }
 
-type Complaint = (&'static str, &'static str);
+type FieldError = (&'static str, &'static str);
 
-fn read_message(mut message: ChatMessage) -> Result<ChatMessage, Complaint> {
+fn read_message(mut message: ChatMessage) -> Result<ChatMessage, FieldError> {
     match message.get("role") {
         Some(Value::String(role)) if !role.is_empty() => {}
         Some(_) => return Err(("role", "it must be a string such as 'user'")),
@@ -164,7 +173,7 @@ fn read_message(mut message: ChatMessage) -> Result<ChatMessage, Complaint> {
     Ok(message)
 }
 
-fn join_parts(parts: &[Value]) -> Result<String, Complaint> {
+fn join_parts(parts: &[Value]) -> Result<String, FieldError> {
     let text = |part: &Value| match (part.get("type"), part.get("text")) {
         (Some(kind), Some(Value::String(text))) if kind == "text" => Ok(text.clone()),
         _ => Err(("content", "only parts of type text are served by this model")),
@@ -189,12 +198,13 @@ fn parse_arguments(message: &mut ChatMessage) {
 mod tests {
     use super::*;
 
-    fn read_json(json: &str) -> Result<Wanted, Error> {
-        read(openai::parse(json.as_bytes()).unwrap(), 0, json.as_bytes())
+    fn read_json(json: &str) -> Result<CheckedRequest, Error> {
+        let body = RawObject::parse(json.as_bytes())?;
+        check(body.read()?, 0, &body)
     }
 
     fn messages_of(json: &str) -> String {
-        match &read_json(json).unwrap().asks[0].prompt {
+        match &read_json(json).unwrap().prompts[0].prompt {
             Prompt::Chat(chat) => chat.messages.clone(),
             other => panic!("{other:?}"),
         }
@@ -263,7 +273,7 @@ mod tests {
             let json = format!(
                 r#"{{"model":"m","messages":[{{"role":"{role}","content":"x"}}]{fields}}}"#
             );
-            match &read_json(&json).unwrap().asks[0].prompt {
+            match &read_json(&json).unwrap().prompts[0].prompt {
                 Prompt::Chat(chat) => chat.generation_prompt,
                 other => panic!("{other:?}"),
             }
@@ -281,6 +291,6 @@ mod tests {
     fn the_newer_name_of_max_tokens_wins() {
         let json = r#"{"model":"m","messages":[{"role":"user","content":"x"}],
             "max_tokens":5,"max_completion_tokens":7}"#;
-        assert_eq!(read_json(json).unwrap().checked.options.max_tokens, Some(7));
+        assert_eq!(read_json(json).unwrap().parameters.options.max_tokens, Some(7));
     }
 }

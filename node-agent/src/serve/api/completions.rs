@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::types::request::{Prompt, QueryResult, TextQuery, Token};
-use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint};
+use inference_core::types::request::{Prompt, TextQuery, Token, QueryResult};
+use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint, RawObject};
 use inference_protocol::resume::Resume;
 
-use super::answer::{self, Ask, Origin, Wanted};
+use super::generate::{self, CheckedRequest, InputPrompt, Origin};
 use super::sampling::{self, invalid};
-use super::tools::Offer;
+use super::tools::OfferedTools;
 use super::{Caller, check_model, constraint};
 use crate::serve::node::Node;
 use crate::serve::stream::{Shape, told};
@@ -20,29 +20,42 @@ use crate::types::response::Body;
 const MAX_TOKENS_DEFAULT: u32 = 16;
 
 /// Handles a text completion request.
-pub(crate) async fn complete(
+pub(super) async fn complete(
     node: &Arc<Node>,
     caller: Caller,
     resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let completion: CompletionRequest = openai::parse(body)?;
+    let (mut checked, origin, echo) = read(node, resume, &RawObject::parse(body)?)?;
+    if echo {
+        for input in &mut checked.prompts {
+            input.echo = Some(text_of(node, caller, &input.prompt).await?);
+        }
+    }
+    generate::generate(node, caller, checked, origin).await
+}
+
+/// True in the result if the response starts with the prompt.
+fn read(
+    node: &Node,
+    resume: Option<Resume>,
+    body: &RawObject<'_>,
+) -> Result<(CheckedRequest, Origin, bool), Error> {
+    let completion: CompletionRequest = body.read()?;
     check_model(node, Resume::model(&resume, completion.model.as_deref()))?;
     let echo = completion.echo == Some(true);
     let origin = Origin::new(resume);
-    let mut wanted = read(completion, origin.seed(), body)?;
-    if echo {
-        for ask in &mut wanted.asks {
-            ask.echo = Some(text_of(node, caller, &ask.prompt).await?);
-        }
-    }
-    answer::answer(node, caller, wanted, origin).await
+    Ok((check(completion, origin.seed(), body)?, origin, echo))
 }
 
-fn read(completion: CompletionRequest, seed: u64, body: &[u8]) -> Result<Wanted, Error> {
+fn check(
+    completion: CompletionRequest,
+    seed: u64,
+    body: &RawObject<'_>,
+) -> Result<CheckedRequest, Error> {
     sampling::refuse_unsupported(Endpoint::Completions, body)?;
-    let mut checked = sampling::check(openai::parse(body)?, seed)?;
-    if completion.best_of.is_some_and(|best_of| best_of != checked.n) {
+    let mut parameters = sampling::check(body.read()?, seed)?;
+    if completion.best_of.is_some_and(|best_of| best_of != parameters.n) {
         return Err(invalid("best_of", "best_of must be the same as n with this engine"));
     }
     let echo = completion.echo == Some(true);
@@ -56,23 +69,23 @@ fn read(completion: CompletionRequest, seed: u64, body: &[u8]) -> Result<Wanted,
         return Err(invalid("echo", "echo cannot be used with suffix"));
     }
     let count = completion.logprobs.map(|n| sampling::top_logprobs("logprobs", n));
-    checked.options.logprobs = count.transpose()?;
-    checked.options.max_tokens.get_or_insert(MAX_TOKENS_DEFAULT);
-    let constraint = constraint::read(openai::parse(body)?)?;
-    answer::check_end(constraint.is_some(), checked.options.sampling.ignore_end)?;
+    parameters.options.logprobs = count.transpose()?;
+    parameters.options.max_tokens.get_or_insert(MAX_TOKENS_DEFAULT);
+    let constraint = constraint::from_fields(body.read()?)?;
+    generate::check_can_end(constraint.is_some(), parameters.options.sampling.ignore_end)?;
     let prompts = read_prompts(completion.prompt, completion.suffix)?;
-    if prompts.len() * checked.n as usize > CHOICES_MAX as usize {
+    if prompts.len() * parameters.n as usize > CHOICES_MAX as usize {
         let message = format!("prompts times n must be at most {CHOICES_MAX}");
         return Err(invalid("prompt", &message));
     }
-    Ok(Wanted {
+    Ok(CheckedRequest {
         shape: Shape::Text,
-        asks: prompts.into_iter().map(|prompt| Ask { prompt, echo: None }).collect(),
-        checked,
+        prompts: prompts.into_iter().map(|prompt| InputPrompt { prompt, echo: None }).collect(),
+        parameters,
         constraint,
-        offer: Offer::default(),
-        parts: false,
-        stream: completion.stream.unwrap_or(false),
+        tools: OfferedTools::default(),
+        is_output_split: false,
+        is_streamed: completion.stream.unwrap_or(false),
         include_usage: completion.stream_options.and_then(|o| o.include_usage).unwrap_or(false),
     })
 }
@@ -114,15 +127,16 @@ async fn text_of(node: &Arc<Node>, caller: Caller, prompt: &Prompt) -> Result<St
 mod tests {
     use super::*;
 
-    fn read_json(json: &str) -> Result<Wanted, Error> {
-        read(openai::parse(json.as_bytes()).unwrap(), 0, json.as_bytes())
+    fn read_json(json: &str) -> Result<CheckedRequest, Error> {
+        let body = RawObject::parse(json.as_bytes())?;
+        check(body.read()?, 0, &body)
     }
 
     #[test]
     fn prompts_are_texts_or_tokens() {
         let prompts = |p: &str| {
-            let wanted = read_json(&format!(r#"{{"model":"m","prompt":{p}}}"#));
-            wanted.map(|w| w.asks.into_iter().map(|ask| ask.prompt).collect::<Vec<_>>())
+            let checked = read_json(&format!(r#"{{"model":"m","prompt":{p}}}"#));
+            checked.map(|c| c.prompts.into_iter().map(|input| input.prompt).collect::<Vec<_>>())
         };
         let text = |t: &str| Prompt::Text(t.into());
         assert_eq!(prompts(r#""a""#).unwrap(), [text("a")]);
@@ -134,9 +148,9 @@ mod tests {
 
     #[test]
     fn a_suffix_makes_a_gap() {
-        let wanted = read_json(r#"{"model":"m","prompt":"a","suffix":"b"}"#).unwrap();
+        let checked = read_json(r#"{"model":"m","prompt":"a","suffix":"b"}"#).unwrap();
         let gap = Prompt::Infill { prefix: "a".into(), suffix: "b".into() };
-        assert_eq!(wanted.asks[0].prompt, gap);
+        assert_eq!(checked.prompts[0].prompt, gap);
     }
 
     #[test]

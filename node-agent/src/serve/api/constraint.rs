@@ -8,9 +8,12 @@ use super::sampling::invalid;
 use crate::types::error::Error;
 
 /// The constraint of a request, if it has one; two of them are an error.
-pub(crate) fn read(fields: ConstraintFields) -> Result<Option<Constraint>, Error> {
+pub(super) fn from_fields(fields: ConstraintFields) -> Result<Option<Constraint>, Error> {
     let found = [
-        ("response_format", fields.response_format.map(of_format).transpose()?.flatten()),
+        (
+            "response_format",
+            fields.response_format.map(from_response_format).transpose()?.flatten(),
+        ),
         ("json_schema", fields.json_schema.map(|s| Constraint::LenientJsonSchema(s.to_string()))),
         ("grammar", fields.grammar.filter(|g| !g.is_empty()).map(Constraint::Gbnf)),
         ("guided_regex", fields.guided_regex.map(Constraint::Regex)),
@@ -27,7 +30,7 @@ pub(crate) fn read(fields: ConstraintFields) -> Result<Option<Constraint>, Error
     }
 }
 
-fn of_format(format: ResponseFormat) -> Result<Option<Constraint>, Error> {
+fn from_response_format(format: ResponseFormat) -> Result<Option<Constraint>, Error> {
     check_members(&format)?;
     match format.kind.as_str() {
         "text" => Ok(None),
@@ -44,7 +47,7 @@ fn of_format(format: ResponseFormat) -> Result<Option<Constraint>, Error> {
                 let message = "response_format.json_schema.schema is missing";
                 return Err(invalid("response_format", message));
             };
-            Ok(Some(constraint(&schema, strict)))
+            Ok(Some(schema_constraint(&schema, strict)))
         }
         _ => Err(invalid(
             "response_format",
@@ -71,7 +74,7 @@ fn check_members(format: &ResponseFormat) -> Result<(), Error> {
     Err(invalid("response_format", message))
 }
 
-fn constraint(schema: &Value, strict: bool) -> Constraint {
+fn schema_constraint(schema: &Value, strict: bool) -> Constraint {
     match strict {
         true => Constraint::JsonSchema(schema.to_string()),
         false => Constraint::LenientJsonSchema(schema.to_string()),
@@ -84,7 +87,7 @@ mod tests {
     use inference_protocol::openai::parse;
 
     fn read_json(json: &str) -> Result<Option<Constraint>, Error> {
-        read(parse(json.as_bytes())?)
+        from_fields(parse(json.as_bytes())?)
     }
 
     #[test]

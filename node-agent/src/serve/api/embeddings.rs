@@ -8,10 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::Response;
 use inference_core::types::request::{EmbedInput, EmbedRequest, Event};
 use inference_protocol::openai::{
-    self, Document, Embedding, Embeddings, EmbeddingsRequest, Endpoint, Prompt, PromptUsage,
-    Ranked, RerankRequest, Reranked, Usage, Vector, to_json,
+    Document, Embedding, Embeddings, EmbeddingsRequest, Endpoint, Prompt, PromptUsage, Ranked,
+    RawObject, RerankRequest, Reranked, Usage, Vector, to_json,
 };
 use inference_protocol::resume::Resume;
+use serde::Deserialize;
 
 use super::sampling::{invalid, refuse_unsupported};
 use super::{Caller, check_model};
@@ -23,7 +24,7 @@ use crate::types::response::{self, Body};
 /// Maximum inputs per request; the same as OpenAI's limit.
 const INPUTS_MAX: usize = 2048;
 
-fn inputs_of(prompt: Prompt) -> Vec<EmbedInput> {
+fn to_inputs(prompt: Prompt) -> Vec<EmbedInput> {
     match prompt {
         Prompt::Text(text) => vec![EmbedInput::Text(text)],
         Prompt::Texts(all) => all.into_iter().map(EmbedInput::Text).collect(),
@@ -32,33 +33,39 @@ fn inputs_of(prompt: Prompt) -> Vec<EmbedInput> {
     }
 }
 
+fn read<'a, T: Deserialize<'a>>(endpoint: Endpoint, body: &'a [u8]) -> Result<T, Error> {
+    let body = RawObject::parse(body)?;
+    let request = body.read()?;
+    refuse_unsupported(endpoint, &body)?;
+    Ok(request)
+}
+
 /// Handles an embeddings request.
-pub(crate) async fn embed(
+pub(super) async fn embed(
     node: &Arc<Node>,
     caller: Caller,
     resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let asked: EmbeddingsRequest = openai::parse(body)?;
-    refuse_unsupported(Endpoint::Embeddings, body)?;
-    check_model(node, Resume::model(&resume, asked.model.as_deref()))?;
-    let base64 = match asked.encoding_format.as_deref() {
+    let request: EmbeddingsRequest = read(Endpoint::Embeddings, body)?;
+    check_model(node, Resume::model(&resume, request.model.as_deref()))?;
+    let base64 = match request.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
         Some(_) => {
             return Err(invalid("encoding_format", "encoding_format must be float or base64"));
         }
     };
-    let inputs = checked("input", inputs_of(asked.input))?;
+    let inputs = check_count("input", to_inputs(request.input))?;
     let mut record = node.metrics.record("embeddings");
-    let answered = run(node, caller, inputs, &mut record).await;
-    let (vectors, tokens) = record.check(answered)?;
-    record.check(check_dimensions(asked.dimensions, &vectors))?;
+    let computed = compute(node, caller, inputs, &mut record).await;
+    let (vectors, tokens) = record.check(computed)?;
+    record.check(check_dimensions(request.dimensions, &vectors))?;
     record.record_usage(Usage::new(tokens, 0, 0));
     record.succeed();
     let embedding = |(index, values): (u32, Vec<f32>)| {
         let embedding = match base64 {
-            true => Vector::Base64(in_base64(&values)),
+            true => Vector::Base64(to_base64(&values)),
             false => Vector::Floats(values),
         };
         Embedding { object: "embedding", index, embedding }
@@ -72,7 +79,7 @@ pub(crate) async fn embed(
 }
 
 /// Base64 of little-endian 32-bit floats.
-fn in_base64(values: &[f32]) -> String {
+fn to_base64(values: &[f32]) -> String {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     STANDARD.encode(bytes)
 }
@@ -91,33 +98,32 @@ fn check_dimensions(wanted: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), E
 }
 
 /// Scores how well documents answer a query, and sorts them, best first.
-pub(crate) async fn rerank(
+pub(super) async fn rerank(
     node: &Arc<Node>,
     caller: Caller,
     resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let asked: RerankRequest = openai::parse(body)?;
-    refuse_unsupported(Endpoint::Rerank, body)?;
-    check_model(node, Resume::model(&resume, asked.model.as_deref()))?;
-    if asked.top_n == Some(0) {
+    let request: RerankRequest = read(Endpoint::Rerank, body)?;
+    check_model(node, Resume::model(&resume, request.model.as_deref()))?;
+    if request.top_n == Some(0) {
         return Err(invalid("top_n", "top_n must be at least 1"));
     }
     let text = |document| match document {
         Document::Text(text) | Document::Object { text } => text,
     };
-    let documents: Vec<String> = asked.documents.into_iter().map(text).collect();
+    let documents: Vec<String> = request.documents.into_iter().map(text).collect();
     let pair = |document: &String| EmbedInput::Pair {
-        query: asked.query.clone(),
+        query: request.query.clone(),
         document: document.clone(),
     };
-    let inputs = checked("documents", documents.iter().map(pair).collect())?;
+    let inputs = check_count("documents", documents.iter().map(pair).collect())?;
     let mut record = node.metrics.record("rerank");
-    let answered = run(node, caller, inputs, &mut record).await;
-    let (scores, tokens) = record.check(answered)?;
+    let computed = compute(node, caller, inputs, &mut record).await;
+    let (scores, tokens) = record.check(computed)?;
     record.record_usage(Usage::new(tokens, 0, 0));
     record.succeed();
-    let shown = asked.return_documents == Some(true);
+    let with_documents = request.return_documents == Some(true);
     let mut results: Vec<Ranked> = scores
         .iter()
         .zip(documents)
@@ -125,16 +131,16 @@ pub(crate) async fn rerank(
         .map(|(index, (score, document))| Ranked {
             index,
             relevance_score: score.first().copied().unwrap_or(0.0),
-            document: shown.then(|| serde_json::json!({"text": document})),
+            document: with_documents.then(|| serde_json::json!({"text": document})),
         })
         .collect();
     results.sort_by(|a, b| b.relevance_score.total_cmp(&a.relevance_score));
-    results.truncate(asked.top_n.unwrap_or(usize::MAX));
+    results.truncate(request.top_n.unwrap_or(usize::MAX));
     let usage = PromptUsage::new(tokens);
     Ok(response::json(to_json(&Reranked { object: "list", model: &node.model, results, usage })))
 }
 
-fn checked(param: &'static str, inputs: Vec<EmbedInput>) -> Result<Vec<EmbedInput>, Error> {
+fn check_count(param: &'static str, inputs: Vec<EmbedInput>) -> Result<Vec<EmbedInput>, Error> {
     if inputs.is_empty() || inputs.len() > INPUTS_MAX {
         let message = format!("{param} must hold 1 to {INPUTS_MAX} entries");
         return Err(invalid(param, &message));
@@ -143,7 +149,7 @@ fn checked(param: &'static str, inputs: Vec<EmbedInput>) -> Result<Vec<EmbedInpu
 }
 
 /// Computes the embedding or score of each input; also returns the total tokens.
-async fn run(
+async fn compute(
     node: &Node,
     caller: Caller,
     inputs: Vec<EmbedInput>,

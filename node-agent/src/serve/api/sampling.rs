@@ -7,7 +7,7 @@ use inference_core::types::request::{
     Token,
 };
 use inference_protocol::openai::{
-    BiasFields, CHOICES_MAX, Endpoint, SamplingFields, first_unsupported,
+    BiasFields, CHOICES_MAX, Endpoint, RawObject, SamplingFields, first_unsupported,
 };
 use serde_json::Value;
 
@@ -15,15 +15,15 @@ use crate::types::error::Error;
 
 /// Checked parameters.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Checked {
+pub(super) struct Parameters {
     /// Sampling and stop options, without logprobs.
-    pub options: Options,
+    pub(super) options: Options,
     /// Number of choices.
-    pub n: u32,
+    pub(super) n: u32,
 }
 
 /// Checks the fields that both endpoints share. Uses `random_seed` if the request has no seed.
-pub(crate) fn check(fields: SamplingFields, random_seed: u64) -> Result<Checked, Error> {
+pub(super) fn check(fields: SamplingFields, random_seed: u64) -> Result<Parameters, Error> {
     let n = fields.n.unwrap_or(1);
     if !(1..=CHOICES_MAX).contains(&n.into()) {
         return Err(invalid("n", &format!("n must be 1 to {CHOICES_MAX}")));
@@ -34,7 +34,7 @@ pub(crate) fn check(fields: SamplingFields, random_seed: u64) -> Result<Checked,
     let max_tokens = fields.max_tokens;
     let stop = check_stop(fields.stop.as_ref().map_or(&[], |s| s.as_slice()))?;
     let sampling = check_sampling(&fields, random_seed)?;
-    Ok(Checked { options: Options { sampling, max_tokens, stop, logprobs: None }, n })
+    Ok(Parameters { options: Options { sampling, max_tokens, stop, logprobs: None }, n })
 }
 
 fn check_sampling(fields: &SamplingFields, random_seed: u64) -> Result<Sampling, Error> {
@@ -110,7 +110,7 @@ fn bias(token: u64, shift: &Value) -> Option<(Token, f32)> {
 }
 
 /// Checks the number of most likely tokens to report.
-pub(crate) fn top_logprobs(param: &'static str, count: u32) -> Result<u32, Error> {
+pub(super) fn top_logprobs(param: &'static str, count: u32) -> Result<u32, Error> {
     match count {
         0..=LOGPROBS_MAX => Ok(count),
         _ => Err(invalid(param, &format!("{param} must be 0 to {LOGPROBS_MAX}"))),
@@ -118,7 +118,7 @@ pub(crate) fn top_logprobs(param: &'static str, count: u32) -> Result<u32, Error
 }
 
 /// Rejects a field that would change the response and that we do not honor.
-pub(crate) fn refuse_unsupported(endpoint: Endpoint, body: &[u8]) -> Result<(), Error> {
+pub(super) fn refuse_unsupported(endpoint: Endpoint, body: &RawObject<'_>) -> Result<(), Error> {
     match first_unsupported(endpoint, body)? {
         Some(row) => Err(invalid(row.field, &row.refusal())),
         None => Ok(()),
@@ -140,18 +140,18 @@ fn range(
 }
 
 /// An error that names its parameter.
-pub(crate) fn invalid(param: &'static str, message: &str) -> Error {
+pub(super) fn invalid(param: &'static str, message: &str) -> Error {
     Error::Invalid { param, message: message.into() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inference_protocol::openai::parse;
 
-    fn check_json(json: &str) -> Result<Checked, Error> {
-        refuse_unsupported(Endpoint::Chat, json.as_bytes())?;
-        check(parse(json.as_bytes())?, 42)
+    fn check_json(json: &str) -> Result<Parameters, Error> {
+        let body = RawObject::parse(json.as_bytes())?;
+        refuse_unsupported(Endpoint::Chat, &body)?;
+        check(body.read()?, 42)
     }
 
     fn sampling(json: &str) -> Sampling {

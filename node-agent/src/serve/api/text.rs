@@ -6,7 +6,8 @@ use std::sync::Arc;
 use hyper::Response;
 use inference_core::types::request::{Prompt, QueryResult, TextQuery, Token};
 use inference_protocol::openai::{
-    self, ChatRequest, Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized, to_json,
+    self, ChatRequest, Detokenize, Detokenized, InputTokens, RawObject, Rendered, Tokenize,
+    Tokenized, to_json,
 };
 use serde_json::{Value, json};
 
@@ -19,32 +20,12 @@ use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
 /// `POST /tokenize`
-pub(crate) async fn tokenize(
+pub(super) async fn tokenize(
     node: &Arc<Node>,
     caller: Caller,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let asked: Tokenize = openai::parse(body)?;
-    check_model(node, asked.model.as_deref())?;
-    let with_pieces = asked.with_pieces.unwrap_or(false);
-    let question = match (asked.content, asked.prompt, asked.messages) {
-        (Some(text), None, None) => TextQuery::TokenizeText {
-            text,
-            beginning: asked.add_special.unwrap_or(false),
-            control: asked.parse_special.unwrap_or(true),
-            with_pieces,
-        },
-        (None, Some(text), None) => TextQuery::TokenizeText {
-            text,
-            beginning: asked.add_special.unwrap_or(true),
-            control: true,
-            with_pieces,
-        },
-        (None, None, Some(_)) => {
-            TextQuery::Tokenize { prompt: Prompt::Chat(read_chat(node, body)?), with_pieces }
-        }
-        _ => return Err(invalid("content", "give one of content, prompt and messages")),
-    };
+    let (question, with_pieces) = read_tokenize(node, &RawObject::parse(body)?)?;
     let (tokens, pieces) = tokens(ask(node, caller, question).await?);
     let count = tokens.len();
     let listed = match with_pieces {
@@ -53,6 +34,33 @@ pub(crate) async fn tokenize(
     };
     let max_model_len = context_tokens(node);
     Ok(response::json(to_json(&Tokenized { tokens: listed, count, max_model_len })))
+}
+
+/// True in the result if the response contains the pieces of the text.
+fn read_tokenize(node: &Node, body: &RawObject<'_>) -> Result<(TextQuery, bool), Error> {
+    let request: Tokenize = body.read()?;
+    check_model(node, request.model.as_deref())?;
+    let with_pieces = request.with_pieces.unwrap_or(false);
+    let question = match (request.content, request.prompt, request.messages) {
+        (Some(text), None, None) => TextQuery::TokenizeText {
+            text,
+            beginning: request.add_special.unwrap_or(false),
+            control: request.parse_special.unwrap_or(true),
+            with_pieces,
+        },
+        (None, Some(text), None) => TextQuery::TokenizeText {
+            text,
+            beginning: request.add_special.unwrap_or(true),
+            control: true,
+            with_pieces,
+        },
+        (None, None, Some(_)) => {
+            let prompt = Prompt::Chat(chat::conversation(body.read()?)?);
+            TextQuery::Tokenize { prompt, with_pieces }
+        }
+        _ => return Err(invalid("content", "give one of content, prompt and messages")),
+    };
+    Ok((question, with_pieces))
 }
 
 /// As in llama-server, a piece that is not valid UTF-8 is a list of bytes.
@@ -64,7 +72,7 @@ fn with_piece(id: Token, bytes: &[u8]) -> Value {
 }
 
 /// `POST /detokenize`
-pub(crate) async fn detokenize(
+pub(super) async fn detokenize(
     node: &Arc<Node>,
     caller: Caller,
     body: &[u8],
@@ -75,7 +83,7 @@ pub(crate) async fn detokenize(
 }
 
 /// `POST /apply-template`
-pub(crate) async fn apply_template(
+pub(super) async fn apply_template(
     node: &Arc<Node>,
     caller: Caller,
     body: &[u8],
@@ -86,7 +94,7 @@ pub(crate) async fn apply_template(
 }
 
 /// `POST /v1/chat/completions/input_tokens`
-pub(crate) async fn count(
+pub(super) async fn count(
     node: &Arc<Node>,
     caller: Caller,
     body: &[u8],

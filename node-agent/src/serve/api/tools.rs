@@ -12,23 +12,23 @@ const CALLS_MAX: u32 = 128;
 
 /// Tools that a response may call.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Offer {
+pub(super) struct OfferedTools {
     /// The tools; empty with `tool_choice: none`.
-    pub tools: ToolSet,
+    pub(super) tools: ToolSet,
     /// Which may or must be called; `None` without tools.
-    pub rules: Option<CallRules>,
+    pub(super) rules: Option<CallRules>,
 }
 
-/// Parses the tools of a chat request. Errors name the parameter.
-pub(crate) fn read(chat: &ChatRequest) -> Result<Offer, Error> {
+/// The tools that a chat request offers. Errors name the parameter.
+pub(super) fn offered(chat: &ChatRequest) -> Result<OfferedTools, Error> {
     let listed = chat.tools.as_deref().unwrap_or_default();
     let tools = ToolSet::from_openai(listed).map_err(refused)?;
     let choice = ToolChoice::from_openai(chat.tool_choice.as_ref(), &tools).map_err(refused)?;
     if tools.is_empty() || choice == ToolChoice::None {
-        return Ok(Offer::default());
+        return Ok(OfferedTools::default());
     }
     let calls_max = if chat.parallel_tool_calls == Some(false) { 1 } else { CALLS_MAX };
-    Ok(Offer { tools, rules: Some(CallRules { choice, calls_max }) })
+    Ok(OfferedTools { tools, rules: Some(CallRules { choice, calls_max }) })
 }
 
 fn refused(error: InvalidParameter) -> Error {

@@ -35,7 +35,7 @@ impl ResumeMarks {
             let bytes_left = (!logprobs).then_some(known.bytes);
             ChoiceMarks { events_left: known.events, bytes_left, tokens: Vec::new() }
         };
-        Self { choices: (0..choices).map(marked).collect(), usage_told: resume.usage_told }
+        Self { choices: (0..choices).map(marked).collect(), usage_told: resume.is_usage_sent }
     }
 
     /// Adds tokens to a choice; the mark of its next event reports them.
@@ -112,12 +112,12 @@ impl ChoiceMarks {
 
 #[cfg(test)]
 mod tests {
-    use inference_protocol::resume::Said;
+    use inference_protocol::resume::ResumedChoice;
 
     use super::*;
 
     fn marks(events: u64, bytes: u64, logprobs: bool) -> ResumeMarks {
-        let choices = vec![Said { tokens: vec![1], events, bytes }];
+        let choices = vec![ResumedChoice { tokens: vec![1], events, bytes }];
         ResumeMarks::new(&Resume { choices, ..Resume::default() }, 1, logprobs)
     }
 

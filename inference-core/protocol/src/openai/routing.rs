@@ -13,7 +13,7 @@ pub const CHOICES_MAX: u64 = 16;
 
 /// The fields of any generation request that the gateway routes by.
 #[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
-pub struct Routed {
+pub struct RoutingFields {
     /// The model's name.
     pub model: String,
     /// Whether the answer is streamed.
@@ -59,12 +59,12 @@ pub struct Lengths {
     pub choices: u64,
 }
 
-impl Routed {
+impl RoutingFields {
     /// How much a chat request asks to generate.
     ///
     /// # Errors
     /// A field is not an integer, or is out of range.
-    pub fn of_chat(&self) -> Result<Lengths, Invalid> {
+    pub fn chat_lengths(&self) -> Result<Lengths, Invalid> {
         let newer = self.max_completion_tokens.length("max_completion_tokens")?;
         let older = self.max_tokens.length("max_tokens")?;
         let named = [(newer, "max_completion_tokens"), (older, "max_tokens")];
@@ -77,11 +77,11 @@ impl Routed {
     ///
     /// # Errors
     /// A field is not an integer, or is out of range.
-    pub fn of_text(&self) -> Result<Lengths, Invalid> {
+    pub fn text_lengths(&self) -> Result<Lengths, Invalid> {
         let tokens_max = self.max_tokens.length("max_tokens")?;
         let n = self.n()?;
-        if self.best_of.whole("best_of")?.is_some_and(|best_of| best_of != n) {
-            return Err(wrong("best_of", "must be the same as n"));
+        if self.best_of.integer("best_of")?.is_some_and(|best_of| best_of != n) {
+            return Err(invalid_value("best_of", "must be the same as n"));
         }
         let choices = self.prompt.0.max(1).saturating_mul(n);
         if choices > CHOICES_MAX {
@@ -108,15 +108,15 @@ impl Routed {
     }
 
     fn n(&self) -> Result<u64, Invalid> {
-        let n = self.n.whole("n")?.unwrap_or(1);
+        let n = self.n.integer("n")?.unwrap_or(1);
         match (1..=CHOICES_MAX).contains(&n) {
             true => Ok(n),
-            false => Err(wrong("n", &format!("must be 1 to {CHOICES_MAX}"))),
+            false => Err(invalid_value("n", &format!("must be 1 to {CHOICES_MAX}"))),
         }
     }
 }
 
-fn wrong(name: &str, expected: &str) -> Invalid {
+fn invalid_value(name: &str, expected: &str) -> Invalid {
     Invalid::Value(ParseError { message: format!("{name} {expected}"), param: Some(name.into()) })
 }
 
@@ -126,18 +126,18 @@ fn wrong(name: &str, expected: &str) -> Invalid {
 enum Count {
     #[default]
     Absent,
-    Whole(u64),
+    Integer(u64),
     /// Not an integer; its value if it is a number.
-    Wrong(Option<f64>),
+    Invalid(Option<f64>),
 }
 
 impl Count {
-    fn whole(self, name: &str) -> Result<Option<u64>, Invalid> {
+    fn integer(self, name: &str) -> Result<Option<u64>, Invalid> {
         let number = match self {
             Self::Absent => return Ok(None),
-            Self::Whole(number) if number <= u64::from(u32::MAX) => return Ok(Some(number)),
-            Self::Whole(number) => Some(number as f64),
-            Self::Wrong(number) => number,
+            Self::Integer(number) if number <= u64::from(u32::MAX) => return Ok(Some(number)),
+            Self::Integer(number) => Some(number as f64),
+            Self::Invalid(number) => number,
         };
         let mut message =
             format!("invalid value for '{name}': expected a whole number, at most {}", u32::MAX);
@@ -146,8 +146,8 @@ impl Count {
     }
 
     fn length(self, name: &str) -> Result<Option<u64>, Invalid> {
-        match self.whole(name)? {
-            Some(0) => Err(wrong(name, "must be at least 1")),
+        match self.integer(name)? {
+            Some(0) => Err(invalid_value(name, "must be at least 1")),
             length => Ok(length),
         }
     }
@@ -164,11 +164,11 @@ pub enum Invalid {
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match deserializer.deserialize_any(Shape)? {
-            Seen::Null => Self::Absent,
-            Seen::Whole(number) => Self::Whole(number),
-            Seen::Number(number) => Self::Wrong(Some(number)),
-            Seen::Text | Seen::Other | Seen::List(_) => Self::Wrong(None),
+        Ok(match deserializer.deserialize_any(KindVisitor)? {
+            Kind::Null => Self::Absent,
+            Kind::Integer(number) => Self::Integer(number),
+            Kind::Number(number) => Self::Invalid(Some(number)),
+            Kind::Text | Kind::Other | Kind::List(_) => Self::Invalid(None),
         })
     }
 }
@@ -180,19 +180,19 @@ struct Entries(u64);
 
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match deserializer.deserialize_any(Shape)? {
-            Seen::Null => Self(0),
-            Seen::List(entries) => Self(entries),
-            Seen::Whole(_) | Seen::Number(_) | Seen::Text | Seen::Other => Self(1),
+        Ok(match deserializer.deserialize_any(KindVisitor)? {
+            Kind::Null => Self(0),
+            Kind::List(entries) => Self(entries),
+            Kind::Integer(_) | Kind::Number(_) | Kind::Text | Kind::Other => Self(1),
         })
     }
 }
 
 /// The kind of a JSON value, without its contents.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Seen {
+enum Kind {
     Null,
-    Whole(u64),
+    Integer(u64),
     /// Negative, or with a fraction or an exponent.
     Number(f64),
     Text,
@@ -201,51 +201,51 @@ enum Seen {
     Other,
 }
 
-struct Shape;
+struct KindVisitor;
 
-impl<'de> Visitor<'de> for Shape {
-    type Value = Seen;
+impl<'de> Visitor<'de> for KindVisitor {
+    type Value = Kind;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any value")
     }
 
-    fn visit_unit<E>(self) -> Result<Seen, E> {
-        Ok(Seen::Null)
+    fn visit_unit<E>(self) -> Result<Kind, E> {
+        Ok(Kind::Null)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Seen, E> {
-        Ok(Seen::Other)
+    fn visit_bool<E>(self, _: bool) -> Result<Kind, E> {
+        Ok(Kind::Other)
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Seen, E> {
-        Ok(Seen::Whole(number))
+    fn visit_u64<E>(self, number: u64) -> Result<Kind, E> {
+        Ok(Kind::Integer(number))
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Seen, E> {
-        Ok(Seen::Number(number as f64))
+    fn visit_i64<E>(self, number: i64) -> Result<Kind, E> {
+        Ok(Kind::Number(number as f64))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Seen, E> {
-        Ok(Seen::Number(number))
+    fn visit_f64<E>(self, number: f64) -> Result<Kind, E> {
+        Ok(Kind::Number(number))
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Seen, E> {
-        Ok(Seen::Text)
+    fn visit_str<E>(self, _: &str) -> Result<Kind, E> {
+        Ok(Kind::Text)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Seen, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kind, A::Error> {
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Seen::Other)
+        Ok(Kind::Other)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Seen, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Kind, A::Error> {
         let (mut entries, mut has_numbers) = (0, false);
         while let Some(Entry { is_number }) = list.next_element()? {
             entries += u64::from(!is_number);
             has_numbers |= is_number;
         }
-        Ok(Seen::List(entries + u64::from(has_numbers)))
+        Ok(Kind::List(entries + u64::from(has_numbers)))
     }
 }
 
@@ -256,8 +256,8 @@ struct Entry {
 
 impl<'de> Deserialize<'de> for Entry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let seen = deserializer.deserialize_any(Shape)?;
-        Ok(Self { is_number: matches!(seen, Seen::Whole(_) | Seen::Number(_)) })
+        let seen = deserializer.deserialize_any(KindVisitor)?;
+        Ok(Self { is_number: matches!(seen, Kind::Integer(_) | Kind::Number(_)) })
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
         error.param
     }
 
-    fn routed(fields: &str) -> Routed {
+    fn routed(fields: &str) -> RoutingFields {
         parse(format!(r#"{{"model":"m"{fields}}}"#).as_bytes()).unwrap()
     }
 
@@ -291,37 +291,40 @@ mod tests {
             "99999999999999999999",
         ] {
             for field in ["max_tokens", "max_completion_tokens"] {
-                let wrong = routed(&format!(",\"{field}\":{value}")).of_chat().unwrap_err();
+                let wrong = routed(&format!(",\"{field}\":{value}")).chat_lengths().unwrap_err();
                 assert_eq!(name(wrong).as_deref(), Some(field), "{value}");
             }
-            let wrong = routed(&format!(",\"max_tokens\":{value}")).of_text().unwrap_err();
+            let wrong = routed(&format!(",\"max_tokens\":{value}")).text_lengths().unwrap_err();
             assert_eq!(name(wrong).as_deref(), Some("max_tokens"), "{value}");
         }
         let none = Lengths { tokens_max: None, highest: None, choices: 1 };
-        assert_eq!(routed("").of_chat(), Ok(none));
-        assert_eq!(routed(",\"max_tokens\":null,\"n\":null").of_text(), Ok(none));
+        assert_eq!(routed("").chat_lengths(), Ok(none));
+        assert_eq!(routed(",\"max_tokens\":null,\"n\":null").text_lengths(), Ok(none));
     }
 
     #[test]
     fn the_newer_length_counts_and_the_highest_is_known() {
         let lengths = routed(",\"max_tokens\":9000,\"max_completion_tokens\":5,\"n\":3");
         let highest = Some((9000, "max_tokens"));
-        assert_eq!(lengths.of_chat(), Ok(Lengths { tokens_max: Some(5), highest, choices: 3 }));
-        assert_eq!(lengths.of_text().unwrap().tokens_max, Some(9000), "it has no newer name");
+        assert_eq!(
+            lengths.chat_lengths(),
+            Ok(Lengths { tokens_max: Some(5), highest, choices: 3 })
+        );
+        assert_eq!(lengths.text_lengths().unwrap().tokens_max, Some(9000), "it has no newer name");
     }
 
     #[test]
     fn a_field_that_occurs_twice_is_refused() {
         for field in ["max_tokens", "max_completion_tokens", "n", "stream", "best_of", "prompt"] {
             let body = format!(r#"{{"model":"m","{field}":null,"{field}":null}}"#);
-            let wrong = parse::<Routed>(body.as_bytes()).unwrap_err();
+            let wrong = parse::<RoutingFields>(body.as_bytes()).unwrap_err();
             assert!(wrong.message.contains("duplicate"), "{}", wrong.message);
         }
     }
 
     #[test]
     fn choices_are_prompts_times_n() {
-        let choices = |fields: &str| routed(fields).of_text().map(|lengths| lengths.choices);
+        let choices = |fields: &str| routed(fields).text_lengths().map(|lengths| lengths.choices);
         assert_eq!(choices(r#","prompt":"a","n":2"#), Ok(2));
         assert_eq!(choices(r#","prompt":["a","b"],"n":2"#), Ok(4));
         assert_eq!(choices(r#","prompt":[1,2,3],"n":2"#), Ok(2));
