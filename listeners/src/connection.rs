@@ -15,10 +15,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::stall::{Watch, Watched};
-use super::streams::Streams;
+use super::monitor::{ConnectionMonitor, MonitoredStream};
+use super::streams::StreamExecutor;
 use super::timers::ConnectionTimeouts;
-use super::{Closed, Closings};
+use super::{CloseReason, SharedCloseCounter};
 
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -37,15 +37,15 @@ const RESETS_MAX: usize = 64;
 const SEND_BYTES_MAX: usize = 64 * 1024;
 
 /// The HTTP server that all connections share.
-pub type Http = auto::Builder<Streams>;
+pub type Http = auto::Builder<StreamExecutor>;
 
 /// Configures HTTP/1.1 and HTTP/2 with our limits. These defaults of hyper and h2 were checked and
 /// stay: a `Content-Length` next to chunked encoding closes the connection after the response,
 /// CONTINUATION frames are counted, a header list that is too large closes the connection at four
 /// times the limit, empty and tiny DATA frames have a budget, and h2 writes the reply to a PING or
 /// SETTINGS frame before it reads the next frame, so a flood of them uses no memory.
-pub fn http(write: Duration, closings: Closings) -> Http {
-    let mut builder = auto::Builder::new(Streams::new(write, closings));
+pub fn http(write: Duration, counter: SharedCloseCounter) -> Http {
+    let mut builder = auto::Builder::new(StreamExecutor::new(write, counter));
     // The connection timers enforce the head timeout. They tell a slow head from an idle
     // connection.
     builder
@@ -84,7 +84,7 @@ pub struct Terms<'a> {
 pub async fn speak<S, A, B>(
     stream: S,
     service: A,
-    watch: &Arc<Watch>,
+    monitor: &Arc<ConnectionMonitor>,
     terms: Terms<'_>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
 where
@@ -95,15 +95,15 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let Terms { http, patience, write, stop } = terms;
-    let stream = Watched::new(stream, watch.clone(), write);
+    let stream = MonitoredStream::new(stream, monitor.clone(), write);
     let mut served = pin!(http.serve_connection_with_upgrades(TokioIo::new(stream), service));
     tokio::select! {
         biased;
         ended = served.as_mut() => return ended,
         () = stop.cancelled() => served.as_mut().graceful_shutdown(),
-        why = watch.expires(&patience) => {
-            watch.closed(why);
-            if why == Closed::Idle {
+        reason = monitor.wait_for_timeout(&patience) => {
+            monitor.record_close(reason);
+            if reason == CloseReason::Idle {
                 served.as_mut().graceful_shutdown();
                 // A request that arrives at this very moment still gets its response.
                 let _ = timeout(write, served).await;

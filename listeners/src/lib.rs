@@ -2,17 +2,17 @@
 //! who it is.
 //!
 //! [`per_address`] limits connections per address. [`timers`] (pure) decides how long a connection
-//! may keep us waiting. [`stall`] and [`streams`] disconnect clients that do not read, by their
+//! may keep us waiting. [`monitor`] and [`streams`] disconnect clients that do not read, by their
 //! slow-read budget ([`slow_read`], pure). [`hangup`] notices clients that leave. [`connection`]
 //! applies these guards to one connection, and [`body`] to one response.
 
 pub mod body;
 pub mod connection;
 pub mod hangup;
+pub mod monitor;
 pub mod per_address;
 pub mod slow_read;
 pub mod socket;
-pub mod stall;
 pub mod streams;
 pub mod timers;
 
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Why a connection was refused or closed by us. These are the label values of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closed {
+pub enum CloseReason {
     /// The address has reached its per-address limit.
     AddressLimit,
     /// The TLS handshake failed or timed out.
@@ -36,7 +36,7 @@ pub enum Closed {
     Stalled,
 }
 
-impl Closed {
+impl CloseReason {
     /// All variants.
     pub const ALL: [Self; 6] = [
         Self::AddressLimit,
@@ -61,10 +61,10 @@ impl Closed {
 }
 
 /// Counts connections that we refuse or close.
-pub trait CountClosed: Debug + Send + Sync {
+pub trait CloseCounter: Debug + Send + Sync {
     /// Adds one.
-    fn connection_closed(&self, why: Closed);
+    fn record_close(&self, reason: CloseReason);
 }
 
 /// The counter that all connections share.
-pub type Closings = Arc<dyn CountClosed>;
+pub type SharedCloseCounter = Arc<dyn CloseCounter>;

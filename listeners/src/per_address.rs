@@ -7,27 +7,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Open connections by address.
 #[derive(Debug, Default)]
 pub struct PerAddressLimit {
-    inside: Mutex<HashMap<IpAddr, usize>>,
+    open: Mutex<HashMap<IpAddr, usize>>,
 }
 
 impl PerAddressLimit {
     /// Returns a permit if the address has fewer than `max` connections.
-    pub fn enter(self: &Arc<Self>, address: IpAddr, max: usize) -> Option<ConnectionPermit> {
+    pub fn acquire(self: &Arc<Self>, address: IpAddr, max: usize) -> Option<AddressPermit> {
         let network = network(address);
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = inside.get(&network).copied().unwrap_or(0);
-        if here >= max {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.get(&network).copied().unwrap_or(0);
+        if count >= max {
             return None;
         }
-        inside.insert(network, here + 1);
-        Some(ConnectionPermit { limit: self.clone(), network })
+        open.insert(network, count + 1);
+        Some(AddressPermit { limit: self.clone(), network })
     }
 
-    fn leave(&self, network: IpAddr) {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        match inside.get_mut(&network) {
-            Some(here) if *here > 1 => *here -= 1,
-            _ => drop(inside.remove(&network)),
+    fn release(&self, network: IpAddr) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match open.get_mut(&network) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(open.remove(&network)),
         }
     }
 }
@@ -42,14 +42,14 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// A permit for one connection. Dropping it frees the place.
 #[derive(Debug)]
-pub struct ConnectionPermit {
+pub struct AddressPermit {
     limit: Arc<PerAddressLimit>,
     network: IpAddr,
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for AddressPermit {
     fn drop(&mut self) {
-        self.limit.leave(self.network);
+        self.limit.release(self.network);
     }
 }
 
@@ -57,8 +57,8 @@ impl Drop for ConnectionPermit {
 mod tests {
     use super::*;
 
-    fn enter(limit: &Arc<PerAddressLimit>, address: &str, max: usize) -> Option<ConnectionPermit> {
-        limit.enter(address.parse().unwrap(), max)
+    fn enter(limit: &Arc<PerAddressLimit>, address: &str, max: usize) -> Option<AddressPermit> {
+        limit.acquire(address.parse().unwrap(), max)
     }
 
     #[test]
@@ -84,8 +84,8 @@ mod tests {
     fn who_has_left_is_forgotten() {
         let limit = Arc::new(PerAddressLimit::default());
         let permits: Vec<_> = (0..5).map(|i| enter(&limit, &format!("192.0.2.{i}"), 9)).collect();
-        assert_eq!(limit.inside.lock().unwrap().len(), 5);
+        assert_eq!(limit.open.lock().unwrap().len(), 5);
         drop(permits);
-        assert_eq!(limit.inside.lock().unwrap().len(), 0);
+        assert_eq!(limit.open.lock().unwrap().len(), 0);
     }
 }

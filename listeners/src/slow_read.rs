@@ -10,34 +10,34 @@ const BYTES_PER_SECOND_MIN: f64 = 256.0;
 /// Time used up of a slow-read budget.
 #[derive(Debug, Default)]
 pub struct SlowReadBudget {
-    owed: Duration,
+    used: Duration,
     /// When the client stopped reading while bytes were waiting for it.
-    since: Option<Instant>,
+    waiting_since: Option<Instant>,
 }
 
 impl SlowReadBudget {
     /// Starts the clock, unless it runs already: bytes are waiting for the client.
-    pub fn begins(&mut self, now: Instant) {
-        self.since.get_or_insert(now);
+    pub fn start(&mut self, now: Instant) {
+        self.waiting_since.get_or_insert(now);
     }
 
     /// Stops the clock and credits the `bytes` that the client has read.
-    pub fn takes(&mut self, bytes: usize, now: Instant) {
-        let since = self.since.take();
+    pub fn record_read(&mut self, bytes: usize, now: Instant) {
+        let since = self.waiting_since.take();
         let waited = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let worth = Duration::from_secs_f64(bytes as f64 / BYTES_PER_SECOND_MIN);
-        self.owed = (self.owed + waited).saturating_sub(worth);
+        self.used = (self.used + waited).saturating_sub(worth);
     }
 
     /// True if the client has used none of its budget and no bytes are waiting for it.
-    pub fn is_clear(&self) -> bool {
-        self.since.is_none() && self.owed.is_zero()
+    pub fn is_unused(&self) -> bool {
+        self.waiting_since.is_none() && self.used.is_zero()
     }
 
     /// When the budget runs out if the client reads nothing until then. `None` while the clock is
     /// stopped.
-    pub fn due(&self, patience: Duration) -> Option<Instant> {
-        Some(self.since? + patience.saturating_sub(self.owed))
+    pub fn deadline(&self, limit: Duration) -> Option<Instant> {
+        Some(self.waiting_since? + limit.saturating_sub(self.used))
     }
 }
 
@@ -53,9 +53,10 @@ mod tests {
         let mut budget = SlowReadBudget::default();
         (0..1000).find_map(|round| {
             let now = begun + Duration::from_secs(round * every);
-            budget.begins(now);
-            let due = budget.due(PATIENCE).filter(|due| *due <= now + Duration::from_secs(every));
-            budget.takes(bytes, now + Duration::from_secs(every));
+            budget.start(now);
+            let due =
+                budget.deadline(PATIENCE).filter(|due| *due <= now + Duration::from_secs(every));
+            budget.record_read(bytes, now + Duration::from_secs(every));
             due.map(|due| due.duration_since(begun).as_secs())
         })
     }
@@ -77,8 +78,8 @@ mod tests {
         assert_eq!(cut_after(1000, 1), None);
         assert_eq!(cut_after(16_384, 25), None, "now and then, and much");
         let mut budget = SlowReadBudget::default();
-        assert!(budget.is_clear() && budget.due(PATIENCE).is_none());
-        budget.takes(9, Instant::now());
-        assert!(budget.is_clear(), "nothing is saved up");
+        assert!(budget.is_unused() && budget.deadline(PATIENCE).is_none());
+        budget.record_read(9, Instant::now());
+        assert!(budget.is_unused(), "nothing is saved up");
     }
 }

@@ -18,14 +18,14 @@ use crate::context::Gateway;
 use crate::context::peer::Peer;
 use crate::control::admin;
 use crate::server::Service;
-use crate::server::guards::body::Tracked;
+use crate::server::guards::body::TrackedBody;
 use crate::server::guards::panics::guarded;
-use crate::server::guards::{Closed, Edge};
+use crate::server::guards::{CloseReason, Edge};
 use crate::server::routes;
 use crate::types::request_id::{REQUEST_ID, RequestId};
 use crate::types::response::Body;
-use flotilla_listeners::hangup::Socket;
-use flotilla_listeners::stall::Watch;
+use flotilla_listeners::hangup::ClientSocket;
+use flotilla_listeners::monitor::ConnectionMonitor;
 
 /// Timeout of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,30 +38,30 @@ pub struct Connection {
     peer: IpAddr,
     /// The CA that issued the peer's verified certificate, if it has one.
     authority: OnceLock<Authority>,
-    watch: Arc<Watch>,
+    monitor: Arc<ConnectionMonitor>,
 }
 
 impl Connection {
     /// Wraps an accepted connection.
     pub fn new(service: Service, gateway: Gateway, edge: Arc<Edge>, peer: IpAddr) -> Arc<Self> {
-        let watch = Arc::new(Watch::new(edge.closings.clone()));
-        Arc::new(Self { service, gateway, edge, peer, authority: OnceLock::new(), watch })
+        let monitor = Arc::new(ConnectionMonitor::new(edge.counter.clone()));
+        Arc::new(Self { service, gateway, edge, peer, authority: OnceLock::new(), monitor })
     }
 
     /// Serves the connection, with TLS if configured, until it ends or the client hangs up.
     pub async fn serve(self: Arc<Self>, stream: TcpStream, tls: Option<Acceptor>) {
-        let stream = Socket::new(stream);
+        let stream = ClientSocket::new(stream);
         let watched = stream.clone();
         tokio::select! {
             biased;
             () = self.clone().converse(stream, tls) => {}
-            () = watched.hung_up() => self.ended(None),
+            () = watched.wait_for_hangup() => self.ended(None),
         }
     }
 
     /// Boxed, so that a connection uses memory for its current state only, not for the largest
     /// possible one.
-    async fn converse(self: Arc<Self>, stream: Socket, tls: Option<Acceptor>) {
+    async fn converse(self: Arc<Self>, stream: ClientSocket, tls: Option<Acceptor>) {
         match tls {
             None => Box::pin(self.speak(stream)).await,
             Some(tls) => match Box::pin(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await {
@@ -70,7 +70,7 @@ impl Connection {
                     Box::pin(self.speak(stream)).await;
                 }
                 failed => {
-                    self.watch.closed(Closed::Handshake);
+                    self.monitor.record_close(CloseReason::Handshake);
                     let error = failed.map(Result::err);
                     tracing::debug!(peer = %self.peer, ?error, "TLS handshake failed");
                 }
@@ -86,7 +86,7 @@ impl Connection {
         let answering = self.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             let connection = answering.clone();
-            let in_flight = connection.watch.begins(request.version() == Version::HTTP_2);
+            let in_flight = connection.monitor.begin_request(request.version() == Version::HTTP_2);
             // Sets the request id first, so that every outcome has it.
             let id = RequestId::of(request.headers());
             request.headers_mut().insert(REQUEST_ID, id.value());
@@ -94,18 +94,18 @@ impl Connection {
             let answer = Box::pin(connection.answer(request));
             async move {
                 let response = guarded(&id, answer).await;
-                Ok::<_, Infallible>(response.map(|body| Tracked::new(body, in_flight)))
+                Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, in_flight)))
             }
         });
         let Edge { http, patience, write, stop, .. } = &*self.edge;
         let terms = Terms { http, patience: *patience, write: *write, stop };
-        let ended = speak(stream, service, &self.watch, terms).await;
+        let ended = speak(stream, service, &self.monitor, terms).await;
         self.ended(ended.err());
     }
 
     /// Logs at debug level: a broken connection affects only its client.
     fn ended(&self, error: Option<Box<dyn std::error::Error + Send + Sync>>) {
-        self.watch.retires();
+        self.monitor.stop_timers();
         if let Some(error) = error {
             tracing::debug!(peer = %self.peer, %error, "connection ended");
         }

@@ -10,7 +10,7 @@ pub(crate) mod body;
 pub(crate) mod cors;
 pub(crate) mod panics;
 
-pub use flotilla_listeners::{Closed, Closings};
+pub use flotilla_listeners::{CloseReason, SharedCloseCounter};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub struct Edge {
     /// The HTTP server.
     pub http: Http,
     /// Counts connections that we refuse or close.
-    pub closings: Closings,
+    pub counter: SharedCloseCounter,
     /// When canceled, connections finish their requests in flight and close.
     pub stop: CancellationToken,
 }
@@ -46,14 +46,14 @@ impl Edge {
     /// Creates the edge for a configuration.
     pub fn new(config: &Config, metrics: &Metrics, stop: CancellationToken) -> Self {
         let timeouts = &config.timeouts;
-        let closings: Closings = Arc::new(metrics.clone());
+        let counter: SharedCloseCounter = Arc::new(metrics.clone());
         Self {
             proxies: config.trusted_proxies.clone(),
             cors: config.cors.clone(),
             patience: ConnectionTimeouts { head: timeouts.header, idle: timeouts.keep_alive },
             write: timeouts.write,
-            http: http(timeouts.write, closings.clone()),
-            closings,
+            http: http(timeouts.write, counter.clone()),
+            counter,
             stop,
         }
     }

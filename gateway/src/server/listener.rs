@@ -17,8 +17,8 @@ use super::Service;
 use crate::context::Gateway;
 use crate::server::connection::Connection;
 use crate::server::file_limit;
-use crate::server::guards::{Closed, Edge};
-use flotilla_listeners::per_address::{ConnectionPermit, PerAddressLimit};
+use crate::server::guards::{CloseReason, Edge};
+use flotilla_listeners::per_address::{AddressPermit, PerAddressLimit};
 
 /// Pause after a failed accept, for example when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -124,11 +124,11 @@ fn enter(
     per_ip_max: Option<usize>,
     edge: &Edge,
     peer: SocketAddr,
-) -> Option<Option<ConnectionPermit>> {
+) -> Option<Option<AddressPermit>> {
     let Some(max) = per_ip_max else { return Some(None) };
-    let address_permit = per_address.enter(peer.ip(), max);
+    let address_permit = per_address.acquire(peer.ip(), max);
     if address_permit.is_none() {
-        edge.closings.connection_closed(Closed::AddressLimit);
+        edge.counter.record_close(CloseReason::AddressLimit);
     }
     address_permit.map(Some)
 }

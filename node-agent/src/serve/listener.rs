@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use flotilla_listeners::body::Tracked;
+use flotilla_listeners::body::TrackedBody;
 use flotilla_listeners::connection::{self, Http, Terms, speak};
-use flotilla_listeners::hangup::Socket;
-use flotilla_listeners::per_address::{ConnectionPermit, PerAddressLimit};
+use flotilla_listeners::hangup::ClientSocket;
+use flotilla_listeners::monitor::ConnectionMonitor;
+use flotilla_listeners::per_address::{AddressPermit, PerAddressLimit};
 use flotilla_listeners::socket::tune;
-use flotilla_listeners::stall::Watch;
 use flotilla_listeners::timers::ConnectionTimeouts;
-use flotilla_listeners::{Closed, Closings};
+use flotilla_listeners::{CloseReason, SharedCloseCounter};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
@@ -86,7 +86,7 @@ pub struct Port {
     per_address: Arc<PerAddressLimit>,
     /// Maximum connections per address.
     per_address_max: usize,
-    closings: Closings,
+    counter: SharedCloseCounter,
     /// Canceled when connections should finish what is in flight and close.
     stop: CancellationToken,
 }
@@ -94,15 +94,15 @@ pub struct Port {
 impl Port {
     /// Creates the port of `node`, with at most `per_address_max` connections per address.
     pub fn new(node: Arc<Node>, per_address_max: usize, stop: CancellationToken) -> Arc<Self> {
-        let closings: Closings = Arc::new(node.metrics.clone());
-        let mut http = connection::http(WRITE_TIMEOUT, closings.clone());
+        let counter: SharedCloseCounter = Arc::new(node.metrics.clone());
+        let mut http = connection::http(WRITE_TIMEOUT, counter.clone());
         // A gateway that dials the agent sends all its requests over one connection.
         http.http2()
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .max_concurrent_streams(STREAMS_MAX);
         let per_address = Arc::new(PerAddressLimit::default());
-        Arc::new(Self { node, http, per_address, per_address_max, closings, stop })
+        Arc::new(Self { node, http, per_address, per_address_max, counter, stop })
     }
 
     /// Serves `listener` until `stop`, then lets requests in flight finish.
@@ -142,36 +142,36 @@ impl Port {
     }
 
     /// Returns `None` if the address has its maximum of connections, so that this one is refused.
-    fn enter(&self, peer: SocketAddr) -> Option<ConnectionPermit> {
-        let address_permit = self.per_address.enter(peer.ip(), self.per_address_max);
+    fn enter(&self, peer: SocketAddr) -> Option<AddressPermit> {
+        let address_permit = self.per_address.acquire(peer.ip(), self.per_address_max);
         if address_permit.is_none() {
-            self.closings.connection_closed(Closed::AddressLimit);
+            self.counter.record_close(CloseReason::AddressLimit);
         }
         address_permit
     }
 
     async fn converse(&self, stream: TcpStream) {
-        let watch = Arc::new(Watch::new(self.closings.clone()));
+        let monitor = Arc::new(ConnectionMonitor::new(self.counter.clone()));
         let answering = service(self.node.clone(), Link { id: next_link(), trusted: false });
-        let noting = watch.clone();
+        let noting = monitor.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let in_flight = noting.begins(request.version() == Version::HTTP_2);
+            let in_flight = noting.begin_request(request.version() == Version::HTTP_2);
             let answer = Box::pin(answering.call(request));
-            async move { answer.await.map(|said| said.map(|body| Tracked::new(body, in_flight))) }
+            async move { answer.await.map(|said| said.map(|body| TrackedBody::new(body, in_flight))) }
         });
         let Self { http, stop, .. } = self;
         let terms = Terms { http, patience: PATIENCE, write: WRITE_TIMEOUT, stop };
-        let stream = Socket::new(stream);
+        let stream = ClientSocket::new(stream);
         let watched = stream.clone();
         tokio::select! {
             biased;
-            ended = speak(stream, service, &watch, terms) => {
+            ended = speak(stream, service, &monitor, terms) => {
                 // A broken connection affects its client only.
                 if let Err(error) = ended {
                     tracing::debug!(%error, "connection ended");
                 }
             }
-            () = watched.hung_up() => {}
+            () = watched.wait_for_hangup() => {}
         }
     }
 }

@@ -1,4 +1,4 @@
 //! A response body as its connection sees it.
 
 /// See [`flotilla_listeners::body`].
-pub(crate) type Tracked = flotilla_listeners::body::Tracked<crate::types::response::Body>;
+pub(crate) type TrackedBody = flotilla_listeners::body::TrackedBody<crate::types::response::Body>;
