@@ -11,6 +11,7 @@ pub mod connection;
 pub mod hangup;
 pub mod monitor;
 pub mod per_address;
+pub mod response;
 pub mod slow_read;
 pub mod socket;
 pub mod streams;
