@@ -15,6 +15,7 @@ pub mod response;
 pub mod slow_read;
 pub mod socket;
 pub mod streams;
+pub mod systemd;
 pub mod timers;
 
 use std::fmt::Debug;

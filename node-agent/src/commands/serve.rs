@@ -5,6 +5,7 @@ pub mod options;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use flotilla_listeners::systemd::notify_stopping;
 use inference_protocol::time::unix_seconds;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -60,13 +61,13 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
         crate::types::random::random() as u64,
     );
     parts.spawn(async move { supervised.await.map_err(|e| failed(EXIT_DATA)(e.0)) });
-    tasks.spawn(systemd::follow(node.engine.clone(), node.model.clone(), stop.clone()));
+    tasks.spawn(systemd::report_state(node.engine.clone(), node.model.clone(), stop.clone()));
     let outcome = tokio::select! {
         () = terminate.first() => Ok(()),
         Some(ended) = parts.join_next() => flatten(ended),
     };
     tracing::info!("stopping");
-    systemd::stopping();
+    notify_stopping();
     node.engine.drain();
     tokio::select! {
         () = wait_idle(&node.engine) => {}
