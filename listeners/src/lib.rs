@@ -4,14 +4,15 @@
 //! [`per_address`] limits connections per address. [`timers`] (pure) decides how long a connection
 //! may keep us waiting. [`monitor`] and [`streams`] disconnect clients that do not read, by their
 //! slow-read budget ([`slow_read`], pure). [`hangup`] notices clients that leave. [`connection`]
-//! applies these guards to one connection, and [`body`] to one response.
+//! applies these guards to one connection, and [`response_body`] to one response.
 
-pub mod body;
 pub mod connection;
 pub mod hangup;
 pub mod monitor;
 pub mod per_address;
+pub mod request_body;
 pub mod response;
+pub mod response_body;
 pub mod slow_read;
 pub mod socket;
 pub mod streams;

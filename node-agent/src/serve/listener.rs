@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use flotilla_listeners::body::TrackedBody;
 use flotilla_listeners::connection::{self, Http, Terms, speak};
 use flotilla_listeners::hangup::ClientSocket;
 use flotilla_listeners::monitor::ConnectionMonitor;
 use flotilla_listeners::per_address::{AddressPermit, PerAddressLimit};
+use flotilla_listeners::response_body::TrackedBody;
 use flotilla_listeners::socket::tune;
 use flotilla_listeners::timers::ConnectionTimeouts;
 use flotilla_listeners::{CloseReason, SharedCloseCounter};
