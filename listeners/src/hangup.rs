@@ -21,18 +21,32 @@ pub struct ClientSocket(Arc<TcpStream>);
 
 impl ClientSocket {
     /// Wraps an open connection.
-    pub fn new(stream: TcpStream) -> Self {
+    fn new(stream: TcpStream) -> Self {
         Self(Arc::new(stream))
     }
 
     /// Waits until the peer has closed its half of the connection, or both halves. A client that
     /// closes its half after a request counts as gone, as in hyper. Cancel-safe.
-    pub async fn wait_for_hangup(&self) {
+    async fn wait_for_hangup(&self) {
         // Nobody waits for priority data, so only the end of the connection wakes this.
         match self.0.ready(Interest::PRIORITY).await {
             Ok(ready) if ready.is_read_closed() => {}
             _ => std::future::pending().await,
         }
+    }
+}
+
+/// Serves a connection until `serve` ends or the client hangs up.
+pub async fn serve_until_hangup<F: Future<Output = ()>>(
+    stream: TcpStream,
+    serve: impl FnOnce(ClientSocket) -> F,
+) {
+    let stream = ClientSocket::new(stream);
+    let watched = stream.clone();
+    tokio::select! {
+        biased;
+        () = serve(stream) => {}
+        () = watched.wait_for_hangup() => {}
     }
 }
 

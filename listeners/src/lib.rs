@@ -1,21 +1,32 @@
-//! Protects the listeners of both programs: no client can take more than its share before we know
-//! who it is.
+//! What both programs do with listeners: no client can take more than its share before we know who
+//! it is.
 //!
-//! [`per_address`] limits connections per address. [`timers`] (pure) decides how long a connection
-//! may keep us waiting. [`monitor`] and [`streams`] disconnect clients that do not read, by their
-//! slow-read budget ([`slow_read`], pure). [`hangup`] notices clients that leave. [`connection`]
-//! applies these guards to one connection, and [`response_body`] to one response.
+//! [`accept`] accepts connections within the limit of the listener and of each address.
+//! [`connection`] serves one connection. Its timers ([`timers`], pure) decide how long it may keep
+//! us waiting, and a client that does not read is disconnected once its slow-read budget is used up:
+//! `monitor` watches the bytes of the connection, `streams` each HTTP/2 request, and `slow_read`
+//! (pure) does the sums. [`hangup`] notices clients that leave, and [`panics`] confines a panic to
+//! its request.
+//!
+//! [`request_body`] reads bodies within limits, [`response`] builds responses, [`socket`] sets
+//! socket options, and [`systemd`] reports to the service manager. TLS, metrics, and which limits
+//! apply come from the programs.
 
+#![warn(unreachable_pub)]
+
+pub mod accept;
 pub mod connection;
+mod connection_limit;
 pub mod hangup;
-pub mod monitor;
-pub mod per_address;
+mod monitor;
+pub mod panics;
+mod per_address;
 pub mod request_body;
 pub mod response;
-pub mod response_body;
-pub mod slow_read;
+mod response_body;
+mod slow_read;
 pub mod socket;
-pub mod streams;
+mod streams;
 pub mod systemd;
 pub mod timers;
 

@@ -19,14 +19,14 @@ use super::{CloseReason, SharedCloseCounter};
 
 /// State that the byte stream, the requests, and the timers of one connection share.
 #[derive(Debug)]
-pub struct ConnectionMonitor {
+pub(crate) struct ConnectionMonitor {
     timers: Mutex<ConnectionTimers>,
     counter: SharedCloseCounter,
 }
 
 impl ConnectionMonitor {
     /// For a new connection.
-    pub fn new(counter: SharedCloseCounter) -> Self {
+    pub(crate) fn new(counter: SharedCloseCounter) -> Self {
         Self { timers: Mutex::new(ConnectionTimers::new(Instant::now())), counter }
     }
 
@@ -35,14 +35,14 @@ impl ConnectionMonitor {
     }
 
     /// Records a new request. Dropping the result ends it.
-    pub fn begin_request(self: &Arc<Self>, is_multiplexed: bool) -> InFlight {
+    pub(crate) fn begin_request(self: &Arc<Self>, is_multiplexed: bool) -> InFlight {
         self.timers().begin_request(is_multiplexed);
         InFlight(self.clone())
     }
 
     /// Waits until a connection timer expires. Checks again every so often, because every request
     /// changes the deadline.
-    pub async fn wait_for_timeout(&self, timeouts: &ConnectionTimeouts) -> CloseReason {
+    pub(crate) async fn wait_for_timeout(&self, timeouts: &ConnectionTimeouts) -> CloseReason {
         loop {
             let now = Instant::now();
             let next = match self.timers().deadline(timeouts) {
@@ -55,12 +55,12 @@ impl ConnectionMonitor {
     }
 
     /// Stops the timers: the bytes are no longer HTTP but a node link, which has its own deadlines.
-    pub fn stop_timers(&self) {
+    pub(crate) fn stop_timers(&self) {
         self.timers().stop();
     }
 
     /// Counts a closed connection.
-    pub fn record_close(&self, reason: CloseReason) {
+    pub(crate) fn record_close(&self, reason: CloseReason) {
         self.counter.record_close(reason);
     }
 
@@ -77,7 +77,7 @@ impl ConnectionMonitor {
 
 /// A request in flight. Dropping it ends the request.
 #[derive(Debug)]
-pub struct InFlight(Arc<ConnectionMonitor>);
+pub(crate) struct InFlight(Arc<ConnectionMonitor>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
@@ -87,7 +87,7 @@ impl Drop for InFlight {
 
 /// The byte stream of a connection.
 #[derive(Debug)]
-pub struct MonitoredStream<S> {
+pub(crate) struct MonitoredStream<S> {
     inner: S,
     monitor: Arc<ConnectionMonitor>,
     write: Duration,
@@ -99,7 +99,7 @@ pub struct MonitoredStream<S> {
 
 impl<S> MonitoredStream<S> {
     /// Wraps `inner` with a slow-read budget of `write`.
-    pub fn new(inner: S, monitor: Arc<ConnectionMonitor>, write: Duration) -> Self {
+    pub(crate) fn new(inner: S, monitor: Arc<ConnectionMonitor>, write: Duration) -> Self {
         Self {
             inner,
             monitor,

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Open connections by address.
 #[derive(Debug, Default)]
-pub struct PerAddressLimit {
+pub(crate) struct PerAddressLimit {
     open: Mutex<HashMap<IpAddr, usize>>,
 }
 
 impl PerAddressLimit {
     /// Returns a permit if the address has fewer than `max` connections.
-    pub fn acquire(self: &Arc<Self>, address: IpAddr, max: usize) -> Option<AddressPermit> {
+    pub(crate) fn acquire(self: &Arc<Self>, address: IpAddr, max: usize) -> Option<AddressPermit> {
         let network = network(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.get(&network).copied().unwrap_or(0);
@@ -42,7 +42,7 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// A permit for one connection. Dropping it frees the place.
 #[derive(Debug)]
-pub struct AddressPermit {
+pub(crate) struct AddressPermit {
     limit: Arc<PerAddressLimit>,
     network: IpAddr,
 }

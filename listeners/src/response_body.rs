@@ -11,14 +11,14 @@ use super::streams;
 
 /// A response body that reports its progress to the slow-read timer of its HTTP/2 stream.
 #[derive(Debug)]
-pub struct TrackedBody<B> {
+pub(crate) struct TrackedBody<B> {
     body: B,
     _in_flight: InFlight,
 }
 
 impl<B> TrackedBody<B> {
     /// Wraps `body`. Dropping the wrapper drops `in_flight`, which ends the request.
-    pub fn new(body: B, in_flight: InFlight) -> Self {
+    pub(crate) fn new(body: B, in_flight: InFlight) -> Self {
         Self { body, _in_flight: in_flight }
     }
 }

@@ -9,7 +9,7 @@ const BYTES_PER_SECOND_MIN: f64 = 256.0;
 
 /// Time used up of a slow-read budget.
 #[derive(Debug, Default)]
-pub struct SlowReadBudget {
+pub(crate) struct SlowReadBudget {
     used: Duration,
     /// When the client stopped reading while bytes were waiting for it.
     waiting_since: Option<Instant>,
@@ -17,12 +17,12 @@ pub struct SlowReadBudget {
 
 impl SlowReadBudget {
     /// Starts the clock, unless it runs already: bytes are waiting for the client.
-    pub fn start(&mut self, now: Instant) {
+    pub(crate) fn start(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
     }
 
     /// Stops the clock and credits the `bytes` that the client has read.
-    pub fn record_read(&mut self, bytes: usize, now: Instant) {
+    pub(crate) fn record_read(&mut self, bytes: usize, now: Instant) {
         let since = self.waiting_since.take();
         let waited = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let worth = Duration::from_secs_f64(bytes as f64 / BYTES_PER_SECOND_MIN);
@@ -30,13 +30,13 @@ impl SlowReadBudget {
     }
 
     /// True if the client has used none of its budget and no bytes are waiting for it.
-    pub fn is_unused(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.waiting_since.is_none() && self.used.is_zero()
     }
 
     /// When the budget runs out if the client reads nothing until then. `None` while the clock is
     /// stopped.
-    pub fn deadline(&self, limit: Duration) -> Option<Instant> {
+    pub(crate) fn deadline(&self, limit: Duration) -> Option<Instant> {
         Some(self.waiting_since? + limit.saturating_sub(self.used))
     }
 }

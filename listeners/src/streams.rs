@@ -75,14 +75,14 @@ pub(crate) fn record_frame(bytes: usize) {
 
 /// Executor for the requests of HTTP/2 connections.
 #[derive(Debug, Clone)]
-pub struct StreamExecutor {
+pub(crate) struct StreamExecutor {
     write: Duration,
     counter: SharedCloseCounter,
 }
 
 impl StreamExecutor {
     /// `write` is the slow-read budget of a response.
-    pub fn new(write: Duration, counter: SharedCloseCounter) -> Self {
+    pub(crate) fn new(write: Duration, counter: SharedCloseCounter) -> Self {
         Self { write, counter }
     }
 }

@@ -21,18 +21,20 @@ pub struct ConnectionTimeouts {
     pub head: Duration,
     /// For the next request.
     pub idle: Duration,
+    /// Slow-read budget: how long the client may leave response bytes unread.
+    pub write: Duration,
 }
 
 impl ConnectionTimeouts {
     /// The shorter timeout: no deadline that starts from now on can be sooner than this.
-    pub fn shortest(&self) -> Duration {
+    pub(crate) fn shortest(&self) -> Duration {
         self.head.min(self.idle)
     }
 }
 
 /// The timers of one connection.
 #[derive(Debug)]
-pub struct ConnectionTimers {
+pub(crate) struct ConnectionTimers {
     in_flight: u32,
     /// When the first byte of the current head arrived.
     head_since: Option<Instant>,
@@ -45,7 +47,7 @@ pub struct ConnectionTimers {
 
 impl ConnectionTimers {
     /// Starts the timer for the first head.
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             in_flight: 0,
             head_since: Some(now),
@@ -57,7 +59,7 @@ impl ConnectionTimers {
     }
 
     /// Records bytes that arrived.
-    pub fn record_bytes(&mut self, bytes: usize, now: Instant) {
+    pub(crate) fn record_bytes(&mut self, bytes: usize, now: Instant) {
         if self.in_flight > 0 || self.is_stopped {
             return;
         }
@@ -69,7 +71,7 @@ impl ConnectionTimers {
 
     /// Records a complete request head. Over HTTP/2, `is_multiplexed`, requests may run
     /// concurrently.
-    pub fn begin_request(&mut self, is_multiplexed: bool) {
+    pub(crate) fn begin_request(&mut self, is_multiplexed: bool) {
         self.in_flight += 1;
         self.is_multiplexed = is_multiplexed;
         self.head_since = None;
@@ -77,19 +79,19 @@ impl ConnectionTimers {
     }
 
     /// Records that a response was completed or a request canceled.
-    pub fn end_request(&mut self, now: Instant) {
+    pub(crate) fn end_request(&mut self, now: Instant) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.idle_since = now;
         self.noise = 0;
     }
 
     /// Stops the timers for good: the connection no longer carries HTTP.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.is_stopped = true;
     }
 
     /// When to close the connection as things stand, and why.
-    pub fn deadline(&self, timeouts: &ConnectionTimeouts) -> Option<(Instant, CloseReason)> {
+    pub(crate) fn deadline(&self, timeouts: &ConnectionTimeouts) -> Option<(Instant, CloseReason)> {
         match self.head_since {
             _ if self.in_flight > 0 => None,
             Some(since) => Some((since + timeouts.head, CloseReason::SlowHead)),
@@ -98,7 +100,7 @@ impl ConnectionTimers {
     }
 
     /// True if the connection has sent more than [`NOISE_BYTES_MAX`] without a request.
-    pub fn is_noisy(&self) -> bool {
+    pub(crate) fn is_noisy(&self) -> bool {
         self.noise > NOISE_BYTES_MAX
     }
 }
@@ -107,8 +109,11 @@ impl ConnectionTimers {
 mod tests {
     use super::*;
 
-    const TIMEOUTS: ConnectionTimeouts =
-        ConnectionTimeouts { head: Duration::from_secs(10), idle: Duration::from_secs(75) };
+    const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
+        head: Duration::from_secs(10),
+        idle: Duration::from_secs(75),
+        write: Duration::from_secs(30),
+    };
 
     /// Returns the deadline in seconds after `begun`.
     fn deadline(timers: &ConnectionTimers, begun: Instant) -> Option<(u64, CloseReason)> {

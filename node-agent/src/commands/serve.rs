@@ -42,8 +42,9 @@ pub async fn serve(options: ServeOptions) -> Result<(), Failed> {
     if let Some(listener) = listener {
         let bound = listener.local_addr().map_err(|e| failed(EXIT_SOFTWARE)(e.to_string()))?;
         tracing::info!("listening on http://{bound}");
-        let port = Port::new(node.clone(), options.connections_per_address, stop.clone());
-        let serving = port.serve(listener, tasks.clone());
+        let per_address_max = options.connections_per_address;
+        let port = Port::new(node.clone(), listener, per_address_max, stop.clone());
+        let serving = port.serve(tasks.clone());
         parts.spawn(async move {
             serving.await;
             Ok(())
