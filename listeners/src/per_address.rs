@@ -57,33 +57,33 @@ impl Drop for AddressPermit {
 mod tests {
     use super::*;
 
-    fn enter(limit: &Arc<PerAddressLimit>, address: &str, max: usize) -> Option<AddressPermit> {
+    fn acquire(limit: &Arc<PerAddressLimit>, address: &str, max: usize) -> Option<AddressPermit> {
         limit.acquire(address.parse().unwrap(), max)
     }
 
     #[test]
     fn an_address_has_its_limit_and_others_have_theirs() {
         let limit = Arc::new(PerAddressLimit::default());
-        let first = enter(&limit, "192.0.2.1", 2).unwrap();
-        let _second = enter(&limit, "::ffff:192.0.2.1", 2).unwrap();
-        assert!(enter(&limit, "192.0.2.1", 2).is_none());
-        assert!(enter(&limit, "192.0.2.2", 2).is_some());
+        let first = acquire(&limit, "192.0.2.1", 2).unwrap();
+        let _second = acquire(&limit, "::ffff:192.0.2.1", 2).unwrap();
+        assert!(acquire(&limit, "192.0.2.1", 2).is_none());
+        assert!(acquire(&limit, "192.0.2.2", 2).is_some());
         drop(first);
-        assert!(enter(&limit, "192.0.2.1", 2).is_some());
+        assert!(acquire(&limit, "192.0.2.1", 2).is_some());
     }
 
     #[test]
     fn addresses_of_one_ipv6_network_count_together() {
         let limit = Arc::new(PerAddressLimit::default());
-        let _first = enter(&limit, "2001:db8::1", 1).unwrap();
-        assert!(enter(&limit, "2001:db8::ffff:1", 1).is_none());
-        assert!(enter(&limit, "2001:db8:0:1::1", 1).is_some());
+        let _first = acquire(&limit, "2001:db8::1", 1).unwrap();
+        assert!(acquire(&limit, "2001:db8::ffff:1", 1).is_none());
+        assert!(acquire(&limit, "2001:db8:0:1::1", 1).is_some());
     }
 
     #[test]
     fn who_has_left_is_forgotten() {
         let limit = Arc::new(PerAddressLimit::default());
-        let permits: Vec<_> = (0..5).map(|i| enter(&limit, &format!("192.0.2.{i}"), 9)).collect();
+        let permits: Vec<_> = (0..5).map(|i| acquire(&limit, &format!("192.0.2.{i}"), 9)).collect();
         assert_eq!(limit.open.lock().unwrap().len(), 5);
         drop(permits);
         assert_eq!(limit.open.lock().unwrap().len(), 0);

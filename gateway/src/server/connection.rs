@@ -95,15 +95,15 @@ impl Connection {
             return admin::serve(&self.gateway, self.peer, request).await;
         }
         let client = self.settings.proxies.client(self.peer, request.headers());
-        let allowed = self.settings.cors.allows(&request);
-        let mut response = match allowed.preflight(&request) {
+        let cors = self.settings.cors.headers_for(&request);
+        let mut response = match cors.preflight(&request) {
             Some(response) => response,
             None => {
                 let peer = Peer { address: client, authority: self.authority.get() };
                 routes::serve(self.gateway.clone(), peer, request).await
             }
         };
-        allowed.mark(response.headers_mut());
+        cors.add_to(response.headers_mut());
         response
     }
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::client::{EngineClient, EngineState};
 
 /// Reports the engine's state until `stop`. The service is ready when the engine first is.
-pub async fn report_state(engine: EngineClient, model: String, stop: CancellationToken) {
+pub(crate) async fn report_state(engine: EngineClient, model: String, stop: CancellationToken) {
     let mut states = engine.watch_state();
     loop {
         let state = states.borrow_and_update().clone();
@@ -32,7 +32,7 @@ pub async fn report_state(engine: EngineClient, model: String, stop: Cancellatio
 
 /// Signals the watchdog from the task that supervises the engine: the signals stop if it hangs, or
 /// if no one can get the lock that every request takes.
-pub async fn signal_watchdog(engine: &EngineClient) -> Infallible {
+pub(crate) async fn signal_watchdog(engine: &EngineClient) -> Infallible {
     let mut heartbeat = Heartbeat::new();
     if !heartbeat.has_watchdog() {
         return std::future::pending().await;

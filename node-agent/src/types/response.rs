@@ -1,6 +1,6 @@
 //! Responses: the only place where an [`Error`] becomes HTTP.
 
-pub use flotilla_listeners::response::{
+pub(crate) use flotilla_listeners::response::{
     Body, event_stream, json, json_with_status, text, with_type, with_type_and_body,
 };
 use flotilla_listeners::response::{allow_methods, json_error, require_bearer};
@@ -11,7 +11,7 @@ use inference_protocol::openai::{ErrorBody, ErrorDetail};
 use crate::types::error::Error;
 
 /// The OpenAI-style body of an error.
-pub fn error_body(error: &Error) -> ErrorBody {
+pub(crate) fn error_body(error: &Error) -> ErrorBody {
     ErrorBody {
         error: ErrorDetail {
             message: error.to_string(),
@@ -23,7 +23,7 @@ pub fn error_body(error: &Error) -> ErrorBody {
 }
 
 /// Turns an error into a response.
-pub fn error(error: &Error) -> Response<Body> {
+pub(crate) fn error(error: &Error) -> Response<Body> {
     let mut response = json_error(error.status(), error_body(error).to_json());
     let headers = response.headers_mut();
     if let Some(seconds) = error.retry_after_seconds() {

@@ -12,7 +12,7 @@ const LIMITS: BodyLimits =
     BodyLimits { bytes_max: 8 * 1024 * 1024, time_max: Duration::from_secs(30) };
 
 /// Reads the body. One that is too large is discarded first, so that the client gets the response.
-pub async fn read(mut body: Incoming) -> Result<Bytes, Error> {
+pub(crate) async fn read(mut body: Incoming) -> Result<Bytes, Error> {
     let read = request_body::read(&mut body, LIMITS, |_| Ok(())).await;
     if matches!(read, Err(Error::TooLarge(_))) {
         request_body::discard(body, DISCARD_FIRST_MAX).await;
