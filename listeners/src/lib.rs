@@ -1,16 +1,18 @@
 //! What both programs do with listeners: no client can take more than its share before we know who
 //! it is.
 //!
-//! [`accept`] accepts connections within the limit of the listener and of each address.
-//! [`connection`] serves one connection. Its timers ([`timers`], pure) decide how long it may keep
-//! us waiting, and a client that does not read is disconnected once its slow-read budget is used up:
-//! `monitor` watches the bytes of the connection, `streams` each HTTP/2 request, and `slow_read`
-//! (pure) does the sums. [`hangup`] notices clients that leave, and [`panics`] confines a panic to
-//! its request.
+//! - [`accept`]: the accept loop, within the limit of the listener and of each address. A program
+//!   implements [`accept::Listener`]. Start reading here.
+//! - [`connection`]: serves one accepted connection with all guards.
+//! - [`timers`] (pure): decides how long a connection may keep us waiting.
+//! - `monitor`, `streams`: disconnect clients that do not read, on a connection and on one stream of
+//!   HTTP/2, by their slow-read budget (`slow_read`, pure).
+//! - [`hangup`]: notices clients that disconnect.
+//! - [`panics`]: confines a panic to its request.
+//! - [`request_body`]: reads bodies within limits. [`response`]: builds responses.
+//! - [`socket`]: binds ports and sets socket options. [`systemd`]: notifies the service manager.
 //!
-//! [`request_body`] reads bodies within limits, [`response`] builds responses, [`socket`] sets
-//! socket options, and [`systemd`] reports to the service manager. TLS, metrics, and which limits
-//! apply come from the programs.
+//! TLS, metrics, and the limits themselves come from the programs.
 
 #![warn(unreachable_pub)]
 
