@@ -121,7 +121,7 @@ pub struct HttpConnection {
 }
 
 impl HttpConnection {
-    /// Counts why the connection is closed before [`Self::serve`].
+    /// Counts a connection that is closed before [`Self::serve`].
     pub fn record_close(&self, reason: CloseReason) {
         self.monitor.record_close(reason);
     }

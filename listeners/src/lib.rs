@@ -5,8 +5,8 @@
 //!   implements [`accept::Listener`]. Start reading here.
 //! - [`connection`]: serves one accepted connection with all guards.
 //! - [`timers`] (pure): decides how long a connection may keep us waiting.
-//! - `monitor`, `streams`: disconnect clients that do not read, on a connection and on one stream of
-//!   HTTP/2, by their slow-read budget (`slow_read`, pure).
+//! - `monitor`, `streams`: disconnect clients that do not read, on a connection and on one HTTP/2
+//!   stream, by their slow-read budget (`slow_read`, pure).
 //! - [`hangup`]: notices clients that disconnect.
 //! - [`panics`]: confines a panic to its request.
 //! - [`request_body`]: reads bodies within limits. [`response`]: builds responses.

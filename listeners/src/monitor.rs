@@ -1,8 +1,8 @@
 //! Watches one connection: its timers, and a client that does not read its responses.
 //!
 //! [`MonitoredStream`] wraps the byte stream. It reports received bytes to the connection's
-//! [`ConnectionMonitor`] and disconnects a client that reads its responses too slowly or not at all.
-//! The resulting error ends the client's requests and frees their slots.
+//! [`ConnectionMonitor`], and disconnects a client that reads its responses too slowly or not at
+//! all. The resulting error ends the client's requests and frees their slots.
 
 use std::io;
 use std::pin::Pin;

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_forgotten() {
+    fn addresses_without_connections_are_removed() {
         let limit = Arc::new(PerAddressLimit::default());
         let permits: Vec<_> = (0..5).map(|i| acquire(&limit, &format!("192.0.2.{i}"), 9)).collect();
         assert_eq!(limit.open.lock().unwrap().len(), 5);

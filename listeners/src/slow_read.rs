@@ -45,40 +45,39 @@ impl SlowReadBudget {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const LIMIT: Duration = Duration::from_secs(30);
 
     /// Seconds until disconnection if the client reads `bytes` every `every` seconds.
-    fn cut_after(bytes: usize, every: u64) -> Option<u64> {
+    fn disconnected_after(bytes: usize, every: u64) -> Option<u64> {
         let begun = Instant::now();
         let mut budget = SlowReadBudget::default();
         (0..1000).find_map(|round| {
             let now = begun + Duration::from_secs(round * every);
             budget.start(now);
-            let due =
-                budget.deadline(PATIENCE).filter(|due| *due <= now + Duration::from_secs(every));
+            let due = budget.deadline(LIMIT).filter(|due| *due <= now + Duration::from_secs(every));
             budget.record_read(bytes, now + Duration::from_secs(every));
             due.map(|due| due.duration_since(begun).as_secs())
         })
     }
 
     #[test]
-    fn who_takes_nothing_is_cut_when_patience_ends() {
-        assert_eq!(cut_after(0, 1000), Some(30));
-        assert_eq!(cut_after(0, 7), Some(30));
+    fn a_client_that_reads_nothing_is_disconnected_at_the_limit() {
+        assert_eq!(disconnected_after(0, 1000), Some(30));
+        assert_eq!(disconnected_after(0, 7), Some(30));
     }
 
     #[test]
-    fn who_takes_a_byte_now_and_then_is_cut_too() {
-        assert_eq!(cut_after(1, 29), Some(30));
-        assert!(cut_after(200, 1).unwrap() < 300);
+    fn a_client_that_reads_a_byte_now_and_then_is_disconnected_too() {
+        assert_eq!(disconnected_after(1, 29), Some(30));
+        assert!(disconnected_after(200, 1).unwrap() < 300);
     }
 
     #[test]
-    fn a_slow_line_is_none_that_owes() {
-        assert_eq!(cut_after(1000, 1), None);
-        assert_eq!(cut_after(16_384, 25), None, "now and then, and much");
+    fn a_slow_connection_is_not_disconnected() {
+        assert_eq!(disconnected_after(1000, 1), None);
+        assert_eq!(disconnected_after(16_384, 25), None, "rarely, but much at a time");
         let mut budget = SlowReadBudget::default();
-        assert!(budget.is_unused() && budget.deadline(PATIENCE).is_none());
+        assert!(budget.is_unused() && budget.deadline(LIMIT).is_none());
         budget.record_read(9, Instant::now());
         assert!(budget.is_unused(), "nothing is saved up");
     }

@@ -99,7 +99,9 @@ where
         tokio::spawn(async move {
             tokio::select! {
                 _ = PROGRESS.scope(progress.clone(), request) => {}
-                () = progress.wait_until_stalled(write) => counter.record_close(CloseReason::Stalled),
+                () = progress.wait_until_stalled(write) => {
+                    counter.record_close(CloseReason::Stalled);
+                }
             }
         });
     }

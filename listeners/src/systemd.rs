@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sign_of_life_is_given_twice_within_its_time() {
+    fn the_watchdog_is_signaled_twice_per_timeout() {
         let seconds = Duration::from_secs;
         assert_eq!(pace(None), INTERVAL_MAX);
         assert_eq!(pace(Some(seconds(30))), INTERVAL_MAX);

@@ -117,11 +117,11 @@ mod tests {
 
     /// Returns the deadline in seconds after `begun`.
     fn deadline(timers: &ConnectionTimers, begun: Instant) -> Option<(u64, CloseReason)> {
-        timers.deadline(&TIMEOUTS).map(|(at, why)| ((at - begun).as_secs(), why))
+        timers.deadline(&TIMEOUTS).map(|(at, reason)| ((at - begun).as_secs(), reason))
     }
 
     #[test]
-    fn the_first_head_is_owed_at_once_however_slowly_it_comes() {
+    fn the_first_head_is_due_at_once_however_slowly_it_arrives() {
         let begun = Instant::now();
         let mut timers = ConnectionTimers::new(begun);
         assert_eq!(deadline(&timers, begun), Some((10, CloseReason::SlowHead)));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_what_comes_while_nothing_is_asked() {
+    fn bytes_without_a_request_are_noise() {
         let now = Instant::now();
         let mut timers = ConnectionTimers::new(now);
         timers.record_bytes(NOISE_BYTES_MAX as usize, now);
@@ -171,6 +171,6 @@ mod tests {
         let mut link = ConnectionTimers::new(now);
         link.stop();
         link.record_bytes(usize::MAX, now);
-        assert!(!link.is_noisy(), "a node may say what it likes");
+        assert!(!link.is_noisy(), "a node link has no limit");
     }
 }
