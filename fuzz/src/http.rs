@@ -13,7 +13,7 @@ use flotilla_gateway::observability::metrics::Metrics;
 use flotilla_gateway::observability::traces::Spans;
 use flotilla_gateway::server::Service;
 use flotilla_gateway::server::connection::Connection;
-use flotilla_gateway::server::guards::Edge;
+use flotilla_gateway::server::guards::ConnectionSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
@@ -73,7 +73,7 @@ pub fn http(data: &[u8]) {
 struct Server {
     runtime: Runtime,
     gateway: Gateway,
-    edge: Arc<Edge>,
+    settings: Arc<ConnectionSettings>,
 }
 
 impl Server {
@@ -85,9 +85,9 @@ impl Server {
         let metrics = Metrics::new().expect("names of metrics");
         let (spans, _) = Spans::new(metrics.clone());
         let stop = CancellationToken::new();
-        let edge = Edge::new(&settings.now().config, &metrics, stop.clone());
+        let shared = ConnectionSettings::new(&settings.now().config, &metrics, stop.clone());
         let gateway = Gateway::new(settings, metrics, spans, stop);
-        Self { runtime, gateway, edge: Arc::new(edge) }
+        Self { runtime, gateway, settings: Arc::new(shared) }
     }
 
     /// All that a client reads that sends `bytes` in pieces, waits a little and leaves.
@@ -95,7 +95,7 @@ impl Server {
         let (client, server) = duplex(PIPE_BYTES);
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let connection =
-            Connection::new(Service::Public, self.gateway.clone(), self.edge.clone(), address);
+            Connection::new(Service::Public, self.gateway.clone(), self.settings.clone(), address);
         let (mut reader, mut writer) = split(client);
         let mut responses = Vec::new();
         let send = async {
@@ -111,7 +111,7 @@ impl Server {
         };
         let talk = async {
             tokio::join!(
-                Box::pin(connection.speak(server)),
+                Box::pin(connection.serve_http(server)),
                 send,
                 reader.read_to_end(&mut responses)
             )

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use flotilla_listeners::systemd::notify_ready;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Gateway;
@@ -45,7 +46,7 @@ pub async fn run(
     gateway.tasks.spawn(reload::run(gateway.clone(), source));
     gateway.tasks.spawn(systemd::run(gateway.clone()));
     // The listeners are bound already, so clients that connect from now on are served.
-    systemd::ready("serving");
+    notify_ready("serving");
     listener::serve(Service::Public, gateway.clone(), gateway.stop.clone()).await;
     gateway.links.cancel();
     gateway.tasks.close();

@@ -15,8 +15,8 @@ use flotilla_gateway::context::settings::LiveSettings;
 use flotilla_gateway::control::admin::NodeList;
 use flotilla_gateway::dispatcher::views::NodeAction;
 use flotilla_gateway::tasks::reload::Source;
-use flotilla_gateway::tasks::systemd;
 use flotilla_gateway::{app, commands};
+use flotilla_listeners::systemd::notify_stopping;
 use flotilla_manual::{ManArgs, exit};
 use options::{
     Cli, Command, ConfigCommand, EXAMPLES, GatewayArgs, HealthArgs, KeyCommand, KeysFileArgs,
@@ -155,7 +155,7 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
         };
         next().await;
         tracing::info!("stopping: finishing requests in flight");
-        systemd::stopping();
+        notify_stopping();
         stop.cancel();
         next().await;
         #[expect(clippy::disallowed_methods, reason = "the operator insists")]

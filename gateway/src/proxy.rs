@@ -8,6 +8,7 @@
 
 use std::net::IpAddr;
 
+use flotilla_listeners::request_body::DISCARD_FIRST_MAX;
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
 use hyper::{Request, Response};
@@ -115,7 +116,7 @@ async fn admit(
 async fn discard(gateway: &Gateway, settings: &Settings, refused: Authenticated, error: &Error) {
     let Authenticated { headers, body, .. } = refused;
     if admit::is_read_first(error, &body) {
-        return admit::discard(headers, body, admit::DISCARD_FIRST_MAX).await;
+        return admit::discard(headers, body, DISCARD_FIRST_MAX).await;
     }
     let (stop, time) = (gateway.stop.clone(), settings.config.timeouts.body);
     gateway.tasks.spawn(async move {

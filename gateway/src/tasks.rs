@@ -6,5 +6,5 @@ pub(crate) mod probes;
 pub(crate) mod reconcile;
 pub mod reload;
 pub(crate) mod state_file;
-pub mod systemd;
+pub(crate) mod systemd;
 pub(crate) mod trace_export;

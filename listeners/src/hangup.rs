@@ -17,17 +17,17 @@ use tokio::net::TcpStream;
 
 /// A TCP connection that one task reads and writes while another watches it. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Socket(Arc<TcpStream>);
+pub struct ClientSocket(Arc<TcpStream>);
 
-impl Socket {
+impl ClientSocket {
     /// Wraps an open connection.
-    pub fn new(stream: TcpStream) -> Self {
+    fn new(stream: TcpStream) -> Self {
         Self(Arc::new(stream))
     }
 
     /// Waits until the peer has closed its half of the connection, or both halves. A client that
     /// closes its half after a request counts as gone, as in hyper. Cancel-safe.
-    pub async fn hung_up(&self) {
+    async fn wait_for_hangup(&self) {
         // Nobody waits for priority data, so only the end of the connection wakes this.
         match self.0.ready(Interest::PRIORITY).await {
             Ok(ready) if ready.is_read_closed() => {}
@@ -36,7 +36,21 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+/// Serves a connection until `serve` ends or the client hangs up.
+pub async fn serve_until_hangup<F: Future<Output = ()>>(
+    stream: TcpStream,
+    serve: impl FnOnce(ClientSocket) -> F,
+) {
+    let stream = ClientSocket::new(stream);
+    let watched = stream.clone();
+    tokio::select! {
+        biased;
+        () = serve(stream) => {}
+        () = watched.wait_for_hangup() => {}
+    }
+}
+
+impl AsyncRead for ClientSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -52,7 +66,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl Socket {
+impl ClientSocket {
     fn poll_send(
         &self,
         context: &mut Context<'_>,
@@ -68,7 +82,7 @@ impl Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for ClientSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -106,10 +120,10 @@ mod tests {
 
     use super::*;
 
-    async fn pair() -> (Socket, TcpStream) {
+    async fn pair() -> (ClientSocket, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        (Socket::new(listener.accept().await.unwrap().0), client)
+        (ClientSocket::new(listener.accept().await.unwrap().0), client)
     }
 
     #[tokio::test]
@@ -121,9 +135,9 @@ mod tests {
         socket.read_exact(&mut read).await.unwrap();
         client.write_all(&[b'x'; 5000]).await.unwrap();
         socket.read_exact(&mut read).await.unwrap();
-        assert_eq!(watched.hung_up().now_or_never(), None, "bytes are no end");
+        assert_eq!(watched.wait_for_hangup().now_or_never(), None, "bytes are no end");
         drop(client);
-        watched.hung_up().await;
+        watched.wait_for_hangup().await;
         // The bytes are still there.
         let mut rest = Vec::new();
         let _ = socket.read_to_end(&mut rest).await;

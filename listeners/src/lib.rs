@@ -1,19 +1,35 @@
-//! Protects the listeners of both programs: no client can take more than its share before we know
-//! who it is.
+//! What both programs do with listeners: no client can take more than its share before we know who
+//! it is.
 //!
-//! [`per_address`] limits connections per address. [`timers`] (pure) decides how long a connection
-//! may keep us waiting. [`stall`] and [`streams`] disconnect clients that do not read, by their
-//! slow-read budget ([`slow_read`], pure). [`hangup`] notices clients that leave. [`connection`]
-//! applies these guards to one connection, and [`body`] to one response.
+//! - [`accept`]: the accept loop, within the limit of the listener and of each address. A program
+//!   implements [`accept::Listener`]. Start reading here.
+//! - [`connection`]: serves one accepted connection with all guards.
+//! - [`timers`] (pure): decides how long a connection may keep us waiting.
+//! - `monitor`, `streams`: disconnect clients that do not read, on a connection and on one HTTP/2
+//!   stream, by their slow-read budget (`slow_read`, pure).
+//! - [`hangup`]: notices clients that disconnect.
+//! - [`panics`]: confines a panic to its request.
+//! - [`request_body`]: reads bodies within limits. [`response`]: builds responses.
+//! - [`socket`]: binds ports and sets socket options. [`systemd`]: notifies the service manager.
+//!
+//! TLS, metrics, and the limits themselves come from the programs.
 
-pub mod body;
+#![warn(unreachable_pub)]
+
+pub mod accept;
 pub mod connection;
+mod connection_limit;
 pub mod hangup;
-pub mod per_address;
-pub mod slow_read;
+mod monitor;
+pub mod panics;
+mod per_address;
+pub mod request_body;
+pub mod response;
+mod response_body;
+mod slow_read;
 pub mod socket;
-pub mod stall;
-pub mod streams;
+mod streams;
+pub mod systemd;
 pub mod timers;
 
 use std::fmt::Debug;
@@ -21,7 +37,7 @@ use std::sync::Arc;
 
 /// Why a connection was refused or closed by us. These are the label values of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closed {
+pub enum CloseReason {
     /// The address has reached its per-address limit.
     AddressLimit,
     /// The TLS handshake failed or timed out.
@@ -36,7 +52,7 @@ pub enum Closed {
     Stalled,
 }
 
-impl Closed {
+impl CloseReason {
     /// All variants.
     pub const ALL: [Self; 6] = [
         Self::AddressLimit,
@@ -61,10 +77,10 @@ impl Closed {
 }
 
 /// Counts connections that we refuse or close.
-pub trait CountClosed: Debug + Send + Sync {
+pub trait CloseCounter: Debug + Send + Sync {
     /// Adds one.
-    fn connection_closed(&self, why: Closed);
+    fn record_close(&self, reason: CloseReason);
 }
 
 /// The counter that all connections share.
-pub type Closings = Arc<dyn CountClosed>;
+pub type SharedCloseCounter = Arc<dyn CloseCounter>;

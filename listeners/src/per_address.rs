@@ -6,28 +6,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Open connections by address.
 #[derive(Debug, Default)]
-pub struct PerAddressLimit {
-    inside: Mutex<HashMap<IpAddr, usize>>,
+pub(crate) struct PerAddressLimit {
+    open: Mutex<HashMap<IpAddr, usize>>,
 }
 
 impl PerAddressLimit {
     /// Returns a permit if the address has fewer than `max` connections.
-    pub fn enter(self: &Arc<Self>, address: IpAddr, max: usize) -> Option<ConnectionPermit> {
+    pub(crate) fn acquire(self: &Arc<Self>, address: IpAddr, max: usize) -> Option<AddressPermit> {
         let network = network(address);
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = inside.get(&network).copied().unwrap_or(0);
-        if here >= max {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.get(&network).copied().unwrap_or(0);
+        if count >= max {
             return None;
         }
-        inside.insert(network, here + 1);
-        Some(ConnectionPermit { limit: self.clone(), network })
+        open.insert(network, count + 1);
+        Some(AddressPermit { limit: self.clone(), network })
     }
 
-    fn leave(&self, network: IpAddr) {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        match inside.get_mut(&network) {
-            Some(here) if *here > 1 => *here -= 1,
-            _ => drop(inside.remove(&network)),
+    fn release(&self, network: IpAddr) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match open.get_mut(&network) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(open.remove(&network)),
         }
     }
 }
@@ -42,14 +42,14 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// A permit for one connection. Dropping it frees the place.
 #[derive(Debug)]
-pub struct ConnectionPermit {
+pub(crate) struct AddressPermit {
     limit: Arc<PerAddressLimit>,
     network: IpAddr,
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for AddressPermit {
     fn drop(&mut self) {
-        self.limit.leave(self.network);
+        self.limit.release(self.network);
     }
 }
 
@@ -57,35 +57,35 @@ impl Drop for ConnectionPermit {
 mod tests {
     use super::*;
 
-    fn enter(limit: &Arc<PerAddressLimit>, address: &str, max: usize) -> Option<ConnectionPermit> {
-        limit.enter(address.parse().unwrap(), max)
+    fn acquire(limit: &Arc<PerAddressLimit>, address: &str, max: usize) -> Option<AddressPermit> {
+        limit.acquire(address.parse().unwrap(), max)
     }
 
     #[test]
     fn an_address_has_its_limit_and_others_have_theirs() {
         let limit = Arc::new(PerAddressLimit::default());
-        let first = enter(&limit, "192.0.2.1", 2).unwrap();
-        let _second = enter(&limit, "::ffff:192.0.2.1", 2).unwrap();
-        assert!(enter(&limit, "192.0.2.1", 2).is_none());
-        assert!(enter(&limit, "192.0.2.2", 2).is_some());
+        let first = acquire(&limit, "192.0.2.1", 2).unwrap();
+        let _second = acquire(&limit, "::ffff:192.0.2.1", 2).unwrap();
+        assert!(acquire(&limit, "192.0.2.1", 2).is_none());
+        assert!(acquire(&limit, "192.0.2.2", 2).is_some());
         drop(first);
-        assert!(enter(&limit, "192.0.2.1", 2).is_some());
+        assert!(acquire(&limit, "192.0.2.1", 2).is_some());
     }
 
     #[test]
     fn addresses_of_one_ipv6_network_count_together() {
         let limit = Arc::new(PerAddressLimit::default());
-        let _first = enter(&limit, "2001:db8::1", 1).unwrap();
-        assert!(enter(&limit, "2001:db8::ffff:1", 1).is_none());
-        assert!(enter(&limit, "2001:db8:0:1::1", 1).is_some());
+        let _first = acquire(&limit, "2001:db8::1", 1).unwrap();
+        assert!(acquire(&limit, "2001:db8::ffff:1", 1).is_none());
+        assert!(acquire(&limit, "2001:db8:0:1::1", 1).is_some());
     }
 
     #[test]
-    fn who_has_left_is_forgotten() {
+    fn addresses_without_connections_are_removed() {
         let limit = Arc::new(PerAddressLimit::default());
-        let permits: Vec<_> = (0..5).map(|i| enter(&limit, &format!("192.0.2.{i}"), 9)).collect();
-        assert_eq!(limit.inside.lock().unwrap().len(), 5);
+        let permits: Vec<_> = (0..5).map(|i| acquire(&limit, &format!("192.0.2.{i}"), 9)).collect();
+        assert_eq!(limit.open.lock().unwrap().len(), 5);
         drop(permits);
-        assert_eq!(limit.inside.lock().unwrap().len(), 0);
+        assert_eq!(limit.open.lock().unwrap().len(), 0);
     }
 }

@@ -1,12 +1,33 @@
-//! Socket options for accepted and dialed connections.
+//! Binds sockets, and sets the options of accepted and dialed connections.
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 /// The kernel drops a connection whose peer has acknowledged nothing for this long.
 pub const DEAD_AFTER: Duration = Duration::from_secs(20);
+
+/// Extra time before the kernel drops a client that does not read, so that our own timeout comes
+/// first.
+const KERNEL_GRACE: Duration = Duration::from_secs(5);
+
+/// Binds a port. `option` completes the advice for a port that is in use: "choose another ...".
+///
+/// # Errors
+/// The address cannot be bound. The text names it and says what to do.
+pub async fn bind(address: SocketAddr, option: &str) -> Result<TcpListener, String> {
+    let why = |e: io::Error| match e.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("another program uses this port; choose another {option}")
+        }
+        _ => e.to_string(),
+    };
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|e| format!("cannot listen on {address}: {}", why(e)))
+}
 
 /// Disables Nagle's algorithm and detects dead peers within [`DEAD_AFTER`].
 pub fn tune(stream: &TcpStream) {
@@ -19,4 +40,17 @@ pub fn tune(stream: &TcpStream) {
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&keepalive);
     let _ = socket.set_tcp_user_timeout(Some(DEAD_AFTER));
+}
+
+/// Like [`tune`], for an accepted connection. The kernel treats a client that does not read as
+/// dead, and must not drop it before `write` is over.
+pub(crate) fn tune_accepted(stream: &TcpStream, write: Duration) {
+    tune(stream);
+    let user_timeout = DEAD_AFTER.max(write + KERNEL_GRACE);
+    let _ = SockRef::from(stream).set_tcp_user_timeout(Some(user_timeout));
+}
+
+/// Limits the unsent bytes that the kernel buffers for a connection.
+pub fn limit_unsent(stream: &TcpStream, bytes_max: u32) {
+    let _ = SockRef::from(stream).set_tcp_notsent_lowat(bytes_max);
 }

@@ -13,47 +13,47 @@ use hyper::rt::Executor;
 use tokio::time::sleep_until;
 
 use super::slow_read::SlowReadBudget;
-use super::{Closed, Closings};
+use super::{CloseReason, SharedCloseCounter};
 
 tokio::task_local! {
-    static GIVEN: Arc<Given>;
+    static PROGRESS: Arc<ResponseProgress>;
 }
 
 /// The slow-read budget of one response.
 #[derive(Debug, Default)]
-struct Given(Mutex<Open>);
+struct ResponseProgress(Mutex<State>);
 
 #[derive(Debug, Default)]
-struct Open {
+struct State {
     budget: SlowReadBudget,
     /// Size of the last data frame, in bytes.
     bytes: usize,
 }
 
-impl Given {
-    fn open(&self) -> MutexGuard<'_, Open> {
+impl ResponseProgress {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn asked(&self) {
-        let mut open = self.open();
-        if !open.budget.is_clear() {
-            let bytes = std::mem::take(&mut open.bytes);
-            open.budget.takes(bytes, Instant::now());
+    fn record_poll(&self) {
+        let mut state = self.state();
+        if !state.budget.is_unused() {
+            let bytes = std::mem::take(&mut state.bytes);
+            state.budget.record_read(bytes, Instant::now());
         }
     }
 
-    fn gave(&self, bytes: usize) {
-        let mut open = self.open();
-        open.bytes = bytes;
-        open.budget.begins(Instant::now());
+    fn record_frame(&self, bytes: usize) {
+        let mut state = self.state();
+        state.bytes = bytes;
+        state.budget.start(Instant::now());
     }
 
     /// Waits until the client has used up the slow-read budget `write`.
-    async fn is_left(&self, write: Duration) {
+    async fn wait_until_stalled(&self, write: Duration) {
         loop {
             let now = Instant::now();
-            let next = self.open().budget.due(write).unwrap_or(now + write);
+            let next = self.state().budget.deadline(write).unwrap_or(now + write);
             if next <= now {
                 return;
             }
@@ -64,42 +64,44 @@ impl Given {
 
 /// Records that hyper polls the body of the current task, so the client has read the last frame.
 /// Does nothing for HTTP/1, where the byte stream of the connection shows as much.
-pub fn is_asked() {
-    let _ = GIVEN.try_with(|given| given.asked());
+pub(crate) fn record_poll() {
+    let _ = PROGRESS.try_with(|progress| progress.record_poll());
 }
 
 /// Records that the body gave a frame of `bytes` bytes.
-pub fn gives(bytes: usize) {
-    let _ = GIVEN.try_with(|given| given.gave(bytes));
+pub(crate) fn record_frame(bytes: usize) {
+    let _ = PROGRESS.try_with(|progress| progress.record_frame(bytes));
 }
 
 /// Executor for the requests of HTTP/2 connections.
 #[derive(Debug, Clone)]
-pub struct Streams {
+pub(crate) struct StreamExecutor {
     write: Duration,
-    closings: Closings,
+    counter: SharedCloseCounter,
 }
 
-impl Streams {
+impl StreamExecutor {
     /// `write` is the slow-read budget of a response.
-    pub fn new(write: Duration, closings: Closings) -> Self {
-        Self { write, closings }
+    pub(crate) fn new(write: Duration, counter: SharedCloseCounter) -> Self {
+        Self { write, counter }
     }
 }
 
-impl<F> Executor<F> for Streams
+impl<F> Executor<F> for StreamExecutor
 where
     F: Future + Send + 'static,
     F::Output: Send,
 {
     fn execute(&self, request: F) {
-        let Self { write, closings } = self.clone();
-        let given = Arc::new(Given::default());
+        let Self { write, counter } = self.clone();
+        let progress = Arc::new(ResponseProgress::default());
         // The task ends with its connection, which is tracked.
         tokio::spawn(async move {
             tokio::select! {
-                _ = GIVEN.scope(given.clone(), request) => {}
-                () = given.is_left(write) => closings.connection_closed(Closed::Stalled),
+                _ = PROGRESS.scope(progress.clone(), request) => {}
+                () = progress.wait_until_stalled(write) => {
+                    counter.record_close(CloseReason::Stalled);
+                }
             }
         });
     }

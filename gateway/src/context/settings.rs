@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use flotilla_listeners::socket;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -128,12 +129,5 @@ fn keys(config: &Config, old: Option<&Keys>) -> Keys {
 }
 
 async fn bind(address: SocketAddr) -> Result<Arc<TcpListener>, String> {
-    let why = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            "another program uses this port; choose another (listen)".to_string()
-        }
-        _ => e.to_string(),
-    };
-    let bound = TcpListener::bind(address).await;
-    bound.map(Arc::new).map_err(|e| format!("cannot listen on {address}: {}", why(e)))
+    socket::bind(address, "(listen)").await.map(Arc::new)
 }

@@ -15,8 +15,8 @@ use crate::scheduler::routing::Policy;
 use crate::types::class::Class;
 use crate::types::error::Error;
 use crate::types::limits::QueueBounds;
-use flotilla_listeners::Closed;
-use flotilla_listeners::CountClosed;
+use flotilla_listeners::CloseCounter;
+use flotilla_listeners::CloseReason;
 
 mod families;
 mod fleet;
@@ -196,9 +196,9 @@ impl Drop for OpenConnection {
     }
 }
 
-impl CountClosed for Metrics {
-    fn connection_closed(&self, why: Closed) {
-        self.0.families.closed.with_label_values(&[why.name()]).inc();
+impl CloseCounter for Metrics {
+    fn record_close(&self, reason: CloseReason) {
+        self.0.families.closed.with_label_values(&[reason.name()]).inc();
     }
 }
 

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use flotilla_listeners::request_body::{self, BodyError, BodyLimits, announced_bytes};
+use flotilla_listeners::timers::NOISE_BYTES_MAX;
 use http_body::Body;
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName};
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::openai::{self, Invalid, Lengths, ParseError, RoutingFields};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::authenticate::Authenticated;
 use crate::access::keys::Caller;
@@ -27,7 +28,6 @@ use crate::types::error::Error;
 use crate::types::external::ExternalPolicy;
 use crate::types::limits::QueueShare;
 use crate::types::request_id::RequestId;
-use flotilla_listeners::timers::NOISE_BYTES_MAX;
 
 /// A request that may wait for a slot.
 #[derive(Debug)]
@@ -77,11 +77,6 @@ impl Admitted {
     }
 }
 
-/// Most bytes of a refused request's body that we read and discard.
-const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Longest time that we read such a body before we respond, where we must read it first.
-pub(crate) const DISCARD_FIRST_MAX: Duration = Duration::from_secs(2);
-
 /// Class header of requests and responses. It overrides `service_tier`.
 pub(crate) const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
 /// Request header: milliseconds within which the request must get a slot.
@@ -102,8 +97,8 @@ pub(crate) async fn admit(
     // The body may ask for any class that the key allows, unless the header has set one.
     let class = wanted.unwrap_or(Class::Interactive).max(caller.key.class_max);
     let mut reading = dispatcher.body_reservation(&caller.tenant, caller.key.limits.queue, class);
-    let read = read_body(body, limits.body_bytes_max, &mut reading);
-    let body = timeout(timeouts.body, read).await.map_err(|_| Error::SlowBody)??;
+    let bounds = BodyLimits { bytes_max: limits.body_bytes_max, time_max: timeouts.body };
+    let body = read_body(body, bounds, &mut reading).await?;
     let routed: RoutingFields = openai::parse(&body)?;
     let wanted = match (wanted, routed.service_tier.as_deref()) {
         (Some(class), _) => class,
@@ -238,30 +233,24 @@ fn tier_class(tier: &str) -> Result<Class, Error> {
     })
 }
 
-/// Reads a body into reserved memory: by its announced length, or as it arrives. A body whose
-/// announced length is too large is not read.
+/// Reads a body into reserved memory: by its announced length, or as it arrives.
 async fn read_body(
     body: &mut Incoming,
-    bytes_max: usize,
+    limits: BodyLimits,
     room: &mut BodyReservation,
 ) -> Result<Bytes, Error> {
-    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if announced > bytes_max {
-        return Err(Error::TooLarge(bytes_max));
-    }
-    room.reserve(announced)?;
-    let mut read = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Error::SlowBody)?;
-        let data = frame.data_ref().map_or(&b""[..], |d| d);
-        let bytes = read.len() + data.len();
-        if bytes > bytes_max {
-            return Err(Error::TooLarge(bytes_max));
+    let bytes_max = limits.bytes_max;
+    room.reserve(announced_bytes(body, bytes_max)?)?;
+    request_body::read(body, limits, |bytes| room.grow_to(bytes, bytes_max)).await
+}
+
+impl From<BodyError> for Error {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::TooLarge(bytes_max) => Self::TooLarge(bytes_max),
+            BodyError::Incomplete => Self::SlowBody,
         }
-        room.grow_to(bytes, bytes_max)?;
-        read.extend_from_slice(data);
     }
-    Ok(read.freeze())
 }
 
 /// True if the rest of a refused body must be read before the response: so many bytes after a
@@ -270,14 +259,10 @@ pub(crate) fn is_read_first(error: &Error, body: &Incoming) -> bool {
     matches!(error, Error::TooLarge(_)) || body.size_hint().lower() > NOISE_BYTES_MAX
 }
 
-/// Reads and discards the rest of a body for a while. Otherwise a client that is still sending
-/// would see a connection reset instead of our response; this way it can also reuse its connection.
-/// A client that waits for `100 Continue` sends nothing after a refusal.
+/// Reads and discards the rest of a body for a while, so that the client gets our response and can
+/// reuse its connection. A client that waits for `100 Continue` sends nothing after a refusal.
 pub(crate) async fn discard(headers: HeaderMap, body: Incoming, time_max: Duration) {
-    if headers.contains_key(header::EXPECT) {
-        return;
+    if !headers.contains_key(header::EXPECT) {
+        request_body::discard(body, time_max).await;
     }
-    let mut limited = Limited::new(body, DISCARD_BYTES_MAX);
-    let all = async { while let Some(Ok(_)) = limited.frame().await {} };
-    let _ = timeout(time_max, all).await;
 }

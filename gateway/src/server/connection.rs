@@ -1,14 +1,13 @@
-//! One client connection, from the first byte to the last.
+//! One client connection of the gateway: TLS, request ids, and routing of its requests.
 
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use flotilla_listeners::connection::{Terms, speak};
+use flotilla_listeners::connection::HttpConnection;
+use flotilla_listeners::hangup::{ClientSocket, serve_until_hangup};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper::{Request, Response, Version};
+use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -18,14 +17,11 @@ use crate::context::Gateway;
 use crate::context::peer::Peer;
 use crate::control::admin;
 use crate::server::Service;
-use crate::server::guards::body::Tracked;
-use crate::server::guards::panics::guarded;
-use crate::server::guards::{Closed, Edge};
+use crate::server::guards::panics::confine;
+use crate::server::guards::{CloseReason, ConnectionSettings};
 use crate::server::routes;
 use crate::types::request_id::{REQUEST_ID, RequestId};
 use crate::types::response::Body;
-use flotilla_listeners::hangup::Socket;
-use flotilla_listeners::stall::Watch;
 
 /// Timeout of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,43 +30,42 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Connection {
     service: Service,
     gateway: Gateway,
-    edge: Arc<Edge>,
+    settings: Arc<ConnectionSettings>,
     peer: IpAddr,
     /// The CA that issued the peer's verified certificate, if it has one.
     authority: OnceLock<Authority>,
-    watch: Arc<Watch>,
+    http: HttpConnection,
 }
 
 impl Connection {
     /// Wraps an accepted connection.
-    pub fn new(service: Service, gateway: Gateway, edge: Arc<Edge>, peer: IpAddr) -> Arc<Self> {
-        let watch = Arc::new(Watch::new(edge.closings.clone()));
-        Arc::new(Self { service, gateway, edge, peer, authority: OnceLock::new(), watch })
+    pub fn new(
+        service: Service,
+        gateway: Gateway,
+        settings: Arc<ConnectionSettings>,
+        peer: IpAddr,
+    ) -> Arc<Self> {
+        let http = settings.server.open_connection();
+        Arc::new(Self { service, gateway, settings, peer, authority: OnceLock::new(), http })
     }
 
     /// Serves the connection, with TLS if configured, until it ends or the client hangs up.
-    pub async fn serve(self: Arc<Self>, stream: TcpStream, tls: Option<Acceptor>) {
-        let stream = Socket::new(stream);
-        let watched = stream.clone();
-        tokio::select! {
-            biased;
-            () = self.clone().converse(stream, tls) => {}
-            () = watched.hung_up() => self.ended(None),
-        }
+    pub(crate) async fn serve(self: Arc<Self>, stream: TcpStream, tls: Option<Acceptor>) {
+        serve_until_hangup(stream, |stream| self.accept_tls(stream, tls)).await;
     }
 
     /// Boxed, so that a connection uses memory for its current state only, not for the largest
     /// possible one.
-    async fn converse(self: Arc<Self>, stream: Socket, tls: Option<Acceptor>) {
+    async fn accept_tls(self: Arc<Self>, stream: ClientSocket, tls: Option<Acceptor>) {
         match tls {
-            None => Box::pin(self.speak(stream)).await,
+            None => Box::pin(self.serve_http(stream)).await,
             Some(tls) => match Box::pin(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await {
                 Ok(Ok((stream, authority))) => {
                     authority.into_iter().for_each(|authority| drop(self.authority.set(authority)));
-                    Box::pin(self.speak(stream)).await;
+                    Box::pin(self.serve_http(stream)).await;
                 }
                 failed => {
-                    self.watch.closed(Closed::Handshake);
+                    self.http.record_close(CloseReason::Handshake);
                     let error = failed.map(Result::err);
                     tracing::debug!(peer = %self.peer, ?error, "TLS handshake failed");
                 }
@@ -79,52 +74,36 @@ impl Connection {
     }
 
     /// Serves HTTP over `stream`, with or without TLS, until it ends.
-    pub async fn speak<S>(self: Arc<Self>, stream: S)
+    pub async fn serve_http<S>(self: Arc<Self>, stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let answering = self.clone();
-        let service = service_fn(move |mut request: Request<Incoming>| {
-            let connection = answering.clone();
-            let in_flight = connection.watch.begins(request.version() == Version::HTTP_2);
+        let handler = |mut request: Request<Incoming>| {
             // Sets the request id first, so that every outcome has it.
             let id = RequestId::of(request.headers());
             request.headers_mut().insert(REQUEST_ID, id.value());
-            // hyper reserves space for this future in every connection, idle or not.
-            let answer = Box::pin(connection.answer(request));
-            async move {
-                let response = guarded(&id, answer).await;
-                Ok::<_, Infallible>(response.map(|body| Tracked::new(body, in_flight)))
-            }
-        });
-        let Edge { http, patience, write, stop, .. } = &*self.edge;
-        let terms = Terms { http, patience: *patience, write: *write, stop };
-        let ended = speak(stream, service, &self.watch, terms).await;
-        self.ended(ended.err());
-    }
-
-    /// Logs at debug level: a broken connection affects only its client.
-    fn ended(&self, error: Option<Box<dyn std::error::Error + Send + Sync>>) {
-        self.watch.retires();
-        if let Some(error) = error {
+            confine(id, self.clone().respond(request))
+        };
+        // A broken connection affects only its client.
+        if let Err(error) = self.http.serve(stream, handler).await {
             tracing::debug!(peer = %self.peer, %error, "connection ended");
         }
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         if self.service == Service::Admin {
             return admin::serve(&self.gateway, self.peer, request).await;
         }
-        let client = self.edge.proxies.client(self.peer, request.headers());
-        let allowed = self.edge.cors.allows(&request);
-        let mut response = match allowed.preflight(&request) {
+        let client = self.settings.proxies.client(self.peer, request.headers());
+        let cors = self.settings.cors.headers_for(&request);
+        let mut response = match cors.preflight(&request) {
             Some(response) => response,
             None => {
                 let peer = Peer { address: client, authority: self.authority.get() };
                 routes::serve(self.gateway.clone(), peer, request).await
             }
         };
-        allowed.mark(response.headers_mut());
+        cors.add_to(response.headers_mut());
         response
     }
 }

@@ -5,13 +5,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flotilla_listeners::systemd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, interval, timeout};
 
 use crate::config::files::Named;
 use crate::config::{Config, load};
 use crate::context::Gateway;
-use crate::tasks::systemd;
 
 /// How often files are checked. A file counts as changed once two checks agree, so a file that is
 /// still being written does not.
@@ -101,7 +101,7 @@ impl Reload {
         // A repeated error is not logged again.
         let is_new = trigger != ReloadTrigger::Retry;
         if is_new {
-            systemd::reloading();
+            systemd::notify_reloading();
         }
         let read = read(self.file.clone()).await;
         let old = self.gateway.settings.now();
@@ -111,7 +111,7 @@ impl Reload {
         };
         let (is_ok, before) = (applied.is_ok(), self.refused.take());
         if is_new {
-            systemd::ready(&status_text(&applied));
+            systemd::notify_ready(&status_text(&applied));
         }
         self.loaded = seen;
         match applied {

@@ -1,12 +1,12 @@
 //! Builds responses. The only place where an [`Error`] becomes HTTP or a final event.
 
-use std::convert::Infallible;
-
 use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
+pub(crate) use flotilla_listeners::response::{
+    Body, event_stream, json, response, text, whole, with_type,
+};
+use flotilla_listeners::response::{allow_methods, json_error, require_bearer};
+use hyper::Response;
 use hyper::header::{self, HeaderName, HeaderValue};
-use hyper::{Response, StatusCode};
 use inference_protocol::openai::{ErrorBody, ErrorDetail};
 use inference_protocol::sse;
 
@@ -16,63 +16,10 @@ use crate::types::error::Error;
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-
-/// Body of every response.
-pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
-
-/// A body in one piece.
-pub(crate) fn whole(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).boxed_unsync()
-}
-
-/// Initial capacity for headers, so that the map is allocated once.
-const HEADERS: usize = 12;
-
-/// A 200 response with capacity for headers.
-pub(crate) fn response(body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    response.headers_mut().reserve(HEADERS);
-    response
-}
-
-/// A 200 response with JSON.
-pub(crate) fn json(text: impl Into<Bytes>) -> Response<Body> {
-    with_type(StatusCode::OK, "application/json", text)
-}
-
-/// A plain text response.
-pub(crate) fn text(status: StatusCode, text: &'static str) -> Response<Body> {
-    with_type(status, "text/plain; charset=utf-8", text)
-}
-
-/// A response in one piece with this content type.
-pub(crate) fn with_type(
-    status: StatusCode,
-    content_type: &'static str,
-    body: impl Into<Bytes>,
-) -> Response<Body> {
-    let mut response = response(whole(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
-}
-
-/// A response with the headers of an event stream.
-pub(crate) fn event_stream(body: Body) -> Response<Body> {
-    let mut response = response(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Otherwise nginx would buffer the events.
-    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
-    response
-}
 
 /// The response for an error.
 pub(crate) fn error(error: &Error) -> Response<Body> {
-    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = with_type(status, "application/json", error_body(error).to_json());
+    let mut response = json_error(error.status(), error_body(error).to_json());
     let headers = response.headers_mut();
     if let Some(after) = error.retry_after() {
         headers.insert(header::RETRY_AFTER, (after.as_secs_f64().ceil() as u64).into());
@@ -80,15 +27,13 @@ pub(crate) fn error(error: &Error) -> Response<Body> {
     }
     match error {
         Error::KeyMissing | Error::KeyWrong | Error::JoinKeyWrong | Error::AdminKeyWrong => {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            require_bearer(headers);
         }
         // OpenAI's SDKs retry other 429s.
         Error::Quota(_) => {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
-        Error::Method(allowed) => {
-            headers.insert(header::ALLOW, HeaderValue::from_static(allowed));
-        }
+        Error::Method(allowed) => allow_methods(headers, allowed),
         _ => {}
     }
     response

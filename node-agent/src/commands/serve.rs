@@ -5,6 +5,7 @@ pub(crate) mod options;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use flotilla_listeners::systemd::notify_stopping;
 use inference_protocol::time::unix_seconds;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -40,8 +41,9 @@ pub(crate) async fn serve(options: ServeOptions) -> Result<(), Failed> {
     if let Some(listener) = listener {
         let bound = listener.local_addr().map_err(Failed::software)?;
         tracing::info!("listening on http://{bound}");
-        let port = Port::new(node.clone(), options.connections_per_address, stop.clone());
-        let serving = port.serve(listener, tasks.clone());
+        let per_address_max = options.connections_per_address;
+        let port = Port::new(node.clone(), listener, per_address_max, stop.clone());
+        let serving = port.serve(tasks.clone());
         parts.spawn(async move {
             serving.await;
             Ok(())
@@ -60,13 +62,13 @@ pub(crate) async fn serve(options: ServeOptions) -> Result<(), Failed> {
         crate::types::random::random() as u64,
     );
     parts.spawn(async move { supervised.await.map_err(Failed::data) });
-    tasks.spawn(systemd::follow(node.engine.clone(), node.model.clone(), stop.clone()));
+    tasks.spawn(systemd::report_state(node.engine.clone(), node.model.clone(), stop.clone()));
     let outcome = tokio::select! {
         () = terminate.first() => Ok(()),
         Some(ended) = parts.join_next() => flatten(ended),
     };
     tracing::info!("stopping");
-    systemd::stopping();
+    notify_stopping();
     node.engine.drain();
     tokio::select! {
         () = wait_idle(&node.engine) => {}

@@ -93,7 +93,7 @@ pub(crate) async fn supervise(
 ) -> Result<(), EngineError> {
     tokio::select! {
         ended = keep_running(launch, &client, stop, seed) => ended,
-        never = systemd::live(&client) => match never {},
+        never = systemd::signal_watchdog(&client) => match never {},
     }
 }
 

@@ -1,30 +1,25 @@
-//! The agent's own port: accept loop and limits. [`flotilla_listeners`] limits what one connection
-//! may use, as in the gateway.
+//! The agent's own port: which limits apply, and how requests are handled.
+//! [`flotilla_listeners`] holds the accept loop and limits what one connection may use, as in the
+//! gateway.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::panic::AssertUnwindSafe;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use flotilla_listeners::body::Tracked;
-use flotilla_listeners::connection::{self, Http, Terms, speak};
-use flotilla_listeners::hangup::Socket;
-use flotilla_listeners::per_address::{ConnectionPermit, PerAddressLimit};
-use flotilla_listeners::socket::tune;
-use flotilla_listeners::stall::Watch;
+use flotilla_listeners::accept::{Listener, accept_until};
+use flotilla_listeners::connection::{Http2Settings, HttpServer};
+use flotilla_listeners::hangup::serve_until_hangup;
+use flotilla_listeners::panics::confine_panic;
+use flotilla_listeners::socket;
 use flotilla_listeners::timers::ConnectionTimeouts;
-use flotilla_listeners::{Closed, Closings};
-use futures_util::FutureExt;
 use hyper::body::Incoming;
-use hyper::service::{Service, service_fn};
-use hyper::{Request, Version};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
-use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -33,18 +28,19 @@ use crate::engine::client::LinkId;
 use crate::serve::node::{Link, Node};
 use crate::serve::{api, request_id};
 use crate::types::error::Error;
-use crate::types::response;
+use crate::types::response::{self, Body};
 
 /// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 1024;
 /// A request's head must arrive within this time.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Read timeouts for clients of the agent's port.
-const PATIENCE: ConnectionTimeouts =
-    ConnectionTimeouts { head: HEADER_TIMEOUT, idle: Duration::from_secs(75) };
-/// Write timeout for clients that do not read. A gateway that dials the agent waits for its own
-/// clients, and by default disconnects those after half of this.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeouts for clients of the agent's port. A gateway that dials the agent waits for its own
+/// clients that do not read, and by default disconnects those after half of `write`.
+const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
+    head: HEADER_TIMEOUT,
+    idle: Duration::from_secs(75),
+    write: Duration::from_secs(60),
+};
 /// Both ends of an HTTP/2 connection detect a dead peer within this time plus the next.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,10 +48,12 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAMS_MAX: u32 = 1024;
 /// Maximum size of a request's headers in bytes.
 const HEADER_BYTES_MAX: u32 = 32 * 1024;
-/// How long after our write timeout the kernel drops a client that does not read.
-const KERNEL_GRACE: Duration = Duration::from_secs(5);
-/// Pause after a failed accept (out of file descriptors).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// A gateway that dials the agent sends all its requests over one connection.
+const HTTP2: Http2Settings = Http2Settings {
+    ping_interval: PING_INTERVAL,
+    ping_timeout: PING_TIMEOUT,
+    streams_max: STREAMS_MAX,
+};
 
 static NEXT_LINK: AtomicU64 = AtomicU64::new(1);
 
@@ -82,12 +80,10 @@ pub(crate) fn http() -> auto::Builder<TokioExecutor> {
 /// The agent's own port.
 pub(crate) struct Port {
     node: Arc<Node>,
-    http: Http,
-    per_address: Arc<PerAddressLimit>,
+    socket: Arc<TcpListener>,
+    server: Arc<HttpServer>,
     /// Maximum connections per address.
     per_address_max: usize,
-    closings: Closings,
-    /// Canceled when connections should finish what is in flight and close.
     stop: CancellationToken,
 }
 
@@ -95,88 +91,56 @@ impl Port {
     /// Creates the port of `node`, with at most `per_address_max` connections per address.
     pub(crate) fn new(
         node: Arc<Node>,
+        socket: TcpListener,
         per_address_max: usize,
         stop: CancellationToken,
-    ) -> Arc<Self> {
-        let closings: Closings = Arc::new(node.metrics.clone());
-        let mut http = connection::http(WRITE_TIMEOUT, closings.clone());
-        // A gateway that dials the agent sends all its requests over one connection.
-        http.http2()
-            .keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .max_concurrent_streams(STREAMS_MAX);
-        let per_address = Arc::new(PerAddressLimit::default());
-        Arc::new(Self { node, http, per_address, per_address_max, closings, stop })
+    ) -> Self {
+        let counter = Arc::new(node.metrics.clone());
+        let server = HttpServer::new(TIMEOUTS, HTTP2, counter, stop.clone());
+        Self { node, socket: Arc::new(socket), server, per_address_max, stop }
     }
 
-    /// Serves `listener` until `stop`, then lets requests in flight finish.
-    pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener, tasks: TaskTracker) {
-        let (room, open) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), TaskTracker::new());
-        loop {
-            // A connection over the limit waits in the kernel's queue.
-            let permit = tokio::select! {
-                permit = room.clone().acquire_owned() => permit,
-                () = self.stop.cancelled() => break,
-            };
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = self.stop.cancelled() => break,
-            };
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "accept failed");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let Some(address_permit) = self.enter(peer) else { continue };
-            tune(&stream);
-            // The agent, not the kernel, should disconnect a client that does not read.
-            let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(WRITE_TIMEOUT + KERNEL_GRACE));
-            let port = self.clone();
-            tasks.spawn(open.track_future(async move {
-                port.converse(stream).await;
-                drop((permit, address_permit));
-            }));
-        }
-        drop(listener);
-        open.close();
+    /// Serves until `stop`, then lets requests in flight finish.
+    pub(crate) async fn serve(mut self, tasks: TaskTracker) {
+        let stop = self.stop.clone();
+        let open = accept_until(&stop, &mut self, &tasks).await;
+        // Closes the socket.
+        drop(self);
         open.wait().await;
     }
+}
 
-    /// Returns `None` if the address has its maximum of connections, so that this one is refused.
-    fn enter(&self, peer: SocketAddr) -> Option<ConnectionPermit> {
-        let address_permit = self.per_address.enter(peer.ip(), self.per_address_max);
-        if address_permit.is_none() {
-            self.closings.connection_closed(Closed::AddressLimit);
-        }
-        address_permit
+impl Listener for Port {
+    fn socket(&mut self) -> Option<Arc<TcpListener>> {
+        Some(self.socket.clone())
     }
 
-    async fn converse(&self, stream: TcpStream) {
-        let watch = Arc::new(Watch::new(self.closings.clone()));
-        let answering = service(self.node.clone(), Link { id: next_link(), trusted: false });
-        let noting = watch.clone();
-        let service = service_fn(move |request: Request<Incoming>| {
-            let in_flight = noting.begins(request.version() == Version::HTTP_2);
-            let answer = Box::pin(answering.call(request));
-            async move { answer.await.map(|said| said.map(|body| Tracked::new(body, in_flight))) }
-        });
-        let Self { http, stop, .. } = self;
-        let terms = Terms { http, patience: PATIENCE, write: WRITE_TIMEOUT, stop };
-        let stream = Socket::new(stream);
-        let watched = stream.clone();
-        tokio::select! {
-            biased;
-            ended = speak(stream, service, &watch, terms) => {
-                // A broken connection affects its client only.
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "connection ended");
-                }
+    async fn wait_for_change(&mut self) {
+        std::future::pending().await
+    }
+
+    fn connections_max(&self) -> usize {
+        CONNECTIONS_MAX
+    }
+
+    fn connections_per_address_max(&self, _: IpAddr) -> Option<usize> {
+        Some(self.per_address_max)
+    }
+
+    fn server(&self) -> &HttpServer {
+        &self.server
+    }
+
+    fn serve(&self, stream: TcpStream, _: IpAddr) -> impl Future<Output = ()> + Send + 'static {
+        let (node, connection) = (self.node.clone(), self.server.open_connection());
+        let link = Link { id: next_link(), trusted: false };
+        serve_until_hangup(stream, async move |stream| {
+            let handler = |request| respond(node.clone(), link, request);
+            // A broken connection affects its client only.
+            if let Err(error) = connection.serve(stream, handler).await {
+                tracing::debug!(%error, "connection ended");
             }
-            () = watched.hung_up() => {}
-        }
+        })
     }
 }
 
@@ -186,36 +150,31 @@ pub(crate) fn service(
     link: Link,
 ) -> impl hyper::service::Service<
     Request<Incoming>,
-    Response = hyper::Response<crate::types::response::Body>,
+    Response = Response<Body>,
     Error = Infallible,
-    Future = impl Future<Output = Result<hyper::Response<crate::types::response::Body>, Infallible>>
-             + Send,
+    Future = impl Future<Output = Result<Response<Body>, Infallible>> + Send,
 > + Send {
     service_fn(move |request| {
         let node = node.clone();
-        async move {
-            let id = request_id::of(request.headers());
-            // Every line that is logged for the request carries the id from its gateway.
-            let span = tracing::error_span!("request", request_id = id);
-            // A handler that panics fails only its own request.
-            let answering = AssertUnwindSafe(api::serve(node, link, request)).catch_unwind();
-            let answered = answering.instrument(span.clone()).await;
-            let mut response = answered.unwrap_or_else(|_| {
-                span.in_scope(|| tracing::error!("request handler panicked"));
-                response::error(&Error::Internal)
-            });
-            request_id::mark(response.headers_mut(), &id);
-            Ok(response)
-        }
+        async move { Ok(respond(node, link, request).await) }
     })
+}
+
+/// Handles one request.
+async fn respond(node: Arc<Node>, link: Link, request: Request<Incoming>) -> Response<Body> {
+    let id = request_id::of(request.headers());
+    // Every line that is logged for the request carries the id from its gateway.
+    let span = tracing::error_span!("request", request_id = id);
+    let handled = confine_panic(api::serve(node, link, request), || {
+        tracing::error!("request handler panicked");
+        response::error(&Error::Internal)
+    });
+    let mut response = handled.instrument(span).await;
+    request_id::mark(response.headers_mut(), &id);
+    response
 }
 
 /// Binds a port; the error names the address and what to do.
 pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
-    TcpListener::bind(address).await.map_err(|e| match e.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            format!("cannot listen on {address}: another program uses this port; choose another with --listen")
-        }
-        _ => format!("cannot listen on {address}: {e}"),
-    })
+    socket::bind(address, "with --listen").await
 }

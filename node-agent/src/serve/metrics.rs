@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use flotilla_listeners::{Closed, CountClosed};
+use flotilla_listeners::{CloseCounter, CloseReason};
 use inference_metrics::Made;
 
 use crate::engine::client::{EngineClient, Figures};
@@ -79,9 +79,9 @@ impl Metrics {
     }
 }
 
-impl CountClosed for Metrics {
-    fn connection_closed(&self, why: Closed) {
-        self.0.families.closed.with_label_values(&[why.name()]).inc();
+impl CloseCounter for Metrics {
+    fn record_close(&self, reason: CloseReason) {
+        self.0.families.closed.with_label_values(&[reason.name()]).inc();
     }
 }
 

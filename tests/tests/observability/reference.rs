@@ -6,7 +6,7 @@ use fleet_tests::root;
 use flotilla_gateway::observability::metrics::EndpointKind;
 use flotilla_gateway::scheduler::routing::Policy;
 use flotilla_gateway::scheduler::routing_stats::{Forecast, Lookup, Reason};
-use flotilla_gateway::server::guards::Closed;
+use flotilla_gateway::server::guards::CloseReason;
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::limits::QueueLimit;
 use inference_protocol::fleet::NodeState;
@@ -74,7 +74,7 @@ fn closed_sets() -> String {
     row("`result` of prefix lookups", Lookup::ALL.map(Lookup::name).to_vec());
     row("`result` of forecasts", Forecast::ALL.map(Forecast::name).to_vec());
     row("`reason` of refusals by a full queue", QueueLimit::ALL.map(QueueLimit::reason).to_vec());
-    row("`reason` of closed connections", Closed::ALL.map(Closed::name).to_vec());
+    row("`reason` of closed connections", CloseReason::ALL.map(CloseReason::name).to_vec());
     text
 }
 

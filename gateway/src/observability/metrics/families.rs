@@ -9,7 +9,7 @@ use prometheus::{
 use super::labels::{NODE_LEAVES, SpanLoss};
 use crate::types::class::Class;
 use crate::types::error::Error;
-use flotilla_listeners::Closed;
+use flotilla_listeners::CloseReason;
 
 /// Buckets for whole requests and waits, in seconds. CPU machines are slow, so they reach ten
 /// minutes.
@@ -151,7 +151,7 @@ impl Families {
             self.retries.with_label_values(&[reason]);
             self.resumes.with_label_values(&[reason]);
         }
-        for closed in Closed::ALL {
+        for closed in CloseReason::ALL {
             self.closed.with_label_values(&[closed.name()]);
         }
         for refused in

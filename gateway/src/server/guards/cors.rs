@@ -18,7 +18,7 @@ const EXPOSED: &str = "x-request-id, retry-after, x-flotilla-endpoint, x-flotill
 
 /// CORS headers of one response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Allowed {
+pub enum CorsHeaders {
     /// None.
     Nothing,
     /// Only `Vary: origin`, because other origins get other headers.
@@ -31,22 +31,22 @@ pub enum Allowed {
 
 impl Cors {
     /// The CORS headers for the response to this request.
-    pub fn allows<B>(&self, request: &Request<B>) -> Allowed {
+    pub fn headers_for<B>(&self, request: &Request<B>) -> CorsHeaders {
         let origin = request.headers().get(header::ORIGIN);
         match self {
-            _ if !request.uri().path().starts_with(PATHS) => Allowed::Nothing,
-            Self::Off => Allowed::Nothing,
-            Self::Any if origin.is_some() => Allowed::Any,
-            Self::Any => Allowed::Nothing,
+            _ if !request.uri().path().starts_with(PATHS) => CorsHeaders::Nothing,
+            Self::Off => CorsHeaders::Nothing,
+            Self::Any if origin.is_some() => CorsHeaders::Any,
+            Self::Any => CorsHeaders::Nothing,
             Self::Origins(listed) => match origin.filter(|origin| listed.contains(origin)) {
-                Some(origin) => Allowed::Origin(origin.clone()),
-                None => Allowed::Varies,
+                Some(origin) => CorsHeaders::Origin(origin.clone()),
+                None => CorsHeaders::Varies,
             },
         }
     }
 }
 
-impl Allowed {
+impl CorsHeaders {
     fn origin(&self) -> Option<HeaderValue> {
         match self {
             Self::Nothing | Self::Varies => None,
@@ -78,7 +78,7 @@ impl Allowed {
     }
 
     /// Adds the CORS headers to a response.
-    pub fn mark(&self, headers: &mut HeaderMap) {
+    pub fn add_to(&self, headers: &mut HeaderMap) {
         if matches!(self, Self::Varies | Self::Origin(_)) {
             headers.append(header::VARY, HeaderValue::from_static("origin"));
         }
@@ -109,29 +109,29 @@ mod tests {
 
     #[test]
     fn only_listed_origins_are_allowed_and_only_where_pages_ask() {
-        let said = |cors: &Cors, path, origin| cors.allows(&request("GET", path, origin));
-        let listed = Allowed::Origin(HeaderValue::from_static(APP));
+        let said = |cors: &Cors, path, origin| cors.headers_for(&request("GET", path, origin));
+        let listed = CorsHeaders::Origin(HeaderValue::from_static(APP));
         assert_eq!(said(&app(), "/v1/models", Some(APP)), listed);
         for other in [None, Some("null"), Some("https://app.example.com.evil.net")] {
-            assert_eq!(said(&app(), "/v1/models", other), Allowed::Varies);
+            assert_eq!(said(&app(), "/v1/models", other), CorsHeaders::Varies);
         }
-        assert_eq!(said(&app(), "/metrics", Some(APP)), Allowed::Nothing);
-        assert_eq!(said(&Cors::Off, "/v1/models", Some(APP)), Allowed::Nothing);
-        assert_eq!(said(&Cors::Any, "/v1/models", Some("null")), Allowed::Any);
-        assert_eq!(said(&Cors::Any, "/v1/models", None), Allowed::Nothing);
+        assert_eq!(said(&app(), "/metrics", Some(APP)), CorsHeaders::Nothing);
+        assert_eq!(said(&Cors::Off, "/v1/models", Some(APP)), CorsHeaders::Nothing);
+        assert_eq!(said(&Cors::Any, "/v1/models", Some("null")), CorsHeaders::Any);
+        assert_eq!(said(&Cors::Any, "/v1/models", None), CorsHeaders::Nothing);
     }
 
     #[test]
     fn a_preflight_is_answered_for_pages_that_may_ask() {
         let ask = |cors: Cors, origin| {
             let request = request("OPTIONS", "/v1/models", Some(origin));
-            cors.allows(&request).preflight(&request)
+            cors.headers_for(&request).preflight(&request)
         };
         assert_eq!(ask(app(), APP).unwrap().status(), 204);
         assert_eq!(ask(Cors::Any, "https://x.y").unwrap().status(), 204);
         assert!(ask(app(), "https://x.y").is_none());
         assert!(ask(Cors::Off, APP).is_none());
         let post = request("POST", "/v1/models", Some(APP));
-        assert!(app().allows(&post).preflight(&post).is_none());
+        assert!(app().headers_for(&post).preflight(&post).is_none());
     }
 }

@@ -1,8 +1,6 @@
-//! Confines a panic in a handler to its own request; the connection continues.
+//! Renders a panic in a handler.
 
-use std::panic::AssertUnwindSafe;
-
-use futures_util::FutureExt;
+use flotilla_listeners::panics::confine_panic;
 use hyper::Response;
 
 use crate::types::error::Error;
@@ -10,15 +8,14 @@ use crate::types::request_id::{RequestId, mark};
 use crate::types::response::{self, Body};
 
 /// Runs a handler. If it panics, returns 500 `internal_error` with the request id.
-pub(crate) async fn guarded(
-    request_id: &RequestId,
+pub(crate) fn confine(
+    request_id: RequestId,
     handler: impl Future<Output = Response<Body>>,
-) -> Response<Body> {
-    let answered = AssertUnwindSafe(handler).catch_unwind().await;
-    answered.unwrap_or_else(|_| {
+) -> impl Future<Output = Response<Body>> {
+    confine_panic(handler, move || {
         let what = format!("the handler of request {} panicked", request_id.as_str());
         let mut response = response::error(&Error::internal(what));
-        mark(&mut response, request_id);
+        mark(&mut response, &request_id);
         response
     })
 }
@@ -42,7 +39,7 @@ mod tests {
             assert_ne!(request.uri().path(), "/panics", "this is what happens");
             response::json("\"fine\"")
         };
-        Ok(guarded(&id, handler).await)
+        Ok(confine(id, handler).await)
     }
 
     /// Sends a request and reads until `end`.

@@ -1,6 +1,6 @@
 //! Families that count while requests are handled.
 
-use flotilla_listeners::Closed;
+use flotilla_listeners::CloseReason;
 use inference_metrics::{Maker, Sheet, build_info};
 use prometheus::{Histogram, IntCounterVec, IntGauge, Result};
 
@@ -17,8 +17,13 @@ const TOKENS: &[f64] =
     &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5];
 
 /// Why connections are refused or closed: there is no TLS on this port.
-const REASONS: [Closed; 5] =
-    [Closed::AddressLimit, Closed::SlowHead, Closed::Idle, Closed::Noise, Closed::Stalled];
+const REASONS: [CloseReason; 5] = [
+    CloseReason::AddressLimit,
+    CloseReason::SlowHead,
+    CloseReason::Idle,
+    CloseReason::Noise,
+    CloseReason::Stalled,
+];
 
 /// Finish reasons.
 const FINISHES: [&str; 3] = ["stop", "length", "tool_calls"];

@@ -6,24 +6,24 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use super::stall::InFlight;
+use super::monitor::InFlight;
 use super::streams;
 
 /// A response body that reports its progress to the slow-read timer of its HTTP/2 stream.
 #[derive(Debug)]
-pub struct Tracked<B> {
+pub(crate) struct TrackedBody<B> {
     body: B,
     _in_flight: InFlight,
 }
 
-impl<B> Tracked<B> {
+impl<B> TrackedBody<B> {
     /// Wraps `body`. Dropping the wrapper drops `in_flight`, which ends the request.
-    pub fn new(body: B, in_flight: InFlight) -> Self {
+    pub(crate) fn new(body: B, in_flight: InFlight) -> Self {
         Self { body, _in_flight: in_flight }
     }
 }
 
-impl<B: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Tracked<B> {
+impl<B: http_body::Body<Data = Bytes> + Unpin> http_body::Body for TrackedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -31,10 +31,10 @@ impl<B: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Tracked<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        streams::is_asked();
+        streams::record_poll();
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &frame {
-            streams::gives(frame.data_ref().map_or(0, Bytes::len));
+            streams::record_frame(frame.data_ref().map_or(0, Bytes::len));
         }
         frame
     }

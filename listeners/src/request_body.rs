@@ -1,0 +1,147 @@
+//! Reads request bodies within limits, and discards those of refused requests.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::Body;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use tokio::time::timeout;
+
+/// Most bytes of a refused request's body that are read and discarded.
+const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Longest time to read such a body before the response, where it must be read first.
+pub const DISCARD_FIRST_MAX: Duration = Duration::from_secs(2);
+
+/// Why a body was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyError {
+    /// It has more than this many bytes.
+    TooLarge(usize),
+    /// It did not arrive in time, or its connection broke.
+    Incomplete,
+}
+
+/// Limits of a body.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimits {
+    /// Maximum size in bytes.
+    pub bytes_max: usize,
+    /// Time to receive it.
+    pub time_max: Duration,
+}
+
+/// Returns the length that the client has announced, or 0.
+///
+/// # Errors
+/// It is more than `bytes_max`.
+pub fn announced_bytes(body: &impl Body, bytes_max: usize) -> Result<usize, BodyError> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > bytes_max { Err(BodyError::TooLarge(bytes_max)) } else { Ok(announced) }
+}
+
+/// Reads a body. Before each part is kept, `reserve` is asked for the bytes so far, this part
+/// included. A body whose announced length is too large is not read.
+///
+/// # Errors
+/// The body exceeds a limit or ends early, or `reserve` refuses.
+pub async fn read<B, E>(
+    body: &mut B,
+    limits: BodyLimits,
+    reserve: impl FnMut(usize) -> Result<(), E>,
+) -> Result<Bytes, E>
+where
+    B: Body<Data = Bytes> + Unpin,
+    E: From<BodyError>,
+{
+    let reading = timeout(limits.time_max, read_all(body, limits.bytes_max, reserve));
+    reading.await.unwrap_or_else(|_| Err(BodyError::Incomplete.into()))
+}
+
+async fn read_all<B, E>(
+    body: &mut B,
+    bytes_max: usize,
+    mut reserve: impl FnMut(usize) -> Result<(), E>,
+) -> Result<Bytes, E>
+where
+    B: Body<Data = Bytes> + Unpin,
+    E: From<BodyError>,
+{
+    announced_bytes(body, bytes_max)?;
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| BodyError::Incomplete)?;
+        let data = frame.data_ref().map_or(&b""[..], |d| d);
+        let bytes = read.len() + data.len();
+        if bytes > bytes_max {
+            return Err(BodyError::TooLarge(bytes_max).into());
+        }
+        reserve(bytes)?;
+        read.extend_from_slice(data);
+    }
+    Ok(read.freeze())
+}
+
+/// Reads and discards the rest of a body for a while. Otherwise a client that is still sending
+/// would see a connection reset instead of our response.
+pub async fn discard(body: Incoming, time_max: Duration) {
+    let mut limited = Limited::new(body, DISCARD_BYTES_MAX);
+    let all = async { while let Some(Ok(_)) = limited.frame().await {} };
+    let _ = timeout(time_max, all).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::{StreamExt, stream};
+    use http_body::Frame;
+    use http_body_util::{Full, StreamBody};
+
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    enum Refused {
+        Body(BodyError),
+        Memory(usize),
+    }
+
+    impl From<BodyError> for Refused {
+        fn from(error: BodyError) -> Self {
+            Self::Body(error)
+        }
+    }
+
+    /// A body without an announced length.
+    fn parts(parts: &'static [&'static str]) -> impl Body<Data = Bytes> + Unpin {
+        let frame = |part: &'static str| Ok::<_, Infallible>(Frame::data(Bytes::from(part)));
+        StreamBody::new(stream::iter(parts).map(move |part| frame(part)))
+    }
+
+    async fn read_parts(
+        mut body: impl Body<Data = Bytes> + Unpin,
+        memory: usize,
+    ) -> Result<Bytes, Refused> {
+        let limits = BodyLimits { bytes_max: 5, time_max: Duration::from_secs(60) };
+        let reserve = |bytes| if bytes > memory { Err(Refused::Memory(bytes)) } else { Ok(()) };
+        read(&mut body, limits, reserve).await
+    }
+
+    #[tokio::test]
+    async fn a_body_is_read_up_to_its_limits() {
+        let too_large = Err(Refused::Body(BodyError::TooLarge(5)));
+        assert_eq!(read_parts(parts(&["ab", "cde"]), 9).await, Ok("abcde".into()));
+        assert_eq!(read_parts(parts(&["ab", "cdef"]), 9).await, too_large);
+        assert_eq!(read_parts(parts(&["ab", "cd"]), 3).await, Err(Refused::Memory(4)));
+        assert_eq!(read_parts(Full::from("abcde"), 9).await, Ok("abcde".into()));
+        assert_eq!(read_parts(Full::from("abcdef"), 9).await, too_large);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_in_time_is_incomplete() {
+        let mut body = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
+        let limits = BodyLimits { bytes_max: 5, time_max: Duration::ZERO };
+        let read = read(&mut body, limits, |_| Ok::<(), Refused>(())).await;
+        assert_eq!(read, Err(Refused::Body(BodyError::Incomplete)));
+    }
+}
