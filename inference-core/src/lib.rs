@@ -15,7 +15,8 @@
 //! [`scheduler::engine_thread`] drives [`scheduler::step::Engine`]: commands -> plan
 //! ([`scheduler::queue`], [`scheduler::kv_pool`], [`scheduler::pace`], [`scheduler::planning`]) ->
 //! decode ([`types::model::Model`]) -> sample ([`scheduler::sampler`]) -> emit ([`text::utf8`],
-//! [`text::stop`]). Everything except [`llama`] and that thread is pure.
+//! [`text::stop`]). Everything except [`llama`] and that thread is pure. Start reading with
+//! [`scheduler::step`].
 
 pub mod hardware;
 pub mod llama;

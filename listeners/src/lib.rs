@@ -1,10 +1,14 @@
 //! Protects the listeners of both programs: no client can take more than its share before we know
 //! who it is.
 //!
-//! [`per_address`] limits connections per address. [`timers`] (pure) decides how long a connection
-//! may keep us waiting. [`stall`] and [`streams`] disconnect clients that do not read, by their
-//! slow-read budget ([`slow_read`], pure). [`hangup`] notices clients that leave. [`connection`]
-//! applies these guards to one connection, and [`body`] to one response.
+//! - [`connection`]: serves one accepted connection with all of these guards. Start reading here.
+//! - [`socket`]: socket options, such as detection of dead peers.
+//! - [`per_address`]: limits connections per address.
+//! - [`timers`] (pure): decides how long a connection may keep us waiting.
+//! - [`stall`], [`streams`]: disconnect clients that do not read, on a connection and on one stream
+//!   of HTTP/2, by their slow-read budget ([`slow_read`], pure).
+//! - [`hangup`]: notices clients that disconnect.
+//! - [`body`]: applies the guards to one response.
 
 pub mod body;
 pub mod connection;

@@ -1,5 +1,11 @@
-//! Documentation that both programs generate from the definition of their command line: exit codes,
-//! help with examples, shell completions, man pages.
+//! Documentation that both programs generate from the definition of their command line. The
+//! programs define commands and flags with clap; this crate adds what they have in common.
+//!
+//! - [`parse`]: parses the command line; errors become an exit code. Start reading here.
+//! - [`exit`]: exit codes.
+//! - [`documented`]: adds examples and exit codes to the help.
+//! - [`completions`], [`pages`]: shell completions and man pages.
+//! - [`unsaid`], [`not_understood`]: find gaps in the help and invalid examples, for tests.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,5 +1,11 @@
-//! Metrics that gateway and agent share: a registry that lists its families, the process metrics,
-//! and the build info. The reference in the docs is generated from that list.
+//! Metrics that gateway and agent share. The Prometheus client library does the counting and the
+//! text format; this crate adds a registry that lists its families, so that the reference in
+//! docs/metrics.md is generated from the code.
+//!
+//! - [`Maker`]: creates metric families; start reading here. [`Sheet`] is the finished registry.
+//! - [`Process`]: CPU time, memory and open files of a process.
+//! - [`build_info`]: version, commit and compiler, as labels of a family.
+//! - [`text`]: the response to a scrape.
 
 #![cfg_attr(
     test,
