@@ -11,7 +11,7 @@ pub mod report;
 pub mod runner;
 
 use std::cell::RefCell;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -129,8 +129,7 @@ pub fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), String> {
         let name = args.model.file_name().unwrap_or_default().to_string_lossy();
         let title = format!("{name}, {threads} threads, kernels {}", kernel.name());
         let fail = |e: std::io::Error| format!("{}: {e}", path.display());
-        let mut file = std::fs::File::create(path).map_err(fail)?;
-        file.write_all(plot::svg(&title, &figures).as_bytes()).map_err(fail)?;
+        std::fs::write(path, plot::svg(&title, &figures)?).map_err(fail)?;
     }
     Ok(())
 }
