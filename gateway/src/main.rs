@@ -40,7 +40,7 @@ struct Failed {
 }
 
 fn main() -> ExitCode {
-    let program = flotilla_manual::documented(Cli::command(), EXAMPLES);
+    let program = flotilla_manual::with_help_sections(Cli::command(), EXAMPLES);
     let cli: Cli = match flotilla_manual::parse(program.clone(), std::env::args_os()) {
         Ok(cli) => cli,
         Err(code) => return ExitCode::from(code),
@@ -50,9 +50,9 @@ fn main() -> ExitCode {
         Command::Check(file) => load_config(&file.config).and_then(|_| say("ok")),
         Command::Config(command) => config(&command),
         Command::Key(command) => key(command),
-        Command::Completions(of) => {
-            print(&String::from_utf8_lossy(&flotilla_manual::completions(&program, of.shell)))
-        }
+        Command::Completions(of) => print(&String::from_utf8_lossy(
+            &flotilla_manual::generate_completions(&program, of.shell),
+        )),
         Command::Man(to) => manual(program, &to),
         Command::Health(of) => health(&of),
         command => operate(command),
@@ -78,7 +78,8 @@ fn print(text: &str) -> Result<(), Failed> {
 }
 
 fn manual(program: clap::Command, to: &ManArgs) -> Result<(), Failed> {
-    let written = flotilla_manual::pages(program, to.to.as_deref(), &mut std::io::stdout());
+    let written =
+        flotilla_manual::write_man_pages(program, to.to.as_deref(), &mut std::io::stdout());
     written.map_err(|e| unwritten(format!("the man page cannot be written: {e}")))
 }
 

@@ -24,7 +24,7 @@ use flotilla_manual::exit;
 use inference_core::hardware::Kernel;
 
 fn main() -> ExitCode {
-    let program = flotilla_manual::documented(Cli::command(), EXAMPLES);
+    let program = flotilla_manual::with_help_sections(Cli::command(), EXAMPLES);
     let cli: Cli = match flotilla_manual::parse(program.clone(), std::env::args_os()) {
         Ok(cli) => cli,
         Err(code) => return ExitCode::from(code),
@@ -52,12 +52,12 @@ fn main() -> ExitCode {
         Command::SandboxTrial => sandbox_trial::child().map_err(software),
         Command::TuneTrials(args) => trials::child(&args).map_err(software),
         Command::Completions(of) => {
-            let script = flotilla_manual::completions(&program, of.shell);
+            let script = flotilla_manual::generate_completions(&program, of.shell);
             std::io::stdout().write_all(&script).map_err(unwritten)
         }
         Command::Man(to) => {
             let out = &mut std::io::stdout();
-            flotilla_manual::pages(program, to.to.as_deref(), out).map_err(unwritten)
+            flotilla_manual::write_man_pages(program, to.to.as_deref(), out).map_err(unwritten)
         }
         Command::Engine(args) => engine(args),
         Command::KernelTrial { kernel } => trial(kernel),
