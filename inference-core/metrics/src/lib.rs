@@ -2,20 +2,22 @@
 //! text format; this crate adds a registry that lists its families, so that the reference in
 //! docs/metrics.md is generated from the code.
 //!
-//! - [`Maker`]: creates metric families; start reading here. [`Sheet`] is the finished registry.
+//! - [`MetricsBuilder`]: creates metric families; start reading here. [`MetricsRegistry`] is the
+//!   result, with the families of the program and their descriptions.
 //! - [`Process`]: CPU time, memory and open files of a process.
 //! - [`build_info`]: version, commit and compiler, as labels of a family.
-//! - [`text`]: the response to a scrape.
+//! - [`encode_text`]: the response to a scrape.
 
+#![warn(unreachable_pub)]
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")
 )]
 
-mod maker;
+mod builder;
 mod process;
 
-pub use maker::{Made, Maker, Sheet, text};
+pub use builder::{FamilyDescription, MetricsBuilder, MetricsRegistry, encode_text};
 pub use process::Process;
 
 /// The version of this build.
@@ -32,9 +34,9 @@ pub const RUSTC: &str = env!("FLOTILLA_RUSTC");
 ///
 /// # Errors
 /// Another family has that name.
-pub fn build_info(maker: &mut Maker, name: &str) -> prometheus::Result<()> {
+pub fn build_info(builder: &mut MetricsBuilder, name: &str) -> prometheus::Result<()> {
     let help = "Always 1; what the program was built from is in its labels.";
-    let build = maker.gauges(name, help, &["version", "revision", "rustc"])?;
+    let build = builder.gauges(name, help, &["version", "revision", "rustc"])?;
     build.with_label_values(&[VERSION, REVISION, RUSTC]).set(1);
     Ok(())
 }

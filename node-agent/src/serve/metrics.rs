@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use flotilla_listeners::{Closed, CountClosed};
-use inference_metrics::{Made, Sheet};
+use inference_metrics::{FamilyDescription, MetricsRegistry};
 
 use crate::engine::client::{EngineClient, Figures};
 use crate::serve::vitals::Sample;
@@ -52,12 +52,12 @@ impl Metrics {
     ///
     /// # Errors
     /// Two share a name.
-    pub fn list(&self) -> prometheus::Result<Vec<Made>> {
+    pub fn list(&self) -> prometheus::Result<Vec<FamilyDescription>> {
         let engine = EngineClient::default();
         let (figures, sample) = (engine.figures(), Sample::default());
         let engine =
-            engine::sheet(&Sight { node: "", model: "", engine: &engine, figures, sample })?;
-        let mut all = [self.0.families.sheet.made.clone(), engine.made].concat();
+            engine::registry(&Sight { node: "", model: "", engine: &engine, figures, sample })?;
+        let mut all = [self.0.families.registry.families.clone(), engine.families].concat();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
@@ -69,18 +69,21 @@ impl Metrics {
 
     /// Renders everything in Prometheus text format 0.0.4.
     pub fn render(&self, sight: &Sight<'_>) -> String {
-        let counted = self.0.families.sheet.gather();
-        let engine = engine::sheet(sight).as_ref().map(Sheet::gather).map_err(ToString::to_string);
+        let counted = self.0.families.registry.gather();
+        let engine = engine::registry(sight)
+            .as_ref()
+            .map(MetricsRegistry::gather)
+            .map_err(ToString::to_string);
         written(engine.and_then(|engine| {
             let all: Vec<_> = counted.into_iter().chain(engine).collect();
-            inference_metrics::text(&all).map_err(|error| error.to_string())
+            inference_metrics::encode_text(&all).map_err(|error| error.to_string())
         }))
     }
 
     /// Renders the same under another server's names.
     pub fn render_as(&self, names: compat::Names, sight: &Sight<'_>) -> String {
-        let families = compat::families(names, &self.0.families.sheet.gather(), sight);
-        let text = families.and_then(|families| inference_metrics::text(&families));
+        let families = compat::families(names, &self.0.families.registry.gather(), sight);
+        let text = families.and_then(|families| inference_metrics::encode_text(&families));
         written(text.map_err(|error| error.to_string()))
     }
 }

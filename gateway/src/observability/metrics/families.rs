@@ -1,6 +1,6 @@
 //! Metric families that count events.
 
-use inference_metrics::{Maker, Sheet, build_info};
+use inference_metrics::{MetricsBuilder, MetricsRegistry, build_info};
 use prometheus::{
     CounterVec, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
     Result,
@@ -29,7 +29,7 @@ const GAPS: &[f64] =
 /// All families that count events.
 #[derive(Debug)]
 pub struct Families {
-    pub sheet: Sheet,
+    pub registry: MetricsRegistry,
     pub requests: IntCounterVec,
     pub in_flight: IntGauge,
     pub duration: HistogramVec,
@@ -59,15 +59,15 @@ impl Families {
     /// Creates all families. Series with fixed label values start at 0. Fails only if two families
     /// have the same name.
     pub fn new() -> Result<Self> {
-        let mut maker = Maker::default();
-        let requests = requests(&mut maker)?;
-        let histograms = histograms(&mut maker)?;
+        let mut builder = MetricsBuilder::default();
+        let requests = requests(&mut builder)?;
+        let histograms = histograms(&mut builder)?;
         let [duration, first_token, gap, queue_wait] = histograms;
-        let [retries, resumes, refusals] = failures(&mut maker)?;
-        let [spent, saved] = money(&mut maker)?;
+        let [retries, resumes, refusals] = failures(&mut builder)?;
+        let [spent, saved] = money(&mut builder)?;
         let families = Self {
             requests,
-            in_flight: maker.gauge(
+            in_flight: builder.gauge(
                 "gateway_requests_in_flight",
                 "Requests whose response is not finished, waiting ones included.",
             )?,
@@ -76,13 +76,13 @@ impl Families {
             gap,
             queue_wait: Class::ALL.map(|class| queue_wait.with_label_values(&[class.name()])),
             retries,
-            retries_refused: maker.counter(
+            retries_refused: builder.counter(
                 "gateway_retries_refused_total",
                 "Requests that a node refused and that were not tried elsewhere, because too many were.",
             )?,
             resumes,
             refusals,
-            tokens: maker.counters(
+            tokens: builder.counters(
                 "gateway_tokens_total",
                 "Tokens by what gave the answer: prompt (computed), cached (of prompts, not \
                  computed again) and completion.",
@@ -90,50 +90,50 @@ impl Families {
             )?,
             spent,
             saved,
-            connections: maker.gauge("gateway_connections_open", "Client connections.")?,
-            closed: maker.counters(
+            connections: builder.gauge("gateway_connections_open", "Client connections.")?,
+            closed: builder.counters(
                 "gateway_connections_closed_total",
                 "Client connections that were refused or cut; of HTTP/2, streams that stalled too.",
                 &["reason"],
             )?,
-            joins_refused: maker.counters(
+            joins_refused: builder.counters(
                 "gateway_joins_refused_total",
                 "Times that a node was not let in; node_name_taken: another node of its name has a \
                  link.",
                 &["reason"],
             )?,
-            reloads: maker.counters(
+            reloads: builder.counters(
                 "gateway_config_reloads_total",
                 "Times that the configuration was read again.",
                 &["outcome"],
             )?,
-            reload_is_ok: maker.gauge(
+            reload_is_ok: builder.gauge(
                 "gateway_config_last_reload_successful",
                 "0 while the configuration in force is older than its file, which was refused.",
             )?,
-            reloaded_at: maker.level(
+            reloaded_at: builder.float_gauge(
                 "gateway_config_last_reload_success_timestamp_seconds",
                 "When the configuration in force was taken over, in seconds since 1970.",
             )?,
-            spans_lost: maker.counters(
+            spans_lost: builder.counters(
                 "gateway_traces_dropped_total",
                 "Spans that no collector got.",
                 &["reason"],
             )?,
-            state_saves: maker.counters(
+            state_saves: builder.counters(
                 "gateway_state_saves_total",
                 "Times that what was used and spent was written to the state file.",
                 &["outcome"],
             )?,
-            hedges: maker.counters(
+            hedges: builder.counters(
                 "gateway_hedges_total",
                 "Requests whose first token was late and that a second node was asked, by who was \
                  first.",
                 &["first"],
             )?,
-            sheet: {
-                build_info(&mut maker, "gateway_build_info")?;
-                maker.done()
+            registry: {
+                build_info(&mut builder, "gateway_build_info")?;
+                builder.build()
             },
         };
         families.begin();
@@ -173,8 +173,8 @@ impl Families {
     }
 }
 
-fn requests(maker: &mut Maker) -> Result<IntCounterVec> {
-    maker.counters(
+fn requests(builder: &mut MetricsBuilder) -> Result<IntCounterVec> {
+    builder.counters(
         "gateway_requests_total",
         "Requests for models, by how they ended and whose fault that was (none, client, gateway, \
          node). Tenants and models that are not known count as 'unknown'.",
@@ -182,29 +182,29 @@ fn requests(maker: &mut Maker) -> Result<IntCounterVec> {
     )
 }
 
-fn histograms(maker: &mut Maker) -> Result<[HistogramVec; 4]> {
+fn histograms(builder: &mut MetricsBuilder) -> Result<[HistogramVec; 4]> {
     let labels = ["model", "class", "endpoint_kind"];
     Ok([
-        maker.histograms(
+        builder.histograms(
             "gateway_request_duration_seconds",
             "Time from a request's arrival to the end of its response.",
             &labels,
             SECONDS,
         )?,
-        maker.histograms(
+        builder.histograms(
             "gateway_time_to_first_token_seconds",
             "Time from a request's arrival to the first of its answer.",
             &labels,
             FIRST,
         )?,
-        maker.histograms(
+        builder.histograms(
             "gateway_inter_token_gap_seconds",
             "Time between two pieces of an answer, which are tokens mostly; a node that was lost \
              in between is part of it.",
             &labels,
             GAPS,
         )?,
-        maker.histograms(
+        builder.histograms(
             "gateway_queue_wait_seconds",
             "Time from a request's arrival until a slot was bound.",
             &["class"],
@@ -213,20 +213,20 @@ fn histograms(maker: &mut Maker) -> Result<[HistogramVec; 4]> {
     ])
 }
 
-fn failures(maker: &mut Maker) -> Result<[IntCounterVec; 3]> {
+fn failures(builder: &mut MetricsBuilder) -> Result<[IntCounterVec; 3]> {
     Ok([
-        maker.counters(
+        builder.counters(
             "gateway_retries_total",
             "Attempts on another node for a request without any of its answer.",
             &["reason"],
         )?,
-        maker.counters(
+        builder.counters(
             "gateway_resumes_total",
             "Attempts of another node to go on with an answer that had begun; node_leaves: it was \
              moved before its node left.",
             &["reason"],
         )?,
-        maker.counters(
+        builder.counters(
             "gateway_refusals_total",
             "Requests that were refused: for their own sake, by a limit of their key (limit_...), \
              or because there was no room.",
@@ -235,15 +235,15 @@ fn failures(maker: &mut Maker) -> Result<[IntCounterVec; 3]> {
     ])
 }
 
-fn money(maker: &mut Maker) -> Result<[CounterVec; 2]> {
+fn money(builder: &mut MetricsBuilder) -> Result<[CounterVec; 2]> {
     Ok([
-        maker.amounts(
+        builder.float_counters(
             "gateway_spent_total",
             "What endpoints cost, by their configured prices: external ones for tokens (and whose \
              they were) and hours, nodes (together) for hours.",
             &["endpoint", "for", "tenant"],
         )?,
-        maker.amounts(
+        builder.float_counters(
             "gateway_saved_total",
             "What the tokens that nodes answered would have cost at the cheapest external endpoint \
              for their model.",

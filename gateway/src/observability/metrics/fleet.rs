@@ -1,7 +1,7 @@
 //! Metrics of the fleet's current state. They are created anew for each scrape, so a removed node
 //! leaves no series behind.
 
-use inference_metrics::{Maker, Process, Sheet};
+use inference_metrics::{MetricsBuilder, MetricsRegistry, Process};
 use inference_protocol::fleet::NodeState;
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Result};
 
@@ -11,12 +11,12 @@ use crate::scheduler::routing::Policy;
 use crate::scheduler::routing_stats::{Forecast, Lookup, Reason};
 
 /// All metrics of the fleet and of this process.
-pub(super) fn sheet(overview: &Overview) -> Result<Sheet> {
-    let mut maker = Maker::default();
-    queue(&mut maker, overview)?;
-    decisions(&mut maker, overview)?;
-    let nodes = Nodes::new(&mut maker)?;
-    let external = External::new(&mut maker)?;
+pub(super) fn registry(overview: &Overview) -> Result<MetricsRegistry> {
+    let mut builder = MetricsBuilder::default();
+    queue(&mut builder, overview)?;
+    decisions(&mut builder, overview)?;
+    let nodes = Nodes::new(&mut builder)?;
+    let external = External::new(&mut builder)?;
     for state in NodeState::ALL {
         nodes.states.with_label_values(&[state.name()]).set(0);
     }
@@ -26,13 +26,13 @@ pub(super) fn sheet(overview: &Overview) -> Result<Sheet> {
             false => nodes.tell(endpoint),
         }
     }
-    Process::this().tell(&mut maker)?;
-    Ok(maker.done())
+    Process::this().register(&mut builder)?;
+    Ok(builder.build())
 }
 
-fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
+fn queue(builder: &mut MetricsBuilder, overview: &Overview) -> Result<()> {
     let help = "Requests that wait for their first slot.";
-    let depth = maker.gauges("gateway_queue_depth", help, &["class"])?;
+    let depth = builder.gauges("gateway_queue_depth", help, &["class"])?;
     let mut lined_up = 0;
     let queue = &overview.queue;
     for (class, waiting) in queue.depths {
@@ -40,12 +40,12 @@ fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
         lined_up += waiting;
     }
     let help = "Most requests that may wait (limits.queue_depth_max).";
-    maker.gauge("gateway_queue_depth_max", help)?.set(queue.bounds.depth_max as i64);
+    builder.gauge("gateway_queue_depth_max", help)?.set(queue.bounds.depth_max as i64);
     let retrying = queue.taken.depth.saturating_sub(lined_up);
     let help = "Requests that wait for another node.";
-    maker.gauge("gateway_retries_waiting", help)?.set(retrying as i64);
-    room(maker, queue)?;
-    let forecasts = maker.counters(
+    builder.gauge("gateway_retries_waiting", help)?.set(retrying as i64);
+    room(builder, queue)?;
+    let forecasts = builder.counters(
         "gateway_wait_forecasts_total",
         "Queue-wait predictions by result: right (within half of the wait or a second), too long \
          (requests may be refused without need), or too short (requests may wait in vain).",
@@ -56,26 +56,26 @@ fn queue(maker: &mut Maker, overview: &Overview) -> Result<()> {
         forecasts.with_label_values(&[forecast.name()]).inc_by(count);
     }
     let help = "Slots that this gateway holds, anywhere.";
-    maker.gauge("gateway_leases", help)?.set(i64::from(overview.totals.leases));
+    builder.gauge("gateway_leases", help)?.set(i64::from(overview.totals.leases));
     Ok(())
 }
 
 /// Queue occupancy by model and tenant; both are names from the fleet and the keys.
-fn room(maker: &mut Maker, queue: &QueueOverview) -> Result<()> {
+fn room(builder: &mut MetricsBuilder, queue: &QueueOverview) -> Result<()> {
     let help = "Bytes of request bodies: of requests that wait, and of those that are being read.";
-    let bytes = maker.gauges("gateway_queue_bytes", help, &["state"])?;
+    let bytes = builder.gauges("gateway_queue_bytes", help, &["state"])?;
     set(&bytes, "reading", queue.reading_bytes as i64);
     set(&bytes, "waiting", queue.taken.bytes.saturating_sub(queue.reading_bytes) as i64);
     let help = "Most bytes of request bodies that wait or are being read (limits.queue_bytes_max).";
     let bytes_max = i64::try_from(queue.bounds.bytes_max).unwrap_or(i64::MAX);
-    maker.gauge("gateway_queue_bytes_max", help)?.set(bytes_max);
+    builder.gauge("gateway_queue_bytes_max", help)?.set(bytes_max);
     let help = "Requests that wait, by model, where some do.";
-    let models = maker.gauges("gateway_queue_model_depth", help, &["model"])?;
+    let models = builder.gauges("gateway_queue_model_depth", help, &["model"])?;
     queue.models.iter().for_each(|(model, taken)| set(&models, model, taken.depth));
     let help = "Requests that wait, by tenant, where some do.";
-    let tenants = maker.gauges("gateway_queue_tenant_depth", help, &["tenant"])?;
+    let tenants = builder.gauges("gateway_queue_tenant_depth", help, &["tenant"])?;
     let help = "Bytes of a tenant's request bodies that wait or are being read, where some do.";
-    let tenant_bytes = maker.gauges("gateway_queue_tenant_bytes", help, &["tenant"])?;
+    let tenant_bytes = builder.gauges("gateway_queue_tenant_bytes", help, &["tenant"])?;
     for (tenant, taken) in &queue.tenants {
         set(&tenants, tenant, taken.depth);
         set(&tenant_bytes, tenant, taken.bytes as i64);
@@ -83,8 +83,8 @@ fn room(maker: &mut Maker, queue: &QueueOverview) -> Result<()> {
     Ok(())
 }
 
-fn decisions(maker: &mut Maker, overview: &Overview) -> Result<()> {
-    let made = maker.counters(
+fn decisions(builder: &mut MetricsBuilder, overview: &Overview) -> Result<()> {
+    let made = builder.counters(
         "gateway_routing_decisions_total",
         "Endpoints that were chosen, by the policy in force and why: the node holds some of the \
          prompt (prefix), comes first by the policy, or is external.",
@@ -98,7 +98,7 @@ fn decisions(maker: &mut Maker, overview: &Overview) -> Result<()> {
             }
         }
     }
-    let lookups = maker.counters(
+    let lookups = builder.counters(
         "gateway_prefix_lookups_total",
         "Requests by whether their chosen node was sent how they begin before (hit), another one \
          was (elsewhere), or nobody (miss).",
@@ -107,7 +107,7 @@ fn decisions(maker: &mut Maker, overview: &Overview) -> Result<()> {
     for lookup in Lookup::ALL {
         lookups.with_label_values(&[lookup.name()]).inc_by(overview.stats.lookups(lookup));
     }
-    let ejections = maker.counters(
+    let ejections = builder.counters(
         "gateway_ejections_total",
         "Times that an endpoint was sent nothing for a while, because it failed or had become very \
          slow.",
@@ -138,71 +138,71 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn new(maker: &mut Maker) -> Result<Self> {
+    fn new(builder: &mut MetricsBuilder) -> Result<Self> {
         let node = &["node"];
         Ok(Self {
-            states: maker.gauges("gateway_nodes", "Nodes with a link, by state.", &["state"])?,
-            models: maker.gauges(
+            states: builder.gauges("gateway_nodes", "Nodes with a link, by state.", &["state"])?,
+            models: builder.gauges(
                 "gateway_node_model_info",
                 "Always 1: the model that a node serves.",
                 &["node", "model"],
             )?,
-            slots: maker.gauges("gateway_node_slots", "Slots of a node.", node)?,
-            busy: maker.gauges("gateway_node_slots_busy", "Slots that are taken.", node)?,
-            queued: maker.gauges(
+            slots: builder.gauges("gateway_node_slots", "Slots of a node.", node)?,
+            busy: builder.gauges("gateway_node_slots_busy", "Slots that are taken.", node)?,
+            queued: builder.gauges(
                 "gateway_node_queue_depth",
                 "Requests that wait inside the node, whoever sent them.",
                 node,
             )?,
-            ejected: maker.gauges(
+            ejected: builder.gauges(
                 "gateway_node_ejected",
                 "1 while a node that failed is sent nothing.",
                 node,
             )?,
-            cordoned: maker.gauges(
+            cordoned: builder.gauges(
                 "gateway_node_cordoned",
                 "1 while an operator lets a node get nothing new.",
                 node,
             )?,
-            restarts: maker.counters(
+            restarts: builder.counters(
                 "gateway_node_engine_restarts_total",
                 "Times that a node's engine was started again since its agent started.",
                 node,
             )?,
-            misreports: maker.counters(
+            misreports: builder.counters(
                 "gateway_node_usage_corrected_total",
                 "Responses whose node reported more tokens than the request can have used; what is \
                  possible was counted.",
                 node,
             )?,
-            prefill: maker.levels(
+            prefill: builder.float_gauges(
                 "gateway_node_prefill_tokens_per_second",
                 "Prompt tokens per second while prefilling, as the node measures it.",
                 node,
             )?,
-            decode: maker.levels(
+            decode: builder.float_gauges(
                 "gateway_node_decode_tokens_per_second",
                 "Generated tokens per second over all slots, as the node measures it.",
                 node,
             )?,
-            resident: maker.gauges(
+            resident: builder.gauges(
                 "gateway_node_memory_resident_bytes",
                 "Memory that agent and engine hold, the mapped model included.",
                 node,
             )?,
-            available: maker.gauges(
+            available: builder.gauges(
                 "gateway_node_memory_available_bytes",
                 "Memory that the node's machine, or its control group, could still give.",
                 node,
             )?,
-            cells: maker.gauges("gateway_node_kv_cells", "Cells of a node's KV pool.", node)?,
-            cells_used: maker.gauges(
+            cells: builder.gauges("gateway_node_kv_cells", "Cells of a node's KV pool.", node)?,
+            cells_used: builder.gauges(
                 "gateway_node_kv_cells_used",
                 "KV cells that are taken: by requests in slots (busy), and kept for prompts that \
                  begin alike (cached).",
                 &["node", "use"],
             )?,
-            pressure: maker.levels(
+            pressure: builder.float_gauges(
                 "gateway_node_pressure_ratio",
                 "Share of the last ten seconds in which something at the node waited for a resource \
                  (PSI), where its kernel tells.",
@@ -259,20 +259,20 @@ struct External {
 }
 
 impl External {
-    fn new(maker: &mut Maker) -> Result<Self> {
+    fn new(builder: &mut MetricsBuilder) -> Result<Self> {
         let endpoint = &["endpoint"];
         Ok(Self {
-            ready: maker.gauges(
+            ready: builder.gauges(
                 "gateway_external_ready",
                 "Whether an external endpoint takes requests.",
                 endpoint,
             )?,
-            slots: maker.gauges(
+            slots: builder.gauges(
                 "gateway_external_slots",
                 "Requests that an external endpoint may have side by side.",
                 endpoint,
             )?,
-            busy: maker.gauges(
+            busy: builder.gauges(
                 "gateway_external_slots_busy",
                 "Requests that an external endpoint has.",
                 endpoint,

@@ -3,7 +3,7 @@
 //! reserves names with colons for recording rules, and its linter rejects them.
 
 use clap::ValueEnum;
-use inference_metrics::Maker;
+use inference_metrics::MetricsBuilder;
 use prometheus::Result;
 use prometheus::proto::{LabelPair, MetricFamily};
 
@@ -49,22 +49,22 @@ pub fn families(
     counted: &[MetricFamily],
     sight: &Sight<'_>,
 ) -> Result<Vec<MetricFamily>> {
-    let mut maker = Maker::default();
+    let mut builder = MetricsBuilder::default();
     match names {
-        Names::LlamaServer => llama_server(&mut maker, sight)?,
-        Names::Vllm => vllm(&mut maker, counted, sight)?,
+        Names::LlamaServer => llama_server(&mut builder, sight)?,
+        Names::Vllm => vllm(&mut builder, counted, sight)?,
     }
-    let mut all = maker.done().gather();
+    let mut all = builder.build().gather();
     if names == Names::Vllm {
         all.extend(histograms(counted, sight.model));
     }
     Ok(all)
 }
 
-fn llama_server(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
+fn llama_server(builder: &mut MetricsBuilder, sight: &Sight<'_>) -> Result<()> {
     let (totals, stats) = (&sight.figures.totals, &sight.figures.stats);
     let mut counter = |name: &str, help, value: f64| -> Result<()> {
-        maker.amount(&format!("llamacpp:{name}"), help)?.inc_by(value);
+        builder.float_counter(&format!("llamacpp:{name}"), help)?.inc_by(value);
         Ok(())
     };
     let prompt = totals.prompt_tokens as f64;
@@ -77,7 +77,7 @@ fn llama_server(maker: &mut Maker, sight: &Sight<'_>) -> Result<()> {
     counter("tokens_predicted_seconds_total", "Predict process time.", totals.decode_seconds)?;
     counter("n_decode_total", "Batches decoded.", totals.steps as f64)?;
     let mut gauge = |name: &str, help, value: f64| -> Result<()> {
-        maker.level(&format!("llamacpp:{name}"), help)?.set(value);
+        builder.float_gauge(&format!("llamacpp:{name}"), help)?.set(value);
         Ok(())
     };
     let prefill = f64::from(stats.prefill_tokens_per_second);
@@ -102,12 +102,15 @@ fn used(sight: &Sight<'_>) -> f64 {
     f64::from(stats.cells_in_use) / f64::from(stats.cells.max(1))
 }
 
-fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Result<()> {
+fn vllm(builder: &mut MetricsBuilder, counted: &[MetricFamily], sight: &Sight<'_>) -> Result<()> {
     let (totals, stats) = (&sight.figures.totals, &sight.figures.stats);
     let labels = ["model_name", "engine"];
     let values = [sight.model, ENGINE];
     let mut gauge = |name: &str, help, value: f64| -> Result<()> {
-        maker.levels(&format!("vllm:{name}"), help, &labels)?.with_label_values(&values).set(value);
+        builder
+            .float_gauges(&format!("vllm:{name}"), help, &labels)?
+            .with_label_values(&values)
+            .set(value);
         Ok(())
     };
     let running = f64::from(stats.slots_busy);
@@ -118,7 +121,7 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Resul
         gauge(name, "Share of the KV cells in use, 0 to 1.", used(sight))?;
     }
     let mut counter = |name: &str, help, value: u64| -> Result<()> {
-        let family = maker.counters(&format!("vllm:{name}"), help, &labels)?;
+        let family = builder.counters(&format!("vllm:{name}"), help, &labels)?;
         family.with_label_values(&values).inc_by(value);
         Ok(())
     };
@@ -135,11 +138,11 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], sight: &Sight<'_>) -> Resul
     }
     let help = "Always 1; the size of the KV pool is in the labels.";
     let config = ["model_name", "engine", "block_size", "num_gpu_blocks"];
-    let config = maker.gauges("vllm:cache_config_info", help, &config)?;
+    let config = builder.gauges("vllm:cache_config_info", help, &config)?;
     config.with_label_values(&[sight.model, ENGINE, "1", &stats.cells.to_string()]).set(1);
     let help = "Answers that came to their end.";
     let success = ["model_name", "engine", "finished_reason"];
-    let success = maker.counters("vllm:request_success_total", help, &success)?;
+    let success = builder.counters("vllm:request_success_total", help, &success)?;
     for metric in counted.iter().filter(|f| f.name() == FINISHED).flat_map(|f| f.get_metric()) {
         let reason = metric.get_label().first().map_or("", LabelPair::value);
         let count = metric.get_counter().get_value() as u64;
