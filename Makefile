@@ -16,7 +16,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Minus the features that the emulator warns it does not have.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-.PHONY: help chart-files demo dist deb dist-gateway test build setup setup-test lint lint-github unit \
+.PHONY: help chart-files demo dist deb dist-gateway test build setup setup-test lint lint-github doc unit \
     end-to-end avx2 docs bench-engine bench-gateway soak kills overload screenshot fuzz deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
@@ -35,8 +35,9 @@ help:
 demo: build
 	@scripts/demo.sh $(if $(ONCE),--once)
 
-## Run everything that CI runs: lints, dependency checks, unit tests and end-to-end tests.
-test: setup-test lint deny build unit end-to-end avx2
+## Run everything that CI runs: lints, API documentation, dependency checks, unit tests and end-to-end
+## tests.
+test: setup-test lint doc deny build unit end-to-end avx2
 
 ## Build both programs in target/release. The first build compiles llama.cpp and takes some minutes.
 build: setup
@@ -51,6 +52,12 @@ lint: lint-github
 ## Check the CI workflow and the issue forms.
 lint-github: target/tools/github/done target/tools/actionlint/done
 	@scripts/lint-github.sh
+
+## Build the API documentation of our crates in target/doc, private items included, and run its
+## examples. Fails on rustdoc's warnings, such as broken links.
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(CHOICE) --no-deps --document-private-items
+	$(CARGO) test $(CHOICE) --doc
 
 ## Check the licenses, sources and known vulnerabilities of all dependencies. Needs cargo-deny, and is
 ## skipped without it; vulnerabilities are skipped offline.

@@ -18,6 +18,9 @@
 //! - [`scheduler`]: the pure core: queue, costs, routing, prefix index, fleet state, attempts.
 //! - [`access`]: API keys, rate limits, budgets, quarantine.
 //! - [`types`]: what every layer shares: errors, request ids, classes, responses.
+//!
+//! Start with [`proxy`], which shows the stages of a request on one screen. [`scheduler`] decides
+//! which request gets a slot, and [`scheduler::attempts`] what happens after an attempt failed.
 
 #![warn(unreachable_pub)]
 

@@ -41,7 +41,7 @@ struct Failure {
 }
 
 fn main() -> ExitCode {
-    let program = flotilla_manual::documented(Cli::command(), EXAMPLES);
+    let program = flotilla_manual::with_help_sections(Cli::command(), EXAMPLES);
     let cli: Cli = match flotilla_manual::parse(program.clone(), std::env::args_os()) {
         Ok(cli) => cli,
         Err(code) => return ExitCode::from(code),
@@ -51,9 +51,9 @@ fn main() -> ExitCode {
         Command::Check(file) => load_config(&file.config).and_then(|_| print_line("ok")),
         Command::Config(command) => config(&command),
         Command::Key(command) => key(command),
-        Command::Completions(of) => {
-            print(&String::from_utf8_lossy(&flotilla_manual::completions(&program, of.shell)))
-        }
+        Command::Completions(of) => print(&String::from_utf8_lossy(
+            &flotilla_manual::generate_completions(&program, of.shell),
+        )),
         Command::Man(to) => manual(program, &to),
         Command::Health(of) => health(&of),
         command => run_remote(command),
@@ -79,7 +79,8 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 fn manual(program: clap::Command, to: &ManArgs) -> Result<(), Failure> {
-    let written = flotilla_manual::pages(program, to.to.as_deref(), &mut std::io::stdout());
+    let written =
+        flotilla_manual::write_man_pages(program, to.to.as_deref(), &mut std::io::stdout());
     written.map_err(|e| write_error(format!("cannot write the man page: {e}")))
 }
 

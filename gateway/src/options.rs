@@ -311,17 +311,17 @@ mod tests {
     use super::*;
 
     fn program() -> clap::Command {
-        flotilla_manual::documented(Cli::command(), EXAMPLES)
+        flotilla_manual::with_help_sections(Cli::command(), EXAMPLES)
     }
 
     #[test]
     fn the_help_says_everything() {
         program().debug_assert();
-        assert_eq!(flotilla_manual::unsaid(&program()), Vec::<String>::new());
+        assert_eq!(flotilla_manual::find_help_gaps(&program()), Vec::<String>::new());
     }
 
     #[test]
     fn every_example_is_a_command_line_that_is_understood() {
-        assert_eq!(flotilla_manual::not_understood::<Cli>(EXAMPLES), Vec::<String>::new());
+        assert_eq!(flotilla_manual::find_invalid_examples::<Cli>(EXAMPLES), Vec::<String>::new());
     }
 }

@@ -16,6 +16,7 @@
 //! ([`scheduler::queue`], [`scheduler::kv_pool`], [`scheduler::step_pace`],
 //! [`scheduler::planning`]) -> decode ([`types::model::Model`]) -> sample ([`scheduler::sampler`])
 //! -> emit ([`text::utf8`], [`text::stop`]). Everything except [`llama`] and that thread is pure.
+//! Start reading with [`scheduler::step`].
 
 #![warn(unreachable_pub)]
 

@@ -17,21 +17,19 @@ pub const NO_PERMISSION: u8 = 77;
 
 /// Every code and its meaning.
 pub const ALL: [(u8, &str); 8] = [
-    (0, "done, or stopped as asked"),
-    (USAGE, "the command line or the configuration is wrong; starting again does not help"),
-    (DATA, "a model file, or what is said about it, cannot be used; starting again does not help"),
-    (
-        UNAVAILABLE,
-        "something that is needed is not there: an address, a gateway, a hub, enough memory",
-    ),
-    (SOFTWARE, "a bug, or a machine without resources"),
-    (WRITE, "an answer or a file cannot be written"),
-    (BUSY, "another one is at the same work; try again later"),
-    (NO_PERMISSION, "refused by the gateway or the hub: a key or a certificate is wrong"),
+    (0, "success, or stopped on request"),
+    (USAGE, "invalid command line or configuration; a restart does not help"),
+    (DATA, "a model file, or information about it, is unusable; a restart does not help"),
+    (UNAVAILABLE, "a requirement is unavailable: an address, a gateway, a hub, enough memory"),
+    (SOFTWARE, "a bug, or the machine is out of resources"),
+    (WRITE, "output or a file cannot be written"),
+    (BUSY, "another process is doing the same work; try again later"),
+    (NO_PERMISSION, "the gateway or the hub denied access: wrong key or certificate"),
 ];
 
 /// All codes, one per line.
 pub fn table() -> String {
-    let lines: Vec<String> = ALL.iter().map(|(code, said)| format!("  {code:<3} {said}")).collect();
+    let lines: Vec<String> =
+        ALL.iter().map(|(code, meaning)| format!("  {code:<3} {meaning}")).collect();
     lines.join("\n")
 }

@@ -1,5 +1,13 @@
-//! Documentation that both programs generate from the definition of their command line: exit codes,
-//! help with examples, shell completions, man pages.
+//! Documentation that both programs generate from the definition of their command line. The
+//! programs define commands and flags with clap; this crate adds what they have in common.
+//!
+//! - [`parse`]: parses the command line; errors become an exit code. Start reading here.
+//! - [`exit`]: exit codes.
+//! - [`with_help_sections`]: adds examples and exit codes to the help.
+//! - [`generate_completions`], [`write_man_pages`]: shell completions and man pages.
+//! - [`find_help_gaps`], [`find_invalid_examples`]: checks of the help, for tests.
+
+#![warn(unreachable_pub)]
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,25 +15,25 @@ use std::path::PathBuf;
 use clap::{Args, Command, FromArgMatches, Parser};
 use clap_complete::Shell;
 
+mod completions;
 pub mod exit;
-mod page;
-mod shells;
+mod man_pages;
 
-pub use page::pages;
-pub use shells::completions;
+pub use completions::generate_completions;
+pub use man_pages::write_man_pages;
 
 /// The command's name with its parent commands, and an example command line.
 pub type Example = (&'static str, &'static str);
 
-/// Which shell.
+/// Arguments of the command `completions`.
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// The shell that is to complete commands
+    /// Shell to complete commands in
     #[arg(value_enum)]
     pub shell: Shell,
 }
 
-/// Where man pages go.
+/// Arguments of the command `man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
     /// Folder to write a page for each command into [default: the program's page goes to stdout]
@@ -34,23 +42,23 @@ pub struct ManArgs {
 }
 
 /// Adds examples to the help of each command, and the exit codes to the program's help.
-pub fn documented(program: Command, examples: &[Example]) -> Command {
+pub fn with_help_sections(program: Command, examples: &[Example]) -> Command {
     let name = program.get_name().to_string();
     let codes = exit::table();
     let program = with_examples(program, "", examples);
     let shown = program.get_after_help().map(|help| format!("{help}\n\n")).unwrap_or_default();
-    let more = format!("'{name} COMMAND --help' tells more of a command.");
+    let more = format!("'{name} COMMAND --help' describes a command.");
     program.max_term_width(100).after_help(format!("{shown}Exit codes:\n{codes}\n\n{more}"))
 }
 
 fn with_examples(command: Command, path: &str, examples: &[Example]) -> Command {
     let lines = examples.iter().filter(|(of, _)| *of == path).map(|(_, line)| format!("  {line}"));
     let lines = lines.collect::<Vec<_>>().join("\n");
-    let said = command.get_after_help().map(|help| format!("\n\n{help}")).unwrap_or_default();
+    let shown = command.get_after_help().map(|help| format!("\n\n{help}")).unwrap_or_default();
     let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_string()).collect();
     let command = match lines.is_empty() {
         true => command,
-        false => command.after_help(format!("Examples:\n{lines}{said}")),
+        false => command.after_help(format!("Examples:\n{lines}{shown}")),
     };
     names.into_iter().fold(command, |command, name| {
         let below = format!("{path} {name}");
@@ -81,7 +89,7 @@ pub fn parse<T: FromArgMatches>(
 
 /// Gaps in a program's help: flags without help, values without a default, commands without an
 /// example. For tests.
-pub fn unsaid(program: &Command) -> Vec<String> {
+pub fn find_help_gaps(program: &Command) -> Vec<String> {
     let mut missing = Vec::new();
     for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
         let name = command.get_name();
@@ -102,14 +110,14 @@ pub fn unsaid(program: &Command) -> Vec<String> {
                 missing.push(format!("{name}: {id} has no default"));
             }
         }
-        missing.extend(unsaid(command).into_iter().map(|what| format!("{name} {what}")));
+        missing.extend(find_help_gaps(command).into_iter().map(|what| format!("{name} {what}")));
     }
     missing
 }
 
 /// Why examples are not valid command lines of a program, ignoring shell syntax: variables before
 /// it and redirections after it. For tests.
-pub fn not_understood<T: Parser>(examples: &[Example]) -> Vec<String> {
+pub fn find_invalid_examples<T: Parser>(examples: &[Example]) -> Vec<String> {
     let read = |(_, example): &Example| {
         let line = example.split(['>', '|']).next().unwrap_or_default().replace("\\\n", " ");
         let words = line.split_whitespace().skip_while(|word| word.contains('='));

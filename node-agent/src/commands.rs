@@ -33,7 +33,7 @@ use tune::TuneArgs;
 
 /// Parses the command line, runs the command, and prints why it failed.
 pub fn run() -> ExitCode {
-    let program = flotilla_manual::documented(Cli::command(), EXAMPLES);
+    let program = flotilla_manual::with_help_sections(Cli::command(), EXAMPLES);
     let cli: Cli = match flotilla_manual::parse(program.clone(), std::env::args_os()) {
         Ok(cli) => cli,
         Err(code) => return ExitCode::from(code),
@@ -58,12 +58,13 @@ pub fn run() -> ExitCode {
         Command::SandboxTrial => sandbox_trial::child().map_err(Failed::software),
         Command::TuneTrials(args) => trials::child(&args).map_err(Failed::software),
         Command::Completions(of) => {
-            let script = flotilla_manual::completions(&program, of.shell);
+            let script = flotilla_manual::generate_completions(&program, of.shell);
             std::io::stdout().write_all(&script).map_err(|e| PrintError(e).into())
         }
         Command::Man(to) => {
             let out = &mut std::io::stdout();
-            flotilla_manual::pages(program, to.to.as_deref(), out).map_err(|e| PrintError(e).into())
+            flotilla_manual::write_man_pages(program, to.to.as_deref(), out)
+                .map_err(|e| PrintError(e).into())
         }
         Command::Engine(args) => engine(args),
         Command::KernelTrial { kernel } => {

@@ -10,7 +10,8 @@
 //!
 //! A request passes [`serve::listener`] or [`serve::join`], [`serve::api`], [`engine::client`],
 //! and, as a frame ([`engine::ipc`]), the engine process ([`engine::process`]); events return the
-//! same way, and [`serve::stream`] turns them into a response.
+//! same way, and [`serve::stream`] turns them into a response. Start reading with that path, or
+//! with [`engine::supervisor`], which starts engines and restarts them.
 
 #![warn(unreachable_pub)]
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use inference_metrics::{Made, Sheet};
+use inference_metrics::{FamilyDescription, MetricsRegistry};
 use prometheus::IntGauge;
 
 use crate::dispatcher::{Dispatcher, FleetSnapshot};
@@ -51,10 +51,10 @@ impl Metrics {
     ///
     /// # Errors
     /// Two families have the same name.
-    pub fn list(&self) -> prometheus::Result<Vec<Made>> {
+    pub fn list(&self) -> prometheus::Result<Vec<FamilyDescription>> {
         let nobody = Dispatcher::new(QueueBounds::new(0, 0), Policy::default());
-        let fleet = fleet::sheet(&nobody.snapshot())?;
-        let mut all = [self.0.families.sheet.made.clone(), fleet.made].concat();
+        let fleet = fleet::registry(&nobody.snapshot())?;
+        let mut all = [self.0.families.registry.families.clone(), fleet.families].concat();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
@@ -167,11 +167,14 @@ impl Metrics {
     /// # Errors
     /// They cannot be encoded.
     pub fn render(&self, overview: &FleetSnapshot) -> Result<String, Error> {
-        let counted = self.0.families.sheet.gather();
-        let fleet = fleet::sheet(overview).as_ref().map(Sheet::gather).map_err(ToString::to_string);
+        let counted = self.0.families.registry.gather();
+        let fleet = fleet::registry(overview)
+            .as_ref()
+            .map(MetricsRegistry::gather)
+            .map_err(ToString::to_string);
         let all = fleet.and_then(|fleet| {
             let all: Vec<_> = counted.into_iter().chain(fleet).collect();
-            inference_metrics::text(&all).map_err(|error| error.to_string())
+            inference_metrics::encode_text(&all).map_err(|error| error.to_string())
         });
         all.map_err(|error| Error::internal(format!("metrics cannot be written: {error}")))
     }

@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 39 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* 39 characters and those of a pool are 52: Kubernetes adds 11 to the name of a StatefulSet. */}}
+{{/* 39 characters plus the name of a pool are at most 52: Kubernetes adds 11 to the name of a StatefulSet. */}}
 {{- define "flotilla.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 39 | trimSuffix "-" -}}
@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What selects a part's pods; it never changes. Takes root and component, and a pool. */}}
+{{/* Labels that select a component's pods; they must never change. Arguments: root, component, pool. */}}
 {{- define "flotilla.selector" -}}
 app.kubernetes.io/name: {{ include "flotilla.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -34,7 +34,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* Of pods: nothing that another version of the chart changes, so that it replaces none. */}}
+{{/* Labels of pods: none that depends on the version of the chart, so that an upgrade replaces no pod. */}}
 {{- define "flotilla.podLabels" -}}
 {{ include "flotilla.selector" . }}
 app.kubernetes.io/part-of: flotilla
@@ -54,7 +54,7 @@ app.kubernetes.io/part-of: flotilla
 {{- end -}}
 {{- end -}}
 
-{{/* Takes root and image. */}}
+{{/* Arguments: root, image. */}}
 {{- define "flotilla.image" -}}
 {{- with .root.Values.imageRegistry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
@@ -69,7 +69,7 @@ app.kubernetes.io/part-of: flotilla
 {{- regexFind "[0-9]+$" . -}}
 {{- end -}}
 
-{{/* A whole number as it was written: YAML's numbers are floats here. */}}
+{{/* Formats a whole number: Helm parses YAML numbers as floats. */}}
 {{- define "flotilla.text" -}}
 {{- if kindIs "float64" . -}}
 {{- if eq (floor .) . }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
@@ -95,7 +95,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* What both kinds of pods have beside their containers. Takes root and part. */}}
+{{/* Pod settings that gateways and agents share. Arguments: root, part. */}}
 {{- define "flotilla.pod" -}}
 serviceAccountName: {{ include "flotilla.serviceAccount" .root }}
 automountServiceAccountToken: false
@@ -123,7 +123,7 @@ tolerations:
 {{- end }}
 {{- end -}}
 
-{{/* Takes root, part, component, pool, and the keys that replicas are spread over. */}}
+{{/* Arguments: root, part, component, pool, and the topology keys to spread replicas over. */}}
 {{- define "flotilla.spread" -}}
 {{- if .part.topologySpreadConstraints -}}
 topologySpreadConstraints:
@@ -141,7 +141,7 @@ topologySpreadConstraints:
 {{- end -}}
 {{- end -}}
 
-{{/* The Secret of the join key, and of the operators'. */}}
+{{/* The Secrets of the join key and of the admin key. */}}
 {{- define "flotilla.joinSecret" -}}
 {{- .Values.join.existingSecret | default (printf "%s-keys" (include "flotilla.fullname" .)) -}}
 {{- end -}}
@@ -150,7 +150,7 @@ topologySpreadConstraints:
 {{- .Values.admin.existingSecret | default (printf "%s-keys" (include "flotilla.fullname" .)) -}}
 {{- end -}}
 
-{{/* One file of a Secret as a volume. Takes name, secret, key and file. */}}
+{{/* One file of a Secret as a volume. Arguments: name, secret, key, file. */}}
 {{- define "flotilla.secretFile" -}}
 - name: {{ .name }}
   secret:

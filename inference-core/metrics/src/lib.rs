@@ -1,15 +1,23 @@
-//! Metrics that gateway and agent share: a registry that lists its families, the process metrics,
-//! and the build info. The reference in the docs is generated from that list.
+//! Metrics that gateway and agent share. The Prometheus client library does the counting and the
+//! text format; this crate adds a registry that lists its families, so that the reference in
+//! docs/metrics.md is generated from the code.
+//!
+//! - [`MetricsBuilder`]: creates metric families; start reading here. [`MetricsRegistry`] is the
+//!   result, with the families of the program and their descriptions.
+//! - [`Process`]: CPU time, memory and open files of a process.
+//! - [`build_info`]: version, commit and compiler, as labels of a family.
+//! - [`encode_text`]: the response to a scrape.
 
+#![warn(unreachable_pub)]
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")
 )]
 
-mod maker;
+mod builder;
 mod process;
 
-pub use maker::{Made, Maker, Sheet, text};
+pub use builder::{FamilyDescription, MetricsBuilder, MetricsRegistry, encode_text};
 pub use process::Process;
 
 /// The version of this build.
@@ -26,9 +34,9 @@ pub const RUSTC: &str = env!("FLOTILLA_RUSTC");
 ///
 /// # Errors
 /// Another family has that name.
-pub fn build_info(maker: &mut Maker, name: &str) -> prometheus::Result<()> {
+pub fn build_info(builder: &mut MetricsBuilder, name: &str) -> prometheus::Result<()> {
     let help = "Always 1; what the program was built from is in its labels.";
-    let build = maker.gauges(name, help, &["version", "revision", "rustc"])?;
+    let build = builder.gauges(name, help, &["version", "revision", "rustc"])?;
     build.with_label_values(&[VERSION, REVISION, RUSTC]).set(1);
     Ok(())
 }

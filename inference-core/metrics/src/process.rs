@@ -4,7 +4,7 @@ use std::path::Path;
 
 use prometheus::Result;
 
-use crate::Maker;
+use crate::MetricsBuilder;
 
 /// Clock ticks per second in `/proc/PID/stat`: the kernel's USER_HZ, 100 wherever we run.
 const TICKS: f64 = 100.0;
@@ -73,17 +73,17 @@ impl Process {
     ///
     /// # Errors
     /// Other families have their names.
-    pub fn tell(&self, maker: &mut Maker) -> Result<()> {
+    pub fn register(&self, builder: &mut MetricsBuilder) -> Result<()> {
         let cpu = "User and system CPU time, in seconds.";
-        maker.amount("process_cpu_seconds_total", cpu)?.inc_by(self.cpu_seconds);
+        builder.float_counter("process_cpu_seconds_total", cpu)?.inc_by(self.cpu_seconds);
         let resident = "Memory that is resident, mapped files included, in bytes.";
-        let resident = maker.gauge("process_resident_memory_bytes", resident)?;
+        let resident = builder.gauge("process_resident_memory_bytes", resident)?;
         resident.set(self.resident_bytes as i64);
-        maker.gauge("process_open_fds", "Open files.")?.set(self.open_files as i64);
-        maker.gauge("process_max_fds", "Most open files.")?.set(self.open_files_max as i64);
+        builder.gauge("process_open_fds", "Open files.")?.set(self.open_files as i64);
+        builder.gauge("process_max_fds", "Most open files.")?.set(self.open_files_max as i64);
         let started = "When the process was started, in seconds since 1970.";
-        maker.level("process_start_time_seconds", started)?.set(self.started);
-        maker.gauge("process_threads", "Threads of the process.")?.set(self.threads as i64);
+        builder.float_gauge("process_start_time_seconds", started)?.set(self.started);
+        builder.gauge("process_threads", "Threads of the process.")?.set(self.threads as i64);
         Ok(())
     }
 }
@@ -97,7 +97,7 @@ fn open_files(folder: &Path) -> u64 {
             // The folder itself is open while it is read.
             (files as u64).saturating_sub(1)
         }
-        told => told,
+        size => size,
     }
 }
 

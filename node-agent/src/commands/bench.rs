@@ -11,7 +11,7 @@ pub(crate) mod report;
 pub(crate) mod runner;
 
 use std::cell::RefCell;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -130,8 +130,8 @@ pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
         let name = args.model.file_name().unwrap_or_default().to_string_lossy();
         let title = format!("{name}, {threads} threads, kernels {}", kernel.name());
         let fail = |e: std::io::Error| Failed::data(format_args!("{}: {e}", path.display()));
-        let mut file = std::fs::File::create(path).map_err(fail)?;
-        file.write_all(plot::svg(&title, &figures).as_bytes()).map_err(fail)?;
+        let picture = plot::svg(&title, &figures).map_err(Failed::data)?;
+        std::fs::write(path, picture).map_err(fail)?;
     }
     Ok(())
 }

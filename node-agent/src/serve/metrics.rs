@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use flotilla_listeners::{CloseCounter, CloseReason};
-use inference_metrics::Made;
+use inference_metrics::FamilyDescription;
 
 use crate::engine::client::{EngineClient, Figures};
 use crate::serve::resources::ResourceSample;
@@ -47,12 +47,12 @@ impl Metrics {
     ///
     /// # Errors
     /// Two share a name.
-    pub fn list(&self) -> prometheus::Result<Vec<Made>> {
+    pub fn list(&self) -> prometheus::Result<Vec<FamilyDescription>> {
         let engine = EngineClient::default();
         let (figures, sample) = (engine.figures(), ResourceSample::default());
         let engine =
-            engine::sheet(&Snapshot { node: "", model: "", engine: &engine, figures, sample })?;
-        let mut all = [self.0.families.sheet.made.clone(), engine.made].concat();
+            engine::registry(&Snapshot { node: "", model: "", engine: &engine, figures, sample })?;
+        let mut all = [self.0.families.registry.families.clone(), engine.families].concat();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
@@ -64,18 +64,18 @@ impl Metrics {
 
     /// Renders everything in Prometheus text format 0.0.4.
     pub(crate) fn render(&self, snapshot: &Snapshot<'_>) -> String {
-        let counted = self.0.families.sheet.gather();
-        let engine = engine::sheet(snapshot).map(|sheet| sheet.gather());
+        let counted = self.0.families.registry.gather();
+        let engine = engine::registry(snapshot).map(|registry| registry.gather());
         written(engine.and_then(|engine| {
             let all: Vec<_> = counted.into_iter().chain(engine).collect();
-            inference_metrics::text(&all)
+            inference_metrics::encode_text(&all)
         }))
     }
 
     /// Renders the same under another server's names.
     pub(crate) fn render_as(&self, names: compat::Names, snapshot: &Snapshot<'_>) -> String {
-        let families = compat::families(names, &self.0.families.sheet.gather(), snapshot);
-        written(families.and_then(|families| inference_metrics::text(&families)))
+        let families = compat::families(names, &self.0.families.registry.gather(), snapshot);
+        written(families.and_then(|families| inference_metrics::encode_text(&families)))
     }
 }
 

@@ -1,15 +1,15 @@
 //! The main loop: ask the gateway, draw, handle keys.
 
-use std::io::Read;
 use std::time::Duration;
 
+use ratatui::crossterm::event::{self, Event};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::frame::{View, frame, page};
-use super::keys::{Key, keys};
+use super::frame::{draw, page};
 use super::screen::Screen;
+use super::view::View;
 use crate::commands::nodes::AdminClient;
 use crate::control::overview::Overview;
 
@@ -29,29 +29,26 @@ pub async fn once(remote: &AdminClient) -> Result<String, String> {
 /// There is no terminal, or the first request to the gateway fails.
 pub async fn run(remote: &AdminClient) -> Result<(), String> {
     let mut known = Known { overview: Some(remote.overview().await?), problem: None };
-    let screen = Screen::take()?;
-    let mut pressed = listen();
+    let mut screen = Screen::take()?;
+    let mut events = listen();
     let stops = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
     let [mut terminate, mut interrupt, mut hangup] = stops.map(signal).map(Result::ok);
-    let mut resized = signal(SignalKind::window_change()).ok();
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut view = View::default();
     loop {
         let (overview, problem) = (known.overview.as_ref(), known.problem.as_deref());
-        let lines = frame(overview, problem, &mut view, screen.size());
-        if screen.draw(&lines).is_err() {
+        if screen.draw(|frame| draw(frame, overview, problem, &mut view)).is_err() {
             // The terminal is gone, so nobody is there to see an error.
             return Ok(());
         }
         tokio::select! {
             // Keys work even while the gateway does not respond.
             () = async { ticks.tick().await; known.ask(remote).await } => {}
-            key = pressed.recv() => match key {
-                Some(key) if view.press(key) => {}
+            event = events.recv() => match event {
+                Some(event) if view.handle(&event) => {}
                 _ => return Ok(()),
             },
-            () = next(&mut resized) => {}
             () = next(&mut terminate) => return Ok(()),
             () = next(&mut interrupt) => return Ok(()),
             () = next(&mut hangup) => return Ok(()),
@@ -81,17 +78,14 @@ async fn next(signals: &mut Option<tokio::signal::unix::Signal>) {
     }
 }
 
-/// Reads keys in a thread that ends with the process. Reading a terminal asynchronously would
-/// change it for other processes that share it.
-fn listen() -> Receiver<Key> {
+/// Reads keys and resizes in a thread that ends with the process. crossterm's asynchronous stream
+/// would block the runtime on an incomplete escape sequence, and on a terminal that hung up.
+fn listen() -> Receiver<Event> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {
-        let mut bytes = [0; 64];
-        while let Ok(read @ 1..) = std::io::stdin().lock().read(&mut bytes) {
-            for key in keys(bytes.get(..read).unwrap_or_default()) {
-                if sender.blocking_send(key).is_err() {
-                    return;
-                }
+        while let Ok(event) = event::read() {
+            if sender.blocking_send(event).is_err() {
+                return;
             }
         }
     });

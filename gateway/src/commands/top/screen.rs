@@ -1,41 +1,24 @@
 //! The terminal: raw mode, alternate screen, always restored.
 
-use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, IsTerminal, stdout};
+use std::mem::ManuallyDrop;
 
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::{DefaultTerminal, Frame, TerminalOptions, Viewport};
 
-use super::frame::{Line, Style};
-
-/// Switches to the alternate screen and hides the cursor.
-const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-const LEAVE: &str = "\x1b[0m\x1b[?25h\x1b[?1049l";
-/// Size of a terminal that does not report one: columns, rows.
+/// Columns and rows of a terminal that does not report its size, such as a serial console.
 const SIZE_UNKNOWN: (u16, u16) = (80, 24);
 
 /// The terminal in raw mode. Dropping it, or a panic, restores it.
 #[derive(Debug)]
 pub struct Screen {
-    before: Arc<Before>,
-    has_colours: bool,
-}
-
-/// The terminal's state before.
-#[derive(Debug)]
-struct Before {
-    termios: Termios,
-    is_restored: AtomicBool,
-}
-
-impl Before {
-    fn restore(&self) {
-        if !self.is_restored.swap(true, Ordering::Relaxed) {
-            // If this fails, nobody is left to tell.
-            let _ = write(LEAVE.as_bytes());
-            let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.termios);
-        }
-    }
+    /// Not dropped: its Drop reports a failure on standard error, which panics if the terminal is
+    /// gone.
+    terminal: ManuallyDrop<DefaultTerminal>,
+    has_colors: bool,
 }
 
 impl Screen {
@@ -44,83 +27,60 @@ impl Screen {
     /// # Errors
     /// There is no terminal.
     pub fn take() -> Result<Self, String> {
-        if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+        if !(io::stdin().is_terminal() && stdout().is_terminal()) {
             return Err("this needs a terminal; --once prints the table once".into());
         }
-        let failed = |e: rustix::io::Errno| format!("the terminal cannot be used: {e}");
-        let termios = tcgetattr(io::stdin()).map_err(failed)?;
-        let mut raw = termios.clone();
-        raw.make_raw();
-        let before = Arc::new(Before { termios, is_restored: AtomicBool::new(false) });
-        restore_on_panic(before.clone());
-        let screen = Self { before, has_colours: has_colours() };
-        tcsetattr(io::stdin(), OptionalActions::Flush, &raw).map_err(failed)?;
-        write(ENTER.as_bytes()).map_err(|e| format!("the terminal cannot be written: {e}"))?;
+        let failed = |e: io::Error| format!("the terminal cannot be used: {e}");
+        // Fixed: ratatui would draw nothing on a terminal that reports no size.
+        let options = TerminalOptions { viewport: Viewport::Fixed(area()) };
+        let terminal = ratatui::try_init_with_options(options).map_err(failed)?;
+        let screen = Self { terminal: ManuallyDrop::new(terminal), has_colors: has_colors() };
+        execute!(stdout(), EnterAlternateScreen).map_err(failed)?;
         Ok(screen)
     }
 
-    /// Columns and rows.
-    pub fn size(&self) -> (usize, usize) {
-        let size = tcgetwinsize(io::stdout()).map_or(SIZE_UNKNOWN, |s| (s.ws_col, s.ws_row));
-        let (columns, rows) = if size.0 == 0 || size.1 == 0 { SIZE_UNKNOWN } else { size };
-        (columns.into(), rows.into())
-    }
-
-    /// Replaces the contents of the screen.
+    /// Replaces the contents of the screen with what `render` draws.
     ///
     /// # Errors
     /// The terminal is gone.
-    pub fn draw(&self, lines: &[Line]) -> io::Result<()> {
-        let mut text = String::from("\x1b[H");
-        for (row, line) in lines.iter().enumerate() {
-            let style = if self.has_colours { colour(line.style) } else { plain(line.style) };
-            let end = if row + 1 == lines.len() { "" } else { "\r\n" };
-            text += &format!("{style}{}\x1b[0m\x1b[K{end}", line.text);
+    pub fn draw(&mut self, render: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        let area = area();
+        if self.terminal.get_frame().area() != area {
+            self.terminal.resize(area)?;
         }
-        text += "\x1b[J";
-        write(text.as_bytes())
+        let has_colors = self.has_colors;
+        self.terminal.draw(|frame| {
+            render(frame);
+            if !has_colors {
+                // Headings stay bold.
+                let plain = Style::new().fg(Color::Reset).remove_modifier(Modifier::DIM);
+                frame.buffer_mut().set_style(area, plain);
+            }
+        })?;
+        Ok(())
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        self.before.restore();
+        // If this fails, the terminal is gone, and there is nothing to restore.
+        let _ = self.terminal.show_cursor();
+        // A panic has restored the rest already. Leaving the alternate screen twice would move the
+        // cursor back, over the panic's message.
+        if terminal::is_raw_mode_enabled().unwrap_or(true) {
+            let _ = ratatui::try_restore();
+        }
     }
 }
 
-/// Restores the terminal before a panic message is printed.
-fn restore_on_panic(before: Arc<Before>) {
-    let inner = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        before.restore();
-        inner(panic);
-    }));
-}
-
-fn write(bytes: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(bytes)?;
-    out.flush()
+fn area() -> Rect {
+    let known = terminal::size().ok().filter(|(columns, rows)| *columns > 0 && *rows > 0);
+    let (columns, rows) = known.unwrap_or(SIZE_UNKNOWN);
+    Rect::new(0, 0, columns, rows)
 }
 
 /// Off if NO_COLOR is set (no-color.org).
-fn has_colours() -> bool {
+fn has_colors() -> bool {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
-}
-
-fn colour(style: Style) -> &'static str {
-    match style {
-        Style::Plain => "",
-        Style::Head => "\x1b[1m",
-        Style::Good => "\x1b[32m",
-        Style::Warning => "\x1b[33m",
-        Style::Bad => "\x1b[31m",
-        Style::Faint => "\x1b[2m",
-    }
-}
-
-/// Without colors, headings are still bold.
-fn plain(style: Style) -> &'static str {
-    if style == Style::Head { "\x1b[1m" } else { "" }
 }

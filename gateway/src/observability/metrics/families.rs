@@ -1,6 +1,6 @@
 //! Metric families that count events.
 
-use inference_metrics::{Maker, Sheet, build_info};
+use inference_metrics::{MetricsBuilder, MetricsRegistry, build_info};
 use prometheus::{
     CounterVec, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
     Result,
@@ -29,7 +29,7 @@ const GAPS: &[f64] =
 /// All families that count events.
 #[derive(Debug)]
 pub struct Families {
-    pub sheet: Sheet,
+    pub registry: MetricsRegistry,
     pub requests: IntCounterVec,
     pub in_flight: IntGauge,
     pub duration: HistogramVec,
@@ -59,15 +59,15 @@ impl Families {
     /// Creates all families. Series with fixed label values start at 0. Fails only if two families
     /// have the same name.
     pub fn new() -> Result<Self> {
-        let mut maker = Maker::default();
-        let requests = requests(&mut maker)?;
-        let histograms = histograms(&mut maker)?;
+        let mut builder = MetricsBuilder::default();
+        let requests = requests(&mut builder)?;
+        let histograms = histograms(&mut builder)?;
         let [duration, first_token, gap, queue_wait] = histograms;
-        let [retries, resumes, refusals] = failures(&mut maker)?;
-        let [spent, saved] = money(&mut maker)?;
+        let [retries, resumes, refusals] = failures(&mut builder)?;
+        let [spent, saved] = money(&mut builder)?;
         let families = Self {
             requests,
-            in_flight: maker.gauge(
+            in_flight: builder.gauge(
                 "gateway_requests_in_flight",
                 "Requests whose response is not finished, including queued ones.",
             )?,
@@ -76,13 +76,13 @@ impl Families {
             gap,
             queue_wait: Class::ALL.map(|class| queue_wait.with_label_values(&[class.name()])),
             retries,
-            retries_refused: maker.counter(
+            retries_refused: builder.counter(
                 "gateway_retries_refused_total",
                 "Requests that were not retried because the retry budget was used up.",
             )?,
             resumes,
             refusals,
-            tokens: maker.counters(
+            tokens: builder.counters(
                 "gateway_tokens_total",
                 "Tokens by kind: prompt (computed), cached (prompt tokens reused from the cache), \
                  and completion.",
@@ -90,52 +90,52 @@ impl Families {
             )?,
             spent,
             saved,
-            connections: maker.gauge("gateway_connections_open", "Open client connections.")?,
-            closed: maker.counters(
+            connections: builder.gauge("gateway_connections_open", "Open client connections.")?,
+            closed: builder.counters(
                 "gateway_connections_closed_total",
                 "Client connections that the gateway rejected or closed, and stalled HTTP/2 \
                  streams, by reason.",
                 &["reason"],
             )?,
-            joins_refused: maker.counters(
+            joins_refused: builder.counters(
                 "gateway_joins_refused_total",
                 "Refused joins of nodes by reason. node_name_taken: another node with this name \
                  has a link.",
                 &["reason"],
             )?,
-            reloads: maker.counters(
+            reloads: builder.counters(
                 "gateway_config_reloads_total",
                 "Configuration reloads by outcome.",
                 &["outcome"],
             )?,
-            reload_is_ok: maker.gauge(
+            reload_is_ok: builder.gauge(
                 "gateway_config_last_reload_successful",
                 "1 if the last reload succeeded. 0 while the configuration in effect is older than \
                  the file, which was rejected.",
             )?,
-            reloaded_at: maker.level(
+            reloaded_at: builder.float_gauge(
                 "gateway_config_last_reload_success_timestamp_seconds",
                 "Time at which the configuration in effect was loaded, in seconds since 1970.",
             )?,
-            spans_lost: maker.counters(
+            spans_lost: builder.counters(
                 "gateway_traces_dropped_total",
                 "Spans that did not reach the collector, by reason.",
                 &["reason"],
             )?,
-            state_saves: maker.counters(
+            state_saves: builder.counters(
                 "gateway_state_saves_total",
                 "Writes of the state file by outcome.",
                 &["outcome"],
             )?,
-            hedges: maker.counters(
+            hedges: builder.counters(
                 "gateway_hedges_total",
                 "Requests that were sent to a second node because the first token was late, by the \
                  node that responded first.",
                 &["first"],
             )?,
-            sheet: {
-                build_info(&mut maker, "gateway_build_info")?;
-                maker.done()
+            registry: {
+                build_info(&mut builder, "gateway_build_info")?;
+                builder.build()
             },
         };
         families.create_fixed_series();
@@ -175,8 +175,8 @@ impl Families {
     }
 }
 
-fn requests(maker: &mut Maker) -> Result<IntCounterVec> {
-    maker.counters(
+fn requests(builder: &mut MetricsBuilder) -> Result<IntCounterVec> {
+    builder.counters(
         "gateway_requests_total",
         "Requests by outcome and by who is at fault (none, client, gateway, node). Unknown tenants \
          and models count as 'unknown'.",
@@ -184,29 +184,29 @@ fn requests(maker: &mut Maker) -> Result<IntCounterVec> {
     )
 }
 
-fn histograms(maker: &mut Maker) -> Result<[HistogramVec; 4]> {
+fn histograms(builder: &mut MetricsBuilder) -> Result<[HistogramVec; 4]> {
     let labels = ["model", "class", "endpoint_kind"];
     Ok([
-        maker.histograms(
+        builder.histograms(
             "gateway_request_duration_seconds",
             "Time from a request's arrival to the end of its response.",
             &labels,
             SECONDS,
         )?,
-        maker.histograms(
+        builder.histograms(
             "gateway_time_to_first_token_seconds",
             "Time from a request's arrival to the first token of its response.",
             &labels,
             FIRST,
         )?,
-        maker.histograms(
+        builder.histograms(
             "gateway_inter_token_gap_seconds",
             "Time between two pieces of a response, which are usually tokens. Includes the time to \
              fail over to another node.",
             &labels,
             GAPS,
         )?,
-        maker.histograms(
+        builder.histograms(
             "gateway_queue_wait_seconds",
             "Time from a request's arrival until it has a slot.",
             &["class"],
@@ -215,20 +215,20 @@ fn histograms(maker: &mut Maker) -> Result<[HistogramVec; 4]> {
     ])
 }
 
-fn failures(maker: &mut Maker) -> Result<[IntCounterVec; 3]> {
+fn failures(builder: &mut MetricsBuilder) -> Result<[IntCounterVec; 3]> {
     Ok([
-        maker.counters(
+        builder.counters(
             "gateway_retries_total",
             "Retries on another node before the first token, by reason.",
             &["reason"],
         )?,
-        maker.counters(
+        builder.counters(
             "gateway_resumes_total",
             "Failovers in the middle of a response, by reason. node_leaves: the response moved \
              before its node left.",
             &["reason"],
         )?,
-        maker.counters(
+        builder.counters(
             "gateway_refusals_total",
             "Refused requests by reason: invalid requests, rate limits of a key (limit_...), or a \
              full queue.",
@@ -237,15 +237,15 @@ fn failures(maker: &mut Maker) -> Result<[IntCounterVec; 3]> {
     ])
 }
 
-fn money(maker: &mut Maker) -> Result<[CounterVec; 2]> {
+fn money(builder: &mut MetricsBuilder) -> Result<[CounterVec; 2]> {
     Ok([
-        maker.amounts(
+        builder.float_counters(
             "gateway_spent_total",
             "Cost of endpoints at their configured prices: of external endpoints for tokens (by \
              tenant) and hours, and of all nodes together for hours.",
             &["endpoint", "for", "tenant"],
         )?,
-        maker.amounts(
+        builder.float_counters(
             "gateway_saved_total",
             "Estimated savings: what the tokens that nodes served would have cost at the cheapest \
              external endpoint for their model.",

@@ -1,7 +1,7 @@
 //! Metrics of the fleet's current state. They are created anew for each scrape, so a removed node
 //! leaves no series behind.
 
-use inference_metrics::{Maker, Process, Sheet};
+use inference_metrics::{MetricsBuilder, MetricsRegistry, Process};
 use inference_protocol::fleet::NodeState;
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Result};
 
@@ -11,12 +11,12 @@ use crate::scheduler::routing::Policy;
 use crate::scheduler::routing_stats::{Forecast, Lookup, Reason};
 
 /// All metrics of the fleet and of this process.
-pub(super) fn sheet(overview: &FleetSnapshot) -> Result<Sheet> {
-    let mut maker = Maker::default();
-    queue(&mut maker, overview)?;
-    decisions(&mut maker, overview)?;
-    let nodes = Nodes::new(&mut maker)?;
-    let external = External::new(&mut maker)?;
+pub(super) fn registry(overview: &FleetSnapshot) -> Result<MetricsRegistry> {
+    let mut builder = MetricsBuilder::default();
+    queue(&mut builder, overview)?;
+    decisions(&mut builder, overview)?;
+    let nodes = Nodes::new(&mut builder)?;
+    let external = External::new(&mut builder)?;
     for state in NodeState::ALL {
         nodes.states.with_label_values(&[state.name()]).set(0);
     }
@@ -26,13 +26,13 @@ pub(super) fn sheet(overview: &FleetSnapshot) -> Result<Sheet> {
             false => nodes.record(endpoint),
         }
     }
-    Process::this().tell(&mut maker)?;
-    Ok(maker.done())
+    Process::this().register(&mut builder)?;
+    Ok(builder.build())
 }
 
-fn queue(maker: &mut Maker, overview: &FleetSnapshot) -> Result<()> {
+fn queue(builder: &mut MetricsBuilder, overview: &FleetSnapshot) -> Result<()> {
     let help = "Queued requests that wait for their first slot.";
-    let depth = maker.gauges("gateway_queue_depth", help, &["class"])?;
+    let depth = builder.gauges("gateway_queue_depth", help, &["class"])?;
     let mut lined_up = 0;
     let queue = &overview.queue;
     for (class, waiting) in queue.depths {
@@ -40,12 +40,12 @@ fn queue(maker: &mut Maker, overview: &FleetSnapshot) -> Result<()> {
         lined_up += waiting;
     }
     let help = "Most requests in the queue (limits.queue_depth_max).";
-    maker.gauge("gateway_queue_depth_max", help)?.set(queue.bounds.depth_max as i64);
+    builder.gauge("gateway_queue_depth_max", help)?.set(queue.bounds.depth_max as i64);
     let retrying = queue.taken.depth.saturating_sub(lined_up);
     let help = "Queued requests that wait for another node after a failed attempt.";
-    maker.gauge("gateway_retries_waiting", help)?.set(retrying as i64);
-    room(maker, queue)?;
-    let forecasts = maker.counters(
+    builder.gauge("gateway_retries_waiting", help)?.set(retrying as i64);
+    room(builder, queue)?;
+    let forecasts = builder.counters(
         "gateway_wait_forecasts_total",
         "Queue-wait predictions by result: right (within half of the wait or a second), too long \
          (requests may be refused without need), or too short (requests may wait in vain).",
@@ -56,27 +56,27 @@ fn queue(maker: &mut Maker, overview: &FleetSnapshot) -> Result<()> {
         forecasts.with_label_values(&[forecast.name()]).inc_by(count);
     }
     let help = "Slots that this gateway holds on all endpoints.";
-    maker.gauge("gateway_leases", help)?.set(i64::from(overview.totals.leases));
+    builder.gauge("gateway_leases", help)?.set(i64::from(overview.totals.leases));
     Ok(())
 }
 
 /// Queue occupancy by model and tenant; both are names from the fleet and the keys.
-fn room(maker: &mut Maker, queue: &QueueSnapshot) -> Result<()> {
+fn room(builder: &mut MetricsBuilder, queue: &QueueSnapshot) -> Result<()> {
     let help = "Bytes of request bodies that are queued (waiting) or being read (reading).";
-    let bytes = maker.gauges("gateway_queue_bytes", help, &["state"])?;
+    let bytes = builder.gauges("gateway_queue_bytes", help, &["state"])?;
     set(&bytes, "reading", queue.reading_bytes as i64);
     set(&bytes, "waiting", queue.taken.bytes.saturating_sub(queue.reading_bytes) as i64);
     let help = "Most bytes of request bodies that are queued or being read \
      (limits.queue_bytes_max).";
     let bytes_max = i64::try_from(queue.bounds.bytes_max).unwrap_or(i64::MAX);
-    maker.gauge("gateway_queue_bytes_max", help)?.set(bytes_max);
+    builder.gauge("gateway_queue_bytes_max", help)?.set(bytes_max);
     let help = "Queued requests by model. Models without queued requests are left out.";
-    let models = maker.gauges("gateway_queue_model_depth", help, &["model"])?;
+    let models = builder.gauges("gateway_queue_model_depth", help, &["model"])?;
     queue.models.iter().for_each(|(model, taken)| set(&models, model, taken.depth));
     let help = "Queued requests by tenant. Tenants without queued requests are left out.";
-    let tenants = maker.gauges("gateway_queue_tenant_depth", help, &["tenant"])?;
+    let tenants = builder.gauges("gateway_queue_tenant_depth", help, &["tenant"])?;
     let help = "Bytes of request bodies that are queued or being read, by tenant.";
-    let tenant_bytes = maker.gauges("gateway_queue_tenant_bytes", help, &["tenant"])?;
+    let tenant_bytes = builder.gauges("gateway_queue_tenant_bytes", help, &["tenant"])?;
     for (tenant, taken) in &queue.tenants {
         set(&tenants, tenant, taken.depth);
         set(&tenant_bytes, tenant, taken.bytes as i64);
@@ -84,8 +84,8 @@ fn room(maker: &mut Maker, queue: &QueueSnapshot) -> Result<()> {
     Ok(())
 }
 
-fn decisions(maker: &mut Maker, overview: &FleetSnapshot) -> Result<()> {
-    let made = maker.counters(
+fn decisions(builder: &mut MetricsBuilder, overview: &FleetSnapshot) -> Result<()> {
+    let made = builder.counters(
         "gateway_routing_decisions_total",
         "Routing decisions by policy and reason: prefix (the node has part of the prompt cached), \
          policy (the best node by the policy), or an external endpoint.",
@@ -99,7 +99,7 @@ fn decisions(maker: &mut Maker, overview: &FleetSnapshot) -> Result<()> {
             }
         }
     }
-    let lookups = maker.counters(
+    let lookups = builder.counters(
         "gateway_prefix_lookups_total",
         "Prefix cache predictions by result: hit (the chosen node has the beginning of the prompt \
          cached), elsewhere (only another node has), or miss.",
@@ -108,7 +108,7 @@ fn decisions(maker: &mut Maker, overview: &FleetSnapshot) -> Result<()> {
     for lookup in Lookup::ALL {
         lookups.with_label_values(&[lookup.name()]).inc_by(overview.stats.lookups(lookup));
     }
-    let ejections = maker.counters(
+    let ejections = builder.counters(
         "gateway_ejections_total",
         "Ejections of endpoints by reason: failures in a row, or slow (decoding has become very \
          slow).",
@@ -139,67 +139,71 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn new(maker: &mut Maker) -> Result<Self> {
+    fn new(builder: &mut MetricsBuilder) -> Result<Self> {
         let node = &["node"];
         Ok(Self {
-            states: maker.gauges("gateway_nodes", "Linked nodes by state.", &["state"])?,
-            models: maker.gauges(
+            states: builder.gauges("gateway_nodes", "Linked nodes by state.", &["state"])?,
+            models: builder.gauges(
                 "gateway_node_model_info",
                 "Always 1. The models that a node serves.",
                 &["node", "model"],
             )?,
-            slots: maker.gauges("gateway_node_slots", "Slots of a node.", node)?,
-            busy: maker.gauges("gateway_node_slots_busy", "Busy slots of a node.", node)?,
-            queued: maker.gauges(
+            slots: builder.gauges("gateway_node_slots", "Slots of a node.", node)?,
+            busy: builder.gauges("gateway_node_slots_busy", "Busy slots of a node.", node)?,
+            queued: builder.gauges(
                 "gateway_node_queue_depth",
                 "Requests in the queue of the node itself, from all gateways.",
                 node,
             )?,
-            ejected: maker.gauges("gateway_node_ejected", "1 while the node is ejected.", node)?,
-            cordoned: maker.gauges(
+            ejected: builder.gauges(
+                "gateway_node_ejected",
+                "1 while the node is ejected.",
+                node,
+            )?,
+            cordoned: builder.gauges(
                 "gateway_node_cordoned",
                 "1 while the node is cordoned.",
                 node,
             )?,
-            restarts: maker.counters(
+            restarts: builder.counters(
                 "gateway_node_engine_restarts_total",
                 "Engine restarts since the agent of the node started.",
                 node,
             )?,
-            misreports: maker.counters(
+            misreports: builder.counters(
                 "gateway_node_usage_corrected_total",
                 "Responses whose node reported more tokens than the request can have used. The \
                  gateway capped their usage.",
                 node,
             )?,
-            prefill: maker.levels(
+            prefill: builder.float_gauges(
                 "gateway_node_prefill_tokens_per_second",
                 "Prefill speed in prompt tokens per second, as measured by the node.",
                 node,
             )?,
-            decode: maker.levels(
+            decode: builder.float_gauges(
                 "gateway_node_decode_tokens_per_second",
                 "Decode speed in tokens per second over all slots, as measured by the node.",
                 node,
             )?,
-            resident: maker.gauges(
+            resident: builder.gauges(
                 "gateway_node_memory_resident_bytes",
                 "Memory of agent and engine, including the mapped model.",
                 node,
             )?,
-            available: maker.gauges(
+            available: builder.gauges(
                 "gateway_node_memory_available_bytes",
                 "Available memory of the machine, or of the control group, of the node.",
                 node,
             )?,
-            cells: maker.gauges("gateway_node_kv_cells", "KV cells of a node.", node)?,
-            cells_used: maker.gauges(
+            cells: builder.gauges("gateway_node_kv_cells", "KV cells of a node.", node)?,
+            cells_used: builder.gauges(
                 "gateway_node_kv_cells_used",
                 "Used KV cells: by running requests (busy), and by cached prompt prefixes \
                  (cached).",
                 &["node", "use"],
             )?,
-            pressure: maker.levels(
+            pressure: builder.float_gauges(
                 "gateway_node_pressure_ratio",
                 "Share of the last ten seconds in which a task on the node waited for a resource \
                  (pressure stall information), if the kernel reports it.",
@@ -256,20 +260,20 @@ struct External {
 }
 
 impl External {
-    fn new(maker: &mut Maker) -> Result<Self> {
+    fn new(builder: &mut MetricsBuilder) -> Result<Self> {
         let endpoint = &["endpoint"];
         Ok(Self {
-            ready: maker.gauges(
+            ready: builder.gauges(
                 "gateway_external_ready",
                 "1 if an external endpoint is ready.",
                 endpoint,
             )?,
-            slots: maker.gauges(
+            slots: builder.gauges(
                 "gateway_external_slots",
                 "Most concurrent requests of an external endpoint.",
                 endpoint,
             )?,
-            busy: maker.gauges(
+            busy: builder.gauges(
                 "gateway_external_slots_busy",
                 "Running requests of an external endpoint.",
                 endpoint,

@@ -1,4 +1,4 @@
-{{/* Writes 'over' into 'base', map by map. Helm's own merge leaves out false, 0 and "". */}}
+{{/* Merges 'over' into 'base', recursively. Helm's own merge skips false, 0 and "". */}}
 {{- define "flotilla.merge" -}}
 {{- $base := .base -}}
 {{- range $key, $value := .over -}}
@@ -12,7 +12,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The model's file in the cache. Takes pool and path. */}}
+{{/* The model's file in the cache. Arguments: pool, path. */}}
 {{- define "flotilla.modelFile" -}}
 {{- $model := .pool.model -}}
 {{- if $model.file -}}
@@ -24,7 +24,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Whom agents join, one URL in a line. */}}
+{{/* The gateways that agents join, one URL per line. */}}
 {{- define "flotilla.joinUrls" -}}
 {{- if .Values.gateway.enabled }}
 {{ include "flotilla.scheme" .Values.gateway.config }}://{{ include "flotilla.fullname" . }}-nodes.{{ .Release.Namespace }}.svc:{{ include "flotilla.publicPort" . }}
@@ -64,7 +64,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* Digests belong to files in their order. */}}
+{{/* The order of the digests is the order of the files. */}}
 {{- define "flotilla.pullArgs" -}}
 - pull
 - --to=/models/{{ if .pool.model.file }}{{ .pool.model.file }}{{ end }}
@@ -81,7 +81,7 @@
 {{- define "flotilla.agentEnv" -}}
 - name: RUST_LOG
   value: {{ .pool.logLevel | quote }}
-# What is measured of this machine is kept with the model.
+# Stores the results of tuning next to the model.
 - name: FLOTILLA_CACHE_DIR
   value: /models/.flotilla
 {{- with .pool.extraEnv }}
@@ -139,7 +139,7 @@ resources:
     storage: {{ .size }}
 {{- end -}}
 
-{{/* Stops where a pool cannot be. Takes root, name, pool, path. */}}
+{{/* Fails if the pool is invalid. Arguments: root, name, pool, path. */}}
 {{- define "flotilla.checkPool" -}}
 {{- if has .name (list "admin" "agents" "dashboard" "gateway" "keys" "nodes" "test") -}}
 {{- fail (printf "%s: the chart has another object of that name; choose one of your own" .path) -}}

@@ -8,12 +8,12 @@
 {{- end -}}
 {{- end -}}
 
-{{/* http or https, by a section that may have tls. */}}
+{{/* Returns https if the section has tls, otherwise http. */}}
 {{- define "flotilla.scheme" -}}
 {{- if .tls }}https{{ else }}http{{ end -}}
 {{- end -}}
 
-{{/* Folders of the gateway's container that hold files, with commas. */}}
+{{/* Folders of the gateway's container that contain files, separated by commas. */}}
 {{- define "flotilla.folders" -}}
 {{- $folders := list "/etc/flotilla/join/" "/etc/flotilla/admin/" "/etc/flotilla/keys/" "/var/lib/flotilla/" -}}
 {{- range $name, $_ := .Values.gateway.secrets -}}
@@ -25,7 +25,7 @@
 {{- join "," $folders -}}
 {{- end -}}
 
-{{/* Stops where a file is named that no volume brings. Takes path, value and folders. */}}
+{{/* Fails if no volume provides the file. Arguments: path, value, folders. */}}
 {{- define "flotilla.checkFiles" -}}
 {{- $at := . -}}
 {{- if kindIs "map" .value -}}
@@ -50,7 +50,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Stops where a listener could not be reached. */}}
+{{/* Fails if a listener cannot be reached. */}}
 {{- define "flotilla.checkListen" -}}
 {{- if or (not .listen) (hasPrefix "127." .listen) (hasPrefix "[::1]" .listen) -}}
 {{- fail (printf "%s: a Service cannot reach %s; use 0.0.0.0:PORT, or [::]:PORT" .path (.listen | default "the default, 127.0.0.1")) -}}

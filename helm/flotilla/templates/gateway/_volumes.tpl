@@ -1,4 +1,4 @@
-{{/* Where the gateway's files are. The folders are those of "flotilla.folders". */}}
+{{/* Volumes with the gateway's files, mounted in the folders of "flotilla.folders". */}}
 {{- define "flotilla.gatewayMounts" -}}
 - name: config
   mountPath: /etc/flotilla/config
@@ -12,7 +12,7 @@
 - name: keys
   mountPath: /etc/flotilla/keys
   readOnly: true
-# Where a state_file may be: a container that is started again finds it, another pod does not.
+# For a state_file: it survives a restart of the container, but not the replacement of the pod.
 - name: state
   mountPath: /var/lib/flotilla
 {{- range $name, $_ := .Values.gateway.secrets }}

@@ -1,32 +1,38 @@
 //! PURE. Draws the figures as one SVG image: decode speed by number of parallel requests, prefill
 //! speed by prompt length, resident memory by phase.
 
-use std::fmt::Write;
+use std::io;
+
+use plotters::coord::Shift;
+use plotters::coord::combinators::BindKeyPoints;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::{Figures, Point};
 
-/// Width of the image in pixels; each chart takes a third of it.
-const WIDTH: f64 = 1260.0;
-const HEIGHT: f64 = 420.0;
-/// Margins of a chart, from its edges to its axes.
-const LEFT: f64 = 70.0;
-const TOP: f64 = 84.0;
-const BOTTOM: f64 = 60.0;
-const RIGHT: f64 = 24.0;
-/// Approximate number of grid lines in a chart.
-const LINES: f64 = 5.0;
+/// Size of the image in pixels; each chart takes a third of its width.
+const SIZE: (u32, u32) = (1260, 420);
+const FONT: &str = "sans-serif";
 /// Blue and orange: distinguishable with color blindness, and in gray.
-const RAW: &str = "#1f5fa8";
-const SERVED: &str = "#e07b1a";
-const MEMORY: &str = "#4d8f57";
-const PLAN: &str = "#9a9a9a";
-const INK: &str = "#222222";
+const RAW: RGBColor = RGBColor(0x1f, 0x5f, 0xa8);
+const SERVED: RGBColor = RGBColor(0xe0, 0x7b, 0x1a);
+const MEMORY: RGBColor = RGBColor(0x4d, 0x8f, 0x57);
+const PLAN: RGBColor = RGBColor(0x9a, 0x9a, 0x9a);
+const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
+/// Width of a group and of its bars, in units of the x axis.
+const GROUP: i32 = 100;
+const BARS: i32 = 74;
+/// Height of the y axis for a largest value of 1: leaves room for the legend.
+const HEADROOM: f64 = 1.22;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type DrawError = DrawingAreaErrorKind<io::Error>;
 
 /// A group of bars, such as a batch size.
 struct Group {
     label: String,
     /// Heights and colors.
-    bars: Vec<(f64, &'static str)>,
+    bars: Vec<(f64, RGBColor)>,
 }
 
 struct Chart {
@@ -35,11 +41,20 @@ struct Chart {
     y: &'static str,
     groups: Vec<Group>,
     /// Colors and their meaning.
-    legend: &'static [(&'static str, &'static str)],
+    legend: &'static [(RGBColor, &'static str)],
 }
 
 /// Draws the image.
-pub(crate) fn svg(title: &str, figures: &Figures) -> String {
+///
+/// # Errors
+/// The library cannot lay out the charts.
+pub(crate) fn svg(title: &str, figures: &Figures) -> Result<String, String> {
+    let mut out = String::new();
+    draw(&mut out, title, figures).map_err(|e| format!("cannot draw the charts: {e}"))?;
+    Ok(out)
+}
+
+fn draw(out: &mut String, title: &str, figures: &Figures) -> Result<(), DrawError> {
     let speeds = &[(RAW, "raw llama.cpp"), (SERVED, "served by the scheduler")];
     let charts = [
         Chart {
@@ -64,18 +79,14 @@ pub(crate) fn svg(title: &str, figures: &Figures) -> String {
             legend: &[(MEMORY, "measured (needed: must stay)"), (PLAN, "planned")],
         },
     ];
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"13\" \
-         fill=\"{INK}\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-    );
-    text(&mut out, (WIDTH / 2.0, 24.0), "middle", 16, title);
-    let width = WIDTH / charts.len() as f64;
-    for (i, chart) in charts.iter().enumerate() {
-        chart.draw(&mut out, i as f64 * width, width);
-    }
-    out.push_str("</svg>\n");
-    out
+    let image = SVGBackend::with_string(out, SIZE).into_drawing_area();
+    image.fill(&WHITE)?;
+    // A file name may contain control characters, which XML does not allow.
+    let title = title.replace(char::is_control, " ");
+    let image = image.margin(6, 0, 0, 0).titled(&title, (FONT, 20))?;
+    let areas = image.split_evenly((1, charts.len()));
+    areas.iter().zip(charts).try_for_each(|(area, chart)| chart.draw(area))?;
+    image.present()
 }
 
 fn pairs(points: &[Point]) -> Vec<Group> {
@@ -88,140 +99,97 @@ fn pairs(points: &[Point]) -> Vec<Group> {
 
 fn phases(figures: &Figures) -> Vec<Group> {
     let group = |(phase, value): (&str, f64)| {
-        let colour = if phase == "planned" { PLAN } else { MEMORY };
+        let color = if phase == "planned" { PLAN } else { MEMORY };
         let label = match phase {
             "one" => "after 1",
             "many" => "after 16",
             "planned" => "plan",
             other => other,
         };
-        Group { label: label.into(), bars: vec![(value, colour)] }
+        Group { label: label.into(), bars: vec![(value, color)] }
     };
     figures.phases().into_iter().map(group).collect()
 }
 
-/// A round distance between grid lines, for about [`LINES`] of them: 1, 2 or 5 times a power of
-/// ten.
-fn distance(most: f64) -> f64 {
-    let rough = (most / LINES).max(f64::MIN_POSITIVE);
-    let power = 10f64.powf(rough.log10().floor());
-    let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|t| t * power >= rough * 0.999);
-    times.unwrap_or(10.0) * power
-}
-
 impl Chart {
-    fn draw(&self, out: &mut String, x: f64, width: f64) {
-        let (left, right) = (x + LEFT, x + width - RIGHT);
-        let bottom = HEIGHT - BOTTOM;
-        text(out, ((left + right) / 2.0, 54.0), "middle", 15, self.title);
-        self.draw_legend(out, left);
-        let values = self.groups.iter().flat_map(|g| &g.bars).map(|(v, _)| *v);
-        let most = values.filter(|v| v.is_finite()).fold(1.0, f64::max);
-        let step = distance(most);
-        let top_value = (most / step).ceil() * step;
-        let y = |value: f64| bottom - value / top_value * (bottom - TOP);
-        let mut line = 0.0;
-        while line <= top_value + step / 2.0 {
-            let at = y(line);
-            let _ = writeln!(
-                out,
-                "<line x1=\"{left:.1}\" y1=\"{at:.1}\" x2=\"{right:.1}\" y2=\"{at:.1}\" \
-                 stroke=\"#dddddd\"/>"
-            );
-            text(out, (left - 8.0, at + 4.0), "end", 12, &number(line, step));
-            line += step;
+    fn draw(&self, area: &Area<'_>) -> Result<(), DrawError> {
+        let bars = self.bars();
+        let most = bars.iter().map(|bar| bar.height).fold(1.0, f64::max);
+        let count = self.groups.len() as i32;
+        let centers = (0..count).map(|i| i * GROUP + GROUP / 2).collect();
+        let x = (0..count.max(1) * GROUP).with_key_points(centers);
+        let mut chart = ChartBuilder::on(area)
+            .caption(self.title, (FONT, 18))
+            .margin(10)
+            .x_label_area_size(46)
+            .y_label_area_size(62)
+            .build_cartesian_2d(x, 0.0..most * HEADROOM)?;
+        let group = |x: &i32| self.groups.get((x / GROUP) as usize);
+        let label = |x: &i32| group(x).map_or_else(String::new, |group| group.label.clone());
+        let decimals = usize::from(most < 5.0);
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .y_max_light_lines(0)
+            .y_labels(7)
+            .bold_line_style(GRID)
+            .label_style((FONT, 15))
+            .axis_desc_style((FONT, 16))
+            .x_label_formatter(&label)
+            .y_label_formatter(&|y| format!("{y:.decimals$}"))
+            .x_desc(self.x)
+            .y_desc(self.y)
+            .draw()?;
+        for &(color, meaning) in self.legend {
+            let bars = bars.iter().filter(|bar| bar.color == color);
+            let shape = |bar: &Bar| {
+                Rectangle::new([(bar.left, 0.0), (bar.right, bar.height)], color.filled())
+            };
+            chart.draw_series(bars.map(shape))?.label(meaning).legend(move |(x, y)| {
+                Rectangle::new([(x, y - 5), (x + 11, y + 6)], color.filled())
+            });
         }
-        self.draw_bars(out, (left, right), &y);
-        let _ = writeln!(
-            out,
-            "<line x1=\"{left:.1}\" y1=\"{bottom:.1}\" x2=\"{right:.1}\" y2=\"{bottom:.1}\" \
-             stroke=\"{INK}\"/>"
-        );
-        text(out, ((left + right) / 2.0, HEIGHT - 16.0), "middle", 13, self.x);
-        let (at, middle) = (x + 18.0, (TOP + bottom) / 2.0);
-        let _ = writeln!(
-            out,
-            "<text transform=\"translate({at:.1} {middle:.1}) rotate(-90)\" \
-             text-anchor=\"middle\">{}</text>",
-            escaped(self.y)
-        );
+        let above = Pos::new(HPos::Center, VPos::Bottom);
+        let font = (FONT, 13).into_text_style(area).pos(above);
+        chart.draw_series(bars.iter().map(|bar| {
+            let top = ((bar.left + bar.right) / 2, bar.height);
+            Text::new(format!("{:.0}", bar.height), top, font.clone())
+        }))?;
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .margin(4)
+            .legend_area_size(16)
+            .label_font((FONT, 15))
+            .draw()
     }
 
-    fn draw_legend(&self, out: &mut String, left: f64) {
-        let mut at = left;
-        for (colour, meaning) in self.legend {
-            let _ = writeln!(
-                out,
-                "<rect x=\"{at:.1}\" y=\"62\" width=\"11\" height=\"11\" fill=\"{colour}\"/>"
-            );
-            text(out, (at + 16.0, 72.0), "start", 12, meaning);
-            at += 34.0 + 6.6 * meaning.len() as f64;
-        }
-    }
-
-    fn draw_bars(&self, out: &mut String, (left, right): (f64, f64), y: &dyn Fn(f64) -> f64) {
-        let room = (right - left) / self.groups.len().max(1) as f64;
+    fn bars(&self) -> Vec<Bar> {
+        let mut bars = Vec::new();
         for (i, group) in self.groups.iter().enumerate() {
-            let from = left + room * i as f64;
-            let bar = room * 0.74 / group.bars.len().max(1) as f64;
-            for (n, (value, colour)) in group.bars.iter().enumerate() {
-                let x = from + room * 0.13 + bar * n as f64;
-                let (top, bottom) = (y(value.max(0.0)), y(0.0));
-                let (wide, high) = ((bar - 1.0).max(1.0), (bottom - top).max(0.0));
-                let _ = writeln!(
-                    out,
-                    "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{wide:.1}\" height=\"{high:.1}\" \
-                     fill=\"{colour}\"/>"
-                );
-                text(out, (x + wide / 2.0, top - 4.0), "middle", 10, &format!("{value:.0}"));
+            let width = BARS / group.bars.len() as i32;
+            for (n, (height, color)) in group.bars.iter().enumerate() {
+                let left = i as i32 * GROUP + (GROUP - BARS) / 2 + width * n as i32;
+                let height = if height.is_finite() { height.max(0.0) } else { 0.0 };
+                bars.push(Bar { left, right: left + width, height, color: *color });
             }
-            let below = HEIGHT - BOTTOM + 17.0;
-            text(out, (from + room / 2.0, below), "middle", 12, &group.label);
         }
+        bars
     }
 }
 
-/// Prints as many decimals as grid lines need to differ.
-fn number(value: f64, step: f64) -> String {
-    if step < 1.0 { format!("{value:.1}") } else { format!("{value:.0}") }
-}
-
-fn text(out: &mut String, (x, y): (f64, f64), anchor: &str, size: u32, words: &str) {
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\">{}</text>",
-        escaped(words)
-    );
-}
-
-/// Escapes text for XML, because a file name may contain anything.
-fn escaped(words: &str) -> String {
-    let mut out = String::with_capacity(words.len());
-    for c in words.chars() {
-        match c {
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '&' => out.push_str("&amp;"),
-            '"' => out.push_str("&quot;"),
-            // XML allows no other control characters, not even as references.
-            c if c.is_control() => out.push(' '),
-            c => out.push(c),
-        }
-    }
-    out
+/// A bar in units of the axes.
+struct Bar {
+    left: i32,
+    right: i32,
+    height: f64,
+    color: RGBColor,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::commands::bench::report::Figure;
-
-    #[test]
-    fn lines_are_at_round_numbers() {
-        let about = |most, expected: f64| (distance(most) - expected).abs() < 1e-9;
-        assert!(about(103.0, 50.0) && about(100.0, 20.0) && about(45.0, 10.0));
-        assert!(about(1.0, 0.2) && about(7.0, 2.0) && about(2400.0, 500.0));
-    }
 
     #[test]
     fn a_picture_has_a_bar_for_every_figure_and_no_markup_from_a_name() {
@@ -234,11 +202,14 @@ mod tests {
             f("memory_start", 12.0),
             f("memory_planned", 500.0),
         ]);
-        let picture = svg("a<b>&\u{1}.gguf", &figures);
+        let picture = svg("a<b>&\u{1}.gguf", &figures).unwrap();
         assert!(picture.contains("a&lt;b&gt;&amp; .gguf"), "{picture}");
-        // The background, six legend markers and six bars.
-        assert_eq!(picture.matches("<rect").count(), 1 + 6 + 6);
+        // Bars, and legend markers.
+        for (color, count) in [("1F5FA8", 2 + 2), ("E07B1A", 2 + 2), ("4D8F57", 2), ("9A9A9A", 2)] {
+            let bars = picture.lines().filter(|line| line.starts_with("<rect"));
+            assert_eq!(bars.filter(|bar| bar.contains(color)).count(), count, "{color}: {picture}");
+        }
         assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
-        assert!(svg("nothing", &Figures::default()).ends_with("</svg>\n"));
+        assert!(svg("nothing", &Figures::default()).unwrap().ends_with("</svg>\n"));
     }
 }

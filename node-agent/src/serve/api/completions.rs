@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::types::request::{Prompt, TextQuery, Token, QueryResult};
+use inference_core::types::request::{Prompt, QueryResult, TextQuery, Token};
 use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint, RawObject};
 use inference_protocol::resume::Resume;
 

@@ -3,7 +3,7 @@
 //! reserves names with colons for recording rules, and its linter rejects them.
 
 use clap::ValueEnum;
-use inference_metrics::Maker;
+use inference_metrics::MetricsBuilder;
 use prometheus::Result;
 use prometheus::proto::{LabelPair, MetricFamily};
 
@@ -46,22 +46,22 @@ pub(crate) fn families(
     counted: &[MetricFamily],
     snapshot: &Snapshot<'_>,
 ) -> Result<Vec<MetricFamily>> {
-    let mut maker = Maker::default();
+    let mut builder = MetricsBuilder::default();
     match names {
-        Names::LlamaServer => llama_server(&mut maker, snapshot)?,
-        Names::Vllm => vllm(&mut maker, counted, snapshot)?,
+        Names::LlamaServer => llama_server(&mut builder, snapshot)?,
+        Names::Vllm => vllm(&mut builder, counted, snapshot)?,
     }
-    let mut all = maker.done().gather();
+    let mut all = builder.build().gather();
     if names == Names::Vllm {
         all.extend(histograms(counted, snapshot.model));
     }
     Ok(all)
 }
 
-fn llama_server(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+fn llama_server(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Result<()> {
     let (totals, stats) = (&snapshot.figures.totals, &snapshot.figures.stats);
     let mut counter = |name: &str, help, value: f64| -> Result<()> {
-        maker.amount(&format!("llamacpp:{name}"), help)?.inc_by(value);
+        builder.float_counter(&format!("llamacpp:{name}"), help)?.inc_by(value);
         Ok(())
     };
     let prompt = totals.prompt_tokens as f64;
@@ -74,7 +74,7 @@ fn llama_server(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
     counter("tokens_predicted_seconds_total", "Predict process time.", totals.decode_seconds)?;
     counter("n_decode_total", "Batches decoded.", totals.steps as f64)?;
     let mut gauge = |name: &str, help, value: f64| -> Result<()> {
-        maker.level(&format!("llamacpp:{name}"), help)?.set(value);
+        builder.float_gauge(&format!("llamacpp:{name}"), help)?.set(value);
         Ok(())
     };
     let prefill = f64::from(stats.prefill_tokens_per_second);
@@ -99,12 +99,19 @@ fn used(snapshot: &Snapshot<'_>) -> f64 {
     f64::from(stats.kv_cells_in_use) / f64::from(stats.kv_cells.max(1))
 }
 
-fn vllm(maker: &mut Maker, counted: &[MetricFamily], snapshot: &Snapshot<'_>) -> Result<()> {
+fn vllm(
+    builder: &mut MetricsBuilder,
+    counted: &[MetricFamily],
+    snapshot: &Snapshot<'_>,
+) -> Result<()> {
     let (totals, stats) = (&snapshot.figures.totals, &snapshot.figures.stats);
     let labels = ["model_name", "engine"];
     let values = [snapshot.model, ENGINE];
     let mut gauge = |name: &str, help, value: f64| -> Result<()> {
-        maker.levels(&format!("vllm:{name}"), help, &labels)?.with_label_values(&values).set(value);
+        builder
+            .float_gauges(&format!("vllm:{name}"), help, &labels)?
+            .with_label_values(&values)
+            .set(value);
         Ok(())
     };
     let running = f64::from(stats.slots_busy);
@@ -115,7 +122,7 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], snapshot: &Snapshot<'_>) ->
         gauge(name, "Share of the KV cells in use, 0 to 1.", used(snapshot))?;
     }
     let mut counter = |name: &str, help, value: u64| -> Result<()> {
-        let family = maker.counters(&format!("vllm:{name}"), help, &labels)?;
+        let family = builder.counters(&format!("vllm:{name}"), help, &labels)?;
         family.with_label_values(&values).inc_by(value);
         Ok(())
     };
@@ -136,11 +143,11 @@ fn vllm(maker: &mut Maker, counted: &[MetricFamily], snapshot: &Snapshot<'_>) ->
     }
     let help = "Always 1; the labels hold the size of the KV cache.";
     let config = ["model_name", "engine", "block_size", "num_gpu_blocks"];
-    let config = maker.gauges("vllm:cache_config_info", help, &config)?;
+    let config = builder.gauges("vllm:cache_config_info", help, &config)?;
     config.with_label_values(&[snapshot.model, ENGINE, "1", &stats.kv_cells.to_string()]).set(1);
     let help = "Completed choices.";
     let success = ["model_name", "engine", "finished_reason"];
-    let success = maker.counters("vllm:request_success_total", help, &success)?;
+    let success = builder.counters("vllm:request_success_total", help, &success)?;
     for metric in counted.iter().filter(|f| f.name() == FINISHED).flat_map(|f| f.get_metric()) {
         let reason = metric.get_label().first().map_or("", LabelPair::value);
         let count = metric.get_counter().get_value() as u64;

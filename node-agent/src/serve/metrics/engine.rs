@@ -1,6 +1,6 @@
 //! The current state of engine and machine, read at each scrape; nothing is stored twice.
 
-use inference_metrics::{Maker, Process, Sheet};
+use inference_metrics::{MetricsBuilder, MetricsRegistry, Process};
 use prometheus::Result;
 
 use super::Snapshot;
@@ -8,21 +8,21 @@ use crate::engine::client::EngineState;
 use crate::engine::sandbox::Part;
 
 /// Families of the engine, the machine, and this process.
-pub(crate) fn sheet(snapshot: &Snapshot<'_>) -> Result<Sheet> {
-    let mut maker = Maker::default();
-    engine(&mut maker, snapshot)?;
-    work(&mut maker, snapshot)?;
-    cells(&mut maker, snapshot)?;
-    machine(&mut maker, snapshot)?;
-    Process::this().tell(&mut maker)?;
-    Ok(maker.done())
+pub(crate) fn registry(snapshot: &Snapshot<'_>) -> Result<MetricsRegistry> {
+    let mut builder = MetricsBuilder::default();
+    engine(&mut builder, snapshot)?;
+    work(&mut builder, snapshot)?;
+    cells(&mut builder, snapshot)?;
+    machine(&mut builder, snapshot)?;
+    Process::this().register(&mut builder)?;
+    Ok(builder.build())
 }
 
-fn engine(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+fn engine(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Result<()> {
     let (figures, stats) = (&snapshot.figures, &snapshot.figures.stats);
     let state = snapshot.engine.state();
     let mut gauge = |name, help, value: u64| -> Result<()> {
-        maker.gauge(name, help)?.set(i64::try_from(value).unwrap_or(i64::MAX));
+        builder.gauge(name, help)?.set(i64::try_from(value).unwrap_or(i64::MAX));
         Ok(())
     };
     let is_up = matches!(state, EngineState::Ready(_));
@@ -38,33 +38,33 @@ fn engine(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
     let parked = "Preempted requests: they gave up their KV cells and wait for free ones.";
     gauge("node_requests_parked", parked, stats.preempted.into())?;
     let restarts = "Restarts of the engine process.";
-    maker.counter("node_engine_restarts_total", restarts)?.inc_by(figures.restarts);
+    builder.counter("node_engine_restarts_total", restarts)?.inc_by(figures.restarts);
     let info = "Always 1; the labels describe the engine.";
-    let info = maker.gauges("node_engine_info", info, &["node", "model", "kernel", "threads"])?;
+    let info = builder.gauges("node_engine_info", info, &["node", "model", "kernel", "threads"])?;
     if let EngineState::Ready(facts) = &state {
         let threads = facts.threads.to_string();
         info.with_label_values(&[snapshot.node, snapshot.model, &facts.kernel, &threads]).set(1);
     }
     let sandbox = "1 if the sandbox restricts the engine to its model file (files) or to the system calls \
                    that computing needs (system_calls), else 0.";
-    let sandbox = maker.gauges("node_engine_sandbox", sandbox, &["part"])?;
+    let sandbox = builder.gauges("node_engine_sandbox", sandbox, &["part"])?;
     if let EngineState::Ready(facts) = &state {
         for (part, state) in facts.sandbox.parts() {
             sandbox.with_label_values(&[part]).set((*state == Part::On).into());
         }
     }
     let context = "Maximum tokens of a prompt and its completion together.";
-    let context = maker.gauge("node_context_tokens", context)?;
+    let context = builder.gauge("node_context_tokens", context)?;
     if let EngineState::Ready(facts) = &state {
         context.set(facts.context_tokens.into());
     }
     Ok(())
 }
 
-fn work(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+fn work(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Result<()> {
     let (totals, stats) = (&snapshot.figures.totals, &snapshot.figures.stats);
     let mut counter = |name, help, value| -> Result<()> {
-        maker.counter(name, help)?.inc_by(value);
+        builder.counter(name, help)?.inc_by(value);
         Ok(())
     };
     counter("node_prompt_tokens_total", "Prompt tokens prefilled.", totals.prompt_tokens)?;
@@ -84,22 +84,26 @@ fn work(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
     let parkings = "Preemptions: a request gave up its KV cells.";
     counter("node_parkings_total", parkings, totals.parkings)?;
     let prefill = "Time that the engine spent on prefill, in seconds.";
-    maker.amount("node_engine_prefill_seconds_total", prefill)?.inc_by(totals.prefill_seconds);
+    builder
+        .float_counter("node_engine_prefill_seconds_total", prefill)?
+        .inc_by(totals.prefill_seconds);
     let decode = "Time that the engine spent on decoding, in seconds.";
-    maker.amount("node_engine_decode_seconds_total", decode)?.inc_by(totals.decode_seconds);
+    builder
+        .float_counter("node_engine_decode_seconds_total", decode)?
+        .inc_by(totals.decode_seconds);
     let prefill = "Prompt tokens per second while prefilling, smoothed.";
-    let prefill = maker.level("node_prefill_tokens_per_second", prefill)?;
+    let prefill = builder.float_gauge("node_prefill_tokens_per_second", prefill)?;
     prefill.set(stats.prefill_tokens_per_second.into());
     let decode = "Generated tokens per second over all slots, smoothed.";
-    let decode = maker.level("node_decode_tokens_per_second", decode)?;
+    let decode = builder.float_gauge("node_decode_tokens_per_second", decode)?;
     decode.set(stats.decode_tokens_per_second.into());
     Ok(())
 }
 
-fn cells(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+fn cells(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Result<()> {
     let stats = &snapshot.figures.stats;
     let mut gauge = |name, help, value: u32| -> Result<()> {
-        maker.gauge(name, help)?.set(value.into());
+        builder.gauge(name, help)?.set(value.into());
         Ok(())
     };
     gauge("node_kv_cells", "Cells of the KV pool; one holds one token.", stats.kv_cells)?;
@@ -108,10 +112,10 @@ fn cells(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
     gauge("node_kv_cells_cached", cached, stats.kv_cells_cached)
 }
 
-fn machine(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
+fn machine(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Result<()> {
     let sample = &snapshot.sample;
     let mut gauge = |name, help, value: u64| -> Result<()> {
-        maker.gauge(name, help)?.set(i64::try_from(value).unwrap_or(i64::MAX));
+        builder.gauge(name, help)?.set(i64::try_from(value).unwrap_or(i64::MAX));
         Ok(())
     };
     let engine = sample.engine.unwrap_or_default();
@@ -120,8 +124,8 @@ fn machine(maker: &mut Maker, snapshot: &Snapshot<'_>) -> Result<()> {
     let available = "Memory that the machine or the agent's control group has available.";
     gauge("node_memory_available_bytes", available, sample.available_bytes)?;
     let cpu = "CPU time of the engine process, in seconds; a restart of the engine resets it.";
-    maker.amount("node_engine_cpu_seconds_total", cpu)?.inc_by(engine.cpu_seconds);
-    let pressure = maker.levels(
+    builder.float_counter("node_engine_cpu_seconds_total", cpu)?.inc_by(engine.cpu_seconds);
+    let pressure = builder.float_gauges(
         "node_pressure_ratio",
         "Share of the last ten seconds in which a task waited for a resource (PSI), if the kernel \
          reports it.",

@@ -1,7 +1,7 @@
 //! Families that count while requests are handled.
 
 use flotilla_listeners::CloseReason;
-use inference_metrics::{Maker, Sheet, build_info};
+use inference_metrics::{MetricsBuilder, MetricsRegistry, build_info};
 use prometheus::{Histogram, IntCounterVec, IntGauge, Result};
 
 /// Histogram buckets in seconds; CPU machines are slow, so they reach ten minutes.
@@ -31,7 +31,7 @@ const FINISHES: [&str; 3] = ["stop", "length", "tool_calls"];
 /// All counted families. See the module.
 #[derive(Debug)]
 pub(crate) struct Families {
-    pub sheet: Sheet,
+    pub registry: MetricsRegistry,
     pub requests: IntCounterVec,
     pub in_flight: IntGauge,
     pub finished: IntCounterVec,
@@ -49,25 +49,25 @@ pub(crate) struct Families {
 impl Families {
     /// Creates all of them. Fails only if two share a name.
     pub(crate) fn new() -> Result<Self> {
-        let mut maker = Maker::default();
-        let requests = maker.counters(
+        let mut builder = MetricsBuilder::default();
+        let requests = builder.counters(
             "node_requests_total",
             "Requests to the model, by API and outcome.",
             &["api", "outcome"],
         )?;
-        let in_flight = maker
+        let in_flight = builder
             .gauge("node_http_requests_in_flight", "Requests whose response is not complete.")?;
         let help = "Completed choices, by finish reason.";
-        let finished = maker.counters("node_answers_finished_total", help, &["reason"])?;
+        let finished = builder.counters("node_answers_finished_total", help, &["reason"])?;
         for reason in FINISHES {
             finished.with_label_values(&[reason]);
         }
         let help = "Connections to the agent's own port that it refused or closed, by reason.";
-        let closed = maker.counters("node_connections_closed_total", help, &["reason"])?;
+        let closed = builder.counters("node_connections_closed_total", help, &["reason"])?;
         for why in REASONS {
             closed.with_label_values(&[why.name()]);
         }
-        let mut seconds = |name, help| maker.histogram(name, help, SECONDS);
+        let mut seconds = |name, help| builder.histogram(name, help, SECONDS);
         let duration = seconds(
             "node_request_duration_seconds",
             "Time from a request's arrival to the end of its response.",
@@ -83,18 +83,18 @@ impl Families {
         let prefill =
             seconds("node_prefill_seconds", "Time from getting a slot to the first token.")?;
         let decode = seconds("node_decode_seconds", "Time from the first token to the last.")?;
-        let gap = maker.histogram(
+        let gap = builder.histogram(
             "node_inter_token_gap_seconds",
             "Time between two chunks of a response; most chunks are one token.",
             GAPS,
         )?;
-        let mut tokens = |name, help| maker.histogram(name, help, TOKENS);
+        let mut tokens = |name, help| builder.histogram(name, help, TOKENS);
         let prompt_tokens = tokens("node_request_prompt_tokens", "Prompt tokens per request.")?;
         let completion_tokens =
             tokens("node_request_completion_tokens", "Completion tokens per request.")?;
-        build_info(&mut maker, "node_build_info")?;
+        build_info(&mut builder, "node_build_info")?;
         Ok(Self {
-            sheet: maker.done(),
+            registry: builder.build(),
             requests,
             in_flight,
             finished,

@@ -1,8 +1,16 @@
 //! Tests of the screen with made-up fleets.
 
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{Event, KeyCode};
+
+use super::super::style::{BAD, GOOD, WARNING};
+use super::super::tables::style;
+use super::super::view::Sort;
 use super::*;
 use crate::access::limiter::Limiter;
-use crate::dispatcher::views::QueueView;
+use crate::control::overview::TenantView;
+use crate::dispatcher::views::{ExternalView, NodeView, QueueView};
 use crate::observability::history::{Rates, TenantTotals};
 
 fn node(name: &str, busy: u32, decode: Option<f32>) -> NodeView {
@@ -46,10 +54,26 @@ fn overview(nodes: Vec<NodeView>) -> Overview {
     }
 }
 
-fn names(nodes: &[NodeView], view: View) -> Vec<String> {
-    let rows = super::nodes(nodes, &view);
-    let first = |line: &Line| line.text.split(' ').next().unwrap().to_string();
-    rows.iter().skip(1).map(first).collect()
+fn names(overview: &Overview, view: View) -> Vec<String> {
+    let text = text(&tables(overview, &view));
+    let rows = text.lines().skip(1).take(overview.nodes.len());
+    rows.map(|row| row.split(' ').next().unwrap().to_string()).collect()
+}
+
+fn press(view: &mut View, code: KeyCode) -> bool {
+    view.handle(&Event::Key(code.into()))
+}
+
+/// A screen of `columns` and `rows`.
+fn screen(
+    overview: Option<&Overview>,
+    problem: Option<&str>,
+    view: &mut View,
+    (columns, rows): (u16, u16),
+) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+    terminal.draw(|frame| draw(frame, overview, problem, view)).unwrap();
+    terminal.backend().buffer().clone()
 }
 
 #[test]
@@ -67,44 +91,53 @@ fn everything_is_told_once() {
 
 #[test]
 fn nodes_are_in_the_order_that_was_chosen() {
-    let nodes = [node("b", 1, Some(5.0)), node("a", 3, None), node("c", 0, Some(9.0))];
+    let fleet =
+        overview(vec![node("b", 1, Some(5.0)), node("a", 3, None), node("c", 0, Some(9.0))]);
     let mut view = View::default();
-    assert_eq!(names(&nodes, view), ["a", "b", "c"]);
-    assert!(view.press(Key::Left));
-    assert_eq!(
-        (view.sort, names(&nodes, view)),
-        (Sort::Decode, ["c", "b", "a"].map(String::from).to_vec())
-    );
-    view.press(Key::Reverse);
-    assert_eq!(names(&nodes, view), ["a", "b", "c"]);
+    assert_eq!(names(&fleet, view), ["a", "b", "c"]);
+    assert!(press(&mut view, KeyCode::Left));
+    assert_eq!(view.sort, Sort::Decode);
+    assert_eq!(names(&fleet, view), ["c", "b", "a"]);
+    press(&mut view, KeyCode::Char('r'));
+    assert_eq!(names(&fleet, view), ["a", "b", "c"]);
     view = View { sort: Sort::State, ..View::default() };
-    view.press(Key::Right);
-    assert_eq!(names(&nodes, view), ["a", "b", "c"], "the busiest first");
-    assert!(!view.press(Key::Quit));
+    press(&mut view, KeyCode::Right);
+    assert_eq!(names(&fleet, view), ["a", "b", "c"], "the busiest first");
+    assert!(!press(&mut view, KeyCode::Char('q')));
 }
 
 #[test]
-fn a_frame_fills_its_terminal_and_is_never_larger() {
+fn a_frame_fills_its_terminal_and_scrolls_to_its_end() {
     let nodes = (0..50).map(|i| node(&format!("node-{i:02}"), 0, None)).collect();
     let overview = overview(nodes);
-    for size in [(80, 24), (20, 5), (1, 1), (200, 100)] {
+    for size in [(80, 24), (20, 6), (1, 1), (200, 100)] {
         let mut view = View { scroll: 1000, ..View::default() };
-        let frame = frame(Some(&overview), Some("gone"), &mut view, size);
-        assert_eq!(frame.len(), size.1, "{size:?}");
-        assert!(frame.iter().all(|line| line.text.chars().count() <= size.0), "{size:?}");
+        let shown = text(&screen(Some(&overview), Some("gone"), &mut view, size));
+        let tenants = ["ada", "a"].iter().any(|name| shown.contains(name));
+        assert!(tenants || size.1 == 1, "the end: {shown}");
     }
     let mut view = View::default();
-    let first = frame(Some(&overview), None, &mut view, (80, 10));
-    view.press(Key::Down);
-    let second = frame(Some(&overview), None, &mut view, (80, 10));
+    let first = text(&screen(Some(&overview), None, &mut view, (80, 10)));
+    press(&mut view, KeyCode::Down);
+    let second = text(&screen(Some(&overview), None, &mut view, (80, 10)));
+    let [first, second] = [first, second].map(|s| s.lines().map(String::from).collect::<Vec<_>>());
     assert_eq!(first[6], second[5], "scrolled by a line");
-    assert_eq!(first[9], second[9], "the help stays");
+    assert_eq!((first[9].as_str(), second[9].as_str()), (HELP, HELP), "the help stays");
 }
 
 #[test]
 fn a_frame_without_a_gateway_says_why() {
-    let frame = frame(None, Some("no gateway at x"), &mut View::default(), (80, 4));
-    assert_eq!((frame[0].text.as_str(), frame[0].style), ("no gateway at x", Style::Bad));
+    let shown = screen(None, Some("no gateway at x"), &mut View::default(), (80, 4));
+    assert!(text(&shown).starts_with("no gateway at x\n"), "{shown:?}");
+    assert_eq!(shown[(0, 0)].fg, BAD.fg.unwrap());
+}
+
+#[test]
+fn wide_characters_keep_columns_aligned() {
+    let overview = overview(vec![node("節点", 0, None), node("abcd", 0, None)]);
+    let page = page(&overview);
+    assert!(page.contains("\n節点   ready"), "{page}");
+    assert!(page.contains("\nabcd   ready"), "{page}");
 }
 
 #[test]
@@ -118,8 +151,10 @@ fn what_is_wrong_stands_out() {
     let ejected = NodeView { ejected: true, ..node("a", 0, None) };
     let cordoned = NodeView { cordoned: true, ..node("b", 0, None) };
     let styles = [&ejected, &cordoned, &node("c", 0, None)].map(style);
-    assert_eq!(styles, [Style::Bad, Style::Warning, Style::Good]);
+    assert_eq!(styles, [BAD, WARNING, GOOD]);
     let external = ExternalView { node: ejected, spent_today: 0.5, spend_day_max: Some(2.0) };
-    let table = externals(&[external]);
-    assert!(table[1].text.contains("0.5000  2.00"), "{table:?}");
+    let fleet = Overview { external: vec![external], ..overview(vec![node("c", 0, None)]) };
+    let shown = tables(&fleet, &View::default());
+    assert_eq!([shown[(0, 1)].fg, shown[(0, 4)].fg], [GOOD, BAD].map(|style| style.fg.unwrap()));
+    assert!(text(&shown).contains("0.5000  2.00"), "{shown:?}");
 }

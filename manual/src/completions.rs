@@ -4,7 +4,7 @@ use clap::Command;
 use clap_complete::Shell;
 
 /// A completion script for the commands and flags of a program.
-pub fn completions(program: &Command, shell: Shell) -> Vec<u8> {
+pub fn generate_completions(program: &Command, shell: Shell) -> Vec<u8> {
     let name = program.get_name().to_string();
     if shell != Shell::Bash {
         return script(program, shell, &name);
@@ -53,7 +53,7 @@ mod tests {
             .subcommand(Command::new("row").arg(Arg::new("oars").long("oars")))
             .subcommand(Command::new("sink").hide(true));
         for shell in Shell::value_variants() {
-            let script = String::from_utf8(completions(&program, *shell)).unwrap();
+            let script = String::from_utf8(generate_completions(&program, *shell)).unwrap();
             assert!(script.contains("row") && script.contains("oars"), "{shell}: {script}");
             assert!(!script.contains("sink"), "{shell}: {script}");
         }
@@ -63,7 +63,7 @@ mod tests {
     fn a_program_with_a_dash_in_its_name_is_completed_below_its_commands() {
         let key = Command::new("key").subcommand(Command::new("revoke"));
         let program = Command::new("boat-yard").subcommand(key);
-        let script = String::from_utf8(completions(&program, Shell::Bash)).unwrap();
+        let script = String::from_utf8(generate_completions(&program, Shell::Bash)).unwrap();
         // The case for the preceding words and the completions it offers have the same name.
         assert_eq!(script.matches("cmd=\"boat_yard__subcmd__key\"").count(), 1, "{script}");
         assert!(script.contains("        boat_yard__subcmd__key)\n"), "{script}");

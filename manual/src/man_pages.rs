@@ -13,7 +13,11 @@ const DATE: &str = "2026-11-22";
 
 /// Writes the pages of a program and each of its commands to a folder, or only the program's page
 /// to `out`.
-pub fn pages(program: Command, to: Option<&Path>, out: &mut dyn Write) -> Result<(), Error> {
+pub fn write_man_pages(
+    program: Command,
+    to: Option<&Path>,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
     let mut program = program.disable_help_subcommand(true);
     program.build();
     match to {

@@ -9,7 +9,7 @@ use prometheus::{
 
 /// Description of a metric family.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Made {
+pub struct FamilyDescription {
     /// Metric name.
     pub name: String,
     /// `counter`, `gauge` or `histogram`.
@@ -22,76 +22,81 @@ pub struct Made {
 
 /// Creates metric families. Label values come from closed sets or from configured names only.
 #[derive(Debug, Default)]
-pub struct Maker {
+pub struct MetricsBuilder {
     registry: Registry,
-    made: Vec<Made>,
+    families: Vec<FamilyDescription>,
 }
 
 /// Registered families and their descriptions.
 #[derive(Debug)]
-pub struct Sheet {
+pub struct MetricsRegistry {
     registry: Registry,
     /// Descriptions, in order of creation.
-    pub made: Vec<Made>,
+    pub families: Vec<FamilyDescription>,
 }
 
-impl Sheet {
+impl MetricsRegistry {
     /// Collects the families that have samples.
     pub fn gather(&self) -> Vec<MetricFamily> {
         self.registry.gather()
     }
 }
 
-impl Maker {
+impl MetricsBuilder {
     /// Creates a counter of integers with labels.
     ///
     /// # Errors
     /// Another family has that name; the same holds for all functions below.
     pub fn counters(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
         let family = IntCounterVec::new(Opts::new(name, help), labels)?;
-        self.keep("counter", (name, help, labels), family)
+        self.register("counter", (name, help, labels), family)
     }
 
     /// Creates a counter of integers without labels.
     pub fn counter(&mut self, name: &str, help: &str) -> Result<IntCounter> {
         let family = IntCounter::new(name, help)?;
-        self.keep("counter", (name, help, &[]), family)
+        self.register("counter", (name, help, &[]), family)
     }
 
     /// Creates a counter of floats with labels.
-    pub fn amounts(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec> {
+    pub fn float_counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<CounterVec> {
         let family = CounterVec::new(Opts::new(name, help), labels)?;
-        self.keep("counter", (name, help, labels), family)
+        self.register("counter", (name, help, labels), family)
     }
 
     /// Creates a counter of floats without labels.
-    pub fn amount(&mut self, name: &str, help: &str) -> Result<Counter> {
+    pub fn float_counter(&mut self, name: &str, help: &str) -> Result<Counter> {
         let family = Counter::new(name, help)?;
-        self.keep("counter", (name, help, &[]), family)
+        self.register("counter", (name, help, &[]), family)
     }
 
     /// Creates a gauge of integers with labels.
     pub fn gauges(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
         let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
-        self.keep("gauge", (name, help, labels), family)
+        self.register("gauge", (name, help, labels), family)
     }
 
     /// Creates a gauge of integers without labels.
     pub fn gauge(&mut self, name: &str, help: &str) -> Result<IntGauge> {
         let family = IntGauge::new(name, help)?;
-        self.keep("gauge", (name, help, &[]), family)
+        self.register("gauge", (name, help, &[]), family)
     }
 
     /// Creates a gauge of floats with labels.
-    pub fn levels(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec> {
+    pub fn float_gauges(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec> {
         let family = GaugeVec::new(Opts::new(name, help), labels)?;
-        self.keep("gauge", (name, help, labels), family)
+        self.register("gauge", (name, help, labels), family)
     }
 
     /// Creates a gauge of floats without labels.
-    pub fn level(&mut self, name: &str, help: &str) -> Result<Gauge> {
+    pub fn float_gauge(&mut self, name: &str, help: &str) -> Result<Gauge> {
         let family = Gauge::new(name, help)?;
-        self.keep("gauge", (name, help, &[]), family)
+        self.register("gauge", (name, help, &[]), family)
     }
 
     /// Creates a histogram with labels; `buckets` are upper bounds.
@@ -103,16 +108,16 @@ impl Maker {
         buckets: &[f64],
     ) -> Result<HistogramVec> {
         let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-        self.keep("histogram", (name, help, labels), HistogramVec::new(opts, labels)?)
+        self.register("histogram", (name, help, labels), HistogramVec::new(opts, labels)?)
     }
 
     /// Creates a histogram without labels.
     pub fn histogram(&mut self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
         let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-        self.keep("histogram", (name, help, &[]), Histogram::with_opts(opts)?)
+        self.register("histogram", (name, help, &[]), Histogram::with_opts(opts)?)
     }
 
-    fn keep<C: Collector + Clone + 'static>(
+    fn register<C: Collector + Clone + 'static>(
         &mut self,
         kind: &'static str,
         (name, help, labels): (&str, &str, &[&str]),
@@ -120,13 +125,18 @@ impl Maker {
     ) -> Result<C> {
         self.registry.register(Box::new(family.clone()))?;
         let labels = labels.iter().map(ToString::to_string).collect();
-        self.made.push(Made { name: name.into(), kind, labels, help: help.into() });
+        self.families.push(FamilyDescription {
+            name: name.into(),
+            kind,
+            labels,
+            help: help.into(),
+        });
         Ok(family)
     }
 
     /// Finishes creating families.
-    pub fn done(self) -> Sheet {
-        Sheet { registry: self.registry, made: self.made }
+    pub fn build(self) -> MetricsRegistry {
+        MetricsRegistry { registry: self.registry, families: self.families }
     }
 }
 
@@ -134,7 +144,7 @@ impl Maker {
 ///
 /// # Errors
 /// A family is inconsistent.
-pub fn text(families: &[MetricFamily]) -> Result<String> {
+pub fn encode_text(families: &[MetricFamily]) -> Result<String> {
     let mut out = Vec::new();
     TextEncoder::new().encode(families, &mut out)?;
     Ok(String::from_utf8_lossy(&out).into_owned())
@@ -146,18 +156,20 @@ mod tests {
 
     #[test]
     fn what_is_made_is_listed_and_told_once_it_has_a_value() {
-        let mut maker = Maker::default();
-        let eggs = maker.counters("eggs_total", "Eggs.", &["colour"]).unwrap();
-        maker.gauge("hens", "Hens.").unwrap().set(3);
-        assert!(maker.gauge("hens", "Again.").is_err());
-        let sheet = maker.done();
-        let listed: Vec<_> = sheet.made.iter().map(|m| (m.name.as_str(), m.kind)).collect();
+        let mut builder = MetricsBuilder::default();
+        let eggs = builder.counters("eggs_total", "Eggs.", &["colour"]).unwrap();
+        builder.gauge("hens", "Hens.").unwrap().set(3);
+        assert!(builder.gauge("hens", "Again.").is_err());
+        let registry = builder.build();
+        let listed: Vec<_> = registry.families.iter().map(|m| (m.name.as_str(), m.kind)).collect();
         assert_eq!(listed, [("eggs_total", "counter"), ("hens", "gauge")]);
         assert_eq!(
-            text(&sheet.gather()).unwrap(),
+            encode_text(&registry.gather()).unwrap(),
             "# HELP hens Hens.\n# TYPE hens gauge\nhens 3\n"
         );
         eggs.with_label_values(&["brown"]).inc();
-        assert!(text(&sheet.gather()).unwrap().contains("eggs_total{colour=\"brown\"} 1\n"));
+        assert!(
+            encode_text(&registry.gather()).unwrap().contains("eggs_total{colour=\"brown\"} 1\n")
+        );
     }
 }
