@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::quarantine::Quarantine;
 use crate::config::Config;
-use crate::context::settings::LiveSettings;
+use crate::context::settings::{BindError, LiveSettings};
 use crate::dispatcher::Dispatcher;
 use crate::observability::history::Recorder;
 use crate::observability::metrics::Metrics;
@@ -58,7 +58,7 @@ impl Gateway {
     ///
     /// # Errors
     /// An address cannot be bound; then nothing changes.
-    pub async fn apply(&self, config: Config) -> Result<(), String> {
+    pub async fn apply(&self, config: Config) -> Result<(), BindError> {
         let (queue, policy) = (config.limits.queue, config.policy);
         self.settings.replace(config).await?;
         self.dispatcher.configure(queue, policy);

@@ -40,7 +40,7 @@ impl LiveSettings {
     ///
     /// # Errors
     /// An address cannot be bound.
-    pub async fn new(config: Config) -> Result<Self, String> {
+    pub async fn new(config: Config) -> Result<Self, BindError> {
         let public = bind(config.listen).await?;
         let admin = match &config.admin {
             Some(admin) => Some(bind(admin.listen).await?),
@@ -78,7 +78,7 @@ impl LiveSettings {
     ///
     /// # Errors
     /// An address cannot be bound; then nothing changes.
-    pub async fn replace(&self, config: Config) -> Result<(), String> {
+    pub async fn replace(&self, config: Config) -> Result<(), BindError> {
         let old = self.now();
         let listens = |config: &Config| config.admin.as_ref().map(|admin| admin.listen);
         let public = match config.listen == old.config.listen {
@@ -127,13 +127,29 @@ fn keys(config: &Config, old: Option<&Keys>) -> Keys {
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<Arc<TcpListener>, String> {
-    let why = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            "another program uses this port; choose another (listen)".to_string()
-        }
-        _ => e.to_string(),
-    };
+async fn bind(address: SocketAddr) -> Result<Arc<TcpListener>, BindError> {
     let bound = TcpListener::bind(address).await;
-    bound.map(Arc::new).map_err(|e| format!("cannot listen on {address}: {}", why(e)))
+    bound.map(Arc::new).map_err(|error| BindError { address, error })
+}
+
+/// A listener cannot be bound.
+#[derive(Debug)]
+pub struct BindError {
+    address: SocketAddr,
+    error: std::io::Error,
+}
+
+impl std::error::Error for BindError {}
+
+impl std::fmt::Display for BindError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { address, error } = self;
+        match error.kind() {
+            std::io::ErrorKind::AddrInUse => write!(
+                f,
+                "cannot listen on {address}: another program uses this port; choose another (listen)"
+            ),
+            _ => write!(f, "cannot listen on {address}: {error}"),
+        }
+    }
 }
