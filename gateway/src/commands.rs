@@ -1,5 +1,6 @@
 //! Subcommands of `flotilla-gateway` besides `run` and `check`.
 
+pub mod error;
 pub mod health;
 pub mod key;
 pub mod nodes;

@@ -15,6 +15,7 @@ use crate::dispatcher::Dispatcher;
 use crate::observability::history::Recorder;
 use crate::observability::metrics::Metrics;
 use crate::observability::traces::Spans;
+use flotilla_listeners::socket::BindError;
 
 pub(crate) mod peer;
 pub mod settings;
@@ -58,7 +59,7 @@ impl Gateway {
     ///
     /// # Errors
     /// An address cannot be bound; then nothing changes.
-    pub async fn apply(&self, config: Config) -> Result<(), String> {
+    pub async fn apply(&self, config: Config) -> Result<(), BindError> {
         let (queue, policy) = (config.limits.queue, config.policy);
         self.settings.replace(config).await?;
         self.dispatcher.configure(queue, policy);

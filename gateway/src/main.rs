@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::CommandFactory;
+use flotilla_gateway::commands::error::CommandError;
 use flotilla_gateway::commands::key::{KeysFile, NewKey};
 use flotilla_gateway::commands::nodes::AdminClient;
 use flotilla_gateway::config::reference::Reference;
@@ -32,14 +33,6 @@ mod options;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Exit code of `health` for an unhealthy gateway.
-const EXIT_UNHEALTHY: u8 = 1;
-
-struct Failure {
-    code: u8,
-    message: String,
-}
-
 fn main() -> ExitCode {
     let program = flotilla_manual::with_help_sections(Cli::command(), EXAMPLES);
     let cli: Cli = match flotilla_manual::parse(program.clone(), std::env::args_os()) {
@@ -60,31 +53,31 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure { code, message }) => {
-            print_error(&message);
-            ExitCode::from(code)
+        Err(error) => {
+            print_error(&error.to_string());
+            ExitCode::from(error.exit_code())
         }
     }
 }
 
 /// Prints a command's output. (`println!` panics if stdout cannot be written.)
-fn print_line(text: &str) -> Result<(), Failure> {
+fn print_line(text: &str) -> Result<(), CommandError> {
     print(&format!("{text}\n"))
 }
 
-fn print(text: &str) -> Result<(), Failure> {
+fn print(text: &str) -> Result<(), CommandError> {
     let mut out = std::io::stdout();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|e| write_error(format!("cannot write to stdout: {e}")))
+    written.map_err(|e| CommandError::Write(format!("cannot write to stdout: {e}")))
 }
 
-fn manual(program: clap::Command, to: &ManArgs) -> Result<(), Failure> {
+fn manual(program: clap::Command, to: &ManArgs) -> Result<(), CommandError> {
     let written =
         flotilla_manual::write_man_pages(program, to.to.as_deref(), &mut std::io::stdout());
-    written.map_err(|e| write_error(format!("cannot write the man page: {e}")))
+    written.map_err(|e| CommandError::Write(format!("cannot write the man page: {e}")))
 }
 
-fn config(command: &ConfigCommand) -> Result<(), Failure> {
+fn config(command: &ConfigCommand) -> Result<(), CommandError> {
     match command {
         ConfigCommand::Schema => print_line(&format!("{:#}", schema::schema())),
         ConfigCommand::Reference => print(&Reference::shipped().markdown()),
@@ -100,43 +93,40 @@ fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "flotilla-gateway: {text}");
 }
 
-fn load_config(path: &Path) -> Result<Config, Failure> {
+fn load_config(path: &Path) -> Result<Config, CommandError> {
     load::load(path).map_err(|problems| invalid_config(path, &problems))
 }
 
-fn invalid_config(path: &Path, problems: &[Problem]) -> Failure {
+fn invalid_config(path: &Path, problems: &[Problem]) -> CommandError {
     let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
-    usage_error(format!("{} is invalid:\n{}", path.display(), lines.join("\n")))
+    CommandError::Usage(format!("{} is invalid:\n{}", path.display(), lines.join("\n")))
 }
 
-fn run(path: &Path) -> Result<(), Failure> {
+fn run(path: &Path) -> Result<(), CommandError> {
     start_log();
     let config = load_config(path)?;
     if let Some(file) = config.keys_file.as_ref().filter(|_| !config.has_keys_file) {
         let file = file.display();
         tracing::warn!(%file, "keys file not found; create a key with 'flotilla-gateway key new'");
     }
-    let software = |message| Failure { code: exit::SOFTWARE, message };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| software(e.to_string()))?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(software)?;
     let done = runtime.block_on(async {
         let scheme = |tls: bool| if tls { "https" } else { "http" };
         let public = scheme(config.tls.is_some());
         let admin = scheme(config.admin.as_ref().is_some_and(|admin| admin.tls.is_some()));
         let settings = LiveSettings::new(config).await;
-        let settings = settings.map_err(|message| Failure { code: exit::UNAVAILABLE, message })?;
+        let settings = settings.map_err(|e| CommandError::Unavailable(e.to_string()))?;
         let stop = CancellationToken::new();
-        stop_on_signal(stop.clone()).map_err(|e| software(e.to_string()))?;
-        let source = Source::new(path.to_path_buf()).map_err(|e| software(e.to_string()))?;
+        stop_on_signal(stop.clone()).map_err(software)?;
+        let source = Source::new(path.to_path_buf()).map_err(software)?;
         if let Some(address) = settings.admin().address() {
             tracing::info!("admin listener: listening on {admin}://{address}");
         }
         if let Some(address) = settings.public().address() {
             tracing::info!("listening on {public}://{address}");
         }
-        app::run(settings, source, stop).await.map_err(|e| software(e.to_string()))
+        app::run(settings, source, stop).await.map_err(software)
     });
     // All tasks have been joined. Do not wait for threads that a hanging disk blocks.
     runtime.shutdown_background();
@@ -167,73 +157,78 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
     Ok(())
 }
 
-fn key(command: KeyCommand) -> Result<(), Failure> {
+fn key(command: KeyCommand) -> Result<(), CommandError> {
     match command {
         KeyCommand::New { name, limits, file } => {
             let new = NewKey::generate(&name, |digest| limits.entry(&name, digest));
-            new_key(&name, new.map_err(usage_error)?, &file)
+            new_key(&name, new?, &file)
         }
         KeyCommand::List(file) => {
             let keys = match (&file.config, keys_file(&file)?) {
                 (Some(config), _) => load_config(config)?.keys,
-                (None, Some(path)) => KeysFile::open(&path).map_err(usage_error)?.keys,
-                (None, None) => return Err(usage_error(WHICH_KEYS.into())),
+                (None, Some(path)) => KeysFile::open(&path)?.keys,
+                (None, None) => return Err(CommandError::Usage(NO_KEYS_FILE.into())),
             };
             print_line(&commands::key::table(&keys))
         }
         KeyCommand::Revoke { name, file } => {
-            let path = keys_file(&file)?.ok_or_else(|| usage_error(WHICH_KEYS.into()))?;
-            let mut keys = KeysFile::open(&path).map_err(usage_error)?;
+            let path = keys_file(&file)?.ok_or_else(|| CommandError::Usage(NO_KEYS_FILE.into()))?;
+            let mut keys = KeysFile::open(&path)?;
             let before = keys.keys.len();
             keys.keys.retain(|key| key.name != name);
             if keys.keys.len() == before {
-                return Err(usage_error(format!("no key named '{name}' in {}", path.display())));
+                return Err(CommandError::Usage(format!(
+                    "no key named '{name}' in {}",
+                    path.display()
+                )));
             }
-            keys.save().map_err(write_error)?;
+            keys.save()?;
             print_line(&format!("Revoked the key '{name}'."))
         }
     }
 }
 
-const WHICH_KEYS: &str = "no keys file: set --config FILE or --keys-file FILE";
+const NO_KEYS_FILE: &str = "no keys file: set --config FILE or --keys-file FILE";
 
-fn new_key(name: &str, new: NewKey, file: &KeysFileArgs) -> Result<(), Failure> {
+fn new_key(name: &str, new: NewKey, file: &KeysFileArgs) -> Result<(), CommandError> {
     let Some(path) = keys_file(file)? else {
         print_line(&format!("# The key, shown once:\n{}\n# For the configuration:", new.secret))?;
-        return print_line(new.yaml().map_err(write_error)?.trim_end());
+        return print_line(new.yaml()?.trim_end());
     };
-    let mut keys = KeysFile::open(&path).map_err(usage_error)?;
+    let mut keys = KeysFile::open(&path)?;
     let known = file.config.as_deref().map(load_config).transpose()?.map(|config| config.keys);
     if keys.keys.iter().chain(known.iter().flatten()).any(|key| key.name == name) {
-        return Err(usage_error(format!(
+        return Err(CommandError::Usage(format!(
             "a key named '{name}' exists; revoke it first, or use another name"
         )));
     }
     keys.keys.push(new.entry);
-    keys.save().map_err(write_error)?;
+    keys.save()?;
     print_line(&format!("# The key, shown once:\n{}", new.secret))
 }
 
 /// Path of the keys file, if one is specified.
-fn keys_file(file: &KeysFileArgs) -> Result<Option<PathBuf>, Failure> {
+fn keys_file(file: &KeysFileArgs) -> Result<Option<PathBuf>, CommandError> {
     let Some(config) = &file.config else { return Ok(file.keys_file.clone()) };
-    let none = || usage_error(format!("{} sets no keys_file", config.display()));
+    let none = || CommandError::Usage(format!("{} sets no keys_file", config.display()));
     load_config(config)?.keys_file.ok_or_else(none).map(Some)
 }
 
 /// Runs the commands that talk to a running gateway.
-fn run_remote(command: Command) -> Result<(), Failure> {
-    let unavailable = |message| Failure { code: exit::UNAVAILABLE, message };
+fn run_remote(command: Command) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| Failure { code: exit::SOFTWARE, message: e.to_string() })?;
-    let act = |of: NodeArgs, action| -> Result<(), Failure> {
+    let runtime = runtime.map_err(software)?;
+    let act = |of: NodeArgs, action| -> Result<(), CommandError> {
         let remote = remote(&of.gateway)?;
-        runtime.block_on(remote.apply_action(&of.node, action)).map_err(unavailable)?;
+        runtime
+            .block_on(remote.apply_action(&of.node, action))
+            .map_err(CommandError::Unavailable)?;
         print_line(&format!("{}: done", of.node))
     };
     match command {
         Command::Nodes { json, gateway } => {
-            let nodes = runtime.block_on(remote(&gateway)?.nodes()).map_err(unavailable)?;
+            let nodes =
+                runtime.block_on(remote(&gateway)?.nodes()).map_err(CommandError::Unavailable)?;
             match json {
                 true => print_line(&inference_protocol::openai::to_json(&NodeList { nodes })),
                 false => print_line(&commands::nodes::table(&nodes)),
@@ -243,9 +238,13 @@ fn run_remote(command: Command) -> Result<(), Failure> {
             let remote = remote(&gateway)?;
             match once {
                 true => print_line(
-                    &runtime.block_on(commands::top::once(&remote)).map_err(unavailable)?,
+                    &runtime
+                        .block_on(commands::top::once(&remote))
+                        .map_err(CommandError::Unavailable)?,
                 ),
-                false => runtime.block_on(commands::top::run(&remote)).map_err(unavailable),
+                false => {
+                    runtime.block_on(commands::top::run(&remote)).map_err(CommandError::Unavailable)
+                }
             }
         }
         Command::Cordon(of) => act(of, NodeAction::Cordon),
@@ -254,7 +253,7 @@ fn run_remote(command: Command) -> Result<(), Failure> {
         Command::Drain { wait_s, node: of } => {
             let remote = remote(&of.gateway)?;
             let drained = remote.drain(&of.node, Duration::from_secs(wait_s));
-            runtime.block_on(drained).map_err(unavailable)?;
+            runtime.block_on(drained).map_err(CommandError::Unavailable)?;
             print_line(&format!("{}: drained", of.node))
         }
         // `main` handles all other commands.
@@ -263,55 +262,50 @@ fn run_remote(command: Command) -> Result<(), Failure> {
 }
 
 /// Exits with 0 or 1 only; health checkers understand nothing else.
-fn health(of: &HealthArgs) -> Result<(), Failure> {
-    let unhealthy = |message| Failure { code: EXIT_UNHEALTHY, message };
+fn health(of: &HealthArgs) -> Result<(), CommandError> {
     let url = match (&of.url, &of.config) {
         (Some(url), _) => url.clone(),
         (None, Some(config)) => {
-            let config = load_config(config).map_err(|failure| unhealthy(failure.message))?;
+            let config = load_config(config).map_err(CommandError::into_unhealthy)?;
             commands::health::url(&config)
         }
-        (None, None) => return Err(unhealthy(WHICH_GATEWAY.into())),
+        (None, None) => return Err(CommandError::Unhealthy(NO_GATEWAY.into())),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| unhealthy(e.to_string()))?;
+    let runtime = runtime.map_err(|e| CommandError::Unhealthy(e.to_string()))?;
     let within = Duration::from_millis(of.timeout_ms);
-    let health =
-        runtime.block_on(commands::health::check(&url, of.live, within)).map_err(unhealthy)?;
+    let health = runtime.block_on(commands::health::check(&url, of.live, within))?;
     print_line(&health)
 }
 
-const WHICH_GATEWAY: &str = "no gateway: set --config FILE or --url URL";
+const NO_GATEWAY: &str = "no gateway: set --config FILE or --url URL";
 
-fn remote(gateway: &GatewayArgs) -> Result<AdminClient, Failure> {
+fn remote(gateway: &GatewayArgs) -> Result<AdminClient, CommandError> {
     let GatewayArgs { config, url, key_file, ca_file } = gateway;
     let admin = config.as_deref().map(load_config).transpose()?;
-    let admin = admin.map(|config| config.admin.ok_or_else(|| usage_error(NO_ADMIN.into())));
+    let admin =
+        admin.map(|config| config.admin.ok_or_else(|| CommandError::Usage(NO_ADMIN.into())));
     let admin = admin.transpose()?;
     let named = |admin: &Admin| commands::nodes::url(admin.listen, admin.tls.is_some());
     let url = url.clone().or_else(|| admin.as_ref().map(named));
     let key_file = key_file.clone().or_else(|| admin.as_ref()?.key_file.clone());
     let ca_file = ca_file.clone().or_else(|| admin?.cert_file);
     let (Some(url), Some(key_file)) = (url, key_file) else {
-        return Err(usage_error(
+        return Err(CommandError::Usage(
             "no admin key: set admin.key_file in the configuration, or --key-file FILE".into(),
         ));
     };
-    let read = |path: &Path| files::read(path, CERTIFICATES_BYTES_MAX).map_err(usage_error);
+    let read = |path: &Path| files::read(path, CERTIFICATES_BYTES_MAX).map_err(CommandError::Usage);
     let key = read(&key_file)?.trim().to_string();
     let roots = ca_file.as_deref().map(read).transpose()?;
-    AdminClient::new(&url, key, roots.as_deref().map(str::as_bytes)).map_err(usage_error)
+    AdminClient::new(&url, key, roots.as_deref().map(str::as_bytes)).map_err(CommandError::Usage)
 }
 
 const NO_ADMIN: &str = "the configuration has no admin listener: set admin.listen";
 const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
 
-fn usage_error(message: String) -> Failure {
-    Failure { code: exit::USAGE, message }
-}
-
-fn write_error(message: String) -> Failure {
-    Failure { code: exit::WRITE, message }
+fn software(error: impl std::fmt::Display) -> CommandError {
+    CommandError::Software(error.to_string())
 }
 
 /// Logs to stderr: text on a terminal, otherwise JSON lines.

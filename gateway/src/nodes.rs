@@ -2,5 +2,6 @@
 //! dials.
 
 pub(crate) mod link;
+pub(crate) mod link_end;
 pub(crate) mod static_nodes;
 pub(crate) mod status;

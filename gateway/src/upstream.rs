@@ -23,7 +23,7 @@ mod driver;
 pub(crate) mod external;
 mod gather;
 
-pub(crate) use driver::Driver;
+pub(crate) use driver::{ConnectionEnd, Driver};
 use gather::Gather;
 
 const STREAM_WINDOW: u32 = 1024 * 1024;

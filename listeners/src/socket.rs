@@ -1,5 +1,6 @@
 //! Binds sockets, and sets the options of accepted and dialed connections.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,16 +18,33 @@ const KERNEL_GRACE: Duration = Duration::from_secs(5);
 /// Binds a port. `option` completes the advice for a port that is in use: "choose another ...".
 ///
 /// # Errors
-/// The address cannot be bound. The text names it and says what to do.
-pub async fn bind(address: SocketAddr, option: &str) -> Result<TcpListener, String> {
-    let why = |e: io::Error| match e.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("another program uses this port; choose another {option}")
-        }
-        _ => e.to_string(),
-    };
+/// The address cannot be bound.
+pub async fn bind(address: SocketAddr, option: &'static str) -> Result<TcpListener, BindError> {
     let bound = TcpListener::bind(address).await;
-    bound.map_err(|e| format!("cannot listen on {address}: {}", why(e)))
+    bound.map_err(|error| BindError { address, option, error })
+}
+
+/// A port cannot be bound. The text names its address and says what to do.
+#[derive(Debug)]
+pub struct BindError {
+    address: SocketAddr,
+    option: &'static str,
+    error: io::Error,
+}
+
+impl std::error::Error for BindError {}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, option, error } = self;
+        write!(f, "cannot listen on {address}: ")?;
+        match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                write!(f, "another program uses this port; choose another {option}")
+            }
+            _ => write!(f, "{error}"),
+        }
+    }
 }
 
 /// Disables Nagle's algorithm and detects dead peers within [`DEAD_AFTER`].

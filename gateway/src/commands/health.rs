@@ -1,8 +1,9 @@
-//! `flotilla-gateway health`: asks a running gateway for its health. For a container's HEALTHCHECK,
+//! `flotilla-gateway health`: checks the health of a running gateway. For a container's HEALTHCHECK,
 //! because the image contains no other program.
 
 use std::time::Duration;
 
+use crate::commands::error::CommandError;
 use crate::commands::nodes;
 use crate::config::Config;
 use crate::upstream::external::innermost;
@@ -18,24 +19,30 @@ pub fn url(config: &Config) -> String {
     nodes::url(listen, is_tls)
 }
 
-/// Asks for health and returns the response.
+/// Checks the health of a gateway and returns its response.
 ///
 /// # Errors
-/// The gateway does not respond in time, or is not ready.
-pub async fn check(url: &str, live: bool, within: Duration) -> Result<String, String> {
+/// The gateway does not respond in time, or is not ready: [`CommandError::Unhealthy`].
+pub async fn check(url: &str, live: bool, within: Duration) -> Result<String, CommandError> {
+    let unhealthy = |why: String| CommandError::Unhealthy(why);
     // No secret is sent, and the certificate is not valid for the loopback address.
     let client = reqwest::Client::builder()
         .timeout(within)
         .no_proxy()
         .danger_accept_invalid_certs(true)
         .build()
-        .map_err(|e| e.to_string())?;
+        .map_err(|e| unhealthy(e.to_string()))?;
     let path = if live { "/livez" } else { "/readyz" };
     let response = client.get(format!("{}{path}", url.trim_end_matches('/'))).send().await;
-    let mut response =
-        response.map_err(|e| format!("cannot reach the gateway at {url}: {}", innermost(&e)))?;
+    let unreachable =
+        |e| unhealthy(format!("cannot reach the gateway at {url}: {}", innermost(&e)));
+    let mut response = response.map_err(unreachable)?;
     // The response is a single word.
-    let (status, word) = (response.status(), response.chunk().await.map_err(|e| innermost(&e))?);
+    let status = response.status();
+    let word = response.chunk().await.map_err(|e| unhealthy(innermost(&e)))?;
     let text = String::from_utf8_lossy(&word.unwrap_or_default()).trim().to_string();
-    if status.is_success() { Ok(text) } else { Err(format!("{text} (status {status})")) }
+    match status.is_success() {
+        true => Ok(text),
+        false => Err(unhealthy(format!("{text} (status {status})"))),
+    }
 }

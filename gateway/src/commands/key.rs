@@ -9,6 +9,7 @@ use inference_protocol::ids::is_plain_id;
 use serde::Serialize;
 
 use crate::access::keys::ApiKey;
+use crate::commands::error::CommandError;
 use crate::config::api_keys::{NAME, SeenKeys, read_file};
 use crate::config::yaml;
 use crate::types::atomic_file::replace;
@@ -36,12 +37,16 @@ impl NewKey {
     ///
     /// # Errors
     /// The name is not valid for a tenant, or the system has no randomness.
-    pub fn generate(name: &str, allows: impl FnOnce(KeyDigest) -> ApiKey) -> Result<Self, String> {
+    pub fn generate(
+        name: &str,
+        allows: impl FnOnce(KeyDigest) -> ApiKey,
+    ) -> Result<Self, CommandError> {
         if !is_plain_id(name) {
-            return Err(format!("--name: {NAME}"));
+            return Err(CommandError::Usage(format!("--name: {NAME}")));
         }
         let mut random = [0u8; 32];
-        getrandom::fill(&mut random).map_err(|e| format!("cannot read random bytes: {e}"))?;
+        let fail = |e| CommandError::Software(format!("cannot read random bytes: {e}"));
+        getrandom::fill(&mut random).map_err(fail)?;
         let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
         let secret = format!("sk-flotilla-{hex}");
         let entry = allows(KeyDigest::of(&secret));
@@ -52,7 +57,7 @@ impl NewKey {
     ///
     /// # Errors
     /// It cannot be formatted.
-    pub fn yaml(&self) -> Result<String, String> {
+    pub fn yaml(&self) -> Result<String, CommandError> {
         yaml(std::slice::from_ref(&self.entry))
     }
 }
@@ -72,10 +77,10 @@ impl KeysFile {
     ///
     /// # Errors
     /// It is unreadable or invalid.
-    pub fn open(path: &Path) -> Result<Self, String> {
+    pub fn open(path: &Path) -> Result<Self, CommandError> {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
-        let fail = |e: std::io::Error| format!("{}: {e}", folder.display());
+        let fail = |e: std::io::Error| CommandError::Usage(format!("{}: {e}", folder.display()));
         let lock = File::open(folder).map_err(fail)?;
         lock.lock().map_err(fail)?;
         let mut problems = Vec::new();
@@ -84,7 +89,8 @@ impl KeysFile {
             true => Ok(Self { path: path.to_path_buf(), keys, _lock: lock }),
             false => {
                 let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
-                Err(format!("{} is invalid:\n{}", path.display(), lines.join("\n")))
+                let message = format!("{} is invalid:\n{}", path.display(), lines.join("\n"));
+                Err(CommandError::Usage(message))
             }
         }
     }
@@ -93,9 +99,10 @@ impl KeysFile {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn save(&self) -> Result<(), String> {
+    pub fn save(&self) -> Result<(), CommandError> {
         let text = HEADER.to_string() + &yaml(&self.keys)?;
-        replace(&self.path, &text, MODE).map_err(|e| format!("{}: {e}", self.path.display()))
+        let fail = |e| CommandError::Write(format!("{}: {e}", self.path.display()));
+        replace(&self.path, &text, MODE).map_err(fail)
     }
 }
 
@@ -139,8 +146,9 @@ struct Entries<'a> {
     keys: Vec<Entry<'a>>,
 }
 
-fn yaml(keys: &[ApiKey]) -> Result<String, String> {
-    yaml::to_yaml(&Entries { keys: keys.iter().map(Entry::from).collect() })
+fn yaml(keys: &[ApiKey]) -> Result<String, CommandError> {
+    let entries = Entries { keys: keys.iter().map(Entry::from).collect() };
+    yaml::to_yaml(&entries).map_err(CommandError::Write)
 }
 
 impl<'a> From<&'a ApiKey> for Entry<'a> {

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use flotilla_listeners::socket;
+use flotilla_listeners::socket::{self, BindError};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -41,7 +41,7 @@ impl LiveSettings {
     ///
     /// # Errors
     /// An address cannot be bound.
-    pub async fn new(config: Config) -> Result<Self, String> {
+    pub async fn new(config: Config) -> Result<Self, BindError> {
         let public = bind(config.listen).await?;
         let admin = match &config.admin {
             Some(admin) => Some(bind(admin.listen).await?),
@@ -79,7 +79,7 @@ impl LiveSettings {
     ///
     /// # Errors
     /// An address cannot be bound; then nothing changes.
-    pub async fn replace(&self, config: Config) -> Result<(), String> {
+    pub async fn replace(&self, config: Config) -> Result<(), BindError> {
         let old = self.now();
         let listens = |config: &Config| config.admin.as_ref().map(|admin| admin.listen);
         let public = match config.listen == old.config.listen {
@@ -128,6 +128,6 @@ fn keys(config: &Config, old: Option<&Keys>) -> Keys {
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<Arc<TcpListener>, String> {
+async fn bind(address: SocketAddr) -> Result<Arc<TcpListener>, BindError> {
     socket::bind(address, "(listen)").await.map(Arc::new)
 }

@@ -66,7 +66,9 @@ fn accept_node(
             _ => return tracing::warn!(node, "join not completed"),
         };
         tokio::select! {
-            why = link::run(TokioIo::new(upgraded), expect, linked) => tracing::warn!(node, why, "node lost"),
+            end = link::run(TokioIo::new(upgraded), expect, linked) => {
+                tracing::warn!(node, why = %end, "node lost");
+            }
             () = stop.cancelled() => {}
         }
     });

@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::link_end::{LinkEnd, StatusEnd};
 use super::status;
 use crate::context::Gateway;
 use crate::dispatcher::Dispatcher;
@@ -27,30 +28,27 @@ pub(crate) struct ExpectedNode {
     pub retired: CancellationToken,
 }
 
-/// Runs a link over a connected stream until it ends. Returns the reason.
-pub(crate) async fn run<T>(io: T, mut expect: ExpectedNode, gateway: Gateway) -> String
+/// Runs a link over a connected stream until it ends.
+pub(crate) async fn run<T>(io: T, mut expect: ExpectedNode, gateway: Gateway) -> LinkEnd
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     let connecting = upstream::connect(io, expect.authorization.clone());
     let (upstream, driver) = match timeout(STATUS_DEADLINE, connecting).await {
         Ok(Ok(connected)) => connected,
-        Ok(Err(e)) => return format!("HTTP/2 failed: {e}"),
-        Err(_) => return "HTTP/2 was not spoken in time".into(),
+        Ok(Err(error)) => return LinkEnd::Http2(error),
+        Err(_) => return LinkEnd::Http2Timeout,
     };
     let upstream = if expect.identity.is_none() { upstream.configured() } else { upstream };
     let mut endpoint = Registration { gateway, id: None };
     let end = tokio::select! {
         end = follow_status(&upstream, &mut expect, &mut endpoint) => end,
-        ended = driver.drive() => ended,
-        () = upstream.lost() => "the node joined again".into(),
+        end = driver.drive() => LinkEnd::Connection(end),
+        () = upstream.lost() => LinkEnd::Replaced,
     };
     upstream.close();
     end
 }
-
-/// Why a link ends whose node was removed from the configuration.
-pub(crate) const RETIRED: &str = "it is not in the configuration any more";
 
 /// The link's entry in the fleet; dropping it removes the entry.
 struct Registration {
@@ -64,20 +62,20 @@ impl Registration {
     }
 
     /// Records a status of the node.
-    fn observe(&mut self, upstream: &Upstream, status: NodeStatus) -> Result<(), String> {
+    fn record(&mut self, upstream: &Upstream, status: NodeStatus) -> Result<(), LinkEnd> {
         let (node, state) = (status.node.clone(), status.state);
         match self.id {
             Some(id) => match self.dispatcher().update_status(id, status) {
                 Some(true) => tracing::info!(node, ?state, "node state changed"),
                 Some(false) => {}
-                None => return Err("the node joined again".into()),
+                None => return Err(LinkEnd::Replaced),
             },
             None => {
                 self.id = self.dispatcher().add(upstream.clone(), status);
                 if self.id.is_none() {
                     let error = Error::NodeNameTaken(node);
                     self.gateway.metrics.record_join_refused(&error);
-                    return Err(error.to_string());
+                    return Err(LinkEnd::NameTaken(error));
                 }
                 tracing::info!(node, ?state, "node linked");
             }
@@ -98,15 +96,15 @@ async fn follow_status(
     upstream: &Upstream,
     expect: &mut ExpectedNode,
     endpoint: &mut Registration,
-) -> String {
+) -> LinkEnd {
     let mut lines = match open_status(upstream).await {
         Ok(body) => StatusLines { body, buffer: Vec::new() },
-        Err(why) => return why,
+        Err(end) => return end.into(),
     };
     let mut is_retired = false;
     loop {
         if is_retired && endpoint.id.is_none_or(|id| endpoint.dispatcher().is_idle(id)) {
-            return RETIRED.into();
+            return LinkEnd::Retired;
         }
         let next = tokio::select! {
             next = timeout(STATUS_DEADLINE, lines.next()) => next,
@@ -118,46 +116,45 @@ async fn follow_status(
         };
         let line = match next {
             Ok(Ok(line)) => line,
-            Ok(Err(why)) => return why,
-            Err(_) => return "its status is overdue".into(),
+            Ok(Err(end)) => return end.into(),
+            Err(_) => return StatusEnd::Overdue.into(),
         };
         let status = match check(&line, expect) {
             Ok(status) => status,
-            Err(why) => return why,
+            Err(end) => return end.into(),
         };
         // From now on the identity must not change.
         expect.identity.get_or_insert_with(|| (status.node.clone(), status.epoch));
-        if let Err(why) = endpoint.observe(upstream, status) {
-            return why;
+        if let Err(end) = endpoint.record(upstream, status) {
+            return end;
         }
     }
 }
 
-async fn open_status(upstream: &Upstream) -> Result<NodeBody, String> {
+async fn open_status(upstream: &Upstream) -> Result<NodeBody, StatusEnd> {
     let request = Request::get(format!("http://node{STATUS_PATH}"));
-    let request = request.body(Bytes::new()).map_err(|e| e.to_string())?;
+    let request = request.body(Bytes::new()).map_err(|_| StatusEnd::NotSent)?;
     let sent = timeout(STATUS_DEADLINE, upstream.send(request)).await;
     let response = match sent {
         Ok(Ok(response)) => response,
-        Ok(Err(_)) => return Err("the connection broke".into()),
-        Err(_) => return Err("it did not open its status".into()),
+        Ok(Err(_)) => return Err(StatusEnd::NotSent),
+        Err(_) => return Err(StatusEnd::Timeout),
     };
     match response.status() {
         StatusCode::OK => Ok(response.into_body()),
-        StatusCode::UNAUTHORIZED => Err("the node wants another key (key_file)".into()),
-        status => Err(format!("its status is refused with {status}; is it a flotilla-agent?")),
+        StatusCode::UNAUTHORIZED => Err(StatusEnd::KeyRejected),
+        status => Err(StatusEnd::Refused(status)),
     }
 }
 
 /// Checks that the status is plausible and from the same node as before.
-fn check(line: &[u8], expect: &ExpectedNode) -> Result<NodeStatus, String> {
-    let status = serde_json::from_slice(line);
-    let status = status.map_err(|e| format!("its status cannot be read: {e}"))?;
-    let status = status::check(status)?;
+fn check(line: &[u8], expect: &ExpectedNode) -> Result<NodeStatus, StatusEnd> {
+    let status = serde_json::from_slice(line).map_err(StatusEnd::Malformed)?;
+    let status = status::check(status).map_err(StatusEnd::Rejected)?;
     if let Some((name, epoch)) = &expect.identity
         && (status.node != *name || status.epoch != *epoch)
     {
-        return Err("its status names another node than before".into());
+        return Err(StatusEnd::OtherNode);
     }
     Ok(status)
 }
@@ -170,19 +167,19 @@ struct StatusLines {
 
 impl StatusLines {
     /// The next line. Cancel-safe.
-    async fn next(&mut self) -> Result<Vec<u8>, String> {
+    async fn next(&mut self) -> Result<Vec<u8>, StatusEnd> {
         loop {
             if let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
                 let rest = self.buffer.split_off(end + 1);
                 return Ok(std::mem::replace(&mut self.buffer, rest));
             }
             if self.buffer.len() > STATUS_LINE_BYTES_MAX {
-                return Err("its status is too long".into());
+                return Err(StatusEnd::TooLong);
             }
             match self.body.data().await {
                 Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
-                Some(Err(_)) => return Err("its status broke off".into()),
-                None => return Err("its status ended".into()),
+                Some(Err(_)) => return Err(StatusEnd::Broken),
+                None => return Err(StatusEnd::Closed),
             }
         }
     }

@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::link::{self, ExpectedNode};
+use super::link_end::LinkEnd;
 use crate::config::StaticNode;
 use crate::context::Gateway;
 
@@ -22,15 +23,16 @@ pub(crate) async fn maintain(gateway: Gateway, node: StaticNode, retired: Cancel
     let mut last_why = String::new();
     while !retired.is_cancelled() {
         let begun = Instant::now();
-        let why = tokio::select! {
-            why = link_once(&gateway, &node, &retired) => why,
-            () = wait_until_overdue(&gateway, &retired) => link::RETIRED.into(),
+        let end = tokio::select! {
+            end = link_once(&gateway, &node, &retired) => end,
+            () = wait_until_overdue(&gateway, &retired) => LinkEnd::Retired,
             () = gateway.links.cancelled() => return,
         };
         if begun.elapsed() >= GOOD_AFTER {
             wait = REDIAL_MIN;
         }
         // Log a reason only when it changes.
+        let why = end.to_string();
         if why != last_why {
             tracing::warn!(url = %node.url, why, "node not linked");
             last_why = why;
@@ -56,13 +58,13 @@ fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(0.5 + 0.5 * share)
 }
 
-async fn link_once(gateway: &Gateway, node: &StaticNode, retired: &CancellationToken) -> String {
+async fn link_once(gateway: &Gateway, node: &StaticNode, retired: &CancellationToken) -> LinkEnd {
     let connect_timeout = gateway.settings.now().config.timeouts.connect;
     let connect = TcpStream::connect((node.host.as_str(), node.port));
     let stream = match timeout(connect_timeout, connect).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(e)) => return format!("cannot connect: {e}"),
-        Err(_) => return "cannot connect in time".into(),
+        Ok(Err(error)) => return LinkEnd::Connect(error),
+        Err(_) => return LinkEnd::ConnectTimeout,
     };
     tune(&stream);
     let expect = ExpectedNode {
@@ -75,8 +77,8 @@ async fn link_once(gateway: &Gateway, node: &StaticNode, retired: &CancellationT
         None => link::run(stream, expect, gateway).await,
         Some(tls) => match timeout(connect_timeout, tls.connect(&node.host, stream)).await {
             Ok(Ok(stream)) => link::run(stream, expect, gateway).await,
-            Ok(Err(e)) => format!("TLS failed: {e}"),
-            Err(_) => "TLS was not spoken in time".into(),
+            Ok(Err(error)) => LinkEnd::Tls(error),
+            Err(_) => LinkEnd::TlsTimeout,
         },
     }
 }

@@ -3,6 +3,7 @@
 //! or makes fleet totals useless.
 
 use std::collections::BTreeSet;
+use std::fmt::{self, Display, Formatter};
 
 use inference_protocol::fleet::{ModelStatus, NodeStatus, VERSION, Vitals};
 use inference_protocol::ids::{MODEL_NAME_BYTES_MAX, is_plain_id};
@@ -18,22 +19,61 @@ const SPEED_MAX: f32 = 1e7;
 /// Largest plausible memory size: one pebibyte.
 const MEMORY_BYTES_MAX: u64 = 1 << 50;
 
+/// Why a status is rejected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StatusProblem {
+    /// The node speaks this version of the node link.
+    Version(u32),
+    /// The node name is not a plain identifier.
+    Name,
+    /// The node reports this many slots.
+    Slots(u32),
+    /// The node lists too many models, or a model name is too long.
+    Models,
+    /// The name or the digest of this model is invalid.
+    Model(String),
+    /// The node lists a model twice.
+    Duplicate,
+    /// The node reports a context of this many tokens for a model.
+    Context(String, u32),
+}
+
+impl Display for StatusProblem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => write!(
+                f,
+                "the node speaks version {version} of the node link, this gateway version {VERSION}"
+            ),
+            Self::Name => f.write_str("the node name is not a plain name"),
+            Self::Slots(slots) => {
+                write!(f, "the node reports {slots} slots; at most {SLOTS_MAX} are allowed")
+            }
+            Self::Models => f.write_str("the node lists too many models, or too long names"),
+            Self::Model(name) => write!(f, "invalid name or digest of the model {name:?}"),
+            Self::Duplicate => f.write_str("the node lists a model twice"),
+            Self::Context(model, tokens) => write!(
+                f,
+                "the node reports a context of {tokens} tokens for {model}; at most \
+                 {CONTEXT_TOKENS_MAX} are allowed"
+            ),
+        }
+    }
+}
+
 /// Checks a status. Drops implausible figures that decide nothing.
 ///
 /// # Errors
 /// Why the node cannot be linked, or stay linked.
-pub(crate) fn check(mut status: NodeStatus) -> Result<NodeStatus, String> {
+pub(crate) fn check(mut status: NodeStatus) -> Result<NodeStatus, StatusProblem> {
     if status.version != VERSION {
-        return Err(format!(
-            "it speaks version {} of the node link, this gateway version {VERSION}",
-            status.version
-        ));
+        return Err(StatusProblem::Version(status.version));
     }
     if !is_plain_id(&status.node) {
-        return Err("its name is not a plain name".into());
+        return Err(StatusProblem::Name);
     }
     if status.slots > SLOTS_MAX {
-        return Err(format!("it reports {} slots; at most {SLOTS_MAX} can be", status.slots));
+        return Err(StatusProblem::Slots(status.slots));
     }
     check_models(&status.models)?;
     status.prefill_tokens_per_second = status.prefill_tokens_per_second.filter(is_speed);
@@ -44,7 +84,7 @@ pub(crate) fn check(mut status: NodeStatus) -> Result<NodeStatus, String> {
     Ok(status)
 }
 
-fn check_models(models: &[ModelStatus]) -> Result<(), String> {
+fn check_models(models: &[ModelStatus]) -> Result<(), StatusProblem> {
     let is_name = |text: &str| {
         !text.is_empty()
             && text.len() <= MODEL_NAME_BYTES_MAX
@@ -52,21 +92,18 @@ fn check_models(models: &[ModelStatus]) -> Result<(), String> {
     };
     if models.len() > MODELS_MAX || models.iter().any(|model| model.id.len() > MODEL_NAME_BYTES_MAX)
     {
-        return Err("it lists too many models, or too long names".into());
+        return Err(StatusProblem::Models);
     }
     if let Some(model) = models.iter().find(|model| !is_name(&model.id) || !is_name(&model.digest))
     {
-        return Err(format!("the name or the digest of its model {:?} cannot be", model.id));
+        return Err(StatusProblem::Model(model.id.clone()));
     }
     let names: BTreeSet<&str> = models.iter().map(|model| model.id.as_str()).collect();
     if names.len() < models.len() {
-        return Err("it lists a model twice".into());
+        return Err(StatusProblem::Duplicate);
     }
     match models.iter().find(|model| model.context_tokens > CONTEXT_TOKENS_MAX) {
-        Some(model) => Err(format!(
-            "it reports a context of {} tokens for {}; at most {CONTEXT_TOKENS_MAX} can be",
-            model.context_tokens, model.id
-        )),
+        Some(model) => Err(StatusProblem::Context(model.id.clone(), model.context_tokens)),
         None => Ok(()),
     }
 }
@@ -129,15 +166,15 @@ mod tests {
             (|s| s.slots = u32::MAX, "slots"),
             (|s| s.models[0].context_tokens = u32::MAX, "context"),
             (|s| s.models[0].id = "x".repeat(129), "too long"),
-            (|s| s.models[0].id.clear(), "cannot be"),
-            (|s| s.models[0].id = "a\nb".into(), "cannot be"),
-            (|s| s.models[0].digest = "x".repeat(129), "cannot be"),
+            (|s| s.models[0].id.clear(), "invalid"),
+            (|s| s.models[0].id = "a\nb".into(), "invalid"),
+            (|s| s.models[0].digest = "x".repeat(129), "invalid"),
             (|s| s.models = vec![s.models[0].clone(); 2], "twice"),
         ];
         for (change, why) in wrong {
             let mut status = right();
             change(&mut status);
-            let refused = check(status).unwrap_err();
+            let refused = check(status).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
         }
     }

@@ -41,7 +41,7 @@ pub(crate) async fn maintain(
         let why = checked.err();
         if why != last_why {
             match &why {
-                Some(why) => tracing::warn!(endpoint = endpoint.name, why, "endpoint not ready"),
+                Some(why) => tracing::warn!(endpoint = endpoint.name, %why, "endpoint not ready"),
                 None => tracing::info!(endpoint = endpoint.name, "endpoint ready"),
             }
             last_why = why;

@@ -2,14 +2,18 @@
 //! changes. The new configuration is read and checked as a whole. If anything is wrong with it, the
 //! old one stays in effect and the log says why.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flotilla_listeners::socket::BindError;
 use flotilla_listeners::systemd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinError;
 use tokio::time::{Instant, interval, timeout};
 
 use crate::config::files::Named;
+use crate::config::yaml::Problem;
 use crate::config::{Config, load};
 use crate::context::Gateway;
 
@@ -106,8 +110,8 @@ impl Reload {
         let read = read(self.file.clone()).await;
         let old = self.gateway.settings.now();
         let applied = match read.and_then(|config| check_keys_file(&old.config, config)) {
-            Ok(config) => self.gateway.apply(config).await,
-            Err(why) => Err(why),
+            Ok(config) => self.gateway.apply(config).await.map_err(Rejection::Bind),
+            Err(rejection) => Err(rejection),
         };
         let (is_ok, before) = (applied.is_ok(), self.refused.take());
         if is_new {
@@ -120,7 +124,8 @@ impl Reload {
                 self.loaded = self.gateway.settings.now().config.files.clone();
                 tracing::info!("configuration loaded");
             }
-            Err(why) => {
+            Err(rejection) => {
+                let why = rejection.to_string();
                 if is_new || before.is_none_or(|(last, _)| last != why) {
                     tracing::error!(why, "configuration refused; the old one stays");
                 }
@@ -131,29 +136,61 @@ impl Reload {
     }
 }
 
-fn status_text(applied: &Result<(), String>) -> String {
+fn status_text(applied: &Result<(), Rejection>) -> String {
     match applied {
         Ok(()) => "configuration loaded".into(),
         Err(why) => format!("configuration refused; the old one stays: {why}"),
     }
 }
 
+/// Why a reload was rejected.
+#[derive(Debug)]
+enum Rejection {
+    /// The files could not be read in time.
+    Timeout,
+    /// The configuration is invalid.
+    Invalid(Vec<Problem>),
+    /// The keys file has vanished.
+    KeysFileMissing(PathBuf),
+    /// A listener cannot be bound.
+    Bind(BindError),
+    /// The task that reads the files failed.
+    Task(JoinError),
+}
+
+impl Display for Rejection {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Timeout => f.write_str("reading its files timed out"),
+            Self::Invalid(problems) => {
+                let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
+                f.write_str(&problems.join("; "))
+            }
+            Self::KeysFileMissing(path) => write!(
+                f,
+                "keys_file: {} does not exist; if there are no keys, write 'keys: []' into it",
+                path.display()
+            ),
+            Self::Bind(error) => error.fmt(f),
+            Self::Task(error) => error.fmt(f),
+        }
+    }
+}
+
 /// Refuses a configuration whose keys file has vanished or whose path is wrong: locking out all
 /// clients would be the worse mistake. A file that never existed may still appear.
-fn check_keys_file(old: &Config, new: Config) -> Result<Config, String> {
+fn check_keys_file(old: &Config, new: Config) -> Result<Config, Rejection> {
     let never_existed = !old.has_keys_file && new.keys_file == old.keys_file;
     match &new.keys_file {
-        Some(path) if !new.has_keys_file && !never_existed => Err(format!(
-            "keys_file: {} does not exist; for no keys write 'keys: []' into it",
-            path.display()
-        )),
+        Some(path) if !new.has_keys_file && !never_existed => {
+            Err(Rejection::KeysFileMissing(path.clone()))
+        }
         _ => Ok(new),
     }
 }
 
-async fn read(file: PathBuf) -> Result<Config, String> {
+async fn read(file: PathBuf) -> Result<Config, Rejection> {
     let reading = tokio::task::spawn_blocking(move || load::load(&file));
-    let read = timeout(READ_TIMEOUT, reading).await.map_err(|_| "it cannot be read in time")?;
-    read.map_err(|e| e.to_string())?
-        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+    let read = timeout(READ_TIMEOUT, reading).await.map_err(|_| Rejection::Timeout)?;
+    read.map_err(Rejection::Task)?.map_err(Rejection::Invalid)
 }

@@ -16,6 +16,27 @@ use super::gather::Gather;
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Why a connection ended.
+#[derive(Debug)]
+pub(crate) enum ConnectionEnd {
+    /// The node closed it.
+    Closed,
+    /// It broke.
+    Broken(h2::Error),
+    /// A ping timed out.
+    PingTimeout,
+}
+
+impl std::fmt::Display for ConnectionEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the node closed the connection"),
+            Self::Broken(error) => error.fmt(f),
+            Self::PingTimeout => f.write_str("the node does not respond to pings"),
+        }
+    }
+}
+
 /// A connection and its keep-alive pings.
 pub(crate) struct Driver<T> {
     connection: Late<Connection<Gather<T>, Bytes>>,
@@ -28,24 +49,24 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         Self { connection: Late { inner: connection, is_due: false }, pings }
     }
 
-    /// Drives the connection until it ends. Returns the reason.
-    pub(crate) async fn drive(self) -> String {
+    /// Drives the connection until it ends.
+    pub(crate) async fn drive(self) -> ConnectionEnd {
         let Self { connection, pings } = self;
         tokio::select! {
-            ended = connection => ended.map_or_else(|e| e.to_string(), |()| "the node closed it".into()),
+            ended = connection => ended.map_or_else(ConnectionEnd::Broken, |()| ConnectionEnd::Closed),
             why = keep_alive(pings) => why,
         }
     }
 }
 
-async fn keep_alive(pings: Option<PingPong>) -> String {
+async fn keep_alive(pings: Option<PingPong>) -> ConnectionEnd {
     let Some(mut pings) = pings else { return std::future::pending().await };
     loop {
         sleep(PING_INTERVAL).await;
         match timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => return error.to_string(),
-            Err(_) => return "it does not answer pings".into(),
+            Ok(Err(error)) => return ConnectionEnd::Broken(error),
+            Err(_) => return ConnectionEnd::PingTimeout,
         }
     }
 }

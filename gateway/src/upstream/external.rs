@@ -123,17 +123,41 @@ impl Client {
     ///
     /// # Errors
     /// Why it is not ready.
-    pub async fn check(&self) -> Result<(), String> {
+    pub async fn check(&self) -> Result<(), NotReady> {
         let mut request =
             self.http.get(format!("{}/models", self.settings.base)).timeout(CHECK_TIMEOUT);
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
-        let response = request.send().await.map_err(|e| innermost(&e))?;
+        let response = request.send().await;
+        let response = response.map_err(|e| NotReady::Unreachable(innermost(&e)))?;
         match response.status().as_u16() {
-            status @ (401 | 403) => Err(format!("it refuses our key (status {status})")),
-            status if status >= 500 => Err(format!("it answers with status {status}")),
+            status @ (401 | 403) => Err(NotReady::KeyRejected(status)),
+            status if status >= 500 => Err(NotReady::Status(status)),
             _ => Ok(()),
+        }
+    }
+}
+
+/// Why an external endpoint failed its health check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotReady {
+    /// There is no response, with the reason.
+    Unreachable(String),
+    /// The endpoint rejected the key with this status.
+    KeyRejected(u16),
+    /// The endpoint responded with this status.
+    Status(u16),
+}
+
+impl std::fmt::Display for NotReady {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreachable(why) => f.write_str(why),
+            Self::KeyRejected(status) => {
+                write!(f, "the endpoint rejects the key (status {status})")
+            }
+            Self::Status(status) => write!(f, "the endpoint responds with status {status}"),
         }
     }
 }

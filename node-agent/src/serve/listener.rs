@@ -12,7 +12,7 @@ use flotilla_listeners::accept::{Listener, accept_until};
 use flotilla_listeners::connection::{Http2Settings, HttpServer};
 use flotilla_listeners::hangup::serve_until_hangup;
 use flotilla_listeners::panics::confine_panic;
-use flotilla_listeners::socket;
+use flotilla_listeners::socket::{self, BindError};
 use flotilla_listeners::timers::ConnectionTimeouts;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -175,6 +175,6 @@ async fn respond(node: Arc<Node>, link: Link, request: Request<Incoming>) -> Res
 }
 
 /// Binds a port; the error names the address and what to do.
-pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
+pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
     socket::bind(address, "with --listen").await
 }
