@@ -51,8 +51,8 @@ pub const EXAMPLES: &[Example] = &[
 
 /// One OpenAI-compatible endpoint in front of many CPU inference nodes
 ///
-/// Clients use it like the OpenAI API. The gateway sends each request to a node with a free slot. If
-/// a node is lost, another node continues its responses. 'flotilla-gateway config reference'
+/// Clients use it like the OpenAI API. The gateway sends each request to a node with a free slot.
+/// If a node is lost, another node continues its responses. 'flotilla-gateway config reference'
 /// describes the keys of the configuration file.
 #[derive(Debug, Parser)]
 #[command(name = "flotilla-gateway", version, about)]
@@ -220,8 +220,8 @@ pub struct KeyLimitArgs {
     /// Most urgent class that the key may use
     #[arg(long, value_enum, default_value = "interactive")]
     pub class_max: ClassName,
-    /// When its requests may go to external endpoints: never, overflow (if no node can begin them in
-    /// time), or prefer (at once, if they are interactive)
+    /// When its requests may go to external endpoints: never, overflow (if no node can begin them
+    /// in time), or prefer (at once, if they are interactive)
     #[arg(long, value_enum, default_value = "overflow")]
     pub external: ExternalName,
     /// Longest time that its requests wait for a slot, in milliseconds

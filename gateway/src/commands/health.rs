@@ -1,5 +1,5 @@
-//! `flotilla-gateway health`: checks the health of a running gateway. For a container's HEALTHCHECK,
-//! because the image contains no other program.
+//! `flotilla-gateway health`: checks the health of a running gateway. For a container's
+//! HEALTHCHECK, because the image contains no other program.
 
 use std::time::Duration;
 

@@ -355,7 +355,10 @@ mod tests {
     fn a_gateway_that_nobody_could_use_is_refused() {
         let found = problems("{}");
         assert!(found[0].starts_with("keys: there are none"), "{found:?}");
-        assert!(found[1].starts_with("nodes: there is no way"), "{found:?}");
+        assert!(
+            found[1].starts_with("nodes: there are none: set nodes.join_key_file"),
+            "{found:?}"
+        );
     }
 
     #[test]

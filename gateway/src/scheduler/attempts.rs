@@ -181,8 +181,8 @@ impl Attempts {
         self.settled.or(self.reported).or_else(estimated).map(ActualWork::Tokens)
     }
 
-    /// Handles a granted slot and returns the id of its attempt. `take_retry` takes a retry from the
-    /// budget.
+    /// Handles a granted slot and returns the id of its attempt. `take_retry` takes a retry from
+    /// the budget.
     pub fn on_granted(
         &mut self,
         purpose: Purpose,

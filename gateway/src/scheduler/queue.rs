@@ -137,8 +137,8 @@ impl<S> Queue<S> {
         &mut self.room
     }
 
-    /// Adds a request for which [`Queue::check_space`]. A retried request was admitted before, so no
-    /// limit rejects it.
+    /// Adds a request that passed [`Queue::check_space`]. A retried request was admitted before, so
+    /// no limit rejects it.
     pub fn push(&mut self, ticket: Ticket<S>) {
         self.room.add_request(&ticket.model, &ticket.tenant, ticket.bytes);
         match ticket.is_retried {

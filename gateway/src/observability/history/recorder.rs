@@ -1,4 +1,5 @@
-//! The shell around [`RecentHistory`]: a clock, and a mutex that each request locks once, when it ends.
+//! The shell around [`RecentHistory`]: a clock, and a mutex that each request locks once, when it
+//! ends.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

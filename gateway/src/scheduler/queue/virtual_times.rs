@@ -4,8 +4,8 @@
 //! key whose next piece of work would finish first in virtual time is next, so small pieces go
 //! before large ones. A key earns no credit while it is away, and cannot shed its debt by leaving
 //! for a moment. Between two keys that always wait, the work done differs by at most the largest
-//! piece of each. Work is charged as an estimate; when it is done, [`VirtualTimes::correct`] settles the
-//! difference.
+//! piece of each. Work is charged as an estimate; when it is done,
+//! [`VirtualTimes::correct`] settles the difference.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
