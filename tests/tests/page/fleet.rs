@@ -47,9 +47,9 @@ async fn the_key_is_asked_for_once_and_kept_in_the_tab_only() {
     let told = std::mem::take(&mut browser.problems);
     assert!(told.len() == 1 && told[0].contains("401"), "{told:?}");
     browser.run(UNLOCK, ADMIN_KEY);
-    browser.shows("No node is linked.");
+    browser.shows("No nodes are linked.");
     browser.run("await page.reload()", Value::Null);
-    browser.shows("No node is linked.");
+    browser.shows("No nodes are linked.");
     let kept = browser.run(
         "const kept = await page.evaluate(() => [localStorage.length, document.cookie, sessionStorage.length]);
          return [...kept, page.url().includes(arg)]",

@@ -133,7 +133,7 @@ fn a_model_file_that_cannot_be_used_is_named() {
         one_line(&serve(&path, &[]), 65, &[name, part]);
     }
     one_line(&serve(&folder.path().join("missing.gguf"), &[]), 65, &["missing.gguf", "No such"]);
-    one_line(&serve(folder.path(), &[]), 65, &["not a file"]);
+    one_line(&serve(folder.path(), &[]), 65, &["not a regular file"]);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn flags_that_cannot_be_are_refused() {
     let empty = folder.write("empty.key", " \n");
     let join = ["--join", "ftp://x", "--join-key-file", empty.to_str().unwrap()];
     one_line(&serve(&model, &join), 65, &["empty.key", "is empty"]);
-    one_line(&serve(&model, &["--name", "a b"]), 65, &["a b", "no name"]);
+    one_line(&serve(&model, &["--name", "a b"]), 65, &["a b", "invalid node name"]);
     assert_eq!(serve(&model, &["--slots", "0"]).code, Some(64));
     assert_eq!(serve(&model, &["--kernel", "mmx"]).code, Some(64));
 }

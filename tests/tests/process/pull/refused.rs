@@ -45,7 +45,7 @@ fn pages_and_other_files_are_no_models() {
         (&page[..], "text/html; charset=utf-8", "HTML page"),
         (&page[..], "application/octet-stream", "HTML page"),
         (b"version https://git-lfs.github.com/spec/v1\n", "text/plain", "/resolve/"),
-        (b"PK\x03\x04", "application/octet-stream", "no GGUF"),
+        (b"PK\x03\x04", "application/octet-stream", "not a GGUF model"),
     ] {
         let (folder, content) = (Folder::new(), content.to_vec());
         let server = FileServer::start(move |asked| {
@@ -61,8 +61,8 @@ fn pages_and_other_files_are_no_models() {
 fn statuses_say_what_to_do() {
     let source = "/own/rep/resolve/main/m.gguf";
     for (status, code, why) in [
-        (401, 77, "address still good"),
-        (403, 77, "address still good"),
+        (401, 77, "has not expired"),
+        (403, 77, "has not expired"),
         (404, 69, "check the URL"),
         (416, 69, "416"),
         (418, 69, "418"),
