@@ -122,7 +122,12 @@ async fn requests_side_by_side_have_a_limit() {
     let held = a.asked().await;
     let refused = ask(&client).await.unwrap();
     is_refused(&refused);
-    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("limit of concurrent requests"));
+    assert!(
+        refused.json()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("limit of concurrent requests")
+    );
     held.answer("done");
     assert_eq!(first.await.unwrap().status, 200);
     gateway.is_idle().await;

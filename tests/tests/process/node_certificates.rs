@@ -145,7 +145,10 @@ async fn what_cannot_work_is_said_before_it_is_tried() {
         folder.write("gateway.yaml", format!("allow_anonymous: true\nnodes: {{{nodes}}}\n"));
     let checked = run("flotilla-gateway", &["check", "--config", text(&config)]);
     assert_eq!(checked.code, Some(64));
-    assert!(checked.stderr.contains("nodes.client_ca_file: client certificates need TLS"), "{checked:?}");
+    assert!(
+        checked.stderr.contains("nodes.client_ca_file: client certificates need TLS"),
+        "{checked:?}"
+    );
     let half = ["serve", "--model", "x.gguf", "--join-cert-file", "x.pem"];
     let agent = run("flotilla-agent", &half);
     assert!(agent.stderr.contains("--join-cert-key-file"), "{agent:?}");
