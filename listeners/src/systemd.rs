@@ -45,8 +45,8 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Beats twice per watchdog timeout, and at least every five seconds.
-    pub fn new() -> Self {
+    /// Starts the beats: two per watchdog timeout, and at least one every five seconds.
+    pub fn start() -> Self {
         let watchdog = sd_notify::watchdog_enabled();
         let mut interval = interval(pace(watchdog));
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);

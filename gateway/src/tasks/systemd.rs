@@ -10,7 +10,7 @@ pub(crate) async fn run(gateway: Gateway) {
     if !systemd::is_present() {
         return;
     }
-    let mut heartbeat = Heartbeat::new();
+    let mut heartbeat = Heartbeat::start();
     let mut reported = String::new();
     loop {
         tokio::select! {

@@ -33,7 +33,7 @@ pub(crate) async fn report_state(engine: EngineClient, model: String, stop: Canc
 /// Signals the watchdog from the task that supervises the engine: the signals stop if it hangs, or
 /// if no one can get the lock that every request takes.
 pub(crate) async fn signal_watchdog(engine: &EngineClient) -> Infallible {
-    let mut heartbeat = Heartbeat::new();
+    let mut heartbeat = Heartbeat::start();
     if !heartbeat.has_watchdog() {
         return std::future::pending().await;
     }
