@@ -2,7 +2,7 @@
 //!
 //! One unit is about one generated token. A prompt token costs a fraction of a unit, which is
 //! learned per model, as are bytes per token and response length. How long a unit takes is learned
-//! per node ([`pace`]); a node without measurements counts as average.
+//! per node ([`request_pace`]); a node without measurements counts as average.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
