@@ -2,9 +2,9 @@
 //! when it has a free slot.
 //!
 //! Order: classes share the slots by weight ([`Class`]), and the tenants of a class share equally,
-//! both by work, not by count ([`virtual_times`]). The requests of one tenant are served first in, first
-//! out. A request whose node failed before it finished goes ahead of all: it has waited already.
-//! Requests for a model without a free slot hold up no other model.
+//! both by work, not by count ([`virtual_times`]). The requests of one tenant are served first in,
+//! first out. A request whose node failed before it finished goes ahead of all: it has waited
+//! already. Requests for a model without a free slot hold up no other model.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
