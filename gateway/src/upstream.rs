@@ -146,7 +146,8 @@ impl Upstream {
         self.leaving.cancel();
     }
 
-    /// Undoes [`Upstream::start_leaving`] for future requests. Those already told to leave still do.
+    /// Undoes [`Upstream::start_leaving`] for future requests. Those already told to leave still
+    /// do.
     pub fn cancel_leaving(&mut self) {
         self.leaving = CancellationToken::new();
     }
