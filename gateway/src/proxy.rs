@@ -57,7 +57,7 @@ pub(crate) async fn serve(
     let caller = authenticate::authenticate(&settings.keys, known, received);
     let may_force = caller.as_ref().is_ok_and(|known| known.caller.key.force_trace);
     let trace = traces.and_then(|(to, arrival)| traces::start(to, arrival, may_force));
-    record.trace(trace.map(|trace| (trace, gateway.spans.clone())));
+    record.set_trace(trace.map(|trace| (trace, gateway.spans.clone())));
     let limits = caller.as_ref().ok().map(|known| known.caller.limiter.clone());
     let admitted = match caller {
         Ok(authenticated) => admit(&gateway, &settings, authenticated, &mut record).await,
@@ -69,7 +69,7 @@ pub(crate) async fn serve(
             stream::stream(Box::new(drive)).await
         }
         Err(error) => {
-            record.fail(&error);
+            record.record_failure(&error);
             Err(error)
         }
     };
@@ -91,7 +91,7 @@ async fn admit(
     mut authenticated: Authenticated,
     record: &mut Record,
 ) -> Result<Admitted, Error> {
-    record.tenant(&authenticated.caller.tenant);
+    record.set_tenant(&authenticated.caller.tenant);
     let entered = enter(gateway, &authenticated.caller, record);
     let admitted = match entered {
         Ok(()) => admit::admit(&mut authenticated, &settings.config, &gateway.dispatcher).await,
@@ -104,7 +104,7 @@ async fn admit(
             return Err(error);
         }
     };
-    record.class(admitted.class);
+    record.set_class(admitted.class);
     if gateway.quarantine.contains(&admitted.tenant, &admitted.body) {
         return Err(Error::Quarantined);
     }
@@ -126,6 +126,6 @@ async fn discard(gateway: &Gateway, settings: &Settings, refused: Authenticated,
 
 fn enter(gateway: &Gateway, caller: &Caller, record: &mut Record) -> Result<(), Error> {
     gateway.dispatcher.check_budget(&caller.tenant, &caller.key.budget)?;
-    record.permit(caller.limiter.admit()?);
+    record.set_permit(caller.limiter.admit()?);
     Ok(())
 }

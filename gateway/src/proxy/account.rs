@@ -42,7 +42,7 @@ pub(crate) struct Record {
     class: Option<Class>,
     model: Option<Arc<ModelStatus>>,
     /// The requested model, if the request waited in vain.
-    asked: Option<String>,
+    requested_model: Option<String>,
     node: Option<Arc<str>>,
     /// Prices and terms, if the endpoint is external.
     terms: Option<Terms>,
@@ -51,12 +51,12 @@ pub(crate) struct Record {
     /// True while one of our nodes works on the request.
     is_at_node: bool,
     /// Cost of attempts at external endpoints.
-    external: Booked,
+    external: ExternalCost,
     queue_wait: Option<Duration>,
     first_token: Option<Duration>,
-    /// When the last piece of the response arrived.
-    last_piece: Option<Instant>,
-    /// Time between pieces; set once there are two.
+    /// When the last chunk of the response arrived.
+    last_chunk: Option<Instant>,
+    /// Time between chunks; set once there are two.
     gaps: Option<LocalHistogram>,
     /// Attempts after the first.
     retries: u32,
@@ -73,14 +73,14 @@ pub(crate) struct Record {
 #[derive(Debug, Clone, Copy, Default)]
 struct Tokens {
     /// Usage that the endpoint reported.
-    told: Option<Usage>,
+    reported: Option<Usage>,
     /// Completion tokens counted so far.
     generated: u64,
 }
 
 /// Total cost of a request's attempts at external endpoints.
 #[derive(Debug, Clone, Copy, Default)]
-struct Booked {
+struct ExternalCost {
     /// Billed tokens.
     usage: Usage,
     /// Amount paid.
@@ -100,15 +100,15 @@ impl Record {
             tenant: None,
             class: None,
             model: None,
-            asked: None,
+            requested_model: None,
             node: None,
             terms: None,
             limits: None,
             is_at_node: false,
-            external: Booked::default(),
+            external: ExternalCost::default(),
             queue_wait: None,
             first_token: None,
-            last_piece: None,
+            last_chunk: None,
             gaps: None,
             retries: 0,
             outcome: Outcome::ClientGone,
@@ -120,22 +120,22 @@ impl Record {
     }
 
     /// Sets the trace, if the request is traced.
-    pub(crate) fn trace(&mut self, trace: Option<(Trace, Spans)>) {
+    pub(crate) fn set_trace(&mut self, trace: Option<(Trace, Spans)>) {
         self.trace = trace.map(Box::new);
     }
 
     /// Sets the tenant.
-    pub(crate) fn tenant(&mut self, tenant: &Arc<str>) {
+    pub(crate) fn set_tenant(&mut self, tenant: &Arc<str>) {
         self.tenant = Some(tenant.clone());
     }
 
     /// Sets the class.
-    pub(crate) fn class(&mut self, class: Class) {
+    pub(crate) fn set_class(&mut self, class: Class) {
         self.class = Some(class);
     }
 
     /// Sets the permit that the key's rate limits granted on the head of the request.
-    pub(crate) fn permit(&mut self, permit: Permit) {
+    pub(crate) fn set_permit(&mut self, permit: Permit) {
         self.permit = Some(permit);
     }
 
@@ -151,7 +151,7 @@ impl Record {
     }
 
     /// Books the cost of an attempt at an external endpoint, whatever its result.
-    pub(crate) fn pay(&mut self, lease: &Lease, admitted: &Admitted, usage: Usage) {
+    pub(crate) fn record_payment(&mut self, lease: &Lease, admitted: &Admitted, usage: Usage) {
         let Some(terms) = lease.terms() else { return };
         let amount = terms.prices.of(usage);
         let tenant = &*admitted.tenant;
@@ -169,21 +169,21 @@ impl Record {
         self.external.amount += amount;
     }
 
-    /// Updates the tokens used: the `told` usage, once the endpoint reports it, and the completion
+    /// Updates the tokens used: the `reported` usage, once the endpoint reports it, and the completion
     /// tokens so far.
-    pub(crate) fn used(&mut self, told: Option<Usage>, generated: u64) {
+    pub(crate) fn record_usage(&mut self, reported: Option<Usage>, generated: u64) {
         if generated > self.used.generated {
-            self.piece();
+            self.record_chunk();
         }
-        self.used = Tokens { told: told.or(self.used.told), generated };
+        self.used = Tokens { reported: reported.or(self.used.reported), generated };
     }
 
-    /// Observes the time since the last piece of the response.
-    fn piece(&mut self) {
+    /// Observes the time since the last chunk of the response.
+    fn record_chunk(&mut self) {
         let now = Instant::now();
-        let Some(last) = self.last_piece.replace(now) else { return };
+        let Some(last) = self.last_chunk.replace(now) else { return };
         if self.gaps.is_none() {
-            self.gaps = self.gateway.metrics.series(self.key()).gaps();
+            self.gaps = self.gateway.metrics.series(self.labels()).gaps();
         }
         if let Some(gaps) = &self.gaps {
             gaps.observe((now - last).as_secs_f64());
@@ -192,15 +192,15 @@ impl Record {
 
     /// Sets the model of a request that waited in vain. Some node serves that model, so a client
     /// cannot have made up the name.
-    pub(crate) fn asked(&mut self, model: &str, error: &Error) {
+    pub(crate) fn set_requested_model(&mut self, model: &str, error: &Error) {
         if error.is_overload() {
-            self.asked = Some(model.to_string());
+            self.requested_model = Some(model.to_string());
         }
     }
 
     /// Sets the model and the endpoint. Only models that some endpoint serves get here, so clients
     /// cannot write arbitrary names into logs and labels.
-    pub(crate) fn routed(&mut self, lease: &Lease) {
+    pub(crate) fn record_route(&mut self, lease: &Lease) {
         if self.node.is_none() {
             let wait = self.begun.elapsed();
             self.gateway.metrics.record_queue_wait(self.class.unwrap_or(Class::Standard), wait);
@@ -210,7 +210,7 @@ impl Record {
         self.node = Some(lease.name());
         let terms = lease.terms();
         if terms.is_some() != self.terms.is_some() {
-            // The pieces so far came from another kind of endpoint.
+            // The chunks so far came from another kind of endpoint.
             self.gaps = None;
         }
         self.terms = terms;
@@ -223,11 +223,11 @@ impl Record {
     }
 
     fn model(&self) -> Option<&str> {
-        self.model.as_ref().map(|model| model.id.as_str()).or(self.asked.as_deref())
+        self.model.as_ref().map(|model| model.id.as_str()).or(self.requested_model.as_deref())
     }
 
     /// Records a retry or failover after `tokens` tokens of the response.
-    pub(crate) fn retried(&mut self, error: &Error, tokens: u64) {
+    pub(crate) fn record_retry(&mut self, error: &Error, tokens: u64) {
         let kind = if tokens > 0 { RetryKind::Resume } else { RetryKind::Retry };
         self.gateway.metrics.record_retry(kind, error.code());
         self.retries += 1;
@@ -237,7 +237,7 @@ impl Record {
     }
 
     /// Records a failover to a free slot because the node is about to leave.
-    pub(crate) fn moved(&mut self, tokens: u64) {
+    pub(crate) fn record_move(&mut self, tokens: u64) {
         let kind = if tokens > 0 { RetryKind::Resume } else { RetryKind::Retry };
         self.gateway.metrics.record_retry(kind, NODE_LEAVES);
         self.retries += 1;
@@ -250,18 +250,18 @@ impl Record {
     }
 
     /// Records the time to first token.
-    pub(crate) fn first_token(&mut self) {
+    pub(crate) fn record_first_token(&mut self) {
         self.first_token.get_or_insert_with(|| self.begun.elapsed());
     }
 
     /// Records a complete response.
-    pub(crate) fn succeed(&mut self, status: u16, bytes: usize) {
+    pub(crate) fn record_success(&mut self, status: u16, bytes: usize) {
         self.outcome = Outcome::Answered(status);
         self.bytes += bytes;
     }
 
     /// Records a failed response.
-    pub(crate) fn fail(&mut self, error: &Error) {
+    pub(crate) fn record_failure(&mut self, error: &Error) {
         self.outcome = Outcome::of(error);
     }
 
@@ -276,7 +276,7 @@ impl Record {
     }
 
     /// Labels of the request's metrics.
-    fn key(&self) -> MetricLabels<'_> {
+    fn labels(&self) -> MetricLabels<'_> {
         let endpoint = match (&self.node, self.terms) {
             (None, _) => EndpointKind::None,
             (Some(_), None) => EndpointKind::Node,
@@ -298,7 +298,7 @@ impl Record {
         if let (Some(usage), Some(model)) = (own, &self.model) {
             self.count(&model.id, usage);
         }
-        let Booked { usage: external, amount } = self.external;
+        let ExternalCost { usage: external, amount } = self.external;
         let usage = plus(own.unwrap_or_default(), external);
         if let Some(permit) = self.permit.take() {
             permit.settle(usage.prompt.saturating_add(usage.completion));
@@ -313,14 +313,14 @@ impl Record {
         if self.terms.is_some() || self.node.is_none() {
             return None;
         }
-        let Tokens { told, generated } = self.used;
+        let Tokens { reported, generated } = self.used;
         let has_worked = self.outcome.has_worked(self.is_at_node, self.first_token.is_some());
         let estimated = || self.limits.map(|limits| limits.estimate(generated));
-        has_worked.then(|| told.or_else(estimated)).flatten()
+        has_worked.then(|| reported.or_else(estimated)).flatten()
     }
 
     fn count(&self, model: &str, usage: Usage) {
-        let series = self.gateway.metrics.series(self.key());
+        let series = self.gateway.metrics.series(self.labels());
         series.record_usage(usage);
         let tenant = self.tenant.as_deref().unwrap_or_default();
         self.gateway.dispatcher.book_usage(tenant, usage, None);
@@ -330,7 +330,7 @@ impl Record {
     }
 
     /// Adds the request to the history that operators see.
-    fn show(&self, duration: Duration, usage: Usage, spent: f64) {
+    fn add_to_history(&self, duration: Duration, usage: Usage, spent: f64) {
         self.gateway.history.record(&history::HistoryEntry {
             tenant: self.tenant.as_deref(),
             end: self.outcome.history_outcome(),
@@ -344,14 +344,14 @@ impl Record {
     }
 
     /// Exports the span. Clients without a valid key cannot make us send anything to a collector.
-    fn tell(&self, outcome: &'static str, duration: Duration) {
+    fn export_span(&self, outcome: &'static str, duration: Duration) {
         let Some(((trace, spans), tenant)) = self.trace.as_deref().zip(self.tenant.as_deref())
         else {
             return;
         };
-        let Tokens { told, generated } = self.used;
-        let answer_tokens =
-            told.map(|told| told.completion).or((generated > 0).then_some(generated));
+        let Tokens { reported, generated } = self.used;
+        let completion_tokens =
+            reported.map(|reported| reported.completion).or((generated > 0).then_some(generated));
         spans.push(span::build(
             trace,
             &span::SpanInputs {
@@ -368,8 +368,8 @@ impl Record {
                 queue_wait: self.queue_wait,
                 first_token: self.first_token,
                 retries: self.retries,
-                prompt_tokens: told.map(|told| told.prompt),
-                answer_tokens,
+                prompt_tokens: reported.map(|reported| reported.prompt),
+                answer_tokens: completion_tokens,
             },
         ));
     }
@@ -404,7 +404,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fail(&Error::Internal);
+            self.record_failure(&Error::Internal);
         }
         let (usage, spent) = self.settle();
         let outcome = self.outcome.name();
@@ -412,10 +412,10 @@ impl Drop for Record {
         let (fault, refusal) = self.outcome.fault();
         let first_token = self.first_token;
         let ended = RequestSample { outcome, fault, refusal, duration, first_token };
-        self.gateway.metrics.record_request_end(self.key(), ended);
-        self.show(duration, usage, spent);
+        self.gateway.metrics.record_request_end(self.labels(), ended);
+        self.add_to_history(duration, usage, spent);
         self.log(outcome, duration);
-        self.tell(outcome, duration);
+        self.export_span(outcome, duration);
     }
 }
 

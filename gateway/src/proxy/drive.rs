@@ -80,7 +80,7 @@ pub(crate) enum Next {
 }
 
 /// An event that the drive waited for.
-enum Happened {
+enum DriveEvent {
     Acquired(Purpose, Result<Box<Lease>, Error>),
     Exchanged(usize, Event),
     Late(AttemptId),
@@ -157,17 +157,17 @@ impl Drive {
         match &next {
             Ok(Next::Events(events)) => self.record.add_bytes(events.len()),
             Ok(Next::Whole { status, body, .. }) => {
-                self.record.first_token();
-                self.record.succeed(status.as_u16(), body.len());
+                self.record.record_first_token();
+                self.record.record_success(status.as_u16(), body.len());
             }
             Ok(Next::End) => {}
             Err(error) => {
-                self.record.asked(&self.admitted.model, error);
-                self.record.fail(error);
+                self.record.set_requested_model(&self.admitted.model, error);
+                self.record.record_failure(error);
             }
         }
         if self.attempts.is_complete() {
-            self.record.succeed(200, 0);
+            self.record.record_success(200, 0);
         }
         next
     }
@@ -181,13 +181,13 @@ impl Drive {
             if self.attempts.is_over() {
                 return Ok(Next::End);
             }
-            let happened = self.happens().await;
-            self.handle(happened);
+            let event = self.next_event().await;
+            self.handle(event);
         }
     }
 
     /// Waits for the next event. Cancel-safe.
-    async fn happens(&mut self) -> Happened {
+    async fn next_event(&mut self) -> DriveEvent {
         let Self { exchanges, acquiring, hedge, .. } = self;
         let (first, second) = match &mut exchanges[..] {
             [] => (None, None),
@@ -196,27 +196,27 @@ impl Drive {
         };
         tokio::select! {
             biased;
-            event = next_of(first) => Happened::Exchanged(0, event),
-            event = next_of(second) => Happened::Exchanged(1, event),
-            (purpose, lease) = acquired(acquiring) => Happened::Acquired(purpose, lease.map(Box::new)),
-            attempt = late(hedge) => Happened::Late(attempt),
+            event = next_of(first) => DriveEvent::Exchanged(0, event),
+            event = next_of(second) => DriveEvent::Exchanged(1, event),
+            (purpose, lease) = acquired(acquiring) => DriveEvent::Acquired(purpose, lease.map(Box::new)),
+            attempt = late(hedge) => DriveEvent::Late(attempt),
         }
     }
 
     /// Reports an event to the attempts.
-    fn handle(&mut self, happened: Happened) {
+    fn handle(&mut self, event: DriveEvent) {
         let now = self.gateway.dispatcher.now();
         self.measure();
-        match happened {
-            Happened::Acquired(purpose, lease) => {
+        match event {
+            DriveEvent::Acquired(purpose, lease) => {
                 self.acquiring = None;
                 match lease {
-                    Ok(lease) => self.granted(purpose, *lease, now),
+                    Ok(lease) => self.on_granted(purpose, *lease, now),
                     Err(error) => self.attempts.on_not_granted(purpose, error),
                 }
             }
-            Happened::Exchanged(index, event) => self.exchanged(index, event, now),
-            Happened::Late(attempt) => {
+            DriveEvent::Exchanged(index, event) => self.on_exchange_event(index, event, now),
+            DriveEvent::Late(attempt) => {
                 self.hedge = None;
                 self.attempts.on_hedge_timer(attempt, now);
             }
@@ -232,7 +232,7 @@ impl Drive {
         }
     }
 
-    fn granted(&mut self, purpose: Purpose, lease: Lease, now: Duration) {
+    fn on_granted(&mut self, purpose: Purpose, lease: Lease, now: Duration) {
         let slot = GrantedSlot {
             engine: lease.engine(),
             model: lease.model().clone(),
@@ -243,7 +243,7 @@ impl Drive {
         self.exchanges.push(Exchange::new(id, lease));
     }
 
-    fn exchanged(&mut self, index: usize, event: Event, now: Duration) {
+    fn on_exchange_event(&mut self, index: usize, event: Event, now: Duration) {
         let Some(exchange) = self.exchanges.get_mut(index) else { return };
         let (id, attempts) = (exchange.id, &mut self.attempts);
         let dispatcher = &self.gateway.dispatcher;
@@ -275,7 +275,7 @@ impl Drive {
                     let request = self.admitted.slot_request(&constraints);
                     if let Some(lease) = self.gateway.dispatcher.try_acquire(&request) {
                         let now = self.gateway.dispatcher.now();
-                        self.granted(Purpose::Hedge, lease, now);
+                        self.on_granted(Purpose::Hedge, lease, now);
                     }
                 }
                 AttemptAction::Acquire { purpose, constraints, deadline } => {
@@ -284,7 +284,7 @@ impl Drive {
                         Ok(Routed::Waiting(routing)) => self.acquiring = Some((purpose, routing)),
                         Ok(Routed::Leased(lease)) => {
                             let now = self.gateway.dispatcher.now();
-                            self.granted(purpose, lease, now);
+                            self.on_granted(purpose, lease, now);
                         }
                         Err(error) => self.attempts.on_not_granted(purpose, error),
                     }
@@ -294,7 +294,7 @@ impl Drive {
                     self.send(attempt, purpose, hedge_after);
                 }
                 AttemptAction::Release(attempt, end) => self.release(attempt, &end),
-                AttemptAction::Progressed(attempt) => self.progressed(attempt),
+                AttemptAction::Progressed(attempt) => self.on_progress(attempt),
                 AttemptAction::Deliver(events) => self.ready.push_back(Ok(Next::Events(events))),
                 AttemptAction::DeliverWhole(attempt, _) => self.deliver_whole(attempt),
                 AttemptAction::Complete => self.ready.push_back(Ok(Next::End)),
@@ -311,12 +311,12 @@ impl Drive {
             AttemptAction::Quarantine => {
                 self.gateway.quarantine.add(&self.admitted.tenant, &self.admitted.body);
             }
-            AttemptAction::Retried(error) => self.record.retried(&error, tokens),
-            AttemptAction::Moved => self.record.moved(tokens),
+            AttemptAction::Retried(error) => self.record.record_retry(&error, tokens),
+            AttemptAction::Moved => self.record.record_move(tokens),
             AttemptAction::Hedged { by_rival } => {
                 self.gateway.metrics.record_hedge(by_rival);
                 if let Some(exchange) = self.exchanges.first().filter(|_| by_rival) {
-                    self.record.routed(&exchange.lease);
+                    self.record.record_route(&exchange.lease);
                     self.span = request_span(&self.admitted, &exchange.lease);
                 }
             }
@@ -336,7 +336,7 @@ impl Drive {
         let Self { exchanges, settings, admitted, attempts, record, charge, span, .. } = self;
         let Some(exchange) = exchanges.iter_mut().find(|known| known.id == attempt) else { return };
         if purpose != Purpose::Hedge {
-            record.routed(&exchange.lease);
+            record.record_route(&exchange.lease);
             *span = request_span(admitted, &exchange.lease);
         }
         *charge = exchange.lease.start().or(charge.take());
@@ -358,19 +358,19 @@ impl Drive {
             lease.record_usage(self.admitted.size, sample.usage, sample.choices);
         }
         if let Some(usage) = end.billed_usage {
-            self.record.pay(lease, &self.admitted, usage);
+            self.record.record_payment(lease, &self.admitted, usage);
         }
-        self.record.used(self.attempts.reported(), self.attempts.tokens());
+        self.record.record_usage(self.attempts.reported(), self.attempts.tokens());
         self.hedge = None;
     }
 
-    fn progressed(&mut self, attempt: AttemptId) {
+    fn on_progress(&mut self, attempt: AttemptId) {
         let (tokens, choices) = (self.attempts.tokens(), self.attempts.choices());
-        self.record.first_token();
-        self.record.used(self.attempts.reported(), tokens);
+        self.record.record_first_token();
+        self.record.record_usage(self.attempts.reported(), tokens);
         let idle = self.settings.config.timeouts.idle;
         if let Some(exchange) = self.find(attempt) {
-            exchange.progressed(tokens, choices, idle);
+            exchange.record_progress(tokens, choices, idle);
         }
     }
 

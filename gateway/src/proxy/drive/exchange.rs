@@ -156,7 +156,7 @@ impl Exchange {
 
     /// Records that the response now has `tokens` tokens in `choices` choices. The next event must
     /// arrive within `idle`.
-    pub(super) fn progressed(&mut self, tokens: u64, choices: usize, idle: Duration) {
+    pub(super) fn record_progress(&mut self, tokens: u64, choices: usize, idle: Duration) {
         if let State::Streaming(source) = &mut self.state {
             source.expect_within(idle);
         }
