@@ -1,6 +1,6 @@
 //! `flotilla-gateway`: commands, logging, signals.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -103,7 +103,7 @@ fn invalid_config(path: &Path, problems: &[Problem]) -> CommandError {
 }
 
 fn run(path: &Path) -> Result<(), CommandError> {
-    start_log();
+    flotilla_manual::start_log();
     let config = load_config(path)?;
     if let Some(file) = config.keys_file.as_ref().filter(|_| !config.has_keys_file) {
         let file = file.display();
@@ -306,18 +306,4 @@ const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
 
 fn software(error: impl std::fmt::Display) -> CommandError {
     CommandError::Software(error.to_string())
-}
-
-/// Logs to stderr: text on a terminal, otherwise JSON lines.
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // Otherwise a log line that cannot be written (full disk) causes a panic.
-    let log = tracing_subscriber::fmt().log_internal_errors(false);
-    let log = log.with_env_filter(filter).with_writer(std::io::stderr);
-    if std::io::stderr().is_terminal() {
-        log.init();
-    } else {
-        log.json().flatten_event(true).with_current_span(false).init();
-    }
 }

@@ -13,7 +13,7 @@ mod serve;
 mod synth;
 mod tune;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -84,7 +84,7 @@ pub fn run() -> ExitCode {
 }
 
 fn start(args: ServeArgs) -> Result<(), Failed> {
-    start_log();
+    flotilla_manual::start_log();
     let kernel = block_on(prove(args.engine.kernel))?;
     let options = args.check(kernel)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -107,7 +107,7 @@ async fn prove(wanted: Option<Kernel>) -> Result<Kernel, Failed> {
 }
 
 fn tune(args: &TuneArgs) -> Result<(), Failed> {
-    start_log();
+    flotilla_manual::start_log();
     args.run(block_on(prove(args.engine.kernel))?)
 }
 
@@ -120,18 +120,4 @@ fn engine(args: EngineArgs) -> Result<(), Failed> {
         .map_err(|e| Failed::software(format_args!("--options: {e}")))?;
     let options = EngineOptions { model: args.model, ..options };
     process::run(options).map_err(Failed::software)
-}
-
-/// Logs to stderr: text for people, JSON lines for programs.
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // Otherwise a line that cannot be written (a full disk) would cause a panic.
-    let log = tracing_subscriber::fmt().log_internal_errors(false);
-    let log = log.with_env_filter(filter).with_writer(std::io::stderr);
-    if std::io::stderr().is_terminal() {
-        log.init();
-    } else {
-        log.json().flatten_event(true).with_current_span(false).init();
-    }
 }

@@ -169,8 +169,8 @@ impl Record {
         self.external.amount += amount;
     }
 
-    /// Updates the tokens used: the `reported` usage, once the endpoint reports it, and the completion
-    /// tokens so far.
+    /// Updates the tokens used: the `reported` usage, once the endpoint reports it, and the
+    /// completion tokens so far.
     pub(crate) fn record_usage(&mut self, reported: Option<Usage>, generated: u64) {
         if generated > self.used.generated {
             self.record_chunk();
