@@ -149,7 +149,7 @@ cat <<TEXT
 
 The endpoint is $url/v1 - the key is $key
 
-For any client of OpenAI's API:
+For any OpenAI client:
 
 export OPENAI_BASE_URL=$url/v1 OPENAI_API_KEY=$key
 
@@ -171,12 +171,12 @@ The fleet page is $admin/ - its key is $(cat "$work/admin.key")
 
 Metrics are at $admin/metrics$scrapes
 
-The nodes, and how to let one go in the middle of an answer:
+To list the nodes, and to drain one in the middle of a response:
 
 $bin/flotilla-gateway nodes --url $admin --key-file $work/admin.key
 $bin/flotilla-gateway drain one --url $admin --key-file $work/admin.key
 
-Or kill a node and ask again: kill -9 ${pids[1]}
+To kill a node in the middle of a response: kill -9 ${pids[1]}
 Ctrl-C ends everything.
 TEXT
 # A node may be killed for fun; without the gateway there is no demo.

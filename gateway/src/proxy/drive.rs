@@ -404,7 +404,7 @@ fn request_span(admitted: &Admitted, lease: &Lease) -> Span {
     tracing::error_span!("request", request_id, tenant, model, node)
 }
 
-/// What a node is told of a response that begins.
+/// The resume state that the first node receives.
 fn first(admitted: &Admitted) -> Resume {
     Resume {
         model: admitted.is_alias.then(|| admitted.model.clone()),

@@ -201,12 +201,12 @@ impl Sending {
         }
         let body = body.freeze();
         if self.upstream.client().is_some() {
-            let told = Event::read(&body);
+            let read = Event::read(&body);
             self.meter.measure(|measured| {
-                (measured.reported, measured.generated) = (told.usage, told.tokens);
+                (measured.reported, measured.generated) = (read.usage, read.tokens);
                 measured.partial_bytes = 0;
             });
-            if told.is_error {
+            if read.is_error {
                 return Err(Error::ExternalFailed);
             }
         }
@@ -250,9 +250,9 @@ const REFUSAL_BYTES_MAX: usize = 16 * 1024;
 async fn refusal(response: Response<NodeBody>) -> Error {
     let refused = Error::NodeRefused(response.status().as_u16());
     let read = response.into_body().whole(REFUSAL_BYTES_MAX).await;
-    let told = read.ok().and_then(Result::ok);
-    let told = told.and_then(|body| serde_json::from_slice::<ErrorBody>(&body).ok());
-    match told.and_then(|told| told.error.code).as_deref() {
+    let body = read.ok().and_then(Result::ok);
+    let body = body.and_then(|body| serde_json::from_slice::<ErrorBody>(&body).ok());
+    match body.and_then(|body| body.error.code).as_deref() {
         Some(ENGINE_LOST) => Error::EngineLost,
         _ => refused,
     }

@@ -121,7 +121,7 @@ fn tenants(all: &[TenantView]) -> (Table<'static>, Size) {
         ];
         (PLAIN, cells)
     };
-    let head = ["TENANT", "RUNNING", "REQUESTS", "REFUSED", "PROMPT T", "ANSWER T", "SPENT"];
+    let head = ["TENANT", "RUNNING", "REQUESTS", "REFUSED", "PROMPT T", "COMPLETION T", "SPENT"];
     table(head.map(String::from).to_vec(), "LRRRRRR", all.iter().map(row).collect())
 }
 
