@@ -264,37 +264,38 @@ impl Attempts {
         now: Duration,
         take_retry: &mut dyn FnMut() -> bool,
     ) {
-        let Some(mut current) = self.take_winner(attempt, now) else { return };
+        let Some(current) = self.choose(attempt, now) else { return };
         if let Some(hides_usage) = current.stream_hides_usage.take() {
             self.progress.switch_endpoint(hides_usage);
         }
-        let Ok(Block { events, is_progress, error }) =
-            self.progress.read(block, self.facts.is_streamed)
-        else {
-            self.release(current, AttemptOutcome::Failed);
-            return self.fail(TOO_LARGE);
-        };
-        if is_progress {
-            self.record_progress(&mut current);
+        let read = self.progress.read(block, self.facts.is_streamed);
+        if read.as_ref().is_ok_and(|read| read.is_progress) {
+            self.record_progress();
         }
-        if !events.is_empty() {
-            self.actions.push_back(AttemptAction::Deliver(events));
+        if self.progress.is_complete() || !matches!(&read, Ok(Block { error: None, .. })) {
+            return self.on_last_block(read, now, take_retry);
         }
-        match error {
-            Some(payload) => self.on_error_event(current, payload, now, take_retry),
-            None if self.progress.is_complete() => self.complete(current),
-            None => self.current = Some(current),
+        if let Ok(Block { events, .. }) = read {
+            self.deliver(events);
         }
     }
 
-    fn record_progress(&mut self, current: &mut Attempt) {
+    fn deliver(&mut self, events: Bytes) {
+        if !events.is_empty() {
+            self.actions.push_back(AttemptAction::Deliver(events));
+        }
+    }
+
+    fn record_progress(&mut self) {
         self.retry.record_progress();
-        current.target.has_answered = true;
         let (reported, seen) = (self.progress.usage(), self.progress.tokens());
+        let Some(current) = &mut self.current else { return };
+        current.target.has_answered = true;
         (current.measured.reported, current.measured.generated) = (reported, seen);
-        let believed = reported.map(|reported| self.cap_usage(current, reported, seen));
+        let (id, is_external) = (current.id, current.is_external);
+        let believed = reported.map(|reported| self.cap_usage(is_external, reported, seen));
         self.reported = believed.or(self.reported);
-        self.actions.push_back(AttemptAction::Progressed(current.id));
+        self.actions.push_back(AttemptAction::Progressed(id));
     }
 
     /// Handles an error event in the stream of an endpoint.
@@ -326,7 +327,10 @@ impl Attempts {
         now: Duration,
         take_retry: &mut dyn FnMut() -> bool,
     ) {
-        let Some(current) = self.take_winner(attempt, now) else { return };
+        if self.choose(attempt, now).is_none() {
+            return;
+        }
+        let Some(current) = self.current.take() else { return };
         if self.progress.tokens() > 0 {
             // This node does not continue a response that another node began.
             let error = Error::NodeRefused(whole.status);
@@ -400,19 +404,21 @@ impl Attempts {
         }
     }
 
-    /// Takes the attempt that produces the response from now on, and cancels the other one of two.
-    /// `None` if this attempt is already over.
-    fn take_winner(&mut self, attempt: AttemptId, now: Duration) -> Option<Attempt> {
-        let is_rival = self.rival.as_ref().is_some_and(|rival| rival.id == attempt);
-        if !is_rival && self.current.as_ref().is_none_or(|current| current.id != attempt) {
-            return None;
+    /// Makes this attempt the one that produces the response from now on, and cancels the other one
+    /// of two. `None` if this attempt is already over.
+    fn choose(&mut self, attempt: AttemptId, now: Duration) -> Option<&mut Attempt> {
+        let by_rival = self.rival.as_ref().is_some_and(|rival| rival.id == attempt);
+        if by_rival || self.current.as_ref().is_some_and(|current| current.id == attempt) {
+            self.end_hedge(by_rival, now);
         }
-        let Some(rival) = self.rival.take() else { return self.current.take() };
-        let first = self.current.take()?;
-        let (winner, loser, by_rival) = match is_rival {
-            true => (rival, first, true),
-            false => (first, rival, false),
-        };
+        self.current.as_mut().filter(|current| current.id == attempt)
+    }
+
+    /// Cancels one of two concurrent attempts; the other one produces the response.
+    fn end_hedge(&mut self, by_rival: bool, now: Duration) {
+        let Some(rival) = self.rival.take() else { return };
+        let Some(first) = self.current.take() else { return self.current = Some(rival) };
+        let (winner, loser) = if by_rival { (rival, first) } else { (first, rival) };
         let silent = |attempt: &Attempt| now.saturating_sub(attempt.sent);
         // Otherwise a node that never responds would go unnoticed.
         let outcome = match by_rival && is_hung(silent(&loser), silent(&winner)) {
@@ -424,7 +430,7 @@ impl Attempts {
         }
         self.release(loser, outcome);
         self.actions.push_back(AttemptAction::Hedged { by_rival });
-        Some(winner)
+        self.current = Some(winner);
     }
 
     fn new_attempt(&mut self, slot: GrantedSlot, now: Duration) -> Attempt {

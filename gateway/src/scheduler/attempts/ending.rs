@@ -6,16 +6,36 @@ use std::time::Duration;
 use inference_protocol::resume::Usage;
 
 use super::{
-    Attempt, AttemptAction, AttemptEnd, AttemptFailure, Attempts, CostSample, WholeResponse,
-    is_slow_by_size, outcome_of,
+    Attempt, AttemptAction, AttemptEnd, AttemptFailure, Attempts, CostSample, TOO_LARGE,
+    WholeResponse, is_slow_by_size, outcome_of,
 };
 use crate::scheduler::fleet::AttemptOutcome;
+use crate::scheduler::progress::{Block, Excess};
 use crate::types::error::Error;
 
 /// Usage of a refused request.
 const NOTHING: Usage = Usage { prompt: 0, completion: 0, cached: 0 };
 
 impl Attempts {
+    /// Handles the block that ends an attempt: the response is complete, or it failed.
+    pub(super) fn on_last_block(
+        &mut self,
+        read: Result<Block, Excess>,
+        now: Duration,
+        take_retry: &mut dyn FnMut() -> bool,
+    ) {
+        let Some(current) = self.current.take() else { return };
+        let Ok(Block { events, error, .. }) = read else {
+            self.release(current, AttemptOutcome::Failed);
+            return self.fail(TOO_LARGE);
+        };
+        self.deliver(events);
+        match error {
+            Some(payload) => self.on_error_event(current, payload, now, take_retry),
+            None => self.complete(current),
+        }
+    }
+
     /// Ends the request with a complete response.
     pub(super) fn complete(&mut self, current: Attempt) {
         let (choices, seen) = (self.progress.choices(), self.progress.tokens());
@@ -51,7 +71,7 @@ impl Attempts {
         choices: Option<usize>,
         end: &mut AttemptEnd,
     ) {
-        let usage = self.cap_usage(attempt, reported, seen);
+        let usage = self.cap_usage(attempt.is_external, reported, seen);
         (self.reported, self.settled) = (Some(usage), Some(usage));
         end.has_misreported = usage != reported;
         end.cost_sample =
@@ -59,9 +79,9 @@ impl Attempts {
     }
 
     /// Caps the reported usage at what is possible, given that we saw `seen` tokens.
-    pub(super) fn cap_usage(&self, attempt: &Attempt, reported: Usage, seen: u64) -> Usage {
+    pub(super) fn cap_usage(&self, is_external: bool, reported: Usage, seen: u64) -> Usage {
         let limits = &self.facts.usage;
-        match attempt.is_external {
+        match is_external {
             true => limits.cap_external(reported),
             false => limits.cap(reported, seen).unwrap_or(reported),
         }
