@@ -17,7 +17,6 @@ use crate::observability::metrics::Metrics;
 use crate::observability::traces::Spans;
 use flotilla_listeners::socket::BindError;
 
-pub(crate) mod peer;
 pub mod settings;
 
 /// State shared by all requests. Clones share it.

@@ -16,7 +16,9 @@ use flotilla_gateway::context::settings::LiveSettings;
 use flotilla_gateway::control::admin::NodeList;
 use flotilla_gateway::dispatcher::views::NodeAction;
 use flotilla_gateway::tasks::reload::Source;
+use flotilla_gateway::types::request_context;
 use flotilla_gateway::{app, commands};
+use flotilla_listeners::log::start_log;
 use flotilla_listeners::systemd::notify_stopping;
 use flotilla_manual::{ManArgs, exit};
 use options::{
@@ -103,7 +105,7 @@ fn invalid_config(path: &Path, problems: &[Problem]) -> CommandError {
 }
 
 fn run(path: &Path) -> Result<(), CommandError> {
-    flotilla_manual::start_log();
+    start_log(request_context::visit_current);
     let config = load_config(path)?;
     if let Some(file) = config.keys_file.as_ref().filter(|_| !config.has_keys_file) {
         let file = file.display();

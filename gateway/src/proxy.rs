@@ -6,7 +6,7 @@
 //! however it ends. [`drive`] runs routing, forwarding, and streaming as
 //! [`crate::scheduler::attempts`] decides.
 
-use std::net::IpAddr;
+use std::sync::Arc;
 
 use flotilla_listeners::request_body::DISCARD_FIRST_MAX;
 use hyper::body::Incoming;
@@ -19,6 +19,7 @@ use crate::observability::traces::{self, Arrival};
 use crate::types::api::Api;
 use crate::types::error::Error;
 use crate::types::header::HeaderWriter;
+use crate::types::request_context::RequestContext;
 use crate::types::response::{self, Body};
 
 pub(crate) mod accept;
@@ -43,7 +44,7 @@ const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
 /// with another key.
 pub(crate) async fn serve(
     gateway: Gateway,
-    client: IpAddr,
+    context: Arc<RequestContext>,
     api: Api,
     request: Request<Incoming>,
     known: Option<Caller>,
@@ -51,9 +52,9 @@ pub(crate) async fn serve(
     let settings = gateway.settings.now();
     let traces = settings.config.traces.as_ref();
     let traces = traces.map(|to| (to, Arrival::now(request.headers())));
-    let received = accept::accept(api, request);
-    let (request_id, arrived) = (received.request_id.clone(), received.arrived);
-    let mut record = Record::open(&gateway, client, &received);
+    let received = accept::accept(context, api, request);
+    let arrived = received.arrived;
+    let mut record = Record::open(&gateway, &received);
     let caller = authenticate::authenticate(&settings.keys, known, received);
     let may_force = caller.as_ref().is_ok_and(|known| known.caller.key.force_trace);
     let trace = traces.and_then(|(to, arrival)| traces::start(to, arrival, may_force));
@@ -74,7 +75,6 @@ pub(crate) async fn serve(
         }
     };
     let mut response = answered.unwrap_or_else(|error| response::error(&error));
-    crate::types::request_id::mark(&mut response, &request_id);
     let (headers, mut values) = (response.headers_mut(), HeaderWriter::default());
     headers.insert(PROCESSING, values.write(arrived.elapsed().as_millis()));
     if let Some(limiter) = limits {

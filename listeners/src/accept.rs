@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::CloseReason;
 use crate::connection::HttpServer;
 use crate::connection_limit::ConnectionLimit;
+use crate::log::with_peer;
 use crate::per_address::{AddressPermit, PerAddressLimit};
 use crate::socket;
 
@@ -62,7 +63,7 @@ pub async fn accept_until(
         let Ok(address_permit) = check_address(listener, &per_address, peer.ip()) else { continue };
         socket::tune_accepted(&stream, listener.server().write_timeout());
         // Boxed: otherwise the task would have room for it twice.
-        let served = Box::pin(listener.serve(stream, peer.ip()));
+        let served = Box::pin(with_peer(peer.ip(), listener.serve(stream, peer.ip())));
         tasks.spawn(open.track_future(async move {
             served.await;
             drop((permit, address_permit));

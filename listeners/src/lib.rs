@@ -10,6 +10,7 @@
 //! - [`hangup`]: notices clients that disconnect.
 //! - [`panics`]: confines a panic to its request.
 //! - [`request_body`]: reads bodies within limits. [`response`]: builds responses.
+//! - [`log`]: the log on stderr, whose lines name their connection and request.
 //! - [`socket`]: binds ports and sets socket options. [`systemd`]: notifies the service manager.
 //!
 //! TLS, metrics, and the limits themselves come from the programs.
@@ -20,6 +21,7 @@ pub mod accept;
 pub mod connection;
 mod connection_limit;
 pub mod hangup;
+pub mod log;
 mod monitor;
 pub mod panics;
 mod per_address;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use hyper::rt::Executor;
 use tokio::time::sleep_until;
 
+use super::log::inherit_peer;
 use super::slow_read::SlowReadBudget;
 use super::{CloseReason, SharedCloseCounter};
 
@@ -96,13 +97,13 @@ where
         let Self { write, counter } = self.clone();
         let progress = Arc::new(ResponseProgress::default());
         // The task ends with its connection, which is tracked.
-        tokio::spawn(async move {
+        tokio::spawn(inherit_peer(async move {
             tokio::select! {
                 _ = PROGRESS.scope(progress.clone(), request) => {}
                 () = progress.wait_until_stalled(write) => {
                     counter.record_close(CloseReason::Stalled);
                 }
             }
-        });
+        }));
     }
 }

@@ -1,12 +1,10 @@
-//! What both programs print: documentation that they generate from the definition of their command
-//! line, and the log. The programs define commands and flags with clap; this crate adds what they
-//! have in common.
+//! Documentation that both programs generate from the definition of their command line. The
+//! programs define commands and flags with clap; this crate adds what they have in common.
 //!
 //! - [`parse`]: parses the command line; errors become an exit code. Start reading here.
 //! - [`exit`]: exit codes.
 //! - [`with_help_sections`]: adds examples and exit codes to the help.
 //! - [`generate_completions`], [`write_man_pages`]: shell completions and man pages.
-//! - [`start_log`]: the log on stderr.
 //! - [`find_help_gaps`], [`find_invalid_examples`]: checks of the help, for tests.
 
 #![warn(unreachable_pub)]
@@ -19,11 +17,9 @@ use clap_complete::Shell;
 
 mod completions;
 pub mod exit;
-mod log;
 mod man_pages;
 
 pub use completions::generate_completions;
-pub use log::start_log;
 pub use man_pages::write_man_pages;
 
 /// The command's name with its parent commands, and an example command line.

@@ -17,12 +17,14 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
+use flotilla_listeners::log::start_log;
 use inference_core::hardware::Kernel;
 
 use crate::engine::kernel_trial::prove_kernel;
 use crate::engine::options::EngineOptions;
 use crate::engine::process;
 use crate::engine::tuning::trials;
+use crate::serve::request_id;
 use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
 use crate::types::print::PrintError;
 use check::CheckArgs;
@@ -84,7 +86,7 @@ pub fn run() -> ExitCode {
 }
 
 fn start(args: ServeArgs) -> Result<(), Failed> {
-    flotilla_manual::start_log();
+    start_log(request_id::visit_current);
     let kernel = block_on(prove(args.engine.kernel))?;
     let options = args.check(kernel)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -107,7 +109,7 @@ async fn prove(wanted: Option<Kernel>) -> Result<Kernel, Failed> {
 }
 
 fn tune(args: &TuneArgs) -> Result<(), Failed> {
-    flotilla_manual::start_log();
+    start_log(request_id::visit_current);
     args.run(block_on(prove(args.engine.kernel))?)
 }
 

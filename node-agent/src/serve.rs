@@ -7,7 +7,7 @@ pub(crate) mod join;
 pub(crate) mod listener;
 pub mod metrics;
 pub(crate) mod node;
-mod request_id;
+pub(crate) mod request_id;
 pub(crate) mod resources;
 pub(crate) mod status;
 pub(crate) mod stream;

@@ -1,7 +1,7 @@
 //! The admin listener: metrics, health, nodes, and the fleet page. Requests that change something
 //! or show individual nodes need the admin key.
 
-use std::net::IpAddr;
+use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -18,7 +18,7 @@ use crate::dispatcher::views::{NodeAction, NodeView};
 use crate::proxy;
 use crate::types::api::Api;
 use crate::types::error::Error;
-use crate::types::request_id::{RequestId, mark};
+use crate::types::request_context::RequestContext;
 use crate::types::response::{self, Body};
 
 use crate::control::overview::{OVERVIEW_PATH, RECENT_PATH, history, overview};
@@ -38,26 +38,23 @@ pub struct NodeList {
 }
 
 /// Handles a request on the admin listener.
-pub async fn serve(
+pub(crate) async fn serve(
     gateway: &Gateway,
-    client: IpAddr,
+    context: Arc<RequestContext>,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let request_id = RequestId::of(request.headers());
     let answered = match request.uri().path() {
         CHAT_PATH => match check_chat(gateway, &request) {
             Ok(()) => {
                 let operators = gateway.settings.now().keys.admin_caller().clone();
                 let (gateway, api) = (gateway.clone(), Api::ChatCompletions);
-                return proxy::serve(gateway, client, api, request, Some(operators)).await;
+                return proxy::serve(gateway, context, api, request, Some(operators)).await;
             }
             Err(error) => Err(error),
         },
         _ => answer(gateway, &request),
     };
-    let mut response = answered.unwrap_or_else(|error| response::error(&error));
-    mark(&mut response, &request_id);
-    response
+    answered.unwrap_or_else(|error| response::error(&error))
 }
 
 fn check_chat<B>(gateway: &Gateway, request: &Request<B>) -> Result<(), Error> {

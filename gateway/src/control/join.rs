@@ -13,8 +13,8 @@ use inference_protocol::ids::is_plain_id;
 use tokio::time::timeout;
 
 use crate::access::keys::bearer;
+use crate::config::tls::Authority;
 use crate::context::Gateway;
-use crate::context::peer::Peer;
 use crate::nodes::link::{self, ExpectedNode};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
@@ -25,23 +25,23 @@ const UPGRADE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Admits a node, or counts the refusal. The link runs in its own task until it ends.
 pub(crate) fn join(
     gateway: &Gateway,
-    peer: &Peer<'_>,
+    verified: Option<&Authority>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Error> {
-    let joined = accept_node(gateway, peer, request);
+    let joined = accept_node(gateway, verified, request);
     joined.inspect_err(|error| gateway.metrics.record_join_refused(error))
 }
 
 fn accept_node(
     gateway: &Gateway,
-    peer: &Peer<'_>,
+    verified: Option<&Authority>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Error> {
     let settings = gateway.settings.now();
     let key = settings.config.join_key.as_ref().ok_or(Error::UnknownPath)?;
     // The CA may have been replaced since the connection was opened.
     let authority = settings.config.node_authority.as_ref();
-    if authority.is_some() && peer.authority != authority {
+    if authority.is_some() && verified != authority {
         return Err(Error::JoinCertificate);
     }
     if !bearer(request.headers()).is_some_and(|sent| key.matches(sent)) {

@@ -1,5 +1,6 @@
-//! Stage 1: accept the request and give it an id. Reads nothing of the body.
+//! Stage 1: accept the request. Reads nothing of the body.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use hyper::Request;
@@ -7,13 +8,13 @@ use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 
 use crate::types::api::Api;
-use crate::types::request_id::RequestId;
+use crate::types::request_context::RequestContext;
 
 /// A request as it arrived.
 #[derive(Debug)]
 pub(crate) struct Received {
-    /// The client's request id if it is well-formed, otherwise ours.
-    pub request_id: RequestId,
+    /// What the log says about the request, with its id.
+    pub context: Arc<RequestContext>,
     /// The API endpoint.
     pub api: Api,
     /// When the head arrived.
@@ -25,8 +26,11 @@ pub(crate) struct Received {
 }
 
 /// Accepts a request.
-pub(crate) fn accept(api: Api, request: Request<Incoming>) -> Received {
+pub(crate) fn accept(
+    context: Arc<RequestContext>,
+    api: Api,
+    request: Request<Incoming>,
+) -> Received {
     let (head, body) = request.into_parts();
-    let request_id = RequestId::of(&head.headers);
-    Received { request_id, api, arrived: Instant::now(), headers: head.headers, body }
+    Received { context, api, arrived: Instant::now(), headers: head.headers, body }
 }

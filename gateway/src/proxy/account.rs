@@ -1,7 +1,6 @@
 //! Stage 7: account for the request. Its record updates the metrics and writes a line to the access
 //! log and, if the request is traced, a span. It never contains prompts or responses.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ use crate::scheduler::usage::UsageLimits;
 use crate::types::api::Api;
 use crate::types::class::Class;
 use crate::types::error::Error;
-use crate::types::request_id::RequestId;
+use crate::types::request_context::RequestContext;
 
 mod outcome;
 
@@ -35,8 +34,7 @@ use outcome::Outcome;
 pub(crate) struct Record {
     gateway: Gateway,
     api: Api,
-    client: IpAddr,
-    request_id: RequestId,
+    context: Arc<RequestContext>,
     begun: Instant,
     tenant: Option<Arc<str>>,
     class: Option<Class>,
@@ -89,13 +87,12 @@ struct ExternalCost {
 
 impl Record {
     /// Opens the record of a request.
-    pub(crate) fn open(gateway: &Gateway, client: IpAddr, received: &Received) -> Self {
+    pub(crate) fn open(gateway: &Gateway, received: &Received) -> Self {
         gateway.metrics.record_request_start();
         Self {
             gateway: gateway.clone(),
             api: received.api,
-            client,
-            request_id: received.request_id.clone(),
+            context: received.context.clone(),
             begun: received.arrived,
             tenant: None,
             class: None,
@@ -126,6 +123,7 @@ impl Record {
 
     /// Sets the tenant.
     pub(crate) fn set_tenant(&mut self, tenant: &Arc<str>) {
+        self.context.set_tenant(tenant.clone());
         self.tenant = Some(tenant.clone());
     }
 
@@ -207,6 +205,7 @@ impl Record {
             self.queue_wait = Some(wait);
         }
         self.model = Some(lease.model().clone());
+        self.context.set_endpoint(lease.name(), lease.model().clone());
         self.node = Some(lease.name());
         let terms = lease.terms();
         if terms.is_some() != self.terms.is_some() {
@@ -232,8 +231,7 @@ impl Record {
         self.gateway.metrics.record_retry(kind, error.code());
         self.retries += 1;
         self.is_at_node = false;
-        let (request_id, node, reason) = (self.request_id.as_str(), self.node(), error.code());
-        tracing::warn!(request_id, node, reason, tokens, "{}", kind.name());
+        tracing::warn!(reason = error.code(), tokens, "{}", kind.name());
     }
 
     /// Records a failover to a free slot because the node is about to leave.
@@ -241,12 +239,7 @@ impl Record {
         let kind = if tokens > 0 { RetryKind::Resume } else { RetryKind::Retry };
         self.gateway.metrics.record_retry(kind, NODE_LEAVES);
         self.retries += 1;
-        tracing::info!(
-            request_id = self.request_id.as_str(),
-            node = self.node(),
-            tokens,
-            "request moved from a draining node"
-        );
+        tracing::info!(tokens, "request moved from a draining node");
     }
 
     /// Records the time to first token.
@@ -357,7 +350,7 @@ impl Record {
             &span::SpanInputs {
                 api: self.api,
                 host: spans.host(),
-                request_id: self.request_id.as_str(),
+                request_id: self.context.id().as_str(),
                 tenant,
                 class: self.class_name(),
                 model: self.model(),
@@ -380,8 +373,8 @@ impl Record {
             ($level:ident) => {
                 tracing::$level!(
                     target: "access",
-                    request_id = self.request_id.as_str(),
-                    client = %self.client,
+                    request_id = self.context.id().as_str(),
+                    client = %self.context.client(),
                     api = self.api.name(),
                     tenant = self.tenant.as_deref(),
                     class = self.class_name(),

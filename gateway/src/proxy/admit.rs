@@ -27,13 +27,13 @@ use crate::types::class::Class;
 use crate::types::error::Error;
 use crate::types::external::ExternalPolicy;
 use crate::types::limits::QueueShare;
-use crate::types::request_id::RequestId;
+use crate::types::request_context::RequestContext;
 
 /// A request that may wait for a slot.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    /// Request id.
-    pub request_id: RequestId,
+    /// What the log says about the request, with its id.
+    pub context: Arc<RequestContext>,
     /// The API endpoint.
     pub api: Api,
     /// The tenant.
@@ -91,7 +91,7 @@ pub(crate) async fn admit(
     dispatcher: &Dispatcher,
 ) -> Result<Admitted, Error> {
     let (limits, timeouts) = (&config.limits, &config.timeouts);
-    let Authenticated { request_id, api, caller, arrived, headers, body } = authenticated;
+    let Authenticated { context, api, caller, arrived, headers, body } = authenticated;
     let wanted = wanted_class(headers)?;
     let patience = deadline(headers)?;
     // The body may ask for any class that the key allows, unless the header has set one.
@@ -121,7 +121,7 @@ pub(crate) async fn admit(
     let prefix =
         if api.generates() { Prefix::new(&caller.tenant, &body) } else { Prefix::default() };
     Ok(Admitted {
-        request_id: request_id.clone(),
+        context: context.clone(),
         api: *api,
         is_alias: model.is_some(),
         model: model.unwrap_or(named),

@@ -1,5 +1,6 @@
 //! Stage 2: authenticate the caller. Still reads nothing of the body.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use hyper::body::Incoming;
@@ -9,13 +10,13 @@ use super::accept::Received;
 use crate::access::keys::{Caller, Keys};
 use crate::types::api::Api;
 use crate::types::error::Error;
-use crate::types::request_id::RequestId;
+use crate::types::request_context::RequestContext;
 
 /// An authenticated request.
 #[derive(Debug)]
 pub(crate) struct Authenticated {
-    /// Request id.
-    pub request_id: RequestId,
+    /// What the log says about the request, with its id.
+    pub context: Arc<RequestContext>,
     /// The API endpoint.
     pub api: Api,
     /// Tenant and key.
@@ -35,6 +36,6 @@ pub(crate) fn authenticate(
     received: Received,
 ) -> Result<Authenticated, Error> {
     let caller = known.map_or_else(|| keys.authenticate(&received.headers), Ok)?;
-    let Received { request_id, api, arrived, headers, body } = received;
-    Ok(Authenticated { request_id, api, caller, arrived, headers, body })
+    let Received { context, api, arrived, headers, body } = received;
+    Ok(Authenticated { context, api, caller, arrived, headers, body })
 }

@@ -12,15 +12,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use hyper::StatusCode;
-use hyper::header::HeaderMap;
 use inference_protocol::resume::Resume;
 use inference_protocol::time::unix_seconds;
 use tokio::time::{Sleep, sleep};
-use tracing::{Instrument, Span};
 
 use super::account::Record;
 use super::admit::Admitted;
+use super::forward::Whole;
 use super::route::{self, Routed, Routing};
 use crate::context::Gateway;
 use crate::context::settings::Settings;
@@ -55,9 +53,6 @@ pub(crate) struct Drive {
     ready: VecDeque<Result<Next, Error>>,
     /// The tenant's charge in the queue, to be corrected by actual usage.
     charge: Option<ChargeGuard>,
-    /// Names the request and its endpoint on every log line, once it has a slot. One span, made
-    /// late: three of them cost an eighth of a request.
-    span: Span,
     record: Record,
 }
 
@@ -67,14 +62,7 @@ pub(crate) enum Next {
     /// Server-sent events.
     Events(Bytes),
     /// A response in one piece: a refusal, or a response from an endpoint that sent no events.
-    Whole {
-        /// Status from the endpoint.
-        status: StatusCode,
-        /// Headers from the endpoint that are passed on.
-        headers: HeaderMap,
-        /// The body.
-        body: Bytes,
-    },
+    Whole(Box<Whole>),
     /// The end of the response.
     End,
 }
@@ -119,7 +107,6 @@ impl Drive {
             hedge: None,
             ready: VecDeque::with_capacity(1),
             charge: None,
-            span: Span::none(),
             record,
         }
     }
@@ -151,14 +138,14 @@ impl Drive {
 
     /// Returns the next output for the client and records how the request ends.
     pub(crate) async fn next(&mut self) -> Result<Next, Error> {
-        let span = self.span.clone();
-        let advanced = AssertUnwindSafe(self.advance()).catch_unwind().instrument(span).await;
+        let context = self.admitted.context.clone();
+        let advanced = context.run(AssertUnwindSafe(self.advance()).catch_unwind()).await;
         let next = advanced.unwrap_or_else(|_| Err(Error::internal("a request panicked")));
         match &next {
             Ok(Next::Events(events)) => self.record.add_bytes(events.len()),
-            Ok(Next::Whole { status, body, .. }) => {
+            Ok(Next::Whole(whole)) => {
                 self.record.record_first_token();
-                self.record.record_success(status.as_u16(), body.len());
+                self.record.record_success(whole.status.as_u16(), whole.body.len());
             }
             Ok(Next::End) => {}
             Err(error) => {
@@ -317,7 +304,6 @@ impl Drive {
                 self.gateway.metrics.record_hedge(by_rival);
                 if let Some(exchange) = self.exchanges.first().filter(|_| by_rival) {
                     self.record.record_route(&exchange.lease);
-                    self.span = request_span(&self.admitted, &exchange.lease);
                 }
             }
             AttemptAction::RetryRefused => self.gateway.metrics.record_retry_refused(),
@@ -333,11 +319,10 @@ impl Drive {
     }
 
     fn send(&mut self, attempt: AttemptId, purpose: Purpose, hedge_after: Option<Duration>) {
-        let Self { exchanges, settings, admitted, attempts, record, charge, span, .. } = self;
+        let Self { exchanges, settings, admitted, attempts, record, charge, .. } = self;
         let Some(exchange) = exchanges.iter_mut().find(|known| known.id == attempt) else { return };
         if purpose != Purpose::Hedge {
             record.record_route(&exchange.lease);
-            *span = request_span(admitted, &exchange.lease);
         }
         *charge = exchange.lease.start().or(charge.take());
         exchange.send(admitted, settings, attempts.resume());
@@ -387,21 +372,15 @@ impl Drive {
 
 impl Drop for Drive {
     fn drop(&mut self) {
-        let span = self.span.clone();
-        let _entered = span.enter();
-        self.measure();
-        self.attempts.on_client_disconnect();
-        self.perform();
+        self.admitted.context.clone().enter(|| {
+            self.measure();
+            self.attempts.on_client_disconnect();
+            self.perform();
+        });
         if let (Some(charge), Some(work)) = (&mut self.charge, self.attempts.work()) {
             charge.settle(work);
         }
     }
-}
-
-fn request_span(admitted: &Admitted, lease: &Lease) -> Span {
-    let (request_id, tenant) = (admitted.request_id.as_str(), &*admitted.tenant);
-    let (model, node) = (lease.model().id.as_str(), lease.node());
-    tracing::error_span!("request", request_id, tenant, model, node)
 }
 
 /// The resume state that the first node receives.

@@ -35,18 +35,22 @@ const TENANT: HeaderName = HeaderName::from_static(TENANT_HEADER);
 const DIGEST: HeaderName = HeaderName::from_static(DIGEST_HEADER);
 const RESUME: HeaderName = HeaderName::from_static(RESUME_HEADER);
 
+/// A response in one piece.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    /// Status from the endpoint.
+    pub status: StatusCode,
+    /// Headers from the endpoint that are passed on.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+}
+
 /// The response of an endpoint.
 #[derive(Debug)]
 pub(crate) enum Forwarded {
     /// A response in one piece.
-    Whole {
-        /// Status from the endpoint.
-        status: StatusCode,
-        /// Headers from the endpoint that are passed on.
-        headers: HeaderMap,
-        /// The body.
-        body: Bytes,
-    },
+    Whole(Box<Whole>),
     /// An event stream; true if it contains a usage that the client did not ask for.
     Events(Source, bool),
 }
@@ -181,9 +185,8 @@ impl Sending {
         self.meter.measure(|measured| measured.is_sent = false);
         let read = response.into_body().whole(REFUSAL_BYTES_MAX).await;
         let refusal = Refusal::read(&read.ok().and_then(Result::ok).unwrap_or_default());
-        let request_id = self.admitted.request_id.as_str();
         let endpoint = &*self.endpoint;
-        tracing::warn!(request_id, endpoint, status, %refusal, "external endpoint refused the request");
+        tracing::warn!(endpoint, status, %refusal, "external endpoint refused the request");
         refusal.error(self.admitted.api, status)
     }
 
@@ -216,7 +219,7 @@ impl Sending {
                 headers.insert(name, value.clone());
             }
         }
-        Ok(Forwarded::Whole { status: head.status, headers, body })
+        Ok(Forwarded::Whole(Box::new(Whole { status: head.status, headers, body })))
     }
 }
 
@@ -275,7 +278,7 @@ fn upstream_request(
     body.put(&admitted.body[..]);
     Request::post(admitted.api.uri())
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
-        .header(REQUEST_ID, admitted.request_id.value())
+        .header(REQUEST_ID, admitted.context.id().value())
         .header(TENANT, &*admitted.tenant)
         .header(RESUME, resume_bytes)
         .header(DIGEST, digest)
@@ -291,7 +294,7 @@ fn external_request(admitted: &Admitted, client: &Client) -> Result<(Request<Byt
     let TranslatedRequest { body, adds_usage } = client.translate(body, info)?;
     let request = Request::post(admitted.api.uri())
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
-        .header(REQUEST_ID, admitted.request_id.value())
+        .header(REQUEST_ID, admitted.context.id().value())
         .body(body.into());
     request.map(|request| (request, adds_usage)).map_err(Error::internal)
 }

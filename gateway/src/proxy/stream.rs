@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::admit::CLASS;
 use super::drive::{Drive, Next};
+use super::forward::Whole;
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
@@ -63,7 +64,8 @@ type Beginning = Pin<Box<dyn Future<Output = (Box<Drive>, Result<Next, Error>)> 
 fn respond(drive: Box<Drive>, begun: Result<Next, Error>) -> Result<Response<Body>, Error> {
     let node = drive.node().and_then(|node| HeaderValue::from_str(node).ok());
     let mut response = match begun? {
-        Next::Whole { status, headers, body } => {
+        Next::Whole(whole) => {
+            let Whole { status, headers, body } = *whole;
             let mut response = response::response(response::whole(body));
             *response.status_mut() = status;
             response.headers_mut().extend(headers);
@@ -133,7 +135,7 @@ async fn advance(rest: Rest) -> Option<(Piece, Rest)> {
     };
     match drive.next().await {
         Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),
-        Ok(Next::End | Next::Whole { .. }) => None,
+        Ok(Next::End | Next::Whole(_)) => None,
         Err(error) => Some((frame(response::error_event(&error)), Rest::Nothing)),
     }
 }
@@ -143,8 +145,8 @@ async fn advance(rest: Rest) -> Option<(Piece, Rest)> {
 fn late(drive: Box<Drive>, begun: Result<Next, Error>) -> Option<(Piece, Rest)> {
     match begun {
         Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),
-        Ok(Next::Whole { body, .. }) => {
-            let event = sse::data(&String::from_utf8_lossy(&body));
+        Ok(Next::Whole(whole)) => {
+            let event = sse::data(&String::from_utf8_lossy(&whole.body));
             Some((frame(event), Rest::Nothing))
         }
         Ok(Next::End) => None,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use flotilla_listeners::connection::HttpConnection;
 use flotilla_listeners::hangup::{ClientSocket, serve_until_hangup};
 use hyper::body::Incoming;
+use hyper::header::HeaderMap;
 use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -14,13 +15,12 @@ use tokio::time::timeout;
 
 use crate::config::tls::{Acceptor, Authority};
 use crate::context::Gateway;
-use crate::context::peer::Peer;
 use crate::control::admin;
 use crate::server::Service;
 use crate::server::guards::panics::confine;
 use crate::server::guards::{CloseReason, ConnectionSettings};
 use crate::server::routes;
-use crate::types::request_id::{REQUEST_ID, RequestId};
+use crate::types::request_context::RequestContext;
 use crate::types::response::Body;
 
 /// Timeout of the TLS handshake.
@@ -67,7 +67,7 @@ impl Connection {
                 failed => {
                     self.http.record_close(CloseReason::Handshake);
                     let error = failed.map(Result::err);
-                    tracing::debug!(peer = %self.peer, ?error, "TLS handshake failed");
+                    tracing::debug!(?error, "TLS handshake failed");
                 }
             },
         }
@@ -78,29 +78,39 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let handler = |mut request: Request<Incoming>| {
-            // Sets the request id first, so that every outcome has it.
-            let id = RequestId::of(request.headers());
-            request.headers_mut().insert(REQUEST_ID, id.value());
-            confine(id, self.clone().respond(request))
+        let handler = |request: Request<Incoming>| {
+            let client = self.client(request.headers());
+            let context = RequestContext::open(client, request.headers());
+            confine(context.clone(), self.clone().respond(context, request))
         };
         // A broken connection affects only its client.
         if let Err(error) = self.http.serve(stream, handler).await {
-            tracing::debug!(peer = %self.peer, %error, "connection ended");
+            tracing::debug!(%error, "connection ended");
         }
     }
 
-    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
-        if self.service == Service::Admin {
-            return admin::serve(&self.gateway, self.peer, request).await;
+    /// The client that sent these headers, possibly through a trusted proxy.
+    fn client(&self, headers: &HeaderMap) -> IpAddr {
+        match self.service {
+            Service::Admin => self.peer,
+            _ => self.settings.proxies.client(self.peer, headers),
         }
-        let client = self.settings.proxies.client(self.peer, request.headers());
+    }
+
+    async fn respond(
+        self: Arc<Self>,
+        context: Arc<RequestContext>,
+        request: Request<Incoming>,
+    ) -> Response<Body> {
+        if self.service == Service::Admin {
+            return admin::serve(&self.gateway, context, request).await;
+        }
         let cors = self.settings.cors.headers_for(&request);
         let mut response = match cors.preflight(&request) {
             Some(response) => response,
             None => {
-                let peer = Peer { address: client, authority: self.authority.get() };
-                routes::serve(self.gateway.clone(), peer, request).await
+                let (gateway, authority) = (self.gateway.clone(), self.authority.get());
+                routes::serve(gateway, authority, context, request).await
             }
         };
         cors.add_to(response.headers_mut());

@@ -10,38 +10,37 @@ use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::openai::{Model, ModelList, to_json};
 
 use crate::access::keys::Caller;
+use crate::config::tls::Authority;
 use crate::context::Gateway;
-use crate::context::peer::Peer;
 use crate::control::health::status;
 use crate::control::{join, only};
 use crate::proxy;
 use crate::types::api::Api;
 use crate::types::error::Error;
-use crate::types::request_id::{RequestId, mark};
+use crate::types::request_context::RequestContext;
 use crate::types::response::{self, Body};
 
-/// Handles a client request. Errors are rendered here and in the pipeline.
+/// Handles a client request. `authority` is the CA that issued the client's verified certificate.
+/// Errors are rendered here and in the pipeline.
 pub(crate) async fn serve(
     gateway: Gateway,
-    peer: Peer<'_>,
+    authority: Option<&Authority>,
+    context: Arc<RequestContext>,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let path = request.uri().path();
     let api = Api::at(path).filter(|_| request.method() == Method::POST);
     if let Some(api) = api {
-        return proxy::serve(gateway, peer.address, api, request, None).await;
+        return proxy::serve(gateway, context, api, request, None).await;
     }
-    let request_id = RequestId::of(request.headers());
     let answered = match path {
         path if Api::at(path).is_some() => Err(Error::Method("POST")),
         path if path == JOIN_PATH => {
-            only(&request, "POST").and_then(|()| join::join(&gateway, &peer, request))
+            only(&request, "POST").and_then(|()| join::join(&gateway, authority, request))
         }
         _ => look(&gateway, &request),
     };
-    let mut response = answered.unwrap_or_else(|error| response::error(&error));
-    mark(&mut response, &request_id);
-    response
+    answered.unwrap_or_else(|error| response::error(&error))
 }
 
 /// Handles read-only requests.

@@ -22,7 +22,6 @@ use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::Instrument;
 
 use crate::engine::client::LinkId;
 use crate::serve::node::{Link, Node};
@@ -163,13 +162,11 @@ pub(crate) fn service(
 /// Handles one request.
 async fn respond(node: Arc<Node>, link: Link, request: Request<Incoming>) -> Response<Body> {
     let id = request_id::of(request.headers());
-    // Every line that is logged for the request carries the id from its gateway.
-    let span = tracing::error_span!("request", request_id = id);
     let handled = confine_panic(api::serve(node, link, request), || {
         tracing::error!("request handler panicked");
         response::error(&Error::Internal)
     });
-    let mut response = handled.instrument(span).await;
+    let mut response = request_id::with_id(id.clone(), handled).await;
     request_id::mark(response.headers_mut(), &id);
     response
 }

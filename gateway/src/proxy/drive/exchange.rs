@@ -9,7 +9,7 @@ use inference_protocol::resume::Resume;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::super::admit::Admitted;
-use super::super::forward::{Forwarded, Forwarding, Meter, Source, forward};
+use super::super::forward::{Forwarded, Forwarding, Meter, Source, Whole, forward};
 use super::Next;
 use crate::context::settings::Settings;
 use crate::dispatcher::Lease;
@@ -131,11 +131,12 @@ impl Exchange {
                 self.leaving = Some(Box::pin(self.lease.upstream().leaving()));
                 Event::Began { hides_usage }
             }
-            Ok(Forwarded::Whole { status, headers, body }) => {
-                let usage = event::Event::read(&body).usage.filter(|_| status.is_success());
-                let whole = WholeResponse { status: status.as_u16(), usage, bytes: body.len() };
-                self.state = State::Whole(Some(Next::Whole { status, headers, body }));
-                Event::Whole(whole)
+            Ok(Forwarded::Whole(whole)) => {
+                let Whole { status, body, .. } = &*whole;
+                let usage = event::Event::read(body).usage.filter(|_| status.is_success());
+                let summary = WholeResponse { status: status.as_u16(), usage, bytes: body.len() };
+                self.state = State::Whole(Some(Next::Whole(whole)));
+                Event::Whole(summary)
             }
             Err(error) => self.failed(error),
         }

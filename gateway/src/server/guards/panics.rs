@@ -1,21 +1,26 @@
-//! Renders a panic in a handler.
+//! Runs the handler of a request: its log lines name the request, and its panic is rendered.
+
+use std::sync::Arc;
 
 use flotilla_listeners::panics::confine_panic;
+use futures_util::FutureExt;
 use hyper::Response;
 
 use crate::types::error::Error;
-use crate::types::request_id::{RequestId, mark};
+use crate::types::request_context::RequestContext;
+use crate::types::request_id::mark;
 use crate::types::response::{self, Body};
 
-/// Runs a handler. If it panics, returns 500 `internal_error` with the request id.
+/// Runs a handler. If it panics, returns 500 `internal_error`. Every response has the request id.
 pub(crate) fn confine(
-    request_id: RequestId,
+    context: Arc<RequestContext>,
     handler: impl Future<Output = Response<Body>>,
 ) -> impl Future<Output = Response<Body>> {
-    confine_panic(handler, move || {
-        let what = format!("the handler of request {} panicked", request_id.as_str());
-        let mut response = response::error(&Error::internal(what));
-        mark(&mut response, &request_id);
+    let handled = confine_panic(handler, || {
+        response::error(&Error::internal("the handler of a request panicked"))
+    });
+    context.clone().run(handled).map(move |mut response| {
+        mark(&mut response, context.id());
         response
     })
 }
@@ -34,12 +39,12 @@ mod tests {
     use super::*;
 
     async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        let id = RequestId::of(request.headers());
+        let context = RequestContext::open([127, 0, 0, 1].into(), request.headers());
         let handler = async {
             assert_ne!(request.uri().path(), "/panics", "this is what happens");
             response::json("\"fine\"")
         };
-        Ok(confine(id, handler).await)
+        Ok(confine(context, handler).await)
     }
 
     /// Sends a request and reads until `end`.

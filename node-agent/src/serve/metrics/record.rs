@@ -1,12 +1,13 @@
 //! Measurements of one request, counted on drop.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use inference_protocol::openai::Usage;
 use prometheus::Histogram;
-use tracing::Span;
 
 use super::Metrics;
+use crate::serve::request_id;
 use crate::types::error::Error;
 
 /// The record of one request.
@@ -21,8 +22,7 @@ pub(crate) struct Record {
     /// Times of its first and its latest text.
     texts: Option<(Instant, Instant)>,
     usage: Option<Usage>,
-    /// The span of its request.
-    span: Span,
+    request_id: Option<Arc<str>>,
 }
 
 impl Record {
@@ -36,7 +36,7 @@ impl Record {
             started: None,
             texts: None,
             usage: None,
-            span: Span::current(),
+            request_id: request_id::current(),
         }
     }
 
@@ -95,6 +95,7 @@ impl Record {
         let since = |time: Instant| time.saturating_duration_since(self.begun).as_millis() as u64;
         tracing::info!(
             target: "access",
+            request_id = self.request_id.as_deref(),
             api = self.api,
             outcome = self.outcome,
             duration_ms = since(now),
@@ -124,6 +125,6 @@ impl Drop for Record {
             families.prompt_tokens.observe(f64::from(usage.prompt_tokens));
             families.completion_tokens.observe(f64::from(usage.completion_tokens));
         }
-        self.span.in_scope(|| self.log(now));
+        self.log(now);
     }
 }
