@@ -42,11 +42,11 @@ mod values;
 pub mod yaml;
 
 /// Connections on the admin listener: Prometheus, a page or two, a command.
-pub const ADMIN_CONNECTIONS_MAX: usize = 256;
+pub(crate) const ADMIN_CONNECTIONS_MAX: usize = 256;
 
 /// Default limit per address on the admin listener: few enough that one address cannot block the
 /// others.
-pub const ADMIN_CONNECTIONS_PER_IP: usize = 64;
+pub(crate) const ADMIN_CONNECTIONS_PER_IP: usize = 64;
 
 /// The checked configuration.
 #[derive(Debug)]

@@ -32,11 +32,10 @@ pub(crate) mod saved_state;
 mod snapshot;
 pub mod views;
 
-pub use body_reservation::BodyReservation;
-pub use charge_guard::ChargeGuard;
-pub use fleet_view::FleetView;
-pub use lease::Lease;
-pub use snapshot::{EndpointSnapshot, FleetSnapshot, QueueSnapshot};
+pub(crate) use body_reservation::BodyReservation;
+pub(crate) use charge_guard::ChargeGuard;
+pub(crate) use lease::Lease;
+pub(crate) use snapshot::{EndpointSnapshot, FleetSnapshot, QueueSnapshot};
 
 /// The fleet and its queue. Clones share them.
 #[derive(Debug, Clone)]
@@ -132,7 +131,7 @@ impl Dispatcher {
     }
 
     /// Acquires a slot if one is free and no other request waits for it.
-    pub fn try_acquire(&self, request: &SlotRequest<'_>) -> Option<Lease> {
+    pub(crate) fn try_acquire(&self, request: &SlotRequest<'_>) -> Option<Lease> {
         let now = self.now();
         let mut core = self.lock();
         let binding = core.scheduler.bind_at_once(request, now)?;
@@ -208,7 +207,7 @@ impl Dispatcher {
     }
 
     /// True if a joining node may not use this name, because another node has it.
-    pub fn is_name_taken(&self, name: &str, epoch: u64) -> bool {
+    pub(crate) fn is_name_taken(&self, name: &str, epoch: u64) -> bool {
         self.lock().scheduler.fleet.is_name_taken(name, epoch, NodeOrigin::Joined)
     }
 
@@ -227,12 +226,12 @@ impl Dispatcher {
     }
 
     /// Updates the date of the ledger.
-    pub fn set_date(&self, date: Date) {
+    pub(crate) fn set_date(&self, date: Date) {
         self.update(|core| core.scheduler.ledger.set_date(date));
     }
 
     /// Checks the tenant's monthly budget.
-    pub fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), Error> {
+    pub(crate) fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), Error> {
         match budget.is_set() {
             true => self.lock().scheduler.ledger.check_budget(tenant, budget).map_err(Error::Quota),
             false => Ok(()),
@@ -240,7 +239,7 @@ impl Dispatcher {
     }
 
     /// The state to save across restarts.
-    pub fn saved_state(&self) -> SavedState {
+    pub(crate) fn saved_state(&self) -> SavedState {
         let core = self.lock();
         SavedState {
             ledger: core.scheduler.ledger.clone(),
@@ -249,7 +248,7 @@ impl Dispatcher {
     }
 
     /// Restores the state saved by an earlier run, and sets the date.
-    pub fn restore(&self, kept: SavedState, date: Date) {
+    pub(crate) fn restore(&self, kept: SavedState, date: Date) {
         let mut core = self.lock();
         core.scheduler.ledger = kept.ledger;
         core.scheduler.ledger.set_date(date);
@@ -257,7 +256,7 @@ impl Dispatcher {
     }
 
     /// External prices of a model, if known.
-    pub fn external_prices(&self, model: &str) -> Option<Prices> {
+    pub(crate) fn external_prices(&self, model: &str) -> Option<Prices> {
         self.lock().scheduler.fleet.external_prices(model)
     }
 
@@ -284,7 +283,7 @@ impl Dispatcher {
 
     /// Takes slots for health checks: on ejected endpoints whose time is over, and on nodes that
     /// have answered nothing for `interval`.
-    pub fn claim_probes(&self, interval: Option<Duration>) -> Vec<Lease> {
+    pub(crate) fn claim_probes(&self, interval: Option<Duration>) -> Vec<Lease> {
         let now = self.now();
         let mut core = self.lock();
         let due = core.scheduler.fleet.claim_probes(now, interval);
@@ -321,7 +320,7 @@ impl Dispatcher {
     }
 
     /// Retires a link: no new requests, and its current ones move elsewhere.
-    pub fn retire(&self, id: EndpointId) {
+    pub(crate) fn retire(&self, id: EndpointId) {
         self.update(|core| {
             core.scheduler.fleet.retire(id);
             if let Some(endpoint) = core.scheduler.fleet.endpoint(id) {
@@ -350,7 +349,7 @@ impl Dispatcher {
     }
 
     /// Version of the model list; it changes whenever the list does.
-    pub fn models_version(&self) -> u64 {
+    pub(crate) fn models_version(&self) -> u64 {
         self.lock().scheduler.fleet.models_version()
     }
 
@@ -371,7 +370,7 @@ impl Dispatcher {
     }
 
     /// Converts a time to that clock.
-    pub fn clock_of(&self, time: tokio::time::Instant) -> Duration {
+    pub(crate) fn clock_of(&self, time: tokio::time::Instant) -> Duration {
         self.now() + time.saturating_duration_since(tokio::time::Instant::now())
     }
 

@@ -164,7 +164,7 @@ impl<L> Scheduler<L> {
     ///
     /// # Errors
     /// The limit of the queue that leaves no space.
-    pub fn reserve_body(
+    pub(crate) fn reserve_body(
         &mut self,
         tenant: &str,
         share: QueueShare,
@@ -179,7 +179,7 @@ impl<L> Scheduler<L> {
     }
 
     /// Frees queue space of a body that was being read.
-    pub fn release_body(&mut self, tenant: &str, bytes: usize) {
+    pub(crate) fn release_body(&mut self, tenant: &str, bytes: usize) {
         self.queue.space_mut().remove_body(tenant, bytes);
     }
 
@@ -397,7 +397,7 @@ impl<L> Scheduler<L> {
     }
 
     /// Predicted prefill time of a request at its endpoint. `None` until enough was measured.
-    pub fn predicted_prefill(&self, binding: &Binding, size: &Size) -> Option<Duration> {
+    pub(crate) fn predicted_prefill(&self, binding: &Binding, size: &Size) -> Option<Duration> {
         let model = &binding.model.id;
         let pace = self.fleet.endpoint(binding.endpoint).and_then(|e| e.pace(model));
         self.costs.prefill(model, size, pace)
@@ -433,7 +433,7 @@ impl<L> Scheduler<L> {
     }
 
     /// Queue occupancy by model and tenant.
-    pub fn queue_space(&self) -> &QueueSpace {
+    pub(crate) fn queue_space(&self) -> &QueueSpace {
         self.queue.space()
     }
 
@@ -448,13 +448,13 @@ impl<L> Scheduler<L> {
     }
 
     /// Longest current wait of each class.
-    pub fn longest_waits(&self, now: Duration) -> [(Class, Option<Duration>); 3] {
+    pub(crate) fn longest_waits(&self, now: Duration) -> [(Class, Option<Duration>); 3] {
         let wait = |class| self.queue.oldest_of(class).map(|since| now.saturating_sub(since));
         Class::ALL.map(|class| (class, wait(class)))
     }
 
     /// Queued requests by class, without retried ones.
-    pub fn depths(&self) -> [(Class, usize); 3] {
+    pub(crate) fn depths(&self) -> [(Class, usize); 3] {
         Class::ALL.map(|class| (class, self.queue.depth_of(class)))
     }
 }

@@ -142,13 +142,13 @@ impl Upstream {
     }
 
     /// Signals that the node is about to leave.
-    pub fn start_leaving(&self) {
+    pub(crate) fn start_leaving(&self) {
         self.leaving.cancel();
     }
 
     /// Undoes [`Upstream::start_leaving`] for future requests. Those already told to leave still
     /// do.
-    pub fn cancel_leaving(&mut self) {
+    pub(crate) fn cancel_leaving(&mut self) {
         self.leaving = CancellationToken::new();
     }
 

@@ -64,7 +64,7 @@ pub struct ModelListCache(Mutex<Option<(u64, Models)>>);
 
 impl ModelListCache {
     /// The list for this version. Calls `make` if the cache is of another version.
-    pub fn get_or_build(
+    pub(crate) fn get_or_build(
         &self,
         version: u64,
         make: impl FnOnce() -> (u64, BTreeMap<String, u64>),
@@ -124,7 +124,7 @@ impl Keys {
     }
 
     /// The caller for requests from the fleet page. Check the admin key first.
-    pub fn admin_caller(&self) -> &Caller {
+    pub(crate) fn admin_caller(&self) -> &Caller {
         &self.admin
     }
 

@@ -95,7 +95,7 @@ impl Limiter {
     ///
     /// # Errors
     /// A limit is reached.
-    pub fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
         let before = self.running.fetch_add(1, Ordering::Relaxed);
         let permit = Permit { limiter: self.clone(), reserved: 0 };
         if self.concurrent_max.is_some_and(|max| before >= max) {
@@ -146,7 +146,7 @@ impl Limiter {
     }
 
     /// Adds OpenAI's rate limit headers.
-    pub fn add_headers(&self, headers: &mut HeaderMap, values: &mut HeaderWriter) {
+    pub(crate) fn add_headers(&self, headers: &mut HeaderMap, values: &mut HeaderWriter) {
         for (names, bucket) in [(REQUESTS, &self.requests), (TOKENS, &self.tokens)] {
             let Some(bucket) = bucket else { continue };
             let (remaining, reset) = bucket.state();
@@ -176,7 +176,7 @@ fn rate_limited(limit: RateLimit, wait: Duration) -> Error {
 
 /// A running request of a key. Dropping it frees its place among concurrent requests.
 #[derive(Debug)]
-pub struct Permit {
+pub(crate) struct Permit {
     limiter: Arc<Limiter>,
     reserved: u32,
 }
@@ -186,7 +186,7 @@ impl Permit {
     ///
     /// # Errors
     /// Fewer tokens are left.
-    pub fn reserve(&mut self, tokens: u32) -> Result<(), Error> {
+    pub(crate) fn reserve(&mut self, tokens: u32) -> Result<(), Error> {
         if let Some(bucket) = &self.limiter.tokens {
             self.limiter.draw(bucket, tokens)?;
             self.reserved = tokens;
@@ -195,7 +195,7 @@ impl Permit {
     }
 
     /// Settles the reservation by the tokens actually used.
-    pub fn settle(&self, tokens: u64) {
+    pub(crate) fn settle(&self, tokens: u64) {
         if let Some(bucket) = &self.limiter.tokens {
             let used = i64::try_from(tokens).unwrap_or(i64::MAX);
             self.limiter.add_debt(bucket, used.saturating_sub(i64::from(self.reserved)));

@@ -30,7 +30,7 @@ impl Prices {
     }
 
     /// True if tokens have a price.
-    pub fn are_by_token(&self) -> bool {
+    pub(crate) fn are_by_token(&self) -> bool {
         self.prompt > 0.0 || self.completion > 0.0
     }
 }
@@ -46,14 +46,14 @@ pub struct Budget {
 
 impl Budget {
     /// True if any limit is set.
-    pub fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         *self != Self::default()
     }
 }
 
 /// What a tenant has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct TenantUsage {
+pub(crate) struct TenantUsage {
     /// Prompt and completion tokens.
     pub tokens: u64,
     /// Spend at external endpoints.
@@ -62,7 +62,7 @@ pub struct TenantUsage {
 
 /// A day and its month, as consecutive numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Date {
+pub(crate) struct Date {
     /// The day.
     pub day: u64,
     /// The month.
@@ -97,7 +97,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Sets the date. A new day and a new month start at zero.
-    pub fn set_date(&mut self, now: Date) {
+    pub(crate) fn set_date(&mut self, now: Date) {
         let Self { date, spent, used, past_spent, past_used, .. } = self;
         let seen = self.seen.unwrap_or(*date);
         let day = Period { date: date.day, seen: seen.day };
@@ -129,12 +129,12 @@ impl Ledger {
     }
 
     /// True if the endpoint has daily budget left.
-    pub fn has_budget(&self, endpoint: &str, prices: &Prices) -> bool {
+    pub(crate) fn has_budget(&self, endpoint: &str, prices: &Prices) -> bool {
         prices.day_max.is_none_or(|max| self.spent_today(endpoint) < max)
     }
 
     /// A tenant's usage this month.
-    pub fn month_usage(&self, tenant: &str) -> TenantUsage {
+    pub(crate) fn month_usage(&self, tenant: &str) -> TenantUsage {
         self.used.get(tenant).copied().unwrap_or_default()
     }
 
@@ -142,7 +142,7 @@ impl Ledger {
     ///
     /// # Errors
     /// What is used up.
-    pub fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), BudgetLimit> {
+    pub(crate) fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), BudgetLimit> {
         let used = self.month_usage(tenant);
         if budget.tokens.is_some_and(|max| used.tokens >= max.get()) {
             return Err(BudgetLimit::Tokens);

@@ -9,4 +9,5 @@ pub(crate) mod style;
 pub(crate) mod tables;
 pub(crate) mod view;
 
-pub use run::{once, run};
+pub use run::once;
+pub use run::run;

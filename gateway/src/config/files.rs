@@ -61,12 +61,12 @@ impl Files {
 
     /// Resolves the name of a file that the gateway writes. It is not watched, because our own
     /// writes are no configuration changes, and credentials do not replace it.
-    pub fn written_path(&self, name: &str) -> PathBuf {
+    pub(crate) fn written_path(&self, name: &str) -> PathBuf {
         self.base.join(name)
     }
 
     /// All files recorded.
-    pub fn into_named(self) -> Vec<Named> {
+    pub(crate) fn into_named(self) -> Vec<Named> {
         self.named.into_inner()
     }
 

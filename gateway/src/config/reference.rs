@@ -40,7 +40,7 @@ A key with the default \"none\" is optional. A key that is \"required\" must be 
 
 /// The description of a key or section.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
+pub(crate) struct Note {
     /// Path, with `[]` for list items.
     pub path: String,
     /// Text for people.
@@ -70,7 +70,7 @@ impl Reference {
     }
 
     /// All descriptions.
-    pub fn notes(&self) -> &[Note] {
+    pub(crate) fn notes(&self) -> &[Note] {
         &self.notes
     }
 

@@ -24,11 +24,11 @@ use crate::types::response::{self, Body};
 use crate::control::overview::{OVERVIEW_PATH, RECENT_PATH, history, overview};
 
 /// Path of the node list; each node's actions are below it.
-pub const NODES_PATH: &str = "/admin/v1/nodes";
+pub(crate) const NODES_PATH: &str = "/admin/v1/nodes";
 
 /// Chat endpoint for operators, to see which node responds and how fast. Like
 /// `/v1/chat/completions` on the public listener, but with the admin key.
-pub const CHAT_PATH: &str = "/admin/v1/chat";
+pub(crate) const CHAT_PATH: &str = "/admin/v1/chat";
 
 /// All nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -73,7 +73,7 @@ fn is_ready(gateway: &Gateway, totals: &Totals) -> bool {
 }
 
 /// `/readyz`: 200 if a request could be routed now, otherwise 503.
-pub fn readiness(gateway: &Gateway) -> Response<Body> {
+pub(crate) fn readiness(gateway: &Gateway) -> Response<Body> {
     match is_ready(gateway, &gateway.dispatcher.totals()) {
         true => response::text(StatusCode::OK, "ready\n"),
         false => response::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),

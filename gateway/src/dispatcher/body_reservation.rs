@@ -12,7 +12,7 @@ const STEP_BYTES: usize = 64 * 1024;
 
 /// Queue space reserved for a body. Dropping it frees the space.
 #[derive(Debug)]
-pub struct BodyReservation {
+pub(crate) struct BodyReservation {
     dispatcher: Dispatcher,
     tenant: Arc<str>,
     share: QueueShare,
@@ -23,7 +23,7 @@ pub struct BodyReservation {
 impl Dispatcher {
     /// Starts with no space. `class` is the most urgent class that the request may turn out to
     /// have.
-    pub fn body_reservation(
+    pub(crate) fn body_reservation(
         &self,
         tenant: &Arc<str>,
         share: QueueShare,
@@ -38,7 +38,7 @@ impl BodyReservation {
     ///
     /// # Errors
     /// The queue, or the tenant's share of it, is full.
-    pub fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
         let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) else {
             return Ok(());
         };
@@ -55,7 +55,7 @@ impl BodyReservation {
     ///
     /// # Errors
     /// The queue, or the tenant's share of it, is full.
-    pub fn grow_to(&mut self, bytes: usize, bytes_max: usize) -> Result<(), Error> {
+    pub(crate) fn grow_to(&mut self, bytes: usize, bytes_max: usize) -> Result<(), Error> {
         match bytes <= self.bytes {
             true => Ok(()),
             false => self.reserve((self.bytes + STEP_BYTES).min(bytes_max).max(bytes)),

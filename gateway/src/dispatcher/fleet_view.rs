@@ -6,7 +6,7 @@ use crate::dispatcher::views::{ExternalView, QueueView};
 
 /// The fleet and queue at one moment.
 #[derive(Debug)]
-pub struct FleetView {
+pub(crate) struct FleetView {
     /// Nodes by name.
     pub nodes: Vec<NodeView>,
     /// External endpoints by name.
@@ -19,7 +19,7 @@ pub struct FleetView {
 
 impl Dispatcher {
     /// Takes a snapshot.
-    pub fn fleet_view(&self) -> FleetView {
+    pub(crate) fn fleet_view(&self) -> FleetView {
         let now = self.now();
         let core = self.lock();
         let scheduler = &core.scheduler;

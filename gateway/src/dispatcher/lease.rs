@@ -66,29 +66,29 @@ impl Lease {
     }
 
     /// True if the endpoint is running more requests than it has slots, including this one.
-    pub fn is_beyond_slots(&self) -> bool {
+    pub(crate) fn is_beyond_slots(&self) -> bool {
         let core = self.dispatcher.lock();
         let endpoint = core.scheduler.fleet.endpoint(self.binding.endpoint);
         endpoint.is_some_and(|endpoint| endpoint.busy() > endpoint.status.slots)
     }
 
     /// Sets the outcome to record when the lease is dropped.
-    pub fn set_outcome(&mut self, outcome: AttemptOutcome) {
+    pub(crate) fn set_outcome(&mut self, outcome: AttemptOutcome) {
         self.outcome = outcome;
     }
 
     /// Records the time of the first token.
-    pub fn record_first_token(&mut self) {
+    pub(crate) fn record_first_token(&mut self) {
         self.first_token.get_or_insert_with(|| self.dispatcher.now());
     }
 
     /// Records the usage of a request that this endpoint answered completely.
-    pub fn record_usage(&mut self, size: Size, usage: Usage, choices: usize) {
+    pub(crate) fn record_usage(&mut self, size: Size, usage: Usage, choices: usize) {
         self.usage = Some((size, ResponseUsage { usage, choices, first_token: self.first_token }));
     }
 
     /// Records that the endpoint reported more tokens than the request can have used.
-    pub fn record_misreport(&mut self) {
+    pub(crate) fn record_misreport(&mut self) {
         let is_first =
             self.dispatcher.lock().scheduler.fleet.record_misreport(self.binding.endpoint);
         if is_first {
@@ -100,12 +100,12 @@ impl Lease {
     }
 
     /// Predicted prefill time of a request of this size. `None` until measured.
-    pub fn predicted_prefill(&self, size: &Size) -> Option<Duration> {
+    pub(crate) fn predicted_prefill(&self, size: &Size) -> Option<Duration> {
         self.dispatcher.lock().scheduler.predicted_prefill(&self.binding, size)
     }
 
     /// Records the decoding speed in seconds per token.
-    pub fn record_pace(&self, seconds: f64) {
+    pub(crate) fn record_pace(&self, seconds: f64) {
         let (endpoint, now) = (self.binding.endpoint, self.dispatcher.now());
         if self.dispatcher.lock().scheduler.fleet.record_pace(endpoint, seconds, now) {
             tracing::warn!(node = &*self.node, "node ejected: decoding has become very slow");

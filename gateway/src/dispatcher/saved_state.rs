@@ -8,7 +8,7 @@ use crate::access::spend::Ledger;
 
 /// The saved state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct SavedState {
+pub(crate) struct SavedState {
     /// Usage and spend.
     pub ledger: Ledger,
     /// Names of cordoned nodes.

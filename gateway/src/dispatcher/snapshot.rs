@@ -78,7 +78,7 @@ pub(super) struct CachedSnapshot {
 impl Dispatcher {
     /// Returns a recent overview, cached for a multiple of the time it takes to make one. So
     /// clients that poll fast do not load the dispatcher.
-    pub fn cached_snapshot(&self) -> Arc<FleetSnapshot> {
+    pub(crate) fn cached_snapshot(&self) -> Arc<FleetSnapshot> {
         let mut shared = self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
         if let Some(snapshot) = shared.as_ref().filter(|snapshot| begun < snapshot.until) {
@@ -91,7 +91,7 @@ impl Dispatcher {
     }
 
     /// Takes a fresh overview.
-    pub fn snapshot(&self) -> FleetSnapshot {
+    pub(crate) fn snapshot(&self) -> FleetSnapshot {
         let core = self.lock();
         let scheduler = &core.scheduler;
         let node = |e: &Endpoint<Upstream>| EndpointSnapshot {

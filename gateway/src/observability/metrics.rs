@@ -24,8 +24,9 @@ mod labels;
 mod series;
 
 use families::Families;
-pub use labels::{EndpointKind, MetricLabels, NODE_LEAVES, RequestSample, RetryKind, SpanLoss};
-pub use series::Series;
+pub use labels::EndpointKind;
+pub(crate) use labels::{MetricLabels, NODE_LEAVES, RequestSample, RetryKind, SpanLoss};
+pub(crate) use series::Series;
 use series::SeriesCache;
 
 /// The gateway's metrics. Clones share them.
@@ -60,7 +61,7 @@ impl Metrics {
     }
 
     /// Counts a request that has arrived.
-    pub fn record_request_start(&self) {
+    pub(crate) fn record_request_start(&self) {
         self.0.families.in_flight.inc();
     }
 
@@ -70,7 +71,7 @@ impl Metrics {
     }
 
     /// Counts a request that has ended.
-    pub fn record_request_end(&self, labels: MetricLabels<'_>, ended: RequestSample) {
+    pub(crate) fn record_request_end(&self, labels: MetricLabels<'_>, ended: RequestSample) {
         let families = &self.0.families;
         families.in_flight.dec();
         let (series, labels) = self.0.known.find(families, labels);
@@ -83,12 +84,12 @@ impl Metrics {
     }
 
     /// Observes the queue wait of a request that got its first slot.
-    pub fn record_queue_wait(&self, class: Class, wait: Duration) {
+    pub(crate) fn record_queue_wait(&self, class: Class, wait: Duration) {
         self.0.families.queue_wait[class as usize].observe(wait.as_secs_f64());
     }
 
     /// Counts another attempt, on another node.
-    pub fn record_retry(&self, kind: RetryKind, reason: &str) {
+    pub(crate) fn record_retry(&self, kind: RetryKind, reason: &str) {
         let family = match kind {
             RetryKind::Retry => &self.0.families.retries,
             RetryKind::Resume => &self.0.families.resumes,
@@ -97,12 +98,12 @@ impl Metrics {
     }
 
     /// Counts a retry that the budget refused.
-    pub fn record_retry_refused(&self) {
+    pub(crate) fn record_retry_refused(&self) {
         self.0.families.retries_refused.inc();
     }
 
     /// Adds the cost of an endpoint, for tokens or for hours.
-    pub fn add_spend(&self, endpoint: &str, what: SpendKind<'_>, amount: f64) {
+    pub(crate) fn add_spend(&self, endpoint: &str, what: SpendKind<'_>, amount: f64) {
         let (what, tenant) = match what {
             SpendKind::Tokens(tenant) => ("tokens", tenant),
             SpendKind::Hours => ("hours", ""),
@@ -114,7 +115,7 @@ impl Metrics {
     }
 
     /// Counts a reload of the configuration, successful or refused.
-    pub fn record_reload(&self, is_ok: bool) {
+    pub(crate) fn record_reload(&self, is_ok: bool) {
         let outcome = if is_ok { "ok" } else { "refused" };
         self.0.families.reloads.with_label_values(&[outcome]).inc();
         match is_ok {
@@ -124,13 +125,13 @@ impl Metrics {
     }
 
     /// Counts a write of the state file.
-    pub fn record_state_save(&self, is_ok: bool) {
+    pub(crate) fn record_state_save(&self, is_ok: bool) {
         let outcome = if is_ok { "ok" } else { "failed" };
         self.0.families.state_saves.with_label_values(&[outcome]).inc();
     }
 
     /// Counts a decided hedge.
-    pub fn record_hedge(&self, second_was_first: bool) {
+    pub(crate) fn record_hedge(&self, second_was_first: bool) {
         let first = if second_was_first { "second" } else { "first" };
         self.0.families.hedges.with_label_values(&[first]).inc();
     }
@@ -143,7 +144,7 @@ impl Metrics {
     }
 
     /// Counts a connection as open until the result is dropped.
-    pub fn open_connection(&self) -> OpenConnection {
+    pub(crate) fn open_connection(&self) -> OpenConnection {
         let connections = self.0.families.connections.clone();
         connections.inc();
         OpenConnection(connections)
@@ -151,14 +152,14 @@ impl Metrics {
 
     /// Counts a refused join. Leaves out nodes that are already linked and gateways without
     /// joining, because neither is a problem of a node.
-    pub fn record_join_refused(&self, why: &Error) {
+    pub(crate) fn record_join_refused(&self, why: &Error) {
         if !matches!(why, Error::JoinedAlready | Error::UnknownPath) {
             self.0.families.joins_refused.with_label_values(&[why.code()]).inc();
         }
     }
 
     /// Counts lost spans.
-    pub fn record_spans_lost(&self, why: SpanLoss, spans: u64) {
+    pub(crate) fn record_spans_lost(&self, why: SpanLoss, spans: u64) {
         self.0.families.spans_lost.with_label_values(&[why.name()]).inc_by(spans);
     }
 
@@ -182,7 +183,7 @@ impl Metrics {
 
 /// What was paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpendKind<'a> {
+pub(crate) enum SpendKind<'a> {
     /// Tokens of this tenant.
     Tokens(&'a str),
     /// Time, used or not.
@@ -191,7 +192,7 @@ pub enum SpendKind<'a> {
 
 /// An open connection; dropping it counts it as closed.
 #[derive(Debug)]
-pub struct OpenConnection(IntGauge);
+pub(crate) struct OpenConnection(IntGauge);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {

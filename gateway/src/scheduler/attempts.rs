@@ -28,10 +28,8 @@ mod retry;
 #[cfg(test)]
 mod tests;
 
-pub use action::{
-    AttemptAction, AttemptEnd, AttemptFailure, AttemptId, CostSample, GrantedSlot, Purpose,
-    WholeResponse,
-};
+pub use action::{AttemptAction, AttemptEnd, AttemptId, GrantedSlot, Purpose};
+pub(crate) use action::{AttemptFailure, CostSample, WholeResponse};
 
 use retry::{RetryState, Target, is_slow_by_size, outcome_of};
 
@@ -320,7 +318,7 @@ impl Attempts {
     }
 
     /// Handles a response in one piece.
-    pub fn on_whole_response(
+    pub(crate) fn on_whole_response(
         &mut self,
         attempt: AttemptId,
         whole: WholeResponse,

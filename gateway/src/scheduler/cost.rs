@@ -135,12 +135,12 @@ impl ModelCosts {
 
 /// Learned costs by model; see the module.
 #[derive(Debug, Default)]
-pub struct Costs(BTreeMap<String, ModelCosts>);
+pub(crate) struct Costs(BTreeMap<String, ModelCosts>);
 
 impl Costs {
     /// Expected cost of a request in units. `held` is the share of the prompt that is cached, 0 to
     /// 1.
-    pub fn units(&self, model: &str, size: &Size, cached: f64) -> f64 {
+    pub(crate) fn units(&self, model: &str, size: &Size, cached: f64) -> f64 {
         let known = self.0.get(model).copied().unwrap_or_default();
         let bytes = known.bytes_per_token.get().unwrap_or(BYTES_PER_TOKEN);
         let length = known.length.get().unwrap_or(CHOICE_TOKENS);
@@ -150,7 +150,7 @@ impl Costs {
 
     /// Actual cost in units of a request that used these tokens. Prompt tokens count up to
     /// `tokens_max`, as do completion tokens per choice.
-    pub fn actual_units(&self, model: &str, usage: Usage, tokens_max: u32) -> f64 {
+    pub(crate) fn actual_units(&self, model: &str, usage: Usage, tokens_max: u32) -> f64 {
         let known = self.0.get(model).copied().unwrap_or_default();
         let prompt = usage.prompt.saturating_sub(usage.cached).min(tokens_max.into());
         let completion = usage.completion.min(u64::from(tokens_max) * CHOICES_MAX);
@@ -159,7 +159,12 @@ impl Costs {
 
     /// Predicted prefill time: by the node's own speed if known, otherwise by the model's average.
     /// `None` until enough was measured.
-    pub fn prefill(&self, model: &str, size: &Size, own: Option<&RequestPace>) -> Option<Duration> {
+    pub(crate) fn prefill(
+        &self,
+        model: &str,
+        size: &Size,
+        own: Option<&RequestPace>,
+    ) -> Option<Duration> {
         let known = self.0.get(model).filter(|learned| learned.pace.seen() >= SEEN_MIN)?;
         let own = own.filter(|pace| pace.seen() >= SEEN_AT_NODE_MIN);
         let bytes = known.bytes_per_token.get().unwrap_or(BYTES_PER_TOKEN);
@@ -168,7 +173,7 @@ impl Costs {
     }
 
     /// Learns from a complete response.
-    pub fn observe(&mut self, model: &str, size: &Size, observation: &Observation) {
+    pub(crate) fn observe(&mut self, model: &str, size: &Size, observation: &Observation) {
         if !self.0.contains_key(model) {
             if self.0.len() >= MODELS_MAX {
                 return;
@@ -183,7 +188,7 @@ impl Costs {
     /// Predicts when a slot frees up for a request with `ahead` units of work before it, while all
     /// slots are taken. `None` until enough was measured. `nodes` yields slots and speed of each
     /// ready node.
-    pub fn predict<'p, N>(
+    pub(crate) fn predict<'p, N>(
         &mut self,
         model: &str,
         ahead: f64,

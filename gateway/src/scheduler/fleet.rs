@@ -30,13 +30,13 @@ use cordon::Cordon;
 pub use endpoint::{Endpoint, EndpointId, EngineId, RouteConstraints};
 pub use external::Terms;
 use index::{Index, ModelEndpoints};
-pub use names::NodeOrigin;
+pub(crate) use names::NodeOrigin;
 pub use pick::RoutingInputs;
-pub use totals::Totals;
+pub(crate) use totals::Totals;
 use totals::{Contribution, RunningTotals};
 
 /// A node without a status for this long is removed.
-pub const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
+pub(crate) const STATUS_DEADLINE: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
 
 /// A model counts as served for this long after its last node was lost: requests queue for it
 /// instead of failing with an unknown model.
@@ -83,7 +83,7 @@ pub struct Fleet<L> {
 
 /// Availability of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Availability {
+pub(crate) enum Availability {
     /// Some endpoint serves the model, or served it recently.
     Served,
     /// There are nodes, but none serves the model.
@@ -257,7 +257,7 @@ impl<L> Fleet<L> {
     }
 
     /// Availability of `model` for a request with this `external` setting.
-    pub fn availability(
+    pub(crate) fn availability(
         &self,
         model: &str,
         external: ExternalPolicy,
@@ -285,7 +285,7 @@ impl<L> Fleet<L> {
 
     /// True if all nodes that meet the constraints are ready and have failed the request. Cordoned
     /// nodes do not count.
-    pub fn all_have_failed(&self, model: &str, constraints: &RouteConstraints) -> bool {
+    pub(crate) fn all_have_failed(&self, model: &str, constraints: &RouteConstraints) -> bool {
         // External endpoints do not count while any node serves the model: they are tried after the
         // nodes.
         let others = self.is_external_only(model);
@@ -333,7 +333,7 @@ impl<L> Fleet<L> {
 
     /// Records the decoding speed of an endpoint in seconds per token. Returns true if the endpoint
     /// was ejected.
-    pub fn record_pace(&mut self, id: EndpointId, seconds: f64, now: Duration) -> bool {
+    pub(crate) fn record_pace(&mut self, id: EndpointId, seconds: f64, now: Duration) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         let busy = endpoint.busy();
         let ejected = endpoint.health.record_pace(busy, seconds) && self.eject(id, now);
@@ -363,7 +363,11 @@ impl<L> Fleet<L> {
 
     /// Starts health checks: of ejected endpoints whose time is over, and of idle nodes that have
     /// answered nothing for `interval`. Takes a slot on each and returns their ids.
-    pub fn claim_probes(&mut self, now: Duration, interval: Option<Duration>) -> Vec<EndpointId> {
+    pub(crate) fn claim_probes(
+        &mut self,
+        now: Duration,
+        interval: Option<Duration>,
+    ) -> Vec<EndpointId> {
         let wants = |e: &Endpoint<L>| {
             let is_up = e.is_ready() && e.status.slots > 0;
             // An ejected node is checked even if other gateways keep it busy; otherwise it might
@@ -385,22 +389,22 @@ impl<L> Fleet<L> {
     }
 
     /// True if any other model is served, by a ready node or not.
-    pub fn has_other_models(&self, model: &str) -> bool {
+    pub(crate) fn has_other_models(&self, model: &str) -> bool {
         self.index.has_others(model) || self.externals.has_others(model)
     }
 
     /// True if any node has a free slot for the model.
-    pub fn is_open(&self, model: &str) -> bool {
+    pub(crate) fn is_open(&self, model: &str) -> bool {
         self.index.is_open(model)
     }
 
     /// True if any node has a free slot. Under load, usually none has.
-    pub fn is_any_open(&self) -> bool {
+    pub(crate) fn is_any_open(&self) -> bool {
         self.index.is_any_open()
     }
 
     /// Records that a node reported more tokens than it can have used. Returns true the first time.
-    pub fn record_misreport(&mut self, id: EndpointId) -> bool {
+    pub(crate) fn record_misreport(&mut self, id: EndpointId) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         endpoint.misreports = endpoint.misreports.saturating_add(1);
         endpoint.misreports == 1
@@ -415,7 +419,7 @@ impl<L> Fleet<L> {
 
     /// Slots and measured speed of the ready nodes that serve `model`, or of its external endpoints
     /// if no node does.
-    pub fn paces(&self, model: &str) -> impl Iterator<Item = (u32, Option<&RequestPace>)> {
+    pub(crate) fn paces(&self, model: &str) -> impl Iterator<Item = (u32, Option<&RequestPace>)> {
         let index = if self.is_external_only(model) { &self.externals } else { &self.index };
         let ids = index.of(model).into_iter().flat_map(ModelEndpoints::all);
         let ready = ids.filter_map(|id| self.endpoints.get(&id)).filter(|e| e.is_ready());
@@ -438,7 +442,7 @@ impl<L> Fleet<L> {
     }
 
     /// Changes whenever [`Fleet::models`] does.
-    pub fn models_version(&self) -> u64 {
+    pub(crate) fn models_version(&self) -> u64 {
         self.running_totals.version()
     }
 

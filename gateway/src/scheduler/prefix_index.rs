@@ -84,7 +84,7 @@ struct TenantShare {
 
 /// What was sent where. Bounded; the module describes eviction.
 #[derive(Debug)]
-pub struct PrefixIndex<I> {
+pub(crate) struct PrefixIndex<I> {
     known: HashMap<u64, IndexedBlock<I>>,
     shares: HashMap<u64, TenantShare>,
     /// Tenants by number of blocks.
@@ -106,7 +106,7 @@ impl<I> Default for PrefixIndex<I> {
 
 impl<I: Copy + PartialEq> PrefixIndex<I> {
     /// Records that a request was sent to an endpoint.
-    pub fn insert(&mut self, prefix: &Prefix, endpoint: I, now: Duration) {
+    pub(crate) fn insert(&mut self, prefix: &Prefix, endpoint: I, now: Duration) {
         if prefix.is_empty() {
             return;
         }
@@ -171,7 +171,7 @@ impl<I: Copy + PartialEq> PrefixIndex<I> {
     }
 
     /// Endpoints that have the request's beginning cached, with the share of its blocks (0 to 1).
-    pub fn lookup(&self, prefix: &Prefix) -> Vec<(I, f64)> {
+    pub(crate) fn lookup(&self, prefix: &Prefix) -> Vec<(I, f64)> {
         let mut held: Vec<(I, usize)> = Vec::new();
         for (depth, block) in prefix.blocks.iter().enumerate() {
             let Some(known) = self.known.get(block) else { break };

@@ -14,7 +14,7 @@ mod virtual_times;
 
 pub use crate::types::class::Class;
 use crate::types::limits::{QueueBounds, QueueLimit};
-pub use space::{Occupancy, QueueSpace, SpaceClaim};
+pub(crate) use space::{Occupancy, QueueSpace, SpaceClaim};
 use virtual_times::VirtualTimes;
 
 use crate::scheduler::prefix_index::Prefix;
@@ -84,7 +84,7 @@ struct ClassQueue {
 
 /// All queued requests.
 #[derive(Debug)]
-pub struct Queue<S> {
+pub(crate) struct Queue<S> {
     bounds: QueueBounds,
     tickets: BTreeMap<TicketId, Ticket<S>>,
     retried: VecDeque<TicketId>,
@@ -96,7 +96,7 @@ pub struct Queue<S> {
 
 impl<S> Queue<S> {
     /// Creates an empty queue.
-    pub fn new(bounds: QueueBounds) -> Self {
+    pub(crate) fn new(bounds: QueueBounds) -> Self {
         let classes = Class::ALL.into_iter().map(|class| (class, ClassQueue::default())).collect();
         Self {
             bounds,
@@ -109,12 +109,12 @@ impl<S> Queue<S> {
     }
 
     /// The bounds.
-    pub fn bounds(&self) -> QueueBounds {
+    pub(crate) fn bounds(&self) -> QueueBounds {
         self.bounds
     }
 
     /// Replaces the bounds.
-    pub fn set_bounds(&mut self, bounds: QueueBounds) {
+    pub(crate) fn set_bounds(&mut self, bounds: QueueBounds) {
         self.bounds = bounds;
     }
 
@@ -123,23 +123,23 @@ impl<S> Queue<S> {
     ///
     /// # Errors
     /// The limit that leaves no space.
-    pub fn check_space(&self, claim: &SpaceClaim<'_>) -> Result<(), QueueLimit> {
+    pub(crate) fn check_space(&self, claim: &SpaceClaim<'_>) -> Result<(), QueueLimit> {
         self.room.check(&self.bounds, claim)
     }
 
     /// Occupancy by model and tenant.
-    pub fn space(&self) -> &QueueSpace {
+    pub(crate) fn space(&self) -> &QueueSpace {
         &self.room
     }
 
     /// The same, to account for bodies being read.
-    pub fn space_mut(&mut self) -> &mut QueueSpace {
+    pub(crate) fn space_mut(&mut self) -> &mut QueueSpace {
         &mut self.room
     }
 
     /// Adds a request that passed [`Queue::check_space`]. A retried request was admitted before, so
     /// no limit rejects it.
-    pub fn push(&mut self, ticket: Ticket<S>) {
+    pub(crate) fn push(&mut self, ticket: Ticket<S>) {
         self.room.add_request(&ticket.model, &ticket.tenant, ticket.bytes);
         match ticket.is_retried {
             true => self.retried.push_front(ticket.id),
@@ -164,7 +164,7 @@ impl<S> Queue<S> {
     }
 
     /// Removes a request without binding it: it timed out, or its client left.
-    pub fn remove(&mut self, id: TicketId) -> Option<Ticket<S>> {
+    pub(crate) fn remove(&mut self, id: TicketId) -> Option<Ticket<S>> {
         let ticket = self.tickets.remove(&id)?;
         self.room.remove_request(&ticket.model, &ticket.tenant, ticket.bytes);
         if ticket.is_retried {
@@ -192,7 +192,7 @@ impl<S> Queue<S> {
     }
 
     /// Removes a request to bind it, and charges its class and tenant.
-    pub fn take(&mut self, id: TicketId) -> Option<Ticket<S>> {
+    pub(crate) fn take(&mut self, id: TicketId) -> Option<Ticket<S>> {
         let ticket = self.tickets.get(&id)?;
         if !ticket.is_retried {
             self.turns.charge(&ticket.class, ticket.work / ticket.class.weight());
@@ -204,21 +204,21 @@ impl<S> Queue<S> {
 
     /// Charges class and tenant for a request that found a free slot without waiting, as if it had
     /// waited for a moment.
-    pub fn charge_unqueued(&mut self, class: Class, tenant: &str, work: f64) {
+    pub(crate) fn charge_unqueued(&mut self, class: Class, tenant: &str, work: f64) {
         self.turns.charge_unqueued(&class, work / class.weight());
         self.classes.entry(class).or_default().turns.charge_unqueued(tenant, work);
     }
 
     /// Corrects the charge of a class and tenant by `more`, which may be negative. Returns by how
     /// much their virtual times moved.
-    pub fn correct(&mut self, class: Class, tenant: &str, more: f64) -> [f64; 2] {
+    pub(crate) fn correct(&mut self, class: Class, tenant: &str, more: f64) -> [f64; 2] {
         let of_class = self.turns.correct(&class, more / class.weight());
         let lines = self.classes.entry(class).or_default();
         [of_class, lines.turns.correct(tenant, more)]
     }
 
     /// The request whose turn it is, among the models that `may` be bound.
-    pub fn next(&self, may: impl Fn(&str) -> bool) -> Option<&Ticket<S>> {
+    pub(crate) fn next(&self, may: impl Fn(&str) -> bool) -> Option<&Ticket<S>> {
         let heads = self.classes.iter().filter_map(|(class, lines)| {
             let head = lines.head(&self.tickets, &may)?;
             Some((self.turns.finish_time(class, head.work / class.weight()), *class, head))
@@ -228,27 +228,27 @@ impl<S> Queue<S> {
     }
 
     /// A queued request.
-    pub fn get(&self, id: TicketId) -> Option<&Ticket<S>> {
+    pub(crate) fn get(&self, id: TicketId) -> Option<&Ticket<S>> {
         self.tickets.get(&id)
     }
 
     /// Retried requests, newest first.
-    pub fn retried(&self) -> impl Iterator<Item = &Ticket<S>> {
+    pub(crate) fn retried(&self) -> impl Iterator<Item = &Ticket<S>> {
         self.retried.iter().filter_map(|id| self.tickets.get(id))
     }
 
     /// Number of queued requests.
-    pub fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.tickets.len()
     }
 
     /// Queued requests of a class, without retried ones.
-    pub fn depth_of(&self, class: Class) -> usize {
+    pub(crate) fn depth_of(&self, class: Class) -> usize {
         self.classes.get(&class).map_or(0, |lines| lines.depth)
     }
 
     /// When the longest-waiting request of a class was queued, without retried ones.
-    pub fn oldest_of(&self, class: Class) -> Option<Duration> {
+    pub(crate) fn oldest_of(&self, class: Class) -> Option<Duration> {
         // In order of arrival.
         let mut lined_up = self.tickets.values().filter(|t| t.class == class && !t.is_retried);
         lined_up.next().map(|ticket| ticket.since)
@@ -257,7 +257,7 @@ impl<S> Queue<S> {
     /// Estimates the work for `model` ahead of a new request: all retried requests, all more urgent
     /// classes, the tenant's own requests, and of each other tenant of the class as much as it has
     /// queued or will add meanwhile, up to the tenant's own work.
-    pub fn work_ahead(&self, class: Class, tenant: &str, model: &str, work: f64) -> f64 {
+    pub(crate) fn work_ahead(&self, class: Class, tenant: &str, model: &str, work: f64) -> f64 {
         let retried = self.retried().filter(|ticket| ticket.model == model);
         let retried: f64 = retried.map(|ticket| ticket.work).sum();
         let urgent = self.classes.iter().filter(|(other, _)| **other < class);

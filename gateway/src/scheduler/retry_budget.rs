@@ -33,7 +33,7 @@ impl Default for RetryBudget {
 
 impl RetryBudget {
     /// Records the first attempt of a request.
-    pub fn record_request(&mut self) {
+    pub(crate) fn record_request(&mut self) {
         self.earned = (self.earned + 1).min(KEPT_REQUESTS);
     }
 

@@ -44,7 +44,7 @@ impl Policy {
     }
 
     /// True if the policy prefers endpoints that have part of the prompt cached.
-    pub fn counts_prefixes(self) -> bool {
+    pub(crate) fn counts_prefixes(self) -> bool {
         matches!(self, Self::LeastConnections | Self::Fastest)
     }
 

@@ -127,7 +127,7 @@ pub struct RoutingStats {
 
 impl RoutingStats {
     /// Counts a decision.
-    pub fn record_decision(&mut self, policy: Policy, decision: Decision) {
+    pub(crate) fn record_decision(&mut self, policy: Policy, decision: Decision) {
         self.decisions[policy as usize][decision.reason as usize] += 1;
         if let Some(lookup) = decision.lookup {
             self.lookups[lookup as usize] += 1;
@@ -135,7 +135,7 @@ impl RoutingStats {
     }
 
     /// Counts the prediction of a request that got a slot after `waited`.
-    pub fn record_wait(&mut self, predicted: Option<Duration>, waited: Duration) {
+    pub(crate) fn record_wait(&mut self, predicted: Option<Duration>, waited: Duration) {
         if let Some(predicted) = predicted {
             self.forecasts[Forecast::of(predicted, waited) as usize] += 1;
         }
@@ -143,7 +143,7 @@ impl RoutingStats {
 
     /// Counts the prediction of a request that got no slot. Only a prediction that proved too short
     /// counts.
-    pub fn record_abandoned_wait(&mut self, predicted: Option<Duration>, waited: Duration) {
+    pub(crate) fn record_abandoned_wait(&mut self, predicted: Option<Duration>, waited: Duration) {
         let is_late = |predicted: &Duration| Forecast::of(*predicted, waited) == Forecast::TooShort;
         self.record_wait(predicted.filter(is_late), waited);
     }

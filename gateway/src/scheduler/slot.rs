@@ -59,7 +59,7 @@ pub enum SlotRefusal {
 
 impl SlotRefusal {
     /// True if the reason is a lack of slots.
-    pub fn is_overload(self) -> bool {
+    pub(crate) fn is_overload(self) -> bool {
         matches!(self, Self::DeadlineUnmet | Self::QueueFull(_) | Self::Timeout)
     }
 }

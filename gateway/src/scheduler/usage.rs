@@ -4,9 +4,9 @@
 use inference_protocol::resume::Usage;
 
 /// Request bytes per prompt token, for JSON and English.
-pub const REQUEST_BYTES_PER_TOKEN: u64 = 5;
+pub(crate) const REQUEST_BYTES_PER_TOKEN: u64 = 5;
 /// Bytes of generated text per token, for English.
-pub const TEXT_BYTES_PER_TOKEN: u64 = 4;
+pub(crate) const TEXT_BYTES_PER_TOKEN: u64 = 4;
 
 /// Tokens that a chat template may add to a prompt: its own system prompt and instructions for
 /// tools. Templates of known models add a few hundred; what they add per message is shorter than
@@ -88,13 +88,13 @@ impl UsageLimits {
     }
 
     /// Estimated prompt tokens.
-    pub fn prompt_estimate(&self) -> u64 {
+    pub(crate) fn prompt_estimate(&self) -> u64 {
         1 + self.body_bytes / REQUEST_BYTES_PER_TOKEN
     }
 
     /// Caps the usage that a node reports, after the gateway saw `seen` completion tokens. `None`
     /// if the report is possible as it is.
-    pub fn cap(&self, reported: Usage, seen: u64) -> Option<Usage> {
+    pub(crate) fn cap(&self, reported: Usage, seen: u64) -> Option<Usage> {
         // The token that ends a choice may not be visible.
         let seen = seen.saturating_add(self.choices());
         let completion_max = self.completion_max().map_or(seen, |max| max.min(seen));
@@ -103,7 +103,7 @@ impl UsageLimits {
     }
 
     /// Caps the usage that an external endpoint reports.
-    pub fn cap_external(&self, reported: Usage) -> Usage {
+    pub(crate) fn cap_external(&self, reported: Usage) -> Usage {
         let completion_max = EXTERNAL_CHOICE_MAX.saturating_mul(self.choices());
         bounded(reported, EXTERNAL_PROMPT_MAX, completion_max)
     }
@@ -115,7 +115,7 @@ impl UsageLimits {
     }
 
     /// True if the request itself could produce a response of `bytes` bytes with this context size.
-    pub fn can_fill(&self, bytes: usize, context_tokens: u32) -> bool {
+    pub(crate) fn can_fill(&self, bytes: usize, context_tokens: u32) -> bool {
         let most = match self.task {
             Task::Generate { tokens_max, choices, has_logprobs } => {
                 let token = match has_logprobs {

@@ -30,7 +30,7 @@ impl Class {
     }
 
     /// The class for OpenAI's `service_tier`.
-    pub fn of_service_tier(tier: &str) -> Option<Self> {
+    pub(crate) fn of_service_tier(tier: &str) -> Option<Self> {
         match tier {
             "priority" => Some(Self::Interactive),
             "auto" | "default" | "scale" => Some(Self::Standard),

@@ -117,7 +117,7 @@ pub enum Error {
 }
 
 /// Label of requests that a node refused, whatever the reason.
-pub const REFUSED_BY_NODE: &str = "refused_by_node";
+pub(crate) const REFUSED_BY_NODE: &str = "refused_by_node";
 
 /// Who caused an error; decides the log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub enum FaultOrigin {
 impl Error {
     /// Reports a failure of the gateway itself. The details are logged; the client learns only that
     /// something failed.
-    pub fn internal(what: impl std::fmt::Display) -> Self {
+    pub(crate) fn internal(what: impl std::fmt::Display) -> Self {
         tracing::error!(%what, "internal error");
         Self::Internal
     }
@@ -272,7 +272,7 @@ impl Error {
 
     /// True if another endpoint may be tried. After a timeout another node might succeed, but the
     /// request's time is up; a response that is too large would be so on any node.
-    pub fn is_retryable(&self) -> bool {
+    pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::NodeLost | Self::EngineLost | Self::NodeRefused(_) | Self::ExternalFailed => true,
             Self::UnknownPath
@@ -319,7 +319,7 @@ impl Error {
     }
 
     /// True if the cause is a lack of slots.
-    pub fn is_overload(&self) -> bool {
+    pub(crate) fn is_overload(&self) -> bool {
         matches!(
             self,
             Self::QueueFull { .. } | Self::DeadlineUnmet { .. } | Self::QueueTimeout { .. }
@@ -351,7 +351,7 @@ impl Error {
     }
 
     /// Suggested delay before a retry.
-    pub fn retry_after(&self) -> Option<Duration> {
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
         let seconds = match self {
             Self::QueueFull { retry_after_seconds, .. }
             | Self::DeadlineUnmet { retry_after_seconds }

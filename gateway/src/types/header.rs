@@ -10,7 +10,7 @@ const BYTES: usize = 128;
 
 /// Formats header values into one buffer.
 #[derive(Debug)]
-pub struct HeaderWriter(BytesMut);
+pub(crate) struct HeaderWriter(BytesMut);
 
 impl Default for HeaderWriter {
     fn default() -> Self {
@@ -20,7 +20,7 @@ impl Default for HeaderWriter {
 
 impl HeaderWriter {
     /// Formats a value. A value that is not valid in a header becomes empty.
-    pub fn write(&mut self, value: impl Display) -> HeaderValue {
+    pub(crate) fn write(&mut self, value: impl Display) -> HeaderValue {
         // Writing into memory cannot fail.
         let _ = write!(self.0, "{value}");
         let written = self.0.split().freeze();

@@ -85,7 +85,7 @@ impl Client {
     ///
     /// # Errors
     /// The body is not valid, or the endpoint does not serve the model (a bug).
-    pub fn translate(
+    pub(crate) fn translate(
         &self,
         body: &[u8],
         info: RequestInfo<'_>,

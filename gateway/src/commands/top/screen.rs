@@ -43,7 +43,7 @@ impl Screen {
     ///
     /// # Errors
     /// The terminal is gone.
-    pub fn draw(&mut self, render: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+    pub(crate) fn draw(&mut self, render: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         let area = area();
         if self.terminal.get_frame().area() != area {
             self.terminal.resize(area)?;

@@ -21,7 +21,7 @@ impl Default for Recorder {
 
 impl Recorder {
     /// Time since the start of recording.
-    pub fn uptime(&self) -> Duration {
+    pub(crate) fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
 
@@ -32,7 +32,7 @@ impl Recorder {
     }
 
     /// The last ten minutes.
-    pub fn points(&self) -> Vec<Point> {
+    pub(crate) fn points(&self) -> Vec<Point> {
         let now = self.uptime();
         self.lock().points(now)
     }
@@ -44,7 +44,7 @@ impl Recorder {
     }
 
     /// Totals of these tenants.
-    pub fn tenant_totals<'a>(
+    pub(crate) fn tenant_totals<'a>(
         &self,
         tenants: impl IntoIterator<Item = &'a str>,
     ) -> Vec<TenantTotals> {

@@ -28,7 +28,7 @@ const GAPS: &[f64] =
 
 /// All families that count events.
 #[derive(Debug)]
-pub struct Families {
+pub(crate) struct Families {
     pub registry: MetricsRegistry,
     pub requests: IntCounterVec,
     pub in_flight: IntGauge,
@@ -58,7 +58,7 @@ pub struct Families {
 impl Families {
     /// Creates all families. Series with fixed label values start at 0. Fails only if two families
     /// have the same name.
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let mut builder = MetricsBuilder::default();
         let requests = requests(&mut builder)?;
         let histograms = histograms(&mut builder)?;

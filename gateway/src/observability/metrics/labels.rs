@@ -33,7 +33,7 @@ impl EndpointKind {
 
 /// Why a request goes to another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RetryKind {
+pub(crate) enum RetryKind {
     /// Nothing of its response had arrived.
     Retry,
     /// Another node continues the response.
@@ -42,7 +42,7 @@ pub enum RetryKind {
 
 impl RetryKind {
     /// Log message.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Retry => "attempt failed: retrying on another endpoint",
             Self::Resume => "attempt failed: continuing the response on another endpoint",
@@ -51,11 +51,11 @@ impl RetryKind {
 }
 
 /// Reason of a failover without a failure: the node is about to leave.
-pub const NODE_LEAVES: &str = "node_leaves";
+pub(crate) const NODE_LEAVES: &str = "node_leaves";
 
 /// Why a span was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpanLoss {
+pub(crate) enum SpanLoss {
     /// Too many spans were waiting for the collector, or the gateway has stopped.
     QueueFull,
     /// The collector refused it.
@@ -64,10 +64,10 @@ pub enum SpanLoss {
 
 impl SpanLoss {
     /// All reasons.
-    pub const ALL: [Self; 2] = [Self::QueueFull, Self::Refused];
+    pub(crate) const ALL: [Self; 2] = [Self::QueueFull, Self::Refused];
 
     /// Label value.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
@@ -102,7 +102,7 @@ pub struct MetricLabels<'a> {
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
-pub struct RequestSample {
+pub(crate) struct RequestSample {
     /// Outcome label, from a fixed set.
     pub outcome: &'static str,
     /// Who caused the outcome; `None` if it succeeded.

@@ -65,7 +65,12 @@ impl Series {
     }
 
     /// Counts a request that has ended.
-    pub fn record_end(&self, families: &Families, labels: MetricLabels<'_>, ended: RequestSample) {
+    pub(crate) fn record_end(
+        &self,
+        families: &Families,
+        labels: MetricLabels<'_>,
+        ended: RequestSample,
+    ) {
         match ended.outcome {
             "ok" => self.ok.inc(),
             outcome => requests(families, labels, outcome, fault(ended.fault)).inc(),
@@ -81,7 +86,7 @@ impl Series {
     }
 
     /// Counts tokens.
-    pub fn record_usage(&self, usage: Usage) {
+    pub(crate) fn record_usage(&self, usage: Usage) {
         let Some(answers) = &self.answers else { return };
         // Prompt tokens include the cached ones.
         answers.prompt.inc_by(usage.prompt.saturating_sub(usage.cached));
@@ -90,7 +95,7 @@ impl Series {
     }
 
     /// Adds the amount saved compared to an external endpoint.
-    pub fn add_savings(&self, amount: f64) {
+    pub(crate) fn add_savings(&self, amount: f64) {
         if let Some(saved) = self.answers.as_ref().and_then(|answers| answers.saved.as_ref()) {
             saved.inc_by(amount.max(0.0));
         }

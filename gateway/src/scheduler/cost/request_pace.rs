@@ -86,12 +86,12 @@ pub struct Observation {
 
 impl Observation {
     /// Prompt tokens computed.
-    pub fn computed_prompt(&self) -> f64 {
+    pub(crate) fn computed_prompt(&self) -> f64 {
         self.usage.prompt.saturating_sub(self.usage.cached) as f64
     }
 
     /// Completion tokens per choice.
-    pub fn tokens_per_choice(&self) -> f64 {
+    pub(crate) fn tokens_per_choice(&self) -> f64 {
         self.usage.completion as f64 / self.choices.max(1) as f64
     }
 }
@@ -149,7 +149,7 @@ impl RequestPace {
     }
 
     /// Cost of a prompt token relative to a completion token.
-    pub fn prompt_share(&self) -> f64 {
+    pub(crate) fn prompt_share(&self) -> f64 {
         let mean = self.decode.at(self.decode.x / self.decode.weight.max(1.0));
         let (Some(prefill), Some(decode)) = (self.prefill.get(), mean) else {
             return PROMPT_SHARE;

@@ -25,7 +25,7 @@ impl<L> Fleet<L> {
     }
 
     /// Restores cordons from the state file.
-    pub fn restore_cordoned(&mut self, names: BTreeSet<String>) {
+    pub(crate) fn restore_cordoned(&mut self, names: BTreeSet<String>) {
         self.cordon.0.extend(names.into_iter().take(NAMES_MAX));
     }
 
@@ -53,7 +53,7 @@ impl<L> Fleet<L> {
     }
 
     /// Stops sending new requests over this link.
-    pub fn retire(&mut self, id: EndpointId) {
+    pub(crate) fn retire(&mut self, id: EndpointId) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.is_cordoned = true;
         }

@@ -160,7 +160,7 @@ impl<L> Endpoint<L> {
     }
 
     /// Any model served here.
-    pub fn any_model(&self) -> Option<&Arc<ModelStatus>> {
+    pub(crate) fn any_model(&self) -> Option<&Arc<ModelStatus>> {
         self.models.first()
     }
 

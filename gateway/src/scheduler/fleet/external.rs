@@ -33,18 +33,18 @@ impl<L> Fleet<L> {
     }
 
     /// True if there are external endpoints.
-    pub fn has_externals(&self) -> bool {
+    pub(crate) fn has_externals(&self) -> bool {
         !self.externals.is_empty()
     }
 
     /// True if only external endpoints serve the model.
-    pub fn is_external_only(&self, model: &str) -> bool {
+    pub(crate) fn is_external_only(&self, model: &str) -> bool {
         self.index.of(model).is_none() && self.externals.of(model).is_some()
     }
 
     /// Picks the external endpoint with the largest weighted share of free slots among those that
     /// meet the constraints and have budget left according to `may_pay`.
-    pub fn pick_external(
+    pub(crate) fn pick_external(
         &self,
         model: &str,
         constraints: &RouteConstraints,
@@ -66,7 +66,7 @@ impl<L> Fleet<L> {
     }
 
     /// The lowest external price of a model, among endpoints with prices per token.
-    pub fn external_prices(&self, model: &str) -> Option<Prices> {
+    pub(crate) fn external_prices(&self, model: &str) -> Option<Prices> {
         let all = self.externals.of(model)?.all();
         let prices = all.filter_map(|id| Some(self.endpoints.get(&id)?.external?.prices));
         let by_token = prices.filter(Prices::are_by_token);

@@ -83,7 +83,7 @@ impl Health {
     }
 
     /// Records an answered request.
-    pub fn record_success(&mut self, now: Duration) {
+    pub(crate) fn record_success(&mut self, now: Duration) {
         (self.failures, self.answered) = (0, now);
         if self.state == State::Probed {
             self.state = State::In;
@@ -93,7 +93,7 @@ impl Health {
 
     /// Records a failed request. Returns true if the endpoint should be ejected.
     #[must_use]
-    pub fn record_failure(&mut self) -> bool {
+    pub(crate) fn record_failure(&mut self) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.failures >= FAILURES_MAX || self.state == State::Probed
     }
@@ -101,13 +101,13 @@ impl Health {
     /// Records seconds per token while `busy` slots are busy. Returns true if the endpoint should
     /// be ejected.
     #[must_use]
-    pub fn record_pace(&mut self, busy: u32, seconds: f64) -> bool {
+    pub(crate) fn record_pace(&mut self, busy: u32, seconds: f64) -> bool {
         self.pace.observe(busy, seconds);
         self.pace.drift() == Drift::Far && self.state == State::In
     }
 
     /// Ejects the endpoint.
-    pub fn eject(&mut self, now: Duration) {
+    pub(crate) fn eject(&mut self, now: Duration) {
         if now.saturating_sub(self.ejected) > FORGIVEN_AFTER {
             self.ejections = 0;
         }
@@ -120,7 +120,7 @@ impl Health {
 
     /// True if the endpoint is due for a health check: its ejection is over, or it has answered
     /// nothing for `interval`.
-    pub fn is_probe_due(&self, now: Duration, interval: Option<Duration>) -> bool {
+    pub(crate) fn is_probe_due(&self, now: Duration, interval: Option<Duration>) -> bool {
         match self.state {
             State::Out { until } => now >= until,
             State::In => interval.is_some_and(|i| now.saturating_sub(self.answered) >= i),
@@ -130,7 +130,7 @@ impl Health {
 
     /// Records that a health check has started. An ejected endpoint gets no client requests until
     /// the check ends.
-    pub fn start_probe(&mut self, now: Duration) {
+    pub(crate) fn start_probe(&mut self, now: Duration) {
         match self.state {
             State::In => self.answered = now,
             State::Out { .. } | State::Probed => self.state = State::Probed,
@@ -139,7 +139,7 @@ impl Health {
 
     /// Records a request that was canceled and shows nothing. If it was a health check, another one
     /// must follow, because until then the endpoint gets no client requests.
-    pub fn cancel_probe(&mut self, now: Duration) {
+    pub(crate) fn cancel_probe(&mut self, now: Duration) {
         if self.state == State::Probed {
             self.state = State::Out { until: now + OUT_FIRST };
         }

@@ -18,7 +18,7 @@ impl<L> Fleet<L> {
     /// another address.
     ///
     /// A link without a heartbeat is removed from the fleet, which frees the name.
-    pub fn is_name_taken(&self, name: &str, epoch: u64, origin: NodeOrigin) -> bool {
+    pub(crate) fn is_name_taken(&self, name: &str, epoch: u64, origin: NodeOrigin) -> bool {
         let holder = self.names.get(name).and_then(|id| self.endpoints.get(id));
         holder
             .is_some_and(|holder| origin == NodeOrigin::Configured || holder.status.epoch != epoch)

@@ -49,7 +49,7 @@ impl<L> Fleet<L> {
     }
 
     /// Like [`Fleet::pick`], for a request that no endpoint suited as of `change`.
-    pub fn pick_since(
+    pub(crate) fn pick_since(
         &self,
         model: &str,
         constraints: &RouteConstraints,
@@ -63,7 +63,7 @@ impl<L> Fleet<L> {
 
     /// The number of the last change after which an endpoint may suit requests that it did not suit
     /// before.
-    pub fn last_change(&self) -> u64 {
+    pub(crate) fn last_change(&self) -> u64 {
         self.changes.last()
     }
 

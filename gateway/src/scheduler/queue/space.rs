@@ -16,7 +16,7 @@ const SHARE_OF_FREE: usize = 3;
 
 /// What a request would take of the queue.
 #[derive(Debug, Clone, Copy)]
-pub struct SpaceClaim<'a> {
+pub(crate) struct SpaceClaim<'a> {
     /// The class.
     pub class: Class,
     /// The tenant and its configured share.
@@ -58,7 +58,7 @@ impl Occupancy {
 
 /// Used space of the queue. Lists only models and tenants that use some.
 #[derive(Debug, Default)]
-pub struct QueueSpace {
+pub(crate) struct QueueSpace {
     all: Occupancy,
     /// Bytes of bodies being read.
     reading: usize,
@@ -68,27 +68,27 @@ pub struct QueueSpace {
 
 impl QueueSpace {
     /// In total.
-    pub fn total(&self) -> Occupancy {
+    pub(crate) fn total(&self) -> Occupancy {
         self.all
     }
 
     /// Bytes of bodies being read.
-    pub fn body_bytes(&self) -> usize {
+    pub(crate) fn body_bytes(&self) -> usize {
         self.reading
     }
 
     /// By model.
-    pub fn models(&self) -> &BTreeMap<String, Occupancy> {
+    pub(crate) fn models(&self) -> &BTreeMap<String, Occupancy> {
         &self.models
     }
 
     /// By tenant.
-    pub fn tenants(&self) -> &BTreeMap<String, Occupancy> {
+    pub(crate) fn tenants(&self) -> &BTreeMap<String, Occupancy> {
         &self.tenants
     }
 
     /// True if a request waits for the model.
-    pub fn has_waiting(&self, model: &str) -> bool {
+    pub(crate) fn has_waiting(&self, model: &str) -> bool {
         self.models.contains_key(model)
     }
 
@@ -96,7 +96,11 @@ impl QueueSpace {
     ///
     /// # Errors
     /// The limit that leaves no space.
-    pub fn check(&self, bounds: &QueueBounds, claim: &SpaceClaim<'_>) -> Result<(), QueueLimit> {
+    pub(crate) fn check(
+        &self,
+        bounds: &QueueBounds,
+        claim: &SpaceClaim<'_>,
+    ) -> Result<(), QueueLimit> {
         let more = Occupancy { depth: claim.depth, bytes: claim.bytes };
         let [depth_max, bytes_max] =
             [bounds.depth_max, bounds.bytes_max].map(|bound| claim.class.share_of(bound));
@@ -126,7 +130,7 @@ impl QueueSpace {
     }
 
     /// Adds a queued request.
-    pub fn add_request(&mut self, model: &str, tenant: &str, bytes: usize) {
+    pub(crate) fn add_request(&mut self, model: &str, tenant: &str, bytes: usize) {
         let more = Occupancy { depth: 1, bytes };
         add(&mut self.all, more);
         change(&mut self.models, model, |taken| add(taken, more));
@@ -134,7 +138,7 @@ impl QueueSpace {
     }
 
     /// Removes a queued request.
-    pub fn remove_request(&mut self, model: &str, tenant: &str, bytes: usize) {
+    pub(crate) fn remove_request(&mut self, model: &str, tenant: &str, bytes: usize) {
         let less = Occupancy { depth: 1, bytes };
         subtract(&mut self.all, less);
         change(&mut self.models, model, |taken| subtract(taken, less));
@@ -142,7 +146,7 @@ impl QueueSpace {
     }
 
     /// Adds bytes of a tenant's body being read.
-    pub fn add_body(&mut self, tenant: &str, bytes: usize) {
+    pub(crate) fn add_body(&mut self, tenant: &str, bytes: usize) {
         let more = Occupancy { depth: 0, bytes };
         self.reading += bytes;
         add(&mut self.all, more);
@@ -150,7 +154,7 @@ impl QueueSpace {
     }
 
     /// Removes such bytes.
-    pub fn remove_body(&mut self, tenant: &str, bytes: usize) {
+    pub(crate) fn remove_body(&mut self, tenant: &str, bytes: usize) {
         let less = Occupancy { depth: 0, bytes };
         self.reading = self.reading.saturating_sub(bytes);
         subtract(&mut self.all, less);

@@ -18,7 +18,7 @@ const EXPOSED: &str = "x-request-id, retry-after, x-flotilla-endpoint, x-flotill
 
 /// CORS headers of one response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CorsHeaders {
+pub(crate) enum CorsHeaders {
     /// None.
     Nothing,
     /// Only `Vary: origin`, because other origins get other headers.
@@ -31,7 +31,7 @@ pub enum CorsHeaders {
 
 impl Cors {
     /// The CORS headers for the response to this request.
-    pub fn headers_for<B>(&self, request: &Request<B>) -> CorsHeaders {
+    pub(crate) fn headers_for<B>(&self, request: &Request<B>) -> CorsHeaders {
         let origin = request.headers().get(header::ORIGIN);
         match self {
             _ if !request.uri().path().starts_with(PATHS) => CorsHeaders::Nothing,
@@ -57,7 +57,7 @@ impl CorsHeaders {
 
     /// The response to a preflight request. `None` for other requests and for origins that are not
     /// allowed: those get what any OPTIONS request gets.
-    pub fn preflight<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+    pub(crate) fn preflight<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let headers = request.headers();
         let asks = request.method() == Method::OPTIONS
             && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
@@ -78,7 +78,7 @@ impl CorsHeaders {
     }
 
     /// Adds the CORS headers to a response.
-    pub fn add_to(&self, headers: &mut HeaderMap) {
+    pub(crate) fn add_to(&self, headers: &mut HeaderMap) {
         if matches!(self, Self::Varies | Self::Origin(_)) {
             headers.append(header::VARY, HeaderValue::from_static("origin"));
         }

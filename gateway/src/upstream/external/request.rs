@@ -113,7 +113,7 @@ pub(crate) const RESERVED: [&str; 18] = [
 
 /// Properties of a request besides its body.
 #[derive(Debug, Clone, Copy)]
-pub struct RequestInfo<'a> {
+pub(crate) struct RequestInfo<'a> {
     /// The API endpoint.
     pub api: Api,
     /// The requested model.
@@ -126,7 +126,7 @@ pub struct RequestInfo<'a> {
 
 /// A translated request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct TranslatedRequest {
+pub(crate) struct TranslatedRequest {
     /// The JSON body.
     pub body: String,
     /// True if the request asks for usage at the end of the stream although the client did not.
