@@ -2,6 +2,8 @@
 
 pub mod error;
 pub mod health;
+pub mod init;
+pub mod join_command;
 pub mod key;
 pub mod nodes;
 pub mod top;

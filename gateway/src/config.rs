@@ -31,6 +31,7 @@ mod external;
 pub mod files;
 mod key_recorder;
 pub mod load;
+pub mod locate;
 mod nodes;
 pub(crate) mod proxies;
 pub mod reference;
@@ -77,6 +78,8 @@ pub struct Config {
     pub allow_anonymous: bool,
     /// Digest of the join key; `None` if nodes may not join.
     pub join_key: Option<KeyDigest>,
+    /// File of the join key.
+    pub join_key_file: Option<PathBuf>,
     /// The CA that must have issued the client certificates of joining nodes.
     pub node_authority: Option<Authority>,
     /// Nodes that the gateway dials.

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use flotilla_gateway::commands::error::CommandError;
+use flotilla_gateway::commands::init::Created;
+use flotilla_gateway::commands::join_command::{JoinKey, join_command, local_url};
 use flotilla_gateway::commands::key::{KeysFile, NewKey};
 use flotilla_gateway::commands::nodes::AdminClient;
+use flotilla_gateway::config::locate::Places;
 use flotilla_gateway::config::reference::Reference;
 use flotilla_gateway::config::yaml::Problem;
 use flotilla_gateway::config::{Admin, Config, effective, files, load, schema};
@@ -22,8 +25,8 @@ use flotilla_listeners::log::start_log;
 use flotilla_listeners::systemd::notify_stopping;
 use flotilla_manual::{ManArgs, exit};
 use options::{
-    Cli, Command, ConfigCommand, EXAMPLES, GatewayArgs, HealthArgs, KeyCommand, KeysFileArgs,
-    NodeArgs,
+    Cli, Command, ConfigArgs, ConfigCommand, EXAMPLES, GatewayArgs, HealthArgs, InitArgs,
+    KeyCommand, KeysFileArgs, NodeArgs,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -42,8 +45,10 @@ fn main() -> ExitCode {
         Err(code) => return ExitCode::from(code),
     };
     let done = match cli.command {
-        Command::Run(file) => run(&file.config),
-        Command::Check(file) => load_config(&file.config).and_then(|_| print_line("ok")),
+        Command::Run(file) => run(&file),
+        Command::Init(of) => init(&of),
+        Command::Join { url, key_file, config } => join(&config, url.as_deref(), key_file),
+        Command::Check(file) => check(&file),
         Command::Config(command) => config(&command),
         Command::Key(command) => key(command),
         Command::Completions(of) => print(&String::from_utf8_lossy(
@@ -84,7 +89,7 @@ fn config(command: &ConfigCommand) -> Result<(), CommandError> {
         ConfigCommand::Schema => print_line(&format!("{:#}", schema::schema())),
         ConfigCommand::Reference => print(&Reference::shipped().markdown()),
         ConfigCommand::Print(file) => {
-            let path = &file.config;
+            let path = &locate(file.config.as_deref())?;
             print(&effective::print(path).map_err(|problems| invalid_config(path, &problems))?)
         }
     }
@@ -93,6 +98,58 @@ fn config(command: &ConfigCommand) -> Result<(), CommandError> {
 /// Prints an error. If stderr cannot be written, there is no one left to tell.
 fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "flotilla-gateway: {text}");
+}
+
+/// The configuration file that is given or found.
+fn locate(given: Option<&Path>) -> Result<PathBuf, CommandError> {
+    Places::of_process().find(given).ok_or_else(|| CommandError::Usage(NO_CONFIG.into()))
+}
+
+const NO_CONFIG: &str =
+    "no configuration: set --config FILE, or create one with 'flotilla-gateway init'";
+
+fn check(file: &ConfigArgs) -> Result<(), CommandError> {
+    load_config(&locate(file.config.as_deref())?).and_then(|_| print_line("ok"))
+}
+
+fn init(of: &InitArgs) -> Result<(), CommandError> {
+    let places = Places::of_process();
+    let folder = of.dir.as_deref().unwrap_or(places.state_dir());
+    let Created { config, certificate, api_key } =
+        commands::init::create(folder, of.addresses(), &of.names())?;
+    let Some(key) = api_key else {
+        return Err(CommandError::Usage(format!("{} exists already", config.display())));
+    };
+    let certificate = certificate.map(|file| format!("Certificate: {}\n", file.display()));
+    print_line(&format!(
+        "Configuration: {}\n{}API key, shown once: {key}",
+        config.display(),
+        certificate.unwrap_or_default()
+    ))
+}
+
+fn join(file: &ConfigArgs, url: Option<&str>, key_file: bool) -> Result<(), CommandError> {
+    let config = load_config(&locate(file.config.as_deref())?)?;
+    let key = if key_file { JoinKey::File } else { JoinKey::Inline };
+    print_line(&join_command(&config, url, key)?)
+}
+
+/// What the first run prints.
+fn welcome(config: &Config, key: &str, created: &Created) -> String {
+    let url = local_url(config);
+    let join = join_command(config, Some(&url), JoinKey::File);
+    let mut text = format!(
+        "Endpoint: {url}/v1\n\
+         API key, shown once: {key}\n\
+         Join a node on this machine: {}\n\
+         Configuration: {}\n",
+        join.unwrap_or_else(|error| error.to_string()),
+        created.config.display(),
+    );
+    if let Some(file) = &created.certificate {
+        text.push_str(&format!("Certificate, for clients: {}\n", file.display()));
+    }
+    text
 }
 
 fn load_config(path: &Path) -> Result<Config, CommandError> {
@@ -104,9 +161,21 @@ fn invalid_config(path: &Path, problems: &[Problem]) -> CommandError {
     CommandError::Usage(format!("{} is invalid:\n{}", path.display(), lines.join("\n")))
 }
 
-fn run(path: &Path) -> Result<(), CommandError> {
+fn run(file: &ConfigArgs) -> Result<(), CommandError> {
     start_log(request_context::visit_current);
+    let places = Places::of_process();
+    let created = match places.find(file.config.as_deref()) {
+        Some(config) => Created::existing(config),
+        None => {
+            let of = InitArgs::of_environment().map_err(|e| CommandError::Usage(e.to_string()))?;
+            commands::init::create(places.state_dir(), of.addresses(), &of.names())?
+        }
+    };
+    let path = &created.config;
     let config = load_config(path)?;
+    if let Some(key) = &created.api_key {
+        print(&welcome(&config, key, &created))?;
+    }
     if let Some(file) = config.keys_file.as_ref().filter(|_| !config.has_keys_file) {
         let file = file.display();
         tracing::warn!(%file, "keys file not found; create a key with 'flotilla-gateway key new'");
@@ -166,8 +235,8 @@ fn key(command: KeyCommand) -> Result<(), CommandError> {
             new_key(&name, new?, &file)
         }
         KeyCommand::List(file) => {
-            let keys = match (&file.config, keys_file(&file)?) {
-                (Some(config), _) => load_config(config)?.keys,
+            let keys = match (keys_config(&file), keys_file(&file)?) {
+                (Some(config), _) => load_config(&config)?.keys,
                 (None, Some(path)) => KeysFile::open(&path)?.keys,
                 (None, None) => return Err(CommandError::Usage(NO_KEYS_FILE.into())),
             };
@@ -198,7 +267,8 @@ fn new_key(name: &str, new: NewKey, file: &KeysFileArgs) -> Result<(), CommandEr
         return print_line(new.yaml()?.trim_end());
     };
     let mut keys = KeysFile::open(&path)?;
-    let known = file.config.as_deref().map(load_config).transpose()?.map(|config| config.keys);
+    let known = keys_config(file).as_deref().map(load_config).transpose()?;
+    let known = known.map(|config| config.keys);
     if keys.keys.iter().chain(known.iter().flatten()).any(|key| key.name == name) {
         return Err(CommandError::Usage(format!(
             "a key named '{name}' exists; revoke it first, or use another name"
@@ -211,9 +281,17 @@ fn new_key(name: &str, new: NewKey, file: &KeysFileArgs) -> Result<(), CommandEr
 
 /// Path of the keys file, if one is specified.
 fn keys_file(file: &KeysFileArgs) -> Result<Option<PathBuf>, CommandError> {
-    let Some(config) = &file.config else { return Ok(file.keys_file.clone()) };
+    let Some(config) = keys_config(file) else { return Ok(file.keys_file.clone()) };
     let none = || CommandError::Usage(format!("{} sets no keys_file", config.display()));
-    load_config(config)?.keys_file.ok_or_else(none).map(Some)
+    load_config(&config)?.keys_file.ok_or_else(none).map(Some)
+}
+
+/// The configuration whose keys file is used, unless a keys file is given.
+fn keys_config(file: &KeysFileArgs) -> Option<PathBuf> {
+    match file.keys_file {
+        Some(_) => None,
+        None => Places::of_process().find(file.config.as_deref()),
+    }
 }
 
 /// Runs the commands that talk to a running gateway.
@@ -265,13 +343,12 @@ fn run_remote(command: Command) -> Result<(), CommandError> {
 
 /// Exits with 0 or 1 only; health checkers understand nothing else.
 fn health(of: &HealthArgs) -> Result<(), CommandError> {
-    let url = match (&of.url, &of.config) {
-        (Some(url), _) => url.clone(),
-        (None, Some(config)) => {
-            let config = load_config(config).map_err(CommandError::into_unhealthy)?;
-            commands::health::url(&config)
+    let url = match &of.url {
+        Some(url) => url.clone(),
+        None => {
+            let config = locate(of.config.as_deref()).and_then(|path| load_config(&path));
+            commands::health::url(&config.map_err(CommandError::into_unhealthy)?)
         }
-        (None, None) => return Err(CommandError::Unhealthy(NO_GATEWAY.into())),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| CommandError::Unhealthy(e.to_string()))?;
@@ -280,10 +357,12 @@ fn health(of: &HealthArgs) -> Result<(), CommandError> {
     print_line(&health)
 }
 
-const NO_GATEWAY: &str = "no gateway: set --config FILE or --url URL";
-
 fn remote(gateway: &GatewayArgs) -> Result<AdminClient, CommandError> {
     let GatewayArgs { config, url, key_file, ca_file } = gateway;
+    let config = match (config, url) {
+        (None, Some(_)) => None,
+        (given, _) => Some(locate(given.as_deref())?),
+    };
     let admin = config.as_deref().map(load_config).transpose()?;
     let admin =
         admin.map(|config| config.admin.ok_or_else(|| CommandError::Usage(NO_ADMIN.into())));

@@ -1,14 +1,17 @@
 //! The command line.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use flotilla_gateway::access::keys::ApiKey;
 use flotilla_gateway::access::limiter::KeyLimits;
 use flotilla_gateway::access::spend::Budget;
+use flotilla_gateway::commands::init::Addresses;
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::external::ExternalPolicy;
 use flotilla_gateway::types::secret::KeyDigest;
@@ -16,9 +19,15 @@ use flotilla_manual::{CompletionsArgs, Example, ManArgs};
 
 /// Shown after the help of each command, and in its man page.
 pub const EXAMPLES: &[Example] = &[
-    ("", "flotilla-gateway run --config gateway.yaml"),
+    ("", "flotilla-gateway run"),
+    ("run", "flotilla-gateway run"),
     ("run", "flotilla-gateway run --config gateway.yaml"),
     ("run", "RUST_LOG=debug flotilla-gateway run --config gateway.yaml"),
+    ("init", "flotilla-gateway init"),
+    ("init", "flotilla-gateway init --dir /etc/flotilla"),
+    ("init", "flotilla-gateway init --listen 0.0.0.0:8443 --tls-name gateway.example.com"),
+    ("join-command", "flotilla-gateway join-command --url https://gateway.example.com"),
+    ("join-command", "flotilla-gateway join-command --key-file"),
     ("check", "flotilla-gateway check --config gateway.yaml"),
     ("config schema", "flotilla-gateway config schema > gateway.schema.json"),
     ("config reference", "flotilla-gateway config reference > config.md"),
@@ -64,7 +73,26 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the gateway; it reloads its configuration on SIGHUP and when the files change
+    ///
+    /// Without a configuration, it creates one as 'init' does, and prints an API key, once, and the
+    /// command that joins a node.
     Run(ConfigArgs),
+    /// Create a configuration for this machine, its keys, and the first API key
+    Init(InitArgs),
+    /// Print the command that starts a node and joins it to this gateway
+    ///
+    /// The line contains the join key. Whoever has it can join nodes and read their requests.
+    #[command(name = "join-command")]
+    Join {
+        /// URL by which nodes reach the gateway [default: the address that it listens on]
+        #[arg(long, value_name = "URL")]
+        url: Option<String>,
+        /// Name the file with the join key instead, for nodes that have it
+        #[arg(long)]
+        key_file: bool,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
     /// Check a configuration file and list every problem
     Check(ConfigArgs),
     /// Describe the configuration format, or print the configuration in effect
@@ -124,16 +152,69 @@ pub enum ConfigCommand {
 }
 
 #[derive(Debug, Args)]
+pub struct InitArgs {
+    /// Folder to create it in [default: $FLOTILLA_HOME, $XDG_STATE_HOME/flotilla,
+    /// ~/.local/state/flotilla, or /var/lib/flotilla: the first that is defined]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Address for clients and nodes
+    #[arg(
+        long,
+        env = "FLOTILLA_GATEWAY_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080"
+    )]
+    pub listen: SocketAddr,
+    /// Names and addresses in the certificate that is created if an address is not loopback;
+    /// comma-separated, or repeated [default: the host's name, localhost, and the addresses]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub tls_name: Vec<String>,
+    /// Address for operators
+    #[arg(
+        long,
+        env = "FLOTILLA_GATEWAY_ADMIN_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8081"
+    )]
+    pub admin_listen: SocketAddr,
+}
+
+impl InitArgs {
+    /// The defaults, as the environment changes them.
+    pub fn of_environment() -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("run").no_binary_name(true));
+        Self::from_arg_matches(&command.try_get_matches_from(std::iter::empty::<OsString>())?)
+    }
+
+    /// What the certificate is for.
+    pub fn names(&self) -> Vec<String> {
+        if !self.tls_name.is_empty() {
+            return self.tls_name.clone();
+        }
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let addresses = [self.listen.ip(), self.admin_listen.ip()];
+        let addresses = addresses.iter().filter(|ip| !ip.is_unspecified()).map(ToString::to_string);
+        [host, "localhost".into()].into_iter().chain(addresses).collect()
+    }
+
+    /// The addresses of the listeners.
+    pub fn addresses(&self) -> Addresses {
+        Addresses { public: self.listen, admin: self.admin_listen }
+    }
+}
+
+#[derive(Debug, Args)]
 pub struct ConfigArgs {
-    /// Configuration file (YAML)
+    /// Configuration file (YAML) [default: $FLOTILLA_CONFIG, gateway.yaml here or in /etc/flotilla,
+    /// or what 'init' has created: the first that exists]
     #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    pub config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub struct HealthArgs {
-    /// The gateway's configuration file, for its address [default: none; use --url instead]
-    #[arg(long, value_name = "FILE", required_unless_present = "url")]
+    /// The gateway's configuration file, for its address [default: as for 'run']
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// URL of one of its listeners, such as http://127.0.0.1:8080. Certificates are not verified,
     /// because the health check sends no secret [default: from the configuration]
@@ -161,8 +242,8 @@ pub struct NodeArgs {
 #[command(next_help_heading = "Gateway")]
 pub struct GatewayArgs {
     /// The gateway's configuration file, for address (admin.listen) and key (admin.key_file)
-    /// [default: none; use --url instead]
-    #[arg(long, value_name = "FILE", required_unless_present = "url")]
+    /// [default: as for 'run', unless --url is set]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// URL of its admin listener, such as http://10.0.0.1:8081
     /// [default: from the configuration]
@@ -205,7 +286,7 @@ pub enum KeyCommand {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Keys file")]
 pub struct KeysFileArgs {
-    /// The gateway's configuration file, for its keys_file [default: none]
+    /// The gateway's configuration file, for its keys_file [default: as for 'run']
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// The keys file [default: none]

@@ -155,20 +155,27 @@ fn admin_caller(aliases: &Arc<BTreeMap<String, String>>, old: Option<&Keys>) -> 
     Caller { tenant, key, aliases, limiter, models: Arc::default() }
 }
 
+impl ApiKey {
+    /// A key without limits.
+    pub(crate) fn new(name: &str, digest: KeyDigest) -> Self {
+        Self {
+            name: name.into(),
+            digest,
+            class_max: Class::Interactive,
+            external: ExternalPolicy::Overflow,
+            deadline: None,
+            tokens_max: None,
+            aliases: BTreeMap::new(),
+            limits: KeyLimits::default(),
+            budget: Budget::default(),
+            force_trace: false,
+        }
+    }
+}
+
 /// The key settings of anonymous access.
 fn anonymous_key() -> ApiKey {
-    ApiKey {
-        name: ANONYMOUS.into(),
-        digest: KeyDigest::of(""),
-        class_max: Class::Interactive,
-        external: ExternalPolicy::Overflow,
-        deadline: None,
-        tokens_max: None,
-        aliases: BTreeMap::new(),
-        limits: KeyLimits::default(),
-        budget: Budget::default(),
-        force_trace: false,
-    }
+    ApiKey::new(ANONYMOUS, KeyDigest::of(""))
 }
 
 /// The key in `Authorization: Bearer <key>`.

@@ -44,11 +44,7 @@ impl NewKey {
         if !is_plain_id(name) {
             return Err(CommandError::Usage(format!("--name: {NAME}")));
         }
-        let mut random = [0u8; 32];
-        let fail = |e| CommandError::Software(format!("cannot read random bytes: {e}"));
-        getrandom::fill(&mut random).map_err(fail)?;
-        let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
-        let secret = format!("sk-flotilla-{hex}");
+        let secret = format!("sk-flotilla-{}", random_hex()?);
         let entry = allows(KeyDigest::of(&secret));
         Ok(Self { secret, entry })
     }
@@ -60,6 +56,17 @@ impl NewKey {
     pub fn yaml(&self) -> Result<String, CommandError> {
         yaml(std::slice::from_ref(&self.entry))
     }
+}
+
+/// 256 random bits.
+///
+/// # Errors
+/// The system has no randomness.
+pub(super) fn random_hex() -> Result<String, CommandError> {
+    let mut random = [0u8; 32];
+    let fail = |e| CommandError::Software(format!("cannot read random bytes: {e}"));
+    getrandom::fill(&mut random).map_err(fail)?;
+    Ok(random.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 /// A keys file, locked against other writers.

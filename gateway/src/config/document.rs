@@ -174,6 +174,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
             state_file,
             allow_anonymous,
             join_key: nodes.join_key,
+            join_key_file: nodes.join_key_file,
             node_authority: nodes.authority,
             static_nodes: nodes.listed,
             node_price_per_hour: nodes.price_per_hour,

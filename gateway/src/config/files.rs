@@ -52,11 +52,16 @@ impl Files {
 
     /// Resolves and records the name of a file to read.
     pub fn path(&self, name: &str) -> PathBuf {
-        let brought = self.credentials.as_ref().map(|folder| folder.join(name));
-        let brought = brought.filter(|path| path.exists());
-        let path = brought.unwrap_or_else(|| self.base.join(name));
+        let path = self.resolve(name);
         self.named.borrow_mut().push(Named::now(path.clone()));
         path
+    }
+
+    /// Resolves the name of a file to read.
+    pub(crate) fn resolve(&self, name: &str) -> PathBuf {
+        let brought = self.credentials.as_ref().map(|folder| folder.join(name));
+        let brought = brought.filter(|path| path.exists());
+        brought.unwrap_or_else(|| self.base.join(name))
     }
 
     /// Resolves the name of a file that the gateway writes. It is not watched, because our own

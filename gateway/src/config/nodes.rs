@@ -1,7 +1,7 @@
 //! Reads the settings of nodes.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hyper::Uri;
 
@@ -18,6 +18,8 @@ use crate::types::secret::KeyDigest;
 pub(super) struct Nodes {
     /// Digest of the join key.
     pub join_key: Option<KeyDigest>,
+    /// File of the join key.
+    pub join_key_file: Option<PathBuf>,
     /// The CA for client certificates of joining nodes.
     pub authority: Option<Authority>,
     /// Static nodes, which the gateway dials.
@@ -41,7 +43,9 @@ pub(super) fn read(section: Option<Section>, files: &Files, problems: &mut Probl
         problems.push(Problem { path: "nodes".into(), message: none.into() });
     }
     let join_key = join_key_file
-        .and_then(|file| report("nodes.join_key_file", long_key(files, &file), problems));
+        .as_ref()
+        .and_then(|file| report("nodes.join_key_file", long_key(files, file), problems));
+    let join_key_file = join_key_file.map(|file| files.resolve(&file));
     let authority = authority_file.and_then(|file| {
         report("nodes.client_ca_file", Authority::new(&files.path(&file)), problems)
     });
@@ -49,7 +53,7 @@ pub(super) fn read(section: Option<Section>, files: &Files, problems: &mut Probl
     let listed = items.into_iter().filter_map(|item| read_static(item, files, &mut urls, problems));
     let listed = listed.collect();
     section.finish(problems);
-    Nodes { join_key, authority, listed, price_per_hour }
+    Nodes { join_key, join_key_file, authority, listed, price_per_hour }
 }
 
 fn read_static(

@@ -35,6 +35,11 @@ twice). `config print` shows the active values, with defaults filled in and secr
 the configuration. The gateway applies changes within two seconds, or at once on SIGHUP. If anything is wrong, it
 rejects the whole change.
 
+Every command takes its configuration from `--config`, from `$FLOTILLA_CONFIG`, or from the first of these that exists:
+`gateway.yaml` in the working directory, `/etc/flotilla/gateway.yaml`, and `gateway.yaml` in the state directory. The
+state directory is `$FLOTILLA_HOME`, `$XDG_STATE_HOME/flotilla`, `~/.local/state/flotilla`, or `/var/lib/flotilla`: the
+first that is defined. Without any configuration, `run` creates one there, like `flotilla-gateway init`.
+
 A key with the default \"none\" is optional. A key that is \"required\" must be set if its section is.
 ";
 

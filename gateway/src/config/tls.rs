@@ -3,12 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use inference_protocol::pin::Pin;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
@@ -129,6 +133,21 @@ impl Acceptor {
         Ok((stream, authority))
     }
 
+    /// The pin of its certificate, if nodes that trust the authorities of their operating system
+    /// would refuse it for `host`.
+    ///
+    /// # Errors
+    /// The certificate has become unreadable.
+    pub(crate) fn pin_for(&self, host: &str) -> Result<Option<Pin>, String> {
+        let chain = certificates(&self.certificate)?;
+        let [own, intermediates @ ..] = &chain[..] else { return Ok(None) };
+        if is_trusted(own, intermediates, host) {
+            return Ok(None);
+        }
+        let parsed = ParsedCertificate::try_from(own).map_err(|e| e.to_string())?;
+        Ok(Some(Pin(Sha256::digest(parsed.subject_public_key_info()).into())))
+    }
+
     /// File of its certificate.
     pub fn certificate(&self) -> &Path {
         &self.certificate
@@ -168,6 +187,17 @@ impl Dialer {
         let name = ServerName::try_from(host.to_string()).map_err(std::io::Error::other)?;
         self.connector.connect(name, stream).await
     }
+}
+
+/// True if the operating system trusts this certificate for `host`.
+fn is_trusted(own: &CertificateDer, intermediates: &[CertificateDer], host: &str) -> bool {
+    let (Ok(roots), Ok(name)) = (roots_of_system(), ServerName::try_from(host)) else {
+        return false;
+    };
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+    verifier.is_ok_and(|verifier| {
+        verifier.verify_server_cert(own, intermediates, &name, &[], UnixTime::now()).is_ok()
+    })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

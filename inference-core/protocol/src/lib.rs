@@ -12,6 +12,7 @@
 //! | [`resume`] | responses that continue on another node if theirs is lost |
 //! | [`sse`] | server-sent events: splitting a byte stream, writing an event |
 //! | [`ids`] | ids of requests and responses, and the check of names from outside |
+//! | [`pin`] | pins of public keys, by which nodes recognize a gateway |
 //! | [`time`] | times on the wire: seconds since 1970 |
 //!
 //! # Example
@@ -33,6 +34,7 @@
 pub mod fleet;
 pub mod ids;
 pub mod openai;
+pub mod pin;
 pub mod resume;
 pub mod sse;
 pub mod time;

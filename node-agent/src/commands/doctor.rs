@@ -124,7 +124,7 @@ impl DoctorArgs {
     async fn check_gateways(&self) -> Vec<(String, JoinCheck)> {
         let mut flags = self.gateways.clone();
         let packaged = Path::new(JOIN_KEY);
-        if flags.join_key_file.is_none() && packaged.exists() {
+        if flags.join_key_file.is_none() && flags.join_key.is_none() && packaged.exists() {
             flags.join_key_file = Some(packaged.to_path_buf());
         }
         gateways::check_gateways(&flags).await

@@ -64,11 +64,16 @@ impl Page {
         out + rest
     }
 
-    fn bash(&self, script: &str) -> Command {
+    fn bash(&mut self, script: &str) -> Command {
         let programs = binary("flotilla-gateway").parent().unwrap().to_path_buf();
         let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("bash");
+        for name in ["XDG_STATE_HOME", "FLOTILLA_HOME", "FLOTILLA_CONFIG"] {
+            command.env_remove(name);
+        }
         command
+            .env("FLOTILLA_GATEWAY_LISTEN", self.here("127.0.0.1:8080"))
+            .env("FLOTILLA_GATEWAY_ADMIN_LISTEN", self.here("127.0.0.1:8081"))
             .args(["-euo", "pipefail", "-c", script])
             .current_dir(self.folder.path())
             .env("PATH", path)

@@ -42,7 +42,7 @@ fn bash_completes_commands_and_flags() {
     assert_eq!(offered("flotilla-gateway", &["unc"]), ["uncordon"]);
     assert_eq!(offered("flotilla-gateway", &["key", "rev"]), ["revoke"]);
     assert_eq!(offered("flotilla-gateway", &["drain", "--wai"]), ["--wait-s"]);
-    assert_eq!(offered("flotilla-agent", &["serve", "--join-ke"]), ["--join-key-file"]);
+    assert_eq!(offered("flotilla-agent", &["serve", "--join-key-f"]), ["--join-key-file"]);
     let all = offered("flotilla-agent", &[""]);
     assert!(all.contains(&"serve".into()) && all.contains(&"plan".into()), "{all:?}");
     assert!(!all.iter().any(|word| word.contains("trial")), "hidden commands: {all:?}");

@@ -10,6 +10,7 @@ mod bench;
 mod disconnects;
 mod embeddings;
 mod faults;
+mod first_run;
 mod guards;
 mod hostile;
 mod kernels;

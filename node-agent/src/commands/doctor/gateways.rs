@@ -1,17 +1,16 @@
 //! Asks gateways whether they would accept this node, without joining: the request lacks the
 //! upgrade for a link, which a gateway checks only after certificate, key and version.
 
-use std::path::Path;
 use std::time::Duration;
 
 use inference_protocol::fleet::{JOIN_PATH, NODE_HEADER, VERSION, VERSION_HEADER};
-use reqwest::{Certificate, Client, Identity};
+use reqwest::Client;
 use serde_json::Value;
 
 use super::facts::JoinCheck;
 use crate::serve::join::flags::JoinFlags;
+use crate::serve::join::tls::client_config;
 use crate::types::causes::with_causes;
-use crate::types::key_file::read_key;
 
 /// Timeout of asking one gateway.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,10 +37,9 @@ pub(crate) async fn check_gateways(flags: &JoinFlags) -> Vec<(String, JoinCheck)
 
 async fn check_gateway(flags: &JoinFlags, url: &str) -> Result<(), JoinCheck> {
     let client = client(flags).map_err(JoinCheck::Refused)?;
-    let key = flags.join_key_file.as_deref().map_or_else(|| Ok(String::new()), read_key);
     let asked = client
         .post(format!("{}{JOIN_PATH}", url.trim_end_matches('/')))
-        .bearer_auth(key.map_err(JoinCheck::Refused)?)
+        .bearer_auth(flags.key().map_err(JoinCheck::Refused)?.unwrap_or_default())
         .header(NODE_HEADER, "doctor")
         .header(VERSION_HEADER, VERSION.to_string());
     let unreachable = |e: reqwest::Error| JoinCheck::Unreachable(with_causes(&e));
@@ -69,17 +67,9 @@ async fn check_gateway(flags: &JoinFlags, url: &str) -> Result<(), JoinCheck> {
 /// An HTTP client with the agent's trust roots and client certificate.
 fn client(flags: &JoinFlags) -> Result<Client, String> {
     let mut builder = Client::builder().timeout(TIMEOUT).no_proxy().http1_only();
-    if let Some(file) = &flags.join_ca_file {
-        let roots = Certificate::from_pem_bundle(&read(file)?).map_err(|e| with_causes(&e))?;
-        builder = builder.tls_certs_only(roots);
-    }
-    if let (Some(certificate), Some(key)) = (&flags.join_cert_file, &flags.join_cert_key_file) {
-        let both = [read(certificate)?, read(key)?].join(&b'\n');
-        builder = builder.identity(Identity::from_pem(&both).map_err(|e| with_causes(&e))?);
+    if flags.join.iter().any(|url| url.scheme_str() == Some("https")) {
+        let tls = client_config(flags.trust(), flags.certificate())?;
+        builder = builder.tls_backend_preconfigured(tls);
     }
     builder.build().map_err(|e| with_causes(&e))
-}
-
-fn read(file: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))
 }

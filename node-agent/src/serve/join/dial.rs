@@ -1,7 +1,7 @@
 //! One link: `POST /fleet/v1/join` with an upgrade; after the 101 the roles flip, and the agent is
 //! the HTTP/2 server. So a node behind NAT needs no open port.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +42,42 @@ pub(crate) struct Gateway {
     pub authorization: HeaderValue,
     /// TLS settings; set for https.
     pub tls: Option<Dialer>,
+    /// Public addresses may be dialed without TLS.
+    pub is_insecure_allowed: bool,
+}
+
+impl Gateway {
+    /// Checks that nobody on the way to `address` can read the join key and the requests.
+    fn check_secrecy(&self, address: IpAddr) -> Result<(), DialError> {
+        if self.tls.is_some() || self.is_insecure_allowed || is_private(address) {
+            return Ok(());
+        }
+        Err(DialError::Refused(format!(
+            "{address} is a public address, and http:// would show everybody on the way the join key, \
+             prompts and responses: join https://, or set --insecure"
+        )))
+    }
+}
+
+/// True for addresses that the internet does not route: those of this machine, of its networks, and
+/// of overlay networks.
+fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => {
+            let is_shared = v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64;
+            v4.is_loopback()
+                || v4.is_private()
+                || v4.is_link_local()
+                || v4.is_unspecified()
+                || is_shared
+        }
+        IpAddr::V6(v6) => {
+            v6.is_loopback()
+                || v6.is_unique_local()
+                || v6.is_unicast_link_local()
+                || v6.is_unspecified()
+        }
+    }
 }
 
 /// Why a dial did not result in a link.
@@ -73,6 +109,7 @@ pub(crate) async fn dial(
     node: &Node,
     linked: &LinkedGateways,
 ) -> Result<DialedLink, DialError> {
+    gateway.check_secrecy(address.ip())?;
     let stream = within("connecting", TcpStream::connect(address)).await?;
     tune(&stream);
     let request = JoinRequest { gateway, node, linked };
@@ -205,6 +242,36 @@ impl DialedLink {
                     connection.as_mut().graceful_shutdown();
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_internet_does_not_route_is_private() {
+        for private in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.31.0.1",
+            "192.168.0.1",
+            "169.254.1.1",
+            "100.64.0.1",
+            "100.127.255.255",
+            "0.0.0.0",
+            "::1",
+            "fd00::1",
+            "fe80::1",
+            "::ffff:10.0.0.1",
+        ] {
+            assert!(is_private(private.parse().unwrap()), "{private}");
+        }
+        for public in
+            ["1.1.1.1", "100.128.0.1", "100.63.0.1", "172.32.0.1", "2001:db8::1", "::ffff:8.8.8.8"]
+        {
+            assert!(!is_private(public.parse().unwrap()), "{public}");
         }
     }
 }

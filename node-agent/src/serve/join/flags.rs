@@ -1,14 +1,16 @@
 //! The flags for joining gateways, and for the node's credentials.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use hyper::Uri;
 use hyper::header::HeaderValue;
+use inference_protocol::pin::Pin;
 
 use crate::serve::join::Gateway;
-use crate::serve::join::tls::Dialer;
-use crate::types::key_file::read_key;
+use crate::serve::join::tls::{Dialer, Trust};
+use crate::types::key_file::{JOIN_KEY_VARIABLE, SecretKey, read_key};
 
 /// Which gateways are joined.
 #[derive(Debug, Clone, Args)]
@@ -17,12 +19,38 @@ pub(crate) struct JoinFlags {
     /// Gateway to join, http(s)://host:port; comma-separated, or repeated [default: none]
     #[arg(long, env = "FLOTILLA_JOIN", value_delimiter = ',', value_name = "URL")]
     pub join: Vec<Uri>,
-    /// File with the gateway's join key; required with --join [default: none]
+    /// File with the gateway's join key; this or the key itself is required with --join
+    /// [default: none]
     #[arg(long, env = "FLOTILLA_JOIN_KEY_FILE", value_name = "FILE")]
     pub join_key_file: Option<PathBuf>,
+    /// The gateway's join key. Set the variable instead of the flag: every user of the machine can
+    /// read command lines [default: none]
+    #[arg(
+        long,
+        env = JOIN_KEY_VARIABLE,
+        hide_env_values = true,
+        value_name = "KEY",
+        conflicts_with = "join_key_file"
+    )]
+    pub join_key: Option<SecretKey>,
     /// CA certificates to trust for https gateways, in PEM format [default: the system's]
     #[arg(long, env = "FLOTILLA_JOIN_CA_FILE", value_name = "FILE")]
     pub join_ca_file: Option<PathBuf>,
+    /// Public key of https gateways, as 'flotilla-gateway join-command' prints it: trust a
+    /// certificate with this key instead of asking an authority; comma-separated, or repeated
+    /// [default: none]
+    #[arg(
+        long,
+        env = "FLOTILLA_JOIN_PIN",
+        value_name = "sha256:HEX",
+        value_delimiter = ',',
+        conflicts_with = "join_ca_file"
+    )]
+    pub join_pin: Vec<Pin>,
+    /// Join gateways at public addresses over http://. Everybody on the way can read the join key,
+    /// prompts and responses
+    #[arg(long, env = "FLOTILLA_INSECURE", value_parser = FalseyValueParser::new())]
+    pub insecure: bool,
     /// Client certificate chain for https gateways that require one, in PEM format
     /// [default: none]
     #[arg(
@@ -48,8 +76,7 @@ impl JoinFlags {
         if self.join.is_empty() {
             return Ok(Vec::new());
         }
-        let key_file = self.join_key_file.as_deref();
-        let key = read_key(key_file.ok_or("--join requires --join-key-file")?)?;
+        let key = self.key()?.ok_or("--join requires --join-key-file or FLOTILLA_JOIN_KEY")?;
         let mut authorization = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
             "the join key contains characters that are not allowed in an HTTP header".to_string()
         })?;
@@ -64,16 +91,35 @@ impl JoinFlags {
                     ));
                 }
             };
-            Ok(Gateway { url: url.clone(), authorization: authorization.clone(), tls })
+            let (url, authorization) = (url.clone(), authorization.clone());
+            Ok(Gateway { url, authorization, tls, is_insecure_allowed: self.insecure })
         };
         self.join.iter().map(gateway).collect()
     }
 
+    /// The join key, if there is one.
+    pub(crate) fn key(&self) -> Result<Option<String>, String> {
+        match &self.join_key {
+            Some(SecretKey(key)) => Ok(Some(key.clone()).filter(|key| !key.is_empty())),
+            None => self.join_key_file.as_deref().map(read_key).transpose(),
+        }
+    }
+
     fn dialer(&self) -> Result<Dialer, String> {
-        let certificate = self.join_cert_file.as_deref();
-        Dialer::new(
-            self.join_ca_file.as_deref(),
-            certificate.zip(self.join_cert_key_file.as_deref()),
-        )
+        Dialer::new(self.trust(), self.certificate())
+    }
+
+    /// Which gateways are trusted.
+    pub(crate) fn trust(&self) -> Trust<'_> {
+        match &self.join_ca_file {
+            Some(file) => Trust::Authorities(file),
+            None if !self.join_pin.is_empty() => Trust::Pins(&self.join_pin),
+            None => Trust::System,
+        }
+    }
+
+    /// The node's certificate chain and its key.
+    pub(crate) fn certificate(&self) -> Option<(&Path, &Path)> {
+        self.join_cert_file.as_deref().zip(self.join_cert_key_file.as_deref())
     }
 }

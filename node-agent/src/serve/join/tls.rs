@@ -3,14 +3,110 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use inference_protocol::pin::Pin;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// TLS client with fixed roots.
+/// Which gateways are trusted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Trust<'a> {
+    /// Those with a certificate from an authority of the operating system.
+    System,
+    /// Those with a certificate from an authority in this file.
+    Authorities(&'a Path),
+    /// Those with one of these public keys, whatever else their certificate says.
+    Pins(&'a [Pin]),
+}
+
+/// The TLS settings of a client that presents the certificate of `own`, a chain and its key.
+pub(crate) fn client_config(
+    trust: Trust,
+    own: Option<(&Path, &Path)>,
+) -> Result<ClientConfig, String> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| format!("TLS cannot be set up: {e}"))?;
+    let builder = match trust {
+        Trust::System => builder.with_root_certificates(roots_of_system()?),
+        Trust::Authorities(file) => builder.with_root_certificates(roots_from(file)?),
+        Trust::Pins(pins) => {
+            let verifier = PinVerifier { pins: pins.to_vec(), provider };
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        }
+    };
+    let mut config = match own {
+        Some((certificate, key)) => builder
+            .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
+            .map_err(|e| format!("the client certificate and its key do not match: {e}"))?,
+        None => builder.with_no_client_auth(),
+    };
+    // A link starts as an HTTP/1.1 upgrade.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Accepts certificates by their public key. Names, dates and issuers are not looked at: whoever
+/// has the key is the gateway that the pin was made for.
+#[derive(Debug)]
+struct PinVerifier {
+    pins: Vec<Pin>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for PinVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let key = ParsedCertificate::try_from(end_entity)?.subject_public_key_info();
+        let pin = Pin(Sha256::digest(&key).into());
+        if self.pins.contains(&pin) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(rustls::Error::General(format!(
+            "the gateway's certificate has the pin {pin}, not that of --join-pin"
+        )))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// TLS client with fixed roots or pins.
 #[derive(Clone)]
 pub(crate) struct Dialer(TlsConnector);
 
@@ -21,27 +117,9 @@ impl std::fmt::Debug for Dialer {
 }
 
 impl Dialer {
-    /// Trusts the certificates in `ca_file`, or else the operating system's. Presents the
-    /// certificate of `own`, a chain and its key, to gateways that ask for one.
-    pub(crate) fn new(ca_file: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, String> {
-        let roots = match ca_file {
-            Some(path) => roots_from(path)?,
-            None => roots_of_system()?,
-        };
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|e| format!("TLS cannot be set up: {e}"))?
-            .with_root_certificates(roots);
-        let mut config = match own {
-            Some((certificate, key)) => builder
-                .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
-                .map_err(|e| format!("the client certificate and its key do not match: {e}"))?,
-            None => builder.with_no_client_auth(),
-        };
-        // A link starts as an HTTP/1.1 upgrade.
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self(TlsConnector::from(Arc::new(config))))
+    /// Presents the certificate of `own`, a chain and its key, to gateways that ask for one.
+    pub(crate) fn new(trust: Trust, own: Option<(&Path, &Path)>) -> Result<Self, String> {
+        Ok(Self(TlsConnector::from(Arc::new(client_config(trust, own)?))))
     }
 
     /// Performs the handshake on a connected stream.

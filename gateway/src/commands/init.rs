@@ -1,0 +1,222 @@
+//! `flotilla-gateway init`, and the first `run`: a configuration with all keys, in one folder.
+
+use std::fs::DirBuilder;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::access::keys::ApiKey;
+use crate::commands::error::CommandError;
+use crate::commands::key::{KeysFile, NewKey, random_hex};
+use crate::config::locate::CONFIG_FILE;
+use crate::types::atomic_file::replace;
+
+/// Name of the first API key.
+const TENANT: &str = "default";
+const KEYS_FILE: &str = "keys.yaml";
+const JOIN_KEY_FILE: &str = "join.key";
+const ADMIN_KEY_FILE: &str = "admin.key";
+const CERTIFICATE_FILE: &str = "cert.pem";
+const CERTIFICATE_KEY_FILE: &str = "cert-key.pem";
+/// Only the gateway's user reads keys.
+const SECRET_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+const CONFIG_MODE: u32 = 0o644;
+
+/// Addresses of the two listeners.
+#[derive(Debug, Clone, Copy)]
+pub struct Addresses {
+    /// For clients and nodes.
+    pub public: SocketAddr,
+    /// For operators.
+    pub admin: SocketAddr,
+}
+
+impl Addresses {
+    /// True if other machines reach one of them, which needs TLS.
+    fn are_public(&self) -> bool {
+        [self.public, self.admin].iter().any(|address| !address.ip().is_loopback())
+    }
+}
+
+fn config_text(addresses: Addresses) -> String {
+    let Addresses { public, admin } = addresses;
+    let files = "{cert_file: cert.pem, key_file: cert-key.pem}";
+    let tls = match public.ip().is_loopback() {
+        true => String::new(),
+        false => format!(
+            "\n# TLS with a certificate that nodes pin and clients need as a file. For one that everybody trusts, put\n# its files here.\ntls: {files}\n"
+        ),
+    };
+    let admin_tls = match admin.ip().is_loopback() {
+        true => String::new(),
+        false => format!("  tls: {files}\n"),
+    };
+    format!(
+        "\
+# The gateway's configuration. It applies changes to this file within two seconds. All keys, with their
+# defaults: 'flotilla-gateway config reference'. File names are relative to this file.
+
+# Clients and nodes connect here. To serve other machines, set an address of this one, and tls.
+listen: '{public}'
+{tls}
+# The fleet page, metrics, and the commands 'nodes', 'top', 'cordon', 'drain' and 'uncordon'.
+admin:
+  listen: '{admin}'
+  key_file: admin.key
+{admin_tls}
+# API keys: 'flotilla-gateway key new', 'key list' and 'key revoke'.
+keys_file: keys.yaml
+
+# Nodes join with this key: 'flotilla-gateway join-command'.
+nodes:
+  join_key_file: join.key
+
+# Keeps usage, spend and cordons across restarts.
+state_file: state.json
+"
+    )
+}
+
+/// What was created.
+#[derive(Debug)]
+pub struct Created {
+    /// The configuration file.
+    pub config: PathBuf,
+    /// The certificate that was created for listeners that other machines reach.
+    pub certificate: Option<PathBuf>,
+    /// The first API key, which is stored as a digest only. `None` if another process has created
+    /// the configuration at the same time.
+    pub api_key: Option<String>,
+}
+
+impl Created {
+    /// A configuration that existed.
+    pub fn existing(config: PathBuf) -> Self {
+        Self { config, certificate: None, api_key: None }
+    }
+}
+
+/// Creates a configuration and its keys in `folder`, which need not exist. The configuration is
+/// written last, so a folder has either all or no configuration; keys for nodes and operators that
+/// are there already stay. A listener that other machines reach gets TLS with a self-signed
+/// certificate for `names`.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn create(
+    folder: &Path,
+    addresses: Addresses,
+    names: &[String],
+) -> Result<Created, CommandError> {
+    let fail = |path: &Path, e| CommandError::Write(format!("{}: {e}", path.display()));
+    let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
+    made.map_err(|e| fail(folder, e))?;
+    let config = folder.join(CONFIG_FILE);
+    // Holds the lock of the folder.
+    let mut keys = KeysFile::open(&folder.join(KEYS_FILE))?;
+    if config.exists() {
+        return Ok(Created::existing(config));
+    }
+    let new = NewKey::generate(TENANT, |digest| ApiKey::new(TENANT, digest))?;
+    keys.keys.retain(|key| key.name != TENANT);
+    keys.keys.push(new.entry);
+    keys.save()?;
+    for name in [JOIN_KEY_FILE, ADMIN_KEY_FILE] {
+        let path = folder.join(name);
+        if !path.exists() {
+            let key = random_hex()? + "\n";
+            replace(&path, &key, SECRET_MODE).map_err(|e| fail(&path, e))?;
+        }
+    }
+    let certificate = folder.join(CERTIFICATE_FILE);
+    let needed = addresses.are_public() && !certificate.exists();
+    if needed {
+        create_certificate(folder, names)?;
+    }
+    replace(&config, &config_text(addresses), CONFIG_MODE).map_err(|e| fail(&config, e))?;
+    let certificate = addresses.are_public().then_some(certificate);
+    Ok(Created { config, certificate, api_key: Some(new.secret) })
+}
+
+/// Writes a self-signed certificate and its key; the certificate last.
+fn create_certificate(folder: &Path, names: &[String]) -> Result<(), CommandError> {
+    let fail = |e: rcgen::Error| CommandError::Usage(format!("cannot create a certificate: {e}"));
+    let key = rcgen::KeyPair::generate().map_err(fail)?;
+    let certificate = rcgen::CertificateParams::new(names).map_err(fail)?;
+    let certificate = certificate.self_signed(&key).map_err(fail)?;
+    for (name, pem, mode) in [
+        (CERTIFICATE_KEY_FILE, key.serialize_pem(), SECRET_MODE),
+        (CERTIFICATE_FILE, certificate.pem(), CONFIG_MODE),
+    ] {
+        let path = folder.join(name);
+        let fail = |e| CommandError::Write(format!("{}: {e}", path.display()));
+        replace(&path, &pem, mode).map_err(fail)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::commands::join_command::{JoinKey, join_command};
+    use crate::config::load::load;
+
+    fn create(folder: &Path) -> Created {
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        super::create(folder, Addresses { public: at(18080), admin: at(18081) }, &[]).unwrap()
+    }
+
+    #[test]
+    fn what_is_created_is_valid_and_only_its_owner_reads_the_keys() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("new/flotilla");
+        let created = create(&folder);
+        let config = load(&created.config).unwrap();
+        let key = created.api_key.unwrap();
+        assert!(config.keys.iter().any(|known| known.digest.matches(key.as_bytes())));
+        assert!(config.join_key.is_some() && config.admin.unwrap().key.is_some());
+        assert_eq!(config.listen.port(), 18080);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folder), 0o700);
+        assert_eq!(mode(&folder.join(JOIN_KEY_FILE)), 0o600);
+        assert_eq!(mode(&folder.join(ADMIN_KEY_FILE)), 0o600);
+    }
+
+    #[test]
+    fn what_other_machines_reach_has_tls_and_nodes_get_its_pin() {
+        let folder = tempfile::tempdir().unwrap();
+        let addresses = Addresses {
+            public: "0.0.0.0:18443".parse().unwrap(),
+            admin: "[::]:18444".parse().unwrap(),
+        };
+        let names = ["gateway.example".to_string(), "10.0.0.7".to_string()];
+        let created = super::create(folder.path(), addresses, &names).unwrap();
+        let config = load(&created.config).unwrap();
+        assert!(config.tls.is_some() && config.admin.as_ref().unwrap().tls.is_some());
+        let line = |url| join_command(&config, url, JoinKey::File);
+        assert!(line(None).unwrap_err().to_string().contains("--url"));
+        let pinned = line(Some("https://gateway.example:18443")).unwrap();
+        assert!(pinned.contains(" --join https://gateway.example:18443 --join-pin sha256:"));
+        let key = folder.path().join(CERTIFICATE_KEY_FILE);
+        assert_eq!(fs::metadata(key).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_configuration_that_exists_stays_and_a_half_made_one_is_completed() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = create(folder.path());
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        let (join_key, keys) = (read(JOIN_KEY_FILE), read(KEYS_FILE));
+        let again = create(folder.path());
+        assert_eq!((again.api_key, read(KEYS_FILE)), (None, keys.clone()));
+        fs::remove_file(&first.config).unwrap();
+        let third = create(folder.path());
+        assert_ne!(third.api_key, first.api_key);
+        assert_eq!(read(JOIN_KEY_FILE), join_key);
+        assert_eq!(load(&third.config).unwrap().keys.len(), 1);
+    }
+}

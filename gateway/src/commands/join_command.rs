@@ -1,0 +1,122 @@
+//! `flotilla-gateway join-command`: the command line that starts a node and joins it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use hyper::Uri;
+use inference_protocol::pin::Pin;
+
+use crate::commands::error::CommandError;
+use crate::config::{Config, files};
+
+const KEY_BYTES_MAX: u64 = 4096;
+
+/// How the node gets the join key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JoinKey {
+    /// As an environment variable: the line is all that the node's machine needs, and is a secret.
+    Inline,
+    /// From the gateway's file, which the node's machine must have.
+    File,
+}
+
+/// The command line that joins a node to the gateway at `url`; without one, to the address that the
+/// gateway listens on.
+///
+/// # Errors
+/// Nodes cannot join, or `url` is missing and the address does not say where nodes reach it.
+pub fn join_command(
+    config: &Config,
+    url: Option<&str>,
+    key: JoinKey,
+) -> Result<String, CommandError> {
+    let file = config.join_key_file.as_deref();
+    let file = file.ok_or_else(|| CommandError::Usage(NO_JOIN_KEY.into()))?;
+    let url = match url {
+        Some(url) => url.trim_end_matches('/').to_string(),
+        None => own_url(config.listen, config.tls.is_some())?,
+    };
+    let mut serve = format!("flotilla-agent serve --model MODEL.gguf --join {}", quoted(&url));
+    if let Some(pin) = pin(config, &url)? {
+        serve.push_str(&format!(" --join-pin {pin}"));
+    }
+    match key {
+        JoinKey::File => Ok(format!("{serve} --join-key-file {}", quoted(&absolute(file)))),
+        JoinKey::Inline => {
+            let key = files::read(file, KEY_BYTES_MAX).map_err(CommandError::Usage)?;
+            Ok(format!("FLOTILLA_JOIN_KEY={} {serve}", quoted(key.trim())))
+        }
+    }
+}
+
+const NO_JOIN_KEY: &str = "nodes cannot join: the configuration sets no nodes.join_key_file";
+
+/// URL of the gateway on its own machine.
+pub fn local_url(config: &Config) -> String {
+    let address = config.listen;
+    let host = match address.ip().is_unspecified() {
+        true => format!("localhost:{}", address.port()),
+        false => address.to_string(),
+    };
+    format!("{}://{host}", if config.tls.is_some() { "https" } else { "http" })
+}
+
+/// The pin of the gateway's certificate, if nodes would not trust that anyway.
+fn pin(config: &Config, url: &str) -> Result<Option<Pin>, CommandError> {
+    let wrong = |_| CommandError::Usage(format!("--url {url}: expected https://host:port"));
+    let parsed: Uri = url.parse().map_err(wrong)?;
+    let host = parsed.host().unwrap_or_default().trim_matches(['[', ']']);
+    match &config.tls {
+        Some(tls) if parsed.scheme_str() == Some("https") => {
+            tls.pin_for(host).map_err(CommandError::Usage)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn own_url(listen: SocketAddr, has_tls: bool) -> Result<String, CommandError> {
+    if listen.ip().is_unspecified() {
+        return Err(CommandError::Usage(format!(
+            "the gateway listens on all addresses ({listen}): set --url to the one that nodes use, \
+             such as http{}://gateway.example.com:{}",
+            if has_tls { "s" } else { "" },
+            listen.port()
+        )));
+    }
+    Ok(format!("http{}://{listen}", if has_tls { "s" } else { "" }))
+}
+
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string()
+}
+
+/// Quotes a word for a shell, if it needs that.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell_only_where_they_must_be() {
+        assert_eq!(quoted("/var/lib/flotilla/join.key"), "/var/lib/flotilla/join.key");
+        assert_eq!(quoted("/my state/join.key"), "'/my state/join.key'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn an_address_that_nobody_can_dial_needs_a_url() {
+        let at = |listen: &str, tls| own_url(listen.parse().unwrap(), tls);
+        assert_eq!(at("127.0.0.1:8080", false).unwrap(), "http://127.0.0.1:8080");
+        assert_eq!(at("[::1]:8443", true).unwrap(), "https://[::1]:8443");
+        let error = at("0.0.0.0:8080", true).unwrap_err().to_string();
+        assert!(error.contains("--url") && error.contains("https://"), "{error}");
+    }
+}
