@@ -15,7 +15,7 @@ import chart
 # What the chart itself says to 'flotilla-agent serve'.
 OF_THE_CHART = {
     "model", "model-name", "listen", "key-file", "name", "help",
-    "join", "join-key-file", "join-ca-file", "join-cert-file", "join-cert-key-file",
+    "join", "join-key", "join-key-file", "join-ca-file", "join-cert-file", "join-cert-key-file",
 }
 
 
