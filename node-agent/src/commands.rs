@@ -18,6 +18,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 use flotilla_listeners::log::start_log;
+use flotilla_manual::exit::USAGE;
 use inference_core::hardware::Kernel;
 
 use crate::engine::kernel_trial::prove_kernel;
@@ -30,13 +31,18 @@ use crate::types::print::PrintError;
 use check::CheckArgs;
 use cli::{Cli, Command, EXAMPLES, EngineArgs};
 use doctor::sandbox_trial;
+use serve::llama_flags;
 use serve::options::ServeArgs;
 use tune::TuneArgs;
 
 /// Parses the command line, runs the command, and prints why it failed.
 pub fn run() -> ExitCode {
     let program = flotilla_manual::with_help_sections(Cli::command(), EXAMPLES);
-    let cli: Cli = match flotilla_manual::parse(program.clone(), std::env::args_os()) {
+    let words = match llama_flags::translate(std::env::args_os()) {
+        Ok(words) => words.into_iter(),
+        Err(why) => return print_failure(&Failed::new(USAGE, why)),
+    };
+    let cli: Cli = match flotilla_manual::parse(program.clone(), words) {
         Ok(cli) => cli,
         Err(code) => return ExitCode::from(code),
     };
@@ -75,14 +81,16 @@ pub fn run() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failed { code, message }) => {
-            // One line for the operator, even if a file's tensor names contain control characters.
-            // If writing fails, there is no one to tell.
-            let message = message.replace(char::is_control, " ");
-            let _ = writeln!(std::io::stderr(), "flotilla-agent: {message}");
-            ExitCode::from(code)
-        }
+        Err(failed) => print_failure(&failed),
     }
+}
+
+fn print_failure(Failed { code, message }: &Failed) -> ExitCode {
+    // One line for the operator, even if a file's tensor names contain control characters. If
+    // writing fails, there is no one to tell.
+    let message = message.replace(char::is_control, " ");
+    let _ = writeln!(std::io::stderr(), "flotilla-agent: {message}");
+    ExitCode::from(*code)
 }
 
 fn start(args: ServeArgs) -> Result<(), Failed> {

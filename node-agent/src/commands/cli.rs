@@ -21,17 +21,14 @@ use crate::engine::measuring::ChildArgs;
 
 /// Examples, shown after the help of each command and in its man page.
 pub(crate) const EXAMPLES: &[Example] = &[
-    ("", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
-    ("serve", "flotilla-agent serve --model model.gguf --listen 127.0.0.1:8080"),
+    ("", "flotilla-agent serve model.gguf"),
+    ("serve", "flotilla-agent serve model.gguf --listen 127.0.0.1:9000"),
     (
         "serve",
-        "flotilla-agent serve --model model.gguf --join https://gateway.example:8080 \\\n      \
+        "flotilla-agent serve model.gguf --join https://gateway.example:8080 \\\n      \
          --join-key-file join.key",
     ),
-    (
-        "serve",
-        "flotilla-agent serve --model model.gguf --slots 8 --context-tokens 2048 --load mlock",
-    ),
+    ("serve", "flotilla-agent serve model.gguf --slots 8 --context-tokens 2048 --load mlock"),
     ("pull", "flotilla-agent pull hf:owner/repo/model-q4_k_m.gguf --to models/"),
     ("bench", "flotilla-agent bench model.gguf --plot speed.svg"),
     ("tune", "flotilla-agent tune model.gguf"),
@@ -71,6 +68,10 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve a model with the OpenAI API, on its own port or through a gateway
+    ///
+    /// These flags of llama-server work, too: -m, -a, -c, -np, -t, -fa, -ctk with -ctv, --alias,
+    /// --ctx-size, --parallel, --flash-attn, --cache-type-k, --cache-type-v, --host, --port, --mlock,
+    /// --no-mmap, --api-key-file. -c is the context of one request, not of all slots together.
     Serve(Box<ServeArgs>),
     /// Download a model file, or resume an interrupted download
     Pull(PullArgs),

@@ -1,5 +1,6 @@
 //! `flotilla-agent serve`: creates the parts of the agent, starts them, and stops them again.
 
+pub(crate) mod llama_flags;
 pub(crate) mod options;
 
 use std::sync::Arc;

@@ -15,6 +15,7 @@ mod guards;
 mod hostile;
 mod kernels;
 mod kills;
+mod llama_server_flags;
 mod logs;
 mod machine;
 mod memory;

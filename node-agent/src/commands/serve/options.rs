@@ -23,8 +23,11 @@ use crate::types::key_file::read_key;
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Model file (GGUF)
+    #[arg(value_name = "MODEL", required_unless_present = "model")]
+    pub file: Option<PathBuf>,
+    /// The same; MODEL goes first [default: none]
     #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
-    pub model: PathBuf,
+    pub model: Option<PathBuf>,
     /// Name that clients use for the model [default: the file's name without .gguf]
     #[arg(long, env = "FLOTILLA_MODEL_NAME", value_name = "NAME")]
     pub model_name: Option<String>,
@@ -82,10 +85,12 @@ impl ServeArgs {
     /// Checks everything, for kernels that were tested.
     pub(crate) fn check(self, kernel: Kernel) -> Result<ServeOptions, Failed> {
         let joins = !self.gateways.join.is_empty();
+        let model = self.file.as_ref().or(self.model.as_ref());
+        let model = model.ok_or_else(|| Failed::data("no model: name a GGUF file"))?;
         let default_listen = (!joins).then(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
         let model_name = match &self.model_name {
             Some(name) => name.clone(),
-            None => file_stem(&self.model),
+            None => file_stem(model),
         };
         let is_right = (1..=MODEL_NAME_BYTES_MAX).contains(&model_name.len());
         if !is_right || model_name.contains(char::is_control) {
@@ -96,8 +101,7 @@ impl ServeArgs {
         let name = self.node_name();
         let key = self.key_file.as_deref().map(read_key).transpose();
         Ok(ServeOptions {
-            launch: Launch::tuned(&self.model, self.engine, kernel, self.tune)
-                .map_err(Failed::data)?,
+            launch: Launch::tuned(model, self.engine, kernel, self.tune).map_err(Failed::data)?,
             gateways: self.gateways.gateways().map_err(Failed::data)?,
             key: key.map_err(Failed::data)?.map(|k| digest_of(&k)),
             name: name.map_err(Failed::data)?,
