@@ -47,8 +47,8 @@ pub(crate) fn error_event(error: &Error) -> Bytes {
 
 fn error_body(error: &Error) -> ErrorBody {
     // The node knows which parameter is invalid, and why.
-    if let Error::Unanswerable(told) = error {
-        return ErrorBody { error: (**told).clone() };
+    if let Error::Unanswerable(detail) = error {
+        return ErrorBody { error: (**detail).clone() };
     }
     ErrorBody {
         error: ErrorDetail {

@@ -112,11 +112,11 @@ impl Client {
             true => SendFailure::NotSent,
             false => SendFailure::Lost,
         };
-        let mut told = request.send().await.map_err(failure)?;
+        let mut received = request.send().await.map_err(failure)?;
         let mut response = Response::new(());
-        *response.status_mut() = told.status();
-        std::mem::swap(response.headers_mut(), told.headers_mut());
-        Ok(response.map(|()| NodeBody::External(Box::new(told))))
+        *response.status_mut() = received.status();
+        std::mem::swap(response.headers_mut(), received.headers_mut());
+        Ok(response.map(|()| NodeBody::External(Box::new(received))))
     }
 
     /// Health check: the endpoint responds and accepts our key.

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::engine::ipc::{Command, EngineFacts};
 use crate::engine::model_files::digest::Fingerprint;
-use crate::types::error::NotTaken;
+use crate::types::error::NotAccepted;
 
 /// Maximum events buffered for a slow client. Beyond that, its request is canceled.
 const EVENTS_MAX: usize = 4096;
@@ -159,34 +159,34 @@ impl EngineClient {
         &self,
         request: GenerateRequest,
         via: Via,
-    ) -> Result<Vec<Generation>, NotTaken> {
+    ) -> Result<Vec<Generation>, NotAccepted> {
         self.start(Work::Generate(Box::new(request)), via)
     }
 
-    pub(crate) fn embed(&self, request: EmbedRequest, via: Via) -> Result<Generation, NotTaken> {
+    pub(crate) fn embed(&self, request: EmbedRequest, via: Via) -> Result<Generation, NotAccepted> {
         Ok(self.start(Work::Embed(request), via)?.remove(0))
     }
 
-    /// Submits a question; the response is one [`Event::QueryResult`].
-    pub(crate) fn ask(
+    /// Submits a query; the response is one [`Event::QueryResult`].
+    pub(crate) fn query(
         &self,
         tenant: Tenant,
-        question: TextQuery,
+        query: TextQuery,
         via: Via,
-    ) -> Result<Generation, NotTaken> {
-        Ok(self.start(Work::Query(tenant, question), via)?.remove(0))
+    ) -> Result<Generation, NotAccepted> {
+        Ok(self.start(Work::Query(tenant, query), via)?.remove(0))
     }
 
     /// Submits work; returns one generation for each of its requests, at least one.
-    fn start(&self, work: Work, via: Via) -> Result<Vec<Generation>, NotTaken> {
+    fn start(&self, work: Work, via: Via) -> Result<Vec<Generation>, NotAccepted> {
         // Held while the state is read, so that the death of the engine in between is not missed.
         let mut inner = self.lock();
         match &*self.0.state.borrow() {
             EngineState::Ready(facts) if via.digest.is_none_or(|d| d == facts.digest) => {}
-            EngineState::Ready(_) => return Err(NotTaken::OtherWeights),
-            EngineState::Loading => return Err(NotTaken::Loading),
-            EngineState::Restarting => return Err(NotTaken::Restarting),
-            EngineState::Draining => return Err(NotTaken::Draining),
+            EngineState::Ready(_) => return Err(NotAccepted::OtherWeights),
+            EngineState::Loading => return Err(NotAccepted::Loading),
+            EngineState::Restarting => return Err(NotAccepted::Restarting),
+            EngineState::Draining => return Err(NotAccepted::Draining),
         }
         let first = inner.next_id + 1;
         inner.next_id += work.requests() as RequestId;

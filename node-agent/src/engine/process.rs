@@ -251,7 +251,7 @@ impl Prompts {
             Work::Embed(request) => running.embed(preparer, submit, request, wanted).map(|()| None),
             Work::Query(_, question) => preparer
                 .run_query(question, now(), wanted)
-                .map(|told| Some(Event::QueryResult(told))),
+                .map(|result| Some(Event::QueryResult(result))),
         }
     }
 

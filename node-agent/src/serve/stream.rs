@@ -44,11 +44,11 @@ async fn begin(choices: &mut [Choice]) -> Result<(), Error> {
 }
 
 /// The result of a question about text and tokens.
-pub(crate) async fn told(
+pub(crate) async fn receive_result(
     mut generation: Generation,
 ) -> Result<inference_core::types::request::QueryResult, Error> {
     match generation.next().await {
-        Some(Event::QueryResult(told)) => Ok(told),
+        Some(Event::QueryResult(result)) => Ok(result),
         Some(Event::Failed(failure)) => Err(failure.into()),
         Some(_) | None => Err(Error::EngineLost),
     }

@@ -31,7 +31,7 @@ pub(crate) enum Error {
     /// The engine rejected the request or failed on it.
     Engine(Failure),
     /// The engine accepts no requests at the moment.
-    NotTaken(NotTaken),
+    NotAccepted(NotAccepted),
     /// The engine died while it worked on the request.
     EngineLost,
     /// A bug of ours: a panic.
@@ -67,7 +67,7 @@ impl Error {
                 Failure::Decode(_) => 500,
                 Failure::ResumeMismatch => 503,
             },
-            Self::NotTaken(_) | Self::EngineLost => 503,
+            Self::NotAccepted(_) | Self::EngineLost => 503,
             Self::Internal => 500,
         }
     }
@@ -103,10 +103,10 @@ impl Error {
                 Failure::Decode(_) => "engine_error",
                 Failure::ResumeMismatch => resume::MISMATCH,
             },
-            Self::NotTaken(NotTaken::Loading) => "model_loading",
-            Self::NotTaken(NotTaken::Restarting) => "engine_restarting",
-            Self::NotTaken(NotTaken::Draining) => "node_draining",
-            Self::NotTaken(NotTaken::OtherWeights) => "model_changed",
+            Self::NotAccepted(NotAccepted::Loading) => "model_loading",
+            Self::NotAccepted(NotAccepted::Restarting) => "engine_restarting",
+            Self::NotAccepted(NotAccepted::Draining) => "node_draining",
+            Self::NotAccepted(NotAccepted::OtherWeights) => "model_changed",
             Self::EngineLost => resume::ENGINE_LOST,
             Self::Internal => "internal_error",
         }
@@ -149,10 +149,10 @@ impl Error {
     pub(crate) fn retry_after_seconds(&self) -> Option<u32> {
         match self {
             Self::Engine(Failure::QueueFull) | Self::EngineLost => Some(1),
-            Self::NotTaken(NotTaken::Restarting | NotTaken::Loading | NotTaken::OtherWeights) => {
-                Some(1)
-            }
-            Self::NotTaken(NotTaken::Draining) => Some(5),
+            Self::NotAccepted(
+                NotAccepted::Restarting | NotAccepted::Loading | NotAccepted::OtherWeights,
+            ) => Some(1),
+            Self::NotAccepted(NotAccepted::Draining) => Some(5),
             _ => None,
         }
     }
@@ -160,7 +160,7 @@ impl Error {
 
 /// Why a request was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotTaken {
+pub(crate) enum NotAccepted {
     Loading,
     Restarting,
     Draining,
@@ -184,14 +184,14 @@ impl std::fmt::Display for Error {
                 write!(f, "this node does not serve the model '{asked}'; it serves '{served}'")
             }
             Self::Engine(failure) => write!(f, "{failure}"),
-            Self::NotTaken(NotTaken::Loading) => {
+            Self::NotAccepted(NotAccepted::Loading) => {
                 write!(f, "the model is still loading; try again later")
             }
-            Self::NotTaken(NotTaken::Restarting) => {
+            Self::NotAccepted(NotAccepted::Restarting) => {
                 write!(f, "the engine is restarting after a failure; try again later")
             }
-            Self::NotTaken(NotTaken::Draining) => write!(f, "this node is shutting down"),
-            Self::NotTaken(NotTaken::OtherWeights) => {
+            Self::NotAccepted(NotAccepted::Draining) => write!(f, "this node is shutting down"),
+            Self::NotAccepted(NotAccepted::OtherWeights) => {
                 write!(f, "this node now serves another model file; send the request again")
             }
             Self::EngineLost => write!(f, "the engine died while it processed this request"),
@@ -208,9 +208,9 @@ impl From<ParseError> for Error {
     }
 }
 
-impl From<NotTaken> for Error {
-    fn from(e: NotTaken) -> Self {
-        Self::NotTaken(e)
+impl From<NotAccepted> for Error {
+    fn from(e: NotAccepted) -> Self {
+        Self::NotAccepted(e)
     }
 }
 
@@ -250,10 +250,10 @@ mod tests {
             ),
             (Failure::QueueFull.into(), 429, "queue_full", "rate_limit_error", Some(1)),
             (Failure::Decode("x".into()).into(), 500, "engine_error", "server_error", None),
-            (NotTaken::Loading.into(), 503, "model_loading", "server_error", Some(1)),
-            (NotTaken::Restarting.into(), 503, "engine_restarting", "server_error", Some(1)),
-            (NotTaken::Draining.into(), 503, "node_draining", "server_error", Some(5)),
-            (NotTaken::OtherWeights.into(), 503, "model_changed", "server_error", Some(1)),
+            (NotAccepted::Loading.into(), 503, "model_loading", "server_error", Some(1)),
+            (NotAccepted::Restarting.into(), 503, "engine_restarting", "server_error", Some(1)),
+            (NotAccepted::Draining.into(), 503, "node_draining", "server_error", Some(5)),
+            (NotAccepted::OtherWeights.into(), 503, "model_changed", "server_error", Some(1)),
             (Error::EngineLost, 503, "engine_lost", "server_error", Some(1)),
             (Failure::ResumeMismatch.into(), 503, "resume_mismatch", "server_error", None),
             (Error::Internal, 500, "internal_error", "server_error", None),

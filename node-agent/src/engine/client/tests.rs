@@ -84,7 +84,7 @@ async fn a_death_ends_every_generation_and_refuses_new_ones_until_ready() {
     let mut generation = submit(&client, OVER_1);
     client.set_dead();
     assert_eq!(generation.next().await, None);
-    assert_eq!(client.submit(request(), OVER_1).err(), Some(NotTaken::Restarting));
+    assert_eq!(client.submit(request(), OVER_1).err(), Some(NotAccepted::Restarting));
     assert_eq!((client.figures().in_flight, client.figures().restarts), (0, 1));
 }
 
@@ -107,9 +107,9 @@ fn a_request_that_is_meant_for_other_weights_is_not_taken() {
         client.submit(request(), Via { digest, ..OVER_1 })
     };
     assert!(meant("0").is_ok());
-    assert_eq!(meant("1").err(), Some(NotTaken::OtherWeights));
+    assert_eq!(meant("1").err(), Some(NotAccepted::OtherWeights));
     client.set_dead();
-    assert_eq!(meant("1").err(), Some(NotTaken::Restarting));
+    assert_eq!(meant("1").err(), Some(NotAccepted::Restarting));
 }
 
 #[test]
@@ -127,5 +127,5 @@ fn draining_is_final() {
     client.drain();
     client.set_dead();
     assert_eq!(client.state(), EngineState::Draining);
-    assert_eq!(client.submit(request(), OVER_1).err(), Some(NotTaken::Draining));
+    assert_eq!(client.submit(request(), OVER_1).err(), Some(NotAccepted::Draining));
 }

@@ -12,7 +12,7 @@ use super::sampling::{self, invalid};
 use super::tools::OfferedTools;
 use super::{Caller, check_model, constraint};
 use crate::serve::node::Node;
-use crate::serve::stream::{Shape, told};
+use crate::serve::stream::{Shape, receive_result};
 use crate::types::error::Error;
 use crate::types::response::Body;
 
@@ -116,8 +116,8 @@ async fn text_of(node: &Arc<Node>, caller: Caller, prompt: &Prompt) -> Result<St
         Prompt::Tokens(tokens) => tokens.clone(),
         Prompt::Chat(_) | Prompt::Infill { .. } => return Ok(String::new()),
     };
-    let question = node.engine.ask(caller.tenant, TextQuery::Detokenize(tokens), caller.via)?;
-    match told(question).await? {
+    let question = node.engine.query(caller.tenant, TextQuery::Detokenize(tokens), caller.via)?;
+    match receive_result(question).await? {
         QueryResult::Text(text) => Ok(text),
         QueryResult::Tokens(..) => Ok(String::new()),
     }

@@ -15,7 +15,7 @@ use super::sampling::invalid;
 use super::{Caller, chat, check_model};
 use crate::engine::client::EngineState;
 use crate::serve::node::Node;
-use crate::serve::stream::told;
+use crate::serve::stream::receive_result;
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
@@ -26,7 +26,7 @@ pub(super) async fn tokenize(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let (question, with_pieces) = read_tokenize(node, &RawObject::parse(body)?)?;
-    let (tokens, pieces) = tokens(ask(node, caller, question).await?);
+    let (tokens, pieces) = tokens(query(node, caller, question).await?);
     let count = tokens.len();
     let listed = match with_pieces {
         true => tokens.iter().zip(&pieces).map(|(id, bytes)| with_piece(*id, bytes)).collect(),
@@ -78,7 +78,7 @@ pub(super) async fn detokenize(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let Detokenize { tokens } = openai::parse(body)?;
-    let text = text(ask(node, caller, TextQuery::Detokenize(tokens)).await?);
+    let text = text(query(node, caller, TextQuery::Detokenize(tokens)).await?);
     Ok(response::json(to_json(&Detokenized { content: &text, prompt: &text })))
 }
 
@@ -89,7 +89,7 @@ pub(super) async fn apply_template(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let question = TextQuery::Render(read_chat(node, body)?);
-    let text = text(ask(node, caller, question).await?);
+    let text = text(query(node, caller, question).await?);
     Ok(response::json(to_json(&Rendered { prompt: &text })))
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn count(
 ) -> Result<Response<Body>, Error> {
     let prompt = Prompt::Chat(read_chat(node, body)?);
     let question = TextQuery::Tokenize { prompt, with_pieces: false };
-    let (tokens, _) = tokens(ask(node, caller, question).await?);
+    let (tokens, _) = tokens(query(node, caller, question).await?);
     let object = "response.input_tokens";
     Ok(response::json(to_json(&InputTokens { object, input_tokens: tokens.len() })))
 }
@@ -113,19 +113,19 @@ fn read_chat(node: &Node, body: &[u8]) -> Result<inference_core::types::request:
     chat::conversation(chat)
 }
 
-async fn ask(node: &Node, caller: Caller, question: TextQuery) -> Result<QueryResult, Error> {
-    told(node.engine.ask(caller.tenant, question, caller.via)?).await
+async fn query(node: &Node, caller: Caller, query: TextQuery) -> Result<QueryResult, Error> {
+    receive_result(node.engine.query(caller.tenant, query, caller.via)?).await
 }
 
-fn tokens(told: QueryResult) -> (Vec<Token>, Vec<Vec<u8>>) {
-    match told {
+fn tokens(result: QueryResult) -> (Vec<Token>, Vec<Vec<u8>>) {
+    match result {
         QueryResult::Tokens(tokens, pieces) => (tokens, pieces),
         QueryResult::Text(_) => Default::default(),
     }
 }
 
-fn text(told: QueryResult) -> String {
-    match told {
+fn text(result: QueryResult) -> String {
+    match result {
         QueryResult::Text(text) => text,
         QueryResult::Tokens(..) => String::new(),
     }
