@@ -57,9 +57,9 @@ pub struct TenantView {
 /// The last minutes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct History {
-    /// Length of a step, in seconds.
+    /// Length of an interval, in seconds.
     pub step_seconds: u64,
-    /// Complete steps, oldest first.
+    /// Complete intervals, oldest first.
     pub steps: Vec<Point>,
 }
 

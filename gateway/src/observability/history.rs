@@ -62,7 +62,7 @@ pub struct HistoryEntry<'a> {
 /// What a tenant has used since the gateway started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantTotals {
-    /// Requests that have ended.
+    /// Finished requests.
     pub requests: u64,
     /// Refused requests.
     pub refused: u64,
@@ -74,7 +74,7 @@ pub struct TenantTotals {
     pub spent: f64,
 }
 
-/// Rates over one or more steps.
+/// Rates over one or more intervals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rates {
     /// Finished requests per second.
@@ -93,10 +93,10 @@ pub struct Rates {
     pub first_token_p95: Option<f64>,
 }
 
-/// A complete step.
+/// A complete interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// Age of the end of the step, in seconds.
+    /// Age of the end of the interval, in seconds.
     pub seconds_ago: f64,
     /// Rates of the step.
     #[serde(flatten)]

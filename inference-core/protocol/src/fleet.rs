@@ -52,17 +52,17 @@ pub const STATUS_DEADLINE_MS: u64 = 3_000;
 /// Maximum length of a status line in bytes.
 pub const STATUS_LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// What a node is able to do right now.
+/// State of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
     /// The engine is loading its model.
     Loading,
-    /// Requests are answered.
+    /// Requests can be served.
     Ready,
-    /// The engine died and is being started again.
+    /// The engine died and restarts.
     Restarting,
-    /// The node finishes what it has and takes nothing new.
+    /// The node finishes its requests and accepts no new ones.
     Draining,
 }
 
@@ -102,19 +102,19 @@ pub struct NodeStatus {
     pub version: u32,
     /// The node's name.
     pub node: String,
-    /// Chosen at random when the agent starts; counters die with it.
+    /// Random number of this run of the agent; counters restart with it.
     pub epoch: u64,
-    /// What the node can do.
+    /// State of the node.
     pub state: NodeState,
     /// Models it serves; empty while none is loaded.
     pub models: Vec<ModelStatus>,
-    /// Sequences that decode side by side.
+    /// Sequences that decode in parallel.
     pub slots: u32,
     /// Slots taken by requests that did not come over this link.
     pub slots_busy_elsewhere: u32,
     /// Requests that wait inside the node.
     pub queued: u32,
-    /// Times that the engine process has been started again since the agent started.
+    /// Restarts of the engine process since the agent started.
     pub engine_restarts: u64,
     /// Prompt tokens per second, as last measured; absent until measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,8 +127,8 @@ pub struct NodeStatus {
     pub vitals: Option<Vitals>,
 }
 
-/// How a node's engine and machine are: for those who look at them, nothing is decided by it. What
-/// is not known is absent, or 0.
+/// State of a node's engine and machine, for operators; the gateway decides nothing by it. Unknown
+/// values are absent or 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Vitals {
@@ -140,7 +140,7 @@ pub struct Vitals {
     pub kv_cells: u32,
     /// Of those, of requests in slots.
     pub kv_cells_in_use: u32,
-    /// Of those, kept for prompts that begin alike.
+    /// Of those, in the prefix cache.
     pub kv_cells_cached: u32,
     /// Share of the last ten seconds in which something waited for a CPU, 0 to 1; this and the next
     /// two are the kernel's pressure (PSI), where it measures that.

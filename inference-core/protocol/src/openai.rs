@@ -96,7 +96,7 @@ pub struct ErrorBody {
 /// The error `type` of client errors.
 pub const INVALID_REQUEST: &str = "invalid_request_error";
 
-/// What went wrong, as OpenAI's clients read it.
+/// An error in OpenAI's format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDetail {
     /// For people: what is wrong and what to do.

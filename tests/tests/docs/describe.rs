@@ -134,10 +134,10 @@ fn parameters() -> Value {
     let header = |name: &str, schema: Value, said: &str| json!({"name": name, "in": "header", "schema": schema, "description": said});
     json!({
         "class": header("x-flotilla-class", json!({"enum": ["interactive", "standard", "batch"],
-            "default": "standard"}), "How urgent it is."),
+            "default": "standard"}), "Class of the queue."),
         "deadline": header("x-flotilla-deadline-ms", json!({"type": "integer", "minimum": 1,
-            "maximum": 86400000}), "Milliseconds within which it must have a slot."),
-        "request": header("x-request-id", json!({"type": "string"}), "Comes back, and is logged."),
+            "maximum": 86400000}), "Milliseconds within which the request must have a slot."),
+        "request": header("x-request-id", json!({"type": "string"}), "Returned, and logged."),
         "trace": header("traceparent", json!({"type": "string"}), "W3C Trace Context."),
     })
 }
@@ -145,11 +145,11 @@ fn parameters() -> Value {
 fn headers() -> Value {
     let header = |said: &str| json!({"schema": {"type": "string"}, "description": said});
     json!({
-        "x-request-id": header("As sent, or one of the gateway's."),
+        "x-request-id": header("The request's id, or a new one."),
         "x-flotilla-class": header("The class that was used."),
         "x-flotilla-endpoint": header("The node, or external:NAME."),
-        "openai-processing-ms": header("Milliseconds until the answer began."),
-        "Retry-After": header("Seconds until it is worth trying again."),
+        "openai-processing-ms": header("Milliseconds until the response began."),
+        "Retry-After": header("Seconds to wait before a retry."),
     })
 }
 
@@ -271,10 +271,10 @@ fn looking(types: &mut Types, paths: &mut Map<String, Value>) {
     let object = json!({"application/json": {"schema": {"type": "object"}}});
     let numbers = json!({"oneOf": [types.answer::<FleetHealth>(), types.answer::<NodeStatus>()]});
     let numbers = json!({"application/json": {"schema": numbers}});
-    let unready = "No request can be taken now";
+    let unready = "No request can be accepted now";
     for (path, said, content, unready) in [
-        ("/livez", "Whether it runs", text(), None),
-        ("/readyz", "Whether a request can be taken", text(), Some(unready)),
+        ("/livez", "Liveness", text(), None),
+        ("/readyz", "Readiness: whether a request can be accepted", text(), Some(unready)),
         ("/health", "The gateway's fleet, or the agent's node, in numbers", numbers, Some(unready)),
         ("/openapi.json", "This description", object, None),
     ] {
@@ -304,7 +304,7 @@ fn operators(types: &mut Types, paths: &mut Map<String, Value>) {
     for (path, said, content) in [
         (
             OVERVIEW_PATH,
-            "What the fleet page shows of nodes, queue, tenants and endpoints",
+            "The data of the fleet page: nodes, queue, tenants and endpoints",
             overview,
         ),
         (RECENT_PATH, "The last ten minutes in steps of five seconds", history),
@@ -323,9 +323,9 @@ fn operators(types: &mut Types, paths: &mut Map<String, Value>) {
     list["security"] = json!([{"operators": []}]);
     paths.insert("/admin/v1/nodes".into(), json!({"get": list}));
     for (action, said) in [
-        ("cordon", "Sends a node nothing new"),
-        ("drain", "The same, and lets what it has go on elsewhere"),
-        ("uncordon", "Sends a node requests again"),
+        ("cordon", "Cordons a node: it gets no new requests"),
+        ("drain", "Drains a node: cordons it and moves its requests to other nodes"),
+        ("uncordon", "Uncordons a node: it gets requests again"),
     ] {
         let mut operation = looks("operators", said, nodes.clone());
         operation["security"] = json!([{"operators": []}]);

@@ -16,10 +16,11 @@ pub struct ChatCompletion<'a> {
     pub created: u64,
     /// The model's name.
     pub model: &'a str,
-    /// How urgent it was: `priority`, `default` or `flex`, where the request asked for one.
+    /// Tier that served the request: `priority`, `default` or `flex`. Only if the request names
+    /// one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<&'a str>,
-    /// As many as were asked for.
+    /// One for each requested choice.
     pub choices: Vec<ChatChoice>,
     /// Token counts.
     pub usage: Usage,
@@ -32,13 +33,13 @@ pub struct ChatChoice {
     pub index: u32,
     /// The answer.
     pub message: ResponseMessage,
-    /// Where they were asked for.
+    /// Log probabilities, if requested.
     pub logprobs: Option<ChatLogprobs>,
     /// `stop`, `length` or `tool_calls`.
     pub finish_reason: &'static str,
 }
 
-/// The answer of a chat.
+/// The message of a chat choice.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct ResponseMessage {
     /// `assistant`
@@ -47,10 +48,10 @@ pub struct ResponseMessage {
     pub content: Option<String>,
     /// Always null.
     pub refusal: Option<()>,
-    /// What the model thought before.
+    /// Reasoning of an earlier turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// What the model wants to be called.
+    /// Tool calls of the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
 }
@@ -87,12 +88,13 @@ pub struct ChatChunk<'a> {
     pub created: u64,
     /// The model's name.
     pub model: &'a str,
-    /// How urgent it was: `priority`, `default` or `flex`, where the request asked for one.
+    /// Tier that served the request: `priority`, `default` or `flex`. Only if the request names
+    /// one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<&'a str>,
     /// One choice, or none in the chunk that carries the usage.
     pub choices: Vec<ChatChunkChoice<'a>>,
-    /// Only where `stream_options.include_usage` asked for it.
+    /// Only with `stream_options.include_usage`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
@@ -100,17 +102,17 @@ pub struct ChatChunk<'a> {
 /// A choice of a [`ChatChunk`].
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatChunkChoice<'a> {
-    /// Which choice goes on.
+    /// Index of the choice.
     pub index: u32,
-    /// What is new.
+    /// The new part of the message.
     pub delta: Delta<'a>,
-    /// Of the tokens that are new, where they were asked for.
+    /// Log probabilities of the new tokens, if requested.
     pub logprobs: Option<ChatLogprobs>,
     /// Null until the last.
     pub finish_reason: Option<&'static str>,
 }
 
-/// What a chunk adds.
+/// A chunk's part of the message.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct Delta<'a> {
     /// `assistant`, in the first chunk.
@@ -119,7 +121,7 @@ pub struct Delta<'a> {
     /// More text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<&'a str>,
-    /// More of what the model thinks.
+    /// More of the reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<&'a str>,
     /// More of a call.
@@ -127,10 +129,10 @@ pub struct Delta<'a> {
     pub tool_calls: Option<[ToolCallDelta<'a>; 1]>,
 }
 
-/// What a chunk adds to a tool call. The first of a call has its id and name.
+/// A chunk's part of a tool call. The first part has its id and name.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ToolCallDelta<'a> {
-    /// Which call.
+    /// Index of the tool call.
     pub index: usize,
     /// `call_...`
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,7 +154,7 @@ pub struct FunctionDelta<'a> {
     pub arguments: &'a str,
 }
 
-/// How likely the tokens of a message were.
+/// Log probabilities of a message's tokens.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatLogprobs {
     /// One for each token.
@@ -167,16 +169,16 @@ pub struct ChatToken {
     /// The token.
     #[serde(flatten)]
     pub chosen: LikelyToken,
-    /// The likeliest ones at its place.
+    /// The most likely tokens at its place.
     pub top_logprobs: Vec<LikelyToken>,
 }
 
-/// A token and how likely it was.
+/// A token and its log probability.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct LikelyToken {
     /// Its text; bytes that are no text are replaced.
     pub token: String,
-    /// Natural logarithm of its probability.
+    /// Log probability (natural logarithm).
     pub logprob: f32,
     /// Its bytes.
     pub bytes: Vec<u8>,

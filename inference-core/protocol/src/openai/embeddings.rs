@@ -24,18 +24,18 @@ pub struct EmbeddingsRequest {
 pub struct RerankRequest {
     /// The model's name; a node, which serves one, can do without.
     pub model: Option<String>,
-    /// What documents are to answer.
+    /// The query.
     pub query: String,
     /// The documents.
     pub documents: Vec<Document>,
-    /// How many of the best are told; absent is all.
+    /// How many of the best documents to return; absent returns all.
     #[schemars(range(min = 1))]
     pub top_n: Option<usize>,
-    /// Whether documents come with their scores.
+    /// Return the documents with their scores.
     pub return_documents: Option<bool>,
 }
 
-/// A document to judge.
+/// A document to rank.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Document {
@@ -61,18 +61,18 @@ pub struct Embeddings<'a> {
     pub usage: PromptUsage,
 }
 
-/// The vector of one input.
+/// The embedding of one input.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Embedding {
     /// `embedding`
     pub object: &'static str,
-    /// Which input.
+    /// Index of the input.
     pub index: u32,
-    /// The vector.
+    /// The embedding.
     pub embedding: Vector,
 }
 
-/// A vector in one of OpenAI's two encodings.
+/// An embedding in one of OpenAI's two encodings.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Vector {
@@ -116,9 +116,9 @@ pub struct Reranked<'a> {
 pub struct Ranked {
     /// Its place in the request.
     pub index: usize,
-    /// How well it answers the query, 0 to 1.
+    /// Relevance to the query, 0 to 1.
     pub relevance_score: f32,
-    /// The document, where it was asked for.
+    /// The document, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub document: Option<Value>,
 }

@@ -8,15 +8,15 @@ use serde_json::Value;
 /// in a second pass (a flattened field would lose its path in errors). `null` is the default.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct SamplingFields {
-    /// 0 is greedy; default 1.
+    /// Sampling temperature; 0 is greedy; default 1.
     #[schemars(range(min = 0, max = 2), extend("default" = 1))]
     pub temperature: Option<f32>,
     /// Nucleus: smallest set of tokens with this probability; default 1.
     #[schemars(range(min = 0, max = 1), extend("default" = 1))]
     pub top_p: Option<f32>,
-    /// The k likeliest tokens only; 0, -1 or absent is off.
+    /// Sample from the k most likely tokens only; 0, -1 or absent is off.
     pub top_k: Option<i64>,
-    /// Tokens at least this likely relative to the likeliest; default 0.
+    /// Minimum probability relative to the most likely token; default 0.
     #[schemars(range(min = 0, max = 1), extend("default" = 0))]
     pub min_p: Option<f32>,
     /// Seed of the sampler; absent is random.
@@ -24,9 +24,9 @@ pub struct SamplingFields {
     /// Most tokens to generate.
     #[schemars(range(min = 1))]
     pub max_tokens: Option<u32>,
-    /// Up to 16 strings that end the answer.
+    /// Up to 16 strings that end the response.
     pub stop: Option<OneOrMany>,
-    /// How many answers.
+    /// Number of choices.
     #[schemars(range(min = 1, max = 16), extend("default" = 1))]
     pub n: Option<u32>,
     /// llama.cpp's locally typical sampling; default 1.
@@ -37,18 +37,18 @@ pub struct SamplingFields {
     #[serde(alias = "repetition_penalty")]
     #[schemars(range(min = 0.1, max = 10), extend("default" = 1))]
     pub repeat_penalty: Option<f32>,
-    /// How many tokens are recent; -1 is all; default 64.
+    /// How many of the last tokens `repeat_penalty` looks at; -1 for all; default 64.
     #[schemars(range(min = -1, max = 4096), extend("default" = 64))]
     pub repeat_last_n: Option<i64>,
-    /// For each time that the answer holds a token; default 0.
+    /// Penalty for each occurrence of a token in the response; default 0.
     #[schemars(range(min = -2, max = 2), extend("default" = 0))]
     pub frequency_penalty: Option<f32>,
-    /// For each token that the answer holds; default 0.
+    /// Penalty for tokens that occur in the response; default 0.
     #[schemars(range(min = -2, max = 2), extend("default" = 0))]
     pub presence_penalty: Option<f32>,
-    /// Shifts of logits.
+    /// Changes of logits, by token.
     pub logit_bias: Option<BiasFields>,
-    /// Never end by a token of the model.
+    /// Continue when the model generates an end-of-generation token.
     pub ignore_eos: Option<bool>,
 }
 
@@ -62,8 +62,7 @@ pub enum BiasFields {
     Pairs(Vec<(Value, Value)>),
 }
 
-/// What an answer must look like, shared by chat and text completions: OpenAI's way,
-/// llama.cpp's and vLLM's.
+/// Structured output, for chat and text completions, in the fields of OpenAI, llama.cpp and vLLM.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct ConstraintFields {
     /// `text`, `json_object` or `json_schema`.
@@ -96,7 +95,7 @@ pub struct ResponseFormat {
 pub struct NamedSchema {
     /// The schema; absent is any object.
     pub schema: Option<Value>,
-    /// Whether keywords that cannot be enforced are an error.
+    /// Refuse a schema with keywords that cannot be enforced.
     pub strict: Option<bool>,
 }
 
@@ -139,13 +138,14 @@ pub struct ChatRequest {
     pub tools: Option<Vec<Value>>,
     /// `auto`, `none`, `required`, or the name of one.
     pub tool_choice: Option<Value>,
-    /// `none` leaves the thoughts in the text; anything else parts them from it.
+    /// `none` leaves the reasoning in the content; any other value returns it as
+    /// `reasoning_content`.
     pub reasoning_format: Option<String>,
-    /// Whether one answer may call several tools; default true.
+    /// Allow several tool calls in one response; default true.
     pub parallel_tool_calls: Option<bool>,
-    /// Whether to tell how likely tokens were.
+    /// Return log probabilities of the tokens.
     pub logprobs: Option<bool>,
-    /// And so many of the likeliest, at most 20.
+    /// Number of most likely tokens to return at each place, at most 20.
     #[schemars(range(max = 20))]
     pub top_logprobs: Option<u32>,
     /// Documents for the chat template.
@@ -154,14 +154,15 @@ pub struct ChatRequest {
     pub chat_template_kwargs: Option<serde_json::Map<String, Value>>,
     /// A variable of some chat templates.
     pub reasoning_effort: Option<String>,
-    /// Whether the prompt ends with the beginning of an answer; default true.
+    /// End the prompt with the beginning of an assistant message; default true.
     pub add_generation_prompt: Option<bool>,
-    /// Whether the assistant goes on with the last message; default: if it is its own.
+    /// Continue the last message instead of beginning a new one; the default is true if that
+    /// message is the assistant's.
     pub continue_final_message: Option<bool>,
     /// Newer name of `max_tokens`; wins over it.
     #[schemars(range(min = 1))]
     pub max_completion_tokens: Option<u32>,
-    /// Whether the answer is streamed.
+    /// Stream the response.
     pub stream: Option<bool>,
     /// Options of the stream.
     pub stream_options: Option<StreamOptions>,
@@ -175,18 +176,18 @@ pub type ChatMessage = serde_json::Map<String, Value>;
 pub struct CompletionRequest {
     /// The model's name; a node, which serves one, can do without.
     pub model: Option<String>,
-    /// The text to go on with.
+    /// The text to continue.
     pub prompt: Prompt,
-    /// The text after the gap that is to be filled.
+    /// The text after the gap to fill.
     pub suffix: Option<String>,
-    /// Whether the answer begins with the prompt.
+    /// Begin the response with the prompt.
     pub echo: Option<bool>,
-    /// Tell how likely tokens were, and so many of the likeliest.
+    /// Return log probabilities, and this many of the most likely tokens at each place.
     #[schemars(range(max = 20))]
     pub logprobs: Option<u32>,
     /// Must be `n` or absent.
     pub best_of: Option<u32>,
-    /// Whether the answer is streamed.
+    /// Stream the response.
     pub stream: Option<bool>,
     /// Options of the stream.
     pub stream_options: Option<StreamOptions>,

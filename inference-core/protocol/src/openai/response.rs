@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Usage {
     /// Tokens of the prompt after templating.
     pub prompt_tokens: u32,
-    /// Tokens generated, the ending one included.
+    /// Generated tokens, including the one that ends the response.
     pub completion_tokens: u32,
     /// Their sum.
     pub total_tokens: u32,
@@ -19,7 +19,7 @@ pub struct Usage {
 /// Part of [`Usage`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PromptTokensDetails {
-    /// Tokens that did not have to be computed, because a prompt before began alike.
+    /// Prompt tokens read from the prefix cache instead of being computed.
     pub cached_tokens: u32,
 }
 

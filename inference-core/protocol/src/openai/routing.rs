@@ -16,10 +16,10 @@ pub const CHOICES_MAX: u64 = 16;
 pub struct RoutingFields {
     /// The model's name.
     pub model: String,
-    /// Whether the answer is streamed.
+    /// Stream the response.
     #[serde(default)]
     pub stream: Option<bool>,
-    /// OpenAI's name for how urgent it is.
+    /// OpenAI's name for the priority.
     #[serde(default)]
     pub service_tier: Option<String>,
     #[serde(default)]

@@ -19,7 +19,7 @@ pub struct Completion<'a> {
     pub model: &'a str,
     /// One choice in a chunk, none in the chunk that carries the usage.
     pub choices: Vec<CompletionChoice<'a>>,
-    /// Always in a whole answer; in a stream only where it was asked for.
+    /// Token counts. In a stream, only if the request asks for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
@@ -31,21 +31,21 @@ pub struct CompletionChoice<'a> {
     pub text: &'a str,
     /// Its place in the list of choices.
     pub index: u32,
-    /// Where they were asked for.
+    /// Log probabilities, if requested.
     pub logprobs: Option<TextLogprobs>,
     /// `stop` or `length`; null in all chunks but the last.
     pub finish_reason: Option<&'static str>,
 }
 
-/// How likely the tokens of a text were: four lists of the same length.
+/// Log probabilities of a text's tokens: four lists of the same length.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct TextLogprobs {
     /// Texts of the tokens.
     pub tokens: Vec<String>,
-    /// Natural logarithms of their probabilities.
+    /// Log probabilities (natural logarithms).
     pub token_logprobs: Vec<f32>,
-    /// The likeliest tokens at each place.
+    /// The most likely tokens at each place.
     pub top_logprobs: Vec<Map<String, Value>>,
-    /// Where each token begins in the answer, in characters.
+    /// Offset of each token in the response, in characters.
     pub text_offset: Vec<usize>,
 }

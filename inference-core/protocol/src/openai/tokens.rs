@@ -17,12 +17,12 @@ pub struct Tokenize {
     pub messages: Option<IgnoredAny>,
     /// The model's name.
     pub model: Option<String>,
-    /// Whether the tokens that begin a text are added.
+    /// Add the tokens that begin a text.
     #[serde(alias = "add_special_tokens")]
     pub add_special: Option<bool>,
-    /// Whether control tokens in the text are read as such.
+    /// Parse control tokens in the text.
     pub parse_special: Option<bool>,
-    /// Whether each token comes with its text.
+    /// Return the text of each token.
     #[serde(alias = "return_token_strs")]
     pub with_pieces: Option<bool>,
 }
