@@ -22,7 +22,7 @@ use crate::types::key_file::read_key;
 /// `serve`
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Model file (GGUF)
+    /// Model file (GGUF) [default: that of --model]
     #[arg(value_name = "MODEL", required_unless_present = "model")]
     pub file: Option<PathBuf>,
     /// The same; MODEL goes first [default: none]
