@@ -11,9 +11,9 @@ use fleet_tests::{chat, demo_model, eventually};
 use rustix::process::Pid;
 
 /// A user who has only the programs.
-struct User {
-    folder: Folder,
-    public: SocketAddr,
+pub struct User {
+    pub folder: Folder,
+    pub public: SocketAddr,
     admin: SocketAddr,
 }
 
@@ -22,11 +22,11 @@ fn free_address() -> SocketAddr {
 }
 
 impl User {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { folder: Folder::new(), public: free_address(), admin: free_address() }
     }
 
-    fn bash(&self, script: &str) -> Command {
+    pub fn bash(&self, script: &str) -> Command {
         let programs = binary("flotilla-gateway").parent().unwrap().to_path_buf();
         let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("bash");
@@ -43,7 +43,7 @@ impl User {
         command
     }
 
-    fn run(&self, script: &str) -> Ran {
+    pub fn run(&self, script: &str) -> Ran {
         run_command(self.bash(script))
     }
 
@@ -56,7 +56,7 @@ impl User {
     }
 
     /// Starts it for the first time, and returns what it prints.
-    async fn first_run(&self) -> (Server, String) {
+    pub async fn first_run(&self) -> (Server, String) {
         let server = self.gateway();
         let printed = eventually("the welcome", async || {
             let printed = std::fs::read_to_string(self.folder.path().join("printed")).ok()?;
@@ -66,7 +66,7 @@ impl User {
     }
 
     /// Starts a node by a command that the gateway has printed.
-    fn node(&self, command: &str) -> Server {
+    pub fn node(&self, command: &str) -> Server {
         let model = demo_model().display().to_string();
         let command = command.replace("MODEL.gguf", &model);
         let assignments = command.split(' ').take_while(|word| word.contains('=')).count();
@@ -81,7 +81,7 @@ impl User {
 }
 
 /// The rest of the line that begins so.
-fn after<'a>(printed: &'a str, beginning: &str) -> &'a str {
+pub fn after<'a>(printed: &'a str, beginning: &str) -> &'a str {
     let mut lines = printed.lines();
     lines.find_map(|line| line.strip_prefix(beginning)).unwrap_or_else(|| panic!("{printed}"))
 }

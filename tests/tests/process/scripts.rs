@@ -8,6 +8,8 @@ use fleet_tests::process::{Agent, Folder, Server, binary, run};
 use fleet_tests::{demo_model, eventually, root};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::first_run::{User, after};
+
 /// Fenced blocks of the README: language and text.
 fn fenced_blocks(text: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
@@ -65,42 +67,31 @@ fn every_command_of_the_readme_is_run_by_a_test() {
             other => panic!("nothing runs blocks of '{other}': {text}"),
         }
     }
-    // demo, one machine, keys, gateway, agent, client, operators, test: each has its test below, or
-    // is what CI itself calls.
-    assert_eq!(commands, 8);
+    // demo, one machine, a fleet, one of several machines, client, operators, test: each has its test
+    // below, or is what CI itself calls.
+    assert_eq!(commands, 7);
     let ci = std::fs::read_to_string(root().join(".ci/run")).unwrap();
     assert!(ci.contains(block("sh", "make test").trim()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_is_set_up_and_asked_as_the_readme_says() {
-    let folder = Folder::new();
-    shell(&block("sh", "/dev/urandom"), &folder);
-    let yaml = block("yaml", "join_key_file");
-    let yaml = yaml.replace("0.0.0.0:8080", "127.0.0.1:0");
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    folder.write("gateway.yaml", yaml.replace("127.0.0.1:8081", &free.to_string()));
-    let gateway_block = block("sh", "flotilla-gateway run");
-    let commands: Vec<&str> = gateway_block.trim().lines().collect();
-    assert_eq!(shell(commands[0], &folder), "ok\n");
-    let made = shell(commands[1], &folder);
-    let key = made.lines().nth(1).unwrap();
-    let gateway = Server::spawn(bash(&format!("exec {}", commands[2]), &folder));
-    gateway.address();
-    let address = gateway.address().to_string();
-
-    std::fs::copy(demo_model(), folder.path().join("flotilla-demo.gguf")).unwrap();
-    let join = block("sh", "--join ").replace("gateway.example:8080", &address);
-    let join = join.replace("model.gguf", "flotilla-demo.gguf --name node-1");
-    let _agent = Server::spawn(bash(&format!("exec {join}"), &folder));
-    let url = format!("http://{address}");
+    let user = User::new();
+    assert!(readme().contains(&("sh".into(), "flotilla-gateway run\n".into())));
+    let (_gateway, printed) = user.first_run().await;
+    let key = after(&printed, "API key, shown once: ");
+    let model = user.folder.path().join("flotilla-demo.gguf");
+    std::fs::copy(demo_model(), model).unwrap();
+    let join = after(&printed, "Join a node on this machine: ");
+    let _agent = user.node(&format!("{join} --name node-1"));
+    let (address, url) = (user.public.to_string(), format!("http://{}", user.public));
     eventually("the gateway to be ready", async || {
-        shell(&format!("curl -s {url}/readyz"), &folder).starts_with("ready").then_some(())
+        user.run(&format!("curl -s {url}/readyz")).stdout.starts_with("ready").then_some(())
     })
     .await;
 
     let ask = block("sh", "OPENAI_BASE_URL").replace("gateway.example:8080", &address);
-    let said = shell(&ask.replace("sk-flotilla-yours", key), &folder);
+    let said = user.run(&ask.replace("sk-flotilla-yours", key)).stdout;
     assert!(said.contains("Paris") && said.ends_with("data: [DONE]\n\n"), "{said}");
 
     let output = Command::new(root().join("target/sdk/openai/bin/python"))
@@ -112,19 +103,44 @@ async fn a_fleet_is_set_up_and_asked_as_the_readme_says() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("Paris"), "{output:?}");
 
-    let said = shell(&block("sh", "flotilla-gateway drain"), &folder);
+    let said = user.run(&block("sh", "flotilla-gateway drain")).stdout;
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[1].starts_with("node-1") && lines[1].contains("ready"), "{said}");
     assert_eq!(lines[2..], ["node-1: drained", "node-1: done"], "{said}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_of_several_machines_is_set_up_as_the_readme_says() {
+    let user = User::new();
+    let port = user.public.port();
+    let commands = block("sh", "flotilla-gateway init");
+    let commands = commands.replace("0.0.0.0:8443", &format!("0.0.0.0:{port}"));
+    let commands = commands.replace("gateway.example:8443", &format!("localhost:{port}"));
+    let commands = commands.replace("gateway.example", "localhost");
+    let [init, serve, join] = commands.lines().collect::<Vec<_>>()[..] else {
+        panic!("{commands}");
+    };
+    let made = user.run(init).stdout;
+    let key = after(&made, "API key, shown once: ");
+    let gateway = Server::spawn(user.bash(&format!("exec {serve}")));
+    gateway.wait_for_line("\"listening on https");
+    let joined = user.node(user.run(join).stdout.trim());
+    joined.wait_for_line("joined");
+    let ask = format!(
+        "curl -sS --cacert fleet/cert.pem https://localhost:{port}/v1/models \
+         -H 'Authorization: Bearer {key}'"
+    );
+    eventually("the model", async || user.run(&ask).stdout.contains("flotilla-demo").then_some(()))
+        .await;
+}
+
 #[tokio::test]
 async fn one_machine_serves_a_model_as_the_readme_says() {
     let folder = Folder::new();
-    let serve = block("sh", "--listen").replace("127.0.0.1:8080", "127.0.0.1:0");
-    let serve = serve.replace("target/release/", "");
+    let serve = block("sh", "path/to/model.gguf").replace("target/release/", "");
     let serve = serve.replace("path/to/model.gguf", demo_model().to_str().unwrap());
-    let server = Server::spawn(bash(&format!("exec {serve}"), &folder));
+    let serve = format!("exec {} --listen 127.0.0.1:0", serve.trim());
+    let server = Server::spawn(bash(&serve, &folder));
     let client = fleet_tests::client::Client::new(server.address(), None);
     let agent = Agent { server, client };
     agent.ready().await;
