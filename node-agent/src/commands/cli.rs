@@ -69,10 +69,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve a model with the OpenAI API, on its own port or through a gateway
     ///
-    /// These flags of llama-server work, too: -m, -a, -c, -np, -t, -fa, -ctk with -ctv, --alias,
-    /// --ctx-size, --parallel, --flash-attn, --cache-type-k, --cache-type-v, --host, --port,
-    /// --mlock, --no-mmap, --api-key-file. -c is the context of one request, not of all slots
-    /// together.
+    /// llama-server's -m, -a, -c, -np, -t, -fa, -ctk with -ctv and their long forms work, too, and
+    /// so do its flags for host, port, mlock, no-mmap and the API key file. -c is the context of
+    /// one request, not of all slots together.
     Serve(Box<ServeArgs>),
     /// Download a model file, or resume an interrupted download
     Pull(PullArgs),

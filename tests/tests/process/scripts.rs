@@ -67,8 +67,8 @@ fn every_command_of_the_readme_is_run_by_a_test() {
             other => panic!("nothing runs blocks of '{other}': {text}"),
         }
     }
-    // demo, one machine, a fleet, one of several machines, client, operators, test: each has its test
-    // below, or is what CI itself calls.
+    // demo, one machine, a fleet, one of several machines, client, operators, test: each has its
+    // test below, or is what CI itself calls.
     assert_eq!(commands, 7);
     let ci = std::fs::read_to_string(root().join(".ci/run")).unwrap();
     assert!(ci.contains(block("sh", "make test").trim()));

@@ -23,15 +23,9 @@ pub(crate) struct JoinFlags {
     /// [default: none]
     #[arg(long, env = "FLOTILLA_JOIN_KEY_FILE", value_name = "FILE")]
     pub join_key_file: Option<PathBuf>,
-    /// The gateway's join key. Set the variable instead of the flag: every user of the machine can
-    /// read command lines [default: none]
-    #[arg(
-        long,
-        env = JOIN_KEY_VARIABLE,
-        hide_env_values = true,
-        value_name = "KEY",
-        conflicts_with = "join_key_file"
-    )]
+    /// The gateway's join key; goes before the file. Set the variable instead of the flag: every
+    /// user of the machine can read command lines [default: none]
+    #[arg(long, env = JOIN_KEY_VARIABLE, hide_env_values = true, value_name = "KEY")]
     pub join_key: Option<SecretKey>,
     /// CA certificates to trust for https gateways, in PEM format [default: the system's]
     #[arg(long, env = "FLOTILLA_JOIN_CA_FILE", value_name = "FILE")]
@@ -100,8 +94,8 @@ impl JoinFlags {
     /// The join key, if there is one.
     pub(crate) fn key(&self) -> Result<Option<String>, String> {
         match &self.join_key {
-            Some(SecretKey(key)) => Ok(Some(key.clone()).filter(|key| !key.is_empty())),
-            None => self.join_key_file.as_deref().map(read_key).transpose(),
+            Some(SecretKey(key)) if !key.is_empty() => Ok(Some(key.clone())),
+            _ => self.join_key_file.as_deref().map(read_key).transpose(),
         }
     }
 
