@@ -87,10 +87,18 @@ fn check(constraint: &Constraint, mut choices: Choices<'_>) -> Option<String> {
             replay(grammar, &tokens);
             tokens.pop();
             let bytes = tokens.iter().flat_map(|t| &VOCABULARY.pieces[*t as usize].bytes);
-            return Some(String::from_utf8(bytes.copied().collect()).expect("UTF-8"));
+            return Some(answer(constraint, bytes.copied().collect()));
         }
     }
     None
+}
+
+/// The answer, which is UTF-8 unless the grammar may negate: a negation matches any bytes.
+fn answer(constraint: &Constraint, bytes: Vec<u8>) -> String {
+    match constraint {
+        Constraint::Lark(text) if text.contains('~') => String::from_utf8_lossy(&bytes).into(),
+        _ => String::from_utf8(bytes).expect("UTF-8"),
+    }
 }
 
 /// The tokens that may come next; asking for them one by one tells the same.

@@ -353,6 +353,22 @@ mod tests {
     }
 
     #[test]
+    fn no_part_of_a_url_is_dropped_silently() {
+        let of_node =
+            |url| format!("allow_anonymous: true\nnodes: {{static: [{{url: '{url}'}}]}}\n");
+        for url in ["http://h:1#f", "http://me@h:1", "http://h:1?q=1", "http://h:1/v1"] {
+            let found = problems(&of_node(url));
+            assert_eq!(found.len(), 1, "{url}: {found:?}");
+            assert!(found[0].starts_with("nodes.static[0].url: expected"), "{url}: {found:?}");
+        }
+        for url in ["http://h:1#f", "http://h:1?q=1"] {
+            let found = problems(&format!("{MINIMAL}traces: {{otlp_endpoint: '{url}'}}\n"));
+            assert_eq!(found.len(), 1, "{url}: {found:?}");
+            assert!(found[0].starts_with("traces.otlp_endpoint: expected"), "{url}: {found:?}");
+        }
+    }
+
+    #[test]
     fn a_gateway_that_nobody_could_use_is_refused() {
         let found = problems("{}");
         assert!(found[0].starts_with("keys: there are none"), "{found:?}");

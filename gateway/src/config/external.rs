@@ -10,7 +10,7 @@ use super::api_keys::{NAME, NAME_PATTERN};
 use super::files::{self, Files};
 use super::section::{Problems, Section};
 use crate::access::spend::Prices;
-use crate::config::values::{header, report};
+use crate::config::values::{header, report, server_url};
 use crate::scheduler::fleet::Terms;
 use crate::types::secret::KeyDigest;
 use crate::upstream::external::request::{LengthField, RESERVED};
@@ -49,7 +49,7 @@ fn read_one(
     let url = item.required_text("url", problems);
     item.pattern("name", NAME_PATTERN);
     item.pattern("url", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+[^?#]*$");
-    if url.as_deref().is_some_and(|url| !is_url(url)) {
+    if url.as_deref().is_some_and(|url| server_url(url).is_none()) {
         item.report("url", "expected http://host/v1 or https://host/v1", problems);
     }
     let models: BTreeMap<String, String> = item.texts_by_name("models", problems);
@@ -108,14 +108,4 @@ fn read_prices(item: &mut Section, problems: &mut Problems) -> Prices {
         hour: item.decimal("price_per_hour", problems),
         day_max: item.optional_decimal("spend_per_day_max", problems),
     }
-}
-
-fn is_url(url: &str) -> bool {
-    let uri: Option<hyper::Uri> = url.parse().ok();
-    uri.is_some_and(|uri| {
-        let scheme = matches!(uri.scheme_str(), Some("http" | "https"));
-        // A fragment would be dropped silently.
-        let is_whole = uri.query().is_none() && !url.contains('#');
-        scheme && uri.host().is_some_and(|host| !host.is_empty()) && is_whole
-    })
 }

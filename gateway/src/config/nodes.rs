@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use hyper::Uri;
-
 use super::StaticNode;
 use super::files::Files;
 use super::section::{Problems, Section};
 use crate::config::tls::{Authority, Dialer};
-use crate::config::values::{header, long_key, report};
+use crate::config::values::{header, long_key, report, server_url};
 use crate::config::yaml::Problem;
 use crate::types::secret::KeyDigest;
 
@@ -63,7 +61,7 @@ fn read_static(
     problems: &mut Problems,
 ) -> Option<StaticNode> {
     let url = item.required_text("url", problems);
-    item.pattern("url", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+/?$");
+    item.pattern("url", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@]+/?$");
     let key_file = item.text("key_file", problems);
     let mut file = |key| item.text(key, problems).map(|file| files.path(&file));
     let (ca_file, cert_file) = (file("ca_file"), file("cert_file"));
@@ -113,16 +111,13 @@ fn dialer(
 
 fn split_url(url: &str) -> Result<(String, u16, bool), String> {
     let wrong = || "expected http://host:port or https://host:port".to_string();
-    let uri: Uri = url.parse().map_err(|_| wrong())?;
-    let secure = match uri.scheme_str() {
-        Some("http") => false,
-        Some("https") => true,
-        _ => return Err(wrong()),
-    };
-    let host = uri.host().filter(|h| !h.is_empty()).ok_or_else(wrong)?;
-    if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+    let uri = server_url(url).ok_or_else(wrong)?;
+    // A user's name would be dropped silently.
+    if !matches!(uri.path(), "" | "/") || url.contains('@') {
         return Err(wrong());
     }
+    let secure = uri.scheme_str() == Some("https");
+    let host = uri.host().ok_or_else(wrong)?;
     let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
     Ok((host.trim_matches(['[', ']']).to_string(), port, secure))
 }

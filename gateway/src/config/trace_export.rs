@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Uri;
 use opentelemetry::KeyValue;
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanExporter as _;
 
 use super::section::{Problems, Section};
-use crate::config::values::report;
+use crate::config::values::{report, server_url};
 
 /// Settings of trace export.
 #[derive(Debug, Clone)]
@@ -72,7 +71,7 @@ pub(super) fn read(section: Option<Section>, problems: &mut Problems) -> Option<
     section.pattern("otlp_endpoint", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+[^?#]*$");
     let sample_ratio = section.share("sample_ratio", 1.0, problems);
     let endpoint = endpoint.filter(|url| {
-        let is_right = is_endpoint(url);
+        let is_right = server_url(url).is_some();
         if !is_right {
             let message = "expected http://host:4318 or https://host:4318";
             section.report("otlp_endpoint", message, problems);
@@ -81,12 +80,4 @@ pub(super) fn read(section: Option<Section>, problems: &mut Problems) -> Option<
     });
     section.finish(problems);
     report("traces.otlp_endpoint", TraceExport::new(&endpoint?, sample_ratio), problems)
-}
-
-fn is_endpoint(url: &str) -> bool {
-    let uri: Option<Uri> = url.parse().ok();
-    uri.is_some_and(|uri| {
-        let scheme = matches!(uri.scheme_str(), Some("http" | "https"));
-        scheme && uri.host().is_some_and(|host| !host.is_empty()) && uri.query().is_none()
-    })
 }

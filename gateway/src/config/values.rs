@@ -1,5 +1,6 @@
 //! Values that several sections read in the same way.
 
+use hyper::Uri;
 use hyper::header::HeaderValue;
 
 use super::files::Files;
@@ -33,4 +34,13 @@ pub(super) fn report<T>(
     problems: &mut Problems,
 ) -> Option<T> {
     result.map_err(|message| problems.push(Problem { path: path.into(), message })).ok()
+}
+
+/// Parses the URL of a server: http or https, with a host, without a query. A fragment, which
+/// [`Uri`] drops silently, is not accepted either.
+pub(super) fn server_url(url: &str) -> Option<Uri> {
+    let uri: Uri = url.parse().ok()?;
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+    let has_host = uri.host().is_some_and(|host| !host.is_empty());
+    (is_http && has_host && uri.query().is_none() && !url.contains('#')).then_some(uri)
 }

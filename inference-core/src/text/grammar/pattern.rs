@@ -24,7 +24,13 @@ pub(super) fn check_regex(text: &str) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Checks a Lark grammar's nesting, and that it keeps the output valid UTF-8.
+/// True if a Lark grammar may negate expressions and names no control token, such as `<|call|>`.
+pub(super) fn only_negates(lark: &str) -> bool {
+    lark.contains('~') && !lark.contains('<')
+}
+
+/// Checks a Lark grammar's nesting, and that it keeps the output valid UTF-8 unless it negates
+/// expressions: a negation matches any bytes.
 pub(super) fn check_lark(text: &str) -> Result<(), GrammarError> {
     if text.contains("allow_invalid_utf8") {
         let why = "the grammar must not set allow_invalid_utf8: answers are UTF-8";

@@ -21,6 +21,8 @@ const NOTHING: &str = "NoExtensionBias";
 pub struct Grammar {
     matcher: Matcher,
     ends: Arc<[Token]>,
+    /// Control tokens that a negation would allow although the constraint does not name them.
+    excluded: Arc<[Token]>,
     /// The mask of tokens allowed now, once computed.
     allowed: Option<SimpleVob>,
     /// Tokens checked since the last mask was computed.
@@ -35,8 +37,8 @@ impl std::fmt::Debug for Grammar {
 }
 
 impl Grammar {
-    pub(super) fn new(matcher: Matcher, ends: Arc<[Token]>) -> Self {
-        Self { matcher, ends, allowed: None, checks: 0, ended: false }
+    pub(super) fn new(matcher: Matcher, ends: Arc<[Token]>, excluded: Arc<[Token]>) -> Self {
+        Self { matcher, ends, excluded, allowed: None, checks: 0, ended: false }
     }
 
     /// A copy for another response that shares nothing: the cost of one response never counts
@@ -73,6 +75,9 @@ impl Grammar {
         }
         if self.is_end(token) {
             return self.may_end();
+        }
+        if self.excluded.contains(&token) {
+            return Ok(false);
         }
         self.checks += 1;
         // Some grammars allow any token by its number, including nonexistent ones.
@@ -113,12 +118,23 @@ impl Grammar {
 
     fn allowed(&mut self) -> Result<&SimpleVob, GrammarError> {
         if self.allowed.is_none() {
-            let allowed = self.matcher.compute_mask_or_eos();
-            self.allowed = Some(allowed.map_err(|e| stopped(&e.to_string()))?);
+            self.allowed = Some(self.compute()?);
             self.checks = 1;
         }
         let nothing = || GrammarError::Internal("the mask is gone".into());
         self.allowed.as_ref().ok_or_else(nothing)
+    }
+
+    /// Computes the mask. To llguidance, a control token is a text like any other, so a negation
+    /// matches it.
+    fn compute(&mut self) -> Result<SimpleVob, GrammarError> {
+        let mask = self.matcher.compute_mask_or_eos();
+        let mut mask = mask.map_err(|e| stopped(&e.to_string()))?;
+        let ends = if self.may_end()? { &[] } else { &*self.ends };
+        for token in ends.iter().chain(&*self.excluded) {
+            mask.disallow_token(*token);
+        }
+        if mask.is_zero() { Err(stopped(NOTHING)) } else { Ok(mask) }
     }
 }
 

@@ -158,6 +158,44 @@ list::_: "" %if is_ones([0:2])
 }
 
 #[test]
+fn a_negation_does_not_allow_the_end_of_an_incomplete_answer() {
+    // To llguidance, a special token is a text that no other text contains, and a negation matches
+    // any text.
+    let mut grammar = compiled(Constraint::Lark("start: A\nA: /ab/ ~/b/".into()));
+    grammar.accept(b'a'.into()).unwrap();
+    grammar.accept(b'b'.into()).unwrap();
+    let mut after_b = compiled(Constraint::Lark("start: A\nA: ~/|b/".into()));
+    assert!(!after_b.may_end().unwrap());
+    for grammar in [&mut grammar, &mut after_b] {
+        let mut logits = [0.0; 257];
+        grammar.mask(&mut logits).unwrap();
+        assert_eq!(logits[BYTES_END as usize].is_finite(), grammar.may_end().unwrap());
+        assert!(logits[usize::from(b'c')].is_finite());
+    }
+    assert_eq!(after_b.accept(BYTES_END), Err(GrammarError::Rejected(BYTES_END)));
+    assert!(accepts(&after_b, b"bc") && !accepts(&after_b, b"b"));
+}
+
+#[test]
+fn a_negation_allows_control_tokens_only_where_they_are_named() {
+    let piece = |text: &str, special| Piece { bytes: text.as_bytes().to_vec(), special };
+    let pieces = [piece("a", false), piece("<|call|>", true), piece("</s>", true)];
+    let grammars = Grammars::new(pieces, &[2]).unwrap();
+    for (lark, allowed) in [("start: ~/b/", false), ("start: ~/b/ <|call|>", true)] {
+        let mut grammar = grammars.compile(&Constraint::Lark(lark.into())).unwrap();
+        grammar.accept(0).unwrap();
+        let mut masked = grammar.clone();
+        let mut logits = [0.0; 3];
+        masked.mask(&mut logits).unwrap();
+        assert_eq!(logits[1].is_finite(), allowed, "{lark}");
+        assert!(logits[0].is_finite(), "{lark}");
+        for _ in 0..2 {
+            assert_eq!(grammar.allows(1), Ok(allowed), "{lark}");
+        }
+    }
+}
+
+#[test]
 fn clones_go_on_by_themselves() {
     let mut one = compiled(Constraint::JsonObject);
     one.accept(b'{'.into()).unwrap();

@@ -7,7 +7,7 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, panic_utils};
 
-use super::{Grammar, GrammarError, compile, limits};
+use super::{Grammar, GrammarError, compile, limits, pattern};
 use crate::types::constraint::Constraint;
 use crate::types::request::Token;
 
@@ -24,6 +24,8 @@ pub struct Piece {
 pub struct Grammars {
     factory: ParserFactory,
     ends: Arc<[Token]>,
+    /// Control tokens that do not end a response.
+    controls: Arc<[Token]>,
 }
 
 impl std::fmt::Debug for Grammars {
@@ -64,13 +66,21 @@ impl Grammars {
         let mut factory = built.map_err(|e| GrammarError::running(&e.to_string()))?;
         *factory.limits_mut() = limits::of_parser();
         factory.quiet();
-        Ok(Self { factory, ends: ends.into() })
+        let is_control = |word: &[u8]| word.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER);
+        let controls =
+            (0..).zip(&words).filter(|(id, word)| is_control(word) && !ends.contains(id));
+        let controls = controls.map(|(id, _)| id).collect();
+        Ok(Self { factory, ends: ends.into(), controls })
     }
 
     /// Compiles `constraint` to a grammar in its initial state. Takes a few milliseconds, and far
     /// more for a hostile constraint, so do not call it on the engine thread.
     pub fn compile(&self, constraint: &Constraint) -> Result<Grammar, GrammarError> {
-        self.build(|| compile::prepare(constraint))
+        let excluded = match constraint {
+            Constraint::Lark(text) if pattern::only_negates(text) => Arc::clone(&self.controls),
+            _ => Arc::default(),
+        };
+        self.build(excluded, || compile::prepare(constraint))
     }
 
     /// Like [`Grammars::compile`], but embeds a JSON constraint in `lark` as the rule `answer`.
@@ -80,18 +90,19 @@ impl Grammars {
         lark: &str,
         constraint: &Constraint,
     ) -> Result<Grammar, GrammarError> {
-        self.build(|| compile::prepare_within(lark, constraint))
+        self.build(Arc::default(), || compile::prepare_within(lark, constraint))
     }
 
     fn build(
         &self,
+        excluded: Arc<[Token]>,
         prepare: impl FnOnce() -> Result<TopLevelGrammar, GrammarError> + Send,
     ) -> Result<Grammar, GrammarError> {
         let parser = compile::deep(|| {
             let parser = self.factory.create_parser(prepare()?);
             parser.map_err(|e| GrammarError::compiling(&e.to_string()))
         })??;
-        let mut grammar = Grammar::new(Matcher::new(Ok(parser)), Arc::clone(&self.ends));
+        let mut grammar = Grammar::new(Matcher::new(Ok(parser)), Arc::clone(&self.ends), excluded);
         grammar.begin()?;
         Ok(grammar)
     }
