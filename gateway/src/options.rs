@@ -81,7 +81,8 @@ pub enum Command {
     Init(InitArgs),
     /// Print the command that starts a node and joins it to this gateway
     ///
-    /// The line contains the join key. Whoever has it can join nodes and read their requests.
+    /// Keep the line secret: it contains the join key, which lets a machine join as a node and read
+    /// the requests that it gets.
     #[command(name = "join-command")]
     Join {
         /// URL by which nodes reach the gateway [default: the address that it listens on]

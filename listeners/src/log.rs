@@ -63,7 +63,7 @@ pub(crate) fn with_peer<F: Future>(peer: IpAddr, serving: F) -> TaskLocalFuture<
     PEER.scope(peer, serving)
 }
 
-/// Runs `serving` in a task of its own for the connection that the current task serves.
+/// Wraps `serving`, which runs in a task of its own for the connection of the current task.
 pub(crate) fn inherit_peer<F: Future>(serving: F) -> Either<TaskLocalFuture<IpAddr, F>, F> {
     match PEER.try_with(|peer| *peer) {
         Ok(peer) => Either::Left(with_peer(peer, serving)),
@@ -116,6 +116,7 @@ where
         written.and_then(|()| writer.write_char('\n'))
     }
 }
+
 #[cfg(test)]
 mod tests {
     use std::io;

@@ -86,10 +86,10 @@ pub fn run() -> ExitCode {
 }
 
 fn print_failure(Failed { code, message }: &Failed) -> ExitCode {
-    // One line for the operator, even if a file's tensor names contain control characters. If
-    // writing fails, there is no one to tell.
-    let message = message.replace(char::is_control, " ");
-    let _ = writeln!(std::io::stderr(), "flotilla-agent: {message}");
+    // One line for the operator, even if a file's tensor names contain control characters, and in one
+    // write, because the agent and its engine share the pipe. If it fails, there is no one to tell.
+    let line = format!("flotilla-agent: {}\n", message.replace(char::is_control, " "));
+    let _ = std::io::stderr().write_all(line.as_bytes());
     ExitCode::from(*code)
 }
 

@@ -33,25 +33,26 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// True if other machines reach one of them, which needs TLS.
-    fn are_public(&self) -> bool {
+    /// True if other machines reach one of them.
+    fn need_tls(&self) -> bool {
         [self.public, self.admin].iter().any(|address| !address.ip().is_loopback())
     }
 }
 
+const TLS_COMMENT: &str = "\
+# TLS with a self-signed certificate: nodes pin it, clients need it as a file. To use a certificate from
+# an authority, name its files here.
+";
+
 fn config_text(addresses: Addresses) -> String {
     let Addresses { public, admin } = addresses;
     let files = "{cert_file: cert.pem, key_file: cert-key.pem}";
-    let tls = match public.ip().is_loopback() {
+    let unless_local = |address: SocketAddr, text: String| match address.ip().is_loopback() {
         true => String::new(),
-        false => format!(
-            "\n# TLS with a certificate that nodes pin and clients need as a file. For one that everybody trusts, put\n# its files here.\ntls: {files}\n"
-        ),
+        false => text,
     };
-    let admin_tls = match admin.ip().is_loopback() {
-        true => String::new(),
-        false => format!("  tls: {files}\n"),
-    };
+    let tls = unless_local(public, format!("\n{TLS_COMMENT}tls: {files}\n"));
+    let admin_tls = unless_local(admin, format!("  tls: {files}\n"));
     format!(
         "\
 # The gateway's configuration. It applies changes to this file within two seconds. All keys, with their
@@ -130,12 +131,11 @@ pub fn create(
         }
     }
     let certificate = folder.join(CERTIFICATE_FILE);
-    let needed = addresses.are_public() && !certificate.exists();
-    if needed {
+    if addresses.need_tls() && !certificate.exists() {
         create_certificate(folder, names)?;
     }
     replace(&config, &config_text(addresses), CONFIG_MODE).map_err(|e| fail(&config, e))?;
-    let certificate = addresses.are_public().then_some(certificate);
+    let certificate = addresses.need_tls().then_some(certificate);
     Ok(Created { config, certificate, api_key: Some(new.secret) })
 }
 

@@ -1,6 +1,6 @@
 //! `flotilla-gateway join-command`: the command line that starts a node and joins it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use hyper::Uri;
@@ -53,12 +53,21 @@ const NO_JOIN_KEY: &str = "nodes cannot join: the configuration sets no nodes.jo
 
 /// URL of the gateway on its own machine.
 pub fn local_url(config: &Config) -> String {
-    let address = config.listen;
-    let host = match address.ip().is_unspecified() {
-        true => format!("localhost:{}", address.port()),
-        false => address.to_string(),
-    };
-    format!("{}://{host}", if config.tls.is_some() { "https" } else { "http" })
+    let listen = config.listen;
+    let host = if listen.ip().is_unspecified() { "localhost".into() } else { host(listen) };
+    url_of(&host, listen.port(), config.tls.is_some())
+}
+
+/// An address as the host of a URL.
+fn host(address: SocketAddr) -> String {
+    match address.ip() {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => format!("[{v6}]"),
+    }
+}
+
+fn url_of(host: &str, port: u16, has_tls: bool) -> String {
+    format!("http{}://{host}:{port}", if has_tls { "s" } else { "" })
 }
 
 /// The pin of the gateway's certificate, if nodes would not trust that anyway.
@@ -78,12 +87,11 @@ fn own_url(listen: SocketAddr, has_tls: bool) -> Result<String, CommandError> {
     if listen.ip().is_unspecified() {
         return Err(CommandError::Usage(format!(
             "the gateway listens on all addresses ({listen}): set --url to the one that nodes use, \
-             such as http{}://gateway.example.com:{}",
-            if has_tls { "s" } else { "" },
-            listen.port()
+             such as {}",
+            url_of("gateway.example.com", listen.port(), has_tls)
         )));
     }
-    Ok(format!("http{}://{listen}", if has_tls { "s" } else { "" }))
+    Ok(url_of(&host(listen), listen.port(), has_tls))
 }
 
 fn absolute(path: &Path) -> String {

@@ -36,7 +36,6 @@ pub(crate) struct Record {
     api: Api,
     context: Arc<RequestContext>,
     begun: Instant,
-    tenant: Option<Arc<str>>,
     class: Option<Class>,
     model: Option<Arc<ModelStatus>>,
     /// The requested model, if the request waited in vain.
@@ -94,7 +93,6 @@ impl Record {
             api: received.api,
             context: received.context.clone(),
             begun: received.arrived,
-            tenant: None,
             class: None,
             model: None,
             requested_model: None,
@@ -124,7 +122,6 @@ impl Record {
     /// Sets the tenant.
     pub(crate) fn set_tenant(&mut self, tenant: &Arc<str>) {
         self.context.set_tenant(tenant.clone());
-        self.tenant = Some(tenant.clone());
     }
 
     /// Sets the class.
@@ -278,7 +275,7 @@ impl Record {
         MetricLabels {
             api: self.api,
             class: self.class.unwrap_or(Class::Standard),
-            tenant: self.tenant.as_deref(),
+            tenant: self.context.tenant(),
             model: self.model(),
             endpoint,
         }
@@ -315,7 +312,7 @@ impl Record {
     fn count(&self, model: &str, usage: Usage) {
         let series = self.gateway.metrics.series(self.labels());
         series.record_usage(usage);
-        let tenant = self.tenant.as_deref().unwrap_or_default();
+        let tenant = self.context.tenant().unwrap_or_default();
         self.gateway.dispatcher.book_usage(tenant, usage, None);
         if let Some(prices) = self.gateway.dispatcher.external_prices(model) {
             series.add_savings(prices.of(usage));
@@ -325,7 +322,7 @@ impl Record {
     /// Adds the request to the history that operators see.
     fn add_to_history(&self, duration: Duration, usage: Usage, spent: f64) {
         self.gateway.history.record(&history::HistoryEntry {
-            tenant: self.tenant.as_deref(),
+            tenant: self.context.tenant(),
             end: self.outcome.history_outcome(),
             duration,
             queue_wait: self.queue_wait,
@@ -338,7 +335,7 @@ impl Record {
 
     /// Exports the span. Clients without a valid key cannot make us send anything to a collector.
     fn export_span(&self, outcome: &'static str, duration: Duration) {
-        let Some(((trace, spans), tenant)) = self.trace.as_deref().zip(self.tenant.as_deref())
+        let Some(((trace, spans), tenant)) = self.trace.as_deref().zip(self.context.tenant())
         else {
             return;
         };
@@ -376,7 +373,7 @@ impl Record {
                     request_id = self.context.id().as_str(),
                     client = %self.context.client(),
                     api = self.api.name(),
-                    tenant = self.tenant.as_deref(),
+                    tenant = self.context.tenant(),
                     class = self.class_name(),
                     model = self.model(),
                     node = self.node(),

@@ -46,6 +46,11 @@ impl RequestContext {
         &self.id
     }
 
+    /// The tenant, once the key is known.
+    pub(crate) fn tenant(&self) -> Option<&str> {
+        self.tenant.get().map(AsRef::as_ref)
+    }
+
     /// Sets the tenant, once.
     pub(crate) fn set_tenant(&self, tenant: Arc<str>) {
         let _ = self.tenant.set(tenant);
@@ -70,7 +75,7 @@ impl RequestContext {
     fn visit(&self, add: &mut dyn FnMut(&'static str, &str)) {
         add("request_id", self.id.as_str());
         add("client", &self.client.to_string());
-        if let Some(tenant) = self.tenant.get() {
+        if let Some(tenant) = self.tenant() {
             add("tenant", tenant);
         }
         let endpoint = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,7 +16,7 @@ use inference_core::llama;
 use tokio::process::Command as Process;
 use tokio::time::timeout;
 
-use crate::types::executable::SELF;
+use crate::types::executable;
 use crate::types::exit::Failed;
 use crate::types::print::print_line;
 
@@ -71,7 +71,7 @@ async fn try_levels(machine: &mut Machine) {
 
 /// True if a level runs; `None` if that could not be determined.
 async fn try_level(level: Level) -> Option<bool> {
-    let child = Process::new(SELF)
+    let child = Process::from(executable::child())
         .args(["probe", level.name()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

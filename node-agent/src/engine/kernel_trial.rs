@@ -7,14 +7,14 @@ use inference_core::hardware::{Kernel, choose_kernel};
 use tokio::process::Command as Process;
 use tokio::time::timeout;
 
-use crate::types::executable::SELF;
+use crate::types::executable;
 
 /// A trial runs a few small multiplications; one that takes longer hangs.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs one kernel's trial in a child process.
 pub(crate) async fn try_kernel(kernel: Kernel) -> Result<(), String> {
-    let child = Process::new(SELF)
+    let child = Process::from(executable::child())
         .args(["kernel-trial", kernel.name()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

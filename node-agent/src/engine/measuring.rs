@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::engine::model_files::ModelFiles;
 use crate::engine::sandbox::{self, SandboxMode};
-use crate::types::executable::SELF;
+use crate::types::executable;
 use crate::types::exit::Failed;
 
 /// Maximum length of an answer in bytes.
@@ -93,7 +93,7 @@ pub(crate) fn command(
     options: &impl Serialize,
 ) -> Result<Command, ChildError> {
     let options = serde_json::to_string(options).map_err(ChildError::Json)?;
-    let mut command = Command::new(SELF);
+    let mut command = executable::child();
     command.arg(name).args(["--options", &options]).arg("--").arg(model);
     Ok(command)
 }

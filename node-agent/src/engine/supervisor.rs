@@ -25,8 +25,7 @@ use crate::engine::launch::{Launch, LaunchError};
 use crate::engine::options::EngineOptions;
 use crate::engine::systemd;
 use crate::types::backoff::Backoff;
-use crate::types::executable::SELF;
-use crate::types::key_file::JOIN_KEY_VARIABLE;
+use crate::types::executable;
 
 /// An engine that lived this long was healthy: its next restart is immediate.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
@@ -179,9 +178,7 @@ async fn run_once(
 fn spawn(options: &EngineOptions) -> std::io::Result<(Child, UnixStream)> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
-    let mut process = Process::new(SELF);
-    // Whatever a model file does to its parser, it finds no key.
-    process.env_remove(JOIN_KEY_VARIABLE);
+    let mut process = Process::from(executable::child());
     if options.huge_pages {
         // Makes glibc ask for huge pages (MADV_HUGEPAGE) for all large allocations.
         process.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::serve::node::Node;
 use crate::types::backoff::Backoff;
-use addresses::{GatewayHost, LOOKUP_INTERVAL};
+use addresses::LOOKUP_INTERVAL;
 pub(crate) use dial::Gateway;
 use dial::{DialError, DialedLink, dial};
 pub(crate) use linked::LinkedGateways;
@@ -62,7 +62,7 @@ pub(crate) async fn maintain_links(
     gateway: Gateway,
     joining: JoinContext,
 ) -> Result<(), JoinRefused> {
-    let host = GatewayHost::new(&gateway.url, if gateway.tls.is_some() { 443 } else { 80 });
+    let host = gateway.host();
     let (url, stop) = (gateway.url.to_string(), joining.stop.clone());
     let mut links = Links::new(gateway, joining);
     let mut last_reason = LastReason::default();

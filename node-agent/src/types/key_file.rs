@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// A key file is one line.
 const KEY_BYTES_MAX: u64 = 4096;
 
-/// Environment variable with the join key. The engine does not get it.
+/// Environment variable with the join key. Child processes do not get it.
 pub(crate) const JOIN_KEY_VARIABLE: &str = "FLOTILLA_JOIN_KEY";
 
 /// A key from the command line or the environment. Never printed.

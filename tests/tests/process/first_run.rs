@@ -172,7 +172,7 @@ fn the_nearest_configuration_is_used_and_one_that_exists_is_never_replaced() {
 #[tokio::test]
 async fn a_node_joins_by_the_pin_of_a_self_signed_certificate_and_no_other() {
     let mut user = User::new();
-    // All addresses, so that it gets TLS, and nothing but this machine is told of it.
+    // A gateway that listens on all addresses gets TLS.
     user.public.set_ip([0, 0, 0, 0].into());
     let (_gateway, printed) = user.first_run().await;
     let certificate = after(&printed, "Certificate, for clients: ");
@@ -199,4 +199,8 @@ fn a_public_address_is_not_joined_without_tls() {
     assert_eq!(ran.code, Some(77), "{ran:?}");
     assert!(ran.stdout.contains("192.0.2.7 is a public address"), "{ran:?}");
     assert!(ran.stdout.contains("--insecure"), "{ran:?}");
+    // Neither does the check of a machine send the key there.
+    let doctor = "flotilla-agent doctor --quick --join http://192.0.2.7:8080";
+    let ran = user.run(&format!("FLOTILLA_JOIN_KEY=0123456789abcdef timeout 60 {doctor} 2>&1"));
+    assert!(ran.stdout.contains("192.0.2.7 is a public address"), "{ran:?}");
 }

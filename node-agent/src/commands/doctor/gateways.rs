@@ -8,6 +8,7 @@ use reqwest::Client;
 use serde_json::Value;
 
 use super::facts::JoinCheck;
+use crate::serve::join::Gateway;
 use crate::serve::join::flags::JoinFlags;
 use crate::serve::join::tls::client_config;
 use crate::types::causes::with_causes;
@@ -21,21 +22,26 @@ const NOT_AN_UPGRADE: &str = "invalid_join";
 
 /// Asks each gateway. Invalid flags count as a gateway that rejects the node.
 pub(crate) async fn check_gateways(flags: &JoinFlags) -> Vec<(String, JoinCheck)> {
-    if let Err(why) = flags.gateways() {
-        return vec![("--join".into(), JoinCheck::Refused(why))];
-    }
+    let gateways = match flags.gateways() {
+        Ok(gateways) => gateways,
+        Err(why) => return vec![("--join".into(), JoinCheck::Refused(why))],
+    };
     let mut all = Vec::new();
-    for url in &flags.join {
-        let reached = match check_gateway(flags, &url.to_string()).await {
+    for gateway in &gateways {
+        let reached = match check_gateway(flags, gateway).await {
             Ok(()) => JoinCheck::Accepted,
             Err(reached) => reached,
         };
-        all.push((url.to_string(), reached));
+        all.push((gateway.url.to_string(), reached));
     }
     all
 }
 
-async fn check_gateway(flags: &JoinFlags, url: &str) -> Result<(), JoinCheck> {
+async fn check_gateway(flags: &JoinFlags, gateway: &Gateway) -> Result<(), JoinCheck> {
+    for address in gateway.host().look_up().await.map_err(JoinCheck::Unreachable)? {
+        gateway.check_secrecy(address.ip()).map_err(JoinCheck::Refused)?;
+    }
+    let url = gateway.url.to_string();
     let client = client(flags).map_err(JoinCheck::Refused)?;
     let asked = client
         .post(format!("{}{JOIN_PATH}", url.trim_end_matches('/')))

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::engine::measuring::{prepare_child, write_answer};
 use crate::engine::sandbox::{Part, Sandbox, SandboxMode, confine};
-use crate::types::executable::SELF;
+use crate::types::executable;
 
 /// A trial makes a few system calls; one that takes longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ pub(crate) fn child() -> Result<(), String> {
 
 /// Determines the sandbox of an engine on this machine; the error says why it is unknown.
 pub(crate) async fn run() -> Result<Sandbox, String> {
-    let child = Process::new(SELF)
+    let child = Process::from(executable::child())
         .arg("sandbox-trial")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

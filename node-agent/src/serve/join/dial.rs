@@ -22,6 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::addresses::GatewayHost;
 use super::linked::{Claim, LinkedGateways};
 use crate::serve::join::tls::Dialer;
 use crate::serve::listener;
@@ -47,15 +48,20 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// Checks that nobody on the way to `address` can read the join key and the requests.
-    fn check_secrecy(&self, address: IpAddr) -> Result<(), DialError> {
+    /// Its host, and the port of its URL or the default one.
+    pub(crate) fn host(&self) -> GatewayHost {
+        GatewayHost::new(&self.url, if self.tls.is_some() { 443 } else { 80 })
+    }
+
+    /// Checks that a connection to `address` is encrypted or stays in a private network.
+    pub(crate) fn check_secrecy(&self, address: IpAddr) -> Result<(), String> {
         if self.tls.is_some() || self.is_insecure_allowed || is_private(address) {
             return Ok(());
         }
-        Err(DialError::Refused(format!(
-            "{address} is a public address, and http:// would show everybody on the way the join key, \
-             prompts and responses: join https://, or set --insecure"
-        )))
+        Err(format!(
+            "{address} is a public address, and http:// would send the join key, prompts and \
+             responses there unencrypted: join https://, or set --insecure"
+        ))
     }
 }
 
@@ -109,7 +115,7 @@ pub(crate) async fn dial(
     node: &Node,
     linked: &LinkedGateways,
 ) -> Result<DialedLink, DialError> {
-    gateway.check_secrecy(address.ip())?;
+    gateway.check_secrecy(address.ip()).map_err(DialError::Refused)?;
     let stream = within("connecting", TcpStream::connect(address)).await?;
     tune(&stream);
     let request = JoinRequest { gateway, node, linked };

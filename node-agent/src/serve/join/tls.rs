@@ -54,8 +54,8 @@ pub(crate) fn client_config(
     Ok(config)
 }
 
-/// Accepts certificates by their public key. Names, dates and issuers are not looked at: whoever
-/// has the key is the gateway that the pin was made for.
+/// Accepts a certificate if its public key has one of the pins. Checks neither name, dates nor
+/// issuer: only the gateway has the private key.
 #[derive(Debug)]
 struct PinVerifier {
     pins: Vec<Pin>,
