@@ -37,10 +37,14 @@ function(flotilla_add_kernel_variants)
         set(GGML_CPU_ARM_ARCH armv8.2-a+dotprod+fp16)
         ggml_add_cpu_backend_variant(dotprod)
         flotilla_seal_variant(dotprod)
-        # Graviton 3, Ampere One, Neoverse V1 and N2 and later.
+        # Ampere One, and what has no SVE otherwise.
         set(GGML_CPU_ARM_ARCH armv8.6-a+dotprod+fp16+i8mm)
         ggml_add_cpu_backend_variant(i8mm)
         flotilla_seal_variant(i8mm)
+        # Graviton 3 and 4, Neoverse V1 and N2 and later.
+        set(GGML_CPU_ARM_ARCH armv8.6-a+dotprod+fp16+i8mm+sve)
+        ggml_add_cpu_backend_variant(sve)
+        flotilla_seal_variant(sve)
     endif()
 endfunction()
 

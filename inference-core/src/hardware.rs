@@ -27,7 +27,10 @@ pub enum Kernel {
     /// AVX-512 with VNNI and VBMI: Ice Lake, Sapphire Rapids, Zen 4 and later.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// 8-bit integer matrix multiplication: Graviton 3, Neoverse V1 and N2 and later.
+    /// Scalable vectors in addition to i8mm: Graviton 3 and 4, Neoverse V1 and N2 and later.
+    #[cfg(target_arch = "aarch64")]
+    Sve,
+    /// 8-bit integer matrix multiplication: Ampere One and later.
     #[cfg(target_arch = "aarch64")]
     I8mm,
     /// 8-bit integer dot products: Raspberry Pi 5, Graviton 2, Ampere Altra and later.
@@ -45,6 +48,8 @@ impl Kernel {
         #[cfg(target_arch = "x86_64")]
         Self::Avx512,
         #[cfg(target_arch = "aarch64")]
+        Self::Sve,
+        #[cfg(target_arch = "aarch64")]
         Self::I8mm,
         #[cfg(target_arch = "aarch64")]
         Self::Dotprod,
@@ -58,6 +63,8 @@ impl Kernel {
             Self::Amx => "amx",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Self::Sve => "sve",
             #[cfg(target_arch = "aarch64")]
             Self::I8mm => "i8mm",
             #[cfg(target_arch = "aarch64")]

@@ -222,7 +222,17 @@ mod tests {
                 std::is_x86_feature_detected!("avx512vbmi")
                     && std::is_x86_feature_detected!("avx512vnni")
             }
-            kernel => kernel == Kernel::Baseline,
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Amx => false,
+            #[cfg(target_arch = "aarch64")]
+            Kernel::Sve => {
+                std::arch::is_aarch64_feature_detected!("sve") && runs_here(Kernel::I8mm)
+            }
+            #[cfg(target_arch = "aarch64")]
+            Kernel::I8mm => std::arch::is_aarch64_feature_detected!("i8mm"),
+            #[cfg(target_arch = "aarch64")]
+            Kernel::Dotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
+            Kernel::Baseline => true,
         }
     }
 

@@ -17,6 +17,7 @@ unsafe extern "C" {
 // See inference-core/cmake/kernel-variants.cmake.
 #[cfg(target_arch = "aarch64")]
 unsafe extern "C" {
+    fn ggml_backend_cpu_sve_reg() -> sys::ggml_backend_reg_t;
     fn ggml_backend_cpu_i8mm_reg() -> sys::ggml_backend_reg_t;
     fn ggml_backend_cpu_dotprod_reg() -> sys::ggml_backend_reg_t;
 }
@@ -26,6 +27,9 @@ pub(super) fn registration(kernel: Kernel) -> sys::ggml_backend_reg_t {
         // SAFETY: all of these return a pointer to a static and need no initialization.
         #[cfg(target_arch = "x86_64")]
         Kernel::Amx => unsafe { ggml_backend_cpu_amx_reg() },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Kernel::Sve => unsafe { ggml_backend_cpu_sve_reg() },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Kernel::I8mm => unsafe { ggml_backend_cpu_i8mm_reg() },

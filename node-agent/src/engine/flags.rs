@@ -78,7 +78,7 @@ pub(crate) struct EngineFlags {
     /// [default: all that this process may use]
     #[arg(long, env = "FLOTILLA_CPUS", value_name = "LIST")]
     pub cpus: Option<String>,
-    /// CPU kernels: amx, avx512, baseline; on aarch64 i8mm, dotprod, baseline
+    /// CPU kernels: amx, avx512, baseline; on aarch64 sve, i8mm, dotprod, baseline
     /// [default: the first that works here]
     #[arg(long, env = "FLOTILLA_KERNEL")]
     pub kernel: Option<Kernel>,

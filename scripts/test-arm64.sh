@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Tests programs for ARM64 under emulation: test-arm64.sh TARGET-FOLDER (which has the programs for this
+# machine). Shows that the code is right, not how fast it is: nothing was measured on ARM hardware.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$1
+folder=$PWD/target/arm64/build/aarch64-unknown-linux-gnu/release
+
+scripts/arm64.sh cargo build --release --workspace --bins
+
+# Runs a program as on that CPU.
+on() {
+    local cpu=$1
+    shift
+    scripts/arm64.sh run env "QEMU_CPU=$cpu" "$@"
+}
+
+# Every set of kernels runs where it should, and only there. Graviton 4 has vectors of 128 bits.
+expect() {
+    local cpu=$1 kernel best=$2
+    for kernel in sve i8mm dotprod baseline; do
+        if on "$cpu" "$folder/flotilla-agent" kernel-trial "$kernel" 2>/dev/null; then
+            echo "$cpu: $kernel runs; expected the best to be $best"
+            [ "$kernel" = "$best" ] || exit 1
+            return
+        fi
+    done
+    exit 1
+}
+expect neoverse-v1 sve
+expect neoverse-n2 sve
+expect max,sve=off i8mm
+expect neoverse-n1 dotprod
+expect cortex-a72 baseline
+
+# The engine and the protocol: attention against an exact reference in every set of kernels, tokenizers,
+# grammars, the scheduler, model files.
+QEMU_CPU=neoverse-v1 scripts/arm64.sh cargo test --release --workspace --lib -- --skip speed:: llama:: text:: scheduler:: prepare:: model_file::
+
+# The demo model's held-out questions through agent and engine.
+cargo test --release --locked --workspace --test process --no-run
+process=$(find "$target/release/deps" -name 'process-*' -type f -perm -100 -printf '%T@ %p\n' | sort -n | tail -1)
+for cpu in neoverse-n1 cortex-a72; do
+    on "$cpu" "FLOTILLA_BINARIES=$folder" "$(realpath "${process#* }")" --test-threads=1 model::the_demo_model_answers
+done
