@@ -3,6 +3,9 @@
 # unites features differently and builds the dependencies again.
 
 CARGO := cargo
+# A compiler takes up to 1.5 GB.
+export CARGO_BUILD_JOBS ?= $(shell awk -v cpus=$$(nproc) '/^MemTotal/ { jobs = int($$2 / 1572864) } \
+    END { print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
 SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node grafana page)
@@ -17,7 +20,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
 .PHONY: help chart-files demo dist deb dist-gateway test build setup setup-test lint lint-github doc unit \
-    end-to-end avx2 docs bench-engine bench-gateway soak kills overload screenshot fuzz deny
+    end-to-end avx2 docs release test-install test-arm64 bench-engine bench-gateway soak kills overload screenshot fuzz deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -78,6 +81,7 @@ end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test page -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test packaging -- --test-threads=1
+	$(CARGO) test $(CHOICE) --test install -- --test-threads=1
 
 ## Test the baseline kernels on an emulated CPU that has AVX2 and nothing newer.
 avx2:
@@ -116,6 +120,38 @@ dist-gateway: setup
 ## Build Debian packages of both programs in target/deb.
 deb: dist
 	@packaging/deb/build.sh $(TARGET)/dist $(TARGET)/deb
+
+## Build a release in target/releases for ARCHITECTURES (default: amd64 arm64): archives, Debian packages,
+## container images, the chart, lists of components, install.sh, checksums. Needs Debian 12 on x86-64, and
+## root for the images and for arm64. RELEASE_URL says where the files will be, SIGNING_KEY signs them:
+## docs/releasing.md.
+release:
+	$(MAKE) --no-print-directory dist PGO=1
+	scripts/release.sh check $(TARGET)/dist
+	@set -e; for architecture in $(ARCHITECTURES); do \
+	    folder=$(TARGET)/dist; \
+	    if [ $$architecture = arm64 ]; then \
+	        folder=$(ARM64)/dist; \
+	        $(REVISION) scripts/arm64.sh cargo build --profile dist --workspace --bins; \
+	        scripts/release.sh check $$folder; \
+	    fi; \
+	    scripts/release.sh pack $$architecture $$folder; \
+	    scripts/images.sh $$architecture $$folder target/releases/$(VERSION); \
+	done
+	scripts/release.sh finish
+ARCHITECTURES := amd64 arm64
+ARM64 := target/arm64/build/aarch64-unknown-linux-gnu
+VERSION = $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+
+## Install a release of the binaries in target/release on clean Debian systems and run its images.
+## Needs root.
+test-install: build setup-test
+	$(CARGO) test $(CHOICE) --test install -- --test-threads=1
+
+## Compile for ARM64 and test the result under emulation: kernels, the engine, the demo model. Needs
+## x86-64, root, and an hour.
+test-arm64: build
+	scripts/test-arm64.sh $(TARGET)
 
 ## Measure the engine on this machine with a model of 0.5B random weights: one line of JSON per
 ## figure. Takes some minutes; leave the machine idle.

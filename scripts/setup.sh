@@ -52,7 +52,8 @@ if [ "${1:-}" = test ]; then
     $may_install && command -v npm >/dev/null && ! command -v chromium >/dev/null \
         && needed[chromium]=1
     # The tests of packages and services; each is left out where its tool cannot be installed.
-    for tool in systemd-analyze:systemd dpkg-shlibdeps:dpkg-dev lintian:lintian ip:iproute2; do
+    for tool in systemd-analyze:systemd dpkg-shlibdeps:dpkg-dev lintian:lintian ip:iproute2 \
+        minisign:minisign mmdebstrap:mmdebstrap buildah:buildah podman:podman crun:crun; do
         $may_install && ! command -v "${tool%%:*}" >/dev/null && needed[${tool##*:}]=1
     done
 fi

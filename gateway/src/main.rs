@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::CommandFactory;
 use flotilla_gateway::commands::error::CommandError;
 use flotilla_gateway::commands::init::Created;
-use flotilla_gateway::commands::join_command::{JoinKey, join_command, local_url};
+use flotilla_gateway::commands::join_command::{JoinKey, join_command, local_url, url_of};
 use flotilla_gateway::commands::key::{KeysFile, NewKey};
 use flotilla_gateway::commands::nodes::AdminClient;
 use flotilla_gateway::config::locate::Places;
@@ -122,10 +122,19 @@ fn init(of: &InitArgs) -> Result<(), CommandError> {
     };
     let certificate = certificate.map(|file| format!("Certificate: {}\n", file.display()));
     print_line(&format!(
-        "Configuration: {}\n{}API key, shown once: {key}",
+        "Configuration: {}\n{}API key, shown once: {key}\nJoin a node: {}",
         config.display(),
-        certificate.unwrap_or_default()
+        certificate.unwrap_or_default(),
+        first_join(&config, of)?
     ))
+}
+
+/// The line that joins a node, if the address or the certificate says where nodes reach the
+/// gateway.
+fn first_join(config: &Path, of: &InitArgs) -> Result<String, CommandError> {
+    let url = of.tls_name.first().map(|name| url_of(name, of.listen.port(), true));
+    let join = join_command(&load_config(config)?, url.as_deref(), JoinKey::Inline);
+    Ok(join.unwrap_or_else(|_| "flotilla-gateway join-command --url URL".into()))
 }
 
 fn join(file: &ConfigArgs, url: Option<&str>, key_file: bool) -> Result<(), CommandError> {

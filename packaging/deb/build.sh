@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Builds the Debian packages of both programs: build.sh FOLDER-WITH-BINARIES FOLDER-FOR-PACKAGES
 # Variables: VERSION (default: the workspace's version), DEB_MAINTAINER (name and address of the maintainer),
-# DEB_LEVEL (compression level, 0 to 9). Needs dpkg-dev and binutils.
+# DEB_LEVEL (compression level, 0 to 9). For another architecture also DEB_ARCHITECTURE, DEB_STRIP (its
+# strip), and DEB_NATIVE (a folder with the same programs for this machine, which print their man pages and
+# whose libraries the packages depend on). Needs dpkg-dev and binutils.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
@@ -10,7 +12,9 @@ mkdir -p "$2"
 out=$(realpath "$2")
 version=${VERSION:-$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")}
 maintainer=${DEB_MAINTAINER:-Flotilla packages <packages@example.org>}
-architecture=$(dpkg --print-architecture)
+architecture=${DEB_ARCHITECTURE:-$(dpkg --print-architecture)}
+native=$(realpath "${DEB_NATIVE:-$binaries}")
+strip=${DEB_STRIP:-strip}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 umask 022
@@ -41,8 +45,8 @@ manual() {
 files() {
     local part=$1 tree=$2 package=flotilla-$1 doc=$2/usr/share/doc/flotilla-$1
     install -Dm755 "$binaries/$package" "$tree/usr/bin/$package"
-    strip --strip-unneeded "$tree/usr/bin/$package"
-    manual "$tree/usr/bin/$package" "$tree"
+    $strip --strip-unneeded "$tree/usr/bin/$package"
+    manual "$native/$package" "$tree"
     install -Dm644 "$here/../systemd/$package.service" "$tree/lib/systemd/system/$package.service"
     install -Dm644 "$here/copyright" "$doc/copyright"
     install -Dm644 "$root/docs/vps.md" "$doc/vps.md"
@@ -82,7 +86,7 @@ facts() {
         echo "Maintainer: $maintainer"
         echo "Installed-Size: $(du -sk --apparent-size "$tree" | cut -f1)"
         echo "Priority: optional"
-        sed "s/\${shlibs}/$(libraries "$tree/usr/bin/flotilla-$part")/" "$here/$part/control"
+        sed "s/\${shlibs}/$(libraries "$native/flotilla-$part")/" "$here/$part/control"
     } >"$tree/DEBIAN/control"
 }
 

@@ -66,7 +66,8 @@ fn host(address: SocketAddr) -> String {
     }
 }
 
-fn url_of(host: &str, port: u16, has_tls: bool) -> String {
+/// A URL of the gateway.
+pub fn url_of(host: &str, port: u16, has_tls: bool) -> String {
     format!("http{}://{host}:{port}", if has_tls { "s" } else { "" })
 }
 

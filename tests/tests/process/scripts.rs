@@ -115,19 +115,23 @@ async fn a_fleet_of_several_machines_is_set_up_as_the_readme_says() {
     let port = user.public.port();
     let commands = block("sh", "flotilla-gateway init");
     let commands = commands.replace("0.0.0.0:8443", &format!("0.0.0.0:{port}"));
-    let commands = commands.replace("gateway.example:8443", &format!("localhost:{port}"));
     let commands = commands.replace("gateway.example", "localhost");
-    let [init, serve, join] = commands.lines().collect::<Vec<_>>()[..] else {
+    // The first line installs a release: tests/tests/install.
+    let [_, init, serve] = commands.lines().collect::<Vec<_>>()[..] else {
         panic!("{commands}");
     };
     let made = user.run(init).stdout;
     let key = after(&made, "API key, shown once: ");
+    let certificate = after(&made, "Certificate: ");
+    let join = after(&made, "Join a node: ");
+    let again = format!("flotilla-gateway join-command --url https://localhost:{port}");
+    assert_eq!(user.run(&again).stdout.trim(), join);
     let gateway = Server::spawn(user.bash(&format!("exec {serve}")));
     gateway.wait_for_line("\"listening on https");
-    let joined = user.node(user.run(join).stdout.trim());
+    let joined = user.node(join);
     joined.wait_for_line("joined");
     let ask = format!(
-        "curl -sS --cacert fleet/cert.pem https://localhost:{port}/v1/models \
+        "curl -sS --cacert {certificate} https://localhost:{port}/v1/models \
          -H 'Authorization: Bearer {key}'"
     );
     eventually("the model", async || user.run(&ask).stdout.contains("flotilla-demo").then_some(()))

@@ -1,0 +1,90 @@
+//! The container images, built without a daemon and run without rights.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use fleet_tests::client::Client;
+use fleet_tests::process::{Folder, Server, binary};
+use fleet_tests::{chat, demo_model, root};
+
+use crate::release::architecture;
+use crate::{has, is_root, output};
+
+/// podman with storage in a folder. This machine's control groups may be of two versions, which crun
+/// refuses, so it sees only the newer ones.
+fn podman(folder: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-ec"])
+        .arg(
+            "umount -R /sys/fs/cgroup 2>/dev/null || true
+            mount -t cgroup2 cgroup2 /sys/fs/cgroup
+            exec podman \"$@\"",
+        )
+        .args(["podman", "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--root"])
+        .arg(folder.join("storage"))
+        .arg("--runroot")
+        .arg(folder.join("run"))
+        .stdin(Stdio::null());
+    command
+}
+
+/// Arguments that run a container with a read-only root and no rights.
+const RUN: [&str; 12] = [
+    "run",
+    "--rm",
+    "--read-only",
+    "--cap-drop",
+    "all",
+    "--network",
+    "host",
+    "--cgroups",
+    "disabled",
+    "--ulimit",
+    "nofile=4096:4096",
+    "--ulimit=nproc=4096:4096",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_images_answer_without_rights_and_without_a_place_to_write() {
+    let tools = [("buildah", "buildah"), ("podman", "podman"), ("crun", "crun")];
+    let tools = tools.iter().chain(&[("mmdebstrap", "mmdebstrap")]);
+    if !is_root() || !tools.into_iter().all(|(tool, package)| has(tool, package)) {
+        return;
+    }
+    let folder = Folder::new();
+    let version = env!("CARGO_PKG_VERSION");
+    let binaries = binary("flotilla-agent");
+    output(
+        Command::new(root().join("scripts/images.sh"))
+            .args([architecture(), binaries.parent().unwrap().to_str().unwrap()])
+            .arg(folder.path()),
+    );
+    for part in ["gateway", "agent"] {
+        let file = format!("flotilla-{part}-{version}-{}.oci.tar", architecture());
+        output(podman(folder.path()).args(["load", "-q", "-i"]).arg(folder.path().join(file)));
+    }
+    let image = |part: &str| format!("localhost/flotilla-{part}:{version}");
+    let printed = output(podman(folder.path()).args(RUN).args([&image("gateway"), "--version"]));
+    assert!(printed.contains(&format!("flotilla-gateway {version}")), "{printed}");
+    let shell = podman(folder.path())
+        .args(RUN)
+        .args(["--entrypoint", "/bin/sh", &image("agent")])
+        .output()
+        .unwrap();
+    assert!(!shell.status.success(), "there is no shell");
+
+    let mut command = podman(folder.path());
+    command
+        .args(RUN)
+        .args(["--name", "agent", "--env", "FLOTILLA_LISTEN=127.0.0.1:0", "--volume"])
+        .arg(format!("{}:/models:ro", demo_model().parent().unwrap().display()))
+        .args(["--env", "FLOTILLA_MODEL=/models/flotilla-demo.gguf", &image("agent")]);
+    let mut agent = Server::spawn(command);
+    let client = Client::new(agent.address(), None);
+    agent.wait_for_line("engine ready");
+    let answer = client.chat(&chat("What is the capital of France?")).await;
+    assert!(answer.content().contains("Paris"));
+    output(podman(folder.path()).args(["stop", "--time", "20", "agent"]));
+    assert_eq!(agent.ended().await, Some(0), "SIGTERM ends it in good order");
+}
