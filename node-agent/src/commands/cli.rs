@@ -22,14 +22,17 @@ use crate::engine::measuring::ChildArgs;
 /// Examples, shown after the help of each command and in its man page.
 pub(crate) const EXAMPLES: &[Example] = &[
     ("", "flotilla-agent serve model.gguf"),
+    ("", "flotilla-agent serve hf:Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M"),
     ("serve", "flotilla-agent serve model.gguf --listen 127.0.0.1:9000"),
     (
         "serve",
-        "flotilla-agent serve model.gguf --join https://gateway.example:8080 \\\n      \
+        "flotilla-agent serve hf:Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M --join https://gateway.example:8080 \\\n      \
          --join-key-file join.key",
     ),
     ("serve", "flotilla-agent serve model.gguf --slots 8 --context-tokens 2048 --load mlock"),
+    ("pull", "flotilla-agent pull hf:owner/repo:Q4_K_M --to models/"),
     ("pull", "flotilla-agent pull hf:owner/repo/model-q4_k_m.gguf --to models/"),
+    ("pull", "flotilla-agent pull --cache hf:owner/repo:Q4_K_M"),
     ("bench", "flotilla-agent bench model.gguf --plot speed.svg"),
     ("tune", "flotilla-agent tune model.gguf"),
     ("tune", "flotilla-agent tune model.gguf --json > speeds.json"),
@@ -69,9 +72,13 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve a model with the OpenAI API, on its own port or through a gateway
     ///
-    /// llama-server's -m, -a, -c, -np, -t, -fa, -ctk with -ctv and their long forms work, too, and
-    /// so do its flags for host, port, mlock, no-mmap and the API key file. -c is the context of
-    /// one request, not of all slots together.
+    /// A model that is not a file of this machine is downloaded into the cache folder at the first
+    /// start, with the variables of `pull`. Later starts need no network; `pull --cache` looks for
+    /// a new version.
+    ///
+    /// llama-server's -m, -hf, -hff, -mu, -a, -c, -np, -t, -fa, -ctk with -ctv and their long forms
+    /// work, too, and so do its flags for host, port, mlock, no-mmap and the API key file. -c is
+    /// the context of one request, not of all slots together.
     Serve(Box<ServeArgs>),
     /// Download a model file, or resume an interrupted download
     Pull(PullArgs),

@@ -13,6 +13,7 @@ mod faults;
 mod first_run;
 mod guards;
 mod hostile;
+mod hub_models;
 mod kernels;
 mod kills;
 mod llama_server_flags;
