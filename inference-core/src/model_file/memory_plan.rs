@@ -343,8 +343,13 @@ impl<'a> Case<'a> {
     }
 
     fn fits(&self, slots: u64, context: u64) -> Result<bool, PlanError> {
+        self.fits_beside(slots, context, self.reserve())
+    }
+
+    /// True if it fits, and `free` bytes stay free.
+    fn fits_beside(&self, slots: u64, context: u64, free: u64) -> Result<bool, PlanError> {
         let needed = self.parts(slots, context)?.sum();
-        Ok(needed.saturating_add(self.reserve()) <= self.facts.available_bytes)
+        Ok(needed.saturating_add(free) <= self.facts.available_bytes)
     }
 
     fn plan(&self, slots: u64, context: u64) -> Result<Plan, PlanError> {

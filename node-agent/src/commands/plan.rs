@@ -31,7 +31,8 @@ pub(crate) struct PlanArgs {
     /// Parallel requests [default: as many as are useful and fit]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SLOTS_MAX))]
     pub slots: Option<u64>,
-    /// Context tokens per request [default: as many as fit, at most the model's trained context]
+    /// Context tokens per request [default: the model's trained context, or what fits while a
+    /// quarter of the memory stays free]
     #[arg(long, value_name = "TOKENS")]
     pub context_tokens: Option<u64>,
     /// KV cells (tokens) of all requests together [default: slots x context tokens]

@@ -48,7 +48,7 @@ impl ListedModel<'_> {
 
     fn has_word(&self, word: &str) -> bool {
         let path = self.path().to_ascii_uppercase();
-        let is_edge = |c: Option<char>| c.is_none_or(|c| "-._/".contains(c));
+        let is_edge = |c: Option<char>| c.is_none_or(|c| "-./".contains(c));
         path.match_indices(word).any(|(at, found)| {
             let before = path.get(..at).and_then(|p| p.chars().next_back());
             let after = path.get(at + found.len()..).and_then(|p| p.chars().next());
