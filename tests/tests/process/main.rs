@@ -31,6 +31,7 @@ mod pull;
 mod replaced;
 mod resume;
 mod same_name;
+mod sampling_defaults;
 mod sandbox;
 mod scripts;
 mod sdk;
