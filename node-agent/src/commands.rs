@@ -10,6 +10,7 @@ mod health;
 mod model;
 mod plan;
 mod pull;
+mod recommend;
 mod serve;
 mod synth;
 mod tune;
@@ -57,6 +58,7 @@ pub fn run() -> ExitCode {
         }
         Command::Hardware(args) => block_on(args.run()),
         Command::Plan(args) => args.run(),
+        Command::Recommend(args) => args.run(),
         Command::Doctor(args) => args.run(),
         Command::Health(args) => args.run(),
         Command::Probe { level } => hardware::probe(level).map_err(Failed::software),

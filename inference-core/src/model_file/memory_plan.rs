@@ -194,7 +194,7 @@ pub struct Plan {
     /// Weights read per token, in bytes.
     pub(crate) read_bytes_per_token: u64,
     /// Estimate from the memory bandwidth: tokens per second of one request with an empty context.
-    pub(crate) decode_estimate: Option<f64>,
+    pub decode_estimate: Option<f64>,
     /// The same with a full context.
     pub(crate) decode_estimate_full: Option<f64>,
     /// Estimated seconds to the first token of a full context, from a measured rate.

@@ -14,6 +14,7 @@ use crate::commands::hardware::HardwareArgs;
 use crate::commands::health::HealthArgs;
 use crate::commands::plan::PlanArgs;
 use crate::commands::pull::PullArgs;
+use crate::commands::recommend::RecommendArgs;
 use crate::commands::serve::options::ServeArgs;
 use crate::commands::synth::SynthArgs;
 use crate::commands::tune::TuneArgs;
@@ -44,6 +45,8 @@ pub(crate) const EXAMPLES: &[Example] = &[
         "flotilla-agent plan model.gguf --requests-per-day 20000 --prompt-tokens 600 \\\n      \
          --answer-tokens 200 --price-per-hour 0.02 --gpu-price-per-hour 1.20",
     ),
+    ("recommend", "flotilla-agent recommend"),
+    ("recommend", "flotilla-agent recommend --memory-mib 3500 --quick --all"),
     ("check", "flotilla-agent check model.gguf"),
     ("doctor", "flotilla-agent doctor --model model.gguf"),
     ("health", "flotilla-agent health --listen 127.0.0.1:8080"),
@@ -90,6 +93,8 @@ pub(crate) enum Command {
     Hardware(HardwareArgs),
     /// Show whether a model fits into this machine's memory, and with which settings
     Plan(PlanArgs),
+    /// List well-known open models that fit this machine, with their memory and speed
+    Recommend(RecommendArgs),
     /// Find problems that keep this machine from serving well, and show how to fix them; exits with
     /// 1 if one must be fixed
     Doctor(Box<DoctorArgs>),

@@ -110,6 +110,25 @@ async fn the_default_context_is_the_trained_one_and_plan_check_and_agent_agree()
     start(&["--no-memory-plan"]).wait_for_line("\"context_tokens\":4096");
 }
 
+#[test]
+fn models_that_fit_are_recommended_with_the_line_that_serves_each() {
+    let list = |arguments: &[&str]| {
+        let ran = run(&[&["recommend", "--json"], arguments].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        serde_json::from_str::<Vec<Value>>(&ran.stdout).unwrap()
+    };
+    let small = list(&["--memory-mib", "2048"]);
+    assert!(!small.is_empty() && small.iter().all(|model| model["fits"] == true));
+    assert!(small.iter().any(|model| model["decode_tokens_per_second"].as_f64() > Some(0.0)));
+    let all = list(&["--memory-mib", "2048", "--quick", "--all"]);
+    assert!(all.len() > small.len() && all[0]["fits"] == true);
+    let large = list(&["--memory-mib", "65536", "--quick"]);
+    assert!(large.len() > small.len() && large[0]["decode_tokens_per_second"].is_null());
+    let ran = run(&["recommend", "--quick", "--memory-mib", "4096"]);
+    assert!(ran.stdout.contains("hf:Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M"), "{ran:?}");
+    assert!(ran.stdout.ends_with("Serve one: flotilla-agent serve MODEL\n"), "{ran:?}");
+}
+
 #[tokio::test]
 async fn an_agent_refuses_what_does_not_fit_and_runs_as_its_options_say() {
     let demo = demo_model();
