@@ -37,6 +37,13 @@ pub fn notify_status(status: &str) {
     notify(&[NotifyState::Status(&single_line(status))]);
 }
 
+/// Reports work that must precede the start, such as a download, and that it may take until
+/// `timeout` from now. Repeat it while the work makes progress.
+pub fn notify_starting(status: &str, timeout: Duration) {
+    let micros = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
+    notify(&[NotifyState::ExtendTimeoutUsec(micros), NotifyState::Status(&single_line(status))]);
+}
+
 /// The pace of status reports and watchdog signals.
 #[derive(Debug)]
 pub struct Heartbeat {

@@ -7,8 +7,10 @@ mod cli;
 mod doctor;
 mod hardware;
 mod health;
+mod model;
 mod plan;
 mod pull;
+mod recommend;
 mod serve;
 mod synth;
 mod tune;
@@ -31,8 +33,10 @@ use crate::types::print::PrintError;
 use check::CheckArgs;
 use cli::{Cli, Command, EXAMPLES, EngineArgs};
 use doctor::sandbox_trial;
+use pull::reference::Reference;
+use pull::stop::Stop;
 use serve::llama_flags;
-use serve::options::ServeArgs;
+use serve::options::{CheckedArgs, ServeArgs, ServeOptions};
 use tune::TuneArgs;
 
 /// Parses the command line, runs the command, and prints why it failed.
@@ -54,6 +58,7 @@ pub fn run() -> ExitCode {
         }
         Command::Hardware(args) => block_on(args.run()),
         Command::Plan(args) => args.run(),
+        Command::Recommend(args) => args.run(),
         Command::Doctor(args) => args.run(),
         Command::Health(args) => args.run(),
         Command::Probe { level } => hardware::probe(level).map_err(Failed::software),
@@ -86,8 +91,8 @@ pub fn run() -> ExitCode {
 }
 
 fn print_failure(Failed { code, message }: &Failed) -> ExitCode {
-    // One line for the operator, even if a file's tensor names contain control characters, and in one
-    // write, because the agent and its engine share the pipe. If it fails, there is no one to tell.
+    // One line for the operator, even if a file's tensor names contain control characters, and in
+    // one write, because the agent and its engine share the pipe. If it fails, no one can be told.
     let line = format!("flotilla-agent: {}\n", message.replace(char::is_control, " "));
     let _ = std::io::stderr().write_all(line.as_bytes());
     ExitCode::from(*code)
@@ -95,14 +100,33 @@ fn print_failure(Failed { code, message }: &Failed) -> ExitCode {
 
 fn start(args: ServeArgs) -> Result<(), Failed> {
     start_log(request_id::visit_current);
-    let kernel = block_on(prove(args.engine.kernel))?;
-    let options = args.check(kernel)?;
+    let remote = args.remote_model()?;
+    let args = args.check()?;
+    let kernel = block_on(prove(args.kernel()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(Failed::software)?;
-    let served = runtime.block_on(serve::serve(options));
+    let options = match remote {
+        None => args.plan(kernel, None),
+        Some(reference) => runtime.block_on(fetch_and_plan(reference, args, kernel)),
+    };
+    let served = options.and_then(|options| runtime.block_on(serve::serve(options)));
     // Do not wait for a DNS lookup in progress.
     runtime.shutdown_background();
     served
+}
+
+/// Downloads the model and plans for it, until a signal comes.
+async fn fetch_and_plan(
+    reference: Reference,
+    args: CheckedArgs,
+    kernel: Kernel,
+) -> Result<ServeOptions, Failed> {
+    let stop = Stop::on_signals().map_err(Failed::software)?;
+    let file = model::download(&reference, &stop).await?;
+    let planned = tokio::task::spawn_blocking(move || args.plan(kernel, Some(file)));
+    let planned = stop.unless(planned).await;
+    let planned = planned.map_err(|code| Failed::new(code, "interrupted"))?;
+    planned.map_err(Failed::software)?
 }
 
 /// Runs `work` on this thread.

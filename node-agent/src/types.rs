@@ -2,6 +2,7 @@
 //! output. The lowest layer: nothing here imports another folder.
 
 pub(crate) mod backoff;
+pub(crate) mod cache_folder;
 pub(crate) mod causes;
 pub(crate) mod error;
 pub(crate) mod executable;

@@ -2,7 +2,8 @@
 #   docker build -f packaging/docker/agent.Dockerfile -t flotilla-agent .
 # One image serves every x86-64 CPU with AVX2 and every 64-bit ARM CPU: the agent contains its kernels and
 # tests them at startup. It reads models from /models, runs as user 65532, and writes nothing
-# (--read-only) except the results of FLOTILLA_TUNE, to /cache.
+# (--read-only) except to /cache: the results of FLOTILLA_TUNE, and models that FLOTILLA_MODEL names by hf:
+# or a URL. Mount a volume there to keep them.
 # Every flag of 'flotilla-agent serve' has a variable: FLOTILLA_MODEL, FLOTILLA_JOIN, ...
 
 FROM rust:1.95-slim-bookworm AS build

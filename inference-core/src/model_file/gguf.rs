@@ -6,7 +6,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
+use crate::types::request::SamplingDefaults;
+
 pub(crate) mod kinds;
+mod sampling;
 pub(crate) mod write;
 
 /// Maximum header size in bytes. Vocabularies of 250,000 tokens need about 10 MB.
@@ -45,6 +48,8 @@ pub struct Header {
     pub merges: u64,
     /// Integers and flags by key: one value, or one per layer. Excludes the tokenizer's keys.
     pub numbers: BTreeMap<String, Vec<u64>>,
+    /// Sampling parameters that the file recommends.
+    pub sampling: SamplingDefaults,
     /// Name, shape and type of each tensor.
     pub tensor_list: Vec<TensorInfo>,
 }
@@ -143,6 +148,14 @@ pub fn read_header(source: impl Read, file_bytes: u64) -> Result<Header, HeaderE
     for _ in 0..entries {
         let key = reader.string()?;
         let value = reader.value()?;
+        if let Some(name) = key.strip_prefix(sampling::PREFIX) {
+            let number = match value {
+                Value::Number(n) => n as f64,
+                Value::Fraction(n) => n.into(),
+                _ => f64::NAN,
+            };
+            sampling::read(&mut header.sampling, name, number);
+        }
         match (key.as_str(), value) {
             ("general.architecture", Value::Text(text)) => header.architecture = text,
             ("general.name", Value::Text(text)) => header.name = Some(text),

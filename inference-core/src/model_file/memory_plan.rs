@@ -194,7 +194,7 @@ pub struct Plan {
     /// Weights read per token, in bytes.
     pub(crate) read_bytes_per_token: u64,
     /// Estimate from the memory bandwidth: tokens per second of one request with an empty context.
-    pub(crate) decode_estimate: Option<f64>,
+    pub decode_estimate: Option<f64>,
     /// The same with a full context.
     pub(crate) decode_estimate_full: Option<f64>,
     /// Estimated seconds to the first token of a full context, from a measured rate.
@@ -343,8 +343,13 @@ impl<'a> Case<'a> {
     }
 
     fn fits(&self, slots: u64, context: u64) -> Result<bool, PlanError> {
+        self.fits_beside(slots, context, self.reserve())
+    }
+
+    /// True if it fits, and `free` bytes stay free.
+    fn fits_beside(&self, slots: u64, context: u64, free: u64) -> Result<bool, PlanError> {
         let needed = self.parts(slots, context)?.sum();
-        Ok(needed.saturating_add(self.reserve()) <= self.facts.available_bytes)
+        Ok(needed.saturating_add(free) <= self.facts.available_bytes)
     }
 
     fn plan(&self, slots: u64, context: u64) -> Result<Plan, PlanError> {

@@ -10,7 +10,7 @@ mod sampling;
 mod work;
 
 pub use event::{EngineStats, Event, Failure, FinishReason, LikelyToken, TextChunk, TokenLogprob};
-pub use sampling::{BIASES_MAX, RECENT_TOKENS_MAX, Sampling};
+pub use sampling::{BIASES_MAX, RECENT_TOKENS_MAX, Sampling, SamplingDefaults};
 pub use work::Work;
 
 /// Id that the caller chooses; unique among the requests in flight.

@@ -11,6 +11,7 @@ use inference_core::types::units::bytes;
 use inference_metrics::Process;
 use tokio_util::sync::CancellationToken;
 
+use crate::commands::model::local_file;
 use crate::engine::client::{EngineClient, EngineState, Via};
 use crate::engine::flags::EngineFlags;
 use crate::engine::ipc::EngineFacts;
@@ -23,7 +24,7 @@ use crate::types::print::print_line;
 /// `check`
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Model files (GGUF)
+    /// Model files (GGUF), or models in the cache: hf:owner/repo[:quantization]
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<PathBuf>,
     /// How the models are run
@@ -58,6 +59,7 @@ impl CheckArgs {
     }
 
     async fn check(&self, model: &Path, kernel: Kernel) -> Result<Works, String> {
+        let model = &local_file(model).map_err(|e| e.message)?;
         let named = |why| format!("model file {}: {why}", model.display());
         let launch = Launch::new(model, self.engine.clone(), kernel).map_err(|e| match e {
             // It already names the file.

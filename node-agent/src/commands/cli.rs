@@ -14,6 +14,7 @@ use crate::commands::hardware::HardwareArgs;
 use crate::commands::health::HealthArgs;
 use crate::commands::plan::PlanArgs;
 use crate::commands::pull::PullArgs;
+use crate::commands::recommend::RecommendArgs;
 use crate::commands::serve::options::ServeArgs;
 use crate::commands::synth::SynthArgs;
 use crate::commands::tune::TuneArgs;
@@ -22,14 +23,17 @@ use crate::engine::measuring::ChildArgs;
 /// Examples, shown after the help of each command and in its man page.
 pub(crate) const EXAMPLES: &[Example] = &[
     ("", "flotilla-agent serve model.gguf"),
+    ("", "flotilla-agent serve hf:Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M"),
     ("serve", "flotilla-agent serve model.gguf --listen 127.0.0.1:9000"),
     (
         "serve",
-        "flotilla-agent serve model.gguf --join https://gateway.example:8080 \\\n      \
+        "flotilla-agent serve hf:Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M --join https://gateway.example:8080 \\\n      \
          --join-key-file join.key",
     ),
     ("serve", "flotilla-agent serve model.gguf --slots 8 --context-tokens 2048 --load mlock"),
+    ("pull", "flotilla-agent pull hf:owner/repo:Q4_K_M --to models/"),
     ("pull", "flotilla-agent pull hf:owner/repo/model-q4_k_m.gguf --to models/"),
+    ("pull", "flotilla-agent pull --cache hf:owner/repo:Q4_K_M"),
     ("bench", "flotilla-agent bench model.gguf --plot speed.svg"),
     ("tune", "flotilla-agent tune model.gguf"),
     ("tune", "flotilla-agent tune model.gguf --json > speeds.json"),
@@ -41,6 +45,8 @@ pub(crate) const EXAMPLES: &[Example] = &[
         "flotilla-agent plan model.gguf --requests-per-day 20000 --prompt-tokens 600 \\\n      \
          --answer-tokens 200 --price-per-hour 0.02 --gpu-price-per-hour 1.20",
     ),
+    ("recommend", "flotilla-agent recommend"),
+    ("recommend", "flotilla-agent recommend --memory-mib 3500 --quick --all"),
     ("check", "flotilla-agent check model.gguf"),
     ("doctor", "flotilla-agent doctor --model model.gguf"),
     ("health", "flotilla-agent health --listen 127.0.0.1:8080"),
@@ -69,9 +75,13 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve a model with the OpenAI API, on its own port or through a gateway
     ///
-    /// llama-server's -m, -a, -c, -np, -t, -fa, -ctk with -ctv and their long forms work, too, and
-    /// so do its flags for host, port, mlock, no-mmap and the API key file. -c is the context of
-    /// one request, not of all slots together.
+    /// A model that is not a file of this machine is downloaded into the cache folder at the first
+    /// start, with the variables of `pull`. Later starts need no network; `pull --cache` looks for
+    /// a new version.
+    ///
+    /// llama-server's -m, -hf, -hff, -mu, -a, -c, -np, -t, -fa, -ctk with -ctv and their long forms
+    /// work, too, and so do its flags for host, port, mlock, no-mmap and the API key file. -c is
+    /// the context of one request, not of all slots together.
     Serve(Box<ServeArgs>),
     /// Download a model file, or resume an interrupted download
     Pull(PullArgs),
@@ -83,6 +93,8 @@ pub(crate) enum Command {
     Hardware(HardwareArgs),
     /// Show whether a model fits into this machine's memory, and with which settings
     Plan(PlanArgs),
+    /// List well-known open models that fit this machine, with their memory and speed
+    Recommend(RecommendArgs),
     /// Find problems that keep this machine from serving well, and show how to fix them; exits with
     /// 1 if one must be fixed
     Doctor(Box<DoctorArgs>),

@@ -13,9 +13,12 @@ use clap::Args;
 use inference_core::hardware::files::Root;
 use inference_core::model_file::memory_plan::{LoadMode, RequestedSettings};
 
+use crate::commands::model::local_file;
+use crate::commands::pull::reference::is_remote;
 use crate::engine::kernel_trial::prove_kernel;
 use crate::engine::model_files::ModelFiles;
 use crate::serve::join::flags::JoinFlags;
+use crate::types::cache_folder;
 use crate::types::exit::Failed;
 use crate::types::print::print_line;
 use checks::diagnose;
@@ -31,13 +34,15 @@ const JOIN_KEY: &str = "/etc/flotilla/join.key";
 /// `doctor`
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Model file (GGUF) to serve [default: none]
-    #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
+    /// Model to serve, as for `serve`; one that is not downloaded yet is not checked
+    /// [default: none]
+    #[arg(long, env = "FLOTILLA_MODEL", value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Parallel requests, as for `serve` [default: as many as are useful and fit]
     #[arg(long, env = "FLOTILLA_SLOTS", value_name = "SLOTS")]
     pub slots: Option<u64>,
-    /// Context tokens per request, as for `serve` [default: as many as fit]
+    /// Context tokens per request, as for `serve` [default: the model's trained context, or what
+    /// fits]
     #[arg(long, env = "FLOTILLA_CONTEXT_TOKENS", value_name = "TOKENS")]
     pub context_tokens: Option<u64>,
     /// How to load the weights, as for `serve`
@@ -94,7 +99,8 @@ impl DoctorArgs {
         facts
     }
 
-    fn read_model(&self, file: &Path) -> Model {
+    fn read_model(&self, named: &Path) -> Model {
+        let file = local_file(named);
         let wanted = RequestedSettings {
             slots: self.slots,
             context_tokens: self.context_tokens,
@@ -102,17 +108,21 @@ impl DoctorArgs {
             ..RequestedSettings::default()
         };
         Model {
-            file: file.display().to_string(),
-            bytes: std::fs::metadata(file).map_or(0, |data| data.len()),
-            header: ModelFiles::open(file)
-                .map(|files| files.header().clone())
-                .map_err(|e| e.to_string()),
+            file: named.display().to_string(),
+            bytes: file.as_ref().map_or(0, |f| std::fs::metadata(f).map_or(0, |data| data.len())),
+            header: file.map_err(|e| e.message).and_then(|file| {
+                let files = ModelFiles::open(&file).map_err(|e| e.to_string())?;
+                Ok(files.header().clone())
+            }),
             wanted,
         }
     }
 
     fn disk(&self) -> Disk {
-        let beside = self.model.as_deref().and_then(Path::parent);
+        let is_named = self.model.as_deref().and_then(Path::to_str).is_some_and(is_remote);
+        let cache = cache_folder::find().filter(|folder| is_named && folder.is_dir());
+        let beside = self.model.as_deref().filter(|_| !is_named).and_then(Path::parent);
+        let beside = beside.or(cache.as_deref());
         let folder = self.models.as_deref().or(beside).unwrap_or(Path::new(MODELS));
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let room = rustix::fs::statvfs(folder).ok();

@@ -17,6 +17,7 @@ use inference_core::model_file::memory_plan::{
 };
 
 use crate::commands::hardware::measure;
+use crate::commands::model::local_file;
 use crate::engine::plan_facts::facts;
 use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
 use crate::types::print::print_line;
@@ -25,12 +26,13 @@ use calculator::{Capacity, CapacityArgs};
 /// `plan`
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// Model file (GGUF)
+    /// Model file (GGUF), or a model in the cache: hf:owner/repo[:quantization]
     pub model: PathBuf,
     /// Parallel requests [default: as many as are useful and fit]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SLOTS_MAX))]
     pub slots: Option<u64>,
-    /// Context tokens per request [default: as many as fit, at most the model's trained context]
+    /// Context tokens per request [default: the model's trained context, or what fits while a
+    /// quarter of the memory stays free]
     #[arg(long, value_name = "TOKENS")]
     pub context_tokens: Option<u64>,
     /// KV cells (tokens) of all requests together [default: slots x context tokens]
@@ -69,7 +71,8 @@ pub(crate) struct PlanArgs {
 impl PlanArgs {
     /// Prints the plan, or what would fit.
     pub(crate) fn run(&self) -> Result<(), Failed> {
-        let header = read(&self.model).map_err(Failed::data)?;
+        let model = local_file(&self.model)?;
+        let header = read(&model).map_err(Failed::data)?;
         let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
         let mut facts = facts(&machine);
         if self.no_repacking {
@@ -81,7 +84,7 @@ impl PlanArgs {
         if !self.quick {
             facts.bandwidth = measure(&machine).map_err(Failed::data)?.map(|b| b.best);
         }
-        let capacity = self.capacity.run(&self.model, &machine).map_err(Failed::data)?;
+        let capacity = self.capacity.run(&model, &machine).map_err(Failed::data)?;
         self.print(plan(&header, &facts, &self.wanted()), capacity)
     }
 

@@ -2,14 +2,20 @@
 //!
 //! [`transfer`] fetches one file: it sends requests through [`client`], [`response`] and
 //! [`refusal`] judge the responses, [`part`] holds the bytes, [`retry`] decides about further
-//! attempts. A file gets its name only when it is complete and its digest is right.
+//! attempts. A file gets its name only when it is complete and its digest is right. [`hub`] finds
+//! the files of a model in a repository, [`cache`] keeps downloaded models for `serve`.
 
+pub(crate) mod cache;
 pub(crate) mod client;
 pub(crate) mod content;
 pub(crate) mod endpoint;
+pub(crate) mod hub;
+pub(crate) mod listing;
 pub(crate) mod part;
 pub(crate) mod part_info;
 pub(crate) mod progress;
+pub(crate) mod quantization;
+pub(crate) mod reference;
 pub(crate) mod refusal;
 pub(crate) mod response;
 pub(crate) mod retry;
@@ -27,14 +33,21 @@ use clap::Args;
 
 use crate::types::causes::with_causes;
 use crate::types::exit::Failed;
+use cache::CacheUse;
 use client::Client;
 use endpoint::Endpoint;
+use hub::RemoteModel;
 use progress::DownloadProgress;
-use source::Source;
+use reference::Reference;
 use stop::Stop;
 use transfer::{Job, Tools, fetch};
 
 pub(crate) use flotilla_manual::exit::{BUSY as EXIT_BUSY, USAGE as EXIT_USAGE, WRITE as EXIT_IO};
+
+/// Default for the maximum number of consecutive failures.
+pub(crate) const RETRIES: u32 = 8;
+/// Default for the seconds without data after which to reconnect.
+pub(crate) const STALL_SECONDS: u32 = 30;
 
 /// `pull`
 #[derive(Debug, Args)]
@@ -42,12 +55,16 @@ pub(crate) use flotilla_manual::exit::{BUSY as EXIT_BUSY, USAGE as EXIT_USAGE, W
                         HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE.\n  \
                         The last line on stdout is the file's path.")]
 pub(crate) struct PullArgs {
-    /// hf:owner/repo/file.gguf, or a URL; the first file of a split model includes the others
+    /// hf:owner/repo[:quantization], hf:owner/repo/file.gguf, or a URL; the first file of a split
+    /// model includes the others
     #[arg(value_name = "SOURCE")]
     pub source: String,
     /// File to write, or folder to write into [default: the current folder]
     #[arg(long, value_name = "FILE|DIR")]
     pub to: Option<PathBuf>,
+    /// Download into the cache where `serve` looks for models, and update a model that is there
+    #[arg(long, conflicts_with_all = ["to", "force"])]
+    pub cache: bool,
     /// Expected SHA-256; for a split model, once for each file, in order
     /// [default: the hub's, if it has one]
     #[arg(long, value_name = "HEX")]
@@ -62,11 +79,11 @@ pub(crate) struct PullArgs {
     #[arg(long)]
     pub no_progress: bool,
     /// Give up after this many consecutive failures; each byte received resets the count
-    #[arg(long, value_name = "N", default_value_t = 8,
+    #[arg(long, value_name = "N", default_value_t = RETRIES,
         value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub retries: u32,
     /// Seconds without data after which to reconnect
-    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+    #[arg(long, value_name = "SECONDS", default_value_t = STALL_SECONDS,
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub stall_seconds: u32,
 }
@@ -74,14 +91,8 @@ pub(crate) struct PullArgs {
 /// Downloads all files of a model.
 pub(crate) fn run(args: PullArgs) -> Result<(), Failed> {
     let usage = |why: String| Failed::new(EXIT_USAGE, why);
-    let variable = |name: &str| std::env::var(name).ok();
-    let endpoint =
-        Endpoint::new(variable("HF_ENDPOINT").as_deref(), variable("HF_TOKEN").as_deref());
-    let endpoint = endpoint.map_err(usage)?;
-    let jobs = args.jobs().map_err(usage)?;
-    let stall = Duration::from_secs(args.stall_seconds.into());
-    let client = Client::new(endpoint, stall);
-    let client = client.map_err(|e| Failed::software(with_causes(&e)))?;
+    let reference = Reference::parse(&args.source, args.revision.as_deref()).map_err(usage)?;
+    let client = hub_client(Duration::from_secs(args.stall_seconds.into()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         // Reads from the network while this thread hashes and writes.
         .worker_threads(1)
@@ -98,11 +109,20 @@ pub(crate) fn run(args: PullArgs) -> Result<(), Failed> {
             retries: args.retries,
             seed: crate::types::random::random() as u64,
         };
-        fetch_all(jobs, &mut tools).await
+        args.fetch(&reference, &mut tools).await
     });
     // Do not wait for a DNS lookup in progress.
     runtime.shutdown_background();
     print_path(&done?)
+}
+
+/// The client for the hub of the environment and its key.
+pub(crate) fn hub_client(stall: Duration) -> Result<Client, Failed> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let endpoint =
+        Endpoint::new(variable("HF_ENDPOINT").as_deref(), variable("HF_TOKEN").as_deref());
+    let endpoint = endpoint.map_err(|why| Failed::new(EXIT_USAGE, why))?;
+    Client::new(endpoint, stall).map_err(|e| Failed::software(with_causes(&e)))
 }
 
 /// Fetches one file after the other; returns the path of the first.
@@ -124,33 +144,48 @@ async fn fetch_all(jobs: Vec<Job>, tools: &mut Tools) -> Result<PathBuf, Failed>
 }
 
 impl PullArgs {
+    /// Downloads all files; returns the path of the first.
+    async fn fetch(&self, reference: &Reference, tools: &mut Tools) -> Result<PathBuf, Failed> {
+        let usage = |why: String| Failed::new(EXIT_USAGE, why);
+        if self.cache {
+            let sha256 = match self.sha256.len() {
+                0 => Vec::new(),
+                files => self.digests(files).map_err(usage)?,
+            };
+            return cache::fetch(reference, &CacheUse { update: true, sha256 }, tools).await;
+        }
+        let model = match reference {
+            Reference::File(source) => RemoteModel::of_source(source).map_err(usage)?,
+            Reference::Repository { .. } => hub::resolve(reference, tools).await?,
+        };
+        fetch_all(self.jobs(&model).map_err(usage)?, tools).await
+    }
+
     /// One job for each file; the error is one line for the operator.
-    fn jobs(&self) -> Result<Vec<Job>, String> {
-        let source = Source::parse(&self.source, self.revision.as_deref())?;
-        let name = source.file_name()?;
+    fn jobs(&self, model: &RemoteModel) -> Result<Vec<Job>, String> {
         let (folder, own_name) = self.place()?;
-        let names = crate::engine::model_files::split::all_files(&name)?;
+        let names: Vec<String> = model.files.iter().map(|file| file.name.clone()).collect();
         let targets = match own_name {
             None => names.clone(),
             Some(own) => crate::engine::model_files::split::all_files(&own)?,
         };
         if targets.len() != names.len() {
             return Err(format!(
-                "{name} is the first of {} files: name a folder with --to, or a file whose name \
+                "{} is the first of {} files: name a folder with --to, or a file whose name \
                  ends in -00001-of-{:05}.gguf",
+                names.first().map_or("", String::as_str),
                 names.len(),
                 names.len()
             ));
         }
         let digests = self.digests(names.len())?;
-        let job = |((name, target), sha256): ((&String, &String), _)| Job {
-            // Use a URL as it was given, if possible.
-            source: if names.len() == 1 { source.clone() } else { source.beside(name) },
+        let job = |((file, target), sha256): ((&hub::RemoteFile, &String), Option<String>)| Job {
+            source: file.source.clone(),
             target: folder.join(target),
-            sha256,
+            sha256: sha256.or_else(|| file.sha256.clone()),
             force: self.force,
         };
-        Ok(names.iter().zip(&targets).zip(digests).map(job).collect())
+        Ok(model.files.iter().zip(&targets).zip(digests).map(job).collect())
     }
 
     /// The folder to write to, and the file's name if the operator chose it.
@@ -220,13 +255,21 @@ mod tests {
         PullArgs::from_arg_matches(&command.get_matches_from(arguments)).unwrap()
     }
 
+    fn jobs_of(arguments: &[&str]) -> Result<Vec<Job>, String> {
+        let args = parse(arguments);
+        match Reference::parse(&args.source, None)? {
+            Reference::File(source) => args.jobs(&RemoteModel::of_source(&source)?),
+            Reference::Repository { .. } => Err("needs a hub".into()),
+        }
+    }
+
     fn error(arguments: &[&str]) -> String {
-        parse(arguments).jobs().unwrap_err()
+        jobs_of(arguments).unwrap_err()
     }
 
     #[test]
     fn a_file_goes_into_a_folder_or_gets_a_name() {
-        let target = |arguments: &[&str]| parse(arguments).jobs().unwrap()[0].target.clone();
+        let target = |arguments: &[&str]| jobs_of(arguments).unwrap()[0].target.clone();
         assert_eq!(target(&["hf:o/r/a/m.gguf"]), Path::new("m.gguf"));
         assert_eq!(target(&["hf:o/r/a/m.gguf", "--to", "/"]), Path::new("/m.gguf"));
         assert_eq!(target(&["hf:o/r/a/m.gguf", "--to", "x.gguf"]), Path::new("./x.gguf"));
@@ -237,14 +280,14 @@ mod tests {
     #[test]
     fn the_first_file_of_a_split_model_brings_the_others() {
         let source = "hf:o/r/q4/m-00001-of-00002.gguf";
-        let jobs = parse(&[source, "--to", "/n-00001-of-00002.gguf"]).jobs().unwrap();
+        let jobs = jobs_of(&[source, "--to", "/n-00001-of-00002.gguf"]).unwrap();
         assert_eq!(jobs[1].source.identity(), "hf:o/r/q4/m-00002-of-00002.gguf at main");
         assert_eq!(jobs[1].target, Path::new("/n-00002-of-00002.gguf"));
         assert!(error(&[source, "--to", "one.gguf"]).contains("-00001-of-00002.gguf"));
-        assert_eq!(parse(&["hf:o/r/m-00002-of-00002.gguf"]).jobs().unwrap().len(), 1);
+        assert_eq!(jobs_of(&["hf:o/r/m-00002-of-00002.gguf"]).unwrap().len(), 1);
         let sha = "a".repeat(64);
         assert!(error(&[source, "--sha256", &sha]).contains("one for each"));
-        let jobs = parse(&[source, "--sha256", &sha, "--sha256", &"B".repeat(64)]).jobs().unwrap();
+        let jobs = jobs_of(&[source, "--sha256", &sha, "--sha256", &"B".repeat(64)]).unwrap();
         assert_eq!(jobs[1].sha256, Some("b".repeat(64)));
         assert!(error(&["hf:o/r/m.gguf", "--sha256", "abc"]).contains("64 hex digits"));
     }

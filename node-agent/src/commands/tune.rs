@@ -10,6 +10,7 @@ use clap::Args;
 use inference_core::hardware::Kernel;
 use inference_core::tools::tune::BUDGET;
 
+use crate::commands::model::local_file;
 use crate::engine::flags::EngineFlags;
 use crate::engine::model_files::ModelFiles;
 use crate::engine::tuning::TuneJob;
@@ -19,7 +20,7 @@ use crate::types::print::print_line;
 /// `tune`
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
-    /// Model file (GGUF)
+    /// Model file (GGUF), or a model in the cache: hf:owner/repo[:quantization]
     pub model: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -39,7 +40,7 @@ pub(crate) struct TuneArgs {
 impl TuneArgs {
     /// Measures and prints.
     pub(crate) fn run(&self, kernel: Kernel) -> Result<(), Failed> {
-        let files = ModelFiles::open(&self.model).map_err(Failed::data)?;
+        let files = ModelFiles::open(&local_file(&self.model)?).map_err(Failed::data)?;
         let job = TuneJob::new(&files, kernel, &self.engine).map_err(Failed::data)?;
         let known = if self.force { None } else { job.known_exactly() };
         let was_known = known.is_some();

@@ -26,8 +26,9 @@ use crate::engine::plan_facts::facts;
 use crate::engine::sandbox;
 use setting::{Setting, Source};
 
-/// Default context of one request, in tokens.
-const CONTEXT_DEFAULT: u32 = 4096;
+/// Context of one request in tokens if the model does not tell its own, and at most without a
+/// memory plan. More than this is chosen only if memory stays free.
+const CONTEXT_USUAL: u32 = 4096;
 const CONTEXT_MIN: u32 = 64;
 const SLOTS_DEFAULT: u32 = 4;
 /// Maximum KV cells of a pool.
@@ -43,8 +44,8 @@ pub(crate) struct EngineFlags {
     /// Requests that decode in parallel [default: tuned, or 4; fewer if memory is short]
     #[arg(long, env = "FLOTILLA_SLOTS", value_name = "SLOTS", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub slots: Option<u32>,
-    /// Maximum context tokens per request, prompt and completion together
-    /// [default: the model's trained context, at most 4096 and what fits into memory]
+    /// Maximum context tokens per request, prompt and completion together [default: the model's
+    /// trained context, or what fits while a quarter of the memory stays free]
     #[arg(long, env = "FLOTILLA_CONTEXT_TOKENS", value_name = "TOKENS")]
     pub context_tokens: Option<u32>,
     /// KV cells (tokens) of all requests and cached prefixes together
@@ -149,6 +150,18 @@ impl EngineFlags {
     ) -> Result<EngineOptions, SettingsError> {
         let (options, origins) = self.resolve(files, kernel, tuned)?;
         tracing::info!(settings = origins, "settings resolved");
+        let trained_tokens = trained_tokens(files.header());
+        let EngineOptions { context_tokens, slots, .. } = options;
+        if self.context_tokens.is_none() && context_tokens < trained_tokens {
+            let reason = self.why_shorter(options.planned_bytes.is_some());
+            tracing::info!(
+                context_tokens,
+                trained_tokens,
+                slots,
+                reason,
+                "context is shorter than the model was trained for"
+            );
+        }
         Ok(options)
     }
 
@@ -186,10 +199,13 @@ impl EngineFlags {
         let name = attention.value.name();
         let origins = format!(
             "threads {threads}, flash attention {name} ({}), batch rows {batch_rows}, poll {poll}, \
-             slots {} ({}), KV {} ({})",
+             slots {} ({}), context {} ({}, trained {}), KV {} ({})",
             attention.source.name(),
             sizes.slots.value,
             sizes.slots.source.name(),
+            sizes.context_tokens,
+            Setting::of(self.context_tokens, None, 0).source.name(),
+            trained_tokens(header),
             kv_type.value.name(),
             kv_type.source.name(),
         );
@@ -234,15 +250,48 @@ impl EngineFlags {
         self.cpus.as_deref().map(read_cpus).transpose()
     }
 
+    /// Why the chosen context is not the trained one.
+    fn why_shorter(&self, is_planned: bool) -> &'static str {
+        if self.kv_cells.is_some() {
+            "--kv-cells"
+        } else if self.no_memory_plan || !is_planned {
+            "without a memory plan, at most 4096 tokens are chosen: set --context-tokens"
+        } else {
+            "a quarter of the available memory stays free: set --context-tokens, or fewer --slots"
+        }
+    }
+
+    /// The context with this number of slots if the operator sets none: the trained one, as far as
+    /// memory allows. Never less than the usual one, which the caller reduces if it does not fit.
+    fn default_context(&self, case: &Case<'_>, slots: u32) -> u32 {
+        let pool = self.kv_cells.unwrap_or(KV_CELLS_MAX / slots).max(CONTEXT_MIN);
+        let most = trained_tokens(case.header).min(pool);
+        let usual = most.min(CONTEXT_USUAL);
+        if self.no_memory_plan {
+            return usual;
+        }
+        let kv_type = self.kv_type.unwrap_or(KvType::F16);
+        let requested = RequestedSettings {
+            context_tokens: None,
+            kv_cells: self.kv_cells.map(u64::from),
+            ..self.requested(case, slots, usual, kv_type)
+        };
+        match plan(case.header, case.facts, &requested) {
+            Ok(plan) => u32::try_from(plan.context_tokens).unwrap_or(most).clamp(usual, most),
+            Err(_) => usual,
+        }
+    }
+
     /// The sizes that were set, if they fit; otherwise the largest usual ones that do, preferring
     /// unquantized keys and values for each.
     fn sizes(&self, case: &Case<'_>, tuned: Option<u32>) -> Result<Sizes, SettingsError> {
-        let context = context_tokens(self.context_tokens, case.header)?;
         let slots = Setting::of(self.slots, tuned, SLOTS_DEFAULT);
+        let default = self.default_context(case, slots.value);
+        let context = context_tokens(self.context_tokens, default, case.header)?;
         let mut all = vec![(slots, context)];
         if self.slots.is_none() && self.context_tokens.is_none() && self.kv_cells.is_none() {
             let default = |slots| Setting { value: slots, source: Source::Default };
-            all.push((default(SLOTS_DEFAULT), context));
+            all.push((default(SLOTS_DEFAULT), context.min(CONTEXT_USUAL)));
             let smaller = SMALLER.iter().filter(|(_, tokens)| *tokens <= context);
             all.extend(smaller.map(|(slots, tokens)| (default(*slots), *tokens)));
         }
@@ -295,6 +344,30 @@ impl EngineFlags {
         Ok(Sizes { slots, context_tokens, kv_cells, kv_type, planned_bytes: None })
     }
 
+    /// Settings to plan for, with a pool of slots x context.
+    fn requested(
+        &self,
+        case: &Case<'_>,
+        slots: u32,
+        context_tokens: u32,
+        kv_type: KvType,
+    ) -> RequestedSettings {
+        RequestedSettings {
+            slots: Some(slots.into()),
+            context_tokens: Some(context_tokens.into()),
+            kv_cells: None,
+            key_kind: kv_type.name().into(),
+            value_kind: kv_type.name().into(),
+            // Contexts for embeddings decide on flash attention themselves.
+            flash_attention: case.vectors.is_some()
+                || attention_with(kv_type, case.attention).value != FlashAttention::Off,
+            load: self.load,
+            batch_rows: case.batch_rows.into(),
+            prefix_cache: !self.no_prefix_cache,
+            embedding_batching: case.vectors,
+        }
+    }
+
     /// Plans the sizes; the error says why they do not fit. A model that cannot be planned is
     /// loaded anyway: llama.cpp may support it.
     fn fit(&self, case: &Case<'_>, sizes: &mut Sizes) -> Result<(), String> {
@@ -302,18 +375,8 @@ impl EngineFlags {
             return Ok(());
         }
         let wanted = RequestedSettings {
-            slots: Some(u64::from(sizes.slots.value)),
-            context_tokens: Some(u64::from(sizes.context_tokens)),
             kv_cells: Some(u64::from(sizes.kv_cells)),
-            key_kind: sizes.kv_type.name().into(),
-            value_kind: sizes.kv_type.name().into(),
-            // Contexts for embeddings decide on flash attention themselves.
-            flash_attention: case.vectors.is_some()
-                || attention_with(sizes.kv_type, case.attention).value != FlashAttention::Off,
-            load: self.load,
-            batch_rows: u64::from(case.batch_rows),
-            prefix_cache: !self.no_prefix_cache,
-            embedding_batching: case.vectors,
+            ..self.requested(case, sizes.slots.value, sizes.context_tokens, sizes.kv_type)
         };
         match plan(case.header, case.facts, &wanted) {
             Ok(plan) => {
@@ -375,9 +438,18 @@ fn read_cpus(list: &str) -> Result<Vec<u32>, SettingsError> {
     Ok(cpus)
 }
 
-fn context_tokens(wanted: Option<u32>, header: &Header) -> Result<u32, SettingsError> {
-    let trained = if header.context_tokens == 0 { CONTEXT_DEFAULT } else { header.context_tokens };
-    let tokens = wanted.unwrap_or(trained.min(CONTEXT_DEFAULT));
+/// The context that the model was trained for.
+fn trained_tokens(header: &Header) -> u32 {
+    if header.context_tokens == 0 { CONTEXT_USUAL } else { header.context_tokens }
+}
+
+fn context_tokens(
+    wanted: Option<u32>,
+    default: u32,
+    header: &Header,
+) -> Result<u32, SettingsError> {
+    let trained = trained_tokens(header);
+    let tokens = wanted.unwrap_or(default);
     if tokens < CONTEXT_MIN || tokens > trained {
         return Err(SettingsError::ContextTokens(trained));
     }
@@ -394,22 +466,4 @@ fn kv_cells(wanted: Option<u32>, slots: u32, context_tokens: u32) -> Result<u32,
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_context_is_bounded_by_the_model() {
-        let header = Header { context_tokens: 1024, ..Header::default() };
-        assert_eq!(context_tokens(None, &header), Ok(1024));
-        assert_eq!(context_tokens(Some(512), &header), Ok(512));
-        assert!(context_tokens(Some(2048), &header).is_err());
-        let long = Header { context_tokens: 131_072, ..Header::default() };
-        assert_eq!(context_tokens(None, &long), Ok(CONTEXT_DEFAULT));
-    }
-
-    #[test]
-    fn cpus_are_a_list_without_repetitions() {
-        assert_eq!(read_cpus("3,0-1,1"), Ok(vec![0, 1, 3]));
-        assert!(read_cpus("").is_err() && read_cpus("a").is_err() && read_cpus("3-1").is_err());
-    }
-}
+mod tests;

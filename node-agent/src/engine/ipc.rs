@@ -6,7 +6,7 @@
 use std::io::{self, Read};
 
 use inference_core::text::output::Format;
-use inference_core::types::request::{EngineStats, Event, RequestId, Work};
+use inference_core::types::request::{EngineStats, Event, RequestId, SamplingDefaults, Work};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +50,8 @@ pub(crate) struct EngineFacts {
     pub digest: Fingerprint,
     /// The sandbox in force.
     pub sandbox: Sandbox,
+    /// Sampling parameters that the model file recommends; part of the fingerprint.
+    pub sampling: Box<SamplingDefaults>,
 }
 
 /// Encodes one frame, including its length.
@@ -111,6 +113,7 @@ impl EngineFacts {
             kernel: "baseline".into(),
             digest: "0".repeat(64).parse().unwrap(),
             sandbox: Sandbox::OFF,
+            sampling: Box::default(),
         }
     }
 }

@@ -86,7 +86,7 @@ impl ModelFiles {
         }
         // Taken before the content is read, so that later changes are noticed.
         let versions = versions(&parts).map_err(fail)?;
-        let digest = Fingerprint::of(&parts).map_err(fail)?;
+        let digest = Fingerprint::of(&parts).map_err(fail)?.with_sampling(&header.sampling);
         Ok(Self { path: path.to_path_buf(), parts, header, digest, versions })
     }
 
@@ -125,7 +125,8 @@ impl ModelFiles {
         }
         let is_other = self.versions.iter().zip(&now).any(|(old, now)| old.has_other_content(now));
         // Writers can set the modification time back, but not the change time.
-        if is_other || Fingerprint::of(&self.parts).map_err(fail)? != self.digest {
+        let digest = Fingerprint::of(&self.parts).map_err(fail)?;
+        if is_other || digest.with_sampling(&self.header.sampling) != self.digest {
             return Ok(true);
         }
         self.versions = now;

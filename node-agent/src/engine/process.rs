@@ -274,6 +274,7 @@ impl Prompts {
             format: preparer.format,
             digest: files.digest(),
             sandbox: self.sandbox.clone(),
+            sampling: Box::new(files.header().sampling),
         }));
         Ok((preparer, running))
     }

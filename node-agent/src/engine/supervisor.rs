@@ -216,6 +216,7 @@ async fn read_reports(
                     threads = facts.threads,
                     kernel = facts.kernel,
                     sandbox = %facts.sandbox,
+                    sampling_defaults = %facts.sampling,
                     "engine ready"
                 );
                 if let Some(missing) = facts.sandbox.missing() {

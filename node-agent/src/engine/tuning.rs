@@ -190,15 +190,15 @@ impl<'a> TuneJob<'a> {
         }
     }
 
-    /// The largest number of slots that pays off and fits into memory with the other sizes
-    /// unchanged.
+    /// The largest number of slots that pays off and fits into memory with no smaller context.
     fn slots(&self, base: &EngineOptions, best: Candidate, worth: u32) -> u32 {
         let fits = |slots: &u32| {
             let tuned = Tuned { candidate: best, slots: *slots };
             let resolved = self.flags.resolve(self.files, self.kernel, Some(&tuned));
             resolved.is_ok_and(|(options, _)| {
-                let same = options.context_tokens == base.context_tokens;
-                options.slots == *slots && options.kv_type == base.kv_type && same
+                // Fewer slots leave room for a longer context.
+                let holds = options.context_tokens >= base.context_tokens;
+                options.slots == *slots && options.kv_type == base.kv_type && holds
             })
         };
         let halves = std::iter::successors(Some(worth), |n| (*n > 1).then_some(n / 2));

@@ -71,7 +71,7 @@ async fn route(
                 authenticate(node, link, &request)?;
                 check_method(&request, "GET, HEAD")?;
                 check_model(node, Some(id))?;
-                Ok(response::json(to_json(&Model::new(node.model.clone(), node.created))))
+                Ok(response::json(to_json(&model(node))))
             }
             (None, Some(operation)) => {
                 authenticate(node, link, &request)?;
@@ -234,9 +234,15 @@ fn metrics(node: &Node, names: Option<Names>) -> Response<Body> {
     response::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
+fn model(node: &Node) -> Model {
+    let recommended = node.sampling_defaults();
+    let sampling_defaults = recommended.set().map(|(name, value)| (name.into(), value)).collect();
+    Model { sampling_defaults, ..Model::new(node.model.clone(), node.created) }
+}
+
 fn models(node: &Node) -> Response<Body> {
     let data = match is_ready(node) {
-        true => vec![Model::new(node.model.clone(), node.created)],
+        true => vec![model(node)],
         false => Vec::new(),
     };
     response::json(to_json(&ModelList::new(data)))

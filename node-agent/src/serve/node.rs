@@ -1,8 +1,9 @@
 //! The node, shared by every request, link, and status.
 
+use inference_core::types::request::SamplingDefaults;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::client::{EngineClient, LinkId};
+use crate::engine::client::{EngineClient, EngineState, LinkId};
 use crate::serve::metrics::Metrics;
 use crate::serve::metrics::compat::Names;
 use crate::serve::resources::ResourceSampler;
@@ -27,6 +28,17 @@ pub(crate) struct Node {
     pub resources: ResourceSampler,
     /// Canceled when all requests are done, to end responses that never end by themselves.
     pub stop: CancellationToken,
+}
+
+impl Node {
+    /// Sampling parameters that the loaded model recommends. An engine that is not ready accepts no
+    /// requests.
+    pub(crate) fn sampling_defaults(&self) -> SamplingDefaults {
+        match self.engine.state() {
+            EngineState::Ready(facts) => *facts.sampling,
+            _ => SamplingDefaults::default(),
+        }
+    }
 }
 
 /// Where a request came from.

@@ -7,11 +7,16 @@ use crate::types::key_file::JOIN_KEY_VARIABLE;
 /// This executable, by its inode: an upgrade on disk never mixes two versions.
 const SELF: &str = "/proc/self/exe";
 
-/// A child process that runs this executable. It does not get the join key: children parse model
-/// files.
+/// Variables with secrets that children do not get, because they parse model files: the join key,
+/// and the key for the hub.
+const SECRETS: [&str; 2] = [JOIN_KEY_VARIABLE, "HF_TOKEN"];
+
+/// A child process that runs this executable, without our secrets.
 pub(crate) fn child() -> Command {
     let mut command = Command::new(SELF);
-    command.env_remove(JOIN_KEY_VARIABLE);
+    for secret in SECRETS {
+        command.env_remove(secret);
+    }
     command
 }
 
@@ -20,8 +25,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_child_gets_the_join_key() {
+    fn no_child_gets_a_secret() {
         let command = child();
-        assert!(command.get_envs().any(|change| change == (JOIN_KEY_VARIABLE.as_ref(), None)));
+        for secret in ["FLOTILLA_JOIN_KEY", "HF_TOKEN"] {
+            assert!(command.get_envs().any(|change| change == (secret.as_ref(), None)));
+        }
     }
 }

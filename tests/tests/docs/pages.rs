@@ -13,11 +13,12 @@ use crate::blocks::{Block, Do, blocks};
 use crate::current;
 
 /// Pages whose commands are run here, each in its test below.
-const RUN: [&str; 8] = [
+const RUN: [&str; 9] = [
     "README.md",
     "quick-start.md",
     "config.md",
     "gpu-overflow.md",
+    "models.md",
     "tuning.md",
     "capacity.md",
     "security.md",
@@ -165,6 +166,11 @@ fn the_reference_of_the_configuration_is_followed() {
 #[test]
 fn overflow_to_a_gpu_is_set_up_as_its_page_says() {
     follow("gpu-overflow.md");
+}
+
+#[test]
+fn a_model_is_named_as_its_page_says() {
+    follow("models.md");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fleet_tests::client::Client;
+use fleet_tests::file_server::{FileServer, Reply, Then};
 use fleet_tests::process::{Folder, JOIN_KEY, Server, program};
 use fleet_tests::{SOON, demo_model};
 use rustix::process::{Signal, kill_process};
@@ -103,6 +104,20 @@ async fn a_gateway_tells_when_it_serves_reloads_lives_and_stops() {
     gateway.signal(Signal::TERM);
     manager.until("STOPPING=1");
     assert_eq!(gateway.ended().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_download_extends_the_time_to_start() {
+    let manager = Manager::new();
+    let server = FileServer::start(|asked| Reply::file(asked, &[7; 1000], "").cut(9, Then::Stall));
+    let url = server.url("/m.gguf");
+    let mut command = program("flotilla-agent", &["serve", &url]);
+    command.env("NOTIFY_SOCKET", &manager.path).env("FLOTILLA_CACHE_DIR", manager.folder.path());
+    let mut agent = Server::spawn(command);
+    let told = manager.until("EXTEND_TIMEOUT_USEC=900000000");
+    assert!(has_line(&told, "STATUS=downloading http://"), "{told:?}");
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ended().await, Some(143));
 }
 
 #[tokio::test(flavor = "multi_thread")]

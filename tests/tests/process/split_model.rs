@@ -8,6 +8,7 @@ use fleet_tests::process::Folder;
 /// Types of GGUF's values.
 const U16: u32 = 2;
 const I32: u32 = 5;
+const F32: u32 = 6;
 /// Tensors begin at multiples of this in the demo model.
 const ALIGNMENT: usize = 32;
 
@@ -89,16 +90,17 @@ fn entry(out: &mut Vec<u8>, key: &str, kind: u32, value: &[u8]) {
     out.extend(value);
 }
 
-/// One of two files.
-fn file(metadata: &[u8], entries: usize, number: u16, all: usize, tensors: &[Tensor]) -> Vec<u8> {
+/// A key of the metadata, the type of its value, and the value.
+type Entry<'a> = (&'a str, u32, &'a [u8]);
+
+/// A file of these tensors, with more metadata.
+fn file(metadata: &[u8], entries: usize, more: &[Entry<'_>], tensors: &[Tensor]) -> Vec<u8> {
     let mut out = b"GGUF".to_vec();
     out.extend(3u32.to_le_bytes());
     out.extend((tensors.len() as u64).to_le_bytes());
-    out.extend((entries as u64 + 3).to_le_bytes());
+    out.extend(((entries + more.len()) as u64).to_le_bytes());
     out.extend(metadata);
-    entry(&mut out, "split.no", U16, &number.to_le_bytes());
-    entry(&mut out, "split.count", U16, &2u16.to_le_bytes());
-    entry(&mut out, "split.tensors.count", I32, &(all as i32).to_le_bytes());
+    more.iter().for_each(|(key, kind, value)| entry(&mut out, key, *kind, value));
     let mut at = 0;
     for tensor in tensors {
         out.extend(&tensor.info);
@@ -113,12 +115,28 @@ fn file(metadata: &[u8], entries: usize, number: u16, all: usize, tensors: &[Ten
     out
 }
 
+/// The demo model with more numbers in its metadata.
+pub fn with_fractions(more: &[(&str, f32)]) -> Vec<u8> {
+    let (metadata, entries, tensors) = parts_of(&std::fs::read(demo_model()).unwrap());
+    let bytes: Vec<_> = more.iter().map(|(key, value)| (*key, value.to_le_bytes())).collect();
+    let more: Vec<Entry> = bytes.iter().map(|(key, bytes)| (*key, F32, &bytes[..])).collect();
+    file(&metadata, entries, &more, &tensors)
+}
+
 /// The two files, in `folder`.
 pub fn split(folder: &Folder) -> [PathBuf; 2] {
     let (metadata, entries, tensors) = parts_of(&std::fs::read(demo_model()).unwrap());
     let (first, second) = tensors.split_at(tensors.len() / 2);
-    let first = file(&metadata, entries, 0, tensors.len(), first);
-    let second = file(&metadata, entries, 1, tensors.len(), second);
+    let all = tensors.len() as i32;
+    let part = |number: u16, tensors: &[Tensor]| {
+        let more: [Entry; 3] = [
+            ("split.no", U16, &number.to_le_bytes()),
+            ("split.count", U16, &2u16.to_le_bytes()),
+            ("split.tensors.count", I32, &all.to_le_bytes()),
+        ];
+        file(&metadata, entries, &more, tensors)
+    };
+    let (first, second) = (part(0, first), part(1, second));
     [
         folder.write("model-00001-of-00002.gguf", first),
         folder.write("model-00002-of-00002.gguf", second),

@@ -1,5 +1,7 @@
 //! Parts that all responses share, and the model list.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +35,7 @@ impl Usage {
 }
 
 /// `GET /v1/models`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelList {
     /// `list`
     pub object: String,
@@ -49,7 +51,7 @@ impl ModelList {
 }
 
 /// One model of a [`ModelList`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Model {
     /// The name that requests use.
     pub id: String,
@@ -59,11 +61,16 @@ pub struct Model {
     pub created: u64,
     /// `flotilla`
     pub owned_by: String,
+    /// On a node: the sampling parameters that the model recommends, for requests that do not set
+    /// them; absent if it recommends none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sampling_defaults: BTreeMap<String, f32>,
 }
 
 impl Model {
     /// Creates the list entry of a model.
     pub fn new(id: String, created: u64) -> Self {
-        Self { id, object: "model".into(), created, owned_by: "flotilla".into() }
+        let (object, owned_by) = ("model".into(), "flotilla".into());
+        Self { id, object, created, owned_by, sampling_defaults: BTreeMap::new() }
     }
 }

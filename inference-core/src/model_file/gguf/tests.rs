@@ -38,6 +38,21 @@ fn a_whole_file_tells_its_architecture_and_context() {
 }
 
 #[test]
+fn recommended_sampling_is_read() {
+    let mut out = b"GGUF\x03\0\0\0".to_vec();
+    out.extend([1u64.to_le_bytes(), 4u64.to_le_bytes()].concat());
+    out.extend([text("general.architecture"), vec![8, 0, 0, 0], text("llama")].concat());
+    let temperature = 0.5f32.to_le_bytes().to_vec();
+    out.extend([text("general.sampling.temp"), vec![6, 0, 0, 0], temperature].concat());
+    out.extend([text("general.sampling.top_k"), vec![5, 0, 0, 0], vec![20, 0, 0, 0]].concat());
+    out.extend([text("general.sampling.min_p"), vec![8, 0, 0, 0], text("0.1")].concat());
+    out.extend([text("w"), vec![1, 0, 0, 0], 8u64.to_le_bytes().to_vec()].concat());
+    out.extend([vec![0, 0, 0, 0], 0u64.to_le_bytes().to_vec()].concat());
+    out.resize(out.len().next_multiple_of(32) + 32, 0);
+    assert_eq!(read(&out).unwrap().sampling.to_string(), "temperature 0.5, top_k 20");
+}
+
+#[test]
 fn numbers_of_every_type_and_lists_for_each_layer_are_kept() {
     let mut out = b"GGUF\x03\0\0\0".to_vec();
     out.extend([1u64.to_le_bytes(), 6u64.to_le_bytes()].concat());

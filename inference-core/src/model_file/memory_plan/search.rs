@@ -11,6 +11,12 @@ use crate::types::units;
 const CONTEXT_MIN: u64 = 64;
 /// Up to this length, a longer context is preferred to more slots.
 const CONTEXT_GOOD: u64 = 4096;
+/// A context that was not requested, or additional slots, leave this share of the available memory
+/// free: other programs and the page cache need some of it.
+const SPARE_SHARE: u64 = 4;
+/// A context that memory limits is a multiple of this, so that the next start, with a little more
+/// or less memory, chooses the same.
+const CONTEXT_STEP: u64 = 1024;
 /// Maximum number of slots chosen automatically.
 const SLOTS_CHOSEN_MAX: u64 = 16;
 /// Context length for models that do not give theirs.
@@ -82,8 +88,8 @@ impl std::fmt::Display for Advice {
     }
 }
 
-/// Plans a model on a machine with the requested settings, and otherwise the most slots and the
-/// longest context that fit.
+/// Plans a model on a machine with the requested settings. A context that is not requested is what
+/// the model was trained for, as long as a quarter of the memory stays free.
 pub fn plan(
     header: &Header,
     facts: &MachineFacts,
@@ -186,7 +192,7 @@ impl Case<'_> {
         while !self.is_embedding_model()
             && best.1 == most
             && best.0 < SLOTS_CHOSEN_MAX
-            && self.fits(best.0 * 2, best.1)?
+            && self.fits_beside(best.0 * 2, best.1, self.spare())?
         {
             best.0 *= 2;
         }
@@ -197,20 +203,35 @@ impl Case<'_> {
         self.trained().min(self.requested.kv_cells.unwrap_or(u64::MAX))
     }
 
-    /// The longest context that fits with this number of slots.
+    /// The context with this number of slots if none was requested: the longest that leaves memory
+    /// to spare, or else the longest up to a good one that fits at all.
     fn longest(&self, slots: u64) -> Result<Option<u64>, PlanError> {
-        self.longest_up_to(slots, self.context_most())
+        let most = self.context_most();
+        let good = most.min(CONTEXT_GOOD);
+        match self.longest_up_to(slots, most, self.spare())? {
+            Some(context) if context == most => return Ok(Some(most)),
+            Some(context) if context / CONTEXT_STEP * CONTEXT_STEP >= good => {
+                return Ok(Some(context / CONTEXT_STEP * CONTEXT_STEP));
+            }
+            _ => {}
+        }
+        self.longest_up_to(slots, good, self.reserve())
     }
 
-    fn longest_up_to(&self, slots: u64, most: u64) -> Result<Option<u64>, PlanError> {
-        if self.fits(slots, most)? {
+    fn spare(&self) -> u64 {
+        self.reserve().max(self.facts.available_bytes / SPARE_SHARE)
+    }
+
+    /// The longest context up to `most` with which `free` bytes stay free.
+    fn longest_up_to(&self, slots: u64, most: u64, free: u64) -> Result<Option<u64>, PlanError> {
+        if self.fits_beside(slots, most, free)? {
             return Ok(Some(most));
         }
         // In steps of whole cell multiples; anything finer saves nothing.
         let (mut fits, mut fails) = (0, most.div_ceil(CELLS_MULTIPLE));
         while fits + 1 < fails {
             let middle = fits + (fails - fits) / 2;
-            match self.fits(slots, middle * CELLS_MULTIPLE)? {
+            match self.fits_beside(slots, middle * CELLS_MULTIPLE, free)? {
                 true => fits = middle,
                 false => fails = middle,
             }
@@ -218,7 +239,7 @@ impl Case<'_> {
         if fits > 0 {
             return Ok(Some(fits * CELLS_MULTIPLE));
         }
-        Ok(self.fits(slots, CONTEXT_MIN)?.then_some(CONTEXT_MIN))
+        Ok(self.fits_beside(slots, CONTEXT_MIN, free)?.then_some(CONTEXT_MIN))
     }
 
     fn most_slots(&self, from: u64, context: u64) -> Result<Option<u64>, PlanError> {
@@ -249,13 +270,13 @@ impl Case<'_> {
         if let Some(fewer) = free.most_slots(slots.saturating_sub(1), context)? {
             advice.push(Advice::Slots(fewer));
         }
-        let shorter = free.longest_up_to(slots, context)?;
+        let shorter = free.longest_up_to(slots, context, self.reserve())?;
         if let Some(shorter) = shorter.filter(|n| *n < context) {
             advice.push(Advice::Context(shorter));
         }
         if advice.is_empty()
             && slots > 1
-            && let Some(shorter) = free.longest_up_to(1, context)?
+            && let Some(shorter) = free.longest_up_to(1, context, self.reserve())?
         {
             advice.push(Advice::SlotsAndContext(1, shorter));
         }

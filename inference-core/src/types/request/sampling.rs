@@ -39,6 +39,51 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+/// Sampling parameters that a model recommends, for requests that do not set them; `None` leaves
+/// ours. Values are finite and in the ranges of the API.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct SamplingDefaults {
+    /// For [`Sampling::temperature`].
+    pub temperature: Option<f32>,
+    /// For [`Sampling::top_k`].
+    pub top_k: Option<u32>,
+    /// For [`Sampling::top_p`].
+    pub top_p: Option<f32>,
+    /// For [`Sampling::min_p`].
+    pub min_p: Option<f32>,
+    /// For [`Sampling::repeat_penalty`].
+    pub repeat_penalty: Option<f32>,
+    /// For [`Sampling::repeat_last_n`].
+    pub repeat_last_n: Option<u32>,
+}
+
+impl Eq for SamplingDefaults {}
+
+impl SamplingDefaults {
+    /// The parameters that are set, by their names in the API.
+    pub fn set(&self) -> impl Iterator<Item = (&'static str, f32)> {
+        let whole = |n: Option<u32>| n.map(|n| n as f32);
+        let all = [
+            ("temperature", self.temperature),
+            ("top_k", whole(self.top_k)),
+            ("top_p", self.top_p),
+            ("min_p", self.min_p),
+            ("repeat_penalty", self.repeat_penalty),
+            ("repeat_last_n", whole(self.repeat_last_n)),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name, value?)))
+    }
+}
+
+/// Such as `temperature 0.7, top_k 20`, or `none`.
+impl std::fmt::Display for SamplingDefaults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let set: Vec<String> = self.set().map(|(name, value)| format!("{name} {value}")).collect();
+        f.write_str(if set.is_empty() { "none" } else { "" })?;
+        f.write_str(&set.join(", "))
+    }
+}
+
 impl Sampling {
     /// Always the most likely token.
     pub const GREEDY: Self = Self {

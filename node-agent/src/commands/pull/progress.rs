@@ -25,6 +25,8 @@ pub(crate) struct DownloadProgress {
 enum Shown {
     Bar(ProgressBar),
     Lines,
+    /// Lines of the agent's log.
+    Log,
     Nothing,
 }
 
@@ -40,6 +42,15 @@ impl DownloadProgress {
         Self { shown, name: String::new(), total: None, next: 0 }
     }
 
+    /// A bar if stderr is a terminal, else lines of the agent's log.
+    pub(crate) fn of_service() -> Self {
+        let shown = match std::io::stderr().is_terminal() {
+            true => Shown::Bar(ProgressBar::hidden()),
+            false => Shown::Log,
+        };
+        Self { shown, name: String::new(), total: None, next: 0 }
+    }
+
     /// Starts the next file, of which `at` bytes are present.
     pub(crate) fn begin(&mut self, name: &str, at: u64, total: Option<u64>) {
         (self.name, self.total) = (name.to_string(), total);
@@ -48,7 +59,7 @@ impl DownloadProgress {
                 before.finish_and_clear();
                 self.shown = Shown::Bar(new_bar(name, at, total));
             }
-            Shown::Lines => {
+            Shown::Lines | Shown::Log => {
                 self.next = self.reached(at) + self.step();
             }
             Shown::Nothing => {}
@@ -59,12 +70,12 @@ impl DownloadProgress {
     pub(crate) fn set(&mut self, at: u64) {
         match &self.shown {
             Shown::Bar(bar) => bar.set_position(at),
-            Shown::Lines if self.reached(at) >= self.next => {
+            Shown::Lines | Shown::Log if self.reached(at) >= self.next => {
                 let reached = self.reached(at);
                 self.next = reached + self.step();
                 self.print(&line(&self.name, reached, self.total));
             }
-            Shown::Lines | Shown::Nothing => {}
+            Shown::Lines | Shown::Log | Shown::Nothing => {}
         }
     }
 
@@ -74,6 +85,7 @@ impl DownloadProgress {
         let write = || drop(writeln!(std::io::stderr(), "{line}"));
         match &self.shown {
             Shown::Bar(bar) => bar.suspend(write),
+            Shown::Log => tracing::info!(progress = line, "download"),
             Shown::Lines | Shown::Nothing => write(),
         }
     }

@@ -79,6 +79,10 @@ fn no_permission(status: u16, request: &RefusedRequest) -> String {
 
 fn not_found(status: u16, request: &RefusedRequest) -> String {
     match request.source {
+        Source::Hub { repo, revision, path } if path.is_empty() => format!(
+            "{} has no repository {repo} with a revision {revision} ({status}): check the names",
+            request.host
+        ),
         Source::Hub { repo, revision, path } => format!(
             "{} has no file {} in {repo} at {revision} ({status}): check the names and --revision",
             request.host,

@@ -9,11 +9,11 @@ use super::text;
 /// Maximum length of a file name: file systems allow 255 bytes, and `.part.json.new` is appended.
 const NAME_BYTES_MAX: usize = 240;
 /// Maximum length of SOURCE in bytes.
-const SOURCE_BYTES_MAX: usize = 4096;
+pub(crate) const SOURCE_BYTES_MAX: usize = 4096;
 /// Maximum folders above a file of a repository.
-const FOLDERS_MAX: usize = 32;
+pub(crate) const FOLDERS_MAX: usize = 32;
 /// The default branch of a repository.
-const REVISION_DEFAULT: &str = "main";
+pub(crate) const REVISION_DEFAULT: &str = "main";
 
 /// A checked SOURCE.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) enum Source {
         repo: String,
         /// Branch, tag or commit.
         revision: String,
-        /// Folders and name of the file.
+        /// Folders and name of the file; empty for the repository itself.
         path: Vec<String>,
     },
     /// `http://...` or `https://...`
@@ -42,7 +42,8 @@ impl Source {
         }
         if !source.starts_with("http://") && !source.starts_with("https://") {
             return Err(format!(
-                "unknown source '{}': use hf:owner/repo/file.gguf or https://...",
+                "unknown source '{}': use hf:owner/repo[:quantization], \
+                 hf:owner/repo/file.gguf or https://...",
                 source.escape_debug()
             ));
         }
@@ -116,6 +117,19 @@ impl Source {
         }
     }
 
+    /// URL of the list of files of a repository; `None` for a URL.
+    pub(crate) fn list_url(&self, hub: &Url) -> Option<Url> {
+        let Self::Hub { repo, revision, .. } = self else { return None };
+        let mut url = hub.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(["api", "models"]).extend(repo.split('/'));
+            segments.push("revision").push(revision);
+        }
+        // With sizes and digests.
+        url.set_query(Some("blobs=true"));
+        Some(url)
+    }
+
     /// The repository, if it is on the hub.
     pub(crate) fn repo(&self) -> Option<&str> {
         match self {
@@ -128,6 +142,9 @@ impl Source {
     /// only in the query still have different identities.
     pub(crate) fn identity(&self) -> String {
         match self {
+            Self::Hub { repo, revision, path } if path.is_empty() => {
+                format!("hf:{repo} at {revision}")
+            }
             Self::Hub { repo, revision, path } => {
                 format!("hf:{repo}/{} at {revision}", path.join("/"))
             }
@@ -166,15 +183,25 @@ fn parse_hub(path: &str, revision: &str) -> Result<Source, String> {
         check_name(part).map_err(|e| format!("a name in SOURCE {e}"))?;
     }
     let path = parts.split_off(2);
+    let repo = parts.join("/");
+    check_repo(&repo, revision)?;
+    Ok(Source::Hub { repo, revision: revision.into(), path })
+}
+
+/// Checks `owner/repo` and a revision of it.
+pub(crate) fn check_repo(repo: &str, revision: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if let Some(bad) = parts.iter().find(|p| !p.chars().all(plain)) {
-        return Err(format!("'{bad}' is not a valid owner or repository name"));
+    for part in repo.split('/') {
+        check_name(part).map_err(|e| format!("a name in SOURCE {e}"))?;
+        if !part.chars().all(plain) {
+            return Err(format!("'{part}' is not a valid owner or repository name"));
+        }
     }
     let ok = |part: &str| check_name(part).is_ok();
     if !revision.split('/').all(ok) || revision.len() > NAME_BYTES_MAX {
         return Err("--revision must be a branch, a tag or a commit".into());
     }
-    Ok(Source::Hub { repo: parts.join("/"), revision: revision.into(), path })
+    Ok(())
 }
 
 /// Checks that a name can only be a file in one folder; the error continues a sentence after a
@@ -229,9 +256,19 @@ mod tests {
     }
 
     #[test]
+    fn a_repository_has_a_list_of_files() {
+        let source = Source::parse("hf:o-1/r.2/m.gguf", Some("refs/pr/1")).unwrap();
+        let hub = Url::parse("https://hub.example/mirror").unwrap();
+        assert_eq!(
+            source.list_url(&hub).unwrap().as_str(),
+            "https://hub.example/mirror/api/models/o-1/r.2/revision/refs%2Fpr%2F1?blobs=true"
+        );
+    }
+
+    #[test]
     fn what_is_no_source_is_refused_with_a_hint() {
         for (source, why) in [
-            ("model.gguf", "use hf:owner/repo/file.gguf"),
+            ("model.gguf", "use hf:owner/repo[:quantization]"),
             ("ftp://h/m.gguf", "use hf:"),
             ("hf:owner/repo", "has no file name"),
             ("hf:owner/repo/", "is empty"),

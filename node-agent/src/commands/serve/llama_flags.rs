@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 /// Flags with a value: every name that llama-server has for one, and ours.
 const WITH_VALUE: &[(&[&str], &str)] = &[
     (&["-m"], "--model"),
+    (&["-mu", "--model-url"], "--model"),
     (&["-a", "--alias"], "--model-name"),
     (&["-c", "--ctx-size"], "--context-tokens"),
     (&["-np", "--parallel"], "--slots"),
@@ -20,12 +21,14 @@ const WITHOUT_VALUE: &[(&str, [&str; 2])] =
 /// Flash attention. Its value may be missing.
 const FLASH_ATTENTION: [&str; 2] = ["-fa", "--flash-attn"];
 const FLASH_ATTENTION_VALUES: [&str; 3] = ["on", "off", "auto"];
-/// Flags of which two make one of ours.
+/// Flags of which two make one of ours. The second of the last pair is optional.
 const IN_PAIRS: &[(&[&str], &str)] = &[
     (&["-ctk", "--cache-type-k"], "K"),
     (&["-ctv", "--cache-type-v"], "V"),
     (&["--host"], "host"),
     (&["--port"], "port"),
+    (&["-hf", "-hfr", "--hf-repo"], "repository"),
+    (&["-hff", "--hf-file"], "file"),
 ];
 
 /// Replaces llama-server's flags of `serve` by ours.
@@ -69,6 +72,7 @@ pub(crate) fn translate(
         }
     }
     out.extend(kv_type(&pairs)?);
+    out.extend(hub_model(&pairs)?);
     out.extend(listen(&pairs));
     Ok(out)
 }
@@ -94,6 +98,24 @@ fn kv_type(pairs: &BTreeMap<&str, OsString>) -> Result<Vec<OsString>, String> {
         }
         _ => Err("-ctk and -ctv must be the same: the KV cache has one type (--kv-type)".into()),
     }
+}
+
+fn hub_model(pairs: &BTreeMap<&str, OsString>) -> Result<Vec<OsString>, String> {
+    let text = |name: &str| pairs.get(name).map(|value| value.to_string_lossy());
+    let (repo, file) = (text("repository"), text("file"));
+    let Some(repo) = repo else {
+        return match file {
+            Some(_) => Err("--hf-file needs --hf-repo OWNER/REPO".into()),
+            None => Ok(Vec::new()),
+        };
+    };
+    let repo = repo.strip_prefix("hf:").unwrap_or(&repo);
+    let model = match file {
+        None => format!("hf:{repo}"),
+        // The file decides about the quantization.
+        Some(file) => format!("hf:{}/{file}", repo.split(':').next().unwrap_or(repo)),
+    };
+    Ok(vec!["--model".into(), model.into()])
 }
 
 fn listen(pairs: &BTreeMap<&str, OsString>) -> Vec<OsString> {
@@ -141,6 +163,10 @@ mod tests {
             ("--api-key-file keys", "--key-file keys"),
             ("--model b.gguf --join http://a -h", "--model b.gguf --join http://a -h"),
             ("-m", "--model"),
+            ("-hf o/r:Q8_0 -c 512", "--context-tokens 512 --model hf:o/r:Q8_0"),
+            ("--hf-repo=hf:o/r", "--model hf:o/r"),
+            ("-hf o/r:Q8_0 -hff q/m.gguf", "--model hf:o/r/q/m.gguf"),
+            ("-mu https://h/m.gguf", "--model https://h/m.gguf"),
         ] {
             let expected = format!("agent serve {ours}");
             assert_eq!(translated(&format!("agent serve {theirs}")).unwrap(), expected.trim());
@@ -153,5 +179,6 @@ mod tests {
         assert_eq!(translated("agent").unwrap(), "agent");
         assert!(translated("agent serve -ctk q8_0").unwrap_err().contains("-ctv"));
         assert!(translated("agent serve -ctk q8_0 -ctv f16").is_err());
+        assert!(translated("agent serve -hff m.gguf").unwrap_err().contains("--hf-repo"));
     }
 }

@@ -11,6 +11,8 @@ use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::ids::is_plain_id;
 use sha2::{Digest, Sha256};
 
+use crate::commands::model;
+use crate::commands::pull::reference::Reference;
 use crate::engine::flags::EngineFlags;
 use crate::engine::launch::Launch;
 use crate::serve::join::Gateway;
@@ -22,13 +24,15 @@ use crate::types::key_file::read_key;
 /// `serve`
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Model file (GGUF) [default: that of --model]
+    /// Model file (GGUF), hf:owner/repo[:quantization], hf:owner/repo/file.gguf, or a URL; the last
+    /// three are downloaded once [default: that of --model]
     #[arg(value_name = "MODEL", required_unless_present = "model")]
     pub file: Option<PathBuf>,
     /// The same; MODEL goes first [default: none]
-    #[arg(long, env = "FLOTILLA_MODEL", value_name = "FILE")]
+    #[arg(long, env = "FLOTILLA_MODEL", value_name = "MODEL")]
     pub model: Option<PathBuf>,
-    /// Name that clients use for the model [default: the file's name without .gguf]
+    /// Name that clients use for the model [default: the file's name without .gguf; for hf:, the
+    /// repository's without -GGUF]
     #[arg(long, env = "FLOTILLA_MODEL_NAME", value_name = "NAME")]
     pub model_name: Option<String>,
     /// Address of the agent's own port [default: 127.0.0.1:8080, or none with --join]
@@ -82,15 +86,29 @@ pub(crate) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Checks everything, for kernels that were tested.
-    pub(crate) fn check(self, kernel: Kernel) -> Result<ServeOptions, Failed> {
-        let joins = !self.gateways.join.is_empty();
+    /// The model, if it is not just a file of this machine.
+    pub(crate) fn remote_model(&self) -> Result<Option<Reference>, Failed> {
+        match self.model() {
+            Ok(model) => model::remote(model),
+            // Reported when everything is checked.
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn model(&self) -> Result<&PathBuf, Failed> {
         let model = self.file.as_ref().or(self.model.as_ref());
-        let model = model.ok_or_else(|| Failed::data("no model: name a GGUF file"))?;
+        model.ok_or_else(|| Failed::data("no model: name a GGUF file"))
+    }
+
+    /// Checks everything but the model. Does not block.
+    pub(crate) fn check(self) -> Result<CheckedArgs, Failed> {
+        let joins = !self.gateways.join.is_empty();
+        let model = self.model()?.clone();
         let default_listen = (!joins).then(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
-        let model_name = match &self.model_name {
-            Some(name) => name.clone(),
-            None => file_stem(model),
+        let model_name = match (&self.model_name, self.remote_model()?) {
+            (Some(name), _) => name.clone(),
+            (None, Some(reference)) => reference.model_name(),
+            (None, None) => file_stem(&model),
         };
         let is_right = (1..=MODEL_NAME_BYTES_MAX).contains(&model_name.len());
         if !is_right || model_name.contains(char::is_control) {
@@ -100,16 +118,14 @@ impl ServeArgs {
         }
         let name = self.node_name();
         let key = self.key_file.as_deref().map(read_key).transpose();
-        Ok(ServeOptions {
-            launch: Launch::tuned(model, self.engine, kernel, self.tune).map_err(Failed::data)?,
+        Ok(CheckedArgs {
             gateways: self.gateways.gateways().map_err(Failed::data)?,
             key: key.map_err(Failed::data)?.map(|k| digest_of(&k)),
             name: name.map_err(Failed::data)?,
             listen: self.listen.or(default_listen),
             model_name,
-            connections_per_address: self.connections_per_address as usize,
-            compat: self.metrics_compat,
-            shutdown: Duration::from_secs(self.shutdown_seconds),
+            model,
+            args: self,
         })
     }
 
@@ -124,6 +140,47 @@ impl ServeArgs {
         Err(format!(
             "invalid node name '{name}': use 1 to 64 letters, digits, '.', '_' or '-' (--name)"
         ))
+    }
+}
+
+/// Flags that are right, as far as that can be known without the model.
+#[derive(Debug)]
+pub(crate) struct CheckedArgs {
+    args: ServeArgs,
+    model: PathBuf,
+    model_name: String,
+    listen: Option<SocketAddr>,
+    key: Option<[u8; 32]>,
+    gateways: Vec<Gateway>,
+    name: String,
+}
+
+impl CheckedArgs {
+    /// The CPU kernels that were asked for.
+    pub(crate) fn kernel(&self) -> Option<Kernel> {
+        self.args.engine.kernel
+    }
+
+    /// Plans for the model, for kernels that were tested. `file`: where it was downloaded to.
+    /// Blocks.
+    pub(crate) fn plan(
+        self,
+        kernel: Kernel,
+        file: Option<PathBuf>,
+    ) -> Result<ServeOptions, Failed> {
+        let Self { args, model, model_name, listen, key, gateways, name } = self;
+        let file = file.unwrap_or(model);
+        Ok(ServeOptions {
+            launch: Launch::tuned(&file, args.engine, kernel, args.tune).map_err(Failed::data)?,
+            gateways,
+            key,
+            name,
+            listen,
+            model_name,
+            connections_per_address: args.connections_per_address as usize,
+            compat: args.metrics_compat,
+            shutdown: Duration::from_secs(args.shutdown_seconds),
+        })
     }
 }
 

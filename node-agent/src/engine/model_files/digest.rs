@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use inference_core::types::request::SamplingDefaults;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -50,6 +51,23 @@ impl Fingerprint {
             hash.update(Self::of_file(file)?.0);
         }
         Ok(Self(hash.finalize().into()))
+    }
+}
+
+impl Fingerprint {
+    /// Adds the sampling parameters that the file recommends: a response that continues on another
+    /// node is sampled there by the same ones. They may be where the fingerprint takes no sample.
+    pub(crate) fn with_sampling(self, sampling: &SamplingDefaults) -> Self {
+        if *sampling == SamplingDefaults::default() {
+            return self;
+        }
+        let mut hash = Sha256::new();
+        hash.update(self.0);
+        for (name, value) in sampling.set() {
+            hash.update(name);
+            hash.update(value.to_le_bytes());
+        }
+        Self(hash.finalize().into())
     }
 }
 
@@ -111,6 +129,16 @@ mod tests {
 
     fn fingerprint_of(content: &[u8]) -> Fingerprint {
         Fingerprint::of(&[file(content)]).unwrap()
+    }
+
+    #[test]
+    fn recommended_sampling_counts_and_none_changes_nothing() {
+        let plain = Fingerprint::of(&[file(b"weights")]).unwrap();
+        assert_eq!(plain.with_sampling(&SamplingDefaults::default()), plain);
+        let warm = SamplingDefaults { temperature: Some(0.7), ..SamplingDefaults::default() };
+        let hot = SamplingDefaults { temperature: Some(0.8), ..SamplingDefaults::default() };
+        assert_ne!(plain.with_sampling(&warm), plain);
+        assert_ne!(plain.with_sampling(&warm), plain.with_sampling(&hot));
     }
 
     #[test]

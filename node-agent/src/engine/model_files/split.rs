@@ -11,11 +11,16 @@ pub(crate) fn all_files(name: &str) -> Result<Vec<String>, String> {
     if count > FILES_MAX {
         return Err(format!("{name}: a model of {count} files is more than {FILES_MAX}"));
     }
-    Ok((1..=count).map(|n| format!("{stem}-{n:05}-of-{count:05}.gguf")).collect())
+    Ok((1..=count).map(|number| part_name(stem, number, count)).collect())
 }
 
-/// The common stem of all names, the file's number, and the number of files.
-fn parse(name: &str) -> Option<(&str, u32, u32)> {
+/// The name of one file of a model.
+pub(crate) fn part_name(stem: &str, number: u32, count: u32) -> String {
+    format!("{stem}-{number:05}-of-{count:05}.gguf")
+}
+
+/// The common stem of all names, the file's number from 1 on, and the number of files.
+pub(crate) fn parse(name: &str) -> Option<(&str, u32, u32)> {
     let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;
     let five = |digits: &str| {

@@ -47,7 +47,7 @@ pub(crate) fn attempt() {
         Err(e) => [(VARIABLE.to_string(), e.to_string())].into(),
     };
     let line = serde_json::json!({ "message": "escape attempts", "results": results });
-    // One write, because the agent logs to the same pipe. The reader notices if the line is missing.
+    // One write, because the agent logs to the same pipe. The reader notices a missing line.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 

@@ -1,15 +1,13 @@
 //! Files with tuning results in the user's cache folder, each replaced atomically.
 
-use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::cache::{CacheFile, CacheKey};
+use crate::types::cache_folder;
 
 /// Maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
-/// Cache folder for services without a home directory.
-const SYSTEM_FOLDER: &str = "/var/cache/flotilla";
 
 /// The folder of the files; `None` if there is none.
 #[derive(Debug, Clone)]
@@ -18,11 +16,9 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// The first of `$FLOTILLA_CACHE_DIR`, `$XDG_CACHE_HOME/flotilla`, `~/.cache/flotilla` and
-    /// `/var/cache/flotilla` (if it exists).
+    /// The store in the user's cache folder.
     pub(crate) fn of_user() -> Self {
-        let system = Path::new(SYSTEM_FOLDER).is_dir().then(|| PathBuf::from(SYSTEM_FOLDER));
-        Self { folder: folder(|name| std::env::var_os(name)).or(system) }
+        Self { folder: cache_folder::find() }
     }
 
     /// Path of the file for a key.
@@ -73,37 +69,5 @@ impl Store {
             return Err(fail(&e));
         }
         Ok(Some(path))
-    }
-}
-
-/// The user's cache folder. Ignores relative paths, as the XDG specification requires.
-fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let of = |name: &str, below: &str| {
-        let path = PathBuf::from(variable(name).filter(|value| !value.is_empty())?);
-        path.is_absolute().then(|| path.join(below))
-    };
-    of("FLOTILLA_CACHE_DIR", "")
-        .or_else(|| of("XDG_CACHE_HOME", "flotilla"))
-        .or_else(|| of("HOME", ".cache/flotilla"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nearest_folder_is_taken() {
-        let with = |set: &'static [(&str, &str)]| {
-            folder(move |name| set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into()))
-        };
-        let all =
-            [("FLOTILLA_CACHE_DIR", "/a"), ("XDG_CACHE_HOME", "/b"), ("HOME", "/c")].as_slice();
-        assert_eq!(with(all), Some("/a/".into()));
-        assert_eq!(with(&[("XDG_CACHE_HOME", "/b"), ("HOME", "/c")]), Some("/b/flotilla".into()));
-        assert_eq!(
-            with(&[("XDG_CACHE_HOME", "b"), ("HOME", "/c")]),
-            Some("/c/.cache/flotilla".into())
-        );
-        assert_eq!(with(&[("HOME", "")]), None);
     }
 }

@@ -11,7 +11,7 @@ use inference_protocol::resume::Resume;
 use serde_json::Value;
 
 use super::generate::{self, CheckedRequest, InputPrompt, Origin};
-use super::sampling::{self, invalid};
+use super::sampling::{self, Absent, invalid};
 use super::tools::{self, OfferedTools};
 use super::{Caller, check_model, constraint};
 use crate::serve::node::Node;
@@ -38,12 +38,17 @@ fn read(
     let chat: ChatRequest = body.read()?;
     check_model(node, Resume::model(&resume, chat.model.as_deref()))?;
     let origin = Origin::new(resume);
-    Ok((check(chat, origin.seed(), body)?, origin))
+    let absent = Absent { seed: origin.seed(), sampling: node.sampling_defaults() };
+    Ok((check(chat, &absent, body)?, origin))
 }
 
-fn check(chat: ChatRequest, seed: u64, body: &RawObject<'_>) -> Result<CheckedRequest, Error> {
+fn check(
+    chat: ChatRequest,
+    absent: &Absent,
+    body: &RawObject<'_>,
+) -> Result<CheckedRequest, Error> {
     sampling::refuse_unsupported(Endpoint::Chat, body)?;
-    let mut parameters = sampling::check(body.read()?, seed)?;
+    let mut parameters = sampling::check(body.read()?, absent)?;
     let max_tokens = chat.max_completion_tokens.or(parameters.options.max_tokens);
     if max_tokens == Some(0) {
         return Err(invalid("max_completion_tokens", "max_completion_tokens must be at least 1"));
@@ -200,7 +205,7 @@ mod tests {
 
     fn read_json(json: &str) -> Result<CheckedRequest, Error> {
         let body = RawObject::parse(json.as_bytes())?;
-        check(body.read()?, 0, &body)
+        check(body.read()?, &Absent::default(), &body)
     }
 
     fn messages_of(json: &str) -> String {

@@ -8,7 +8,7 @@ use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint,
 use inference_protocol::resume::Resume;
 
 use super::generate::{self, CheckedRequest, InputPrompt, Origin};
-use super::sampling::{self, invalid};
+use super::sampling::{self, Absent, invalid};
 use super::tools::OfferedTools;
 use super::{Caller, check_model, constraint};
 use crate::serve::node::Node;
@@ -45,16 +45,17 @@ fn read(
     check_model(node, Resume::model(&resume, completion.model.as_deref()))?;
     let echo = completion.echo == Some(true);
     let origin = Origin::new(resume);
-    Ok((check(completion, origin.seed(), body)?, origin, echo))
+    let absent = Absent { seed: origin.seed(), sampling: node.sampling_defaults() };
+    Ok((check(completion, &absent, body)?, origin, echo))
 }
 
 fn check(
     completion: CompletionRequest,
-    seed: u64,
+    absent: &Absent,
     body: &RawObject<'_>,
 ) -> Result<CheckedRequest, Error> {
     sampling::refuse_unsupported(Endpoint::Completions, body)?;
-    let mut parameters = sampling::check(body.read()?, seed)?;
+    let mut parameters = sampling::check(body.read()?, absent)?;
     if completion.best_of.is_some_and(|best_of| best_of != parameters.n) {
         return Err(invalid("best_of", "best_of must be the same as n with this engine"));
     }
@@ -129,7 +130,7 @@ mod tests {
 
     fn read_json(json: &str) -> Result<CheckedRequest, Error> {
         let body = RawObject::parse(json.as_bytes())?;
-        check(body.read()?, 0, &body)
+        check(body.read()?, &Absent::default(), &body)
     }
 
     #[test]

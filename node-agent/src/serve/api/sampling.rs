@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use inference_core::types::request::{
     BIASES_MAX, LOGPROBS_MAX, Options, RECENT_TOKENS_MAX, STOP_BYTES_MAX, STOPS_MAX, Sampling,
-    Token,
+    SamplingDefaults, Token,
 };
 use inference_protocol::openai::{
     BiasFields, CHOICES_MAX, Endpoint, RawObject, SamplingFields, first_unsupported,
@@ -22,8 +22,17 @@ pub(super) struct Parameters {
     pub(super) n: u32,
 }
 
-/// Checks the fields that both endpoints share. Uses `random_seed` if the request has no seed.
-pub(super) fn check(fields: SamplingFields, random_seed: u64) -> Result<Parameters, Error> {
+/// What a request gets that does not set a parameter.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Absent {
+    /// Seed of the response.
+    pub(super) seed: u64,
+    /// Parameters that the model recommends.
+    pub(super) sampling: SamplingDefaults,
+}
+
+/// Checks the fields that both endpoints share.
+pub(super) fn check(fields: SamplingFields, absent: &Absent) -> Result<Parameters, Error> {
     let n = fields.n.unwrap_or(1);
     if !(1..=CHOICES_MAX).contains(&n.into()) {
         return Err(invalid("n", &format!("n must be 1 to {CHOICES_MAX}")));
@@ -33,25 +42,33 @@ pub(super) fn check(fields: SamplingFields, random_seed: u64) -> Result<Paramete
     }
     let max_tokens = fields.max_tokens;
     let stop = check_stop(fields.stop.as_ref().map_or(&[], |s| s.as_slice()))?;
-    let sampling = check_sampling(&fields, random_seed)?;
+    let sampling = check_sampling(&fields, absent)?;
     Ok(Parameters { options: Options { sampling, max_tokens, stop, logprobs: None }, n })
 }
 
-fn check_sampling(fields: &SamplingFields, random_seed: u64) -> Result<Sampling, Error> {
+fn check_sampling(fields: &SamplingFields, absent: &Absent) -> Result<Sampling, Error> {
+    let defaults = &absent.sampling;
+    let temperature = fields.temperature.or(defaults.temperature);
+    let top_k = fields.top_k.map(|k| u32::try_from(k).unwrap_or(0));
+    let repeat_penalty = fields.repeat_penalty.or(defaults.repeat_penalty);
+    let repeat_last_n = match (fields.repeat_last_n, defaults.repeat_last_n) {
+        (None, Some(tokens)) => tokens,
+        (tokens, _) => recent(tokens)?,
+    };
     Ok(Sampling {
-        temperature: range("temperature", fields.temperature, 1.0, 0.0..=2.0)?,
-        top_k: fields.top_k.map_or(0, |k| u32::try_from(k).unwrap_or(0)),
-        top_p: range("top_p", fields.top_p, 1.0, 0.0..=1.0)?,
-        min_p: range("min_p", fields.min_p, 0.0, 0.0..=1.0)?,
+        temperature: range("temperature", temperature, 1.0, 0.0..=2.0)?,
+        top_k: top_k.or(defaults.top_k).unwrap_or(0),
+        top_p: range("top_p", fields.top_p.or(defaults.top_p), 1.0, 0.0..=1.0)?,
+        min_p: range("min_p", fields.min_p.or(defaults.min_p), 0.0, 0.0..=1.0)?,
         typical_p: range("typical_p", fields.typical_p, 1.0, 0.0..=1.0)?,
-        repeat_penalty: range("repeat_penalty", fields.repeat_penalty, 1.0, 0.1..=10.0)?,
-        repeat_last_n: recent(fields.repeat_last_n)?,
+        repeat_penalty: range("repeat_penalty", repeat_penalty, 1.0, 0.1..=10.0)?,
+        repeat_last_n,
         frequency_penalty: range("frequency_penalty", fields.frequency_penalty, 0.0, -2.0..=2.0)?,
         presence_penalty: range("presence_penalty", fields.presence_penalty, 0.0, -2.0..=2.0)?,
         bias: fields.logit_bias.as_ref().map_or(Ok(Vec::new()), biases)?,
         ignore_end: fields.ignore_eos.unwrap_or(false),
         // A negative seed is as valid as any other.
-        seed: fields.seed.map_or(random_seed, |s| s as u64),
+        seed: fields.seed.map_or(absent.seed, |s| s as u64),
     })
 }
 
@@ -151,7 +168,7 @@ mod tests {
     fn check_json(json: &str) -> Result<Parameters, Error> {
         let body = RawObject::parse(json.as_bytes())?;
         refuse_unsupported(Endpoint::Chat, &body)?;
-        check(body.read()?, 42)
+        check(body.read()?, &Absent { seed: 42, ..Absent::default() })
     }
 
     fn sampling(json: &str) -> Sampling {
@@ -163,6 +180,38 @@ mod tests {
         let expected = Sampling { temperature: 1.0, seed: 42, ..Sampling::GREEDY };
         assert_eq!(sampling("{}"), expected);
         assert_eq!(sampling(r#"{"temperature":null,"stop":null,"mirostat":null}"#), expected);
+    }
+
+    #[test]
+    fn the_model_recommends_and_the_request_decides() {
+        let model = SamplingDefaults {
+            temperature: Some(0.5),
+            top_k: Some(20),
+            top_p: Some(0.75),
+            min_p: Some(0.25),
+            repeat_penalty: Some(1.5),
+            repeat_last_n: Some(9),
+        };
+        let of = |json: &str| {
+            let body = RawObject::parse(json.as_bytes()).unwrap();
+            let absent = Absent { seed: 1, sampling: model };
+            check(body.read().unwrap(), &absent).unwrap().options.sampling
+        };
+        let recommended = Sampling {
+            temperature: 0.5,
+            top_k: 20,
+            top_p: 0.75,
+            min_p: 0.25,
+            repeat_penalty: 1.5,
+            repeat_last_n: 9,
+            seed: 1,
+            ..Sampling::GREEDY
+        };
+        assert_eq!(of("{}"), recommended);
+        assert_eq!(of(r#"{"top_p":null}"#), recommended);
+        let asked = r#"{"temperature":1,"top_k":-1,"top_p":1,"min_p":0,"repeat_penalty":1,
+            "repeat_last_n":64}"#;
+        assert_eq!(of(asked), Sampling { temperature: 1.0, seed: 1, ..Sampling::GREEDY });
     }
 
     #[test]

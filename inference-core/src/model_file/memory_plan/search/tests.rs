@@ -91,6 +91,23 @@ fn without_wishes_the_longest_context_is_chosen_with_slots_in_reserve() {
 }
 
 #[test]
+fn a_chosen_context_leaves_memory_to_spare_and_is_the_same_at_the_next_start() {
+    let header = model("q4_k");
+    let four = RequestedSettings { slots: Some(4), ..RequestedSettings::default() };
+    let context = |bytes: u64| plan(&header, &facts(bytes), &four).unwrap();
+    let medium = context(8 * GIB);
+    assert!(medium.needed_bytes <= 6 * GIB && medium.needed_bytes > 5 * GIB, "{medium}");
+    assert!(medium.context_tokens > 4096 && medium.context_tokens.is_multiple_of(1024));
+    assert_eq!(context(8 * GIB + (1 << 20)).context_tokens, medium.context_tokens);
+    // Up to a good context, memory need not be spared.
+    let sizes = (GIB / 2..4 * GIB).step_by(32 << 20);
+    let plans = sizes.filter_map(|bytes| plan(&header, &facts(bytes), &four).ok());
+    let mut good = plans.filter(|plan| plan.context_tokens == 4096);
+    assert!(good.any(|plan| plan.needed_bytes > plan.available_bytes / 4 * 3));
+    assert_eq!(context(64 * GIB).context_tokens, 131_072, "not more than it was trained for");
+}
+
+#[test]
 fn the_estimate_is_memory_speed_over_what_a_token_reads() {
     let header = model("q8_0");
     let plan = plan(&header, &facts(32 * GIB), &asked(1, 1024)).unwrap();

@@ -5,6 +5,7 @@ use inference_core::types::units::bytes;
 
 use crate::commands::doctor::facts::{Facts, Model};
 use crate::commands::doctor::finding::Finding;
+use crate::commands::pull::reference::is_remote;
 use crate::engine::plan_facts;
 
 /// Less memory than this, in bytes, leaves no room for a useful model.
@@ -17,6 +18,14 @@ pub(crate) fn model(facts: &Facts) -> Option<Finding> {
     let Model { file, header, wanted, .. } = facts.model.as_ref()?;
     let header = match header {
         Ok(header) => header,
+        // `serve` downloads it.
+        Err(why) if is_remote(file) => {
+            return Some(Finding::warn(
+                "model",
+                why,
+                format!("flotilla-agent pull --cache {file}"),
+            ));
+        }
         Err(why) => {
             let fix = format!("flotilla-agent pull URL --to {}", facts.disk.folder);
             return Some(Finding::fail("model", why, fix));
