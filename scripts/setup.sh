@@ -51,6 +51,8 @@ if [ "${1:-}" = test ]; then
     # The fleet page is tested in a real browser, which a package for Node steers; the same.
     $may_install && command -v npm >/dev/null && ! command -v chromium >/dev/null \
         && needed[chromium]=1
+    # The tests of automatic certificates have an ACME server.
+    $may_install && ! command -v pebble >/dev/null && needed[pebble]=1
     # The tests of packages and services; each is left out where its tool cannot be installed.
     for tool in systemd-analyze:systemd dpkg-shlibdeps:dpkg-dev lintian:lintian ip:iproute2 \
         minisign:minisign mmdebstrap:mmdebstrap buildah:buildah podman:podman crun:crun; do

@@ -15,7 +15,7 @@ use crate::server::Service;
 use crate::server::listener::{self};
 use crate::tasks::reconcile::reconcile;
 use crate::tasks::{
-    external_endpoints, hourly_cost, probes, reload, state_file, systemd, trace_export,
+    acme, external_endpoints, hourly_cost, probes, reload, state_file, systemd, trace_export,
 };
 
 /// How long tasks may take to end after all requests are done or cut off.
@@ -39,10 +39,12 @@ pub async fn run(
     let nodes = reconcile(gateway.clone(), |c| &c.static_nodes, static_nodes::maintain);
     gateway.tasks.spawn(nodes);
     gateway.tasks.spawn(reconcile(gateway.clone(), |c| &c.externals, external_endpoints::maintain));
+    gateway.tasks.spawn(reconcile(gateway.clone(), |c| c.acme.as_slice(), acme::maintain));
     gateway.tasks.spawn(hourly_cost::run(gateway.clone()));
     gateway.tasks.spawn(probes::run(gateway.clone()));
     gateway.tasks.spawn(trace_export::run(gateway.clone(), queue));
     gateway.tasks.spawn(listener::serve(Service::Admin, gateway.clone(), gateway.links.clone()));
+    gateway.tasks.spawn(listener::serve(Service::Http, gateway.clone(), gateway.stop.clone()));
     gateway.tasks.spawn(reload::run(gateway.clone(), source));
     gateway.tasks.spawn(systemd::run(gateway.clone()));
     // The listeners are bound already, so clients that connect from now on are served.

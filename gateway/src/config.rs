@@ -11,6 +11,7 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 
 use crate::access::keys::ApiKey;
+use crate::config::acme::Acme;
 use crate::config::cors::Cors;
 use crate::config::proxies::Proxies;
 use crate::config::tls::{Acceptor, Authority, Dialer};
@@ -22,6 +23,7 @@ use crate::types::limits::QueueBounds;
 use crate::types::secret::KeyDigest;
 use crate::upstream::external::Client;
 
+pub mod acme;
 pub(crate) mod api_keys;
 pub(crate) mod cors;
 pub mod document;
@@ -58,6 +60,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// TLS of the public listener, if configured.
     pub tls: Option<Acceptor>,
+    /// Automatic certificates of the public listener, if configured.
+    pub acme: Option<Acme>,
     /// The admin listener, if configured.
     pub admin: Option<Admin>,
     /// Model aliases for all keys.
@@ -102,6 +106,22 @@ pub struct Config {
     pub probe_interval: Option<Duration>,
     /// Trace export, if configured.
     pub traces: Option<TraceExport>,
+}
+
+impl Config {
+    /// Continues to use the certificate of `old`, which a task renews, if the settings of automatic
+    /// certificates are the same. With other settings, it is used until there is another one.
+    pub(crate) fn keep_certificate(&mut self, old: &Self) {
+        let (Some(acme), Some(old)) = (&mut self.acme, &old.acme) else { return };
+        if acme == old {
+            acme.certificate = old.certificate.clone();
+            self.tls.iter_mut().for_each(|tls| tls.share_live_certificate(&old.certificate));
+        } else if acme.certificate.get().is_none()
+            && let Some(served) = old.certificate.get()
+        {
+            acme.certificate.set(served);
+        }
+    }
 }
 
 /// The admin listener.

@@ -115,8 +115,7 @@ fn check(file: &ConfigArgs) -> Result<(), CommandError> {
 fn init(of: &InitArgs) -> Result<(), CommandError> {
     let places = Places::of_process();
     let folder = of.dir.as_deref().unwrap_or(places.state_dir());
-    let Created { config, certificate, api_key } =
-        commands::init::create(folder, of.addresses(), &of.names())?;
+    let Created { config, certificate, api_key } = commands::init::create(folder, of.choices())?;
     let Some(key) = api_key else {
         return Err(CommandError::Usage(format!("{} exists already", config.display())));
     };
@@ -177,7 +176,7 @@ fn run(file: &ConfigArgs) -> Result<(), CommandError> {
         Some(config) => Created::existing(config),
         None => {
             let of = InitArgs::of_environment().map_err(|e| CommandError::Usage(e.to_string()))?;
-            commands::init::create(places.state_dir(), of.addresses(), &of.names())?
+            commands::init::create(places.state_dir(), of.choices())?
         }
     };
     let path = &created.config;
@@ -202,6 +201,9 @@ fn run(file: &ConfigArgs) -> Result<(), CommandError> {
         let source = Source::new(path.to_path_buf()).map_err(software)?;
         if let Some(address) = settings.admin().address() {
             tracing::info!("admin listener: listening on {admin}://{address}");
+        }
+        if let Some(address) = settings.http().address() {
+            tracing::info!("plain HTTP listener: redirecting http://{address} to https");
         }
         if let Some(address) = settings.public().address() {
             tracing::info!("listening on {public}://{address}");

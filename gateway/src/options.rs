@@ -7,11 +7,12 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::ArgPredicate;
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use flotilla_gateway::access::keys::ApiKey;
 use flotilla_gateway::access::limiter::KeyLimits;
 use flotilla_gateway::access::spend::Budget;
-use flotilla_gateway::commands::init::Addresses;
+use flotilla_gateway::commands::init::Choices;
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::external::ExternalPolicy;
 use flotilla_gateway::types::secret::KeyDigest;
@@ -26,6 +27,7 @@ pub const EXAMPLES: &[Example] = &[
     ("init", "flotilla-gateway init"),
     ("init", "flotilla-gateway init --dir /etc/flotilla"),
     ("init", "flotilla-gateway init --listen 0.0.0.0:8443 --tls-name gateway.example.com"),
+    ("init", "flotilla-gateway init --domain llm.example.com --acme-email ops@example.com"),
     ("join-command", "flotilla-gateway join-command --url https://gateway.example.com"),
     ("join-command", "flotilla-gateway join-command --key-file"),
     ("check", "flotilla-gateway check --config gateway.yaml"),
@@ -85,7 +87,8 @@ pub enum Command {
     /// the requests that it gets.
     #[command(name = "join-command")]
     Join {
-        /// URL by which nodes reach the gateway [default: the address that it listens on]
+        /// URL by which nodes reach the gateway [default: its first domain (tls.acme), or the
+        /// address that it listens on]
         #[arg(long, value_name = "URL")]
         url: Option<String>,
         /// Name the file with the join key instead, for nodes that have it
@@ -158,15 +161,25 @@ pub struct InitArgs {
     /// ~/.local/state/flotilla, or /var/lib/flotilla: the first that is defined]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Address for clients and nodes
+    /// Address for clients and nodes; with --domain, the default is 0.0.0.0:443
     #[arg(
         long,
         env = "FLOTILLA_GATEWAY_LISTEN",
         value_name = "ADDRESS",
-        default_value = "127.0.0.1:8080"
+        default_value = "127.0.0.1:8080",
+        default_value_if("domain", ArgPredicate::IsPresent, "0.0.0.0:443")
     )]
     pub listen: SocketAddr,
-    /// Names and addresses in the certificate that is created if an address is not loopback;
+    /// Domains of this gateway, for a certificate from Let's Encrypt that the gateway gets and
+    /// renews by itself; comma-separated, or repeated. Port 443 of each must lead to the address.
+    /// You agree to Let's Encrypt's terms of service [default: none]
+    #[arg(long, env = "FLOTILLA_GATEWAY_DOMAIN", value_name = "DOMAIN", value_delimiter = ',')]
+    pub domain: Vec<String>,
+    /// Contact for Let's Encrypt [default: none]
+    #[arg(long, env = "FLOTILLA_GATEWAY_ACME_EMAIL", value_name = "EMAIL", requires = "domain")]
+    pub acme_email: Option<String>,
+    /// Names and addresses in the self-signed certificate that is created if an address is not
+    /// loopback and has no --domain;
     /// comma-separated, or repeated [default: the host's name, localhost, and the addresses]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub tls_name: Vec<String>,
@@ -187,8 +200,8 @@ impl InitArgs {
         Self::from_arg_matches(&command.try_get_matches_from(std::iter::empty::<OsString>())?)
     }
 
-    /// What the certificate is for.
-    pub fn names(&self) -> Vec<String> {
+    /// What the self-signed certificate is for.
+    fn names(&self) -> Vec<String> {
         if !self.tls_name.is_empty() {
             return self.tls_name.clone();
         }
@@ -198,9 +211,15 @@ impl InitArgs {
         [host, "localhost".into()].into_iter().chain(addresses).collect()
     }
 
-    /// The addresses of the listeners.
-    pub fn addresses(&self) -> Addresses {
-        Addresses { public: self.listen, admin: self.admin_listen }
+    /// What the configuration says.
+    pub fn choices(&self) -> Choices {
+        Choices {
+            public: self.listen,
+            admin: self.admin_listen,
+            names: self.names(),
+            domains: self.domain.clone(),
+            email: self.acme_email.clone(),
+        }
     }
 }
 

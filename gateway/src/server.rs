@@ -11,6 +11,7 @@ pub mod connection;
 pub(crate) mod file_limit;
 pub mod guards;
 pub(crate) mod listener;
+pub(crate) mod plain_http;
 pub(crate) mod routes;
 
 /// What a listener serves.
@@ -20,13 +21,21 @@ pub enum Service {
     Public,
     /// The admin API.
     Admin,
+    /// Plain HTTP beside TLS: ACME challenges, and redirects to https.
+    Http,
 }
+
+/// Connections of the listener for plain HTTP, which serves one request on each.
+const HTTP_CONNECTIONS_MAX: usize = 256;
+/// Of one address: few enough that a few addresses cannot keep the ACME server out.
+const HTTP_CONNECTIONS_PER_IP: usize = 16;
 
 impl Service {
     fn socket(self, settings: &LiveSettings) -> &Socket {
         match self {
             Self::Public => settings.public(),
             Self::Admin => settings.admin(),
+            Self::Http => settings.http(),
         }
     }
 
@@ -34,6 +43,7 @@ impl Service {
         match self {
             Self::Public => settings.config.tls.clone(),
             Self::Admin => settings.config.admin.as_ref()?.tls.clone(),
+            Self::Http => None,
         }
     }
 
@@ -41,6 +51,7 @@ impl Service {
         match self {
             Self::Public => settings.config.limits.connections_max,
             Self::Admin => ADMIN_CONNECTIONS_MAX,
+            Self::Http => HTTP_CONNECTIONS_MAX,
         }
     }
 
@@ -52,6 +63,7 @@ impl Service {
             Self::Public if config.trusted_proxies.trusts(peer) => None,
             Self::Public => Some(config.limits.connections_per_ip_max),
             Self::Admin => config.admin.as_ref().map(|admin| admin.connections_per_ip_max),
+            Self::Http => Some(HTTP_CONNECTIONS_PER_IP),
         }
     }
 }

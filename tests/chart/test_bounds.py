@@ -14,7 +14,7 @@ import yaml
 
 import chart
 from files import certificate
-from test_values import reference
+from test_values import reference, with_one_certificate
 
 NONSENSE = "certainly-not-one-of-these"
 
@@ -93,10 +93,12 @@ class Bounds(unittest.TestCase):
         return [0 if key == "[]" else key for key in path] not in wrong
 
     def test_what_the_schema_takes_the_gateway_takes_and_the_reverse(self):
-        whole = reference()
-        self.assertEqual(self.gateway_says(whole), "")
+        wholes = {acme: with_one_certificate(reference(), acme=acme) for acme in [False, True]}
+        for whole in wholes.values():
+            self.assertEqual(self.gateway_says(whole), "")
         tried = 0
         for path, schema in self.bounded(self.config):
+            whole = wholes[path[:2] == ("tls", "acme")]
             shown = ".".join(path).replace(".[]", "[0]")
             inside, outside = trials(schema)
             for value in inside:

@@ -25,12 +25,18 @@ def reference():
     return yaml.safe_load(re.sub(r"^(\s*)#(?=[^ #\n])", r"\1", text, flags=re.M))
 
 
+def with_one_certificate(config, *, acme):
+    """A listener has a certificate in files or from an ACME server, and the reference shows both."""
+    tls = config["tls"]
+    return {**config, "tls": {key: one for key, one in tls.items() if (key == "acme") == acme}}
+
+
 def with_absolute_files(value, key=""):
     if isinstance(value, dict):
         return {key: with_absolute_files(one, key) for key, one in value.items()}
     if isinstance(value, list):
         return [with_absolute_files(one) for one in value]
-    return f"/files/{value}" if key.endswith("_file") else value
+    return f"/files/{value}" if key.endswith(("_file", "_dir")) else value
 
 
 def leaves(value, path=""):
@@ -107,13 +113,14 @@ class Values(unittest.TestCase):
         self.assertEqual(sorted(self.schema_leaves(config)), sorted(leaves(reference())))
 
     def test_the_whole_reference_configuration_is_taken_as_it_is(self):
-        config = with_absolute_files(reference())
-        config["listen"] = config["admin"]["listen"] = "0.0.0.0:8080"
-        mount = [{"name": "files", "mountPath": "/files"}]
-        values = {"gateway": {"config": config, "extraVolumeMounts": mount}}
-        maps = chart.of_kind(chart.manifests(values), "ConfigMap")
-        [found] = [one for one in maps if one["metadata"]["name"].endswith("-gateway")]
-        self.assertEqual(yaml.safe_load(found["data"]["gateway.yaml"]), config)
+        for acme in [False, True]:
+            config = with_absolute_files(with_one_certificate(reference(), acme=acme))
+            config["listen"] = config["admin"]["listen"] = "0.0.0.0:8080"
+            mount = [{"name": "files", "mountPath": "/files"}]
+            values = {"gateway": {"config": config, "extraVolumeMounts": mount}}
+            maps = chart.of_kind(chart.manifests(values), "ConfigMap")
+            [found] = [one for one in maps if one["metadata"]["name"].endswith("-gateway")]
+            self.assertEqual(yaml.safe_load(found["data"]["gateway.yaml"]), config)
 
     def test_the_schema_has_every_flag_of_the_agent_and_no_other(self):
         said = subprocess.run([os.environ["FLOTILLA_AGENT"], "serve", "--help"], capture_output=True, text=True)

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::access::keys::ApiKey;
 use crate::commands::error::CommandError;
 use crate::commands::key::{KeysFile, NewKey, random_hex};
+use crate::config::acme::{check_domain, is_email};
 use crate::config::locate::CONFIG_FILE;
 use crate::types::atomic_file::replace;
 
@@ -23,19 +24,41 @@ const SECRET_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
 const CONFIG_MODE: u32 = 0o644;
 
-/// Addresses of the two listeners.
-#[derive(Debug, Clone, Copy)]
-pub struct Addresses {
-    /// For clients and nodes.
+/// What the new configuration says.
+#[derive(Debug, Clone)]
+pub struct Choices {
+    /// Address for clients and nodes.
     pub public: SocketAddr,
-    /// For operators.
+    /// Address for operators.
     pub admin: SocketAddr,
+    /// Names in the self-signed certificate.
+    pub names: Vec<String>,
+    /// Domains of a certificate from Let's Encrypt, instead of a self-signed one.
+    pub domains: Vec<String>,
+    /// Contact for Let's Encrypt.
+    pub email: Option<String>,
 }
 
-impl Addresses {
-    /// True if other machines reach one of them.
-    fn need_tls(&self) -> bool {
-        [self.public, self.admin].iter().any(|address| !address.ip().is_loopback())
+impl Choices {
+    /// True if a self-signed certificate is needed: other machines reach a listener that gets none
+    /// from Let's Encrypt.
+    fn need_certificate(&self) -> bool {
+        let public = !self.public.ip().is_loopback() && self.domains.is_empty();
+        public || !self.admin.ip().is_loopback()
+    }
+
+    /// The same with domains as the configuration writes them.
+    fn checked(mut self) -> Result<Self, CommandError> {
+        for domain in &mut self.domains {
+            let fail = |why| CommandError::Usage(format!("--domain {domain}: {why}"));
+            *domain = check_domain(domain).map_err(fail)?;
+        }
+        match &self.email {
+            Some(email) if !is_email(email) => Err(CommandError::Usage(format!(
+                "--acme-email {email}: expected an address, such as ops@example.com"
+            ))),
+            _ => Ok(self),
+        }
     }
 }
 
@@ -44,14 +67,31 @@ const TLS_COMMENT: &str = "\
 # an authority, name its files here.
 ";
 
-fn config_text(addresses: Addresses) -> String {
-    let Addresses { public, admin } = addresses;
+const ACME_COMMENT: &str = "\
+# TLS with a certificate from Let's Encrypt, which the gateway gets and renews by itself. Port 443 of each
+# domain must lead to the address above. With this section you agree to Let's Encrypt's terms of service.
+";
+
+fn acme_text(choices: &Choices) -> String {
+    let email = match &choices.email {
+        Some(email) => format!("    email: '{}'\n", email.replace('\'', "''")),
+        None => String::new(),
+    };
+    let domains = choices.domains.join(", ");
+    format!("\n{ACME_COMMENT}tls:\n  acme:\n    domains: [{domains}]\n{email}")
+}
+
+fn config_text(choices: &Choices) -> String {
+    let Choices { public, admin, .. } = *choices;
     let files = "{cert_file: cert.pem, key_file: cert-key.pem}";
     let unless_local = |address: SocketAddr, text: String| match address.ip().is_loopback() {
         true => String::new(),
         false => text,
     };
-    let tls = unless_local(public, format!("\n{TLS_COMMENT}tls: {files}\n"));
+    let tls = match choices.domains.is_empty() {
+        true => unless_local(public, format!("\n{TLS_COMMENT}tls: {files}\n")),
+        false => acme_text(choices),
+    };
     let admin_tls = unless_local(admin, format!("  tls: {files}\n"));
     format!(
         "\
@@ -100,16 +140,13 @@ impl Created {
 
 /// Creates a configuration and its keys in `folder`, which need not exist. The configuration is
 /// written last, so a folder has either all or no configuration; keys for nodes and operators that
-/// are there already stay. A listener that other machines reach gets TLS with a self-signed
-/// certificate for `names`.
+/// are there already stay. A listener that other machines reach gets TLS, with a self-signed
+/// certificate unless there are domains.
 ///
 /// # Errors
-/// A file cannot be read or written.
-pub fn create(
-    folder: &Path,
-    addresses: Addresses,
-    names: &[String],
-) -> Result<Created, CommandError> {
+/// A file cannot be read or written, or a domain cannot have a certificate.
+pub fn create(folder: &Path, choices: Choices) -> Result<Created, CommandError> {
+    let choices = choices.checked()?;
     let fail = |path: &Path, e| CommandError::Write(format!("{}: {e}", path.display()));
     let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
     made.map_err(|e| fail(folder, e))?;
@@ -131,11 +168,11 @@ pub fn create(
         }
     }
     let certificate = folder.join(CERTIFICATE_FILE);
-    if addresses.need_tls() && !certificate.exists() {
-        create_certificate(folder, names)?;
+    if choices.need_certificate() && !certificate.exists() {
+        create_certificate(folder, &choices.names)?;
     }
-    replace(&config, &config_text(addresses), CONFIG_MODE).map_err(|e| fail(&config, e))?;
-    let certificate = addresses.need_tls().then_some(certificate);
+    replace(&config, &config_text(&choices), CONFIG_MODE).map_err(|e| fail(&config, e))?;
+    let certificate = choices.need_certificate().then_some(certificate);
     Ok(Created { config, certificate, api_key: Some(new.secret) })
 }
 
@@ -165,9 +202,13 @@ mod tests {
     use crate::commands::join_command::{JoinKey, join_command};
     use crate::config::load::load;
 
+    fn choices(public: &str, admin: &str) -> Choices {
+        let (public, admin) = (public.parse().unwrap(), admin.parse().unwrap());
+        Choices { public, admin, names: Vec::new(), domains: Vec::new(), email: None }
+    }
+
     fn create(folder: &Path) -> Created {
-        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        super::create(folder, Addresses { public: at(18080), admin: at(18081) }, &[]).unwrap()
+        super::create(folder, choices("127.0.0.1:18080", "127.0.0.1:18081")).unwrap()
     }
 
     #[test]
@@ -189,12 +230,9 @@ mod tests {
     #[test]
     fn what_other_machines_reach_has_tls_and_nodes_get_its_pin() {
         let folder = tempfile::tempdir().unwrap();
-        let addresses = Addresses {
-            public: "0.0.0.0:18443".parse().unwrap(),
-            admin: "[::]:18444".parse().unwrap(),
-        };
-        let names = ["gateway.example".to_string(), "10.0.0.7".to_string()];
-        let created = super::create(folder.path(), addresses, &names).unwrap();
+        let names = ["gateway.example".to_string(), "10.0.0.7".to_string()].to_vec();
+        let choices = Choices { names, ..choices("0.0.0.0:18443", "[::]:18444") };
+        let created = super::create(folder.path(), choices).unwrap();
         let config = load(&created.config).unwrap();
         assert!(config.tls.is_some() && config.admin.as_ref().unwrap().tls.is_some());
         let line = |url| join_command(&config, url, JoinKey::File);
@@ -203,6 +241,33 @@ mod tests {
         assert!(pinned.contains(" --join https://gateway.example:18443 --join-pin sha256:"));
         let key = folder.path().join(CERTIFICATE_KEY_FILE);
         assert_eq!(fs::metadata(key).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_domain_gets_a_certificate_that_needs_no_pin() {
+        let folder = tempfile::tempdir().unwrap();
+        let with = |domain: &str, email: &str| Choices {
+            domains: vec![domain.into(), "other.example".into()],
+            email: Some(email.into()),
+            ..choices("0.0.0.0:443", "127.0.0.1:18081")
+        };
+        for (domain, email, wrong) in [
+            ("10.0.0.7", "ops@example.com", "--domain 10.0.0.7: is an address"),
+            ("llm.example.com", "ops", "--acme-email ops: expected"),
+        ] {
+            let error = super::create(folder.path(), with(domain, email)).unwrap_err().to_string();
+            assert!(error.starts_with(wrong), "{error}");
+        }
+        let choices = with("LLM.example.com", "o'ps@example.com");
+        let created = super::create(folder.path(), choices).unwrap();
+        assert_eq!(created.certificate, None);
+        let config = load(&created.config).unwrap();
+        let acme = config.acme.as_ref().unwrap();
+        assert_eq!(acme.domains, ["llm.example.com", "other.example"]);
+        assert_eq!(acme.email.as_deref(), Some("o'ps@example.com"));
+        assert_eq!(acme.folder, folder.path().join("acme/acme-v02.api.letsencrypt.org"));
+        let line = join_command(&config, None, JoinKey::File).unwrap();
+        assert!(line.contains(" --join https://llm.example.com --join-key-file "), "{line}");
     }
 
     #[test]

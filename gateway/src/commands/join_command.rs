@@ -20,8 +20,8 @@ pub enum JoinKey {
     File,
 }
 
-/// The command line that joins a node to the gateway at `url`; without one, to the address that the
-/// gateway listens on.
+/// The command line that joins a node to the gateway at `url`; without one, to the first domain of
+/// its automatic certificate, or to the address that the gateway listens on.
 ///
 /// # Errors
 /// Nodes cannot join, or `url` is missing and the address does not say where nodes reach it.
@@ -34,7 +34,10 @@ pub fn join_command(
     let file = file.ok_or_else(|| CommandError::Usage(NO_JOIN_KEY.into()))?;
     let url = match url {
         Some(url) => url.trim_end_matches('/').to_string(),
-        None => own_url(config.listen, config.tls.is_some())?,
+        None => match domain_url(config) {
+            Some(url) => url,
+            None => own_url(config.listen, config.tls.is_some())?,
+        },
     };
     let mut serve = format!("flotilla-agent serve --model MODEL.gguf --join {}", quoted(&url));
     if let Some(pin) = pin(config, &url)? {
@@ -51,8 +54,17 @@ pub fn join_command(
 
 const NO_JOIN_KEY: &str = "nodes cannot join: the configuration sets no nodes.join_key_file";
 
-/// URL of the gateway on its own machine.
+/// URL of the first domain of the automatic certificate, if there is one.
+fn domain_url(config: &Config) -> Option<String> {
+    let acme = config.acme.as_ref()?;
+    Some(acme.url(acme.domains.first()?, config.listen))
+}
+
+/// URL of the gateway, on its own machine unless its certificate is for a domain only.
 pub fn local_url(config: &Config) -> String {
+    if let Some(url) = domain_url(config) {
+        return url;
+    }
     let listen = config.listen;
     let host = if listen.ip().is_unspecified() { "localhost".into() } else { host(listen) };
     url_of(&host, listen.port(), config.tls.is_some())

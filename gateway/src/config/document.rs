@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::edge::{read_cors, read_proxies};
+use super::edge::{read_cors, read_proxies, read_public_tls, read_tls};
 use super::files::Files;
 use super::key_recorder::{KeyRecorder, KeySchema};
 use super::section::{Problems, QUEUE_BYTES_MAX, QUEUE_DEPTH_MAX, Section};
@@ -13,7 +13,6 @@ use super::yaml::{Node, Problem};
 use super::{
     Admin, Config, Limits, QueueTimeouts, Timeouts, api_keys, external, nodes, trace_export,
 };
-use crate::config::tls::{Acceptor, Authority};
 use crate::config::{ADMIN_CONNECTIONS_MAX, ADMIN_CONNECTIONS_PER_IP};
 use crate::scheduler::routing::Policy;
 use crate::types::limits::QueueBounds;
@@ -24,6 +23,14 @@ pub const KEYS: &[&str] = &[
     "listen",
     "tls.cert_file",
     "tls.key_file",
+    "tls.acme.domains",
+    "tls.acme.email",
+    "tls.acme.staging",
+    "tls.acme.directory",
+    "tls.acme.ca_file",
+    "tls.acme.state_dir",
+    "tls.acme.challenge",
+    "tls.acme.http_listen",
     "admin.listen",
     "admin.key_file",
     "admin.connections_per_ip_max",
@@ -144,7 +151,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
         let message = "client certificates need TLS: set tls";
         problems.push(Problem { path: "nodes.client_ca_file".into(), message: message.into() });
     }
-    let tls = read_tls(tls, nodes.authority.clone(), &files, &mut problems);
+    let (tls, acme) = read_public_tls(tls, nodes.authority.clone(), &files, &mut problems);
     let trusted_proxies = read_proxies(&mut root, &mut problems);
     let cors = read_cors(root.section("cors", &mut problems), &mut problems);
     let mut limits = read_limits(root.section_or_empty("limits", &mut problems), &mut problems);
@@ -164,6 +171,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
             files: files.into_named(),
             listen,
             tls,
+            acme,
             admin,
             aliases,
             trusted_proxies,
@@ -191,21 +199,6 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
     Err(problems)
 }
 
-fn read_tls(
-    section: Option<Section>,
-    authority: Option<Authority>,
-    files: &Files,
-    problems: &mut Problems,
-) -> Option<Acceptor> {
-    let mut section = section?;
-    let certificate = section.required_text("cert_file", problems);
-    let key = section.required_text("key_file", problems);
-    let path = section.path.clone();
-    section.finish(problems);
-    let acceptor = Acceptor::new(&files.path(&certificate?), &files.path(&key?), authority);
-    report(&path, acceptor, problems)
-}
-
 fn read_admin(section: Option<Section>, files: &Files, problems: &mut Problems) -> Option<Admin> {
     let mut section = section?;
     let listen = section.address("listen", "127.0.0.1:8081", problems);
@@ -219,10 +212,10 @@ fn read_admin(section: Option<Section>, files: &Files, problems: &mut Problems) 
         1..=ADMIN_CONNECTIONS_MAX as u64,
         problems,
     );
-    let tls = read_tls(section.section("tls", problems), None, files, problems);
+    let tls = read_tls(section.section("tls", problems), files, problems);
     section.finish(problems);
     let key_file = key_file.map(|file| files.path(&file));
-    let cert_file = tls.as_ref().map(|tls| tls.certificate().to_path_buf());
+    let cert_file = tls.as_ref().and_then(|tls| tls.certificate()).map(Path::to_path_buf);
     let connections_per_ip_max = per_ip_max as usize;
     Some(Admin { listen: listen?, key, key_file, tls, cert_file, connections_per_ip_max })
 }

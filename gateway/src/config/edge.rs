@@ -1,12 +1,66 @@
 //! Reads the settings of the public listener's edge.
 
+use super::acme::{self, Acme};
+use super::files::Files;
 use super::section::{Problems, Section};
+use super::tls::{Acceptor, Authority};
+use super::values::report;
 use crate::config::cors::{Cors, origin};
 use crate::config::proxies::{Proxies, network};
 use crate::config::yaml::Problem;
 
 /// Most networks or origins; every request scans the list.
 const LIST_MAX: usize = 256;
+
+/// Reads a certificate in files.
+pub(super) fn read_tls(
+    section: Option<Section>,
+    files: &Files,
+    problems: &mut Problems,
+) -> Option<Acceptor> {
+    let mut section = section?;
+    let certificate = section.required_text("cert_file", problems);
+    let key = section.required_text("key_file", problems);
+    let path = section.path.clone();
+    section.finish(problems);
+    let acceptor = Acceptor::new(&files.path(&certificate?), &files.path(&key?), None);
+    report(&path, acceptor, problems)
+}
+
+/// Reads the public listener's certificate: in files, or from an ACME server.
+pub(super) fn read_public_tls(
+    section: Option<Section>,
+    authority: Option<Authority>,
+    files: &Files,
+    problems: &mut Problems,
+) -> (Option<Acceptor>, Option<Acme>) {
+    let Some(mut section) = section else { return (None, None) };
+    let path = section.path.clone();
+    let certificate = section.text("cert_file", problems);
+    let key = section.text("key_file", problems);
+    let has_files = certificate.is_some() || key.is_some();
+    let acme = section.section("acme", problems);
+    let has_acme = acme.is_some();
+    let acme = acme::read(acme, files, problems);
+    let absent = [("cert_file", &certificate), ("key_file", &key)];
+    for (name, _) in absent.iter().filter(|(_, file)| !has_acme && file.is_none()) {
+        section.report(name, "is missing, unless acme is set", problems);
+    }
+    section.finish(problems);
+    if has_acme && has_files {
+        let message = "acme and cert_file exclude each other: remove one of them".into();
+        problems.push(Problem { path, message });
+        return (None, None);
+    }
+    let acceptor = match (&acme, certificate, key) {
+        (Some(acme), ..) => Acceptor::with_live_certificate(acme.certificate.clone(), authority),
+        (None, Some(certificate), Some(key)) => {
+            Acceptor::new(&files.path(&certificate), &files.path(&key), authority)
+        }
+        _ => return (None, None),
+    };
+    (report(&path, acceptor, problems), acme)
+}
 
 /// Reads the trusted proxies.
 pub(super) fn read_proxies(root: &mut Section, problems: &mut Problems) -> Proxies {

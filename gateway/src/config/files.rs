@@ -14,6 +14,9 @@ pub struct Files {
     /// Folder of systemd's LoadCredential=, which is readable even where the configuration's folder
     /// is not.
     credentials: Option<PathBuf>,
+    /// Folder of systemd's StateDirectory=, which is writable even where the configuration's folder
+    /// is not.
+    state: Option<PathBuf>,
     named: RefCell<Vec<Named>>,
 }
 
@@ -47,7 +50,15 @@ impl Files {
         let parent = config.parent().filter(|parent| !parent.as_os_str().is_empty());
         let base = parent.unwrap_or(Path::new(".")).to_path_buf();
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-        Self { base, credentials, named: RefCell::new(vec![Named::now(config.to_path_buf())]) }
+        // systemd separates several folders by colons.
+        let state = std::env::var("STATE_DIRECTORY").ok();
+        let state = state.and_then(|all| Some(PathBuf::from(all.split(':').next()?)));
+        Self {
+            base,
+            credentials,
+            state,
+            named: RefCell::new(vec![Named::now(config.to_path_buf())]),
+        }
     }
 
     /// Resolves and records the name of a file to read.
@@ -68,6 +79,16 @@ impl Files {
     /// writes are no configuration changes, and credentials do not replace it.
     pub(crate) fn written_path(&self, name: &str) -> PathBuf {
         self.base.join(name)
+    }
+
+    /// Resolves the name of a folder that the gateway writes. Without a name, it is `default` in
+    /// systemd's state directory, or else beside the configuration.
+    pub(crate) fn state_dir(&self, name: Option<&str>, default: &str) -> PathBuf {
+        match (name, &self.state) {
+            (Some(name), _) => self.base.join(name),
+            (None, Some(state)) => state.join(default),
+            (None, None) => self.base.join(default),
+        }
     }
 
     /// All files recorded.
@@ -129,6 +150,16 @@ mod tests {
             assert_eq!(files.written_path("state.json"), Path::new(expected), "{config}");
             assert_eq!(files.path("state.json").parent(), Path::new(expected).parent());
         }
+    }
+
+    #[test]
+    fn a_folder_without_a_name_is_where_systemd_lets_the_gateway_write() {
+        let mut files = Files::beside(Path::new("/etc/gateway.yaml"));
+        files.state = Some("/var/lib/gateway".into());
+        assert_eq!(files.state_dir(None, "acme"), Path::new("/var/lib/gateway/acme"));
+        assert_eq!(files.state_dir(Some("here"), "acme"), Path::new("/etc/here"));
+        files.state = None;
+        assert_eq!(files.state_dir(None, "acme"), Path::new("/etc/acme"));
     }
 
     #[test]

@@ -183,6 +183,7 @@ fn kind(name: &str, schema: &Value) -> String {
         Some("boolean") => "`true`, `false`".into(),
         Some("array") => "list of strings".into(),
         Some(_) if name.ends_with("_file") => "file".into(),
+        Some(_) if name.ends_with("_dir") => "folder".into(),
         Some(_) => "string".into(),
         None => "map of strings, or list of strings".into(),
     }

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::acme::{Challenge, DOMAINS_MAX};
 use super::key_recorder::KeySchema;
 use super::reference::Reference;
 use crate::config::document::keys;
@@ -56,6 +57,25 @@ fn together(root: &mut Value) {
     nodes["anyOf"] = json!([joins, listed, {"type": "null"}]);
     let both = json!({"cert_file": ["client_key_file"], "client_key_file": ["cert_file"]});
     nodes["properties"]["static"]["items"]["dependencies"] = both;
+    tls_together(&mut root["properties"]["tls"]);
+}
+
+/// The certificate is in two files, or from an ACME server.
+fn tls_together(tls: &mut Value) {
+    let (file, none) = (json!({"type": "string"}), json!({"type": "null"}));
+    let files = json!({"required": ["cert_file", "key_file"],
+        "properties": {"cert_file": file, "key_file": file, "acme": none}});
+    let from_server = json!({"required": ["acme"],
+        "properties": {"acme": {"type": "object"}, "cert_file": none, "key_file": none}});
+    tls["anyOf"] = json!([files, from_server, none]);
+    let acme = &mut tls["properties"]["acme"];
+    acme["properties"]["domains"]["minItems"] = 1.into();
+    acme["properties"]["domains"]["maxItems"] = DOMAINS_MAX.into();
+    acme["if"] = json!({"type": "object", "required": ["challenge"],
+        "properties": {"challenge": {"const": Challenge::Http01.name()}}});
+    acme["then"] = json!({"required": ["http_listen"], "properties": {"http_listen": file}});
+    acme["not"] = json!({"type": "object", "required": ["staging", "directory"],
+        "properties": {"staging": {"const": true}, "directory": file}});
 }
 
 /// The schema at a path, if it exists.

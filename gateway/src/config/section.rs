@@ -152,6 +152,17 @@ impl Section {
         })
     }
 
+    /// A list of at least one text.
+    pub(super) fn required_texts(&mut self, key: &str, problems: &mut Problems) -> Vec<String> {
+        let before = problems.len();
+        let texts = self.texts(key, problems);
+        self.recorder.mark_required();
+        if texts.is_empty() && problems.len() == before {
+            self.report(key, "is missing", problems);
+        }
+        texts
+    }
+
     /// Named texts. In a plain list, each text is its own name.
     pub(super) fn texts_by_name(
         &mut self,
@@ -330,9 +341,31 @@ impl Section {
         default: &str,
         problems: &mut Problems,
     ) -> Option<SocketAddr> {
-        let schema = || json!({"type": "string", "pattern": ADDRESS, "default": default});
-        let address = match self.value(key, Node::Text(default.into()), schema) {
-            Node::Absent => default.parse().ok(),
+        self.read_address(key, Some(default), problems)
+    }
+
+    /// An address, if present.
+    pub(super) fn optional_address(
+        &mut self,
+        key: &str,
+        problems: &mut Problems,
+    ) -> Option<SocketAddr> {
+        self.read_address(key, None, problems)
+    }
+
+    fn read_address(
+        &mut self,
+        key: &str,
+        default: Option<&str>,
+        problems: &mut Problems,
+    ) -> Option<SocketAddr> {
+        let schema = || {
+            let schema = json!({"type": "string", "pattern": ADDRESS});
+            with_default(schema, default.map(Value::from))
+        };
+        let node = default.map_or(Node::Absent, |default| Node::Text(default.into()));
+        let address = match self.value(key, node, schema) {
+            Node::Absent => return default?.parse().ok(),
             Node::Text(text) => text.parse().ok(),
             _ => None,
         };

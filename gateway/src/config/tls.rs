@@ -1,4 +1,4 @@
-//! TLS for the listeners and for dialing static nodes. The only file that uses rustls.
+//! TLS for the listeners and for dialing static nodes. Only this module uses rustls.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,20 +10,32 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::server::{ParsedCertificate, WantsServerCert, WebPkiClientVerifier};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig};
 use sha2::{Digest, Sha256};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, TlsConnector, client, server};
 
-/// TLS server with a fixed certificate.
+pub(crate) mod live;
+
+use live::LiveCertificate;
+
+/// TLS server.
 #[derive(Clone)]
 pub struct Acceptor {
-    acceptor: TlsAcceptor,
-    certificate: PathBuf,
+    config: Arc<ServerConfig>,
+    certificate: CertificateSource,
     /// CA for client certificates, if they are requested.
     authority: Option<Authority>,
+}
+
+/// Where the certificate of a server comes from.
+#[derive(Clone)]
+enum CertificateSource {
+    File(PathBuf),
+    /// From an ACME server; replaced while the listener serves.
+    Acme(Arc<LiveCertificate>),
 }
 
 /// A CA that verifies client certificates.
@@ -105,41 +117,72 @@ impl Acceptor {
         authority: Option<Authority>,
     ) -> Result<Self, String> {
         let (chain, key) = (certificates(certificate)?, private_key(key)?);
-        let builder = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(|e| e.to_string())?;
-        let builder = match &authority {
-            Some(authority) => builder.with_client_cert_verifier(authority.verifier.clone()),
-            None => builder.with_no_client_auth(),
-        };
-        let mut config = builder.with_single_cert(chain, key).map_err(mismatch)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        Ok(Self { acceptor, certificate: certificate.to_path_buf(), authority })
+        let builder = server_builder(authority.as_ref())?;
+        let config = builder.with_single_cert(chain, key).map_err(mismatch)?;
+        let certificate = CertificateSource::File(certificate.to_path_buf());
+        Ok(Self { config: with_http(config), certificate, authority })
     }
 
-    /// Performs the handshake. Returns the CA that issued the client's certificate, if it has one.
-    pub async fn accept<S>(
+    /// Serves the certificate that an ACME server has issued last, and answers its challenges.
+    /// Handshakes fail while there is no certificate.
+    pub(crate) fn with_live_certificate(
+        certificate: Arc<LiveCertificate>,
+        authority: Option<Authority>,
+    ) -> Result<Self, String> {
+        let config = server_builder(authority.as_ref())?.with_cert_resolver(certificate.clone());
+        let certificate = CertificateSource::Acme(certificate);
+        Ok(Self { config: with_http(config), certificate, authority })
+    }
+
+    /// Serves this certificate instead of its own, if its own is from an ACME server.
+    pub(crate) fn share_live_certificate(&mut self, certificate: &Arc<LiveCertificate>) {
+        if let CertificateSource::Acme(own) = &mut self.certificate {
+            let mut config = (*self.config).clone();
+            config.cert_resolver = certificate.clone();
+            self.config = Arc::new(config);
+            *own = certificate.clone();
+        }
+    }
+
+    /// Performs the handshake. Returns the CA that issued the client's certificate, too, if it has
+    /// one. `None` if the ACME server has validated a domain: there is nothing more to serve.
+    pub(crate) async fn accept<S>(
         &self,
         stream: S,
-    ) -> std::io::Result<(server::TlsStream<S>, Option<Authority>)>
+    ) -> std::io::Result<Option<(server::TlsStream<S>, Option<Authority>)>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let stream = self.acceptor.accept(stream).await?;
+        let stream = match &self.certificate {
+            CertificateSource::File(_) => {
+                TlsAcceptor::from(self.config.clone()).accept(stream).await?
+            }
+            CertificateSource::Acme(certificate) => {
+                let acceptor = rustls::server::Acceptor::default();
+                let start = LazyConfigAcceptor::new(acceptor, stream).await?;
+                if let Some(config) = certificate.challenge_config(&start.client_hello()) {
+                    // The ACME server may hang up first: it has seen the certificate.
+                    let _ = start.into_stream(config).await?.shutdown().await;
+                    return Ok(None);
+                }
+                start.into_stream(self.config.clone()).await?
+            }
+        };
         // Certificates present here have been verified.
         let has_shown = stream.get_ref().1.peer_certificates().is_some_and(|all| !all.is_empty());
         let authority = self.authority.clone().filter(|_| has_shown);
-        Ok((stream, authority))
+        Ok(Some((stream, authority)))
     }
 
     /// The pin of its certificate, if nodes that trust the authorities of their operating system
-    /// would refuse it for `host`.
+    /// would refuse it for `host`. A certificate from an ACME server has none: its key changes with
+    /// every renewal.
     ///
     /// # Errors
     /// The certificate has become unreadable.
     pub(crate) fn pin_for(&self, host: &str) -> Result<Option<Pin>, String> {
-        let chain = certificates(&self.certificate)?;
+        let CertificateSource::File(file) = &self.certificate else { return Ok(None) };
+        let chain = certificates(file)?;
         let [own, intermediates @ ..] = &chain[..] else { return Ok(None) };
         if is_trusted(own, intermediates, host) {
             return Ok(None);
@@ -148,10 +191,30 @@ impl Acceptor {
         Ok(Some(Pin(Sha256::digest(parsed.subject_public_key_info()).into())))
     }
 
-    /// File of its certificate.
-    pub fn certificate(&self) -> &Path {
-        &self.certificate
+    /// File of its certificate, unless that is from an ACME server.
+    pub(crate) fn certificate(&self) -> Option<&Path> {
+        match &self.certificate {
+            CertificateSource::File(file) => Some(file),
+            CertificateSource::Acme(_) => None,
+        }
     }
+}
+
+fn server_builder(
+    authority: Option<&Authority>,
+) -> Result<ConfigBuilder<ServerConfig, WantsServerCert>, String> {
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?;
+    Ok(match authority {
+        Some(authority) => builder.with_client_cert_verifier(authority.verifier.clone()),
+        None => builder.with_no_client_auth(),
+    })
+}
+
+fn with_http(mut config: ServerConfig) -> Arc<ServerConfig> {
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Arc::new(config)
 }
 
 impl Dialer {

@@ -29,6 +29,7 @@ struct Shared {
     settings: watch::Sender<Arc<Settings>>,
     public: Socket,
     admin: Socket,
+    http: Socket,
 }
 
 /// A replaceable listener. Settings snapshots do not hold it, so it closes as soon as it is
@@ -47,11 +48,16 @@ impl LiveSettings {
             Some(admin) => Some(bind(admin.listen).await?),
             None => None,
         };
+        let http = match http_address(&config) {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
         let keys = keys(&config, None);
         Ok(Self(Arc::new(Shared {
             settings: watch::Sender::new(Arc::new(Settings { config, keys })),
             public: Socket(watch::Sender::new(Some(public))),
             admin: Socket(watch::Sender::new(admin)),
+            http: Socket(watch::Sender::new(http)),
         })))
     }
 
@@ -75,12 +81,18 @@ impl LiveSettings {
         &self.0.admin
     }
 
+    /// The listener for plain HTTP beside TLS.
+    pub fn http(&self) -> &Socket {
+        &self.0.http
+    }
+
     /// Replaces settings and listeners. Only one task may call this.
     ///
     /// # Errors
     /// An address cannot be bound; then nothing changes.
-    pub async fn replace(&self, config: Config) -> Result<(), BindError> {
+    pub async fn replace(&self, mut config: Config) -> Result<(), BindError> {
         let old = self.now();
+        config.keep_certificate(&old.config);
         let listens = |config: &Config| config.admin.as_ref().map(|admin| admin.listen);
         let public = match config.listen == old.config.listen {
             true => self.0.public.listener(),
@@ -91,10 +103,16 @@ impl LiveSettings {
             Some(address) => Some(bind(address).await?),
             None => None,
         };
+        let http = match http_address(&config) {
+            same if same == http_address(&old.config) => self.0.http.listener(),
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
         let keys = keys(&config, Some(&old.keys));
         self.0.settings.send_replace(Arc::new(Settings { config, keys }));
         self.0.public.0.send_replace(public);
         self.0.admin.0.send_replace(admin);
+        self.0.http.0.send_replace(http);
         Ok(())
     }
 }
@@ -126,6 +144,10 @@ fn keys(config: &Config, old: Option<&Keys>) -> Keys {
         true => Keys::anonymous(&config.aliases, old),
         false => Keys::new(&config.keys, &config.aliases, old),
     }
+}
+
+fn http_address(config: &Config) -> Option<SocketAddr> {
+    config.acme.as_ref()?.http_listen
 }
 
 async fn bind(address: SocketAddr) -> Result<Arc<TcpListener>, BindError> {

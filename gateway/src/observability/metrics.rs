@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use inference_metrics::{FamilyDescription, MetricsRegistry};
 use prometheus::IntGauge;
+use prometheus::core::MetricVec;
 
 use crate::dispatcher::{Dispatcher, FleetSnapshot};
 use crate::scheduler::routing::Policy;
@@ -128,6 +129,26 @@ impl Metrics {
     pub(crate) fn record_state_save(&self, is_ok: bool) {
         let outcome = if is_ok { "ok" } else { "failed" };
         self.0.families.state_saves.with_label_values(&[outcome]).inc();
+    }
+
+    /// Counts an attempt to get a certificate.
+    pub(crate) fn record_certificate_order(&self, is_ok: bool) {
+        let outcome = if is_ok { "ok" } else { "failed" };
+        self.0.families.certificate_orders.with_label_values(&[outcome]).inc();
+    }
+
+    /// Records that there is no certificate from an ACME server.
+    pub(crate) fn forget_certificate(&self) {
+        self.0.families.certificate.iter().for_each(MetricVec::reset);
+    }
+
+    /// Records when the certificate in use is valid, in seconds since 1970.
+    pub(crate) fn set_certificate(&self, domain: &str, not_before: u64, not_after: u64) {
+        // Its first domain may be another one now.
+        self.forget_certificate();
+        for (family, time) in self.0.families.certificate.iter().zip([not_before, not_after]) {
+            family.with_label_values(&[domain]).set(time as f64);
+        }
     }
 
     /// Counts a decided hedge.

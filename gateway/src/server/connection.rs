@@ -19,7 +19,7 @@ use crate::control::admin;
 use crate::server::Service;
 use crate::server::guards::panics::confine;
 use crate::server::guards::{CloseReason, ConnectionSettings};
-use crate::server::routes;
+use crate::server::{plain_http, routes};
 use crate::types::request_context::RequestContext;
 use crate::types::response::Body;
 
@@ -60,10 +60,11 @@ impl Connection {
         match tls {
             None => Box::pin(self.serve_http(stream)).await,
             Some(tls) => match Box::pin(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await {
-                Ok(Ok((stream, authority))) => {
+                Ok(Ok(Some((stream, authority)))) => {
                     authority.into_iter().for_each(|authority| drop(self.authority.set(authority)));
                     Box::pin(self.serve_http(stream)).await;
                 }
+                Ok(Ok(None)) => tracing::info!("ACME challenge answered"),
                 failed => {
                     self.http.record_close(CloseReason::Handshake);
                     let error = failed.map(Result::err);
@@ -92,8 +93,8 @@ impl Connection {
     /// The client that sent these headers, possibly through a trusted proxy.
     fn client(&self, headers: &HeaderMap) -> IpAddr {
         match self.service {
-            Service::Admin => self.peer,
-            _ => self.settings.proxies.client(self.peer, headers),
+            Service::Admin | Service::Http => self.peer,
+            Service::Public => self.settings.proxies.client(self.peer, headers),
         }
     }
 
@@ -102,8 +103,13 @@ impl Connection {
         context: Arc<RequestContext>,
         request: Request<Incoming>,
     ) -> Response<Body> {
-        if self.service == Service::Admin {
-            return admin::serve(&self.gateway, context, request).await;
+        match self.service {
+            Service::Public => {}
+            Service::Admin => return admin::serve(&self.gateway, context, request).await,
+            Service::Http => {
+                let settings = self.gateway.settings.now();
+                return plain_http::serve(&settings.config, &request);
+            }
         }
         let cors = self.settings.cors.headers_for(&request);
         let mut response = match cors.preflight(&request) {

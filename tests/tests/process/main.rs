@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "skipped tests and scores say so")]
 
+mod acme;
 mod bad_input;
 mod bench;
 mod disconnects;

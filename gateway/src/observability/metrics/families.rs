@@ -2,8 +2,8 @@
 
 use inference_metrics::{MetricsBuilder, MetricsRegistry, build_info};
 use prometheus::{
-    CounterVec, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
-    Result,
+    CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Result,
 };
 
 use super::labels::{NODE_LEAVES, SpanLoss};
@@ -53,6 +53,9 @@ pub(crate) struct Families {
     pub spans_lost: IntCounterVec,
     pub state_saves: IntCounterVec,
     pub hedges: IntCounterVec,
+    pub certificate_orders: IntCounterVec,
+    /// When the certificate was issued, and when it expires.
+    pub certificate: [GaugeVec; 2],
 }
 
 impl Families {
@@ -133,6 +136,12 @@ impl Families {
                  node that responded first.",
                 &["first"],
             )?,
+            certificate_orders: builder.counters(
+                "gateway_certificate_orders_total",
+                "Attempts to get a certificate from the ACME server (tls.acme) by outcome.",
+                &["outcome"],
+            )?,
+            certificate: certificate(&mut builder)?,
             registry: {
                 build_info(&mut builder, "gateway_build_info")?;
                 builder.build()
@@ -166,6 +175,7 @@ impl Families {
             self.hedges.with_label_values(&[first]);
         }
         for outcome in ["ok", "failed"] {
+            self.certificate_orders.with_label_values(&[outcome]);
             self.state_saves.with_label_values(&[outcome]);
         }
         for outcome in ["ok", "refused"] {
@@ -173,6 +183,23 @@ impl Families {
         }
         self.spent.with_label_values(&["nodes", "hours", ""]);
     }
+}
+
+fn certificate(builder: &mut MetricsBuilder) -> Result<[GaugeVec; 2]> {
+    Ok([
+        builder.float_gauges(
+            "gateway_certificate_issued_timestamp_seconds",
+            "Time from which the certificate from the ACME server is valid, in seconds since 1970. \
+             Left out while there is none.",
+            &["domain"],
+        )?,
+        builder.float_gauges(
+            "gateway_certificate_expiry_timestamp_seconds",
+            "Time at which the certificate from the ACME server expires, in seconds since 1970. \
+             Left out while there is none.",
+            &["domain"],
+        )?,
+    ])
 }
 
 fn requests(builder: &mut MetricsBuilder) -> Result<IntCounterVec> {
