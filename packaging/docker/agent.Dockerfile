@@ -21,7 +21,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     mkdir -p /out/cache
 
 FROM gcr.io/distroless/cc-debian12:nonroot
-ARG VERSION=0.0.0
+ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="flotilla-agent" \
       org.opencontainers.image.description="Serves a GGUF model on CPUs, alone or as a node of a fleet" \

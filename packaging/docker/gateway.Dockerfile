@@ -15,7 +15,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     install -D target/dist/flotilla-gateway /out/flotilla-gateway
 
 FROM gcr.io/distroless/cc-debian12:nonroot
-ARG VERSION=0.0.0
+ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="flotilla-gateway" \
       org.opencontainers.image.description="One OpenAI-compatible endpoint in front of many CPU inference nodes" \

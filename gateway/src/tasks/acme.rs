@@ -66,8 +66,8 @@ impl Renewal {
         }
     }
 
-    /// Loads the stored certificate. Returns when it is valid, unless another one must be ordered at
-    /// once.
+    /// Loads the stored certificate. Returns when it is valid, unless another one must be ordered
+    /// at once.
     async fn load(&self) -> Option<Validity> {
         let file = self.acme.certificate_file();
         let stored = blocking(move || Certificate::read(&file)).await;
