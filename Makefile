@@ -208,6 +208,7 @@ setup:
 setup-test:
 	@scripts/setup.sh test
 	@scripts/prometheus.sh
+	@scripts/proxies.sh
 	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART) $(TOOLS:%=%/done)
 
 # $(call venv,WHAT,FLAGS): an environment for the packages of a list. Most of what the packages bring

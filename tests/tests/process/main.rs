@@ -28,6 +28,7 @@ mod openapi;
 mod operate;
 mod parameters;
 mod preparing;
+mod proxies;
 mod pull;
 mod replaced;
 mod resume;
