@@ -93,10 +93,13 @@ fn check(constraint: &Constraint, mut choices: Choices<'_>) -> Option<String> {
     None
 }
 
-/// The answer, which is UTF-8 unless the grammar may negate: a negation matches any bytes.
+/// The answer, which is UTF-8 unless the grammar may negate or name tokens by their numbers: a
+/// negation matches any bytes, and a token may be part of a character.
 fn answer(constraint: &Constraint, bytes: Vec<u8>) -> String {
     match constraint {
-        Constraint::Lark(text) if text.contains('~') => String::from_utf8_lossy(&bytes).into(),
+        Constraint::Lark(text) if text.contains('~') || text.contains("<[") => {
+            String::from_utf8_lossy(&bytes).into()
+        }
         _ => String::from_utf8(bytes).expect("UTF-8"),
     }
 }

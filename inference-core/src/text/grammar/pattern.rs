@@ -30,7 +30,7 @@ pub(super) fn only_negates(lark: &str) -> bool {
 }
 
 /// Checks a Lark grammar's nesting, and that it keeps the output valid UTF-8 unless it negates
-/// expressions: a negation matches any bytes.
+/// expressions, which matches any bytes, or names tokens by their numbers.
 pub(super) fn check_lark(text: &str) -> Result<(), GrammarError> {
     if text.contains("allow_invalid_utf8") {
         let why = "the grammar must not set allow_invalid_utf8: answers are UTF-8";
