@@ -43,7 +43,7 @@ fn hub_with(
 ) -> FileServer {
     FileServer::start(move |asked| {
         let path = asked.path.split('?').next().unwrap_or_default();
-        if path.starts_with("/api/models/own/") && path.ends_with("/revision/main") {
+        if path.starts_with("/api/models/") && path.ends_with("/revision/main") {
             return Reply::file(&Asked::default(), &listed(&files), "");
         }
         let file = path.split_once(&format!("/resolve/{COMMIT}/"));
@@ -74,6 +74,11 @@ fn quantizations() -> Files {
 
 fn hub(files: Files) -> FileServer {
     hub_with(files, |_, reply| reply)
+}
+
+/// A hub all of whose repositories hold the demo model under this name.
+pub fn hub_of_demo_models(file: &str) -> FileServer {
+    hub(vec![(file.into(), demo())])
 }
 
 /// A command that finds the cache in `folder`, and the hub at `hub`.

@@ -9,6 +9,7 @@ use fleet_tests::{demo_model, eventually, root};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_run::{User, after};
+use crate::hub_models::hub_of_demo_models;
 
 /// Fenced blocks of the README: language and text.
 fn fenced_blocks(text: &str) -> Vec<(String, String)> {
@@ -141,10 +142,12 @@ async fn a_fleet_of_several_machines_is_set_up_as_the_readme_says() {
 #[tokio::test]
 async fn one_machine_serves_a_model_as_the_readme_says() {
     let folder = Folder::new();
-    let serve = block("sh", "path/to/model.gguf").replace("target/release/", "");
-    let serve = serve.replace("path/to/model.gguf", demo_model().to_str().unwrap());
-    let serve = format!("exec {} --listen 127.0.0.1:0", serve.trim());
-    let server = Server::spawn(bash(&serve, &folder));
+    let hub = hub_of_demo_models("qwen2.5-1.5b-instruct-q4_k_m.gguf");
+    let serve =
+        block("sh", "target/release/flotilla-agent serve hf:").replace("target/release/", "");
+    let mut serve = bash(&format!("exec {} --listen 127.0.0.1:0", serve.trim()), &folder);
+    serve.env("HF_ENDPOINT", hub.url("")).env("FLOTILLA_CACHE_DIR", folder.path());
+    let server = Server::spawn(serve);
     let client = fleet_tests::client::Client::new(server.address(), None);
     let agent = Agent { server, client };
     agent.ready().await;
