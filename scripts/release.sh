@@ -38,6 +38,8 @@ pack() {
     if [ "$architecture" != "$(dpkg --print-architecture)" ]; then
         export DEB_ARCHITECTURE=$architecture DEB_NATIVE=${NATIVE:-$target/dist}
         export DEB_STRIP="scripts/arm64.sh run aarch64-linux-gnu-strip"
+        # The root folder for ARM64 has only this repository of the machine's files.
+        export TMPDIR=$PWD/target
     fi
     packaging/deb/build.sh "$binaries" "$out"
     work=$(mktemp -d "$PWD/target/archive.XXXXXX")
