@@ -73,8 +73,12 @@ async fn install_node(machine: &Machine) {
     .await;
 }
 
+/// The only capability of the gateway: to bind ports below 1024.
+const NET_BIND_SERVICE: &str = "0000000000000400";
+const NO_CAPABILITY: &str = "0000000000000000";
+
 /// What the kernel knows of a service's process.
-fn is_confined(machine: &Machine, service: &str) {
+fn is_confined(machine: &Machine, service: &str, capabilities: &str) {
     let pid = property(machine, service, "MainPID");
     let status = machine.does(&format!("cat /proc/{pid}/status"));
     let field = |name: &str| {
@@ -83,8 +87,8 @@ fn is_confined(machine: &Machine, service: &str) {
     };
     assert_eq!(field("NoNewPrivs"), "1");
     assert_eq!(field("Seccomp"), "2");
-    assert_eq!(field("CapEff"), "0000000000000000");
-    assert_eq!(field("CapBnd"), "0000000000000000");
+    assert_eq!(field("CapEff"), capabilities);
+    assert_eq!(field("CapBnd"), capabilities);
     assert_ne!(field("Uid").split_whitespace().next(), Some("0"));
     let secure = machine.run(&format!("systemd-analyze security --threshold=20 {service}"));
     assert!(secure.ok, "{}", secure.said);
@@ -107,8 +111,8 @@ async fn a_new_machine_becomes_a_fleet_as_the_page_says() {
     let key = install_gateway(&machine).await;
     install_node(&machine).await;
     answers(&machine, &key);
-    is_confined(&machine, "flotilla-gateway");
-    is_confined(&machine, "flotilla-agent");
+    is_confined(&machine, "flotilla-gateway", NET_BIND_SERVICE);
+    is_confined(&machine, "flotilla-agent", NO_CAPABILITY);
 
     eventually("the status to be told", async || {
         let status = property(&machine, "flotilla-gateway", "StatusText");
