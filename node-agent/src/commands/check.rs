@@ -24,7 +24,7 @@ use crate::types::print::print_line;
 /// `check`
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Model files (GGUF), or models in the cache: hf:owner/repo[:quantization]
+    /// Model files (GGUF), or models in the cache: hf:owner/repo:quantization
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<PathBuf>,
     /// How the models are run

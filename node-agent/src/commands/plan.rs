@@ -26,7 +26,7 @@ use calculator::{Capacity, CapacityArgs};
 /// `plan`
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// Model file (GGUF), or a model in the cache: hf:owner/repo[:quantization]
+    /// Model file (GGUF), or a model in the cache: hf:owner/repo:quantization
     pub model: PathBuf,
     /// Parallel requests [default: as many as are useful and fit]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SLOTS_MAX))]

@@ -55,7 +55,7 @@ pub(crate) const STALL_SECONDS: u32 = 30;
                         HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE.\n  \
                         The last line on stdout is the file's path.")]
 pub(crate) struct PullArgs {
-    /// hf:owner/repo[:quantization], hf:owner/repo/file.gguf, or a URL; the first file of a split
+    /// hf:owner/repo:quantization, hf:owner/repo/file.gguf, or a URL; the first file of a split
     /// model includes the others
     #[arg(value_name = "SOURCE")]
     pub source: String,

@@ -20,7 +20,7 @@ use crate::types::print::print_line;
 /// `tune`
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
-    /// Model file (GGUF), or a model in the cache: hf:owner/repo[:quantization]
+    /// Model file (GGUF), or a model in the cache: hf:owner/repo:quantization
     pub model: PathBuf,
     /// Print JSON
     #[arg(long)]

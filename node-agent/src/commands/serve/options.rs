@@ -24,7 +24,7 @@ use crate::types::key_file::read_key;
 /// `serve`
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Model file (GGUF), hf:owner/repo[:quantization], hf:owner/repo/file.gguf, or a URL; the last
+    /// Model file (GGUF), hf:owner/repo:quantization, hf:owner/repo/file.gguf, or a URL; the last
     /// three are downloaded once [default: that of --model]
     #[arg(value_name = "MODEL", required_unless_present = "model")]
     pub file: Option<PathBuf>,
