@@ -202,14 +202,20 @@ SECONDS := 60
 # What the commands above need. Tools for the tests are installed below target/, each set of packages
 # once for each version of its list.
 
+## Install what the build needs with apt-get, and with sudo unless you are root; build, demo and test do
+## this, too. LIST=1 only lists the packages.
 setup:
-	@scripts/setup.sh
+	@LIST=$(LIST) scripts/setup.sh
 
+## Install what the tests need, too: with apt-get, and from PyPI, npm and crates.io into target. LIST=1 only
+## lists the packages of apt-get.
 setup-test:
-	@scripts/setup.sh test
+	@LIST=$(LIST) scripts/setup.sh test
+ifndef LIST
 	@scripts/prometheus.sh
 	@scripts/proxies.sh
 	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART) $(TOOLS:%=%/done)
+endif
 
 # $(call venv,WHAT,FLAGS): an environment for the packages of a list. Most of what the packages bring
 # along is never imported, so nothing is compiled ahead.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the build needs and is missing: cmake, libclang, a C++ compiler, curl.
-# With apt where it may; otherwise says exactly what to install, and stops.
+# With apt where it may; otherwise says exactly what to install, and stops. LIST=1 only says so.
 set -euo pipefail
 
 declare -A needed=()
@@ -59,9 +59,16 @@ if [ "${1:-}" = test ]; then
         $may_install && ! command -v "${tool%%:*}" >/dev/null && needed[${tool##*:}]=1
     done
 fi
-[ ${#needed[@]} -eq 0 ] && exit 0
+if [ ${#needed[@]} -eq 0 ]; then
+    [ -z "${LIST:-}" ] || echo "Nothing to install: all packages are here."
+    exit 0
+fi
 
 packages="${!needed[*]}"
+if [ -n "${LIST:-}" ]; then
+    echo "Would run: ${as_root[*]:+sudo }apt-get install $packages"
+    exit 0
+fi
 if ! $may_install; then
     if command -v apt-get >/dev/null; then
         echo "missing: $packages. Run as root: apt-get install $packages" >&2
@@ -70,7 +77,7 @@ if ! $may_install; then
     fi
     exit 1
 fi
-echo "Installing: $packages"
+echo "Installing (LIST=1 only lists): ${as_root[*]:+sudo }apt-get install $packages"
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq
 # shellcheck disable=SC2086

@@ -173,6 +173,33 @@ fn the_demo_shows_an_answer_and_stops_by_itself() {
 }
 
 #[test]
+fn what_would_be_installed_is_listed_and_not_installed() {
+    let list = |path: &str| {
+        let mut setup = Command::new(root().join("scripts/setup.sh"));
+        let output = setup.env("LIST", "1").env("PATH", path).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let path = std::env::var("PATH").unwrap();
+    assert_eq!(list(&path), "Nothing to install: all packages are here.\n");
+    // A machine without cmake.
+    let folder = Folder::new();
+    for tool in ["bash", "env", "id", "apt-get", "c++", "curl", "cargo"] {
+        let find = path.split(':').map(|folder| std::path::Path::new(folder).join(tool));
+        if let Some(found) = find.into_iter().find(|path| path.exists()) {
+            std::os::unix::fs::symlink(found, folder.path().join(tool)).unwrap();
+        }
+    }
+    let listed = list(folder.path().to_str().unwrap());
+    assert!(
+        listed.starts_with("Would run: ") && listed.ends_with("apt-get install cmake\n"),
+        "{listed}"
+    );
+    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+    assert!(makefile.contains("@LIST=$(LIST) scripts/setup.sh test\n"));
+}
+
+#[test]
 fn the_demo_says_so_when_its_port_is_taken() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
