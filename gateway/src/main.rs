@@ -131,8 +131,11 @@ fn init(of: &InitArgs) -> Result<(), CommandError> {
 /// The line that joins a node, if the address or the certificate says where nodes reach the
 /// gateway.
 fn first_join(config: &Path, of: &InitArgs) -> Result<String, CommandError> {
-    let url = of.tls_name.first().map(|name| url_of(name, of.listen.port(), true));
-    let join = join_command(&load_config(config)?, url.as_deref(), JoinKey::Inline);
+    let config = load_config(config)?;
+    // Without TLS, only this machine reaches the gateway.
+    let name = of.tls_name.first().filter(|_| config.tls.is_some());
+    let url = name.map(|name| url_of(name, of.listen.port(), true));
+    let join = join_command(&config, url.as_deref(), JoinKey::Inline);
     Ok(join.unwrap_or_else(|_| "flotilla-gateway join-command --url URL".into()))
 }
 

@@ -191,6 +191,26 @@ async fn a_node_joins_by_the_pin_of_a_self_signed_certificate_and_no_other() {
 }
 
 #[test]
+fn init_prints_a_line_that_joins_the_address_that_it_sets_up() {
+    for (flags, url) in [
+        ("--listen 127.0.0.1:8099", "--join http://127.0.0.1:8099 "),
+        ("--listen 127.0.0.1:8099 --tls-name gateway.example", "--join http://127.0.0.1:8099 "),
+        ("--listen 192.0.2.1:8099", "--join https://192.0.2.1:8099 --join-pin sha256:"),
+        (
+            "--listen 0.0.0.0:8099 --tls-name gateway.example",
+            "--join https://gateway.example:8099 --join-pin sha256:",
+        ),
+        ("--listen 0.0.0.0:8099", "flotilla-gateway join-command --url URL"),
+        ("--listen 0.0.0.0:443 --domain llm.example.com", "--join https://llm.example.com "),
+    ] {
+        let user = User::new();
+        let printed = user.run(&format!("flotilla-gateway init --dir fleet {flags}")).stdout;
+        let line = format!("{} ", after(&printed, "Join a node: "));
+        assert!(line.contains(url), "{flags}: {line}");
+    }
+}
+
+#[test]
 fn a_public_address_is_not_joined_without_tls() {
     let user = User::new();
     let model = demo_model().display().to_string();

@@ -36,14 +36,17 @@ fn listed(files: &Files) -> Vec<u8> {
     json!({"id": "own/r", "sha": COMMIT, "siblings": siblings}).to_string().into_bytes()
 }
 
-/// A hub with one repository. `change` may change its answers for files.
+/// A hub on which each repository of two owners has these files. `change` may change its answers for files.
 fn hub_with(
     files: Files,
     change: impl Fn(&Asked, Reply) -> Reply + Send + Sync + 'static,
 ) -> FileServer {
     FileServer::start(move |asked| {
         let path = asked.path.split('?').next().unwrap_or_default();
-        if path.starts_with("/api/models/") && path.ends_with("/revision/main") {
+        let is_ours = ["own", "Qwen"].iter().any(|owner| {
+            path.strip_prefix("/api/models/").is_some_and(|rest| rest.starts_with(owner))
+        });
+        if is_ours && path.ends_with("/revision/main") {
             return Reply::file(&Asked::default(), &listed(&files), "");
         }
         let file = path.split_once(&format!("/resolve/{COMMIT}/"));
@@ -76,7 +79,7 @@ fn hub(files: Files) -> FileServer {
     hub_with(files, |_, reply| reply)
 }
 
-/// A hub all of whose repositories hold the demo model under this name.
+/// A hub whose repositories hold the demo model under this name.
 pub fn hub_of_demo_models(file: &str) -> FileServer {
     hub(vec![(file.into(), demo())])
 }

@@ -151,7 +151,8 @@ async fn one_machine_serves_a_model_as_the_readme_says() {
     let client = fleet_tests::client::Client::new(server.address(), None);
     let agent = Agent { server, client };
     agent.ready().await;
-    let request = fleet_tests::chat("What is the capital of Peru?");
+    let mut request = fleet_tests::chat("What is the capital of Peru?");
+    request["model"] = "Qwen2.5-1.5B-Instruct".into();
     assert_eq!(agent.client.chat(&request).await.content(), "The capital of Peru is Lima.");
 }
 
