@@ -36,7 +36,8 @@ fn listed(files: &Files) -> Vec<u8> {
     json!({"id": "own/r", "sha": COMMIT, "siblings": siblings}).to_string().into_bytes()
 }
 
-/// A hub on which each repository of two owners has these files. `change` may change its answers for files.
+/// A hub on which each repository of two owners has these files. `change` may change its answers
+/// for files.
 fn hub_with(
     files: Files,
     change: impl Fn(&Asked, Reply) -> Reply + Send + Sync + 'static,
