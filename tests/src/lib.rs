@@ -13,6 +13,7 @@ pub mod frames;
 pub mod mock_node;
 pub mod process;
 pub mod raw;
+pub mod tools;
 pub mod wire;
 
 use std::path::{Path, PathBuf};

@@ -7,8 +7,9 @@ use fleet_tests::client::Client;
 use fleet_tests::process::{Folder, Server, binary};
 use fleet_tests::{chat, demo_model, root};
 
+use crate::is_root;
 use crate::release::architecture;
-use crate::{has, is_root, output};
+use fleet_tests::tools::{has, output};
 
 /// podman with storage in a folder. This machine's control groups may be of two versions, which
 /// crun refuses, so it sees only the newer ones.

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use fleet_tests::process::{Folder, binary};
 use fleet_tests::root;
 
-use crate::{has, output};
+use fleet_tests::tools::{has, output};
 
 /// Where the release says that its files are.
 pub const URL: &str = "http://releases.example";

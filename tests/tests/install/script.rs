@@ -5,8 +5,8 @@ use std::process::Command;
 
 use fleet_tests::process::Folder;
 
-use crate::output;
 use crate::release::{Release, architecture, archive};
+use fleet_tests::tools::output;
 
 /// What the script did.
 struct Ran {
@@ -89,7 +89,7 @@ fn what_was_changed_on_the_way_is_not_installed() {
     std::fs::write(copy.join(&name), &bytes).unwrap();
     refused("the SHA-256 of");
 
-    // Whoever changes the archive can also change the list, but not sign it.
+    // An attacker who changes the archive can also change the list, but cannot sign it.
     let sums = std::fs::read_to_string(copy.join("SHA256SUMS")).unwrap();
     let sum = output(Command::new("sha256sum").arg(copy.join(&name)));
     let line = sums.lines().find(|line| line.ends_with(&name)).unwrap();
@@ -103,6 +103,25 @@ fn what_was_changed_on_the_way_is_not_installed() {
     refused("cannot fetch");
     restore(&name);
     assert_eq!(install(&copy, home.path(), &to).code, Some(0));
+}
+
+#[test]
+fn half_a_script_does_nothing() {
+    let Some(release) = Release::usual() else { return };
+    let home = Folder::new();
+    let script = std::fs::read(release.path().join("install.sh")).unwrap();
+    for part in 1..8 {
+        let half = home.write("half.sh", &script[..script.len() * part / 8]);
+        let ran = Command::new("sh")
+            .arg(half)
+            .args(["--prefix", "opt", "--from"])
+            .arg(release.path())
+            .current_dir(home.path())
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "", "{part}/8");
+        assert_eq!(files(home.path()).len(), 1, "{part}/8");
+    }
 }
 
 #[test]

@@ -7,7 +7,8 @@ use fleet_tests::process::Folder;
 use fleet_tests::{eventually, root};
 use rustix::process::Pid;
 
-use crate::{has, is_root};
+use crate::is_root;
+use fleet_tests::tools::has;
 
 /// See the module. Everything in it ends with its handle.
 pub struct System {

@@ -8,7 +8,8 @@ use fleet_tests::process::{Folder, Server};
 use fleet_tests::root;
 use serde_yaml::Value;
 
-use crate::{output, text};
+use crate::text;
+use fleet_tests::tools::output;
 
 const COMPOSE: &str = "packaging/compose/compose.yaml";
 

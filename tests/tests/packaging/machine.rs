@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use fleet_tests::process::Folder;
+use fleet_tests::tools::has;
 use fleet_tests::{eventually, root};
 use rustix::process::{Pid, geteuid};
-
-use crate::has;
 
 /// See the module. It ends with its handle, and nothing stays of it.
 pub struct Machine {

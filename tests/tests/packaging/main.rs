@@ -14,29 +14,7 @@ mod tls;
 mod units;
 mod vps;
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use fleet_tests::root;
-
-/// Whether a tool is here; says so where it is not.
-fn has(tool: &str, package: &str) -> bool {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let found = path.split(':').any(|folder| PathBuf::from(folder).join(tool).exists());
-    if !found {
-        eprintln!("skipped: this test needs {tool} (apt-get install {package})");
-    }
-    found
-}
-
-/// What a program says, error output included; it must succeed.
-fn output(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
-    said
-}
 
 /// A file of the repository.
 fn text(path: &str) -> String {

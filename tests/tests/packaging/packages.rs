@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use fleet_tests::process::{ADMIN_KEY, Folder, JOIN_KEY, binary, program, run, run_command};
 use fleet_tests::root;
 
-use crate::{has, output};
+use fleet_tests::tools::{has, output};
 
 /// Packages of some version, of the binaries that the tests run; kept until the tests end.
 pub struct Packages {

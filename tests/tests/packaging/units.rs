@@ -5,7 +5,8 @@ use std::process::Command;
 
 use fleet_tests::process::{Folder, binary, run};
 
-use crate::{has, output, text};
+use crate::text;
+use fleet_tests::tools::{has, output};
 
 const PROGRAMS: [&str; 2] = ["flotilla-gateway", "flotilla-agent"];
 

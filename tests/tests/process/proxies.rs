@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use fleet_tests::process::{Agent, Fleet, Folder, JOIN_KEY};
+use fleet_tests::tools::has_in;
 use fleet_tests::{chat, eventually, root, streamed};
 
 /// A proxy that ends with its handle.
@@ -52,22 +53,12 @@ impl Place {
     }
 }
 
-/// Where programs are looked for: scripts/proxies.sh unpacks what is not installed.
+/// The path for proxies: scripts/proxies.sh unpacks those that are not installed.
 fn search_path() -> String {
     let unpacked = root().join("target/proxies/usr");
     let path = std::env::var("PATH").unwrap_or_default();
     let unpacked = unpacked.display();
     format!("{path}:/usr/sbin:{unpacked}/sbin:{unpacked}/bin")
-}
-
-/// Whether a proxy is here; says so where it is not.
-fn has(program: &str) -> bool {
-    let folders = search_path();
-    let found = folders.split(':').any(|folder| PathBuf::from(folder).join(program).exists());
-    if !found {
-        eprintln!("skipped: this test needs {program} (make setup-test)");
-    }
-    found
 }
 
 /// Starts a proxy by its name.
@@ -130,7 +121,7 @@ async fn passes_clients_and_nodes(fleet: &Fleet, place: &Place) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_and_nodes_pass_through_nginx() {
-    if !has("nginx") {
+    if !has_in(&search_path(), "nginx", "nginx") {
         return;
     }
     let (fleet, place) = (gateway().await, Place::new());
@@ -151,7 +142,7 @@ async fn clients_and_nodes_pass_through_nginx() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_and_nodes_pass_through_haproxy() {
-    if !has("haproxy") {
+    if !has_in(&search_path(), "haproxy", "haproxy") {
         return;
     }
     let (fleet, place) = (gateway().await, Place::new());
@@ -164,7 +155,7 @@ async fn clients_and_nodes_pass_through_haproxy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_and_nodes_pass_through_caddy() {
-    if !has("caddy") {
+    if !has_in(&search_path(), "caddy", "caddy") {
         return;
     }
     let (fleet, place) = (gateway().await, Place::new());

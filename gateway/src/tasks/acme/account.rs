@@ -64,7 +64,8 @@ async fn update_contact(acme: &Acme, account: &Account) {
     }
 }
 
-/// Creates and stores an account. Whoever configures ACME agrees to the server's terms of service.
+/// Creates and stores an account. To configure ACME is to agree to the server's terms of service
+/// (docs/config.md).
 async fn create(acme: &Acme, retry_after: &RetryAfter) -> Result<Account, String> {
     let contact = contact(acme);
     let new = NewAccount {
