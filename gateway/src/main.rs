@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::CommandFactory;
 use flotilla_gateway::commands::error::CommandError;
 use flotilla_gateway::commands::init::Created;
-use flotilla_gateway::commands::join_command::{JoinKey, join_command, local_url, url_of};
+use flotilla_gateway::commands::join_command::{Join, JoinKey, local_url, url_of};
 use flotilla_gateway::commands::key::{KeysFile, NewKey};
 use flotilla_gateway::commands::nodes::AdminClient;
 use flotilla_gateway::config::locate::Places;
@@ -25,7 +25,7 @@ use flotilla_listeners::log::start_log;
 use flotilla_listeners::systemd::notify_stopping;
 use flotilla_manual::{ManArgs, exit};
 use options::{
-    Cli, Command, ConfigArgs, ConfigCommand, EXAMPLES, GatewayArgs, HealthArgs, InitArgs,
+    Cli, Command, ConfigArgs, ConfigCommand, EXAMPLES, GatewayArgs, HealthArgs, InitArgs, JoinArgs,
     KeyCommand, KeysFileArgs, NodeArgs,
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(file) => run(&file),
         Command::Init(of) => init(&of),
-        Command::Join { url, key_file, config } => join(&config, url.as_deref(), key_file),
+        Command::Join(of) => join(&of),
         Command::Check(file) => check(&file),
         Command::Config(command) => config(&command),
         Command::Key(command) => key(command),
@@ -115,6 +115,9 @@ fn check(file: &ConfigArgs) -> Result<(), CommandError> {
 fn init(of: &InitArgs) -> Result<(), CommandError> {
     let places = Places::of_process();
     let folder = of.dir.as_deref().unwrap_or(places.state_dir());
+    if of.keys_only {
+        return commands::init::create_keys(folder, &of.choices());
+    }
     let Created { config, certificate, api_key } = commands::init::create(folder, of.choices())?;
     let Some(key) = api_key else {
         return Err(CommandError::Usage(format!("{} exists already", config.display())));
@@ -135,20 +138,21 @@ fn first_join(config: &Path, of: &InitArgs) -> Result<String, CommandError> {
     // Without TLS, only this machine reaches the gateway.
     let name = of.tls_name.first().filter(|_| config.tls.is_some());
     let url = name.map(|name| url_of(name, of.listen.port(), true));
-    let join = join_command(&config, url.as_deref(), JoinKey::Inline);
+    let join = Join::new(&config, url.as_deref(), JoinKey::Inline).map(|join| join.command());
     Ok(join.unwrap_or_else(|_| "flotilla-gateway join-command --url URL".into()))
 }
 
-fn join(file: &ConfigArgs, url: Option<&str>, key_file: bool) -> Result<(), CommandError> {
-    let config = load_config(&locate(file.config.as_deref())?)?;
-    let key = if key_file { JoinKey::File } else { JoinKey::Inline };
-    print_line(&join_command(&config, url, key)?)
+fn join(of: &JoinArgs) -> Result<(), CommandError> {
+    let config = load_config(&locate(of.config.config.as_deref())?)?;
+    let key = if of.key_file { JoinKey::File } else { JoinKey::Inline };
+    let join = Join::new(&config, of.url.as_deref(), key)?;
+    print_line(&if of.env { join.environment() } else { join.command() })
 }
 
 /// What the first run prints.
 fn welcome(config: &Config, key: &str, created: &Created) -> String {
     let url = local_url(config);
-    let join = join_command(config, Some(&url), JoinKey::File);
+    let join = Join::new(config, Some(&url), JoinKey::File).map(|join| join.command());
     let mut text = format!(
         "Endpoint: {url}/v1\n\
          API key, shown once: {key}\n\

@@ -86,17 +86,7 @@ pub enum Command {
     /// Keep the line secret: it contains the join key, which lets a machine join as a node and read
     /// the requests that it gets.
     #[command(name = "join-command")]
-    Join {
-        /// URL by which nodes reach the gateway [default: its first domain (tls.acme), or the
-        /// address that it listens on]
-        #[arg(long, value_name = "URL")]
-        url: Option<String>,
-        /// Name the file with the join key instead, for nodes that have it
-        #[arg(long)]
-        key_file: bool,
-        #[command(flatten)]
-        config: ConfigArgs,
-    },
+    Join(JoinArgs),
     /// Check a configuration file and list every problem
     Check(ConfigArgs),
     /// Describe the configuration format, or print the configuration in effect
@@ -156,6 +146,23 @@ pub enum ConfigCommand {
 }
 
 #[derive(Debug, Args)]
+pub struct JoinArgs {
+    /// URL by which nodes reach the gateway [default: its first domain (tls.acme), or the address
+    /// that it listens on]
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Name the file with the join key instead, for nodes that have it
+    #[arg(long)]
+    pub key_file: bool,
+    /// Print environment variables instead of a command, one on each line, as the agent's packaged
+    /// service reads them from /etc/flotilla/agent.env
+    #[arg(long)]
+    pub env: bool,
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct InitArgs {
     /// Folder to create it in [default: $FLOTILLA_HOME, $XDG_STATE_HOME/flotilla,
     /// ~/.local/state/flotilla, or /var/lib/flotilla: the first that is defined]
@@ -191,6 +198,10 @@ pub struct InitArgs {
         default_value = "127.0.0.1:8081"
     )]
     pub admin_listen: SocketAddr,
+    /// Create only the join key, the admin key and the certificate, each unless it exists; no
+    /// configuration and no API key. For packages, which bring their own configuration
+    #[arg(long)]
+    pub keys_only: bool,
 }
 
 impl InitArgs {

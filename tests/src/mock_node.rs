@@ -11,7 +11,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use inference_protocol::fleet::{
     EPOCH_HEADER, GATEWAY_HEADER, JOIN_PATH, JOIN_UPGRADE, ModelStatus, NODE_HEADER, NodeState,
@@ -104,6 +104,13 @@ pub async fn join_status(gateway: SocketAddr, change: &[(&str, Option<&str>)]) -
 pub async fn join_id(gateway: SocketAddr) -> String {
     let response = send(gateway, join_request("m", 1)).await;
     response.headers()[GATEWAY_HEADER].to_str().unwrap().into()
+}
+
+/// The headers of the gateway's response to a join by a node that speaks these versions.
+pub async fn join_headers(gateway: SocketAddr, name: &str, versions: &str) -> HeaderMap {
+    let mut request = join_request(name, 1);
+    request.headers_mut().insert(VERSION_HEADER, versions.parse().unwrap());
+    send(gateway, request).await.headers().clone()
 }
 
 async fn send(gateway: SocketAddr, request: Request<Empty<Bytes>>) -> Response<Incoming> {
@@ -271,7 +278,12 @@ fn status_lines(status: watch::Receiver<Status>) -> Body {
             let heartbeat = Duration::from_millis(500);
             let _ = tokio::time::timeout(heartbeat, status.changed()).await;
         }
-        let line = status.borrow_and_update().as_ref().map(|s| json!(s).to_string() + "\n");
+        let line = status.borrow_and_update().as_ref().map(|status| {
+            let mut line = json!(status);
+            // A node of a later release says more.
+            line["invented_later"] = json!({"mood": "sunny"});
+            line.to_string() + "\n"
+        });
         match line {
             Some(line) => Some((Ok(Frame::data(Bytes::from(line))), (status, false))),
             None => std::future::pending().await,

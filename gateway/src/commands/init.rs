@@ -160,6 +160,20 @@ pub fn create(folder: &Path, choices: Choices) -> Result<Created, CommandError> 
     keys.keys.retain(|key| key.name != TENANT);
     keys.keys.push(new.entry);
     keys.save()?;
+    create_keys(folder, &choices)?;
+    replace(&config, &config_text(&choices), CONFIG_MODE).map_err(|e| fail(&config, e))?;
+    let certificate = choices.need_certificate().then(|| folder.join(CERTIFICATE_FILE));
+    Ok(Created { config, certificate, api_key: Some(new.secret) })
+}
+
+/// Creates the keys for nodes and operators in `folder`, and a self-signed certificate if a
+/// listener needs one. Files that are there already stay. Packages call this: they bring their own
+/// configuration.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn create_keys(folder: &Path, choices: &Choices) -> Result<(), CommandError> {
+    let fail = |path: &Path, e| CommandError::Write(format!("{}: {e}", path.display()));
     for name in [JOIN_KEY_FILE, ADMIN_KEY_FILE] {
         let path = folder.join(name);
         if !path.exists() {
@@ -167,13 +181,10 @@ pub fn create(folder: &Path, choices: Choices) -> Result<Created, CommandError> 
             replace(&path, &key, SECRET_MODE).map_err(|e| fail(&path, e))?;
         }
     }
-    let certificate = folder.join(CERTIFICATE_FILE);
-    if choices.need_certificate() && !certificate.exists() {
+    if choices.need_certificate() && !folder.join(CERTIFICATE_FILE).exists() {
         create_certificate(folder, &choices.names)?;
     }
-    replace(&config, &config_text(&choices), CONFIG_MODE).map_err(|e| fail(&config, e))?;
-    let certificate = choices.need_certificate().then_some(certificate);
-    Ok(Created { config, certificate, api_key: Some(new.secret) })
+    Ok(())
 }
 
 /// Writes a self-signed certificate and its key; the certificate last.
@@ -199,7 +210,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::commands::join_command::{JoinKey, join_command};
+    use crate::commands::join_command::{Join, JoinKey};
     use crate::config::load::load;
 
     fn choices(public: &str, admin: &str) -> Choices {
@@ -235,12 +246,45 @@ mod tests {
         let created = super::create(folder.path(), choices).unwrap();
         let config = load(&created.config).unwrap();
         assert!(config.tls.is_some() && config.admin.as_ref().unwrap().tls.is_some());
-        let line = |url| join_command(&config, url, JoinKey::File);
+        let line = |url| Join::new(&config, url, JoinKey::File).map(|join| join.command());
         assert!(line(None).unwrap_err().to_string().contains("--url"));
         let pinned = line(Some("https://gateway.example:18443")).unwrap();
         assert!(pinned.contains(" --join https://gateway.example:18443 --join-pin sha256:"));
         let key = folder.path().join(CERTIFICATE_KEY_FILE);
         assert_eq!(fs::metadata(key).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_package_gets_only_the_keys_that_are_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at(ADMIN_KEY_FILE), "mine\n").unwrap();
+        let names = ["gateway.example".to_string()].to_vec();
+        let choices = Choices { names, ..choices("0.0.0.0:18443", "127.0.0.1:18081") };
+        create_keys(folder.path(), &choices).unwrap();
+        let certificate = fs::read(at(CERTIFICATE_FILE)).unwrap();
+        create_keys(folder.path(), &choices).unwrap();
+        assert_eq!(fs::read(at(CERTIFICATE_FILE)).unwrap(), certificate);
+        assert_eq!(fs::read_to_string(at(ADMIN_KEY_FILE)).unwrap(), "mine\n");
+        assert!(at(JOIN_KEY_FILE).exists() && at(CERTIFICATE_KEY_FILE).exists());
+        assert!(!at(CONFIG_FILE).exists() && !at(KEYS_FILE).exists());
+    }
+
+    #[test]
+    fn a_node_joins_by_a_command_or_by_the_variables_of_its_service() {
+        let folder = tempfile::tempdir().unwrap();
+        let choices = choices("0.0.0.0:18443", "127.0.0.1:18081");
+        let created = super::create(folder.path(), choices).unwrap();
+        let config = load(&created.config).unwrap();
+        let join = Join::new(&config, Some("https://gateway.example:18443/"), JoinKey::Inline);
+        let join = join.unwrap();
+        let variables = join.environment();
+        let lines: Vec<&str> = variables.lines().collect();
+        let key = fs::read_to_string(folder.path().join(JOIN_KEY_FILE)).unwrap();
+        assert_eq!(lines[0], "FLOTILLA_JOIN=https://gateway.example:18443");
+        assert!(lines[1].starts_with("FLOTILLA_JOIN_PIN=sha256:"), "{}", lines[1]);
+        assert_eq!(lines[2], format!("FLOTILLA_JOIN_KEY={}", key.trim()));
+        assert!(join.command().starts_with(&format!("{} flotilla-agent serve", lines[2])));
     }
 
     #[test]
@@ -266,7 +310,7 @@ mod tests {
         assert_eq!(acme.domains, ["llm.example.com", "other.example"]);
         assert_eq!(acme.email.as_deref(), Some("o'ps@example.com"));
         assert_eq!(acme.folder, folder.path().join("acme/acme-v02.api.letsencrypt.org"));
-        let line = join_command(&config, None, JoinKey::File).unwrap();
+        let line = Join::new(&config, None, JoinKey::File).unwrap().command();
         assert!(line.contains(" --join https://llm.example.com --join-key-file "), "{line}");
     }
 

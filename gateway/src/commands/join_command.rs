@@ -1,4 +1,4 @@
-//! `flotilla-gateway join-command`: the command line that starts a node and joins it.
+//! `flotilla-gateway join-command`: how a node joins, as a command line or as environment variables.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -20,35 +20,66 @@ pub enum JoinKey {
     File,
 }
 
-/// The command line that joins a node to the gateway at `url`; without one, to the first domain of
-/// its automatic certificate, or to the address that the gateway listens on.
-///
-/// # Errors
-/// Nodes cannot join, or `url` is missing and the address does not say where nodes reach it.
-pub fn join_command(
-    config: &Config,
-    url: Option<&str>,
-    key: JoinKey,
-) -> Result<String, CommandError> {
-    let file = config.join_key_file.as_deref();
-    let file = file.ok_or_else(|| CommandError::Usage(NO_JOIN_KEY.into()))?;
-    let url = match url {
-        Some(url) => url.trim_end_matches('/').to_string(),
-        None => match domain_url(config) {
-            Some(url) => url,
-            None => own_url(config.listen, config.tls.is_some())?,
-        },
-    };
-    let mut serve = format!("flotilla-agent serve --model MODEL.gguf --join {}", quoted(&url));
-    if let Some(pin) = pin(config, &url)? {
-        serve.push_str(&format!(" --join-pin {pin}"));
+/// What a node needs to join. Contains the join key, and cannot be printed by accident.
+#[allow(missing_debug_implementations, reason = "the key is a secret")]
+pub struct Join {
+    url: String,
+    pin: Option<Pin>,
+    key: KeySource,
+}
+
+enum KeySource {
+    Value(String),
+    File(String),
+}
+
+impl Join {
+    /// How a node joins the gateway at `url`; without one, at the first domain of its automatic
+    /// certificate, or at the address that the gateway listens on.
+    ///
+    /// # Errors
+    /// Nodes cannot join, or `url` is missing and the address does not say where nodes reach it.
+    pub fn new(config: &Config, url: Option<&str>, key: JoinKey) -> Result<Self, CommandError> {
+        let file = config.join_key_file.as_deref();
+        let file = file.ok_or_else(|| CommandError::Usage(NO_JOIN_KEY.into()))?;
+        let url = match url {
+            Some(url) => url.trim_end_matches('/').to_string(),
+            None => match domain_url(config) {
+                Some(url) => url,
+                None => own_url(config.listen, config.tls.is_some())?,
+            },
+        };
+        let pin = pin(config, &url)?;
+        let key = match key {
+            JoinKey::File => KeySource::File(absolute(file)),
+            JoinKey::Inline => {
+                let key = files::read(file, KEY_BYTES_MAX).map_err(CommandError::Usage)?;
+                KeySource::Value(key.trim().into())
+            }
+        };
+        Ok(Self { url, pin, key })
     }
-    match key {
-        JoinKey::File => Ok(format!("{serve} --join-key-file {}", quoted(&absolute(file)))),
-        JoinKey::Inline => {
-            let key = files::read(file, KEY_BYTES_MAX).map_err(CommandError::Usage)?;
-            Ok(format!("FLOTILLA_JOIN_KEY={} {serve}", quoted(key.trim())))
+
+    /// The command line that starts a node, for a shell.
+    pub fn command(&self) -> String {
+        let pin = self.pin.map(|pin| format!(" --join-pin {pin}")).unwrap_or_default();
+        let url = quoted(&self.url);
+        let serve = format!("flotilla-agent serve --model MODEL.gguf --join {url}{pin}");
+        match &self.key {
+            KeySource::File(file) => format!("{serve} --join-key-file {}", quoted(file)),
+            KeySource::Value(key) => format!("FLOTILLA_JOIN_KEY={} {serve}", quoted(key)),
         }
+    }
+
+    /// The same as environment variables, one on each line.
+    pub fn environment(&self) -> String {
+        let url = format!("FLOTILLA_JOIN={}", quoted(&self.url));
+        let pin = self.pin.map(|pin| format!("FLOTILLA_JOIN_PIN={pin}"));
+        let key = match &self.key {
+            KeySource::File(file) => format!("FLOTILLA_JOIN_KEY_FILE={}", quoted(file)),
+            KeySource::Value(key) => format!("FLOTILLA_JOIN_KEY={}", quoted(key)),
+        };
+        [Some(url), pin, Some(key)].into_iter().flatten().collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -7,7 +7,8 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use inference_protocol::fleet::{
-    EPOCH_HEADER, GATEWAY_HEADER, JOIN_UPGRADE, LINKED_HEADER, NODE_HEADER, VERSION, VERSION_HEADER,
+    EPOCH_HEADER, GATEWAY_HEADER, JOIN_UPGRADE, LINKED_HEADER, NODE_HEADER, VERSION,
+    VERSION_HEADER, speaks_our_version,
 };
 use inference_protocol::ids::is_plain_id;
 use tokio::time::timeout;
@@ -76,6 +77,7 @@ fn accept_node(
     let headers = response.headers_mut();
     headers.clear();
     headers.insert(GATEWAY_HEADER, gateway.id.clone());
+    headers.insert(VERSION_HEADER, HeaderValue::from(VERSION));
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static(JOIN_UPGRADE));
     Ok(response)
@@ -83,7 +85,7 @@ fn accept_node(
 
 fn identity(request: &Request<Incoming>) -> Result<(String, u64), Error> {
     let headers = request.headers();
-    if text(headers, VERSION_HEADER) != Some(&VERSION.to_string()) {
+    if !text(headers, VERSION_HEADER).is_some_and(speaks_our_version) {
         return Err(Error::JoinVersion);
     }
     let invalid = |why: &str| Error::JoinInvalid(why.into());

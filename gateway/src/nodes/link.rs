@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use hyper::{Request, StatusCode};
-use inference_protocol::fleet::{NodeStatus, STATUS_LINE_BYTES_MAX, STATUS_PATH};
+use inference_protocol::fleet::{
+    NodeStatus, STATUS_LINE_BYTES_MAX, STATUS_PATH, VERSION, VERSION_HEADER,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -132,7 +134,7 @@ async fn follow_status(
 }
 
 async fn open_status(upstream: &Upstream) -> Result<NodeBody, StatusEnd> {
-    let request = Request::get(format!("http://node{STATUS_PATH}"));
+    let request = Request::get(format!("http://node{STATUS_PATH}")).header(VERSION_HEADER, VERSION);
     let request = request.body(Bytes::new()).map_err(|_| StatusEnd::NotSent)?;
     let sent = timeout(STATUS_DEADLINE, upstream.send(request)).await;
     let response = match sent {

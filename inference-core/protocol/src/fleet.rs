@@ -35,7 +35,10 @@ pub const GATEWAY_HEADER: &str = "x-flotilla-gateway";
 /// Such a gateway refuses with 409: several addresses may lead to one gateway, and each gateway has
 /// one link.
 pub const LINKED_HEADER: &str = "x-flotilla-linked";
-/// Header: version of this protocol, [`VERSION`]; the gateway refuses any other with 426.
+/// Header: the versions of this protocol that the sender speaks, comma-separated ([`VERSION`]). A
+/// node sends it when it joins; the gateway refuses with 426 if none is its own, and otherwise
+/// names the one that the link then speaks. The gateway also sends it when it opens a status stream.
+/// Within one version, new fields are optional and unknown fields are ignored.
 pub const VERSION_HEADER: &str = "x-flotilla-version";
 /// Header of a request from the gateway: its tenant. Nodes separate the caches of tenants and let
 /// tenants take turns.
@@ -51,6 +54,11 @@ pub const STATUS_INTERVAL_MS: u64 = 1_000;
 pub const STATUS_DEADLINE_MS: u64 = 3_000;
 /// Maximum length of a status line in bytes.
 pub const STATUS_LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// True if a [`VERSION_HEADER`] contains our version.
+pub fn speaks_our_version(header: &str) -> bool {
+    header.split(',').any(|version| version.trim().parse() == Ok(VERSION))
+}
 
 /// State of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use fleet_tests::mock_node::{MockNode, healthy, join_id, join_status};
+use fleet_tests::mock_node::{MockNode, healthy, join_headers, join_id, join_status};
 use fleet_tests::process::metric;
 use fleet_tests::{chat, eventually};
 use inference_protocol::fleet::{NodeState, NodeStatus};
@@ -13,11 +13,13 @@ use super::Gateway;
 async fn a_join_that_is_not_one_is_refused() {
     let gateway = Gateway::start("").await;
     type Change<'a> = &'a [(&'a str, Option<&'a str>)];
-    let changes: [(Change, u16); 8] = [
+    let changes: [(Change, u16); 10] = [
         (&[("authorization", None)], 401),
         (&[("authorization", Some("Bearer wrong"))], 401),
         (&[("x-flotilla-version", Some("999"))], 426),
         (&[("x-flotilla-version", None)], 426),
+        (&[("x-flotilla-version", Some("999, 1000"))], 426),
+        (&[("x-flotilla-version", Some("3,4"))], 101),
         (&[("x-flotilla-node", Some("a b"))], 400),
         (&[("x-flotilla-epoch", Some("soon"))], 400),
         (&[("upgrade", Some("websocket"))], 400),
@@ -28,6 +30,16 @@ async fn a_join_that_is_not_one_is_refused() {
     }
     assert_eq!(gateway.client.get("/fleet/v1/join").await.status, 405);
     assert_eq!(gateway.linked().await, 0);
+}
+
+/// A later release speaks a later version of the link, too, and tells more about itself.
+#[tokio::test]
+async fn a_node_of_a_later_release_is_linked_and_what_it_adds_is_ignored() {
+    let gateway = Gateway::start("").await;
+    let headers = join_headers(gateway.address, "later", "4, 3").await;
+    assert_eq!(headers["x-flotilla-version"], "3", "the version that the link speaks");
+    let _node = MockNode::join(gateway.address, healthy("later", 1)).await;
+    eventually("the node to be linked", async || (gateway.linked().await == 1).then_some(())).await;
 }
 
 /// Several addresses may lead to one gateway: a node that has a link to it gets no second one,

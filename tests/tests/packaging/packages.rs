@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use fleet_tests::process::{ADMIN_KEY, Folder, JOIN_KEY, binary, program, run, run_command};
+use fleet_tests::process::{Folder, binary, program, run, run_command};
 use fleet_tests::root;
 
 use fleet_tests::tools::{has, output};
@@ -102,13 +102,24 @@ fn the_configuration_that_is_installed_is_accepted() {
     let (tree, keys) = (Folder::new(), Folder::new());
     let mut unpack = Command::new("dpkg-deb");
     output(unpack.arg("-x").arg(Packages::usual().of("gateway")).arg(tree.path()));
-    let config = tree.path().join("etc/flotilla/gateway.yaml");
+    let folder = tree.path().join("etc/flotilla");
+    let config = folder.join("gateway.yaml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let state = keys.path().display().to_string();
+    std::fs::write(&config, text.replace("/var/lib/flotilla-gateway", &state)).unwrap();
     let check = || program("flotilla-gateway", &["check", "--config", config.to_str().unwrap()]);
     let without = run_command(check());
     assert_eq!(without.code, Some(64));
     assert!(without.stderr.contains("join.key"), "{}", without.stderr);
-    keys.write("join.key", JOIN_KEY);
-    keys.write("admin.key", ADMIN_KEY);
+    // As postinst does it.
+    let folder = folder.to_str().unwrap();
+    let made = ["init", "--dir", folder, "--keys-only", "--listen", "0.0.0.0:8443"];
+    assert_eq!(run("flotilla-gateway", &made).code, Some(0));
+    for name in ["join.key", "admin.key", "cert-key.pem"] {
+        let from = config.with_file_name(name);
+        std::fs::copy(&from, keys.path().join(name)).unwrap();
+        std::fs::remove_file(from).unwrap();
+    }
     let mut check = check();
     check.env("CREDENTIALS_DIRECTORY", keys.path());
     let with = run_command(check);

@@ -10,10 +10,7 @@ use crate::{block, text};
 
 const PAGE: &str = "docs/vps.md";
 const CONTAINERS: &str = "docs/containers.md";
-const ASK: &str = r#"curl -s --max-time 60 http://127.0.0.1:8080/v1/chat/completions \
-    -H "Authorization: Bearer KEY" -H 'Content-Type: application/json' \
-    -d '{"model": "model", "temperature": 0,
-         "messages": [{"role": "user", "content": "What is the capital of France?"}]}'"#;
+const READY: &str = "curl -sf --cacert /etc/flotilla/cert.pem https://localhost:8443/readyz";
 
 /// The commands of a block, one by one.
 fn commands(mark: &str) -> Vec<String> {
@@ -39,38 +36,57 @@ fn prepare(machine: &Machine) {
     // What images for containers have, and machines do not: packages may start nothing.
     machine.does("rm -f /usr/sbin/policy-rc.d");
     machine.does("echo 127.0.0.1 gateway.example >>/etc/hosts");
-    let line = commands("node").into_iter().find(|line| line.contains(" pull ")).unwrap();
-    let source = line.split("hf:").nth(1).unwrap().split(' ').next().unwrap();
-    let (repo, file) = source.rsplit_once('/').unwrap();
-    let folder = format!("/srv/{repo}/resolve/main");
-    machine.does(&format!("mkdir -p {folder}"));
-    std::fs::copy(demo_model(), machine.path(&format!("{folder}/{file}"))).unwrap();
+    let line = commands("node").into_iter().find(|line| line.contains("=hf:")).unwrap();
+    let name = line.split("hf:").nth(1).unwrap().split(' ').next().unwrap();
+    let (repo, quantization) = name.rsplit_once(':').unwrap();
+    let file = format!("model-{}.gguf", quantization.to_lowercase());
+    let (list, folder) = (format!("/srv/api/models/{repo}/revision"), format!("/srv/{repo}"));
+    machine.does(&format!("mkdir -p {list} {folder}/resolve/main"));
+    let listed = serde_json::json!({"siblings": [{"rfilename": file}]}).to_string();
+    std::fs::write(machine.path(&format!("{list}/main")), listed).unwrap();
+    let there = machine.path(&format!("{folder}/resolve/main/{file}"));
+    std::fs::copy(demo_model(), there).unwrap();
     machine.does("systemd-run --unit=hub python3 -m http.server -b 127.0.0.1 -d /srv 8000");
 }
 
-async fn install_gateway(machine: &Machine) -> String {
+/// Installs it, and returns an API key and what a node needs.
+fn install_gateway(machine: &Machine) -> (String, String) {
     let commands = commands("gateway");
-    assert!(commands.len() <= 5);
+    assert_eq!(commands.len(), 3);
     machine.does(&commands[0]);
     assert!(!machine.run("systemctl is-active flotilla-gateway").ok, "nobody has looked at it");
+    for secret in ["join.key", "admin.key", "cert-key.pem"] {
+        let mode = machine.does(&format!("stat -c '%a %U' /etc/flotilla/{secret}"));
+        assert_eq!(mode.trim(), "600 root", "{secret}");
+    }
     let key = machine.does(&commands[1]);
     machine.does(&commands[2]);
-    assert_eq!(machine.does("curl -s http://127.0.0.1:8080/livez"), "ok\n", "it serves at once");
-    key.lines().find(|line| line.starts_with("sk-")).unwrap().to_string()
+    let live = READY.replace("readyz", "livez");
+    assert_eq!(machine.does(&live), "ok\n", "it serves at once");
+    let key = key.lines().find(|line| line.starts_with("sk-")).unwrap().to_string();
+    (key, machine.does(&block(PAGE, "join")))
 }
 
-async fn install_node(machine: &Machine) {
+async fn install_node(machine: &Machine, joins: &str) {
     let commands = commands("node");
-    assert!(commands.len() <= 5);
-    machine.does("cp /etc/flotilla/join.key join.key");
+    assert_eq!(commands.len(), 4);
     for command in &commands {
-        machine.does(&format!("export HF_ENDPOINT=http://127.0.0.1:8000\n{command}"));
+        // An editor, for somebody who cannot type.
+        machine.does(&command.replace("editor ", "cat joins >>"));
+        std::fs::write(machine.path("/root/joins"), format!("{joins}{HUB}")).unwrap();
     }
-    assert!(property(machine, "flotilla-agent", "StatusText").starts_with("serving model, "));
-    eventually("the gateway to know its node", async || {
-        machine.run("curl -sf http://127.0.0.1:8080/readyz").ok.then_some(())
-    })
-    .await;
+    let mode = machine.does("stat -c '%a %U' /etc/flotilla/agent.env");
+    assert_eq!(mode.trim(), "600 root", "the join key is in it");
+    let status = property(machine, "flotilla-agent", "StatusText");
+    assert!(status.starts_with("serving Qwen2.5-1.5B-Instruct, "), "{status}");
+    is_ready(machine).await;
+}
+
+/// The hub is this machine's own.
+const HUB: &str = "HF_ENDPOINT=http://127.0.0.1:8000\n";
+
+async fn is_ready(machine: &Machine) {
+    eventually("the gateway to know its node", async || machine.run(READY).ok.then_some(())).await;
 }
 
 /// The only capability of the gateway: to bind ports below 1024.
@@ -97,7 +113,8 @@ fn is_confined(machine: &Machine, service: &str, capabilities: &str) {
 }
 
 fn answers(machine: &Machine, key: &str) {
-    let said = machine.does(&ASK.replace("KEY", key));
+    let first = block(PAGE, "first");
+    let said = machine.does(&format!("export OPENAI_API_KEY={key}\n{first}"));
     assert!(said.contains("Paris"), "{said}");
 }
 
@@ -108,8 +125,8 @@ async fn a_new_machine_becomes_a_fleet_as_the_page_says() {
     }
     let Some(machine) = Machine::start().await else { return };
     prepare(&machine);
-    let key = install_gateway(&machine).await;
-    install_node(&machine).await;
+    let (key, joins) = install_gateway(&machine);
+    install_node(&machine, &joins).await;
     answers(&machine, &key);
     is_confined(&machine, "flotilla-gateway", NET_BIND_SERVICE);
     is_confined(&machine, "flotilla-agent", NO_CAPABILITY);
@@ -123,7 +140,7 @@ async fn a_new_machine_becomes_a_fleet_as_the_page_says() {
     assert!(said.contains("Status: \"1 of 1 nodes ready"), "{said}");
     assert!(said.ends_with("ready\n"), "{said}");
     let said = machine.does(&block(PAGE, "doctor"));
-    assert!(said.contains("http://gateway.example:8080/ accepts the join key"), "{said}");
+    assert!(said.contains("https://gateway.example:8443/ accepts the join key"), "{said}");
     assert!(said.contains("ok    model "), "{said}");
 
     let before = property(&machine, "flotilla-gateway", "MainPID");
@@ -145,8 +162,34 @@ async fn a_new_machine_becomes_a_fleet_as_the_page_says() {
     let health = block(CONTAINERS, "health");
     let said = machine.does(&format!("export FLOTILLA_LISTEN=127.0.0.1:8082\n{health}"));
     assert_eq!(said, "ready\nok\nready\n");
+    renews_its_certificate(&machine, &key).await;
+    is_restored(&machine, &key).await;
     upgrade(&machine, &key).await;
     purge(&machine);
+}
+
+/// A certificate for another name, which a node then must know.
+async fn renews_its_certificate(machine: &Machine, key: &str) {
+    machine.does(&block(PAGE, "certificate"));
+    let joins = machine.does(&block(PAGE, "join"));
+    machine.does("sed -i '/^FLOTILLA_JOIN/d' /etc/flotilla/agent.env");
+    std::fs::write(machine.path("/root/joins"), joins).unwrap();
+    machine.does("cat joins >>/etc/flotilla/agent.env\nsystemctl restart flotilla-agent");
+    is_ready(machine).await;
+    answers(machine, key);
+}
+
+/// What is lost comes back from the backup.
+async fn is_restored(machine: &Machine, key: &str) {
+    let metrics = machine.does(&block(PAGE, "metrics"));
+    assert!(metrics.contains("gateway_requests_total"), "{metrics}");
+    machine.does(&block(PAGE, "backup"));
+    assert_eq!(machine.does("stat -c %a flotilla-backup.tar.gz").trim(), "600");
+    machine.does("systemctl stop flotilla-gateway");
+    machine.does("rm -r /etc/flotilla/*.key /etc/flotilla/*.pem /etc/flotilla/*.yaml");
+    machine.does(&block(PAGE, "restore"));
+    is_ready(machine).await;
+    answers(machine, key);
 }
 
 /// An engine that dies is the agent's matter, a program that stands still is systemd's.
@@ -202,15 +245,21 @@ async fn upgrade(machine: &Machine, key: &str) {
     machine.does("rm *.deb");
     copy(machine, &newer);
     let before = property(machine, "flotilla-agent", "MainPID");
-    machine.does("apt-get install -y ./flotilla-gateway_*.deb ./flotilla-agent_*.deb");
+    let install = block(PAGE, "upgrade");
+    machine.does(&(install.replace("agent", "gateway") + &install));
     assert_ne!(property(machine, "flotilla-agent", "MainPID"), before, "it was started again");
     assert!(machine.does("cat /etc/flotilla/gateway.yaml").contains("retries_max: 1"));
     assert!(machine.does("cat /etc/flotilla/agent.env").contains("FLOTILLA_TUNE=yes"));
     assert!(machine.does("dpkg -s flotilla-agent").contains("Version: 1.0.1"));
-    eventually("the gateway to know its node again", async || {
-        machine.run("curl -sf http://127.0.0.1:8080/readyz").ok.then_some(())
-    })
-    .await;
+    is_ready(machine).await;
+    answers(machine, key);
+    // And back.
+    machine.does("rm *.deb");
+    copy(machine, Packages::usual());
+    machine.does(&block(PAGE, "rollback"));
+    assert!(machine.does("dpkg -s flotilla-agent").contains("Version: 1.0.0"));
+    assert!(machine.does("cat /etc/flotilla/agent.env").contains("FLOTILLA_TUNE=yes"));
+    is_ready(machine).await;
     answers(machine, key);
 }
 
@@ -218,7 +267,7 @@ fn purge(machine: &Machine) {
     machine.does("apt-get purge -y flotilla-gateway");
     assert!(machine.run("test -e /etc/flotilla/join.key").ok, "the agent joins with it");
     assert!(!machine.run("test -e /etc/flotilla/admin.key").ok);
-    machine.does("apt-get purge -y flotilla-agent");
+    machine.does(&block(PAGE, "remove"));
     for path in
         ["/etc/flotilla", "/var/lib/flotilla", "/var/cache/flotilla", "/usr/bin/flotilla-agent"]
     {
@@ -230,7 +279,10 @@ fn purge(machine: &Machine) {
 /// The names of the blocks are those that the test above runs.
 #[test]
 fn every_command_of_the_pages_is_run_here_or_says_what_it_needs() {
-    let run = ["gateway", "node", "look", "doctor", "change", "restart", "health"];
+    let machine = ["gateway", "join", "node", "first", "look", "doctor", "change", "restart"];
+    let later =
+        ["certificate", "metrics", "backup", "restore", "upgrade", "rollback", "remove", "health"];
+    let run = [&machine[..], &later].concat();
     for page in [PAGE, CONTAINERS] {
         let text = text(page);
         let mut before = "";
