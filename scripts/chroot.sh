@@ -6,6 +6,10 @@ cd "$(dirname "$0")/.."
 suite=$1 architecture=$2
 folder=$PWD/target/chroots/$suite-$architecture
 if [ ! -e "$folder" ]; then
+    # Its programs run while it is made.
+    if [ "$architecture" = arm64 ] && [ "$(uname -m)" != aarch64 ] && [ -z "${EMULATED:-}" ]; then
+        EMULATED=1 exec scripts/emulate.sh "scripts/$(basename "$0")" "$@"
+    fi
     mkdir -p "$(dirname "$folder")"
     new=$(mktemp -d "$folder.XXXXXX")
     # Removes what is left of a failed attempt, too.

@@ -47,3 +47,7 @@ process=$(find "$target/release/deps" -name 'process-*' -type f -perm -100 -prin
 for cpu in neoverse-n1 cortex-a72; do
     on "$cpu" "FLOTILLA_BINARIES=$folder" "$(realpath "${process#* }")" --test-threads=1 model::the_demo_model_answers
 done
+
+# From install.sh to an answer over https, on clean systems without a compiler.
+cargo test --release --locked --workspace --test install -- --ignored --test-threads=1 \
+    a_clean_debian_on_arm64_is_a_fleet_after_four_commands

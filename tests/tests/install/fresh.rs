@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use fleet_tests::{demo_model, eventually, root};
 
-use crate::release::{Release, URL, architecture};
+use crate::release::{Release, URL, own_architecture};
 use crate::system::{System, done};
 
 const ASK: &str = r#"
@@ -50,9 +50,14 @@ fn after<'a>(printed: &'a str, label: &str) -> &'a str {
 }
 
 async fn install_and_ask(suite: &str) {
-    let Some(release) = Release::usual() else { return };
+    if let Some(release) = Release::usual() {
+        install_release_and_ask(suite, own_architecture(), release).await;
+    }
+}
+
+async fn install_release_and_ask(suite: &str, architecture: &str, release: &Release) {
     let names = ["releases.example", "gateway.example"];
-    let Some(system) = System::start(suite, architecture(), &names).await else { return };
+    let Some(system) = System::start(suite, architecture, &names).await else { return };
     assert!(!system.run("command -v cc || command -v cargo").ok, "a compiler is installed");
     let mut server = system.outside("python3");
     server.args(["-m", "http.server", "-b", "127.0.0.1", "-d"]).arg(release.path()).arg("80");
@@ -104,4 +109,13 @@ async fn a_clean_debian_12_is_a_fleet_after_four_commands() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clean_debian_13_is_a_fleet_after_four_commands() {
     install_and_ask("trixie").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs programs for ARM64 and is emulated: make test-arm64"]
+async fn a_clean_debian_on_arm64_is_a_fleet_after_four_commands() {
+    let release = Release::build("arm64").expect("packages can be built");
+    for suite in ["bookworm", "trixie"] {
+        install_release_and_ask(suite, "arm64", &release).await;
+    }
 }

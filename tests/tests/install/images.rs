@@ -8,7 +8,7 @@ use fleet_tests::process::{Folder, Server, binary};
 use fleet_tests::{chat, demo_model, root};
 
 use crate::is_root;
-use crate::release::architecture;
+use crate::release::own_architecture;
 use fleet_tests::tools::{has, output};
 
 /// podman with storage in a folder. This machine's control groups may be of two versions, which
@@ -57,7 +57,7 @@ async fn the_images_answer_without_rights_and_without_a_place_to_write() {
     let version = env!("CARGO_PKG_VERSION");
     let binaries = binary("flotilla-agent");
     let built = Command::new(root().join("scripts/images.sh"))
-        .args([architecture(), binaries.parent().unwrap().to_str().unwrap()])
+        .args([own_architecture(), binaries.parent().unwrap().to_str().unwrap()])
         .arg(folder.path())
         .output()
         .unwrap();
@@ -68,7 +68,7 @@ async fn the_images_answer_without_rights_and_without_a_place_to_write() {
     }
     assert!(built.status.success(), "{errors}");
     for part in ["gateway", "agent"] {
-        let file = format!("flotilla-{part}-{version}-{}.oci.tar", architecture());
+        let file = format!("flotilla-{part}-{version}-{}.oci.tar", own_architecture());
         output(podman(folder.path()).args(["load", "-q", "-i"]).arg(folder.path().join(file)));
     }
     let image = |part: &str| format!("localhost/flotilla-{part}:{version}");

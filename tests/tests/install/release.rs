@@ -12,6 +12,9 @@ use fleet_tests::tools::{has, output};
 /// Where the release says that its files are.
 pub const URL: &str = "http://releases.example";
 
+/// Where scripts/arm64.sh puts programs for ARM64.
+const ARM64: &str = "target/arm64/build/aarch64-unknown-linux-gnu/release";
+
 /// A folder as it is published.
 pub struct Release {
     folder: Folder,
@@ -20,11 +23,14 @@ pub struct Release {
 impl Release {
     /// Made once for all tests; `None` where packages cannot be built.
     pub fn usual() -> Option<&'static Self> {
-        static USUAL: LazyLock<Option<Release>> = LazyLock::new(Release::build);
+        static USUAL: LazyLock<Option<Release>> =
+            LazyLock::new(|| Release::build(own_architecture()));
         USUAL.as_ref()
     }
 
-    fn build() -> Option<Self> {
+    /// Of that architecture: this machine's, or arm64 with the programs that `make test-arm64` has
+    /// compiled. `None` where packages cannot be built.
+    pub fn build(architecture: &str) -> Option<Self> {
         let tools =
             [("dpkg-shlibdeps", "dpkg-dev"), ("strip", "binutils"), ("minisign", "minisign")];
         if !tools.iter().all(|(tool, package)| has(tool, package)) {
@@ -39,14 +45,16 @@ impl Release {
                 .arg("-p")
                 .arg(key.with_extension("key.pub")),
         );
+        let own = binary("flotilla-agent").parent().unwrap().to_path_buf();
         let script = |arguments: &[&str]| {
             let mut command = Command::new(root().join("scripts/release.sh"));
             command.args(arguments).env("RELEASES", release.folder.path());
-            command.env("RELEASE_URL", URL).env("SIGNING_KEY", &key);
+            command.env("RELEASE_URL", URL).env("SIGNING_KEY", &key).env("NATIVE", &own);
             output(command.env("DEB_LEVEL", "0").env("COMPONENTS", "0"));
         };
-        let binaries = binary("flotilla-agent");
-        script(&["pack", architecture(), binaries.parent().unwrap().to_str().unwrap()]);
+        let is_own = architecture == own_architecture();
+        let binaries = if is_own { own.clone() } else { root().join(ARM64) };
+        script(&["pack", architecture, binaries.to_str().unwrap()]);
         script(&["finish"]);
         Some(release)
     }
@@ -65,11 +73,11 @@ impl Release {
 }
 
 /// This machine's architecture, as Debian calls it.
-pub fn architecture() -> &'static str {
+pub fn own_architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }
 }
 
 /// The name of the archive without its ending.
 pub fn archive() -> String {
-    format!("flotilla-{}-linux-{}", env!("CARGO_PKG_VERSION"), architecture())
+    format!("flotilla-{}-linux-{}", env!("CARGO_PKG_VERSION"), own_architecture())
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use fleet_tests::process::Folder;
 
-use crate::release::{Release, architecture, archive};
+use crate::release::{Release, archive, own_architecture};
 use fleet_tests::tools::output;
 
 /// What the script did.
@@ -172,8 +172,8 @@ fn a_release_lists_and_signs_all_its_files() {
     let version = env!("CARGO_PKG_VERSION");
     for name in [
         format!("{}.tar.gz", archive()),
-        format!("flotilla-agent_{version}_{}.deb", architecture()),
-        format!("flotilla-gateway_{version}_{}.deb", architecture()),
+        format!("flotilla-agent_{version}_{}.deb", own_architecture()),
+        format!("flotilla-gateway_{version}_{}.deb", own_architecture()),
         "install.sh".into(),
     ] {
         assert!(sums.lines().any(|line| line.ends_with(&format!("  {name}"))), "{name}: {sums}");

@@ -7,8 +7,10 @@ use fleet_tests::process::Folder;
 use fleet_tests::{eventually, root};
 use rustix::process::Pid;
 
-use crate::is_root;
 use fleet_tests::tools::has;
+
+use crate::is_root;
+use crate::release::own_architecture;
 
 /// See the module. Everything in it ends with its handle.
 pub struct System {
@@ -42,7 +44,14 @@ impl System {
         }
         let files = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
         let folder = Folder::new();
-        let child = Command::new(root().join("tests/install/boot.sh"))
+        let boot = root().join("tests/install/boot.sh");
+        let mut command = Command::new(&boot);
+        if architecture != own_architecture() {
+            command = Command::new(root().join("scripts/emulate.sh"));
+            // A CPU that many machines have; the newest of the emulator is slow.
+            command.arg(&boot).env("QEMU_CPU", "neoverse-n1");
+        }
+        let child = command
             .args([files.as_path(), folder.path()])
             .args(names)
             .stdin(Stdio::null())
@@ -74,6 +83,7 @@ impl System {
         shell
             .args(["--target", &self.first.to_string(), "--all", "--root", "--wd"])
             .args(["env", "-i", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"])
+            .arg("QEMU_CPU=neoverse-n1")
             .args(["sh", "-euc", &format!("cd /root\n{line}")])
             .stdin(Stdio::null());
         shell
