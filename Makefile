@@ -20,7 +20,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
 .PHONY: help chart-files demo dist deb dist-gateway test build setup setup-test lint lint-github doc unit \
-    end-to-end avx2 docs release test-install test-arm64 bench-engine bench-gateway soak kills overload screenshot fuzz deny
+    end-to-end avx2 docs release test-install test-arm64 test-skew bench-engine bench-gateway bench-peers soak kills overload screenshot fuzz deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -153,6 +153,11 @@ test-install: build setup-test
 test-arm64: build
 	scripts/test-arm64.sh $(TARGET)
 
+## Test this version together with SINCE (default: the last release): its gateway, its agents, and agents
+## of both versions in one fleet.
+test-skew: build
+	@scripts/skew.sh $(TARGET) $(SINCE)
+
 ## Measure the engine on this machine with a model of 0.5B random weights: one line of JSON per
 ## figure. Takes some minutes; leave the machine idle.
 bench-engine: build
@@ -166,6 +171,17 @@ bench-gateway: dist-gateway
 	@FLOTILLA_BINARIES=$(abspath $(TARGET))/dist \
 	    $(CARGO) test $(CHOICE) --test bench_gateway -- --ignored --nocapture figures 2>/dev/null | grep '^{'
 	@$(CARGO) test $(CHOICE) --test simulation -- --nocapture 2>/dev/null | grep '^{'
+
+## Measure this version beside llama-server, Paddler, and nginx in front of llama-server, with models of
+## random weights (BENCH_SHAPE, BENCH_QUANTS), and print tables: docs/benchmarks.md. Builds the others once,
+## which takes half an hour; measuring takes another. Leave the machine idle.
+bench-peers: build
+	@scripts/proxies.sh
+	@scripts/peers.sh
+	@PATH=$$PATH:/usr/sbin:$(abspath target/proxies/usr/sbin) FLOTILLA_BENCH_SHAPE=$(BENCH_SHAPE) FLOTILLA_BENCH_QUANTS=$(BENCH_QUANTS) \
+	    $(CARGO) test $(CHOICE) --test bench_peers -- --ignored --nocapture figures
+BENCH_SHAPE := qwen2.5-0.5b
+BENCH_QUANTS := q4_0,q4_k_m
 
 ## Run mixed traffic against one agent for MINUTES (default 5). Fails if memory grows or a request
 ## stays in flight.
@@ -186,12 +202,14 @@ overload: dist-gateway
 	    $(CARGO) test $(CHOICE) --test edge -- --nocapture overload:: 2>&1 | grep '^{'
 OVERLOAD := 120
 
-## Take the README's picture of the fleet page, with a fleet on this machine under load. Takes four
-## minutes.
+## Take the README's pictures: a node that is killed in the middle of a response, and the fleet page of a
+## fleet on this machine under load. Takes four minutes.
 screenshot: build setup-test
 	@mkdir -p docs/images
 	FLOTILLA_SCREENSHOT=$(abspath docs/images)/fleet-page.png $(CARGO) test $(CHOICE) --test page -- \
 	    --ignored --exact --nocapture screenshot::the_fleet_page
+	FLOTILLA_PICTURE=$(abspath docs/images)/failover.svg $(CARGO) test $(CHOICE) --test process -- \
+	    --ignored --exact --nocapture picture::a_node_is_killed_in_the_middle_of_a_response
 
 ## Fuzz the parsers of untrusted bytes, guided by coverage, for SECONDS (default 60): TARGET=sse, or
 ## each of them. Compiles everything once more the first time. Stops at a finding: see docs/testing.md.

@@ -9,7 +9,8 @@ use crate::config::document;
 
 /// Reads and checks a file. The error lists every problem found.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
-    let one = |message: String| vec![Problem { path: path.display().to_string(), message }];
+    // Callers name the file.
+    let one = |message: String| vec![Problem { path: String::new(), message }];
     let files = Files::beside(path);
     let text = files::read(path, FILE_BYTES_MAX).map_err(one)?;
     document::check(parse(&text).map_err(one)?, files)

@@ -71,7 +71,7 @@ pub enum Node {
 /// A problem in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Path of the key, such as `keys[1].sha256`.
+    /// Path of the key, such as `keys[1].sha256`; empty if the problem is the file.
     pub path: String,
     /// What is wrong, and what is expected.
     pub message: String,
@@ -79,6 +79,9 @@ pub struct Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.path, self.message)
+        match self.path.as_str() {
+            "" => write!(f, "{}", self.message),
+            path => write!(f, "{path}: {}", self.message),
+        }
     }
 }

@@ -153,7 +153,7 @@ async fn ask(client: Client, kind: u64) {
 }
 
 /// Attempts on another node, before and after the first token.
-async fn again(client: &Client) -> [u64; 2] {
+pub(crate) async fn again(client: &Client) -> [u64; 2] {
     let body = client.get("/metrics").await.body;
     let text = String::from_utf8(body.to_vec()).unwrap();
     ["gateway_retries_total{", "gateway_resumes_total{"].map(|name| {

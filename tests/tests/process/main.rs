@@ -27,6 +27,7 @@ mod node_certificates;
 mod openapi;
 mod operate;
 mod parameters;
+mod picture;
 mod preparing;
 mod proxies;
 mod pull;

@@ -35,7 +35,7 @@ impl Source {
     /// Parses SOURCE and `--revision`; the error is one line for the operator.
     pub(crate) fn parse(source: &str, revision: Option<&str>) -> Result<Self, String> {
         if source.len() > SOURCE_BYTES_MAX {
-            return Err(format!("SOURCE is longer than {SOURCE_BYTES_MAX} bytes"));
+            return Err(format!("the source is longer than {SOURCE_BYTES_MAX} bytes"));
         }
         if let Some(path) = source.strip_prefix("hf:") {
             return parse_hub(path, revision.unwrap_or(REVISION_DEFAULT));
@@ -50,11 +50,14 @@ impl Source {
         if revision.is_some() {
             return Err("--revision works only with hf: sources".into());
         }
-        let mut url = Url::parse(source).map_err(|e| format!("SOURCE is not a valid URL: {e}"))?;
+        let mut url =
+            Url::parse(source).map_err(|e| format!("the source is not a valid URL: {e}"))?;
         if !url.username().is_empty() || url.password().is_some() {
-            return Err("SOURCE contains a user name or a password, which would appear in logs: \
+            return Err(
+                "the source contains a user name or a password, which would appear in logs: \
                         leave them out"
-                .into());
+                    .into(),
+            );
         }
         url.set_fragment(None);
         let source = Self::Web(url);
@@ -177,10 +180,10 @@ fn parse_hub(path: &str, revision: &str) -> Result<Source, String> {
         ));
     }
     if parts.len() > 3 + FOLDERS_MAX {
-        return Err("SOURCE has too many folders".into());
+        return Err("the source has too many folders".into());
     }
     for part in &parts {
-        check_name(part).map_err(|e| format!("a name in SOURCE {e}"))?;
+        check_name(part).map_err(|e| format!("a name in the source {e}"))?;
     }
     let path = parts.split_off(2);
     let repo = parts.join("/");
@@ -192,7 +195,7 @@ fn parse_hub(path: &str, revision: &str) -> Result<Source, String> {
 pub(crate) fn check_repo(repo: &str, revision: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     for part in repo.split('/') {
-        check_name(part).map_err(|e| format!("a name in SOURCE {e}"))?;
+        check_name(part).map_err(|e| format!("a name in the source {e}"))?;
         if !part.chars().all(plain) {
             return Err(format!("'{part}' is not a valid owner or repository name"));
         }

@@ -1,0 +1,81 @@
+//! Requests of one peer, and when their tokens came.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use crate::peers::Peer;
+
+/// When the tokens of a response came.
+#[derive(Debug, Clone)]
+pub struct Timing {
+    start: Instant,
+    chunks: Vec<Instant>,
+    tokens: u64,
+    /// Whether the response was complete.
+    pub is_complete: bool,
+}
+
+impl Timing {
+    /// Time to the first token, in seconds; infinite if none came.
+    pub fn first_token(&self) -> f64 {
+        let first = self.chunks.first();
+        first.map_or(f64::INFINITY, |first| (*first - self.start).as_secs_f64())
+    }
+
+    /// Times between tokens, in seconds.
+    pub fn gaps(&self) -> impl Iterator<Item = f64> {
+        self.chunks.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64())
+    }
+
+    /// Number of generated tokens.
+    pub fn tokens(&self) -> f64 {
+        self.tokens as f64
+    }
+}
+
+/// Text of that many words which no other request has, from its first word on.
+pub fn words(salt: u64, count: usize) -> String {
+    let list = ["river", "stone", "cloud", "paper", "engine", "garden", "window", "market"];
+    let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let word = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(salt);
+        list[(state >> 60) as usize % list.len()]
+    };
+    format!("{salt} {}", (0..count).map(word).collect::<Vec<_>>().join(" "))
+}
+
+/// One message of a user.
+pub fn user(text: impl Into<String>) -> Value {
+    json!([{"role": "user", "content": text.into()}])
+}
+
+/// Streams a response of `tokens` tokens. `started` hears the number of tokens as they come.
+pub async fn ask(peer: &Peer, messages: Value, tokens: u32, started: impl Fn(usize)) -> Timing {
+    let start = Instant::now();
+    let mut timing = Timing { start, chunks: Vec::new(), tokens: 0, is_complete: false };
+    let request = peer.request(messages, tokens);
+    let Ok(mut stream) = peer.client.try_stream(&request).await else { return timing };
+    while stream.next_chunk().await {
+        timing.chunks.push(Instant::now());
+        started(timing.chunks.len());
+    }
+    let told = &stream.transcript;
+    let usage = told.usage.as_ref().and_then(|usage| usage["completion_tokens"].as_u64());
+    timing.tokens = usage.unwrap_or(timing.chunks.len() as u64);
+    timing.is_complete = told.done && told.errors.is_empty() && told.finish.is_some();
+    timing
+}
+
+/// Several at once, and how long they took together.
+pub async fn ask_all(
+    peer: &Peer,
+    messages: impl IntoIterator<Item = Value>,
+    tokens: u32,
+) -> (Vec<Timing>, Duration) {
+    let start = Instant::now();
+    let all = messages.into_iter().map(|messages| ask(peer, messages, tokens, |_| ()));
+    let all = join_all(all).await;
+    (all, start.elapsed())
+}
