@@ -6,3 +6,4 @@
 mod cgroup;
 mod chart;
 mod replicas;
+mod users;
