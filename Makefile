@@ -92,8 +92,10 @@ avx2:
 	    echo "skipped: the test on an emulated AVX2 machine needs x86_64 and qemu-user"; \
 	fi
 
-## Write the generated parts of docs/ again. Builds twice, because the gateway serves one of the files.
-docs: build
+## Write the generated parts of docs/ and of the chart's README again. Builds twice, because the gateway
+## serves one of the files.
+docs: build target/chart/done
+	cd tests/chart && FLOTILLA_UPDATE_DOCS=1 ../../target/chart/bin/python -m unittest test_readme
 	FLOTILLA_UPDATE_DOCS=1 $(CARGO) test $(CHOICE) --test docs -- --test-threads=1 of_this_code
 	FLOTILLA_WRITE_DOCS=1 $(CARGO) test $(CHOICE) --test observability -- reference
 	$(MAKE) --no-print-directory build

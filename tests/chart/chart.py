@@ -35,8 +35,13 @@ def templates(values, version=""):
 
 def manifests(values, version=""):
     """Every object."""
+    return parsed(templates(values, version))
+
+
+def parsed(texts):
+    """The objects in rendered templates."""
     found = []
-    for path, text in sorted(templates(values, version).items()):
+    for path, text in sorted(texts.items()):
         if path.endswith(".yaml"):
             found += [one for one in yaml.safe_load_all(text) if one]
     return found

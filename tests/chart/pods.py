@@ -1,4 +1,5 @@
-"""Runs the pods of the chart as processes, in a network of their own: test_pods.py starts it."""
+"""Runs the pods of the chart as processes, in a network of their own: test_pods.py starts it. One agent
+has its model from a URL, the other one from a repository of a hub."""
 
 import fcntl
 import hashlib
@@ -35,19 +36,44 @@ def own_network(folder):
     subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
 
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REPOSITORY = "own/Demo-GGUF"
+DIGEST = hashlib.sha256(MODEL.read_bytes()).hexdigest()
+# What the hub says of the repository.
+LISTING = {
+    "id": REPOSITORY,
+    "sha": COMMIT,
+    "siblings": [
+        {"rfilename": "README.md", "size": 9},
+        {"rfilename": "demo-q4_k_m.gguf", "size": MODEL.stat().st_size, "lfs": {"sha256": DIGEST}},
+    ],
+}
+
+
 def hub():
-    """Serves the model."""
+    """Serves the model, at its own URL and as a file of a repository."""
 
     class Files(http.server.SimpleHTTPRequestHandler):
         def __init__(self, *given):
             super().__init__(*given, directory=MODEL.parent)
+
+        def do_GET(self):
+            if not self.path.startswith(f"/api/models/{REPOSITORY}/revision/main"):
+                if self.path == f"/{REPOSITORY}/resolve/{COMMIT}/demo-q4_k_m.gguf":
+                    self.path = f"/{MODEL.name}"
+                return super().do_GET()
+            data = json.dumps(LISTING).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
 
         def log_message(self, *_):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    return f"http://127.0.0.1:{server.server_port}/{MODEL.name}"
+    return server
 
 
 def eventually(what, poll):
@@ -98,7 +124,8 @@ class Pod:
             print(self.run(container))
         [container] = self.spec["containers"]
         words, env = self.command(container)
-        self.process = subprocess.Popen(words, env=env)
+        # Every pod has a host name of its own.
+        self.process = subprocess.Popen(words, env={**env, "FLOTILLA_NAME": self.root.name})
 
     def probe(self, name):
         """As the kubelet would, with names of ports."""
@@ -114,9 +141,9 @@ class Pod:
         assert code == 0, code
 
 
-def ask(key):
+def ask(key, model=MODEL.stem):
     """A client, through the Service."""
-    body = {"model": MODEL.stem, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    body = {"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
     return get("http://fleet-flotilla.inference.svc:8080/v1/chat/completions", key, body)
 
 
@@ -129,14 +156,20 @@ def new_key(name):
 
 def main(folder):
     own_network(folder)
-    digest = hashlib.sha256(MODEL.read_bytes()).hexdigest()
-    pool = {"model": {"source": hub(), "sha256": [digest]}, "listen": "0.0.0.0:8090", "flags": {"threads": 1}}
-    objects = chart.manifests({"agents": {"demo": pool}})
+    server = hub()
+    url = f"http://127.0.0.1:{server.server_port}"
+    defaults = {"flags": {"threads": 1, "context-tokens": 512}, "extraEnv": [{"name": "HF_ENDPOINT", "value": url}]}
+    pools = {
+        "demo": {"model": {"source": f"{url}/{MODEL.name}", "sha256": [DIGEST]}, "listen": "0.0.0.0:8090"},
+        "hub": {"model": {"source": f"hf:{REPOSITORY}:Q4_K_M"}, "listen": "0.0.0.0:8091"},
+    }
+    objects = chart.manifests({"agentDefaults": defaults, "agents": pools})
     cluster = Cluster(objects, {})
     pods = {}
     for name, _, spec in chart.pod_specs(objects):
         pods[name] = Pod(cluster, spec, pathlib.Path(folder) / name)
     gateway, agent, test = pods["fleet-flotilla-gateway"], pods["fleet-flotilla-demo"], pods["fleet-flotilla-test"]
+    second = pods["fleet-flotilla-hub"]
     try:
         gateway.start()
         for probe in ("startupProbe", "livenessProbe"):
@@ -160,10 +193,21 @@ def main(folder):
         publish(keys, {"keys.yaml": entries})
         eventually("the new key", lambda: ask(other)[0] == 200)
         assert ask(key)[0] == 401
+
+        # The repository's model; its pod comes up again without the hub.
+        for is_offline in (False, True):
+            if is_offline:
+                second.stop()
+                server.shutdown()
+                server.server_close()
+            second.start()
+            second.probe("readinessProbe")
+            eventually("the repository's model", lambda: ask(other, "Demo")[0] == 200)
+        second.stop()
         agent.stop()
         gateway.stop()
     finally:
-        for pod in (gateway, agent):
+        for pod in (gateway, agent, second):
             if hasattr(pod, "process"):
                 pod.process.kill()
 

@@ -14,6 +14,8 @@ from helm_python import lint, package
 import chart
 
 CUSTOM = {"monitoring.coreos.com/v1", "keda.sh/v1alpha1", "gateway.networking.k8s.io/v1"}
+# Fields of their specifications, of which none is a number.
+WRONG = ["scaleTargetRef", "endpoints", "podMetricsEndpoints", "parentRefs", "groups", "source", "data", "dnsNames"]
 # https://kubernetes.io/docs/concepts/security/pod-security-standards, restricted.
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 
@@ -40,6 +42,25 @@ def against_restricted(spec):
             yield "seccomp"
         if any("hostPort" in port for port in one.get("ports", [])):
             yield "hostPort"
+
+
+def check_custom(case, objects):
+    """Validates custom resources with the models of their definitions, and tries that these notice mistakes."""
+    models = pathlib.Path(os.environ["CRD_MODELS"])
+    if not (models / "done").exists():
+        case.skipTest("models of custom resources need npm")
+    script = models / "crds.mjs"
+    script.write_text((chart.HERE / "crds.mjs").read_text())
+
+    def check(some):
+        return subprocess.run(["node", script], input=json.dumps(some), capture_output=True, text=True)
+
+    done = check(objects)
+    case.assertEqual((done.returncode, done.stderr), (0, ""))
+    for one in objects:
+        wrong = json.loads(json.dumps(one))
+        wrong["spec"] = {key: 1 for key in WRONG}
+        case.assertEqual(check([wrong]).returncode, 1, wrong["kind"])
 
 
 class Manifests(unittest.TestCase):
@@ -70,23 +91,7 @@ class Manifests(unittest.TestCase):
             custom += [one for one in objects if one["apiVersion"] in CUSTOM]
         kinds = {one["kind"] for one in custom}
         self.assertLessEqual({"ServiceMonitor", "PodMonitor", "ScaledObject", "HTTPRoute"}, kinds)
-        models = pathlib.Path(os.environ["CRD_MODELS"])
-        if not (models / "done").exists():
-            self.skipTest("models of custom resources need npm")
-        script = models / "crds.mjs"
-        script.write_text((chart.HERE / "crds.mjs").read_text())
-
-        def check(objects):
-            given = json.dumps(objects)
-            return subprocess.run(["node", script], input=given, capture_output=True, text=True)
-
-        done = check(custom)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        # It notices what is wrong.
-        for one in custom:
-            wrong = json.loads(json.dumps(one))
-            wrong["spec"] = {"scaleTargetRef": 1, "endpoints": 1, "podMetricsEndpoints": 1, "parentRefs": 1, "groups": 1}
-            self.assertEqual(check([wrong]).returncode, 1, wrong["kind"])
+        check_custom(self, custom)
 
     def test_a_restricted_namespace_lets_every_pod_in(self):
         for name, _, objects in self.each():
@@ -100,6 +105,46 @@ class Manifests(unittest.TestCase):
                 self.assertFalse(spec["automountServiceAccountToken"])
                 for one in chart.containers(spec):
                     self.assertTrue(one["securityContext"]["readOnlyRootFilesystem"])
+
+    def test_where_the_cluster_assigns_user_ids_no_pod_names_one(self):
+        ids = {"runAsUser", "runAsGroup", "fsGroup"}
+        for name, values, objects in self.each():
+            for pod, _, spec in chart.pod_specs(objects):
+                named = ids & spec["securityContext"].keys()
+                self.assertEqual(named, set() if values.get("assignedUserIds") else ids, (name, pod))
+                self.assertTrue(spec["securityContext"]["runAsNonRoot"])
+                for one in chart.containers(spec):
+                    self.assertFalse(ids & one["securityContext"].keys(), (name, pod))
+
+    def test_one_label_makes_prometheus_select_monitors_and_rules(self):
+        objects = chart.manifests(dict(chart.value_sets())["11-openshift"])
+        labels = {}
+        for one in chart.of_kind(objects, "ServiceMonitor", "PodMonitor", "PrometheusRule"):
+            found = one["metadata"]["labels"]
+            labels.setdefault(one["kind"], set()).add((found.get("release"), found.get("team")))
+        stack = {("kube-prometheus-stack", "inference")}
+        self.assertEqual(labels, {"ServiceMonitor": stack, "PrometheusRule": stack, "PodMonitor": {("other", "inference")}})
+
+    def test_a_model_of_a_repository_is_pulled_into_the_cache_and_served_by_its_name(self):
+        objects = chart.manifests(dict(chart.value_sets())["11-openshift"])
+        pools = {}
+        for name, _, spec in chart.pod_specs(chart.of_kind(objects, "StatefulSet")):
+            [pull], [serve] = spec["initContainers"], spec["containers"]
+            self.assertEqual(pull["env"][:2], serve["env"][:2])
+            pools[name.removeprefix("fleet-flotilla-")] = pull["args"], serve["args"]
+        pull, serve = pools["chat"]
+        self.assertEqual(pull[:3] + pull[-1:], ["pull", "--cache", "--if-missing", "hf:owner/Chat-GGUF:Q4_K_M"])
+        self.assertIn(f"--sha256={'0123456789abcdef' * 4}", pull)
+        # The agent names it as its repository.
+        self.assertIn("--model=hf:owner/Chat-GGUF:Q4_K_M", serve)
+        self.assertFalse([arg for arg in serve if arg.startswith("--model-name")])
+        _, serve = pools["small"]
+        self.assertLessEqual({"--model=hf:owner/Small-GGUF", "--model-name=small"}, set(serve))
+        # With a name for the file, it is where files are.
+        pull, serve = pools["pinned"]
+        self.assertEqual(pull[:2], ["pull", "--to=/models/pinned.gguf"])
+        self.assertIn("--revision=v1", pull)
+        self.assertLessEqual({"--model=/models/pinned.gguf", "--model-name=pinned"}, set(serve))
 
     def test_names_lead_to_what_is_there(self):
         for name, values, objects in self.each():

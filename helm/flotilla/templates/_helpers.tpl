@@ -80,9 +80,11 @@ app.kubernetes.io/part-of: flotilla
 
 {{- define "flotilla.podSecurity" -}}
 runAsNonRoot: true
+{{- if not .root.Values.assignedUserIds }}
 runAsUser: 65532
 runAsGroup: 65532
 fsGroup: 65532
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault

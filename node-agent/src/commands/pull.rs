@@ -65,6 +65,9 @@ pub(crate) struct PullArgs {
     /// Download into the cache where `serve` looks for models, and update a model that is there
     #[arg(long, conflicts_with_all = ["to", "force"])]
     pub cache: bool,
+    /// With --cache: do not look for a new version, and need no network if the model is there
+    #[arg(long, requires = "cache")]
+    pub if_missing: bool,
     /// Expected SHA-256; for a split model, once for each file, in order
     /// [default: the hub's, if it has one]
     #[arg(long, value_name = "HEX")]
@@ -152,7 +155,8 @@ impl PullArgs {
                 0 => Vec::new(),
                 files => self.digests(files).map_err(usage)?,
             };
-            return cache::fetch(reference, &CacheUse { update: true, sha256 }, tools).await;
+            let how = CacheUse { update: !self.if_missing, sha256 };
+            return cache::fetch(reference, &how, tools).await;
         }
         let model = match reference {
             Reference::File(source) => RemoteModel::of_source(source).map_err(usage)?,

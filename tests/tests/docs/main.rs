@@ -4,13 +4,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]
 
+mod app_developer;
 mod blocks;
 mod capacity;
 mod claims;
 mod config;
 mod current;
 mod describe;
+mod errors;
 mod openapi;
 mod pages;
+mod symptoms;
 mod terminal;
 mod unsupported;

@@ -13,7 +13,8 @@ use crate::blocks::{Block, Do, blocks};
 use crate::current;
 
 /// Pages whose commands are run here, each in its test below.
-const RUN: [&str; 9] = [
+const RUN: [&str; 10] = [
+    "app-developer.md",
     "README.md",
     "quick-start.md",
     "config.md",
@@ -26,19 +27,23 @@ const RUN: [&str; 9] = [
 ];
 
 /// A page under way.
-struct Page {
+pub struct Page {
     name: String,
-    folder: Folder,
-    ports: BTreeMap<u16, u16>,
+    pub folder: Folder,
+    /// Where the page's ports are here.
+    pub ports: BTreeMap<u16, u16>,
+    /// Further variables of its commands.
+    pub variables: Vec<(&'static str, String)>,
     servers: Vec<Server>,
     ran: usize,
 }
 
 impl Page {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let folder = Folder::new();
         std::fs::copy(demo_model(), folder.path().join("model.gguf")).unwrap();
-        Self { name: name.into(), folder, ports: BTreeMap::new(), servers: Vec::new(), ran: 0 }
+        let (ports, variables) = (BTreeMap::new(), Vec::new());
+        Self { name: name.into(), folder, ports, variables, servers: Vec::new(), ran: 0 }
     }
 
     /// The text with ports that are free here: the same one for the same one.
@@ -65,7 +70,8 @@ impl Page {
         out + rest
     }
 
-    fn bash(&mut self, script: &str) -> Command {
+    /// A script in the page's folder, with our programs in its path.
+    pub fn bash(&mut self, script: &str) -> Command {
         let programs = binary("flotilla-gateway").parent().unwrap().to_path_buf();
         let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("bash");
@@ -80,11 +86,12 @@ impl Page {
             .env("PATH", path)
             .env("FLOTILLA_CACHE_DIR", self.folder.path().join("cache"))
             .env("HOME", self.folder.path())
+            .envs(self.variables.iter().cloned())
             .stdin(Stdio::null());
         command
     }
 
-    fn follow(&mut self, block: &Block) {
+    pub fn follow(&mut self, block: &Block) {
         let text = self.here(&block.text);
         match &block.then {
             Do::Write(name) => {

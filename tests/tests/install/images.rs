@@ -74,6 +74,11 @@ async fn the_images_answer_without_rights_and_without_a_place_to_write() {
     let image = |part: &str| format!("localhost/flotilla-{part}:{version}");
     let printed = output(podman(folder.path()).args(RUN).args([&image("gateway"), "--version"]));
     assert!(printed.contains(&format!("flotilla-gateway {version}")), "{printed}");
+    // As on OpenShift: a user that no file knows.
+    for part in ["gateway", "agent"] {
+        let as_stranger = ["--user", "1000650000:0", &image(part), "--version"];
+        output(podman(folder.path()).args(RUN).args(as_stranger));
+    }
     let shell = podman(folder.path())
         .args(RUN)
         .args(["--entrypoint", "/bin/sh", &image("agent")])

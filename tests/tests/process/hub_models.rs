@@ -144,10 +144,13 @@ async fn a_quantization_of_a_repository_is_served_and_found_again_without_the_hu
     offline.wait_for_line("model found in the cache");
     answers(&offline, "mine").await;
 
-    for arguments in [vec!["plan", "--quick", MODEL], vec!["check", MODEL]] {
+    let pull = vec!["pull", "--cache", "--if-missing", MODEL];
+    for arguments in [vec!["plan", "--quick", MODEL], vec!["check", MODEL], pull] {
         let ran = run(&folder, NOWHERE, &arguments);
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
+    let update = run(&folder, NOWHERE, &["pull", "--cache", "--retries", "0", MODEL]);
+    assert_eq!(update.code, Some(69), "{update:?}");
     let other = run(&folder, NOWHERE, &["plan", "--quick", "hf:own/Some-Model-GGUF:Q8_0"]);
     assert_eq!(other.code, Some(69), "{other:?}");
     assert!(other.stderr.contains("pull --cache hf:own/Some-Model-GGUF:Q8_0"), "{other:?}");

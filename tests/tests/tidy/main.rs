@@ -282,6 +282,7 @@ fn documents() -> Vec<String> {
         "CONTRIBUTING.md",
         "SECURITY.md",
         ".github/pull_request_template.md",
+        "helm/flotilla/README.md",
         "inference-core/cmake/README.md",
         "inference-core/demo-model/README.md",
     ]

@@ -12,15 +12,26 @@
 {{- end -}}
 {{- end -}}
 
+{{/* "true" if the agent chooses the model's file in a repository, hf:owner/repo[:quantization], and stores it
+in its own cache. Arguments: pool. */}}
+{{- define "flotilla.isRepository" -}}
+{{- $model := .pool.model -}}
+{{- if and (not $model.file) (regexMatch "^hf:[^/]+/[^/]+$" $model.source) }}true{{ end -}}
+{{- end -}}
+
 {{/* The model's file in the cache. Arguments: pool, path. */}}
 {{- define "flotilla.modelFile" -}}
 {{- $model := .pool.model -}}
 {{- if $model.file -}}
 {{- $model.file -}}
+{{- else if include "flotilla.isRepository" . -}}
+{{- if $model.revision -}}
+{{- fail (printf "%s.model.revision: %s leaves the file to the agent, which takes the newest; name a file, as hf:owner/repo/file.gguf or in %s.model.file" .path $model.source .path) -}}
+{{- end -}}
 {{- else if $model.source -}}
 {{- base (regexReplaceAll "[?#].*$" $model.source "") -}}
 {{- else -}}
-{{- fail (printf "%s.model.source: name a model, such as hf:owner/repo/file.gguf, or set %s.model.file to one that is in the cache" .path .path) -}}
+{{- fail (printf "%s.model.source: name a model, such as hf:owner/repo:Q4_K_M, or set %s.model.file to one that is in the cache" .path .path) -}}
 {{- end -}}
 {{- end -}}
 
@@ -36,8 +47,10 @@
 
 {{- define "flotilla.serveArgs" -}}
 - serve
-- --model=/models/{{ .file }}
-- --model-name={{ .pool.model.name | default (trimSuffix ".gguf" .file) }}
+- --model={{ if .file }}/models/{{ .file }}{{ else }}{{ .pool.model.source }}{{ end }}
+{{- with .pool.model.name | default (trimSuffix ".gguf" .file) }}
+- --model-name={{ . }}
+{{- end }}
 - --listen={{ .pool.listen }}
 - --key-file=/etc/flotilla/join/join.key
 - --join-key-file=/etc/flotilla/join/join.key
@@ -67,7 +80,13 @@
 {{/* The order of the digests is the order of the files. */}}
 {{- define "flotilla.pullArgs" -}}
 - pull
+{{- if include "flotilla.isRepository" . }}
+# 'serve' finds it there by its name, without network access.
+- --cache
+- --if-missing
+{{- else }}
 - --to=/models/{{ if .pool.model.file }}{{ .pool.model.file }}{{ end }}
+{{- end }}
 - --no-progress
 {{- with .pool.model.revision }}
 - --revision={{ . }}
@@ -81,7 +100,7 @@
 {{- define "flotilla.agentEnv" -}}
 - name: RUST_LOG
   value: {{ .pool.logLevel | quote }}
-# Stores the results of tuning next to the model.
+# For models from repositories, and for the results of tuning.
 - name: FLOTILLA_CACHE_DIR
   value: /models/.flotilla
 {{- with .pool.extraEnv }}
