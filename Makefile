@@ -8,7 +8,7 @@ export CARGO_BUILD_JOBS ?= $(shell awk -v cpus=$$(nproc) '/^MemTotal/ { jobs = i
     END { print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
-SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node grafana page)
+SDK := $(addprefix target/sdk/,openai langchain litellm litellm-proxy instructor openapi node grafana page)
 CHART := target/chart/done target/chart/node/done
 TOOLS := $(addprefix target/tools/,containers github actionlint)
 # The commit that installed binaries report in their metrics.
@@ -214,6 +214,7 @@ setup-test:
 ifndef LIST
 	@scripts/prometheus.sh
 	@scripts/proxies.sh
+	@scripts/examples.sh
 	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART) $(TOOLS:%=%/done)
 endif
 

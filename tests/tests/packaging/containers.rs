@@ -11,7 +11,7 @@ use serde_yaml::Value;
 use crate::text;
 use fleet_tests::tools::output;
 
-const COMPOSE: &str = "packaging/compose/compose.yaml";
+const COMPOSE: &str = "examples/compose/compose.yaml";
 
 /// Tools that the Makefile installs.
 fn tool(name: &str) -> Option<PathBuf> {
@@ -92,7 +92,7 @@ fn the_compose_file_is_one() {
 #[test]
 fn everything_that_the_compose_file_names_is_there() {
     let value = compose();
-    let folder = root().join("packaging/compose");
+    let folder = root().join("examples/compose");
     let services = value["services"].as_mapping().unwrap();
     assert_eq!(services.len(), 5);
     let mut mounts = 0;
@@ -143,7 +143,7 @@ fn scrapes_what_there_is(compose: &Value, folder: &Path) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_keys_of_the_compose_file_are_taken() {
     let folder = Folder::new();
-    let (here, there) = (root().join("packaging/compose"), folder.path().join("compose"));
+    let (here, there) = (root().join("examples/compose"), folder.path().join("compose"));
     std::fs::create_dir_all(there.join("gateway")).unwrap();
     for file in ["keys.sh", "gateway/gateway.yaml"] {
         std::fs::copy(here.join(file), there.join(file)).unwrap();
