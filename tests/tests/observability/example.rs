@@ -1,5 +1,5 @@
-//! The files of examples/monitoring, with a real Prometheus, a gateway whose admin listener has TLS,
-//! and an agent.
+//! The files of examples/monitoring, with a real Prometheus, a gateway whose admin listener has
+//! TLS, and an agent.
 
 use std::process::Command;
 

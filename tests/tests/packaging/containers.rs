@@ -69,9 +69,12 @@ fn compose() -> Value {
     value
 }
 
+/// The same of Open WebUI before a gateway.
+const OPEN_WEBUI: &str = "examples/open-webui/compose.yaml";
+
 /// Compose's own schema, as the Python package that was its first implementation brings it.
 #[test]
-fn the_compose_file_is_one() {
+fn the_compose_files_are_such() {
     let Some(python) = tool("python") else { return };
     let schema = output(Command::new(python).args([
         "-c",
@@ -80,10 +83,17 @@ fn the_compose_file_is_one() {
     ]));
     let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
+    let open_webui: serde_json::Value = serde_yaml::from_str(&text(OPEN_WEBUI)).unwrap();
     let value = serde_json::to_value(compose()).unwrap();
-    let problems: Vec<String> =
-        validator.iter_errors(&value).map(|e| format!("{}: {e}", e.instance_path())).collect();
-    assert_eq!(problems, Vec::<String>::new());
+    for value in [&value, &open_webui] {
+        let problems: Vec<String> =
+            validator.iter_errors(value).map(|e| format!("{}: {e}", e.instance_path())).collect();
+        assert_eq!(problems, Vec::<String>::new());
+    }
+    let variables = &open_webui["services"]["open-webui"]["environment"];
+    let defaults = variables["DEFAULT_MODEL_METADATA"].as_str().unwrap();
+    let defaults: serde_json::Value = serde_json::from_str(defaults).unwrap();
+    assert_eq!(defaults["capabilities"]["builtin_tools"], false);
     let mut wrong = value;
     wrong["services"]["gateway"]["no_such_key"] = true.into();
     assert!(!validator.is_valid(&wrong));

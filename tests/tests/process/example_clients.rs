@@ -49,8 +49,8 @@ async fn prints(package: &str, file: &str, expected: &str) {
     assert_eq!(printed(child), expected);
 }
 
-/// A request whose body does not come keeps the key at its limit until the example has been refused: the package's own retries are
-/// what makes it succeed.
+/// A request whose body does not come keeps the key at its limit until the example has been
+/// refused: the package's own retries are what makes it succeed.
 async fn succeeds_once_the_key_is_free_again(program: &Path, file: &Path, expected: &str) {
     let (fleet, limited) = gateway_with_limited_key().await;
     let _node = fleet.join("a", &[]).await;
