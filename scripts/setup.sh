@@ -53,6 +53,8 @@ if [ "${1:-}" = test ]; then
         && needed[chromium]=1
     # The tests of automatic certificates have an ACME server.
     $may_install && ! command -v pebble >/dev/null && needed[pebble]=1
+    # Ansible needs it to install packages.
+    $may_install && ! /usr/bin/python3 -c 'import apt' 2>/dev/null && needed[python3-apt]=1
     # The tests of packages and services; each is left out where its tool cannot be installed.
     for tool in systemd-analyze:systemd dpkg-shlibdeps:dpkg-dev lintian:lintian ip:iproute2 \
         minisign:minisign mmdebstrap:mmdebstrap buildah:buildah podman:podman crun:crun; do

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]
 
 mod agent;
+mod example;
 mod expressions;
 mod fleet;
 mod gateway;

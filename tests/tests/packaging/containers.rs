@@ -11,7 +11,7 @@ use serde_yaml::Value;
 use crate::text;
 use fleet_tests::tools::output;
 
-const COMPOSE: &str = "packaging/compose/compose.yaml";
+const COMPOSE: &str = "examples/compose/compose.yaml";
 
 /// Tools that the Makefile installs.
 fn tool(name: &str) -> Option<PathBuf> {
@@ -69,9 +69,12 @@ fn compose() -> Value {
     value
 }
 
+/// The same of Open WebUI before a gateway.
+const OPEN_WEBUI: &str = "examples/open-webui/compose.yaml";
+
 /// Compose's own schema, as the Python package that was its first implementation brings it.
 #[test]
-fn the_compose_file_is_one() {
+fn the_compose_files_are_such() {
     let Some(python) = tool("python") else { return };
     let schema = output(Command::new(python).args([
         "-c",
@@ -80,10 +83,17 @@ fn the_compose_file_is_one() {
     ]));
     let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
+    let open_webui: serde_json::Value = serde_yaml::from_str(&text(OPEN_WEBUI)).unwrap();
     let value = serde_json::to_value(compose()).unwrap();
-    let problems: Vec<String> =
-        validator.iter_errors(&value).map(|e| format!("{}: {e}", e.instance_path())).collect();
-    assert_eq!(problems, Vec::<String>::new());
+    for value in [&value, &open_webui] {
+        let problems: Vec<String> =
+            validator.iter_errors(value).map(|e| format!("{}: {e}", e.instance_path())).collect();
+        assert_eq!(problems, Vec::<String>::new());
+    }
+    let variables = &open_webui["services"]["open-webui"]["environment"];
+    let defaults = variables["DEFAULT_MODEL_METADATA"].as_str().unwrap();
+    let defaults: serde_json::Value = serde_json::from_str(defaults).unwrap();
+    assert_eq!(defaults["capabilities"]["builtin_tools"], false);
     let mut wrong = value;
     wrong["services"]["gateway"]["no_such_key"] = true.into();
     assert!(!validator.is_valid(&wrong));
@@ -92,7 +102,7 @@ fn the_compose_file_is_one() {
 #[test]
 fn everything_that_the_compose_file_names_is_there() {
     let value = compose();
-    let folder = root().join("packaging/compose");
+    let folder = root().join("examples/compose");
     let services = value["services"].as_mapping().unwrap();
     assert_eq!(services.len(), 5);
     let mut mounts = 0;
@@ -143,7 +153,7 @@ fn scrapes_what_there_is(compose: &Value, folder: &Path) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_keys_of_the_compose_file_are_taken() {
     let folder = Folder::new();
-    let (here, there) = (root().join("packaging/compose"), folder.path().join("compose"));
+    let (here, there) = (root().join("examples/compose"), folder.path().join("compose"));
     std::fs::create_dir_all(there.join("gateway")).unwrap();
     for file in ["keys.sh", "gateway/gateway.yaml"] {
         std::fs::copy(here.join(file), there.join(file)).unwrap();

@@ -6,6 +6,7 @@
 
 mod containers;
 mod doctor;
+mod examples;
 mod health;
 mod machine;
 mod notify;

@@ -32,6 +32,26 @@ fn the_units_have_no_mistakes() {
     }
 }
 
+/// systemd-analyze reads the drop-ins beside a unit.
+#[test]
+fn the_drop_in_of_the_examples_has_no_mistakes() {
+    if !has("systemd-analyze", "systemd") {
+        return;
+    }
+    let folder = Folder::new();
+    let unit = unit(&folder, "flotilla-agent");
+    let name = "flotilla-agent.service.d/shared-machine.conf";
+    std::fs::create_dir(folder.path().join("flotilla-agent.service.d")).unwrap();
+    let verify = |text: &str| {
+        folder.write(name, text);
+        let verified = Command::new("systemd-analyze").arg("verify").arg(&unit).output().unwrap();
+        String::from_utf8(verified.stderr).unwrap()
+    };
+    let drop_in = text(&format!("examples/systemd/{name}"));
+    assert_eq!(verify(&drop_in), "");
+    assert!(verify(&drop_in.replace("6G", "much")).contains("Invalid memory limit"));
+}
+
 #[test]
 fn the_units_expose_little() {
     if !has("systemd-analyze", "systemd") {

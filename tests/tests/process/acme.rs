@@ -1,5 +1,6 @@
 //! Automatic certificates, from a real ACME server.
 
+mod hook;
 mod pebble;
 
 use std::net::SocketAddr;

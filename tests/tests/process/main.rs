@@ -10,6 +10,7 @@ mod bad_input;
 mod bench;
 mod disconnects;
 mod embeddings;
+mod example_clients;
 mod faults;
 mod first_run;
 mod guards;

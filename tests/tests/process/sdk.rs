@@ -7,15 +7,20 @@ use std::process::{Command, Stdio};
 use fleet_tests::process::{Fleet, run};
 use fleet_tests::root;
 
-/// Runs a script against a fleet. It gets two keys; one may ask one thing at a time.
-async fn works(program: &Path, script: &Path) {
+/// A gateway, and a key for it with which one may ask one thing at a time.
+pub(super) async fn gateway_with_limited_key() -> (Fleet, String) {
     let new = ["key", "new", "--name", "limited", "--concurrent-max", "1"];
     let made = run("flotilla-gateway", &new).stdout;
     let limited = made.lines().nth(1).unwrap();
     let (_, entry) = made.split_once("keys:\n").unwrap();
     // It comes directly after the fleet's own key, in the same list.
     let more = format!("{entry}nodes: {{join_key_file: join.key}}\n");
-    let fleet = Fleet::start(&more).await;
+    (Fleet::start(&more).await, limited.to_string())
+}
+
+/// Runs a script against a fleet. It gets two keys; one may ask one thing at a time.
+async fn works(program: &Path, script: &Path) {
+    let (fleet, limited) = gateway_with_limited_key().await;
     let _a = fleet.join("a", &[]).await;
     let output = tokio::task::block_in_place(|| {
         Command::new(program)
@@ -32,7 +37,7 @@ async fn works(program: &Path, script: &Path) {
 }
 
 /// Stops a test whose environment was not made.
-fn needs(path: &Path) {
+pub(super) fn needs(path: &Path) {
     assert!(path.exists(), "{} is missing: 'make test' makes it", path.display());
 }
 
