@@ -175,15 +175,17 @@ bench-gateway: dist-gateway
 	@$(CARGO) test $(CHOICE) --test simulation -- --nocapture 2>/dev/null | grep '^{'
 
 ## Measure this version beside llama-server, Paddler, and nginx in front of llama-server, with models of
-## random weights (BENCH_SHAPE, BENCH_QUANTS), and print tables: docs/benchmarks.md. Builds the others once,
+## random weights (BENCH_SHAPE, BENCH_QUANTS, BENCH_ROUNDS), and print tables: docs/benchmarks.md. Builds the others once,
 ## which takes half an hour; measuring takes another. Leave the machine idle.
 bench-peers: build
 	@scripts/proxies.sh
 	@scripts/peers.sh
 	@PATH=$$PATH:/usr/sbin:$(abspath target/proxies/usr/sbin) FLOTILLA_BENCH_SHAPE=$(BENCH_SHAPE) FLOTILLA_BENCH_QUANTS=$(BENCH_QUANTS) \
+	    FLOTILLA_BENCH_ROUNDS=$(BENCH_ROUNDS) \
 	    $(CARGO) test $(CHOICE) --test bench_peers -- --ignored --nocapture figures
 BENCH_SHAPE := qwen2.5-0.5b
 BENCH_QUANTS := q4_0,q4_k_m
+BENCH_ROUNDS := 3
 
 ## Run mixed traffic against one agent for MINUTES (default 5). Fails if memory grows or a request
 ## stays in flight.

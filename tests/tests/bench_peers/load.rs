@@ -35,15 +35,15 @@ impl Timing {
     }
 }
 
-/// Text of that many words which no other request has, from its first word on.
-pub fn words(salt: u64, count: usize) -> String {
-    let list = ["river", "stone", "cloud", "paper", "engine", "garden", "window", "market"];
+/// Text of about that many tokens that no other request begins with. In models of random weights
+/// (`flotilla-agent synth`), each letter is a token.
+pub fn text(salt: u64, tokens: usize) -> String {
     let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let word = |_| {
+    let mut letter = |i: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(salt);
-        list[(state >> 60) as usize % list.len()]
+        if i % 8 == 7 { ' ' } else { char::from(b'a' + (state >> 59) as u8 % 16) }
     };
-    format!("{salt} {}", (0..count).map(word).collect::<Vec<_>>().join(" "))
+    format!("{salt} {}", (0..tokens).map(&mut letter).collect::<String>())
 }
 
 /// One message of a user.

@@ -15,12 +15,10 @@ mod work;
 use std::path::{Path, PathBuf};
 
 use fleet_tests::process::{Folder, run};
-use load::{ask, user, words};
+use load::{ask, text, user};
 use peers::Peer;
 use table::Table;
 
-/// Turns that each server gets.
-const ROUNDS: u64 = 3;
 /// Slots of each of two nodes.
 const NODE_SLOTS: usize = 4;
 
@@ -41,6 +39,11 @@ fn chosen(variable: &str, default: &str) -> Vec<String> {
     all.split(',').map(Into::into).collect()
 }
 
+/// Turns that each server gets.
+fn rounds() -> u64 {
+    chosen("FLOTILLA_BENCH_ROUNDS", "3")[0].parse().unwrap()
+}
+
 fn model(folder: &Folder, shape: &str, quant: &str) -> PathBuf {
     let path = folder.path().join(format!("{shape}-{quant}.gguf"));
     let arguments = ["synth", "--shape", shape, "--quant", quant, path.to_str().unwrap()];
@@ -58,16 +61,14 @@ fn figures() {
     for quant in chosen("FLOTILLA_BENCH_QUANTS", "q4_0,q4_k_m") {
         let model = model(&folder, shape, &quant);
         runtime.block_on(one_machine(&model, &format!("{shape}, {quant}, one machine")));
-        if quant == "q4_0" {
-            runtime.block_on(two_nodes(&model, &format!("{shape}, {quant}, two nodes")));
-        }
+        runtime.block_on(two_nodes(&model, &format!("{shape}, {quant}, two nodes")));
     }
 }
 
 /// Asks each once: weights are read from the disk, and buffers are allocated.
 async fn warm_up(peers: &[Peer]) {
     for peer in peers {
-        let timing = ask(peer, user(words(1, 20)), 8, |_| ()).await;
+        let timing = ask(peer, user(text(1, 20)), 8, |_| ()).await;
         assert!(timing.is_complete, "{} does not answer: {timing:?}", peer.name);
     }
 }
@@ -78,27 +79,27 @@ async fn one_machine(model: &Path, title: &str) {
     let peers: Vec<Peer> = others.into_iter().flatten().chain([own]).collect();
     warm_up(&peers).await;
     let mut table = Table::new(title, &peers);
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         for clients in [1, 4, 8] {
-            let name = format!("tokens/s, {clients} at a time, prompts of 60 words");
+            let name = format!("tokens/s, {clients} at a time, prompts of 60 tokens");
             for (salt, peer) in table.turn(round, &peers) {
                 table.add(&name, peer, work::decode(peer, salt, clients).await);
             }
         }
         for (salt, peer) in table.turn(round, &peers) {
             table.add(
-                "first token of a prompt of 900 words, s",
+                "first token of a prompt of 1,000 tokens, s",
                 peer,
                 work::long_prompt(peer, salt).await,
             );
         }
         for (salt, peer) in table.turn(round, &peers) {
             let [speed, gap] = work::beside_long_prompts(peer, salt).await;
-            table.add("tokens/s of 4 responses beside 2 prompts of 900 words", peer, speed);
+            table.add("tokens/s of 4 responses beside 2 prompts of 1,000 tokens", peer, speed);
             table.add("99th percentile between two of these tokens, ms", peer, gap);
         }
         for (salt, peer) in table.turn(round, &peers) {
-            let name = "first token of 8 requests with one system prompt of 400 words, s";
+            let name = "first token of 8 requests with one system prompt of 400 tokens, s";
             table.add(name, peer, work::shared_prompt(peer, salt).await);
         }
     }
@@ -110,14 +111,14 @@ async fn one_machine(model: &Path, title: &str) {
 
 async fn two_nodes(model: &Path, title: &str) {
     let mut table = Table::new(title, &[]);
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let others =
             [peers::nginx(model, 2, NODE_SLOTS).await, peers::paddler(model, 2, NODE_SLOTS).await];
         let own = peers::flotilla(model, 2, NODE_SLOTS).await;
         let mut peers: Vec<Peer> = others.into_iter().flatten().chain([own]).collect();
         warm_up(&peers).await;
         for (salt, peer) in table.turn(round, &peers) {
-            let name = "first token of the second turn of a chat, first message of 600 words, s";
+            let name = "first token of the second turn of a chat, first message of 800 tokens, s";
             table.add(name, peer, fleet::second_turn(peer, salt).await);
         }
         for (salt, peer) in table.turn(round, &peers) {

@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 
 use crate::work::SLOTS;
 
+/// Tokens that all requests of one server may hold together. llama-server and Flotilla share them
+/// between slots as needed; Paddler gives each slot its part.
+const CONTEXT: &str = "16384";
+
 /// A server of the OpenAI API, with the processes that it consists of.
 pub struct Peer {
     /// Its name in figures.
@@ -45,11 +49,13 @@ impl Process {
         Self(child.unwrap_or_else(|e| panic!("{command:?}: {e}")))
     }
 
-    /// Itself and its children.
+    /// Itself and its children, whichever of its threads has started them.
     fn pids(&self) -> Vec<Pid> {
         let pid = self.0.id();
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = children.unwrap_or_default();
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+        let children = threads.flatten().map(|thread| thread.path().join("children"));
+        let children: String =
+            children.filter_map(|list| std::fs::read_to_string(list).ok()).collect();
         let all = children.split_whitespace().filter_map(|child| child.parse().ok());
         all.chain([pid as i32]).filter_map(Pid::from_raw).collect()
     }
@@ -168,6 +174,7 @@ pub async fn flotilla(model: &Path, nodes: usize, slots: usize) -> Peer {
         agent.arg("serve").arg(model).args(["--model-name", "m", "--join"]);
         agent.arg(format!("http://{listen}")).arg("--join-key-file").arg(dir.join("join.key"));
         agent.args(["--name", &format!("node-{node}"), "--slots", &slots.to_string()]);
+        agent.args(["--kv-cells", CONTEXT, "--context-tokens", CONTEXT]);
         peer.start(&mut agent);
     }
     let linked = eventually("the nodes", async || {
@@ -183,7 +190,7 @@ fn llama_server_command(model: &Path, listen: SocketAddr, slots: usize) -> Optio
     command.arg("-m").arg(model).args(["--host", "127.0.0.1", "--port"]);
     command.arg(listen.port().to_string());
     let slots = slots.to_string();
-    command.args(["-np", &slots, "-kvu", "-c", "16384"]);
+    command.args(["-np", &slots, "-kvu", "-c", CONTEXT]);
     Some(command)
 }
 
@@ -256,7 +263,7 @@ pub async fn paddler(model: &Path, nodes: usize, slots: usize) -> Option<Peer> {
     })
     .await;
     wanted["model"] = json!({"LocalToAgent": model});
-    wanted["inference_parameters"]["context_size"] = 16_384.into();
+    wanted["inference_parameters"]["context_size"] = CONTEXT.parse::<u32>().unwrap().into();
     let put = management.try_send("PUT".parse().unwrap(), state, wanted.to_string().into()).await;
     assert!(put.is_ok_and(|answer| answer.status < 300), "Paddler takes no model");
     eventually("Paddler's agents", async || {

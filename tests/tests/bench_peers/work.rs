@@ -7,26 +7,26 @@ use futures_util::future::{join, join_all};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::load::{Timing, ask, ask_all, user, words};
+use crate::load::{Timing, ask, ask_all, text, user};
 use crate::peers::Peer;
 use crate::{median, quantile};
 
 /// Requests that decode side by side.
 pub const SLOTS: usize = 8;
 
-/// Tokens per second of `clients` requests with prompts of 60 words.
+/// Tokens per second of `clients` requests with prompts of 60 tokens.
 pub async fn decode(peer: &Peer, salt: u64, clients: usize) -> f64 {
-    let prompts = (0..clients as u64).map(|i| user(words(salt * 100 + i, 60)));
+    let prompts = (0..clients as u64).map(|i| user(text(salt * 100 + i, 60)));
     let (all, took) = ask_all(peer, prompts, 64).await;
     all.iter().map(Timing::tokens).sum::<f64>() / took.as_secs_f64()
 }
 
-/// Time to the first token of a prompt of 900 words, in seconds.
+/// Time to the first token of a prompt of 1,000 tokens, in seconds.
 pub async fn long_prompt(peer: &Peer, salt: u64) -> f64 {
-    ask(peer, user(words(salt, 900)), 2, |_| ()).await.first_token()
+    ask(peer, user(text(salt, 1000)), 2, |_| ()).await.first_token()
 }
 
-/// Four responses, while two prompts of 900 words arrive: their tokens per second together, and
+/// Four responses, while two prompts of 1,000 tokens arrive: their tokens per second together, and
 /// the 99th percentile of the time between two tokens, in milliseconds.
 pub async fn beside_long_prompts(peer: &Peer, salt: u64) -> [f64; 2] {
     let (begun, all_begun) = (Cell::new(0), Notify::new());
@@ -36,11 +36,11 @@ pub async fn beside_long_prompts(peer: &Peer, salt: u64) -> [f64; 2] {
             all_begun.notify_one();
         }
     };
-    let chats = (0..4).map(|i| ask(peer, user(words(salt * 100 + i, 60)), 96, started));
+    let chats = (0..4).map(|i| ask(peer, user(text(salt * 100 + i, 60)), 96, started));
     let long = async {
         // A server that answers fewer than four at a time begins all the same.
         let _ = tokio::time::timeout(Duration::from_secs(20), all_begun.notified()).await;
-        let prompts = (4..6).map(|i| user(words(salt * 100 + i, 900)));
+        let prompts = (4..6).map(|i| user(text(salt * 100 + i, 1000)));
         ask_all(peer, prompts, 2).await
     };
     let start = std::time::Instant::now();
@@ -52,11 +52,11 @@ pub async fn beside_long_prompts(peer: &Peer, salt: u64) -> [f64; 2] {
 }
 
 /// Median time to the first token, in seconds, of eight requests that share a system prompt of 400
-/// words, which one request has sent before.
+/// tokens, which one request has sent before.
 pub async fn shared_prompt(peer: &Peer, salt: u64) -> f64 {
-    let system = words(salt, 400);
+    let system = text(salt, 400);
     let asking = |i: u64| {
-        let question = words(salt * 100 + i, 10);
+        let question = text(salt * 100 + i, 10);
         json!([{"role": "system", "content": system}, {"role": "user", "content": question}])
     };
     ask(peer, asking(99), 2, |_| ()).await;
