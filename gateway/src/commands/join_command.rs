@@ -1,4 +1,5 @@
-//! `flotilla-gateway join-command`: how a node joins, as a command line or as environment variables.
+//! `flotilla-gateway join-command`: how a node joins, as a command line or as environment
+//! variables.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

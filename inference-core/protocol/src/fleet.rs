@@ -37,8 +37,8 @@ pub const GATEWAY_HEADER: &str = "x-flotilla-gateway";
 pub const LINKED_HEADER: &str = "x-flotilla-linked";
 /// Header: the versions of this protocol that the sender speaks, comma-separated ([`VERSION`]). A
 /// node sends it when it joins; the gateway refuses with 426 if none is its own, and otherwise
-/// names the one that the link then speaks. The gateway also sends it when it opens a status stream.
-/// Within one version, new fields are optional and unknown fields are ignored.
+/// names the one that the link then speaks. The gateway also sends it when it opens a status
+/// stream. Within one version, new fields are optional and unknown fields are ignored.
 pub const VERSION_HEADER: &str = "x-flotilla-version";
 /// Header of a request from the gateway: its tenant. Nodes separate the caches of tenants and let
 /// tenants take turns.

@@ -31,8 +31,8 @@ pub async fn killed(peer: &mut Peer, salt: u64) -> f64 {
     chats.iter().filter(|chat| chat.is_complete && chat.tokens() >= 96.0).count() as f64
 }
 
-/// In this order eight conversations continue: one that takes turns between two nodes meets the node
-/// of the first turn half of the time.
+/// In this order eight conversations continue: one that takes turns between two nodes meets the
+/// node of the first turn half of the time.
 const SECOND_TURNS: [usize; 8] = [0, 1, 2, 3, 5, 4, 7, 6];
 
 /// Mean time to the first token, in seconds, of the second turn of eight conversations whose first

@@ -1,7 +1,7 @@
-//! Flotilla beside llama-server, Paddler, and nginx in front of llama-server, on this machine, with the same
-//! model file: one table for one machine, and one for two nodes behind one endpoint (`make bench-peers`,
-//! docs/benchmarks.md). Each row is measured of all servers in turns; figures are medians. Nothing is asserted
-//! about time.
+//! Flotilla beside llama-server, Paddler, and nginx in front of llama-server, on this machine, with
+//! the same model file: one table for one machine, and one for two nodes behind one endpoint
+//! (`make bench-peers`, docs/benchmarks.md). Each row is measured of all servers in turns; figures
+//! are medians. Nothing is asserted about time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures are for people")]

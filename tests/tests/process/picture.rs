@@ -1,5 +1,5 @@
-//! The README's picture of a node that is killed in the middle of a response (`make screenshot`): a real
-//! response of a real fleet, with the times at which its words came, played slowly.
+//! The README's picture of a node that is killed in the middle of a response (`make screenshot`): a
+//! real response of a real fleet, with the times at which its words came, played slowly.
 
 use std::time::{Duration, Instant};
 

@@ -8,9 +8,10 @@
 //! paddler-peer agent --management-addr B --slots N [--name X]
 //! ```
 //!
-//! The wiring and every fixed value below repeat Paddler's own `paddler_cli` and `paddler_bootstrap`
-//! with their defaults: the same services, the same runtimes, nothing tuned and nothing left out
-//! except the web panel and statsd, both of which are off by default in Paddler too.
+//! The wiring and every fixed value below repeat Paddler's own `paddler_cli` and
+//! `paddler_bootstrap` with their defaults: the same services, the same runtimes, nothing tuned and
+//! nothing left out except the web panel and statsd, both of which are off by default in Paddler,
+//! too.
 
 use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
 
