@@ -20,8 +20,8 @@ impl Table {
         Self { title: title.into(), peers, rows: Vec::new(), turns: 0 }
     }
 
-    /// All servers, in an order that changes from round to round, each with the number of this turn:
-    /// prompts that contain it are new.
+    /// All servers, in an order that changes from round to round, each with the number of this
+    /// turn: prompts that contain it are new.
     pub fn turn<'a>(&mut self, round: u64, peers: &'a [Peer]) -> Vec<(u64, &'a Peer)> {
         self.turns += 1;
         let salt = 10_000 + self.turns;
