@@ -14,7 +14,7 @@ fi
 commit=$(git rev-parse --verify "$revision^{commit}")
 
 source=$PWD/target/skew/source
-rm -rf "$source"
+rm -rf "$source" target/skew/fleet.*
 mkdir -p "$source"
 git archive "$commit" | tar -x -C "$source"
 (cd "$source" && CARGO_TARGET_DIR=$PWD/../build cargo build --release --locked --workspace --bins)

@@ -1,30 +1,22 @@
 //! What is measured of two nodes behind one endpoint.
 
-use std::cell::RefCell;
-
 use futures_util::future::{join, join_all};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::load::{Timing, ask, text, user};
+use crate::load::{Begun, Timing, ask, text, user};
 use crate::peers::Peer;
 
 /// Of eight responses, how many are complete although one of two nodes is killed (-9) when each has
 /// ten tokens.
 pub async fn killed(peer: &mut Peer, salt: u64) -> f64 {
-    let (begun, all_begun) = (RefCell::new(0), Notify::new());
+    let begun = Begun::new(8, 10);
     let node = peer.take_node();
-    let started = |tokens| {
-        *begun.borrow_mut() += usize::from(tokens == 10);
-        if *begun.borrow() == 8 {
-            all_begun.notify_one();
-        }
-    };
     let peer = &*peer;
-    let chats = (0..8).map(|i| ask(peer, user(text(salt * 100 + i, 20)), 96, started));
+    let chats = (0..8)
+        .map(|i| ask(peer, user(text(salt * 100 + i, 20)), 96, |tokens| begun.record(tokens)));
     let kill = async {
-        let wait = std::time::Duration::from_secs(30);
-        let _ = tokio::time::timeout(wait, all_begun.notified()).await;
+        begun.wait().await;
         drop(node);
     };
     let (chats, ()) = join(join_all(chats), kill).await;

@@ -1,9 +1,11 @@
 //! Requests of one peer, and when their tokens came.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::peers::Peer;
 
@@ -51,15 +53,44 @@ pub fn user(text: impl Into<String>) -> Value {
     json!([{"role": "user", "content": text.into()}])
 }
 
-/// Streams a response of `tokens` tokens. `started` hears the number of tokens as they come.
-pub async fn ask(peer: &Peer, messages: Value, tokens: u32, started: impl Fn(usize)) -> Timing {
+/// Waits until several responses have begun.
+pub struct Begun {
+    responses: usize,
+    tokens: usize,
+    count: Cell<usize>,
+    all: Notify,
+}
+
+impl Begun {
+    /// As many responses, each with as many tokens.
+    pub fn new(responses: usize, tokens: usize) -> Self {
+        Self { responses, tokens, count: Cell::new(0), all: Notify::new() }
+    }
+
+    /// Records that a response has so many tokens.
+    pub fn record(&self, tokens: usize) {
+        self.count.set(self.count.get() + usize::from(tokens == self.tokens));
+        if self.count.get() == self.responses {
+            self.all.notify_one();
+        }
+    }
+
+    /// Waits; at most half a minute, because a server may serve fewer at a time.
+    pub async fn wait(&self) {
+        let _ = tokio::time::timeout(Duration::from_secs(30), self.all.notified()).await;
+    }
+}
+
+/// Streams a response of `tokens` tokens, and calls `record` with the number of those that have
+/// arrived.
+pub async fn ask(peer: &Peer, messages: Value, tokens: u32, record: impl Fn(usize)) -> Timing {
     let start = Instant::now();
     let mut timing = Timing { start, chunks: Vec::new(), tokens: 0, is_complete: false };
     let request = peer.request(messages, tokens);
     let Ok(mut stream) = peer.client.try_stream(&request).await else { return timing };
     while stream.next_chunk().await {
         timing.chunks.push(Instant::now());
-        started(timing.chunks.len());
+        record(timing.chunks.len());
     }
     let told = &stream.transcript;
     let usage = told.usage.as_ref().and_then(|usage| usage["completion_tokens"].as_u64());

@@ -122,11 +122,7 @@ impl Peer {
 
     async fn answers(&self, path: &str) {
         let log = || std::fs::read_to_string(self.folder.path().join("0.log"));
-        let asked = eventually(self.name, async || {
-            let answer =
-                self.client.try_send("GET".parse().unwrap(), path, "".into()).await.ok()?;
-            (answer.status == 200).then_some(())
-        });
+        let asked = eventually(self.name, async || self.get(path).await);
         tokio::time::timeout(std::time::Duration::from_secs(90), asked)
             .await
             .unwrap_or_else(|_| panic!("{} does not start: {:?}", self.name, log()));

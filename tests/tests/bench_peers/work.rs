@@ -1,13 +1,9 @@
 //! What is measured of one server of a model, one function for each row of the table.
 
-use std::cell::Cell;
-use std::time::Duration;
-
 use futures_util::future::{join, join_all};
 use serde_json::json;
-use tokio::sync::Notify;
 
-use crate::load::{Timing, ask, ask_all, text, user};
+use crate::load::{Begun, Timing, ask, ask_all, text, user};
 use crate::peers::Peer;
 use crate::{median, quantile};
 
@@ -29,17 +25,11 @@ pub async fn long_prompt(peer: &Peer, salt: u64) -> f64 {
 /// Four responses, while two prompts of 1,000 tokens arrive: their tokens per second together, and
 /// the 99th percentile of the time between two tokens, in milliseconds.
 pub async fn beside_long_prompts(peer: &Peer, salt: u64) -> [f64; 2] {
-    let (begun, all_begun) = (Cell::new(0), Notify::new());
-    let started = |tokens| {
-        begun.set(begun.get() + usize::from(tokens == 4));
-        if begun.get() == 4 {
-            all_begun.notify_one();
-        }
-    };
-    let chats = (0..4).map(|i| ask(peer, user(text(salt * 100 + i, 60)), 96, started));
+    let begun = Begun::new(4, 4);
+    let chats = (0..4)
+        .map(|i| ask(peer, user(text(salt * 100 + i, 60)), 96, |tokens| begun.record(tokens)));
     let long = async {
-        // A server that answers fewer than four at a time begins all the same.
-        let _ = tokio::time::timeout(Duration::from_secs(20), all_begun.notified()).await;
+        begun.wait().await;
         let prompts = (4..6).map(|i| user(text(salt * 100 + i, 1000)));
         ask_all(peer, prompts, 2).await
     };

@@ -21,7 +21,8 @@ fn collect(folder: &Path, text: &mut String) {
     }
 }
 
-fn sources(folders: &[&str]) -> String {
+/// The text of all sources in these folders.
+pub(crate) fn sources(folders: &[&str]) -> String {
     let mut text = String::new();
     folders.iter().for_each(|folder| collect(&root().join(folder), &mut text));
     text

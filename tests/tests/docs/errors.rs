@@ -14,7 +14,7 @@ const PROGRAMS: [(&str, &str); 2] =
 /// Not a code: errors that a node words are passed on with the node's code.
 const PASSED_ON: &str = "REFUSED_BY_NODE";
 
-/// What is told of a code, or rendered for it.
+/// A row of the page's table, or what a program renders for a code.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Row {
     statuses: BTreeSet<u16>,

@@ -1,10 +1,8 @@
 //! The index of symptoms: programs say what it quotes, and have the commands that it names.
 
-use std::path::Path;
-
 use fleet_tests::process::run;
-use fleet_tests::root;
 
+use crate::claims::sources;
 use crate::current;
 
 const PAGE: &str = "docs/symptoms.md";
@@ -17,26 +15,12 @@ const OTHERS: [&str; 1] = ["On Kubernetes"];
 /// Everything that the programs may write, as one text: string literals that go on in the next line
 /// are put together.
 fn written() -> String {
-    let mut text = String::new();
-    for folder in ["gateway/src", "node-agent/src", "listeners/src", "inference-core/src"] {
-        collect(&root().join(folder), &mut text);
-    }
+    let text = sources(&["gateway/src", "node-agent/src", "listeners/src", "inference-core/src"]);
     let mut joined = String::new();
     let mut lines = text.split("\\\n");
     joined.push_str(lines.next().unwrap_or_default());
     lines.for_each(|line| joined.push_str(line.trim_start()));
     joined + &current::read("configs/prometheus/alerts.yml") + &current::read("docs/metrics.md")
-}
-
-fn collect(folder: &Path, text: &mut String) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect(&path, text);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            text.push_str(&std::fs::read_to_string(path).unwrap());
-        }
-    }
 }
 
 fn code(text: &str) -> impl Iterator<Item = &str> {
