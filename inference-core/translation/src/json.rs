@@ -1,0 +1,25 @@
+//! Writing JSON and events.
+
+use serde::Serialize;
+
+/// Appends `value` as JSON.
+pub(crate) fn write<T: Serialize>(value: &T, out: &mut Vec<u8>) {
+    // Neither a vector nor types without foreign keys can fail.
+    let _ = serde_json::to_writer(out, value);
+}
+
+/// Appends a named server-sent event.
+pub(crate) fn event<T: Serialize>(name: &str, value: &T, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\ndata: ");
+    write(value, out);
+    out.extend_from_slice(b"\n\n");
+}
+
+/// `value` as JSON.
+pub(crate) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(value, &mut out);
+    out
+}

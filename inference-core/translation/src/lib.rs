@@ -1,0 +1,34 @@
+//! Serves other APIs with chat completions: OpenAI's Responses, Anthropic's Messages, Ollama's API.
+//!
+//! A request is read into a [`conversation::Conversation`] and sent to a node or an external
+//! endpoint as a chat completion request. A [`ResponseWriter`] turns the response, whole or
+//! streamed, back into the API that the client speaks. So all APIs share admission, routing, resume,
+//! and accounting, and nodes keep one wire format.
+//!
+//! Everything here is data and pure functions: no I/O, no async, no clock, no random numbers. The
+//! gateway and a standalone agent both use it.
+//!
+//! ```
+//! use inference_translation::{ClientApi, Origin, translate};
+//!
+//! let body = br#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"}]}"#;
+//! let translated = translate(ClientApi::Messages, body, Origin { random: 7, now: 0 }).unwrap();
+//! assert!(translated.body.starts_with(br#"{"model":"m","messages":[{"role":"user","#));
+//!
+//! let mut writer = translated.writer;
+//! let completion = br#"{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}],
+//!     "usage":{"prompt_tokens":5,"completion_tokens":2}}"#;
+//! let message = String::from_utf8(writer.whole(completion).unwrap()).unwrap();
+//! assert!(message.contains(r#"{"type":"text","text":"Hello"}"#));
+//! ```
+
+mod answer;
+pub mod chat;
+pub mod conversation;
+mod fault;
+pub mod fields;
+mod json;
+pub mod messages;
+mod writer;
+
+pub use writer::{ClientApi, Origin, ResponseWriter, Translated, Unreadable, translate};

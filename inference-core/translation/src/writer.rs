@@ -1,0 +1,120 @@
+//! One entry point for all APIs: a request in, a chat completion request and a writer out.
+
+use inference_protocol::openai::{ErrorDetail, ParseError};
+use inference_protocol::sse::{self, DONE};
+use serde_json::Value;
+
+use crate::answer::{Answer, Chunk};
+use crate::chat;
+use crate::fault::Fields;
+use crate::messages;
+
+/// An API that is served by chat completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientApi {
+    /// Anthropic's Messages: `POST /v1/messages`.
+    Messages,
+}
+
+/// Where ids and times of a response come from.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin {
+    /// A random number, which becomes the response's ids.
+    pub random: u128,
+    /// Unix time in seconds.
+    pub now: u64,
+}
+
+/// A translated request.
+#[derive(Debug)]
+pub struct Translated {
+    /// The body of the chat completion request.
+    pub body: Vec<u8>,
+    /// Writes the response.
+    pub writer: ResponseWriter,
+}
+
+/// Translates the body of a request.
+///
+/// # Errors
+/// The body is not JSON, or asks for what cannot be honored. The error names the field.
+pub fn translate(api: ClientApi, body: &[u8], origin: Origin) -> Result<Translated, ParseError> {
+    let fields = read_object(body)?;
+    let (conversation, format) = match api {
+        ClientApi::Messages => {
+            let conversation = messages::request::read(fields)?;
+            let writer = messages::response::Writer::new(&conversation, origin);
+            (conversation, Box::new(writer) as Box<dyn Format>)
+        }
+    };
+    Ok(Translated { body: chat::body(&conversation), writer: ResponseWriter { format } })
+}
+
+fn read_object(body: &[u8]) -> Result<Fields, ParseError> {
+    let value: Value = serde_json::from_slice(body).map_err(|e| ParseError {
+        message: format!("the request body is not valid JSON: {e}"),
+        param: None,
+    })?;
+    Fields::of(value).map_err(|_| ParseError {
+        message: "the request body is not a JSON object".into(),
+        param: None,
+    })
+}
+
+/// Writes responses in the format of one API. State of one response.
+pub(crate) trait Format: std::fmt::Debug + Send + Sync {
+    /// Takes a chunk of a stream.
+    fn chunk(&mut self, chunk: &Chunk<'_>, out: &mut Vec<u8>);
+    /// Ends a stream.
+    fn end(&mut self, out: &mut Vec<u8>);
+    /// Ends a stream that broke.
+    fn fail(&mut self, status: u16, error: &ErrorDetail, out: &mut Vec<u8>);
+    /// Writes a whole response.
+    fn whole(&mut self, answer: Answer) -> Vec<u8>;
+}
+
+/// Turns a chat completion, whole or streamed, into the response that the client expects.
+#[derive(Debug)]
+pub struct ResponseWriter {
+    format: Box<dyn Format>,
+}
+
+/// The endpoint's response is not a chat completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unreadable;
+
+impl ResponseWriter {
+    /// Translates a block of whole events. Comments are left out.
+    ///
+    /// # Errors
+    /// An event is not a chunk of a chat completion.
+    pub fn events(&mut self, block: &[u8]) -> Result<Vec<u8>, Unreadable> {
+        let mut out = Vec::with_capacity(block.len());
+        for payload in sse::payloads(block) {
+            if payload == DONE.as_bytes() {
+                self.format.end(&mut out);
+            } else {
+                let chunk = Chunk::read(payload).map_err(|_| Unreadable)?;
+                self.format.chunk(&chunk, &mut out);
+            }
+        }
+        Ok(out)
+    }
+
+    /// The end of a stream that broke after its head, for an error that would otherwise have had
+    /// this status.
+    pub fn fail(&mut self, status: u16, error: &ErrorDetail) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.format.fail(status, error, &mut out);
+        out
+    }
+
+    /// Translates a whole response.
+    ///
+    /// # Errors
+    /// It is not a chat completion.
+    pub fn whole(&mut self, completion: &[u8]) -> Result<Vec<u8>, Unreadable> {
+        let answer = Answer::read(completion).map_err(|_| Unreadable)?;
+        Ok(self.format.whole(answer))
+    }
+}
