@@ -16,7 +16,7 @@ use hyper::{Request, Response};
 use crate::context::Gateway;
 use crate::context::settings::Settings;
 use crate::observability::traces::{self, Arrival};
-use crate::types::api::Api;
+use crate::types::api::RequestedApi;
 use crate::types::error::Error;
 use crate::types::header::HeaderWriter;
 use crate::types::request_context::RequestContext;
@@ -30,6 +30,7 @@ pub(crate) mod drive;
 pub(crate) mod forward;
 pub(crate) mod route;
 pub(crate) mod stream;
+pub(crate) mod translation;
 
 use crate::access::keys::Caller;
 use account::Record;
@@ -45,14 +46,14 @@ const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
 pub(crate) async fn serve(
     gateway: Gateway,
     context: Arc<RequestContext>,
-    api: Api,
+    api: RequestedApi,
     request: Request<Incoming>,
     known: Option<Caller>,
 ) -> Response<Body> {
     let settings = gateway.settings.now();
     let traces = settings.config.traces.as_ref();
     let traces = traces.map(|to| (to, Arrival::now(request.headers())));
-    let received = accept::accept(context, api, request);
+    let received = accept::accept(context.clone(), api, request);
     let arrived = received.arrived;
     let mut record = Record::open(&gateway, &received);
     let caller = authenticate::authenticate(&settings.keys, known, received);
@@ -74,7 +75,8 @@ pub(crate) async fn serve(
             Err(error)
         }
     };
-    let mut response = answered.unwrap_or_else(|error| response::error(&error));
+    let mut response =
+        answered.unwrap_or_else(|error| response::error_for(api, &error, context.id().as_str()));
     let (headers, mut values) = (response.headers_mut(), HeaderWriter::default());
     headers.insert(PROCESSING, values.write(arrived.elapsed().as_millis()));
     if let Some(limiter) = limits {

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hyper::header::{self, HeaderMap};
+use hyper::header::{self, HeaderMap, HeaderValue};
 
 use crate::access::limiter::{KeyLimits, Limiter};
 use crate::access::spend::Budget;
@@ -143,7 +143,8 @@ impl Keys {
         if let Some(anonymous) = &self.anonymous {
             return Ok(anonymous.clone());
         }
-        let sent = KeyDigest::of(bearer(headers).ok_or(Error::KeyMissing)?);
+        let sent = bearer(headers).or_else(|| api_key(headers));
+        let sent = KeyDigest::of(sent.ok_or(Error::KeyMissing)?);
         self.callers.get(&sent).cloned().ok_or(Error::KeyWrong)
     }
 }
@@ -176,6 +177,11 @@ impl ApiKey {
 /// The key settings of anonymous access.
 fn anonymous_key() -> ApiKey {
     ApiKey::new(ANONYMOUS, KeyDigest::of(""))
+}
+
+/// The key in `x-api-key`, where Anthropic's clients send it.
+fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get("x-api-key").map(HeaderValue::as_bytes)
 }
 
 /// The key in `Authorization: Bearer <key>`.

@@ -16,7 +16,7 @@ use crate::control::health::status;
 use crate::control::only;
 use crate::dispatcher::views::{NodeAction, NodeView};
 use crate::proxy;
-use crate::types::api::Api;
+use crate::types::api::{Api, RequestedApi};
 use crate::types::error::Error;
 use crate::types::request_context::RequestContext;
 use crate::types::response::{self, Body};
@@ -47,7 +47,7 @@ pub(crate) async fn serve(
         CHAT_PATH => match check_chat(gateway, &request) {
             Ok(()) => {
                 let operators = gateway.settings.now().keys.admin_caller().clone();
-                let (gateway, api) = (gateway.clone(), Api::ChatCompletions);
+                let (gateway, api) = (gateway.clone(), RequestedApi::Native(Api::ChatCompletions));
                 return proxy::serve(gateway, context, api, request, Some(operators)).await;
             }
             Err(error) => Err(error),

@@ -7,7 +7,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 
-use crate::types::api::Api;
+use crate::types::api::RequestedApi;
 use crate::types::request_context::RequestContext;
 
 /// A request as it arrived.
@@ -16,7 +16,7 @@ pub(crate) struct Received {
     /// What the log says about the request, with its id.
     pub context: Arc<RequestContext>,
     /// The API endpoint.
-    pub api: Api,
+    pub api: RequestedApi,
     /// When the head arrived.
     pub arrived: Instant,
     /// Request headers.
@@ -28,7 +28,7 @@ pub(crate) struct Received {
 /// Accepts a request.
 pub(crate) fn accept(
     context: Arc<RequestContext>,
-    api: Api,
+    api: RequestedApi,
     request: Request<Incoming>,
 ) -> Received {
     let (head, body) = request.into_parts();

@@ -20,7 +20,7 @@ use crate::observability::metrics::{
 use crate::observability::traces::{Spans, Trace, span};
 use crate::scheduler::fleet::Terms;
 use crate::scheduler::usage::UsageLimits;
-use crate::types::api::Api;
+use crate::types::api::RequestedApi;
 use crate::types::class::Class;
 use crate::types::error::Error;
 use crate::types::request_context::RequestContext;
@@ -33,7 +33,7 @@ use outcome::Outcome;
 #[derive(Debug)]
 pub(crate) struct Record {
     gateway: Gateway,
-    api: Api,
+    api: RequestedApi,
     context: Arc<RequestContext>,
     begun: Instant,
     class: Option<Class>,
@@ -345,7 +345,7 @@ impl Record {
         spans.push(span::build(
             trace,
             &span::SpanInputs {
-                api: self.api,
+                api: self.api.served_by(),
                 host: spans.host(),
                 request_id: self.context.id().as_str(),
                 tenant,

@@ -14,6 +14,7 @@ use inference_protocol::openai::{self, Invalid, Lengths, ParseError, RoutingFiel
 use tokio::time::Instant;
 
 use super::authenticate::Authenticated;
+use super::translation::{self, Translation};
 use crate::access::keys::Caller;
 use crate::config::Config;
 use crate::dispatcher::{BodyReservation, Dispatcher};
@@ -34,8 +35,10 @@ use crate::types::request_context::RequestContext;
 pub(crate) struct Admitted {
     /// What the log says about the request, with its id.
     pub context: Arc<RequestContext>,
-    /// The API endpoint.
+    /// The API by which endpoints serve it.
     pub api: Api,
+    /// Translates the response, if the client called another API.
+    pub translation: Option<Translation>,
     /// The tenant.
     pub tenant: Arc<str>,
     /// The tenant's share of the queue, from its key.
@@ -64,7 +67,7 @@ pub(crate) struct Admitted {
     pub size: Size,
     /// Prefix fingerprint of the body, for cache-aware routing.
     pub prefix: Prefix,
-    /// The body, which nodes receive byte for byte.
+    /// The body, translated if need be, which nodes receive byte for byte.
     pub body: Bytes,
 }
 
@@ -99,6 +102,9 @@ pub(crate) async fn admit(
     let mut reading = dispatcher.body_reservation(&caller.tenant, caller.key.limits.queue, class);
     let bounds = BodyLimits { bytes_max: limits.body_bytes_max, time_max: timeouts.body };
     let body = read_body(body, bounds, &mut reading).await?;
+    let (body, translation) = translation::translate(*api, body, limits.body_bytes_max)?;
+    reading.grow_to(body.len(), limits.body_bytes_max)?;
+    let api = api.served_by();
     let routed: RoutingFields = openai::parse(&body)?;
     let wanted = match (wanted, routed.service_tier.as_deref()) {
         (Some(class), _) => class,
@@ -108,12 +114,12 @@ pub(crate) async fn admit(
     // A request for a more urgent class than the key allows is downgraded, not refused.
     let class = wanted.max(caller.key.class_max);
     let patience = patience_of(patience, caller.key.deadline, timeouts.queue.of(class));
-    let lengths = lengths(*api, &routed)?;
+    let lengths = lengths(api, &routed)?;
     let tokens_max = lengths.map_or(Ok(None), |lengths| check_tokens(caller, lengths))?;
     let choice_max = lengths.and_then(|lengths| lengths.tokens_max.or(tokens_max));
     let answer_max = if api.generates() { choice_max } else { Some(0) };
     let size = Size::new(body.len(), answer_max, lengths.map_or(1, |lengths| lengths.choices));
-    let usage = UsageLimits::new(body.len(), task(*api, &routed, lengths, choice_max));
+    let usage = UsageLimits::new(body.len(), task(api, &routed, lengths, choice_max));
     let is_streamed = api.generates() && routed.stream.unwrap_or(false);
     let named = routed.model;
     let model = model(caller, &named)?;
@@ -122,7 +128,8 @@ pub(crate) async fn admit(
         if api.generates() { Prefix::new(&caller.tenant, &body) } else { Prefix::default() };
     Ok(Admitted {
         context: context.clone(),
-        api: *api,
+        api,
+        translation,
         is_alias: model.is_some(),
         model: model.unwrap_or(named),
         share: caller.key.limits.queue,

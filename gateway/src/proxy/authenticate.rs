@@ -8,7 +8,7 @@ use hyper::header::HeaderMap;
 
 use super::accept::Received;
 use crate::access::keys::{Caller, Keys};
-use crate::types::api::Api;
+use crate::types::api::RequestedApi;
 use crate::types::error::Error;
 use crate::types::request_context::RequestContext;
 
@@ -18,7 +18,7 @@ pub(crate) struct Authenticated {
     /// What the log says about the request, with its id.
     pub context: Arc<RequestContext>,
     /// The API endpoint.
-    pub api: Api,
+    pub api: RequestedApi,
     /// Tenant and key.
     pub caller: Caller,
     /// When the head arrived.

@@ -20,6 +20,7 @@ use super::account::Record;
 use super::admit::Admitted;
 use super::forward::Whole;
 use super::route::{self, Routed, Routing};
+use super::translation::Translation;
 use crate::context::Gateway;
 use crate::context::settings::Settings;
 use crate::dispatcher::{ChargeGuard, Lease};
@@ -42,6 +43,8 @@ pub(crate) struct Drive {
     /// Settings at the start of the request.
     settings: Arc<Settings>,
     admitted: Arc<Admitted>,
+    /// Translates the response, if the client called another API.
+    translation: Option<Translation>,
     attempts: Attempts,
     /// Running attempts: one, or two while a hedge is undecided.
     exchanges: Vec<Exchange>,
@@ -79,7 +82,7 @@ impl Drive {
     pub(crate) fn new(
         gateway: Gateway,
         settings: Arc<Settings>,
-        admitted: Admitted,
+        mut admitted: Admitted,
         record: Record,
     ) -> Self {
         let config = &settings.config;
@@ -97,10 +100,12 @@ impl Drive {
         };
         let mut attempts = Attempts::new(limits, facts, first(&admitted));
         attempts.start();
+        let translation = admitted.translation.take();
         Self {
             gateway,
             settings,
             admitted: Arc::new(admitted),
+            translation,
             attempts,
             exchanges: Vec::with_capacity(1),
             acquiring: None,
@@ -124,6 +129,16 @@ impl Drive {
     /// How long a client waits for an event before it gets a comment.
     pub(crate) fn comment_interval(&self) -> Duration {
         self.settings.config.timeouts.comment
+    }
+
+    /// The translation of the response, if the client called another API.
+    pub(crate) fn translation(&mut self) -> Option<&mut Translation> {
+        self.translation.as_mut()
+    }
+
+    /// The client's request id if it is well-formed, otherwise ours.
+    pub(crate) fn request_id(&self) -> &str {
+        self.admitted.context.id().as_str()
     }
 
     /// True once the response is complete.
@@ -163,13 +178,24 @@ impl Drive {
         loop {
             self.perform();
             if let Some(next) = self.ready.pop_front() {
-                return next;
+                match self.translate(next)? {
+                    // There is nothing of it in the client's API.
+                    Next::Events(events) if events.is_empty() => continue,
+                    next => return Ok(next),
+                }
             }
             if self.attempts.is_over() {
                 return Ok(Next::End);
             }
             let event = self.next_event().await;
             self.handle(event);
+        }
+    }
+
+    fn translate(&mut self, next: Result<Next, Error>) -> Result<Next, Error> {
+        match &mut self.translation {
+            Some(translation) => translation.piece(next?, self.admitted.is_streamed),
+            None => next,
         }
     }
 

@@ -61,11 +61,11 @@ async fn begin_within(mut drive: Box<Drive>) -> Result<Response<Body>, Error> {
 /// A response that has not begun.
 type Beginning = Pin<Box<dyn Future<Output = (Box<Drive>, Result<Next, Error>)> + Send>>;
 
-fn respond(drive: Box<Drive>, begun: Result<Next, Error>) -> Result<Response<Body>, Error> {
+fn respond(mut drive: Box<Drive>, begun: Result<Next, Error>) -> Result<Response<Body>, Error> {
     let node = drive.node().and_then(|node| HeaderValue::from_str(node).ok());
     let mut response = match begun? {
         Next::Whole(whole) => {
-            let Whole { status, headers, body } = *whole;
+            let Whole { status, headers, body } = *translated(&mut drive, whole);
             let mut response = response::response(response::whole(body));
             *response.status_mut() = status;
             response.headers_mut().extend(headers);
@@ -136,21 +136,41 @@ async fn advance(rest: Rest) -> Option<(Piece, Rest)> {
     match drive.next().await {
         Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),
         Ok(Next::End | Next::Whole(_)) => None,
-        Err(error) => Some((frame(response::error_event(&error)), Rest::Nothing)),
+        Err(error) => Some((frame(error_event(&mut drive, &error)), Rest::Nothing)),
     }
 }
 
 /// The beginning of a response whose head was already sent. A refusal becomes an event, like any
 /// error.
-fn late(drive: Box<Drive>, begun: Result<Next, Error>) -> Option<(Piece, Rest)> {
+fn late(mut drive: Box<Drive>, begun: Result<Next, Error>) -> Option<(Piece, Rest)> {
     match begun {
         Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),
         Ok(Next::Whole(whole)) => {
-            let event = sse::data(&String::from_utf8_lossy(&whole.body));
+            let event = match drive.translation() {
+                Some(translation) => translation.refusal_event(&whole),
+                None => sse::data(&String::from_utf8_lossy(&whole.body)).into(),
+            };
             Some((frame(event), Rest::Nothing))
         }
         Ok(Next::End) => None,
-        Err(error) => Some((frame(response::error_event(&error)), Rest::Nothing)),
+        Err(error) => Some((frame(error_event(&mut drive, &error)), Rest::Nothing)),
+    }
+}
+
+/// A whole response or a refusal, in the client's API. Responses are translated already.
+fn translated(drive: &mut Drive, mut whole: Box<Whole>) -> Box<Whole> {
+    let id = drive.request_id().to_string();
+    if let Some(translation) = drive.translation().filter(|_| !whole.status.is_success()) {
+        whole.body = translation.refusal(&whole, &id).into();
+    }
+    whole
+}
+
+/// The final event of a stream that failed.
+fn error_event(drive: &mut Drive, error: &Error) -> Bytes {
+    match drive.translation() {
+        Some(translation) => translation.error_event(error),
+        None => response::error_event(error),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::context::Gateway;
 use crate::control::health::status;
 use crate::control::{join, only};
 use crate::proxy;
-use crate::types::api::Api;
+use crate::types::api::RequestedApi;
 use crate::types::error::Error;
 use crate::types::request_context::RequestContext;
 use crate::types::response::{self, Body};
@@ -29,12 +29,12 @@ pub(crate) async fn serve(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let path = request.uri().path();
-    let api = Api::at(path).filter(|_| request.method() == Method::POST);
+    let api = RequestedApi::at(path).filter(|_| request.method() == Method::POST);
     if let Some(api) = api {
         return proxy::serve(gateway, context, api, request, None).await;
     }
     let answered = match path {
-        path if Api::at(path).is_some() => Err(Error::Method("POST")),
+        path if RequestedApi::at(path).is_some() => Err(Error::Method("POST")),
         path if path == JOIN_PATH => {
             only(&request, "POST").and_then(|()| join::join(&gateway, authority, request))
         }

@@ -1,8 +1,9 @@
-//! The API paths that nodes serve.
+//! The APIs of the gateway and of nodes.
 
 use std::sync::LazyLock;
 
 use hyper::Uri;
+use inference_translation::ClientApi;
 
 /// An API endpoint that nodes serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +63,50 @@ impl Api {
             "/v1/embeddings" => Some(Self::Embeddings),
             "/v1/rerank" | "/rerank" => Some(Self::Rerank),
             _ => None,
+        }
+    }
+}
+
+/// An API of the gateway: one that nodes serve, or one that is translated to chat completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestedApi {
+    /// Nodes serve it.
+    Native(Api),
+    /// It is translated.
+    Translated(ClientApi),
+}
+
+impl RequestedApi {
+    /// How many there are.
+    pub const COUNT: usize = Api::ALL.len() + ClientApi::ALL.len();
+
+    /// The API at `path`, if there is one.
+    pub fn at(path: &str) -> Option<Self> {
+        let translated = || ClientApi::at(path).map(Self::Translated);
+        Api::at(path).map(Self::Native).or_else(translated)
+    }
+
+    /// The API by which an endpoint serves it.
+    pub fn served_by(self) -> Api {
+        match self {
+            Self::Native(api) => api,
+            Self::Translated(_) => Api::ChatCompletions,
+        }
+    }
+
+    /// A number below [`Self::COUNT`], different for each.
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Native(api) => api as usize,
+            Self::Translated(api) => Api::ALL.len() + api as usize,
+        }
+    }
+
+    /// Label in metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native(api) => api.name(),
+            Self::Translated(api) => api.name(),
         }
     }
 }

@@ -10,6 +10,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use inference_protocol::openai::{ErrorBody, ErrorDetail};
 use inference_protocol::sse;
 
+use crate::types::api::RequestedApi;
 use crate::types::error::Error;
 
 /// Retry delay in milliseconds; OpenAI's SDKs prefer it over `Retry-After`.
@@ -17,9 +18,24 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// The response for an error.
+/// The response for an error, in OpenAI's format.
 pub(crate) fn error(error: &Error) -> Response<Body> {
-    let mut response = json_error(error.status(), error_body(error).to_json());
+    with_headers(error, error_body(error).to_json())
+}
+
+/// The response for an error of a request, in the format of the API that the client called.
+pub(crate) fn error_for(api: RequestedApi, error: &Error, request_id: &str) -> Response<Body> {
+    let body = match api {
+        RequestedApi::Native(_) => error_body(error).to_json(),
+        RequestedApi::Translated(api) => {
+            api.error_body(error.status(), &error_detail(error), Some(request_id))
+        }
+    };
+    with_headers(error, body)
+}
+
+fn with_headers(error: &Error, body: String) -> Response<Body> {
+    let mut response = json_error(error.status(), body);
     let headers = response.headers_mut();
     if let Some(after) = error.retry_after() {
         headers.insert(header::RETRY_AFTER, (after.as_secs_f64().ceil() as u64).into());
@@ -46,16 +62,19 @@ pub(crate) fn error_event(error: &Error) -> Bytes {
 }
 
 fn error_body(error: &Error) -> ErrorBody {
+    ErrorBody { error: error_detail(error) }
+}
+
+/// What an error says, for any format.
+pub(crate) fn error_detail(error: &Error) -> ErrorDetail {
     // The node knows which parameter is invalid, and why.
     if let Error::Unanswerable(detail) = error {
-        return ErrorBody { error: (**detail).clone() };
+        return (**detail).clone();
     }
-    ErrorBody {
-        error: ErrorDetail {
-            message: error.to_string(),
-            kind: error.kind().into(),
-            param: error.param(),
-            code: Some(error.code().into()),
-        },
+    ErrorDetail {
+        message: error.to_string(),
+        kind: error.kind().into(),
+        param: error.param(),
+        code: Some(error.code().into()),
     }
 }

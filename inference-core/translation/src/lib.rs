@@ -23,6 +23,7 @@
 //! ```
 
 mod answer;
+mod api;
 pub mod chat;
 pub mod conversation;
 mod fault;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::types::api::Api;
+use crate::types::api::RequestedApi;
 use crate::types::class::Class;
 use crate::types::error::FaultOrigin;
 
@@ -89,7 +89,7 @@ pub(super) fn fault(origin: Option<FaultOrigin>) -> &'static str {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetricLabels<'a> {
     /// The API endpoint.
-    pub api: Api,
+    pub api: RequestedApi,
     /// The class.
     pub class: Class,
     /// The tenant, if known.

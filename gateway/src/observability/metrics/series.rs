@@ -10,7 +10,7 @@ use prometheus::{Counter, Histogram, IntCounter};
 
 use super::families::Families;
 use super::labels::{EndpointKind, MetricLabels, RequestSample, fault};
-use crate::types::api::Api;
+use crate::types::api::RequestedApi;
 use crate::types::class::Class;
 
 /// Most pairs of tenant and model with their own series. Operators choose both names; the limit is
@@ -21,7 +21,7 @@ const OTHER: &str = "other";
 /// Label value of an unknown tenant or model.
 const UNKNOWN: &str = "unknown";
 
-const SLOTS: usize = Api::ALL.len() * Class::ALL.len() * EndpointKind::ALL.len();
+const SLOTS: usize = RequestedApi::COUNT * Class::ALL.len() * EndpointKind::ALL.len();
 
 /// The series of one [`MetricLabels`].
 #[derive(Debug)]
@@ -169,17 +169,18 @@ impl SeriesCache {
 
 fn slot(labels: MetricLabels<'_>) -> usize {
     let (api, class, endpoint) =
-        (labels.api as usize, labels.class as usize, labels.endpoint as usize);
+        (labels.api.index(), labels.class as usize, labels.endpoint as usize);
     (api * Class::ALL.len() + class) * EndpointKind::ALL.len() + endpoint
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::api::Api;
 
     fn labels<'a>(tenant: &'a str, model: &'a str) -> MetricLabels<'a> {
         MetricLabels {
-            api: Api::Rerank,
+            api: RequestedApi::Native(Api::Rerank),
             class: Class::Batch,
             tenant: Some(tenant),
             model: Some(model),
