@@ -118,7 +118,8 @@ pub(crate) async fn admit(
     let tokens_max = lengths.map_or(Ok(None), |lengths| check_tokens(caller, lengths))?;
     let choice_max = lengths.and_then(|lengths| lengths.tokens_max.or(tokens_max));
     let answer_max = if api.generates() { choice_max } else { Some(0) };
-    let size = Size::new(body.len(), answer_max, lengths.map_or(1, |lengths| lengths.choices));
+    let work_bytes = if api.is_text_query() { 0 } else { body.len() };
+    let size = Size::new(work_bytes, answer_max, lengths.map_or(1, |lengths| lengths.choices));
     let usage = UsageLimits::new(body.len(), task(api, &routed, lengths, choice_max));
     let is_streamed = api.generates() && routed.stream.unwrap_or(false);
     let named = routed.model;
@@ -139,7 +140,7 @@ pub(crate) async fn admit(
         usage,
         class,
         tells_tier: routed.service_tier.is_some(),
-        external: caller.key.external,
+        external: if api.is_text_query() { ExternalPolicy::Never } else { caller.key.external },
         deadline: (*arrived + patience).into(),
         is_streamed,
         size,
@@ -167,7 +168,7 @@ fn lengths(api: Api, routed: &RoutingFields) -> Result<Option<Lengths>, Invalid>
     match api {
         Api::ChatCompletions => routed.chat_lengths().map(Some),
         Api::Completions => routed.text_lengths().map(Some),
-        Api::Embeddings | Api::Rerank => Ok(None),
+        _ => Ok(None),
     }
 }
 
@@ -180,6 +181,7 @@ fn task(
     match (api, lengths) {
         (Api::Embeddings, _) => Task::Embed(routed.inputs()),
         (Api::Rerank, _) => Task::Rerank(routed.documents()),
+        (api, _) if api.is_text_query() => Task::TextQuery,
         (_, lengths) => Task::Generate {
             tokens_max,
             choices: lengths.map_or(1, |lengths| lengths.choices),

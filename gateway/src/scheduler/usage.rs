@@ -46,6 +46,8 @@ pub enum Task {
     Embed(u64),
     /// Scores for this many documents; each is prefilled together with the query.
     Rerank(u64),
+    /// Work for the tokenizer or the chat template only, which uses no tokens.
+    TextQuery,
 }
 
 /// Upper bounds on the tokens that a request can use.
@@ -64,7 +66,7 @@ impl UsageLimits {
     fn choices(&self) -> u64 {
         match self.task {
             Task::Generate { choices, .. } => choices.max(1),
-            Task::Embed(_) | Task::Rerank(_) => 0,
+            Task::Embed(_) | Task::Rerank(_) | Task::TextQuery => 0,
         }
     }
 
@@ -74,7 +76,7 @@ impl UsageLimits {
             Task::Generate { tokens_max, choices, .. } => {
                 tokens_max.map(|max| max.saturating_mul(choices.max(1)))
             }
-            Task::Embed(_) | Task::Rerank(_) => Some(0),
+            Task::Embed(_) | Task::Rerank(_) | Task::TextQuery => Some(0),
         }
     }
 
@@ -84,12 +86,16 @@ impl UsageLimits {
         match self.task {
             Task::Rerank(documents) => once.saturating_mul(documents.max(1)),
             Task::Generate { .. } | Task::Embed(_) => once,
+            Task::TextQuery => 0,
         }
     }
 
     /// Estimated prompt tokens.
     pub(crate) fn prompt_estimate(&self) -> u64 {
-        1 + self.body_bytes / REQUEST_BYTES_PER_TOKEN
+        match self.task {
+            Task::TextQuery => 0,
+            _ => 1 + self.body_bytes / REQUEST_BYTES_PER_TOKEN,
+        }
     }
 
     /// Caps the usage that a node reports, after the gateway saw `seen` completion tokens. `None`
@@ -130,6 +136,8 @@ impl UsageLimits {
             Task::Rerank(documents) => {
                 documents.saturating_mul(SCORE_BYTES) + self.body_bytes.saturating_mul(ESCAPED)
             }
+            // A number with its text for each byte.
+            Task::TextQuery => self.body_bytes.saturating_mul(RESPONSE_BYTES_PER_TOKEN),
         };
         most >= bytes as u64
     }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use inference_protocol::fleet::JOIN_PATH;
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::openai::{Model, ModelList, to_json};
+use inference_translation::messages::models;
 
 use crate::access::keys::Caller;
 use crate::config::tls::Authority;
@@ -46,6 +47,10 @@ pub(crate) async fn serve(
 /// Handles read-only requests.
 fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>, Error> {
     let path = request.uri().path();
+    if path == "/" {
+        // Some clients look here first.
+        return only(request, "GET, HEAD").map(|()| response::text(StatusCode::OK, "Flotilla\n"));
+    }
     let model = path.strip_prefix("/v1/models/");
     if path != "/v1/models" && model.is_none() {
         return status(gateway, request);
@@ -53,10 +58,22 @@ fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>
     only(request, "GET, HEAD")?;
     let settings = gateway.settings.now();
     let caller = settings.keys.authenticate(request.headers())?;
+    let is_anthropic = request.headers().contains_key(models::VERSION_HEADER);
     match model {
-        Some(id) => find_model(gateway, &caller, id),
+        Some(id) => {
+            let created = find_model(gateway, &caller, id)?;
+            Ok(response::json(match is_anthropic {
+                true => models::model(id, created),
+                false => to_json(&Model::new(id.to_string(), created)),
+            }))
+        }
+        None if is_anthropic => {
+            let models = served(gateway, &caller);
+            let all = models.iter().map(|(id, created)| (id.as_str(), *created));
+            Ok(response::json(models::model_list(all)))
+        }
         None => {
-            let models = models(gateway, &caller);
+            let models = served(gateway, &caller);
             let model = |(id, created): (&String, &u64)| Model::new(id.clone(), *created);
             let data = models.iter().map(model).collect();
             Ok(response::json(to_json(&ModelList::new(data))))
@@ -66,7 +83,7 @@ fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>
 
 /// Models that are served and that the key may use, by name and alias. The list of each key is
 /// cached until the served models or the configuration change.
-fn models(gateway: &Gateway, caller: &Caller) -> Arc<BTreeMap<String, u64>> {
+fn served(gateway: &Gateway, caller: &Caller) -> Arc<BTreeMap<String, u64>> {
     let version = gateway.dispatcher.models_version();
     caller.models.get_or_build(version, || {
         let (version, served) = gateway.dispatcher.models();
@@ -82,9 +99,8 @@ fn listed(caller: &Caller, served: BTreeMap<String, u64>) -> BTreeMap<String, u6
     all
 }
 
-fn find_model(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Response<Body>, Error> {
-    let created = models(gateway, caller).get(id).copied();
-    let created = created
-        .ok_or_else(|| Error::UnknownModel(id.chars().take(MODEL_NAME_BYTES_MAX).collect()))?;
-    Ok(response::json(to_json(&Model::new(id.to_string(), created))))
+/// When the model was created.
+fn find_model(gateway: &Gateway, caller: &Caller, id: &str) -> Result<u64, Error> {
+    let created = served(gateway, caller).get(id).copied();
+    created.ok_or_else(|| Error::UnknownModel(id.chars().take(MODEL_NAME_BYTES_MAX).collect()))
 }

@@ -16,27 +16,46 @@ pub enum Api {
     Embeddings,
     /// `/v1/rerank`
     Rerank,
+    /// `/v1/chat/completions/input_tokens`
+    InputTokens,
+    /// `/tokenize`
+    Tokenize,
+    /// `/detokenize`
+    Detokenize,
+    /// `/apply-template`
+    ApplyTemplate,
 }
 
 impl Api {
     /// All endpoints, in declaration order.
-    pub const ALL: [Self; 4] =
-        [Self::ChatCompletions, Self::Completions, Self::Embeddings, Self::Rerank];
+    pub const ALL: [Self; 8] = [
+        Self::ChatCompletions,
+        Self::Completions,
+        Self::Embeddings,
+        Self::Rerank,
+        Self::InputTokens,
+        Self::Tokenize,
+        Self::Detokenize,
+        Self::ApplyTemplate,
+    ];
 
     /// The endpoint's URI on a node.
     pub fn uri(self) -> Uri {
-        static CHAT: LazyLock<Uri> =
-            LazyLock::new(|| Uri::from_static("http://node/v1/chat/completions"));
-        static TEXT: LazyLock<Uri> =
-            LazyLock::new(|| Uri::from_static("http://node/v1/completions"));
-        static VECTORS: LazyLock<Uri> =
-            LazyLock::new(|| Uri::from_static("http://node/v1/embeddings"));
-        static RANKS: LazyLock<Uri> = LazyLock::new(|| Uri::from_static("http://node/v1/rerank"));
+        static URIS: LazyLock<[Uri; Api::ALL.len()]> =
+            LazyLock::new(|| Api::ALL.map(|api| Uri::from_static(api.node_uri())));
+        URIS[self as usize].clone()
+    }
+
+    fn node_uri(self) -> &'static str {
         match self {
-            Self::ChatCompletions => CHAT.clone(),
-            Self::Completions => TEXT.clone(),
-            Self::Embeddings => VECTORS.clone(),
-            Self::Rerank => RANKS.clone(),
+            Self::ChatCompletions => "http://node/v1/chat/completions",
+            Self::Completions => "http://node/v1/completions",
+            Self::Embeddings => "http://node/v1/embeddings",
+            Self::Rerank => "http://node/v1/rerank",
+            Self::InputTokens => "http://node/v1/chat/completions/input_tokens",
+            Self::Tokenize => "http://node/tokenize",
+            Self::Detokenize => "http://node/detokenize",
+            Self::ApplyTemplate => "http://node/apply-template",
         }
     }
 
@@ -47,12 +66,22 @@ impl Api {
             Self::Completions => "completions",
             Self::Embeddings => "embeddings",
             Self::Rerank => "rerank",
+            Self::InputTokens => "input_tokens",
+            Self::Tokenize => "tokenize",
+            Self::Detokenize => "detokenize",
+            Self::ApplyTemplate => "apply_template",
         }
     }
 
     /// True if responses are generated token by token.
     pub fn generates(self) -> bool {
         matches!(self, Self::ChatCompletions | Self::Completions)
+    }
+
+    /// True if only the tokenizer or the chat template works on a request. Such a request uses no
+    /// tokens, and only our nodes serve it.
+    pub fn is_text_query(self) -> bool {
+        matches!(self, Self::InputTokens | Self::Tokenize | Self::Detokenize | Self::ApplyTemplate)
     }
 
     /// The endpoint at `path`, if there is one.
@@ -62,6 +91,10 @@ impl Api {
             "/v1/completions" => Some(Self::Completions),
             "/v1/embeddings" => Some(Self::Embeddings),
             "/v1/rerank" | "/rerank" => Some(Self::Rerank),
+            "/v1/chat/completions/input_tokens" => Some(Self::InputTokens),
+            "/tokenize" => Some(Self::Tokenize),
+            "/detokenize" => Some(Self::Detokenize),
+            "/apply-template" => Some(Self::ApplyTemplate),
             _ => None,
         }
     }
@@ -90,6 +123,7 @@ impl RequestedApi {
     pub fn served_by(self) -> Api {
         match self {
             Self::Native(api) => api,
+            Self::Translated(api) if api.counts_tokens() => Api::InputTokens,
             Self::Translated(_) => Api::ChatCompletions,
         }
     }

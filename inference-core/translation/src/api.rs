@@ -7,19 +7,27 @@ use crate::writer::ClientApi;
 
 impl ClientApi {
     /// All APIs, in declaration order.
-    pub const ALL: [Self; 1] = [Self::Messages];
+    pub const ALL: [Self; 2] = [Self::Messages, Self::CountTokens];
 
     /// Label in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Messages => "messages",
+            Self::CountTokens => "count_tokens",
         }
+    }
+
+    /// True if it counts the tokens of a prompt: the translated request goes to
+    /// `/v1/chat/completions/input_tokens`.
+    pub fn counts_tokens(self) -> bool {
+        matches!(self, Self::CountTokens)
     }
 
     /// The API at a path, if there is one.
     pub fn at(path: &str) -> Option<Self> {
         match path {
             "/v1/messages" => Some(Self::Messages),
+            "/v1/messages/count_tokens" => Some(Self::CountTokens),
             _ => None,
         }
     }
@@ -27,7 +35,7 @@ impl ClientApi {
     /// The body of an error response with this status.
     pub fn error_body(self, status: u16, error: &ErrorDetail, request_id: Option<&str>) -> String {
         match self {
-            Self::Messages => messages::error_body(status, error, request_id),
+            Self::Messages | Self::CountTokens => messages::error_body(status, error, request_id),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One entry point for all APIs: a request in, a chat completion request and a writer out.
 
-use inference_protocol::openai::{ErrorDetail, ParseError};
+use inference_protocol::openai::{ErrorBody, ErrorDetail, ParseError};
 use inference_protocol::sse::{self, DONE};
 use serde_json::Value;
 
@@ -14,6 +14,8 @@ use crate::messages;
 pub enum ClientApi {
     /// Anthropic's Messages: `POST /v1/messages`.
     Messages,
+    /// Anthropic's count of a prompt's tokens: `POST /v1/messages/count_tokens`.
+    CountTokens,
 }
 
 /// Where ids and times of a response come from.
@@ -40,11 +42,14 @@ pub struct Translated {
 /// The body is not JSON, or asks for what cannot be honored. The error names the field.
 pub fn translate(api: ClientApi, body: &[u8], origin: Origin) -> Result<Translated, ParseError> {
     let fields = read_object(body)?;
-    let (conversation, format) = match api {
+    let (conversation, format): (_, Box<dyn Format>) = match api {
         ClientApi::Messages => {
             let conversation = messages::request::read(fields)?;
             let writer = messages::response::Writer::new(&conversation, origin);
-            (conversation, Box::new(writer) as Box<dyn Format>)
+            (conversation, Box::new(writer))
+        }
+        ClientApi::CountTokens => {
+            (messages::request::read_prompt(fields)?, Box::new(messages::count::Writer))
         }
     };
     Ok(Translated { body: chat::body(&conversation), writer: ResponseWriter { format } })
@@ -106,6 +111,11 @@ pub(crate) trait Format: std::fmt::Debug + Send + Sync {
     fn fail(&mut self, status: u16, error: &ErrorDetail, out: &mut Vec<u8>);
     /// Writes a whole response.
     fn whole(&mut self, answer: Answer) -> Vec<u8>;
+    /// Translates a whole response.
+    fn translate(&mut self, body: &[u8]) -> Result<Vec<u8>, Unreadable> {
+        let answer = Answer::read(body).map_err(|_| Unreadable)?;
+        Ok(self.whole(answer))
+    }
 }
 
 /// Turns a chat completion, whole or streamed, into the response that the client expects.
@@ -129,11 +139,23 @@ impl ResponseWriter {
             if payload == DONE.as_bytes() {
                 self.format.end(&mut out);
             } else {
-                let chunk = Chunk::read(payload).map_err(|_| Unreadable)?;
-                self.format.chunk(&chunk, &mut out);
+                self.payload(payload, &mut out)?;
             }
         }
         Ok(out)
+    }
+
+    fn payload(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unreadable> {
+        // A node's last event, if it failed.
+        if payload.starts_with(br#"{"error""#)
+            && let Ok(ErrorBody { error }) = serde_json::from_slice(payload)
+        {
+            self.format.fail(500, &error, out);
+            return Ok(());
+        }
+        let chunk = Chunk::read(payload).map_err(|_| Unreadable)?;
+        self.format.chunk(&chunk, out);
+        Ok(())
     }
 
     /// The end of a stream that broke after its head, for an error that would otherwise have had
@@ -149,8 +171,7 @@ impl ResponseWriter {
     /// # Errors
     /// It is not a chat completion.
     pub fn whole(&mut self, completion: &[u8]) -> Result<Vec<u8>, Unreadable> {
-        let answer = Answer::read(completion).map_err(|_| Unreadable)?;
-        Ok(self.format.whole(answer))
+        self.format.translate(completion)
     }
 }
 

@@ -9,15 +9,19 @@ mod generate;
 mod sampling;
 mod text;
 mod tools;
+mod translated;
 
 use std::sync::Arc;
 
 use hyper::body::Incoming;
+use hyper::header::HeaderValue;
 use hyper::{Request, Response, StatusCode};
 use inference_core::types::request::Tenant;
 use inference_protocol::fleet::{self, DIGEST_HEADER};
 use inference_protocol::openai::{self, Model, ModelList, to_json};
 use inference_protocol::resume::{RESUME_HEADER, Resume};
+use inference_translation::ClientApi;
+use inference_translation::messages::models;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -36,9 +40,11 @@ pub(super) async fn serve(
     link: Link,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    match route(&node, link, request).await {
-        Ok(response) => response,
-        Err(error) => response::error(&error),
+    let translated = ClientApi::at(request.uri().path());
+    match (route(&node, link, request).await, translated) {
+        (Ok(response), _) => response,
+        (Err(error), None) => response::error(&error),
+        (Err(error), Some(api)) => response::error_for(api, &error),
     }
 }
 
@@ -58,9 +64,14 @@ async fn route(
         _ if let Some(names) = node.compat.iter().find(|names| names.path() == path) => {
             check_method(&request, "GET, HEAD").map(|()| metrics(node, Some(*names)))
         }
+        "/" => {
+            // Some clients look here first.
+            check_method(&request, "GET, HEAD")
+                .map(|()| response::text(StatusCode::OK, "Flotilla\n"))
+        }
         "/v1/models" => {
             authenticate(node, link, &request)?;
-            check_method(&request, "GET, HEAD").map(|()| models(node))
+            check_method(&request, "GET, HEAD").map(|()| models(node, is_anthropic(&request)))
         }
         fleet::STATUS_PATH => {
             authenticate(node, link, &request)?;
@@ -71,7 +82,10 @@ async fn route(
                 authenticate(node, link, &request)?;
                 check_method(&request, "GET, HEAD")?;
                 check_model(node, Some(id))?;
-                Ok(response::json(to_json(&model(node))))
+                Ok(response::json(match is_anthropic(&request) {
+                    true => models::model(&node.model, node.created),
+                    false => to_json(&model(node)),
+                }))
             }
             (None, Some(operation)) => {
                 authenticate(node, link, &request)?;
@@ -101,6 +115,7 @@ enum Operation {
     Tokenize,
     Detokenize,
     ApplyTemplate,
+    Translated(ClientApi),
 }
 
 impl Operation {
@@ -114,7 +129,7 @@ impl Operation {
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             "/apply-template" => Self::ApplyTemplate,
-            _ => return None,
+            _ => return ClientApi::at(path).map(Self::Translated),
         })
     }
 }
@@ -129,12 +144,13 @@ async fn handle(
     match operation {
         Operation::Chat => chat::complete(node, caller, resume, body).await,
         Operation::Completion => completions::complete(node, caller, resume, body).await,
-        Operation::InputTokens => text::count(node, caller, body).await,
+        Operation::InputTokens => text::count(node, caller, resume, body).await,
         Operation::Embeddings => embeddings::embed(node, caller, resume, body).await,
         Operation::Rerank => embeddings::rerank(node, caller, resume, body).await,
-        Operation::Tokenize => text::tokenize(node, caller, body).await,
+        Operation::Tokenize => text::tokenize(node, caller, resume, body).await,
         Operation::Detokenize => text::detokenize(node, caller, body).await,
-        Operation::ApplyTemplate => text::apply_template(node, caller, body).await,
+        Operation::ApplyTemplate => text::apply_template(node, caller, resume, body).await,
+        Operation::Translated(api) => translated::complete(node, caller, api, body).await,
     }
 }
 
@@ -159,9 +175,10 @@ fn check_method<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Er
 
 fn authenticate<B>(node: &Node, link: Link, request: &Request<B>) -> Result<(), Error> {
     let Some(expected) = node.key.filter(|_| !link.trusted) else { return Ok(()) };
-    let sent =
-        request.headers().get(hyper::header::AUTHORIZATION).map_or(&b""[..], |v| v.as_bytes());
-    let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
+    let header = |name: &str| request.headers().get(name).map(HeaderValue::as_bytes);
+    let bearer = header("authorization").and_then(|value| value.strip_prefix(b"Bearer "));
+    // Anthropic's clients send it in a header of its own.
+    let sent = bearer.or_else(|| header("x-api-key")).unwrap_or_default();
     let digest: [u8; 32] = Sha256::digest(sent).into();
     if bool::from(digest.ct_eq(&expected)) { Ok(()) } else { Err(Error::Unauthenticated) }
 }
@@ -240,7 +257,16 @@ fn model(node: &Node) -> Model {
     Model { sampling_defaults, ..Model::new(node.model.clone(), node.created) }
 }
 
-fn models(node: &Node) -> Response<Body> {
+/// True for Anthropic's clients, which expect another format.
+fn is_anthropic<B>(request: &Request<B>) -> bool {
+    request.headers().contains_key(models::VERSION_HEADER)
+}
+
+fn models(node: &Node, is_anthropic: bool) -> Response<Body> {
+    if is_anthropic {
+        let all = is_ready(node).then_some((node.model.as_str(), node.created));
+        return response::json(models::model_list(all.into_iter()));
+    }
     let data = match is_ready(node) {
         true => vec![model(node)],
         false => Vec::new(),

@@ -17,6 +17,8 @@ pub(crate) enum Error {
     SlowBody,
     /// The body cannot be parsed.
     Malformed(ParseError),
+    /// A request of another API that cannot be translated.
+    Translation(ParseError),
     /// A value is out of range or not supported.
     Invalid {
         param: &'static str,
@@ -46,7 +48,7 @@ impl Error {
             Self::Unauthenticated => 401,
             Self::TooLarge(_) => 413,
             Self::SlowBody => 408,
-            Self::Malformed(_) | Self::Invalid { .. } => 400,
+            Self::Malformed(_) | Self::Translation(_) | Self::Invalid { .. } => 400,
             Self::Engine(failure) => match failure {
                 Failure::ContextExceeded { .. }
                 | Failure::EmptyPrompt
@@ -81,7 +83,7 @@ impl Error {
             Self::TooLarge(_) => "request_too_large",
             Self::SlowBody => "request_timeout",
             Self::Malformed(_) => "invalid_json",
-            Self::Invalid { .. } => "invalid_value",
+            Self::Translation(_) | Self::Invalid { .. } => "invalid_value",
             Self::UnknownModel { .. } => "model_not_found",
             Self::Engine(failure) => match failure {
                 Failure::ContextExceeded { .. } => "context_length_exceeded",
@@ -125,7 +127,7 @@ impl Error {
     /// The invalid parameter.
     pub(crate) fn param(&self) -> Option<String> {
         match self {
-            Self::Malformed(e) => e.param.clone(),
+            Self::Malformed(e) | Self::Translation(e) => e.param.clone(),
             Self::Invalid { param, .. } => Some((*param).into()),
             Self::UnknownModel { .. } => Some("model".into()),
             Self::Engine(Failure::ContextExceeded { chat: true, .. }) => Some("messages".into()),
@@ -178,7 +180,7 @@ impl std::fmt::Display for Error {
             }
             Self::TooLarge(max) => write!(f, "the request body is larger than {max} bytes"),
             Self::SlowBody => write!(f, "the request body did not arrive in time"),
-            Self::Malformed(e) => write!(f, "{}", e.message),
+            Self::Malformed(e) | Self::Translation(e) => write!(f, "{}", e.message),
             Self::Invalid { message, .. } => write!(f, "{message}"),
             Self::UnknownModel { asked, served } => {
                 write!(f, "this node does not serve the model '{asked}'; it serves '{served}'")

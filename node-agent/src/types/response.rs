@@ -7,6 +7,7 @@ use flotilla_listeners::response::{allow_methods, json_error, require_bearer};
 use hyper::Response;
 use hyper::header::{self, HeaderValue};
 use inference_protocol::openai::{ErrorBody, ErrorDetail};
+use inference_translation::ClientApi;
 
 use crate::types::error::Error;
 
@@ -22,9 +23,18 @@ pub(crate) fn error_body(error: &Error) -> ErrorBody {
     }
 }
 
-/// Turns an error into a response.
+/// Turns an error into a response in OpenAI's format.
 pub(crate) fn error(error: &Error) -> Response<Body> {
-    let mut response = json_error(error.status(), error_body(error).to_json());
+    with_headers(error, error_body(error).to_json())
+}
+
+/// Turns an error into a response in the format of another API.
+pub(crate) fn error_for(api: ClientApi, error: &Error) -> Response<Body> {
+    with_headers(error, api.error_body(error.status(), &error_body(error).error, None))
+}
+
+fn with_headers(error: &Error, body: String) -> Response<Body> {
+    let mut response = json_error(error.status(), body);
     let headers = response.headers_mut();
     if let Some(seconds) = error.retry_after_seconds() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -16,6 +16,7 @@ mod lengths;
 mod limits;
 mod links;
 mod lying;
+mod messages;
 mod payment;
 mod queue;
 mod reload;

@@ -77,13 +77,16 @@ pub(crate) fn build(trace: &Trace, ended: &SpanInputs<'_>) -> SpanData {
     }
 }
 
-/// The conventions define all of these but the last.
+/// The conventions define the first three of these.
 fn operation(api: Api) -> &'static str {
     match api {
         Api::ChatCompletions => "chat",
         Api::Completions => "text_completion",
         Api::Embeddings => "embeddings",
         Api::Rerank => "rerank",
+        Api::InputTokens | Api::Tokenize => "tokenize",
+        Api::Detokenize => "detokenize",
+        Api::ApplyTemplate => "apply_template",
     }
 }
 

@@ -175,6 +175,8 @@ pub(crate) fn fields(api: Api) -> impl Iterator<Item = &'static str> {
         Api::Completions => (&SHARED, &TEXT),
         Api::Embeddings => (&[], &EMBEDDINGS),
         Api::Rerank => (&[], &RERANK),
+        // Only our nodes serve these.
+        Api::InputTokens | Api::Tokenize | Api::Detokenize | Api::ApplyTemplate => (&[], &[]),
     };
     shared.iter().chain(own).copied()
 }
@@ -251,6 +253,7 @@ fn check_dropped<'a>(api: Api, sent: &RawObject<'a>, field: &RawField<'a>) -> Re
         Api::Completions => Endpoint::Completions,
         Api::Embeddings => Endpoint::Embeddings,
         Api::Rerank => Endpoint::Rerank,
+        Api::InputTokens | Api::Tokenize | Api::Detokenize | Api::ApplyTemplate => return Ok(()),
     };
     let row = Unsupported::find(&field.name).filter(|row| row.at.contains(&endpoint));
     // The value of this one is sent under the name that the endpoint knows.

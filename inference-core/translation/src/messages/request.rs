@@ -12,6 +12,15 @@ use crate::fields::refuse_rejected;
 
 /// Reads the body of a request.
 pub(crate) fn read(mut body: Fields) -> Result<Conversation, Fault> {
+    let tokens_max = body.count("max_tokens")?.ok_or_else(|| missing("max_tokens"))?;
+    if tokens_max == 0 {
+        return Err(Fault::of("max_tokens", "it must be at least 1"));
+    }
+    Ok(Conversation { tokens_max: Some(tokens_max), ..read_prompt(body)? })
+}
+
+/// Reads everything but the length of the response.
+pub(crate) fn read_prompt(mut body: Fields) -> Result<Conversation, Fault> {
     refuse_rejected(&body, FIELDS)?;
     let system = body.read("system", system)?.filter(|text| !text.is_empty());
     let mut messages = Vec::from_iter(system.map(Message::System));
@@ -20,10 +29,6 @@ pub(crate) fn read(mut body: Fields) -> Result<Conversation, Fault> {
     }
     if !messages.iter().any(|message| !matches!(message, Message::System(_))) {
         return Err(Fault::of("messages", "there must be at least one message with content"));
-    }
-    let tokens_max = body.count("max_tokens")?.ok_or_else(|| missing("max_tokens"))?;
-    if tokens_max == 0 {
-        return Err(Fault::of("max_tokens", "it must be at least 1"));
     }
     let (tool_choice, parallel_tool_calls) =
         body.read("tool_choice", tool_choice)?.unwrap_or_default();
@@ -50,7 +55,7 @@ pub(crate) fn read(mut body: Fields) -> Result<Conversation, Fault> {
             top_k: body.count("top_k")?.and_then(|k| i64::try_from(k).ok()),
             stop: body.list("stop_sequences", text)?.unwrap_or_default(),
         },
-        tokens_max: Some(tokens_max),
+        tokens_max: None,
         top_logprobs: None,
         is_streamed: body.flag("stream")?.unwrap_or(false),
         service_tier: None,

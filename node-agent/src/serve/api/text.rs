@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::types::request::{Prompt, QueryResult, TextQuery, Token};
+use inference_core::types::request::{Chat, Prompt, QueryResult, TextQuery, Token};
 use inference_protocol::openai::{
     self, ChatRequest, Detokenize, Detokenized, InputTokens, RawObject, Rendered, Tokenize,
     Tokenized, to_json,
 };
+use inference_protocol::resume::Resume;
 use serde_json::{Value, json};
 
 use super::sampling::invalid;
@@ -23,9 +24,10 @@ use crate::types::response::{self, Body};
 pub(super) async fn tokenize(
     node: &Arc<Node>,
     caller: Caller,
+    resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let (question, with_pieces) = read_tokenize(node, &RawObject::parse(body)?)?;
+    let (question, with_pieces) = read_tokenize(node, &resume, &RawObject::parse(body)?)?;
     let (tokens, pieces) = tokens(query(node, caller, question).await?);
     let count = tokens.len();
     let listed = match with_pieces {
@@ -37,9 +39,13 @@ pub(super) async fn tokenize(
 }
 
 /// True in the result if the response contains the pieces of the text.
-fn read_tokenize(node: &Node, body: &RawObject<'_>) -> Result<(TextQuery, bool), Error> {
+fn read_tokenize(
+    node: &Node,
+    resume: &Option<Resume>,
+    body: &RawObject<'_>,
+) -> Result<(TextQuery, bool), Error> {
     let request: Tokenize = body.read()?;
-    check_model(node, request.model.as_deref())?;
+    check_model(node, Resume::model(resume, request.model.as_deref()))?;
     let with_pieces = request.with_pieces.unwrap_or(false);
     let question = match (request.content, request.prompt, request.messages) {
         (Some(text), None, None) => TextQuery::TokenizeText {
@@ -86,9 +92,10 @@ pub(super) async fn detokenize(
 pub(super) async fn apply_template(
     node: &Arc<Node>,
     caller: Caller,
+    resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let question = TextQuery::Render(read_chat(node, body)?);
+    let question = TextQuery::Render(read_chat(node, &resume, body)?);
     let text = text(query(node, caller, question).await?);
     Ok(response::json(to_json(&Rendered { prompt: &text })))
 }
@@ -97,9 +104,10 @@ pub(super) async fn apply_template(
 pub(super) async fn count(
     node: &Arc<Node>,
     caller: Caller,
+    resume: Option<Resume>,
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
-    let prompt = Prompt::Chat(read_chat(node, body)?);
+    let prompt = Prompt::Chat(read_chat(node, &resume, body)?);
     let question = TextQuery::Tokenize { prompt, with_pieces: false };
     let (tokens, _) = tokens(query(node, caller, question).await?);
     let object = "response.input_tokens";
@@ -107,9 +115,9 @@ pub(super) async fn count(
 }
 
 /// Parses a chat whose model may be omitted, because the node has only one.
-fn read_chat(node: &Node, body: &[u8]) -> Result<inference_core::types::request::Chat, Error> {
+fn read_chat(node: &Node, resume: &Option<Resume>, body: &[u8]) -> Result<Chat, Error> {
     let chat: ChatRequest = openai::parse(body)?;
-    check_model(node, chat.model.as_deref())?;
+    check_model(node, Resume::model(resume, chat.model.as_deref()))?;
     chat::conversation(chat)
 }
 
