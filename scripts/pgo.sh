@@ -12,14 +12,22 @@ llvm=$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
 learns=$here/learns learned=$here/learned built=$host/dist/flotilla-gateway
 
 # Of an older LLVM it could not read what rustc's writes.
-profdata=
-for tool in "$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata" \
-    "/usr/lib/llvm-$llvm/bin/llvm-profdata" "$(command -v "llvm-profdata-$llvm" || true)"; do
-    if [ -x "$tool" ]; then
-        profdata=$tool
-        break
-    fi
-done
+find_profdata() {
+    local tool
+    for tool in "$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata" \
+        "/usr/lib/llvm-$llvm/bin/llvm-profdata" "$(command -v "llvm-profdata-$llvm" || true)"; do
+        if [ -x "$tool" ]; then
+            echo "$tool"
+            break
+        fi
+    done
+}
+profdata=$(find_profdata)
+if [ -z "$profdata" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "llvm-$llvm" >/dev/null || true
+    profdata=$(find_profdata)
+fi
 if [ -z "$profdata" ]; then
     echo "llvm-profdata $llvm is missing: rustup component add llvm-tools, or Debian's llvm-$llvm" >&2
     exit 1

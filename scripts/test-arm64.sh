@@ -36,10 +36,11 @@ expect cortex-a72 baseline
 
 # The engine and the protocol: attention against an exact reference in every set of kernels, tokenizers,
 # grammars, the scheduler, model files. Without SVE, which takes the emulator a hundred times as long.
+# Nor what shows that a hostile grammar costs little time: under emulation everything costs much.
 QEMU_CPU=max,sve=off,sme=off scripts/arm64.sh cargo test --release --workspace --lib -- \
     --skip speed:: llama::attention
 QEMU_CPU=neoverse-n1 scripts/arm64.sh cargo test --release --workspace --lib -- \
-    --skip speed:: llama:: text:: scheduler:: prepare:: model_file:: hardware::
+    --skip speed:: --skip grammar::tests::bombs llama:: text:: scheduler:: prepare:: model_file:: hardware::
 
 # The demo model's held-out questions through agent and engine.
 cargo test --release --locked --workspace --test process --no-run
