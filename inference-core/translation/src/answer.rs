@@ -28,6 +28,24 @@ pub(crate) struct Answer {
     pub(crate) stop: Option<String>,
     /// The tier that served the request.
     pub(crate) service_tier: Option<String>,
+    /// How long it took, if the endpoint says so.
+    pub(crate) timings: Option<Timings>,
+}
+
+/// How long a response took by llama-server's `timings`, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+pub(crate) struct Timings {
+    /// Reading the prompt.
+    pub(crate) prompt_ms: f64,
+    /// Generating.
+    pub(crate) predicted_ms: f64,
+}
+
+impl Timings {
+    /// `None` if it is another engine's, with other fields.
+    fn read(timings: &RawValue) -> Option<Self> {
+        serde_json::from_str(timings.get()).ok()
+    }
 }
 
 /// Why a response ended.
@@ -119,6 +137,8 @@ pub(crate) struct Chunk<'a> {
     pub(crate) usage: Option<Usage>,
     #[serde(borrow, default)]
     service_tier: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    timings: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -182,6 +202,8 @@ struct Completion<'a> {
     usage: Option<Usage>,
     #[serde(borrow, default)]
     service_tier: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    timings: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -215,6 +237,7 @@ impl Answer {
         let mut completion: Completion<'_> = serde_json::from_slice(body)?;
         let mut answer = Self { usage: completion.usage, ..Self::default() };
         answer.service_tier = completion.service_tier.take().map(|tier| tier.0.into_owned());
+        answer.timings = completion.timings.and_then(Timings::read);
         let choice = completion.choices.pop();
         if let Some(Whole { message, logprobs, finish_reason, stop_reason }) = choice {
             message.parts(logprobs.as_ref(), 0, &mut |part| answer.add(part));
@@ -274,6 +297,11 @@ impl<'a> Chunk<'a> {
     /// The tier that served the request.
     pub(crate) fn service_tier(&self) -> Option<&str> {
         self.service_tier.as_ref().map(|tier| &*tier.0)
+    }
+
+    /// How long the response took, in its last chunk.
+    pub(crate) fn timings(&self) -> Option<Timings> {
+        self.timings.and_then(Timings::read)
     }
 
     fn choice(&self) -> Option<&Choice<'a>> {

@@ -2,18 +2,21 @@
 
 use inference_protocol::openai::ErrorDetail;
 
-use crate::messages;
 use crate::writer::ClientApi;
+use crate::{messages, ollama};
 
 impl ClientApi {
     /// All APIs, in declaration order.
-    pub const ALL: [Self; 2] = [Self::Messages, Self::CountTokens];
+    pub const ALL: [Self; 4] =
+        [Self::Messages, Self::CountTokens, Self::OllamaChat, Self::OllamaGenerate];
 
     /// Label in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Messages => "messages",
             Self::CountTokens => "count_tokens",
+            Self::OllamaChat => "ollama_chat",
+            Self::OllamaGenerate => "ollama_generate",
         }
     }
 
@@ -28,6 +31,8 @@ impl ClientApi {
         match path {
             "/v1/messages" => Some(Self::Messages),
             "/v1/messages/count_tokens" => Some(Self::CountTokens),
+            "/api/chat" => Some(Self::OllamaChat),
+            "/api/generate" => Some(Self::OllamaGenerate),
             _ => None,
         }
     }
@@ -36,6 +41,7 @@ impl ClientApi {
     pub fn error_body(self, status: u16, error: &ErrorDetail, request_id: Option<&str>) -> String {
         match self {
             Self::Messages | Self::CountTokens => messages::error_body(status, error, request_id),
+            Self::OllamaChat | Self::OllamaGenerate => ollama::error_body(error),
         }
     }
 }

@@ -30,6 +30,9 @@ mod fault;
 pub mod fields;
 mod json;
 pub mod messages;
+pub mod ollama;
 mod writer;
 
-pub use writer::{ClientApi, Origin, ResponseWriter, Translated, Unreadable, translate};
+pub use writer::{
+    ClientApi, Origin, ResponseWriter, StreamFormat, Translated, Unreadable, translate,
+};

@@ -1,5 +1,7 @@
 //! One entry point for all APIs: a request in, a chat completion request and a writer out.
 
+use std::time::Duration;
+
 use inference_protocol::openai::{ErrorBody, ErrorDetail, ParseError};
 use inference_protocol::sse::{self, DONE};
 use serde_json::Value;
@@ -8,6 +10,7 @@ use crate::answer::{Answer, Chunk};
 use crate::chat;
 use crate::fault::Fields;
 use crate::messages;
+use crate::ollama;
 
 /// An API that is served by chat completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +19,10 @@ pub enum ClientApi {
     Messages,
     /// Anthropic's count of a prompt's tokens: `POST /v1/messages/count_tokens`.
     CountTokens,
+    /// Ollama's chat: `POST /api/chat`.
+    OllamaChat,
+    /// Ollama's completion of a prompt: `POST /api/generate`.
+    OllamaGenerate,
 }
 
 /// Where ids and times of a response come from.
@@ -51,6 +58,16 @@ pub fn translate(api: ClientApi, body: &[u8], origin: Origin) -> Result<Translat
         ClientApi::CountTokens => {
             (messages::request::read_prompt(fields)?, Box::new(messages::count::Writer))
         }
+        ClientApi::OllamaChat => {
+            let conversation = ollama::request::chat(fields)?;
+            let writer = ollama::response::Writer::chat(&conversation, origin);
+            (conversation, Box::new(writer))
+        }
+        ClientApi::OllamaGenerate => {
+            let conversation = ollama::request::generate(fields)?;
+            let writer = ollama::response::Writer::generate(&conversation, origin);
+            (conversation, Box::new(writer))
+        }
     };
     Ok(Translated { body: chat::body(&conversation), writer: ResponseWriter { format } })
 }
@@ -58,7 +75,7 @@ pub fn translate(api: ClientApi, body: &[u8], origin: Origin) -> Result<Translat
 /// Most JSON values of a request. Parsed, each takes some 100 bytes, whatever its length.
 const VALUES_MAX: usize = 200_000;
 
-fn read_object(body: &[u8]) -> Result<Fields, ParseError> {
+pub(crate) fn read_object(body: &[u8]) -> Result<Fields, ParseError> {
     if count_values(body) > VALUES_MAX {
         let message = format!("the request body has more than {VALUES_MAX} JSON values");
         return Err(ParseError { message, param: None });
@@ -101,8 +118,38 @@ fn after_string(mut rest: &[u8]) -> &[u8] {
     &[]
 }
 
+/// How the response is streamed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamFormat {
+    /// Server-sent events. Comments between them keep a connection alive.
+    Events,
+    /// A JSON value in each line. There are no comments, so nothing may be sent between lines.
+    JsonLines,
+}
+
+impl StreamFormat {
+    /// Value of the `content-type` header.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Events => "text/event-stream",
+            Self::JsonLines => "application/x-ndjson",
+        }
+    }
+
+    /// True if comments of server-sent events may be sent.
+    pub fn has_comments(self) -> bool {
+        self == Self::Events
+    }
+}
+
 /// Writes responses in the format of one API. State of one response.
 pub(crate) trait Format: std::fmt::Debug + Send + Sync {
+    /// How it streams.
+    fn stream_format(&self) -> StreamFormat {
+        StreamFormat::Events
+    }
+    /// Takes the time since the request arrived.
+    fn set_elapsed(&mut self, _elapsed: Duration) {}
     /// Takes a chunk of a stream.
     fn chunk(&mut self, chunk: &Chunk<'_>, out: &mut Vec<u8>);
     /// Ends a stream.
@@ -129,6 +176,18 @@ pub struct ResponseWriter {
 pub struct Unreadable;
 
 impl ResponseWriter {
+    /// How it streams.
+    pub fn stream_format(&self) -> StreamFormat {
+        self.format.stream_format()
+    }
+
+    /// Sets the time since the request arrived, for APIs whose responses contain durations. To be
+    /// called before [`Self::events`] and [`Self::whole`]; without it, durations are 0 unless the
+    /// endpoint reports them.
+    pub fn set_elapsed(&mut self, elapsed: Duration) {
+        self.format.set_elapsed(elapsed);
+    }
+
     /// Translates a block of whole events. Comments are left out.
     ///
     /// # Errors
