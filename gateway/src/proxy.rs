@@ -34,7 +34,7 @@ pub(crate) mod translation;
 
 use crate::access::keys::Caller;
 use account::Record;
-use admit::Admitted;
+use admit::Admission;
 use authenticate::Authenticated;
 use drive::Drive;
 
@@ -66,7 +66,11 @@ pub(crate) async fn serve(
         Err(error) => Err(error),
     };
     let answered = match admitted {
-        Ok(admitted) => {
+        Ok(Admission::Reply(reply)) => {
+            record.record_success(200, reply.len());
+            Ok(response::json(reply))
+        }
+        Ok(Admission::Request(admitted)) => {
             let drive = Drive::new(gateway, settings, admitted, record);
             stream::stream(Box::new(drive)).await
         }
@@ -92,7 +96,7 @@ async fn admit(
     settings: &Settings,
     mut authenticated: Authenticated,
     record: &mut Record,
-) -> Result<Admitted, Error> {
+) -> Result<Admission, Error> {
     record.set_tenant(&authenticated.caller.tenant);
     let entered = enter(gateway, &authenticated.caller, record);
     let admitted = match entered {
@@ -100,7 +104,8 @@ async fn admit(
         Err(error) => Err(error),
     };
     let admitted = match admitted {
-        Ok(admitted) => admitted,
+        Ok(Admission::Request(admitted)) => admitted,
+        Ok(reply) => return Ok(reply),
         Err(error) => {
             discard(gateway, settings, authenticated, &error).await;
             return Err(error);
@@ -111,7 +116,7 @@ async fn admit(
         return Err(Error::Quarantined);
     }
     record.reserve(&admitted)?;
-    Ok(admitted)
+    Ok(Admission::Request(admitted))
 }
 
 /// Reads the rest of a refused request's body, in the background or before the response.

@@ -11,8 +11,9 @@ pub mod connection;
 pub(crate) mod file_limit;
 pub mod guards;
 pub(crate) mod listener;
+pub(crate) mod models;
 pub(crate) mod plain_http;
-pub(crate) mod routes;
+mod routes;
 
 /// What a listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

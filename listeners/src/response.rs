@@ -68,7 +68,12 @@ pub fn with_type_and_body(
 
 /// A response with the headers of an event stream.
 pub fn event_stream(body: Body) -> Response<Body> {
-    let mut response = with_type_and_body(StatusCode::OK, "text/event-stream", body);
+    stream("text/event-stream", body)
+}
+
+/// A response with the headers of a stream with this content type.
+pub fn stream(content_type: &'static str, body: Body) -> Response<Body> {
+    let mut response = with_type_and_body(StatusCode::OK, content_type, body);
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Otherwise nginx would buffer the events.

@@ -11,10 +11,11 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName};
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::openai::{self, Invalid, Lengths, ParseError, RoutingFields};
+use inference_translation::ollama;
 use tokio::time::Instant;
 
 use super::authenticate::Authenticated;
-use super::translation::{self, Translation};
+use super::translation::{self, Translated, Translation};
 use crate::access::keys::Caller;
 use crate::config::Config;
 use crate::dispatcher::{BodyReservation, Dispatcher};
@@ -80,6 +81,16 @@ impl Admitted {
     }
 }
 
+/// What becomes of a request that its key allows.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is moved once, and most are the large one")]
+pub(crate) enum Admission {
+    /// It may wait for a slot.
+    Request(Admitted),
+    /// It needs no endpoint; the response.
+    Reply(Vec<u8>),
+}
+
 /// Class header of requests and responses. It overrides `service_tier`.
 pub(crate) const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
 /// Request header: milliseconds within which the request must get a slot.
@@ -92,7 +103,7 @@ pub(crate) async fn admit(
     authenticated: &mut Authenticated,
     config: &Config,
     dispatcher: &Dispatcher,
-) -> Result<Admitted, Error> {
+) -> Result<Admission, Error> {
     let (limits, timeouts) = (&config.limits, &config.timeouts);
     let Authenticated { context, api, caller, arrived, headers, body } = authenticated;
     let wanted = wanted_class(headers)?;
@@ -102,7 +113,11 @@ pub(crate) async fn admit(
     let mut reading = dispatcher.body_reservation(&caller.tenant, caller.key.limits.queue, class);
     let bounds = BodyLimits { bytes_max: limits.body_bytes_max, time_max: timeouts.body };
     let body = read_body(body, bounds, &mut reading).await?;
-    let (body, translation) = translation::translate(*api, body, limits.body_bytes_max)?;
+    let (body, translation) =
+        match translation::translate(*api, body, limits.body_bytes_max, *arrived)? {
+            Translated::Request(body, translation) => (body, translation),
+            Translated::Reply(reply) => return Ok(Admission::Reply(reply)),
+        };
     reading.grow_to(body.len(), limits.body_bytes_max)?;
     let api = api.served_by();
     let routed: RoutingFields = openai::parse(&body)?;
@@ -123,16 +138,17 @@ pub(crate) async fn admit(
     let usage = UsageLimits::new(body.len(), task(api, &routed, lengths, choice_max));
     let is_streamed = api.generates() && routed.stream.unwrap_or(false);
     let named = routed.model;
-    let model = model(caller, &named)?;
+    let known = without_tag(&named, dispatcher);
+    let model = model(caller, known)?;
     // Embeddings and reranking have no prefix: nodes keep no KV cache for them.
     let prefix =
         if api.generates() { Prefix::new(&caller.tenant, &body) } else { Prefix::default() };
-    Ok(Admitted {
+    Ok(Admission::Request(Admitted {
         context: context.clone(),
         api,
         translation,
-        is_alias: model.is_some(),
-        model: model.unwrap_or(named),
+        is_alias: model.is_some() || known != named,
+        model: model.unwrap_or_else(|| known.into()),
         share: caller.key.limits.queue,
         tenant: caller.tenant.clone(),
         tokens_max: tokens_max.and_then(|max| u32::try_from(max).ok()),
@@ -146,7 +162,14 @@ pub(crate) async fn admit(
         size,
         prefix,
         body,
-    })
+    }))
+}
+
+/// The name without Ollama's `:latest`, unless there is a model with that name.
+fn without_tag<'a>(name: &'a str, dispatcher: &Dispatcher) -> &'a str {
+    let untagged = ollama::without_latest(name);
+    let is_served = || dispatcher.models().1.contains_key(name);
+    if untagged.len() < name.len() && !is_served() { untagged } else { name }
 }
 
 /// The model that `name` stands for, if it is an alias; `None` if `name` is the model itself.

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use inference_protocol::resume::Resume;
 use inference_protocol::time::unix_seconds;
+use inference_translation::StreamFormat;
 use tokio::time::{Sleep, sleep};
 
 use super::account::Record;
@@ -134,6 +135,11 @@ impl Drive {
     /// The translation of the response, if the client called another API.
     pub(crate) fn translation(&mut self) -> Option<&mut Translation> {
         self.translation.as_mut()
+    }
+
+    /// How the response is streamed.
+    pub(crate) fn stream_format(&self) -> StreamFormat {
+        self.translation.as_ref().map_or(StreamFormat::Events, Translation::stream_format)
     }
 
     /// The client's request id if it is well-formed, otherwise ours.

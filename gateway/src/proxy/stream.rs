@@ -15,6 +15,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::Response;
 use hyper::header::{HeaderName, HeaderValue};
 use inference_protocol::sse::{self, payloads};
+use inference_translation::StreamFormat;
 use tokio::time::timeout;
 
 use super::admit::CLASS;
@@ -48,13 +49,19 @@ pub(crate) async fn stream(mut drive: Box<Drive>) -> Result<Response<Body>, Erro
 /// Returns a stream, which starts with a comment if no event arrives in time.
 async fn begin_within(mut drive: Box<Drive>) -> Result<Response<Body>, Error> {
     let patience = drive.comment_interval();
+    let format = drive.stream_format();
     let mut beginning: Beginning = Box::pin(async move {
         let begun = begin(&mut drive).await;
         (drive, begun)
     });
+    // Without comments nothing can be sent before the response begins.
+    if !format.has_comments() {
+        let (drive, begun) = beginning.await;
+        return respond(drive, begun);
+    }
     match timeout(patience, &mut beginning).await {
         Ok((drive, begun)) => respond(drive, begun),
-        Err(_) => Ok(response::event_stream(relay(Rest::Comment(beginning, patience)))),
+        Err(_) => Ok(event_stream(format, relay(Rest::Comment(beginning, patience)))),
     }
 }
 
@@ -72,7 +79,7 @@ fn respond(mut drive: Box<Drive>, begun: Result<Next, Error>) -> Result<Response
             response
         }
         Next::Events(events) if drive.is_streamed() => {
-            response::event_stream(relay(Rest::More(drive, events)))
+            event_stream(drive.stream_format(), relay(Rest::More(drive, events)))
         }
         Next::Events(events) => response::json(whole(&events)?),
         Next::End => return Err(Error::NodeAnswer("it is empty")),
@@ -155,6 +162,10 @@ fn late(mut drive: Box<Drive>, begun: Result<Next, Error>) -> Option<(Piece, Res
         Ok(Next::End) => None,
         Err(error) => Some((frame(error_event(&mut drive, &error)), Rest::Nothing)),
     }
+}
+
+fn event_stream(format: StreamFormat, body: Body) -> Response<Body> {
+    response::stream(format.content_type(), body)
 }
 
 /// A whole response or a refusal, in the client's API. Responses are translated already.

@@ -1,7 +1,7 @@
 //! Requests and responses of APIs that are served by chat completions; see
 //! [`inference_translation`].
 
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -9,7 +9,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use inference_protocol::openai::{ErrorBody, ErrorDetail};
 use inference_protocol::sse::payloads;
 use inference_protocol::time::unix_seconds;
-use inference_translation::{ClientApi, Origin, ResponseWriter, Unreadable};
+use inference_translation::{ClientApi, Origin, ResponseWriter, StreamFormat, Unreadable};
 
 use super::drive::Next;
 use super::forward::Whole;
@@ -23,6 +23,17 @@ use crate::types::response;
 pub(crate) struct Translation {
     api: ClientApi,
     writer: ResponseWriter,
+    /// When the request arrived.
+    arrived: Instant,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub(crate) enum Translated {
+    /// An endpoint gets this body; its response is translated if need be.
+    Request(Bytes, Option<Translation>),
+    /// It needs no endpoint; the response.
+    Reply(Vec<u8>),
 }
 
 /// The body of the request that endpoints get, and the translation of their response.
@@ -33,15 +44,20 @@ pub(crate) fn translate(
     api: RequestedApi,
     body: Bytes,
     bytes_max: usize,
-) -> Result<(Bytes, Option<Translation>), Error> {
-    let RequestedApi::Translated(api) = api else { return Ok((body, None)) };
+    arrived: Instant,
+) -> Result<Translated, Error> {
+    let RequestedApi::Translated(api) = api else { return Ok(Translated::Request(body, None)) };
     let origin = Origin { random: random(), now: unix_seconds(SystemTime::now()) };
+    if let Some(reply) = inference_translation::reply(api, &body, origin) {
+        return Ok(Translated::Reply(reply));
+    }
     let translated =
         inference_translation::translate(api, &body, origin).map_err(Error::Invalid)?;
     if translated.body.len() > bytes_max {
         return Err(Error::TooLarge(bytes_max));
     }
-    Ok((translated.body.into(), Some(Translation { api, writer: translated.writer })))
+    let translation = Translation { api, writer: translated.writer, arrived };
+    Ok(Translated::Request(translated.body.into(), Some(translation)))
 }
 
 const UNREADABLE: Error = Error::NodeAnswer("it is not a chat completion");
@@ -50,6 +66,7 @@ impl Translation {
     /// Translates a piece of the response. Refusals stay as they are, for [`Self::refusal`].
     pub(crate) fn piece(&mut self, piece: Next, is_streamed: bool) -> Result<Next, Error> {
         let unreadable = |Unreadable| UNREADABLE;
+        self.writer.set_elapsed(self.arrived.elapsed());
         match piece {
             Next::Events(events) if is_streamed => self
                 .writer
@@ -66,6 +83,11 @@ impl Translation {
             }
             other => Ok(other),
         }
+    }
+
+    /// How the response is streamed.
+    pub(crate) fn stream_format(&self) -> StreamFormat {
+        self.writer.stream_format()
     }
 
     /// The body of an endpoint's refusal in the client's API.

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use hyper::Uri;
-use inference_translation::ClientApi;
+use inference_translation::{ClientApi, Service};
 
 /// An API endpoint that nodes serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,10 +87,10 @@ impl Api {
     /// The endpoint at `path`, if there is one.
     pub fn at(path: &str) -> Option<Self> {
         match path {
-            "/v1/chat/completions" => Some(Self::ChatCompletions),
+            "/v1/chat/completions" | "/chat/completions" => Some(Self::ChatCompletions),
             "/v1/completions" => Some(Self::Completions),
-            "/v1/embeddings" => Some(Self::Embeddings),
-            "/v1/rerank" | "/rerank" => Some(Self::Rerank),
+            "/v1/embeddings" | "/embeddings" => Some(Self::Embeddings),
+            "/v1/rerank" | "/rerank" | "/v1/reranking" | "/reranking" => Some(Self::Rerank),
             "/v1/chat/completions/input_tokens" => Some(Self::InputTokens),
             "/tokenize" => Some(Self::Tokenize),
             "/detokenize" => Some(Self::Detokenize),
@@ -123,8 +123,11 @@ impl RequestedApi {
     pub fn served_by(self) -> Api {
         match self {
             Self::Native(api) => api,
-            Self::Translated(api) if api.counts_tokens() => Api::InputTokens,
-            Self::Translated(_) => Api::ChatCompletions,
+            Self::Translated(api) => match api.service() {
+                Service::ChatCompletions => Api::ChatCompletions,
+                Service::InputTokens => Api::InputTokens,
+                Service::Embeddings => Api::Embeddings,
+            },
         }
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 pub(crate) use flotilla_listeners::response::{
-    Body, event_stream, json, response, text, whole, with_type,
+    Body, json, response, stream, text, whole, with_type,
 };
 use flotilla_listeners::response::{allow_methods, json_error, require_bearer};
 use hyper::Response;
@@ -25,13 +25,21 @@ pub(crate) fn error(error: &Error) -> Response<Body> {
 
 /// The response for an error of a request, in the format of the API that the client called.
 pub(crate) fn error_for(api: RequestedApi, error: &Error, request_id: &str) -> Response<Body> {
-    let body = match api {
-        RequestedApi::Native(_) => error_body(error).to_json(),
+    match api {
+        RequestedApi::Native(_) => self::error(error),
         RequestedApi::Translated(api) => {
-            api.error_body(error.status(), &error_detail(error), Some(request_id))
+            let status = error.status();
+            error_with(error, |detail| api.error_body(status, detail, Some(request_id)))
         }
-    };
-    with_headers(error, body)
+    }
+}
+
+/// The response for an error, with a body of another format.
+pub(crate) fn error_with(
+    error: &Error,
+    body: impl FnOnce(&ErrorDetail) -> String,
+) -> Response<Body> {
+    with_headers(error, body(&error_detail(error)))
 }
 
 fn with_headers(error: &Error, body: String) -> Response<Body> {

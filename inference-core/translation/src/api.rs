@@ -5,10 +5,27 @@ use inference_protocol::openai::ErrorDetail;
 use crate::writer::ClientApi;
 use crate::{messages, ollama};
 
+/// An API of nodes that serves translated requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// `/v1/chat/completions`
+    ChatCompletions,
+    /// `/v1/chat/completions/input_tokens`
+    InputTokens,
+    /// `/v1/embeddings`
+    Embeddings,
+}
+
 impl ClientApi {
     /// All APIs, in declaration order.
-    pub const ALL: [Self; 4] =
-        [Self::Messages, Self::CountTokens, Self::OllamaChat, Self::OllamaGenerate];
+    pub const ALL: [Self; 6] = [
+        Self::Messages,
+        Self::CountTokens,
+        Self::OllamaChat,
+        Self::OllamaGenerate,
+        Self::OllamaEmbed,
+        Self::OllamaEmbeddings,
+    ];
 
     /// Label in metrics and logs.
     pub fn name(self) -> &'static str {
@@ -17,13 +34,18 @@ impl ClientApi {
             Self::CountTokens => "count_tokens",
             Self::OllamaChat => "ollama_chat",
             Self::OllamaGenerate => "ollama_generate",
+            Self::OllamaEmbed => "ollama_embed",
+            Self::OllamaEmbeddings => "ollama_embeddings",
         }
     }
 
-    /// True if it counts the tokens of a prompt: the translated request goes to
-    /// `/v1/chat/completions/input_tokens`.
-    pub fn counts_tokens(self) -> bool {
-        matches!(self, Self::CountTokens)
+    /// What serves the translated request.
+    pub fn service(self) -> Service {
+        match self {
+            Self::Messages | Self::OllamaChat | Self::OllamaGenerate => Service::ChatCompletions,
+            Self::CountTokens => Service::InputTokens,
+            Self::OllamaEmbed | Self::OllamaEmbeddings => Service::Embeddings,
+        }
     }
 
     /// The API at a path, if there is one.
@@ -33,6 +55,8 @@ impl ClientApi {
             "/v1/messages/count_tokens" => Some(Self::CountTokens),
             "/api/chat" => Some(Self::OllamaChat),
             "/api/generate" => Some(Self::OllamaGenerate),
+            "/api/embed" => Some(Self::OllamaEmbed),
+            "/api/embeddings" => Some(Self::OllamaEmbeddings),
             _ => None,
         }
     }
@@ -41,7 +65,10 @@ impl ClientApi {
     pub fn error_body(self, status: u16, error: &ErrorDetail, request_id: Option<&str>) -> String {
         match self {
             Self::Messages | Self::CountTokens => messages::error_body(status, error, request_id),
-            Self::OllamaChat | Self::OllamaGenerate => ollama::error_body(error),
+            Self::OllamaChat
+            | Self::OllamaGenerate
+            | Self::OllamaEmbed
+            | Self::OllamaEmbeddings => ollama::error_body(error),
         }
     }
 }

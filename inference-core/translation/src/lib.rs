@@ -33,6 +33,7 @@ pub mod messages;
 pub mod ollama;
 mod writer;
 
+pub use api::Service;
 pub use writer::{
-    ClientApi, Origin, ResponseWriter, StreamFormat, Translated, Unreadable, translate,
+    ClientApi, Origin, ResponseWriter, StreamFormat, Translated, Unreadable, reply, translate,
 };

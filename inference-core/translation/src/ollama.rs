@@ -11,15 +11,14 @@ use serde::Serialize;
 use crate::fields::Field;
 
 mod calls;
-mod embed;
+pub(crate) mod embed;
 mod load;
 mod models;
 mod options;
 pub(crate) mod request;
 pub(crate) mod response;
 
-pub use embed::{EmbedApi, EmbedWriter, TranslatedEmbed, translate_embed};
-pub use load::{LoadRequest, load_request};
+pub(crate) use load::load_request;
 pub use models::{Capability, Model, ps, requested_model, show, tags, version};
 
 /// Body of the response to `GET /`, by which clients recognize the server.

@@ -23,6 +23,10 @@ pub enum ClientApi {
     OllamaChat,
     /// Ollama's completion of a prompt: `POST /api/generate`.
     OllamaGenerate,
+    /// Ollama's embeddings: `POST /api/embed`.
+    OllamaEmbed,
+    /// Ollama's older embeddings: `POST /api/embeddings`.
+    OllamaEmbeddings,
 }
 
 /// Where ids and times of a response come from.
@@ -43,33 +47,53 @@ pub struct Translated {
     pub writer: ResponseWriter,
 }
 
+/// The response to a request that needs no endpoint, such as one of Ollama's clients that loads a
+/// model; `None` for all others. To be called before [`translate`].
+pub fn reply(api: ClientApi, body: &[u8], origin: Origin) -> Option<Vec<u8>> {
+    match api {
+        ClientApi::Messages | ClientApi::CountTokens => None,
+        ClientApi::OllamaChat | ClientApi::OllamaGenerate => {
+            Some(ollama::load_request(api, body)?.reply(origin))
+        }
+        ClientApi::OllamaEmbed | ClientApi::OllamaEmbeddings => {
+            let (request, writer) = ollama::embed::read(api, read_object(body).ok()?).ok()?;
+            request.input.is_empty().then(|| writer.empty())
+        }
+    }
+}
+
 /// Translates the body of a request.
 ///
 /// # Errors
 /// The body is not JSON, or asks for what cannot be honored. The error names the field.
 pub fn translate(api: ClientApi, body: &[u8], origin: Origin) -> Result<Translated, ParseError> {
     let fields = read_object(body)?;
-    let (conversation, format): (_, Box<dyn Format>) = match api {
+    let (body, format): (_, Box<dyn Format>) = match api {
         ClientApi::Messages => {
             let conversation = messages::request::read(fields)?;
             let writer = messages::response::Writer::new(&conversation, origin);
-            (conversation, Box::new(writer))
+            (chat::body(&conversation), Box::new(writer))
         }
         ClientApi::CountTokens => {
-            (messages::request::read_prompt(fields)?, Box::new(messages::count::Writer))
+            let conversation = messages::request::read_prompt(fields)?;
+            (chat::body(&conversation), Box::new(messages::count::Writer))
         }
         ClientApi::OllamaChat => {
             let conversation = ollama::request::chat(fields)?;
             let writer = ollama::response::Writer::chat(&conversation, origin);
-            (conversation, Box::new(writer))
+            (chat::body(&conversation), Box::new(writer))
         }
         ClientApi::OllamaGenerate => {
             let conversation = ollama::request::generate(fields)?;
             let writer = ollama::response::Writer::generate(&conversation, origin);
-            (conversation, Box::new(writer))
+            (chat::body(&conversation), Box::new(writer))
+        }
+        ClientApi::OllamaEmbed | ClientApi::OllamaEmbeddings => {
+            let (request, writer) = ollama::embed::read(api, fields)?;
+            (request.body(), Box::new(writer))
         }
     };
-    Ok(Translated { body: chat::body(&conversation), writer: ResponseWriter { format } })
+    Ok(Translated { body, writer: ResponseWriter { format } })
 }
 
 /// Most JSON values of a request. Parsed, each takes some 100 bytes, whatever its length.

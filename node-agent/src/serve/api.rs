@@ -6,6 +6,7 @@ mod completions;
 mod constraint;
 mod embeddings;
 mod generate;
+mod listing;
 mod sampling;
 mod text;
 mod tools;
@@ -18,10 +19,11 @@ use hyper::header::HeaderValue;
 use hyper::{Request, Response, StatusCode};
 use inference_core::types::request::Tenant;
 use inference_protocol::fleet::{self, DIGEST_HEADER};
-use inference_protocol::openai::{self, Model, ModelList, to_json};
+use inference_protocol::openai::{self, to_json};
 use inference_protocol::resume::{RESUME_HEADER, Resume};
 use inference_translation::ClientApi;
 use inference_translation::messages::models;
+use inference_translation::ollama;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -40,11 +42,13 @@ pub(super) async fn serve(
     link: Link,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let translated = ClientApi::at(request.uri().path());
+    let path = request.uri().path();
+    let (translated, is_ollama) = (ClientApi::at(path), path.starts_with("/api/"));
     match (route(&node, link, request).await, translated) {
         (Ok(response), _) => response,
-        (Err(error), None) => response::error(&error),
         (Err(error), Some(api)) => response::error_for(api, &error),
+        (Err(error), None) if is_ollama => response::error_for(ClientApi::OllamaChat, &error),
+        (Err(error), None) => response::error(&error),
     }
 }
 
@@ -67,11 +71,27 @@ async fn route(
         "/" => {
             // Some clients look here first.
             check_method(&request, "GET, HEAD")
-                .map(|()| response::text(StatusCode::OK, "Flotilla\n"))
+                .map(|()| response::text(StatusCode::OK, "Flotilla is running\n"))
+        }
+        "/api/version" => {
+            check_method(&request, "GET, HEAD").map(|()| response::json(ollama::version()))
+        }
+        "/api/tags" => {
+            authenticate(node, link, &request)?;
+            check_method(&request, "GET, HEAD").map(|()| listing::tags(node))
+        }
+        "/api/ps" => {
+            authenticate(node, link, &request)?;
+            check_method(&request, "GET, HEAD").map(|()| listing::running(node))
+        }
+        "/api/show" => {
+            authenticate(node, link, &request)?;
+            check_method(&request, "POST")?;
+            listing::show(node, &body::read(request.into_body()).await?)
         }
         "/v1/models" => {
             authenticate(node, link, &request)?;
-            check_method(&request, "GET, HEAD").map(|()| models(node, is_anthropic(&request)))
+            check_method(&request, "GET, HEAD").map(|()| listing::all(node, is_anthropic(&request)))
         }
         fleet::STATUS_PATH => {
             authenticate(node, link, &request)?;
@@ -82,10 +102,7 @@ async fn route(
                 authenticate(node, link, &request)?;
                 check_method(&request, "GET, HEAD")?;
                 check_model(node, Some(id))?;
-                Ok(response::json(match is_anthropic(&request) {
-                    true => models::model(&node.model, node.created),
-                    false => to_json(&model(node)),
-                }))
+                Ok(listing::one(node, is_anthropic(&request)))
             }
             (None, Some(operation)) => {
                 authenticate(node, link, &request)?;
@@ -216,7 +233,9 @@ fn tenant<B>(request: &Request<B>, shown_key: bool) -> Tenant {
 
 /// A node serves one model and needs no name for it, but rejects another name.
 fn check_model(node: &Node, requested: Option<&str>) -> Result<(), Error> {
-    let Some(asked) = requested.filter(|model| *model != node.model) else { return Ok(()) };
+    let is_other =
+        |asked: &&str| *asked != node.model && ollama::without_latest(asked) != node.model;
+    let Some(asked) = requested.filter(is_other) else { return Ok(()) };
     Err(Error::UnknownModel {
         asked: asked.chars().take(128).collect(),
         served: node.model.clone(),
@@ -251,27 +270,9 @@ fn metrics(node: &Node, names: Option<Names>) -> Response<Body> {
     response::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-fn model(node: &Node) -> Model {
-    let recommended = node.sampling_defaults();
-    let sampling_defaults = recommended.set().map(|(name, value)| (name.into(), value)).collect();
-    Model { sampling_defaults, ..Model::new(node.model.clone(), node.created) }
-}
-
 /// True for Anthropic's clients, which expect another format.
 fn is_anthropic<B>(request: &Request<B>) -> bool {
     request.headers().contains_key(models::VERSION_HEADER)
-}
-
-fn models(node: &Node, is_anthropic: bool) -> Response<Body> {
-    if is_anthropic {
-        let all = is_ready(node).then_some((node.model.as_str(), node.created));
-        return response::json(models::model_list(all.into_iter()));
-    }
-    let data = match is_ready(node) {
-        true => vec![model(node)],
-        false => Vec::new(),
-    };
-    response::json(to_json(&ModelList::new(data)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Responses: the only place where an [`Error`] becomes HTTP.
 
 pub(crate) use flotilla_listeners::response::{
-    Body, event_stream, json, json_with_status, text, with_type, with_type_and_body,
+    Body, event_stream, json, json_with_status, stream, text, with_type, with_type_and_body,
 };
 use flotilla_listeners::response::{allow_methods, json_error, require_bearer};
 use hyper::Response;

@@ -12,7 +12,7 @@ use crate::writer::{ClientApi, Origin};
 
 /// A request that loads or unloads a model. No node has to see it: models stay loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoadRequest {
+pub(crate) struct LoadRequest {
     /// The model's name.
     pub model: String,
     /// Unload it.
@@ -33,7 +33,7 @@ struct Input<'a> {
 
 /// Recognizes a request without input. `None` for every other one, also for one of another API, or
 /// one that is not valid.
-pub fn load_request(api: ClientApi, body: &[u8]) -> Option<LoadRequest> {
+pub(crate) fn load_request(api: ClientApi, body: &[u8]) -> Option<LoadRequest> {
     let is_chat = match api {
         ClientApi::OllamaChat => true,
         ClientApi::OllamaGenerate => false,
@@ -58,7 +58,7 @@ fn is_zero(keep_alive: &Value) -> bool {
 
 impl LoadRequest {
     /// The body of the response, one JSON object whether it is streamed or not.
-    pub fn reply(&self, origin: Origin) -> Vec<u8> {
+    pub(crate) fn reply(&self, origin: Origin) -> Vec<u8> {
         let message = Message { role: "assistant", content: "" };
         json::bytes(&Reply {
             model: &self.model,

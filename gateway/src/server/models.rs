@@ -1,0 +1,124 @@
+//! Lists of models, in the formats of OpenAI, Anthropic and Ollama.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_listeners::request_body::{self, BodyLimits};
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
+use inference_protocol::openai::{Model, ModelList, to_json};
+use inference_translation::messages::models as anthropic;
+use inference_translation::ollama::{self, Capability};
+use percent_encoding::percent_decode_str;
+
+use crate::access::keys::Caller;
+use crate::context::Gateway;
+use crate::control::only;
+use crate::types::error::Error;
+use crate::types::response::{self, Body};
+
+/// A list of models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listing<'a> {
+    /// `/v1/models`
+    All,
+    /// `/v1/models/{id}`, percent-encoded.
+    One(&'a str),
+    /// Ollama's `/api/tags`.
+    Tags,
+    /// Ollama's `/api/ps`.
+    Running,
+}
+
+impl<'a> Listing<'a> {
+    /// The list at `path`, if there is one.
+    pub(crate) fn at(path: &'a str) -> Option<Self> {
+        match path {
+            "/v1/models" | "/v1/models/" | "/models" => Some(Self::All),
+            "/api/tags" => Some(Self::Tags),
+            "/api/ps" => Some(Self::Running),
+            _ => path.strip_prefix("/v1/models/").map(Self::One),
+        }
+    }
+}
+
+/// Handles a request for a list, with the models that the key may use.
+pub(crate) fn list<B>(
+    gateway: &Gateway,
+    request: &Request<B>,
+    listing: Listing<'_>,
+) -> Result<Response<Body>, Error> {
+    only(request, "GET, HEAD")?;
+    let caller = gateway.settings.now().keys.authenticate(request.headers())?;
+    let is_anthropic = request.headers().contains_key(anthropic::VERSION_HEADER);
+    let models = served(gateway, &caller);
+    let all = || models.iter().map(|(id, created)| (id.as_str(), *created));
+    Ok(match listing {
+        Listing::One(encoded) => {
+            let id = percent_decode_str(encoded).decode_utf8_lossy();
+            let created = find(&models, &id)?;
+            response::json(match is_anthropic {
+                true => anthropic::model(&id, created),
+                false => to_json(&Model::new(id.into_owned(), created)),
+            })
+        }
+        Listing::All if is_anthropic => response::json(anthropic::model_list(all())),
+        Listing::All => {
+            let data = all().map(|(id, created)| Model::new(id.to_string(), created)).collect();
+            response::json(to_json(&ModelList::new(data)))
+        }
+        Listing::Tags => response::json(ollama::tags(&all().map(described).collect::<Vec<_>>())),
+        Listing::Running => response::json(ollama::ps(&all().map(described).collect::<Vec<_>>())),
+    })
+}
+
+/// What Ollama's clients learn of a model.
+fn described((name, created): (&str, u64)) -> ollama::Model<'_> {
+    let capabilities = &[Capability::Completion, Capability::Tools];
+    ollama::Model { name, modified: Some(created), capabilities, ..ollama::Model::default() }
+}
+
+/// Most bytes of a request that only names a model.
+const SHOW_BYTES_MAX: usize = 64 * 1024;
+const SHOW_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Handles Ollama's `POST /api/show`.
+pub(crate) async fn show(
+    gateway: &Gateway,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Error> {
+    only(&request, "POST")?;
+    let caller = gateway.settings.now().keys.authenticate(request.headers())?;
+    let limits = BodyLimits { bytes_max: SHOW_BYTES_MAX, time_max: SHOW_TIMEOUT };
+    let body = request_body::read(&mut request.into_body(), limits, |_| Ok::<_, Error>(())).await?;
+    let name = ollama::requested_model(&body).map_err(Error::Invalid)?;
+    let models = served(gateway, &caller);
+    let created = find(&models, &name).or_else(|_| find(&models, ollama::without_latest(&name)))?;
+    Ok(response::json(ollama::show(&described((&name, created)))))
+}
+
+/// Models that are served and that the key may use, by name and alias. The list of each key is
+/// cached until the served models or the configuration change.
+fn served(gateway: &Gateway, caller: &Caller) -> Arc<BTreeMap<String, u64>> {
+    let version = gateway.dispatcher.models_version();
+    caller.models.get_or_build(version, || {
+        let (version, served) = gateway.dispatcher.models();
+        (version, listed(caller, served))
+    })
+}
+
+fn listed(caller: &Caller, served: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let others = caller.aliases();
+    let others = others.filter_map(|(name, model)| Some((name.to_string(), *served.get(model)?)));
+    let mut all: BTreeMap<String, u64> = others.collect();
+    all.extend(served.into_iter().filter(|(name, _)| caller.limiter.allows(name)));
+    all
+}
+
+/// When the model was created.
+fn find(models: &BTreeMap<String, u64>, id: &str) -> Result<u64, Error> {
+    let unknown = || Error::UnknownModel(id.chars().take(MODEL_NAME_BYTES_MAX).collect());
+    models.get(id).copied().ok_or_else(unknown)
+}

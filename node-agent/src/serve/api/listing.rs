@@ -1,0 +1,71 @@
+//! The model of this node, in the formats of OpenAI, Anthropic and Ollama.
+
+use hyper::Response;
+use inference_protocol::openai::{Model, ModelList, to_json};
+use inference_translation::messages::models as anthropic;
+use inference_translation::ollama::{self, Capability};
+
+use super::is_ready;
+use crate::engine::client::EngineState;
+use crate::serve::node::Node;
+use crate::types::error::Error;
+use crate::types::response::{self, Body};
+
+/// `/v1/models`
+pub(super) fn all(node: &Node, is_anthropic: bool) -> Response<Body> {
+    if is_anthropic {
+        let served = is_ready(node).then_some((node.model.as_str(), node.created));
+        return response::json(anthropic::model_list(served.into_iter()));
+    }
+    let served = is_ready(node).then(|| model(node));
+    response::json(to_json(&ModelList::new(served.into_iter().collect())))
+}
+
+/// `/v1/models/{id}`
+pub(super) fn one(node: &Node, is_anthropic: bool) -> Response<Body> {
+    response::json(match is_anthropic {
+        true => anthropic::model(&node.model, node.created),
+        false => to_json(&model(node)),
+    })
+}
+
+fn model(node: &Node) -> Model {
+    let recommended = node.sampling_defaults();
+    let sampling_defaults = recommended.set().map(|(name, value)| (name.into(), value)).collect();
+    Model { sampling_defaults, ..Model::new(node.model.clone(), node.created) }
+}
+
+/// Ollama's `/api/tags`.
+pub(super) fn tags(node: &Node) -> Response<Body> {
+    let served = is_ready(node).then(|| described(node));
+    response::json(ollama::tags(served.as_slice()))
+}
+
+/// Ollama's `/api/ps`.
+pub(super) fn running(node: &Node) -> Response<Body> {
+    let served = is_ready(node).then(|| described(node));
+    response::json(ollama::ps(served.as_slice()))
+}
+
+/// Ollama's `/api/show`.
+pub(super) fn show(node: &Node, body: &[u8]) -> Result<Response<Body>, Error> {
+    let name = ollama::requested_model(body).map_err(Error::Translation)?;
+    super::check_model(node, Some(&name))?;
+    Ok(response::json(ollama::show(&described(node))))
+}
+
+/// What Ollama's clients learn of the model.
+fn described(node: &Node) -> ollama::Model<'_> {
+    let context_tokens = match node.engine.state() {
+        EngineState::Ready(facts) => Some(facts.context_tokens.into()),
+        _ => None,
+    };
+    let capabilities = &[Capability::Completion, Capability::Tools];
+    ollama::Model {
+        name: &node.model,
+        modified: Some(node.created),
+        context_tokens,
+        capabilities,
+        ..ollama::Model::default()
+    }
+}
