@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use inference_protocol::resume::Resume;
+use inference_protocol::sse::payloads;
 use inference_protocol::time::unix_seconds;
 use inference_translation::StreamFormat;
 use tokio::time::{Sleep, sleep};
@@ -198,10 +199,22 @@ impl Drive {
         }
     }
 
+    /// Translates output, but not refusals.
     fn translate(&mut self, next: Result<Next, Error>) -> Result<Next, Error> {
-        match &mut self.translation {
-            Some(translation) => translation.piece(next?, self.admitted.is_streamed),
-            None => next,
+        let Some(translation) = &mut self.translation else { return next };
+        match next? {
+            Next::Events(events) if self.admitted.is_streamed => {
+                translation.events(&events).map(Next::Events)
+            }
+            Next::Events(events) => {
+                // A node's whole response is an event.
+                let completion = payloads(&events).next().unwrap_or_default();
+                translation.whole(completion).map(Whole::json).map(Next::Whole)
+            }
+            Next::Whole(whole) if whole.status.is_success() => {
+                translation.whole(&whole.body).map(Whole::json).map(Next::Whole)
+            }
+            other => Ok(other),
         }
     }
 

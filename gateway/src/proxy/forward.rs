@@ -46,6 +46,15 @@ pub(crate) struct Whole {
     pub body: Bytes,
 }
 
+impl Whole {
+    /// A successful response with this JSON.
+    pub(crate) fn json(body: Bytes) -> Box<Self> {
+        let json = HeaderValue::from_static("application/json");
+        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, json)]);
+        Box::new(Self { status: StatusCode::OK, headers, body })
+    }
+}
+
 /// The response of an endpoint.
 #[derive(Debug)]
 pub(crate) enum Forwarded {

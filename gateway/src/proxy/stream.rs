@@ -154,7 +154,7 @@ fn late(mut drive: Box<Drive>, begun: Result<Next, Error>) -> Option<(Piece, Res
         Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),
         Ok(Next::Whole(whole)) => {
             let event = match drive.translation() {
-                Some(translation) => translation.refusal_event(&whole),
+                Some(translation) => translation.refusal_event(whole.status, &whole.body),
                 None => sse::data(&String::from_utf8_lossy(&whole.body)).into(),
             };
             Some((frame(event), Rest::Nothing))
@@ -172,7 +172,7 @@ fn event_stream(format: StreamFormat, body: Body) -> Response<Body> {
 fn translated(drive: &mut Drive, mut whole: Box<Whole>) -> Box<Whole> {
     let id = drive.request_id().to_string();
     if let Some(translation) = drive.translation().filter(|_| !whole.status.is_success()) {
-        whole.body = translation.refusal(&whole, &id).into();
+        whole.body = translation.refusal(whole.status, &whole.body, &id).into();
     }
     whole
 }

@@ -5,14 +5,10 @@ use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use hyper::header::{self, HeaderMap, HeaderValue};
 use inference_protocol::openai::{ErrorBody, ErrorDetail};
-use inference_protocol::sse::payloads;
 use inference_protocol::time::unix_seconds;
 use inference_translation::{ClientApi, Origin, ResponseWriter, StreamFormat, Unreadable};
 
-use super::drive::Next;
-use super::forward::Whole;
 use crate::types::api::RequestedApi;
 use crate::types::error::Error;
 use crate::types::random::random;
@@ -63,26 +59,16 @@ pub(crate) fn translate(
 const UNREADABLE: Error = Error::NodeAnswer("it is not a chat completion");
 
 impl Translation {
-    /// Translates a piece of the response. Refusals stay as they are, for [`Self::refusal`].
-    pub(crate) fn piece(&mut self, piece: Next, is_streamed: bool) -> Result<Next, Error> {
-        let unreadable = |Unreadable| UNREADABLE;
+    /// Translates events of a stream.
+    pub(crate) fn events(&mut self, events: &[u8]) -> Result<Bytes, Error> {
         self.writer.set_elapsed(self.arrived.elapsed());
-        match piece {
-            Next::Events(events) if is_streamed => self
-                .writer
-                .events(&events)
-                .map(|events| Next::Events(events.into()))
-                .map_err(unreadable),
-            Next::Events(events) => {
-                // A node's whole response is an event.
-                let Some(completion) = payloads(&events).next() else { return Err(UNREADABLE) };
-                self.writer.whole(completion).map(whole).map_err(unreadable)
-            }
-            Next::Whole(answer) if answer.status.is_success() => {
-                self.writer.whole(&answer.body).map(whole).map_err(unreadable)
-            }
-            other => Ok(other),
-        }
+        self.writer.events(events).map(Bytes::from).map_err(|Unreadable| UNREADABLE)
+    }
+
+    /// Translates a whole response.
+    pub(crate) fn whole(&mut self, response: &[u8]) -> Result<Bytes, Error> {
+        self.writer.set_elapsed(self.arrived.elapsed());
+        self.writer.whole(response).map(Bytes::from).map_err(|Unreadable| UNREADABLE)
     }
 
     /// How the response is streamed.
@@ -91,13 +77,13 @@ impl Translation {
     }
 
     /// The body of an endpoint's refusal in the client's API.
-    pub(crate) fn refusal(&self, refusal: &Whole, request_id: &str) -> String {
-        self.api.error_body(refusal.status.as_u16(), &detail(refusal), Some(request_id))
+    pub(crate) fn refusal(&self, status: StatusCode, body: &[u8], request_id: &str) -> String {
+        self.api.error_body(status.as_u16(), &detail(status, body), Some(request_id))
     }
 
     /// The end of a stream that an endpoint refused after its head was sent.
-    pub(crate) fn refusal_event(&mut self, refusal: &Whole) -> Bytes {
-        self.writer.fail(refusal.status.as_u16(), &detail(refusal)).into()
+    pub(crate) fn refusal_event(&mut self, status: StatusCode, body: &[u8]) -> Bytes {
+        self.writer.fail(status.as_u16(), &detail(status, body)).into()
     }
 
     /// The end of a stream that failed.
@@ -106,17 +92,8 @@ impl Translation {
     }
 }
 
-fn whole(body: Vec<u8>) -> Next {
-    let json = HeaderValue::from_static("application/json");
-    let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, json)]);
-    Next::Whole(Box::new(Whole { status: StatusCode::OK, headers, body: body.into() }))
-}
-
 /// What an endpoint's refusal says.
-fn detail(refusal: &Whole) -> ErrorDetail {
-    let read = serde_json::from_slice::<ErrorBody>(&refusal.body);
-    read.map_or_else(
-        |_| response::error_detail(&Error::NodeRefused(refusal.status.as_u16())),
-        |body| body.error,
-    )
+fn detail(status: StatusCode, body: &[u8]) -> ErrorDetail {
+    let unknown = || response::error_detail(&Error::NodeRefused(status.as_u16()));
+    serde_json::from_slice(body).map_or_else(|_| unknown(), |ErrorBody { error }| error)
 }

@@ -2,8 +2,8 @@
 //!
 //! A request is read into a [`conversation::Conversation`] and sent to a node or an external
 //! endpoint as a chat completion request. A [`ResponseWriter`] turns the response, whole or
-//! streamed, back into the API that the client speaks. So all APIs share admission, routing, resume,
-//! and accounting, and nodes keep one wire format.
+//! streamed, back into the API that the client speaks. So all APIs share admission, routing,
+//! resume, and accounting, and nodes keep one wire format.
 //!
 //! Everything here is data and pure functions: no I/O, no async, no clock, no random numbers. The
 //! gateway and a standalone agent both use it.

@@ -12,6 +12,7 @@ mod config;
 mod current;
 mod describe;
 mod errors;
+mod fields;
 mod openapi;
 mod pages;
 mod symptoms;

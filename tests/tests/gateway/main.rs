@@ -17,6 +17,7 @@ mod limits;
 mod links;
 mod lying;
 mod messages;
+mod ollama;
 mod payment;
 mod queue;
 mod reload;

@@ -18,11 +18,12 @@ const FILE_LINES_MAX: usize = 500;
 const COLUMNS_MAX: usize = 100;
 
 /// Every member of the workspace.
-const MEMBERS: [&str; 9] = [
+const MEMBERS: [&str; 10] = [
     "gateway",
     "node-agent",
     "inference-core",
     "inference-core/protocol",
+    "inference-core/translation",
     "inference-core/metrics",
     "listeners",
     "manual",
@@ -32,8 +33,9 @@ const MEMBERS: [&str; 9] = [
 
 /// Members, and the crates that each may not reach: the gateway knows no engine, the engine
 /// no network.
-const FORBIDDEN: [(&str, &[&str]); 8] = [
+const FORBIDDEN: [(&str, &[&str]); 9] = [
     ("inference-core/protocol", &["tokio", "hyper", "rustls", "prometheus", "inference-core"]),
+    ("inference-core/translation", &["tokio", "hyper", "rustls", "prometheus", "inference-core"]),
     ("inference-core/metrics", &["tokio", "hyper", "rustls", "inference-core"]),
     ("inference-core", &["tokio", "hyper", "rustls", "prometheus", "tracing", "flotilla-agent"]),
     ("node-agent", &["flotilla-gateway", "llama-cpp-sys-2"]),

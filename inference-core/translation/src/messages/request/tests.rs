@@ -1,3 +1,5 @@
+//! Requests of Anthropic's clients.
+
 use inference_protocol::openai::ParseError;
 use serde_json::json;
 

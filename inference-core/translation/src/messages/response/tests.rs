@@ -1,3 +1,5 @@
+//! Responses to Anthropic's clients.
+
 use serde_json::{Value, json};
 
 use super::*;

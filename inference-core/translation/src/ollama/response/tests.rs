@@ -1,3 +1,5 @@
+//! Responses to Ollama's clients.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
