@@ -1,6 +1,6 @@
 //! What each API is called and how its errors look.
 
-use inference_protocol::openai::ErrorDetail;
+use inference_protocol::openai::{ErrorBody, ErrorDetail};
 
 use crate::writer::ClientApi;
 use crate::{messages, ollama};
@@ -18,13 +18,15 @@ pub enum Service {
 
 impl ClientApi {
     /// All APIs, in declaration order.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Messages,
         Self::CountTokens,
         Self::OllamaChat,
         Self::OllamaGenerate,
         Self::OllamaEmbed,
         Self::OllamaEmbeddings,
+        Self::Responses,
+        Self::InputTokens,
     ];
 
     /// Label in metrics and logs.
@@ -36,14 +38,18 @@ impl ClientApi {
             Self::OllamaGenerate => "ollama_generate",
             Self::OllamaEmbed => "ollama_embed",
             Self::OllamaEmbeddings => "ollama_embeddings",
+            Self::Responses => "responses",
+            Self::InputTokens => "responses_input_tokens",
         }
     }
 
     /// What serves the translated request.
     pub fn service(self) -> Service {
         match self {
-            Self::Messages | Self::OllamaChat | Self::OllamaGenerate => Service::ChatCompletions,
-            Self::CountTokens => Service::InputTokens,
+            Self::Messages | Self::OllamaChat | Self::OllamaGenerate | Self::Responses => {
+                Service::ChatCompletions
+            }
+            Self::CountTokens | Self::InputTokens => Service::InputTokens,
             Self::OllamaEmbed | Self::OllamaEmbeddings => Service::Embeddings,
         }
     }
@@ -57,6 +63,8 @@ impl ClientApi {
             "/api/generate" => Some(Self::OllamaGenerate),
             "/api/embed" => Some(Self::OllamaEmbed),
             "/api/embeddings" => Some(Self::OllamaEmbeddings),
+            "/v1/responses" => Some(Self::Responses),
+            "/v1/responses/input_tokens" => Some(Self::InputTokens),
             _ => None,
         }
     }
@@ -69,6 +77,7 @@ impl ClientApi {
             | Self::OllamaGenerate
             | Self::OllamaEmbed
             | Self::OllamaEmbeddings => ollama::error_body(error),
+            Self::Responses | Self::InputTokens => ErrorBody { error: error.clone() }.to_json(),
         }
     }
 }

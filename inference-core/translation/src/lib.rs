@@ -31,9 +31,12 @@ pub mod fields;
 mod json;
 pub mod messages;
 pub mod ollama;
+pub mod responses;
+pub mod store;
 mod writer;
 
 pub use api::Service;
 pub use writer::{
-    ClientApi, Origin, ResponseWriter, StreamFormat, Translated, Unreadable, reply, translate,
+    ClientApi, Lookup, Origin, ResponseWriter, StreamFormat, Translated, Unreadable, reply,
+    translate, translate_with,
 };

@@ -1,5 +1,6 @@
 //! One entry point for all APIs: a request in, a chat completion request and a writer out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use inference_protocol::openai::{ErrorBody, ErrorDetail, ParseError};
@@ -7,10 +8,9 @@ use inference_protocol::sse::{self, DONE};
 use serde_json::Value;
 
 use crate::answer::{Answer, Chunk};
-use crate::chat;
 use crate::fault::Fields;
-use crate::messages;
-use crate::ollama;
+use crate::store::Stored;
+use crate::{chat, messages, ollama, responses};
 
 /// An API that is served by chat completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,10 @@ pub enum ClientApi {
     OllamaEmbed,
     /// Ollama's older embeddings: `POST /api/embeddings`.
     OllamaEmbeddings,
+    /// OpenAI's Responses: `POST /v1/responses`.
+    Responses,
+    /// OpenAI's count of a Responses request's tokens: `POST /v1/responses/input_tokens`.
+    InputTokens,
 }
 
 /// Where ids and times of a response come from.
@@ -51,7 +55,10 @@ pub struct Translated {
 /// model; `None` for all others. To be called before [`translate`].
 pub fn reply(api: ClientApi, body: &[u8], origin: Origin) -> Option<Vec<u8>> {
     match api {
-        ClientApi::Messages | ClientApi::CountTokens => None,
+        ClientApi::Messages
+        | ClientApi::CountTokens
+        | ClientApi::Responses
+        | ClientApi::InputTokens => None,
         ClientApi::OllamaChat | ClientApi::OllamaGenerate => {
             Some(ollama::load_request(api, body)?.reply(origin))
         }
@@ -62,11 +69,29 @@ pub fn reply(api: ClientApi, body: &[u8], origin: Origin) -> Option<Vec<u8>> {
     }
 }
 
-/// Translates the body of a request.
+/// Finds a stored response of the request's tenant by its id.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<Arc<Stored>>;
+
+/// Translates the body of a request, without stored responses: see [`translate_with`].
 ///
 /// # Errors
 /// The body is not JSON, or asks for what cannot be honored. The error names the field.
 pub fn translate(api: ClientApi, body: &[u8], origin: Origin) -> Result<Translated, ParseError> {
+    translate_with(api, body, origin, &|_| None)
+}
+
+/// Translates the body of a request. `lookup` finds the stored responses that it continues or
+/// refers to.
+///
+/// # Errors
+/// The body is not JSON, or asks for what cannot be honored, or `lookup` does not find a response.
+/// The error names the field.
+pub fn translate_with(
+    api: ClientApi,
+    body: &[u8],
+    origin: Origin,
+    lookup: Lookup<'_>,
+) -> Result<Translated, ParseError> {
     let fields = read_object(body)?;
     let (body, format): (_, Box<dyn Format>) = match api {
         ClientApi::Messages => {
@@ -91,6 +116,15 @@ pub fn translate(api: ClientApi, body: &[u8], origin: Origin) -> Result<Translat
         ClientApi::OllamaEmbed | ClientApi::OllamaEmbeddings => {
             let (request, writer) = ollama::embed::read(api, fields)?;
             (request.body(), Box::new(writer))
+        }
+        ClientApi::Responses => {
+            let (conversation, asked) = responses::request::read(fields, origin, lookup)?;
+            let writer = responses::response::Writer::new(asked, origin);
+            (chat::body(&conversation), Box::new(writer))
+        }
+        ClientApi::InputTokens => {
+            let (conversation, _) = responses::request::read(fields, origin, lookup)?;
+            (chat::body(&conversation), Box::new(responses::count::Writer))
         }
     };
     Ok(Translated { body, writer: ResponseWriter { format } })
@@ -187,6 +221,10 @@ pub(crate) trait Format: std::fmt::Debug + Send + Sync {
         let answer = Answer::read(body).map_err(|_| Unreadable)?;
         Ok(self.whole(answer))
     }
+    /// What to store of a response that has ended.
+    fn stored(&mut self) -> Option<Stored> {
+        None
+    }
 }
 
 /// Turns a chat completion, whole or streamed, into the response that the client expects.
@@ -255,6 +293,12 @@ impl ResponseWriter {
     /// It is not a chat completion.
     pub fn whole(&mut self, completion: &[u8]) -> Result<Vec<u8>, Unreadable> {
         self.format.translate(completion)
+    }
+
+    /// What to put into a [`crate::store::Store`], once, after the response has ended: `None` if
+    /// the API or the request stores nothing, or the response failed.
+    pub fn stored(&mut self) -> Option<Stored> {
+        self.format.stored()
     }
 }
 
