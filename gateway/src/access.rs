@@ -3,4 +3,5 @@
 pub mod keys;
 pub mod limiter;
 pub mod quarantine;
+pub mod responses;
 pub mod spend;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 
 use crate::access::keys::ApiKey;
+use crate::access::responses;
 use crate::config::acme::Acme;
 use crate::config::cors::Cors;
 use crate::config::proxies::Proxies;
@@ -194,6 +195,8 @@ pub struct Limits {
     pub response_bytes_max: usize,
     /// Bytes of an event in a stream.
     pub event_bytes_max: usize,
+    /// Responses of the Responses API.
+    pub stored: responses::Limits,
 }
 
 /// How long requests without their own deadline may wait for a slot.

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::quarantine::Quarantine;
+use crate::access::responses::Responses;
 use crate::config::Config;
 use crate::context::settings::LiveSettings;
 use crate::dispatcher::Dispatcher;
@@ -47,6 +48,7 @@ impl Gateway {
             history: Recorder::default(),
             spans,
             quarantine: Quarantine::default(),
+            responses: Responses::new(now.config.limits.stored),
             stop,
             links: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -60,7 +62,9 @@ impl Gateway {
     /// An address cannot be bound; then nothing changes.
     pub async fn apply(&self, config: Config) -> Result<(), BindError> {
         let (queue, policy) = (config.limits.queue, config.policy);
+        let stored = config.limits.stored;
         self.settings.replace(config).await?;
+        self.responses.configure(stored);
         self.dispatcher.configure(queue, policy);
         Ok(())
     }
@@ -83,6 +87,8 @@ pub struct Parts {
     pub spans: Spans,
     /// Requests that killed engines.
     pub quarantine: Quarantine,
+    /// Stored responses of the Responses API.
+    pub responses: Responses,
     /// Canceled when the gateway stops accepting work.
     pub stop: CancellationToken,
     /// Canceled when all requests are done. Links outlive the listeners, because requests in flight

@@ -100,7 +100,7 @@ async fn admit(
     record.set_tenant(&authenticated.caller.tenant);
     let entered = enter(gateway, &authenticated.caller, record);
     let admitted = match entered {
-        Ok(()) => admit::admit(&mut authenticated, &settings.config, &gateway.dispatcher).await,
+        Ok(()) => admit::admit(&mut authenticated, &settings.config, gateway).await,
         Err(error) => Err(error),
     };
     let admitted = match admitted {

@@ -13,6 +13,7 @@ pub mod guards;
 pub(crate) mod listener;
 pub(crate) mod models;
 pub(crate) mod plain_http;
+mod responses;
 mod routes;
 
 /// What a listener serves.

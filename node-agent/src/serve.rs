@@ -9,5 +9,6 @@ pub mod metrics;
 pub(crate) mod node;
 pub(crate) mod request_id;
 pub(crate) mod resources;
+pub(crate) mod responses;
 pub(crate) mod status;
 pub(crate) mod stream;

@@ -13,6 +13,7 @@ use super::yaml::{Node, Problem};
 use super::{
     Admin, Config, Limits, QueueTimeouts, Timeouts, api_keys, external, nodes, trace_export,
 };
+use crate::access::responses;
 use crate::config::{ADMIN_CONNECTIONS_MAX, ADMIN_CONNECTIONS_PER_IP};
 use crate::scheduler::routing::Policy;
 use crate::types::limits::QueueBounds;
@@ -90,6 +91,9 @@ pub const KEYS: &[&str] = &[
     "limits.queue_bytes_per_tenant_max",
     "limits.response_bytes_max",
     "limits.event_bytes_max",
+    "limits.stored_bytes_max",
+    "limits.stored_bytes_per_tenant_max",
+    "limits.stored_age_s",
     "timeouts.header_ms",
     "timeouts.body_ms",
     "timeouts.keep_alive_ms",
@@ -250,6 +254,7 @@ fn read_health(mut section: Section, problems: &mut Problems) -> Option<Duration
 
 fn read_limits(mut section: Section, problems: &mut Problems) -> Limits {
     const MIB: u64 = 1024 * 1024;
+    const DAY_S: u64 = 24 * 60 * 60;
     let mut number = |key, default, max| section.number(key, default, 1..=max, problems) as usize;
     let mut limits = Limits {
         body_bytes_max: number("body_bytes_max", 4 * MIB, 8 * MIB),
@@ -261,6 +266,11 @@ fn read_limits(mut section: Section, problems: &mut Problems) -> Limits {
         ),
         response_bytes_max: number("response_bytes_max", 64 * MIB, 1024 * MIB),
         event_bytes_max: number("event_bytes_max", MIB, 64 * MIB),
+        stored: responses::Limits {
+            bytes_max: number("stored_bytes_max", 64 * MIB, 64 * 1024 * MIB),
+            tenant_bytes_max: number("stored_bytes_per_tenant_max", 16 * MIB, 64 * 1024 * MIB),
+            age_s_max: number("stored_age_s", DAY_S, 30 * DAY_S) as u64,
+        },
     };
     let mut share = |of: &str| {
         let keys = [format!("queue_depth_per_{of}_max"), format!("queue_bytes_per_{of}_max")];

@@ -66,6 +66,8 @@ fn answer<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, 
     let path = request.uri().path();
     if path == "/metrics" {
         only(request, "GET, HEAD")?;
+        let (stored, bytes) = gateway.responses.size();
+        gateway.metrics.set_stored(stored, bytes);
         let text = gateway.metrics.render(&gateway.dispatcher.cached_snapshot())?;
         let kind = "text/plain; version=0.0.4; charset=utf-8";
         return Ok(response::with_type(StatusCode::OK, kind, text));

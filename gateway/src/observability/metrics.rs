@@ -184,6 +184,13 @@ impl Metrics {
         self.0.families.spans_lost.with_label_values(&[why.name()]).inc_by(spans);
     }
 
+    /// Sets how many responses are stored, and their bytes.
+    pub(crate) fn set_stored(&self, responses: usize, bytes: usize) {
+        let [count, size] = &self.0.families.stored;
+        count.set(i64::try_from(responses).unwrap_or(i64::MAX));
+        size.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
     /// All metrics in the Prometheus text format 0.0.4.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ use super::authenticate::Authenticated;
 use super::translation::{self, Translated, Translation};
 use crate::access::keys::Caller;
 use crate::config::Config;
+use crate::context::Gateway;
 use crate::dispatcher::{BodyReservation, Dispatcher};
 use crate::scheduler::SlotRequest;
 use crate::scheduler::cost::Size;
@@ -102,8 +103,9 @@ const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 pub(crate) async fn admit(
     authenticated: &mut Authenticated,
     config: &Config,
-    dispatcher: &Dispatcher,
+    gateway: &Gateway,
 ) -> Result<Admission, Error> {
+    let dispatcher = &gateway.dispatcher;
     let (limits, timeouts) = (&config.limits, &config.timeouts);
     let Authenticated { context, api, caller, arrived, headers, body } = authenticated;
     let wanted = wanted_class(headers)?;
@@ -114,7 +116,9 @@ pub(crate) async fn admit(
     let bounds = BodyLimits { bytes_max: limits.body_bytes_max, time_max: timeouts.body };
     let body = read_body(body, bounds, &mut reading).await?;
     let (body, translation) =
-        match translation::translate(*api, body, limits.body_bytes_max, *arrived)? {
+        match translation::translate(*api, body, limits.body_bytes_max, *arrived, &|id| {
+            gateway.responses.get(&caller.tenant, id)
+        })? {
             Translated::Request(body, translation) => (body, translation),
             Translated::Reply(reply) => return Ok(Admission::Reply(reply)),
         };

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use inference_protocol::openai::{ErrorBody, ErrorDetail};
 use inference_protocol::time::unix_seconds;
-use inference_translation::{ClientApi, Origin, ResponseWriter, StreamFormat, Unreadable};
+use inference_translation::store::Stored;
+use inference_translation::{ClientApi, Lookup, Origin, ResponseWriter, StreamFormat, Unreadable};
 
 use crate::types::api::RequestedApi;
 use crate::types::error::Error;
@@ -32,7 +33,8 @@ pub(crate) enum Translated {
     Reply(Vec<u8>),
 }
 
-/// The body of the request that endpoints get, and the translation of their response.
+/// The body of the request that endpoints get, and the translation of their response. `lookup`
+/// finds stored responses.
 ///
 /// # Errors
 /// The body asks for what cannot be translated, or becomes longer than `bytes_max`.
@@ -41,14 +43,15 @@ pub(crate) fn translate(
     body: Bytes,
     bytes_max: usize,
     arrived: Instant,
+    lookup: Lookup<'_>,
 ) -> Result<Translated, Error> {
     let RequestedApi::Translated(api) = api else { return Ok(Translated::Request(body, None)) };
     let origin = Origin { random: random(), now: unix_seconds(SystemTime::now()) };
     if let Some(reply) = inference_translation::reply(api, &body, origin) {
         return Ok(Translated::Reply(reply));
     }
-    let translated =
-        inference_translation::translate(api, &body, origin).map_err(Error::Invalid)?;
+    let translated = inference_translation::translate_with(api, &body, origin, lookup)
+        .map_err(Error::Invalid)?;
     if translated.body.len() > bytes_max {
         return Err(Error::TooLarge(bytes_max));
     }
@@ -69,6 +72,11 @@ impl Translation {
     pub(crate) fn whole(&mut self, response: &[u8]) -> Result<Bytes, Error> {
         self.writer.set_elapsed(self.arrived.elapsed());
         self.writer.whole(response).map(Bytes::from).map_err(|Unreadable| UNREADABLE)
+    }
+
+    /// What to store of the response, once it has ended.
+    pub(crate) fn stored(&mut self) -> Option<Stored> {
+        self.writer.stored()
     }
 
     /// How the response is streamed.

@@ -7,8 +7,10 @@ use hyper::{Method, Request, Response, StatusCode};
 use inference_protocol::fleet::JOIN_PATH;
 use inference_protocol::openai::ErrorDetail;
 use inference_translation::ollama;
+use inference_translation::store::Path;
 
 use super::models::{self, Listing};
+use super::responses;
 use crate::config::tls::Authority;
 use crate::context::Gateway;
 use crate::control::health::status;
@@ -39,6 +41,7 @@ pub(crate) async fn serve(
             only(&request, "POST").and_then(|()| join::join(&gateway, authority, request))
         }
         "/api/show" => models::show(&gateway, request).await,
+        path if let Some(path) = Path::at(path) => responses::serve(&gateway, &request, path),
         _ => look(&gateway, &request),
     };
     answered.unwrap_or_else(|error| format.error(&error))

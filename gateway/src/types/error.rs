@@ -52,6 +52,8 @@ pub enum Error {
     Invalid(ParseError),
     /// No endpoint serves this model.
     UnknownModel(String),
+    /// The tenant has no stored response with this id.
+    UnknownResponse(String),
     /// No node is ready.
     NoNode,
     /// The key may not use this model.
@@ -142,6 +144,7 @@ impl Error {
     pub fn status(&self) -> u16 {
         match self {
             Self::UnknownPath | Self::UnknownModel(_) | Self::UnknownNode(_) => 404,
+            Self::UnknownResponse(_) => 404,
             Self::ModelForbidden(_) | Self::AdminOff => 403,
             Self::RateLimited { .. } | Self::Quota(_) => 429,
             Self::QueueFull { full: QueueLimit::Tenant, .. } => 429,
@@ -193,6 +196,7 @@ impl Error {
             Self::Invalid(_) => "invalid_value",
             Self::Header(..) => "invalid_header",
             Self::UnknownModel(_) => "model_not_found",
+            Self::UnknownResponse(_) => "response_not_found",
             Self::ModelForbidden(_) => "model_not_allowed",
             Self::RateLimited { .. } => "rate_limit_exceeded",
             Self::Quota(_) => "insufficient_quota",
@@ -253,6 +257,7 @@ impl Error {
             | Self::Unanswerable(_)
             | Self::ResponseTooLarge(_)
             | Self::ExternalRefused { .. }
+            | Self::UnknownResponse(_)
             | Self::UnknownModel(_) => FaultOrigin::Client,
             Self::NoNode
             | Self::QueueFull { .. }
@@ -294,6 +299,7 @@ impl Error {
             | Self::Invalid(_)
             | Self::Header(..)
             | Self::UnknownModel(_)
+            | Self::UnknownResponse(_)
             | Self::ModelForbidden(_)
             | Self::RateLimited { .. }
             | Self::Quota(_)

@@ -115,6 +115,10 @@ pub fn not_found(id: &str) -> ErrorDetail {
     }
 }
 
+/// Message of the error for `POST /v1/responses/{id}/cancel`.
+pub const NOT_CANCELABLE: &str = "only responses in the background can be canceled, and there are none; close the \
+     connection to end a response";
+
 /// The body of a response to `DELETE /v1/responses/{id}`.
 pub fn deleted(id: &str) -> String {
     to_json(&json!({"id": id, "object": "response", "deleted": true}))

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 mod page;
+mod path;
 
 pub use page::Page;
+pub use path::Path;
 
 /// Bounds of a [`Store`].
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +112,14 @@ impl Store {
         Self { limits, tenants, order, next: 0, bytes: 0 }
     }
 
+    /// Applies other limits.
+    pub fn configure(&mut self, now: u64, limits: Limits) {
+        self.limits = limits;
+        self.expire(now);
+        let names: Vec<_> = self.tenants.keys().cloned().collect();
+        names.iter().for_each(|name| self.shrink(name));
+    }
+
     /// Number of responses.
     pub fn len(&self) -> usize {
         self.order.len()
@@ -142,15 +152,20 @@ impl Store {
         self.order.insert(number, (now, name.clone()));
         let own = self.tenants.entry(name.clone()).or_default();
         self.bytes += own.insert(number, stored);
-        while self.tenants.get(&name).is_some_and(|own| own.bytes > self.limits.tenant_bytes_max) {
-            self.evict(&name);
+        self.shrink(&name);
+        self.order.contains_key(&number)
+    }
+
+    /// Deletes until a tenant and all together are within their limits.
+    fn shrink(&mut self, name: &str) {
+        while self.tenants.get(name).is_some_and(|own| own.bytes > self.limits.tenant_bytes_max) {
+            self.evict(name);
         }
         while self.bytes > self.limits.bytes_max {
             let largest = self.tenants.iter().max_by_key(|(_, tenant)| tenant.bytes);
             let Some(largest) = largest.map(|(name, _)| name.clone()) else { break };
             self.evict(&largest);
         }
-        self.order.contains_key(&number)
     }
 
     /// A tenant's response.

@@ -1,5 +1,5 @@
-//! Every event and object of the Responses API is what OpenAI's description says, where it is beside
-//! the checkout.
+//! Every event and object of the Responses API is what OpenAI's description says, where that lies
+//! beside the checkout.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

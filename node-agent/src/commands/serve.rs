@@ -21,6 +21,7 @@ use crate::serve::listener::Port;
 use crate::serve::metrics::Metrics;
 use crate::serve::node::Node;
 use crate::serve::resources::ResourceSampler;
+use crate::serve::responses::Responses;
 use crate::serve::{join, listener};
 use crate::types::exit::{EXIT_NO_PERMISSION, EXIT_UNAVAILABLE, Failed};
 
@@ -110,6 +111,7 @@ fn new_node(options: &ServeOptions) -> prometheus::Result<Arc<Node>> {
         metrics: Metrics::new()?,
         compat: options.compat.clone(),
         resources: ResourceSampler::default(),
+        responses: Responses::default(),
         stop: CancellationToken::new(),
     }))
 }

@@ -8,6 +8,7 @@ mod embeddings;
 mod generate;
 mod listing;
 mod sampling;
+mod stored;
 mod text;
 mod tools;
 mod translated;
@@ -24,6 +25,7 @@ use inference_protocol::resume::{RESUME_HEADER, Resume};
 use inference_translation::ClientApi;
 use inference_translation::messages::models;
 use inference_translation::ollama;
+use inference_translation::store::Path;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -92,6 +94,11 @@ async fn route(
         "/v1/models" => {
             authenticate(node, link, &request)?;
             check_method(&request, "GET, HEAD").map(|()| listing::all(node, is_anthropic(&request)))
+        }
+        path if let Some(stored) = Path::at(path).filter(|_| ClientApi::at(path).is_none()) => {
+            authenticate(node, link, &request)?;
+            let Caller { tenant, .. } = caller(node, link, &request)?;
+            stored::serve(node, tenant, &request, stored)
         }
         fleet::STATUS_PATH => {
             authenticate(node, link, &request)?;

@@ -7,6 +7,7 @@ use crate::engine::client::{EngineClient, EngineState, LinkId};
 use crate::serve::metrics::Metrics;
 use crate::serve::metrics::compat::Names;
 use crate::serve::resources::ResourceSampler;
+use crate::serve::responses::Responses;
 
 /// State that all requests share.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Node {
     pub compat: Vec<Names>,
     /// Memory and pressure of engine and machine.
     pub resources: ResourceSampler,
+    /// Stored responses of the Responses API.
+    pub responses: Responses,
     /// Canceled when all requests are done, to end responses that never end by themselves.
     pub stop: CancellationToken,
 }

@@ -30,6 +30,8 @@ pub(crate) enum Error {
         asked: String,
         served: String,
     },
+    /// No stored response has this id.
+    UnknownResponse(String),
     /// The engine rejected the request or failed on it.
     Engine(Failure),
     /// The engine accepts no requests at the moment.
@@ -43,7 +45,7 @@ pub(crate) enum Error {
 impl Error {
     pub(crate) fn status(&self) -> u16 {
         match self {
-            Self::UnknownPath | Self::UnknownModel { .. } => 404,
+            Self::UnknownPath | Self::UnknownModel { .. } | Self::UnknownResponse(_) => 404,
             Self::Method(_) => 405,
             Self::Unauthenticated => 401,
             Self::TooLarge(_) => 413,
@@ -82,6 +84,7 @@ impl Error {
             Self::Unauthenticated => "invalid_api_key",
             Self::TooLarge(_) => "request_too_large",
             Self::SlowBody => "request_timeout",
+            Self::UnknownResponse(_) => "response_not_found",
             Self::Malformed(_) => "invalid_json",
             Self::Translation(_) | Self::Invalid { .. } => "invalid_value",
             Self::UnknownModel { .. } => "model_not_found",
@@ -180,6 +183,9 @@ impl std::fmt::Display for Error {
             }
             Self::TooLarge(max) => write!(f, "the request body is larger than {max} bytes"),
             Self::SlowBody => write!(f, "the request body did not arrive in time"),
+            Self::UnknownResponse(id) => {
+                write!(f, "no response with id '{id}' is stored; it may have expired")
+            }
             Self::Malformed(e) | Self::Translation(e) => write!(f, "{}", e.message),
             Self::Invalid { message, .. } => write!(f, "{message}"),
             Self::UnknownModel { asked, served } => {

@@ -45,6 +45,8 @@ pub(crate) struct Families {
     pub spent: CounterVec,
     pub saved: CounterVec,
     pub connections: IntGauge,
+    /// Stored responses: how many, and their bytes.
+    pub stored: [IntGauge; 2],
     pub closed: IntCounterVec,
     pub joins_refused: IntCounterVec,
     pub reloads: IntCounterVec,
@@ -93,6 +95,14 @@ impl Families {
             )?,
             spent,
             saved,
+            stored: [
+                builder
+                    .gauge("gateway_stored_responses", "Stored responses of the Responses API.")?,
+                builder.gauge(
+                    "gateway_stored_responses_bytes",
+                    "Bytes of stored responses with their conversations (limits.stored_bytes_max).",
+                )?,
+            ],
             connections: builder.gauge("gateway_connections_open", "Open client connections.")?,
             closed: builder.counters(
                 "gateway_connections_closed_total",

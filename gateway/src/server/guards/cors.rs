@@ -68,7 +68,7 @@ impl CorsHeaders {
         *response.status_mut() = StatusCode::NO_CONTENT;
         let answer = response.headers_mut();
         let mut say = |name, text| answer.insert(name, HeaderValue::from_static(text));
-        say(header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST");
+        say(header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST, DELETE");
         say(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE);
         // Any header: unknown ones are ignored anyway.
         if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {

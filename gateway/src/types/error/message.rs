@@ -56,6 +56,9 @@ impl std::fmt::Display for Error {
                     "the model '{model}' does not exist; GET /v1/models lists the models"
                 )
             }
+            Self::UnknownResponse(id) => {
+                write!(f, "no response with id '{id}' is stored; it may have expired")
+            }
             Self::ModelForbidden(model) => {
                 write!(f, "this API key may not use the model '{model}'")
             }

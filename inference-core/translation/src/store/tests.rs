@@ -77,7 +77,7 @@ fn a_conversation_costs_each_turn_once_and_outlives_its_beginning() {
         turns.clone_from(&next.turns);
         assert!(store.insert(0, "a", next));
     }
-    assert!(store.bytes() < 9 * 3_000, "{}", store.bytes());
+    assert!(store.bytes() < 9 * 4_000, "{}", store.bytes());
     for key in 0..8 {
         assert!(store.delete(0, "a", &format!("resp_{key}")));
     }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::{Response, header};
+use inference_core::types::request::Tenant;
 use inference_protocol::time::unix_seconds;
 use inference_translation::{ClientApi, Origin, ResponseWriter, Service, Translated};
 
@@ -28,40 +29,60 @@ pub(super) async fn complete(
         return Ok(response::json(reply));
     }
     let Translated { body, writer } =
-        inference_translation::translate(api, body, origin).map_err(Error::Translation)?;
+        inference_translation::translate_with(api, body, origin, &|id| {
+            node.responses.get(caller.tenant, id)
+        })
+        .map_err(Error::Translation)?;
     let begun = Instant::now();
     let response = match api.service() {
         Service::ChatCompletions => chat::complete(node, caller, None, &body).await?,
         Service::InputTokens => text::count(node, caller, None, &body).await?,
         Service::Embeddings => embeddings::embed(node, caller, None, &body).await?,
     };
+    let translation = Translation { node: node.clone(), tenant: caller.tenant, writer, begun };
     let content_type = response.headers().get(header::CONTENT_TYPE);
     match content_type.is_some_and(|kind| kind == "text/event-stream") {
-        true => Ok(stream(response, writer, begun)),
-        false => whole(response, writer, begun).await,
+        true => Ok(translation.stream(response)),
+        false => translation.whole(response).await,
     }
 }
 
-async fn whole(
-    response: Response<Body>,
-    mut writer: ResponseWriter,
+/// The translation of one response.
+struct Translation {
+    node: Arc<Node>,
+    tenant: Tenant,
+    writer: ResponseWriter,
     begun: Instant,
-) -> Result<Response<Body>, Error> {
-    let Ok(body) = response.into_body().collect().await;
-    writer.set_elapsed(begun.elapsed());
-    let written = writer.whole(&body.to_bytes()).map_err(|_| Error::Internal)?;
-    Ok(response::json(written))
 }
 
-/// Each frame of our streams has whole events.
-fn stream(response: Response<Body>, mut writer: ResponseWriter, begun: Instant) -> Response<Body> {
-    let format = writer.stream_format();
-    let translate = move |frame: Frame<Bytes>| {
-        writer.set_elapsed(begun.elapsed());
-        frame.map_data(|events| Bytes::from(writer.events(&events).unwrap_or_default()))
-    };
-    response::stream(
-        format.content_type(),
-        response.into_body().map_frame(translate).boxed_unsync(),
-    )
+impl Translation {
+    async fn whole(mut self, response: Response<Body>) -> Result<Response<Body>, Error> {
+        let Ok(body) = response.into_body().collect().await;
+        self.writer.set_elapsed(self.begun.elapsed());
+        let written = self.writer.whole(&body.to_bytes()).map_err(|_| Error::Internal)?;
+        self.store();
+        Ok(response::json(written))
+    }
+
+    /// Each frame of our streams has whole events.
+    fn stream(mut self, response: Response<Body>) -> Response<Body> {
+        let format = self.writer.stream_format();
+        let translate = move |frame: Frame<Bytes>| frame.map_data(|events| self.events(&events));
+        let body = response.into_body().map_frame(translate).boxed_unsync();
+        response::stream(format.content_type(), body)
+    }
+
+    fn events(&mut self, events: &[u8]) -> Bytes {
+        self.writer.set_elapsed(self.begun.elapsed());
+        let written = self.writer.events(events).unwrap_or_default();
+        self.store();
+        written.into()
+    }
+
+    /// Stores the response, if it has ended and the request wants that.
+    fn store(&mut self) {
+        if let Some(stored) = self.writer.stored() {
+            self.node.responses.insert(self.tenant, stored);
+        }
+    }
 }
