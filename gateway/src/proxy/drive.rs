@@ -177,9 +177,9 @@ impl Drive {
         }
         if self.attempts.is_complete() {
             self.record.record_success(200, 0);
-            if let Some(stored) = self.translation.as_mut().and_then(Translation::stored) {
-                self.gateway.responses.insert(&self.admitted.tenant, stored);
-            }
+        }
+        if let Some(stored) = self.translation.as_mut().and_then(Translation::stored) {
+            self.gateway.responses.insert(&self.admitted.tenant, stored);
         }
         next
     }

@@ -21,6 +21,7 @@ mod ollama;
 mod payment;
 mod queue;
 mod reload;
+mod responses;
 mod resume;
 mod retries;
 mod shares;
