@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use inference_core::text::output::{
-    CallFormat, Format, OutputPart, ParsedMessage, Parser, ReasoningDelimiters, ToolSet, join_parts,
+    CallFormat, CallIds, Format, OutputPart, ParsedMessage, Parser, ReasoningDelimiters, ToolSet,
+    join_parts,
 };
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -38,7 +39,7 @@ pub fn tool_calls(data: &[u8]) {
     let mut choices = Choices::new(choices);
     let calls = all[usize::from(which) % all.len()];
     let thinks = flags & 1 == 1 && calls != CallFormat::Harmony;
-    let format = Format { reasoning: thinks.then_some(REASONING), calls };
+    let format = Format { reasoning: thinks.then_some(REASONING), calls, ids: CallIds::Any };
     let tools = if flags & 4 == 4 { ToolSet::default() } else { TOOLS.clone() };
     let parser = || Parser::new(&format, tools.clone(), flags & 2 == 2, CALLS_MAX);
 

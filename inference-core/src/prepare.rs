@@ -8,7 +8,7 @@ use chrono::{DateTime, NaiveDateTime};
 use crate::scheduler::sequence::ResponseGrammar;
 use crate::text::chat_template::{ChatTemplate, Conversation, TemplateError, segments};
 use crate::text::grammar::{GrammarError, Grammars};
-use crate::text::output::{CallFormat, Format, ResponseStart};
+use crate::text::output::{Format, ResponseStart};
 use crate::types::model::Tokenizer;
 use crate::types::request::{
     Chat, EmbedInput, Failure, GenerateRequest, Prompt, QueryResult, TextQuery, Token,
@@ -52,11 +52,12 @@ pub struct Preparer {
 }
 
 fn format_of(template: &ChatTemplate) -> Format {
-    let format = Format::detect(template.source(true));
+    let detected = Format::detect(template.source(true));
+    let format = Format { ids: template.capabilities(true).call_ids, ..detected };
     match template.capabilities(true).tools {
         true => format,
-        // Without tool support in the template, we describe the tools in Hermes notation.
-        false => Format { calls: CallFormat::Hermes, ..format },
+        // Without tool support in the template, we describe the tools.
+        false => Format { calls: template.capabilities(true).described, ..format },
     }
 }
 
@@ -91,6 +92,12 @@ impl Preparer {
         };
         let (grammars, bounds) = (OnceLock::new(), Bounds::new(&*tokenizer));
         Self { tokenizer, template, context_tokens, format, rerank: None, grammars, bounds }
+    }
+
+    /// True if the chat template does not describe tools to the model: our own description goes
+    /// into the system message.
+    pub fn lacks_tools(&self) -> bool {
+        matches!(&self.template, Some(Ok(template)) if !template.capabilities(true).tools)
     }
 
     /// Adds the prompt template of a reranker that was trained with one.

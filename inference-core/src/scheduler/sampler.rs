@@ -75,22 +75,57 @@ impl Sampler {
         forbid: Option<Forbid<'_>>,
         scratch: &mut Scratch,
     ) -> Token {
-        // Draws one number for each token, needed or not, so that a response that resumes on
-        // another node gets the same numbers.
-        let random = self.rng.next_u64() as f64 / u64::MAX as f64;
+        let random = self.draw_number();
         if forbid.is_none() && !adjust::has_adjustments(&self.params) {
             return self.choose(logits, random, scratch);
         }
-        let mut adjusted = std::mem::take(&mut scratch.adjusted);
-        adjusted.clear();
-        adjusted.extend_from_slice(logits);
-        adjust::apply(&self.params, &self.counts, context, &mut adjusted, &mut scratch.recent);
+        let mut adjusted = self.adjust(logits, context, scratch);
         if let Some(forbid) = forbid {
             forbid(&mut adjusted);
         }
         let token = self.choose(&adjusted, random, scratch);
         scratch.adjusted = adjusted;
         token
+    }
+
+    /// Like [`Self::sample`], but calls `forbid` only if the token that it would choose is not
+    /// allowed: most tokens are, and to check one costs far less than to exclude all others.
+    pub(crate) fn sample_checked(
+        &mut self,
+        logits: &[f32],
+        context: SamplingContext<'_>,
+        (is_allowed, forbid): (&mut dyn FnMut(Token) -> bool, Forbid<'_>),
+        scratch: &mut Scratch,
+    ) -> Token {
+        let random = self.draw_number();
+        let mut adjusted = self.adjust(logits, context, scratch);
+        let mut token = self.choose(&adjusted, random, scratch);
+        if !is_allowed(token) {
+            forbid(&mut adjusted);
+            token = self.choose(&adjusted, random, scratch);
+        }
+        scratch.adjusted = adjusted;
+        token
+    }
+
+    /// Draws one number for each token, needed or not, so that a response that resumes on another
+    /// node gets the same numbers.
+    fn draw_number(&mut self) -> f64 {
+        self.rng.next_u64() as f64 / u64::MAX as f64
+    }
+
+    /// A copy of the logits with penalties and biases, in the buffer of `scratch`.
+    fn adjust(
+        &self,
+        logits: &[f32],
+        context: SamplingContext<'_>,
+        scratch: &mut Scratch,
+    ) -> Vec<f32> {
+        let mut adjusted = std::mem::take(&mut scratch.adjusted);
+        adjusted.clear();
+        adjusted.extend_from_slice(logits);
+        adjust::apply(&self.params, &self.counts, context, &mut adjusted, &mut scratch.recent);
+        adjusted
     }
 
     /// Records that `token` was appended to the response.

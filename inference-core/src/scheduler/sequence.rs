@@ -1,9 +1,10 @@
 //! One request in a slot: its tokens, its sampler, its text.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::scheduler::sampler::{Sampler, SamplingContext, Scratch};
+use crate::scheduler::sampler::{Forbid, Sampler, SamplingContext, Scratch};
 use crate::text::grammar::Grammar;
 use crate::text::stop::StopMatcher;
 use crate::text::utf8::Utf8;
@@ -64,12 +65,14 @@ pub struct ResponseGrammar {
     pub grammar: Grammar,
     /// Turns a grammar failure into the [`Failure`] that matches what the request asked for.
     pub(crate) to_failure: fn(String) -> Failure,
+    /// The response continues without the grammar if that fails.
+    pub(crate) is_optional: bool,
 }
 
 impl ResponseGrammar {
     /// A copy for another choice: see [`Grammar::separate`].
     pub(crate) fn separate(&self) -> Self {
-        Self { grammar: self.grammar.separate(), to_failure: self.to_failure }
+        Self { grammar: self.grammar.separate(), ..*self }
     }
 }
 
@@ -254,14 +257,28 @@ impl Sequence {
         scratch: &mut Scratch,
     ) -> Result<Token, Failure> {
         let context = SamplingContext { tokens: &self.tokens, end_tokens };
-        let Some(ResponseGrammar { grammar, to_failure }) = &mut self.grammar else {
+        let Some(ResponseGrammar { grammar, to_failure, is_optional }) = &mut self.grammar else {
             return Ok(self.sampler.sample(logits, context, None, scratch));
         };
         let mut masked = Ok(());
-        let mut forbid = |logits: &mut [f32]| masked = grammar.mask(logits);
-        let token = self.sampler.sample(logits, context, Some(&mut forbid), scratch);
+        let shared = RefCell::new(&mut *grammar);
+        let mut forbid = |logits: &mut [f32]| masked = shared.borrow_mut().mask(logits);
+        let token = if *is_optional {
+            let mut is_allowed = |token: Token| shared.borrow_mut().allows(token).unwrap_or(false);
+            let check: (&mut dyn FnMut(Token) -> bool, Forbid<'_>) = (&mut is_allowed, &mut forbid);
+            self.sampler.sample_checked(logits, context, check, scratch)
+        } else {
+            self.sampler.sample(logits, context, Some(&mut forbid), scratch)
+        };
         let accepted = masked.and_then(|()| grammar.accept(token));
-        accepted.map(|()| token).map_err(|error| to_failure(error.to_string()))
+        match accepted {
+            Ok(()) => Ok(token),
+            Err(_) if *is_optional => {
+                self.grammar = None;
+                Ok(token)
+            }
+            Err(error) => Err(to_failure(error.to_string())),
+        }
     }
 
     /// Replays the effect of its response tokens on grammar, sampler and text, which happened on
@@ -278,8 +295,13 @@ impl Sequence {
         let resumed = self.tokens.split_off(self.prompt_tokens as usize);
         let (mut replay, mut piece) = (Replay::default(), Vec::new());
         for token in resumed {
-            if let Some(constraint) = &mut self.grammar {
-                constraint.grammar.accept(token).map_err(|_| Failure::ResumeMismatch)?;
+            if let Some(constraint) = &mut self.grammar
+                && constraint.grammar.accept(token).is_err()
+            {
+                if !constraint.is_optional {
+                    return Err(Failure::ResumeMismatch);
+                }
+                self.grammar = None;
             }
             self.sampler.skip();
             piece.clear();

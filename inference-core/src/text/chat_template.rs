@@ -179,7 +179,7 @@ impl Compiled {
             }
             GenerationPrompt::Add | GenerationPrompt::Omit => None,
         };
-        let rendered = self.run(chat)?;
+        let rendered = control::reveal(self.run(chat)?);
         match prefill {
             Some(prefill) => final_message::cut(rendered, &prefill),
             None => Ok(rendered),

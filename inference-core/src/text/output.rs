@@ -10,6 +10,7 @@
 //! - A call starts ([`OutputPart::CallStart`]) when its name is complete and known and its
 //!   arguments have started. Until then the parser holds everything, and emits it as content if it
 //!   turns out not to be a call: broken JSON, an unknown name, too many calls.
+//! - A call has the ID that the model wrote before its arguments, if it is likely to be unique.
 //! - It emits arguments as they arrive. Joined, they are the JSON that the model wrote (control
 //!   characters in strings escaped), or, for notations with tags, JSON derived from them by the
 //!   tool's schema. If they break off, the call stays incomplete, and the rest is content.
@@ -25,11 +26,13 @@ pub(crate) mod tools;
 
 mod call_context;
 mod call_format;
+mod call_ids;
 mod call_parser;
 mod delimiters;
 mod function;
 mod header;
 mod json;
+mod keyed;
 mod list;
 mod literal;
 mod named;
@@ -37,9 +40,11 @@ mod object;
 mod parser;
 mod part_collector;
 mod parts;
+mod recipient;
 mod xml;
 
 pub use call_format::CallFormat;
+pub use call_ids::CallIds;
 pub(crate) use format::ResponseStart;
 pub use format::{Format, ReasoningDelimiters};
 pub use parser::Parser;

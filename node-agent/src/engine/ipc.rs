@@ -45,6 +45,8 @@ pub(crate) struct EngineFacts {
     pub threads: u32,
     /// The model's notation of reasoning and tool calls.
     pub format: Format,
+    /// True if the chat template does not describe tools to the model, so that we do.
+    pub lacks_tools: bool,
     pub kernel: String,
     /// Fingerprint of the loaded weights.
     pub digest: Fingerprint,
@@ -110,6 +112,7 @@ impl EngineFacts {
             context_tokens: 8,
             threads: 1,
             format,
+            lacks_tools: false,
             kernel: "baseline".into(),
             digest: "0".repeat(64).parse().unwrap(),
             sandbox: Sandbox::OFF,

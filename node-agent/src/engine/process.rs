@@ -272,6 +272,7 @@ impl Prompts {
             threads,
             kernel: kernel.name().into(),
             format: preparer.format,
+            lacks_tools: preparer.lacks_tools(),
             digest: files.digest(),
             sandbox: self.sandbox.clone(),
             sampling: Box::new(files.header().sampling),

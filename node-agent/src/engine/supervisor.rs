@@ -219,6 +219,10 @@ async fn read_reports(
                     sampling_defaults = %facts.sampling,
                     "engine ready"
                 );
+                if facts.lacks_tools {
+                    let notation = facts.format.calls;
+                    tracing::info!(?notation, "chat template describes no tools");
+                }
                 if let Some(missing) = facts.sandbox.missing() {
                     tracing::warn!(missing, "engine sandbox incomplete");
                 }

@@ -191,6 +191,34 @@ async fn a_model_that_learned_it_calls_tools_by_itself_and_reads_their_results()
 }
 
 #[tokio::test]
+async fn a_response_with_tools_and_a_format_calls_or_follows_the_format() {
+    let agent = Agent::start(&[]).await;
+    let schema = json!({"type": "object", "properties": {"city": {"type": "string",
+        "maxLength": 10}}, "required": ["city"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema":
+        {"name": "city", "strict": true, "schema": schema}});
+    for (choice, seed) in [("auto", 1), ("auto", 2), ("auto", 3), ("none", 1), ("required", 1)] {
+        let request = asking(json!({"tools": [weather()], "tool_choice": choice, "seed": seed,
+            "temperature": 2, "response_format": format, "parallel_tool_calls": false}));
+        let whole = agent.client.chat(&request).await.json();
+        let message = &whole["choices"][0]["message"];
+        let called = !message["tool_calls"].is_null();
+        assert!(choice == "auto" || called == (choice == "required"), "{whole}");
+        let json = match called {
+            true => &message["tool_calls"][0]["function"]["arguments"],
+            false => &message["content"],
+        };
+        let said: Value = serde_json::from_str(json.as_str().unwrap()).unwrap();
+        assert!(said["city"].is_string(), "{whole}");
+        assert_eq!(said.as_object().unwrap().len(), if called { 2 } else { 1 }, "{whole}");
+    }
+    let yes = asking(json!({"tools": [weather()], "guided_choice": ["yes", "no"]}));
+    let message = &agent.client.chat(&yes).await.json()["choices"][0]["message"];
+    let said = message["content"].as_str().unwrap_or_default();
+    assert!(["yes", "no"].contains(&said) || message["tool_calls"].is_array(), "{message}");
+}
+
+#[tokio::test]
 async fn offered_tools_need_not_be_called_and_their_results_are_read() {
     let agent = Agent::start(&[]).await;
     let free = asking(json!({"tools": [weather()], "tool_choice": "none"}));

@@ -51,6 +51,31 @@ fn the_same_seed_gives_the_same_tokens() {
 }
 
 #[test]
+fn a_checked_choice_is_the_free_one_if_that_is_allowed_and_else_one_of_the_others() {
+    let draw = |allowed: &[Token]| {
+        let mut sampler = Sampler::new(hot());
+        let one = |_| {
+            let mut is_allowed = |token: Token| allowed.contains(&token);
+            let mut forbid = |logits: &mut [f32]| {
+                let all = (0..).zip(logits.iter_mut()).filter(|(t, _)| !allowed.contains(t));
+                all.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+            };
+            let check: (&mut dyn FnMut(Token) -> bool, Forbid<'_>) = (&mut is_allowed, &mut forbid);
+            sampler.sample_checked(&LOGITS, NOTHING, check, &mut Scratch::default())
+        };
+        (0..64).map(one).collect::<Vec<Token>>()
+    };
+    let mut free = Sampler::new(hot());
+    let free: Vec<Token> = (0..64).map(|_| sample(&mut free, &LOGITS)).collect();
+    assert_eq!(draw(&[0, 1, 2, 3]), free);
+    let some = draw(&[0, 3]);
+    assert!(some.iter().all(|token| [0, 3].contains(token)));
+    for (chosen, free) in some.iter().zip(&free).filter(|(_, free)| [0, 3].contains(*free)) {
+        assert_eq!(chosen, free);
+    }
+}
+
+#[test]
 fn frequencies_follow_the_softmax() {
     let mut sampler = Sampler::new(hot());
     let draws = 20_000;

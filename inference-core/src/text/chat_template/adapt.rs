@@ -4,6 +4,7 @@
 //! - content becomes a string or a list, whichever is supported; missing content becomes an empty
 //!   string (next to calls: null if the template requires that);
 //! - arguments of calls become objects or JSON strings;
+//! - IDs of calls get the format that the template requires ([`ids`]), if it refuses others;
 //! - several calls of one message become several messages, each before its result;
 //! - the system message describes the tools ([`generic`]), if the template does not;
 //! - a system message becomes the start of the next user message.
@@ -17,11 +18,15 @@ use super::capabilities::{Capabilities, Content};
 use super::input::ParsedChat;
 
 mod generic;
+mod ids;
 
 /// Adapts a conversation to the template's capabilities.
 pub(crate) fn adapt(chat: &mut ParsedChat, can: &Capabilities) {
     for message in &mut chat.messages {
         plain(message, can);
+    }
+    if can.enforces_call_ids {
+        ids::adapt_ids(&mut chat.messages, can.call_ids);
     }
     generic::describe_tools(chat, can);
     if can.tool_calls {
@@ -105,7 +110,8 @@ fn shape_calls(message: &mut Message, can: &Capabilities) {
             _ => {}
         }
     }
-    if can.null_content && message.get("content").and_then(Json::as_str) == Some("") {
+    // What is said beside the calls is lost, but the calls are not.
+    if can.null_content {
         message.insert("content".into(), Json::Null);
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use super::control::{Control, opens_reasoning};
 use super::input::ParsedChat;
 use super::{Compiled, GenerationPrompt, Message};
+use crate::text::output::{CallFormat, CallIds};
 
 /// A word that no template contains.
 const NEEDLE: &str = "Zq7xNeedle";
@@ -50,6 +51,8 @@ pub struct Capabilities {
     pub developer_role: bool,
     /// Lists the available tools.
     pub tools: bool,
+    /// Notation in which tools are described, and calls are written, if the template does neither.
+    pub described: CallFormat,
     /// Renders an assistant's calls and their results.
     pub tool_calls: bool,
     /// Renders several calls of one message.
@@ -58,6 +61,10 @@ pub struct Capabilities {
     pub object_arguments: bool,
     /// Renders calls only of messages whose content is null.
     pub null_content: bool,
+    /// Format of the IDs of calls.
+    pub call_ids: CallIds,
+    /// Refuses or drops calls with IDs in another format.
+    pub enforces_call_ids: bool,
     /// Support for reasoning.
     pub reasoning: ReasoningSupport,
 }
@@ -71,11 +78,15 @@ impl Capabilities {
 
         let system = render(template, vec![say("system", NEEDLE), user.clone()], &[]);
         can.system_role = system.is_some_and(|text| text.contains(NEEDLE));
-        can.developer_role = template.source.contains("developer");
+        // The word alone says nothing: some templates refuse the role, and others drop its text.
+        let developer = render(template, vec![say("developer", NEEDLE), user.clone()], &[]);
+        can.developer_role = template.source.contains("developer")
+            && developer.is_some_and(|text| text.contains(NEEDLE));
         let tools = render(template, vec![user.clone()], &[tool(NEEDLE)]);
         can.tools = tools.is_some_and(|text| text.contains(NEEDLE));
 
-        let mut calls = Calls { template, user: &user, content: can.content, null: false };
+        let mut calls =
+            Calls { template, user: &user, content: can.content, null: false, long_ids: false };
         can.object_arguments = calls.wants_objects();
         can.tool_calls = calls.writes(&[(NEEDLE, "R1q")], can.object_arguments);
         if !can.tool_calls {
@@ -88,6 +99,12 @@ impl Capabilities {
         }
         let two = [(NEEDLE, "R1q"), (SECOND, "R2q")];
         can.parallel_tool_calls = can.tool_calls && calls.writes(&two, can.object_arguments);
+        can.enforces_call_ids = can.tool_calls && !calls.takes_long_ids(can.object_arguments);
+        can.call_ids = match can.enforces_call_ids {
+            true => CallIds::Mistral,
+            false => CallIds::detect(&template.source),
+        };
+        can.described = CallFormat::detect(&template.source).described();
         can.reasoning = probe_reasoning(template, &user, &calls);
         can
     }
@@ -182,15 +199,28 @@ struct Calls<'a> {
     content: Content,
     /// The content next to the calls is null instead of an empty string.
     null: bool,
+    /// The IDs are as long as OpenAI's.
+    long_ids: bool,
 }
 
 impl Calls<'_> {
+    /// The ID of call `i`. All templates accept the short one.
+    fn id(&self, i: usize) -> String {
+        let long = if self.long_ids { "000000000000000" } else { "" };
+        format!("call{long}0000{i}")
+    }
+
+    /// True if it renders calls whose IDs are as long as OpenAI's.
+    fn takes_long_ids(&self, as_objects: bool) -> bool {
+        Self { long_ids: true, ..*self }.writes(&[(NEEDLE, "R1q")], as_objects)
+    }
+
     /// A user message, an assistant message that calls with these arguments, and the results.
     fn conversation(&self, calls: &[(&str, &str)], as_objects: bool) -> Vec<Message> {
         let call = |(i, (argument, _)): (usize, &(&str, &str))| {
             let arguments = json!({"a": argument});
             let arguments = if as_objects { arguments } else { arguments.to_string().into() };
-            json!({"id": format!("call0000{i}"), "type": "function",
+            json!({"id": self.id(i), "type": "function",
                 "function": {"name": "f", "arguments": arguments}})
         };
         let made: Vec<Json> = calls.iter().enumerate().map(call).collect();
@@ -198,7 +228,7 @@ impl Calls<'_> {
         let assistant = json!({"role": "assistant", "content": content, "tool_calls": made});
         let result = |(i, (_, text)): (usize, &(&str, &str))| {
             let mut result = message("tool", self.content, text);
-            result.insert("tool_call_id".into(), format!("call0000{i}").into());
+            result.insert("tool_call_id".into(), self.id(i).into());
             result.insert("name".into(), "f".into());
             result
         };

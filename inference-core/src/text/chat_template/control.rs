@@ -6,11 +6,14 @@ use std::collections::HashMap;
 /// Breaks up a control token inside a user's text. A noncharacter: it means nothing in any text
 /// (Unicode 16, chapter 23.7).
 pub(crate) const MARK: char = '\u{fdd0}';
+/// Inside a control token that we wrote ourselves into a message, so that it is not broken up.
+/// [`super::input`] removes it from what clients send.
+pub(crate) const OWN: char = '\u{fdd3}';
 
-/// True for our own noncharacters, which are not part of any text: [`MARK`], or part of the tag
-/// that `final_message` appends to a text.
+/// True for our own noncharacters, which are not part of any text: [`MARK`], [`OWN`], or part of the
+/// tag that `final_message` appends to a text.
 pub(crate) fn is_mark(c: char) -> bool {
-    (MARK..='\u{fdd2}').contains(&c)
+    (MARK..=OWN).contains(&c)
 }
 
 /// Roles that templates know, some of which are control tokens between `<|` and `|>`.
@@ -95,6 +98,17 @@ impl Control {
     }
 }
 
+/// Writes the control tokens of `text` so that they stay whole in a message. A control token is a
+/// text in angle brackets.
+pub(crate) fn own(text: &str) -> String {
+    text.replace('<', &format!("<{OWN}"))
+}
+
+/// Makes the control tokens that [`own`] wrote whole.
+pub(crate) fn reveal(rendered: String) -> String {
+    if rendered.contains(OWN) { rendered.replace(OWN, "") } else { rendered }
+}
+
 /// The parts of a rendered prompt. If they are tokenized one by one, a user's text cannot produce a
 /// control token.
 pub fn segments(rendered: &str) -> impl Iterator<Item = &str> + Clone {
@@ -102,7 +116,7 @@ pub fn segments(rendered: &str) -> impl Iterator<Item = &str> + Clone {
 }
 
 /// Opening delimiters of reasoning in the notations of known models.
-const THINKING: [&str; 10] = [
+const THINKING: [&str; 14] = [
     "<think>",
     "<thinking>",
     "<thought>",
@@ -113,6 +127,10 @@ const THINKING: [&str; 10] = [
     "◁think▷",
     "<|channel>thought",
     "<|channel|>analysis<|message|>",
+    "<|inner_prefix|>",
+    "<|think|>",
+    "<think:opensource>",
+    "Here are my reasoning steps:",
 ];
 
 /// True if a rendered prompt ends inside the assistant's reasoning: with an opening delimiter and

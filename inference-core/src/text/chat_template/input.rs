@@ -3,7 +3,7 @@
 use chrono::NaiveDateTime;
 use serde_json::{Map, Value as Json};
 
-use super::control::Control;
+use super::control::{Control, OWN};
 use super::environment::GLOBALS;
 use super::error::TemplateError;
 use super::{Conversation, GenerationPrompt, Message};
@@ -44,7 +44,7 @@ impl ParsedChat {
             _ => Err(TemplateError::Conversation(format!("messages[{i}] must be an object"))),
         };
         let messages = read_list("messages", conversation.messages)?;
-        Ok(Self {
+        let mut chat = Self {
             messages: messages.into_iter().enumerate().map(objects).collect::<Result<_, _>>()?,
             tools: conversation.tools.map(|json| read_list("tools", json)).transpose()?,
             documents: conversation
@@ -54,7 +54,28 @@ impl ParsedChat {
             variables: conversation.variables.map_or(Ok(Map::new()), read_variables)?,
             now: conversation.now,
             generation_prompt: conversation.generation_prompt,
-        })
+        };
+        chat.remove_own(conversation);
+        Ok(chat)
+    }
+
+    /// Removes our own noncharacter from what the client wrote: it would keep a control token in a
+    /// user's text whole.
+    fn remove_own(&mut self, conversation: &Conversation<'_>) {
+        let Conversation { messages, tools, documents, variables, .. } = conversation;
+        let written = |json: &&str| {
+            let escape = |bytes: &[u8]| bytes.eq_ignore_ascii_case(b"\\ufdd3");
+            json.contains(OWN) || json.as_bytes().windows(6).any(escape)
+        };
+        let texts = [Some(*messages), *tools, *documents, *variables];
+        if !texts.iter().flatten().any(written) {
+            return;
+        }
+        let mut edit = |text: &mut String| text.retain(|c| c != OWN);
+        self.messages.iter_mut().for_each(|message| edit_map(message, &mut edit));
+        let lists = [&mut self.tools, &mut self.documents];
+        lists.into_iter().flatten().flatten().for_each(|value| edit_text(value, &mut edit));
+        edit_map(&mut self.variables, &mut edit);
     }
 
     /// Breaks up control tokens in everything that the client wrote.
@@ -63,11 +84,12 @@ impl ParsedChat {
             if let Some(Json::String(role)) = message.get_mut("role") {
                 control.neutralise_role(role);
             }
-            neutralise_map(message, control);
+            edit_map(message, &mut |text| control.neutralise(text));
         }
+        let mut edit = |text: &mut String| control.neutralise(text);
         let lists = [&mut self.tools, &mut self.documents];
-        lists.into_iter().flatten().flatten().for_each(|value| neutralise(value, control));
-        neutralise_map(&mut self.variables, control);
+        lists.into_iter().flatten().flatten().for_each(|value| edit_text(value, &mut edit));
+        edit_map(&mut self.variables, &mut edit);
     }
 
     /// Stores an assistant message's reasoning under the names that templates read, as transformers
@@ -119,24 +141,24 @@ fn read_variables(json: &str) -> Result<Map<String, Json>, TemplateError> {
     }
 }
 
-fn neutralise(value: &mut Json, control: &Control) {
+fn edit_text(value: &mut Json, edit: &mut dyn FnMut(&mut String)) {
     match value {
-        Json::String(text) => control.neutralise(text),
-        Json::Array(all) => all.iter_mut().for_each(|v| neutralise(v, control)),
-        Json::Object(map) => neutralise_map(map, control),
+        Json::String(text) => edit(text),
+        Json::Array(all) => all.iter_mut().for_each(|v| edit_text(v, edit)),
+        Json::Object(map) => edit_map(map, edit),
         _ => {}
     }
 }
 
 /// Keys are client text as well: templates print those of arguments and schemas.
-fn neutralise_map(map: &mut Map<String, Json>, control: &Control) {
-    let neutral = |key: &String| {
-        let mut neutral = key.clone();
-        control.neutralise(&mut neutral);
-        neutral
+fn edit_map(map: &mut Map<String, Json>, edit: &mut dyn FnMut(&mut String)) {
+    let mut edited = |key: &String| {
+        let mut edited = key.clone();
+        edit(&mut edited);
+        edited
     };
-    if map.keys().any(|key| neutral(key) != *key) {
-        *map = std::mem::take(map).into_iter().map(|(key, v)| (neutral(&key), v)).collect();
+    if map.keys().any(|key| edited(key) != *key) {
+        *map = std::mem::take(map).into_iter().map(|(key, v)| (edited(&key), v)).collect();
     }
-    map.values_mut().for_each(|v| neutralise(v, control));
+    map.values_mut().for_each(|v| edit_text(v, edit));
 }

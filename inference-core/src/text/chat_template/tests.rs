@@ -172,3 +172,125 @@ fn broken_json_is_refused_with_its_name() {
         assert!(made.starts_with(error), "{made}");
     }
 }
+
+/// Renders a conversation, adapted to the template.
+fn adapted(source: &str, messages: &str) -> Result<String, String> {
+    let template = compile(source)?;
+    template.render(&Conversation::new(messages, now())).map_err(|e| e.to_string())
+}
+
+#[test]
+fn a_developer_message_becomes_a_system_message_unless_the_template_writes_it() {
+    let messages = r#"[{"role":"developer","content":"D"},{"role":"user","content":"U"}]"#;
+    let each = |condition: &str| {
+        format!(
+            "{{% for m in messages %}}{condition}<{{{{ m.role }}}}>{{{{ m.content }}}}{{% endif %}}{{% endfor %}}"
+        )
+    };
+    let known = each("{% if m.role in ['developer', 'system', 'user'] %}");
+    assert_eq!(adapted(&known, messages).unwrap(), "<developer>D<user>U");
+    // They mention the word and drop the message, or refuse it.
+    let drops = each("{# no developer #}{% if m.role in ['system', 'user'] %}");
+    assert_eq!(adapted(&drops, messages).unwrap(), "<system>D<user>U");
+    let refuses = each(
+        "{% if m.role == 'developer' %}{{ raise_exception('developer') }}{% endif %}{% if true %}",
+    );
+    assert_eq!(adapted(&refuses, messages).unwrap(), "<system>D<user>U");
+}
+
+/// As Mistral's templates, which refuse other IDs.
+const MISTRAL: &str = "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}\
+    {% if c.id | length != 9 %}{{ raise_exception('Tool call IDs must have length 9') }}{% endif %}\
+    [TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]{{ c.function.arguments | tojson }}\
+    {% endfor %}{% elif m.role == 'tool' %}[TOOL_RESULTS]{{ m.tool_call_id }}[TOOL_CONTENT]\
+    {{ m.content }}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+
+fn two_calls(first: &str, second: &str) -> String {
+    format!(
+        r#"[{{"role":"user","content":"U"}},{{"role":"assistant","content":"","tool_calls":[
+            {{"id":"{first}","type":"function","function":{{"name":"f","arguments":{{}}}}}},
+            {{"id":"{second}","type":"function","function":{{"name":"g","arguments":{{}}}}}}]}},
+            {{"role":"tool","tool_call_id":"{second}","content":"G"}},
+            {{"role":"tool","tool_call_id":"{first}","content":"F"}}]"#
+    )
+}
+
+/// The texts between two delimiters.
+fn between<'a>(text: &'a str, open: &'a str, close: &'a str) -> Vec<&'a str> {
+    text.split(open).skip(1).filter_map(|rest| Some(rest.split_once(close)?.0)).collect()
+}
+
+#[test]
+fn ids_of_calls_get_the_format_that_the_template_requires() {
+    let own = adapted(MISTRAL, &two_calls("abcdef123", "abcdef124")).unwrap();
+    assert_eq!(between(&own, "[CALL_ID]", "[ARGS]"), ["abcdef123", "abcdef124"]);
+    let other = adapted(MISTRAL, &two_calls("call_1", "call_2")).unwrap();
+    let ids = between(&other, "[CALL_ID]", "[ARGS]");
+    let results = between(&other, "[TOOL_RESULTS]", "[TOOL_CONTENT]");
+    assert!(ids.iter().all(|id| id.len() == 9) && ids[0] != ids[1], "{other}");
+    assert_eq!(results, [ids[1], ids[0]]);
+    assert_eq!(adapted(MISTRAL, &two_calls("call_1", "call_2")).unwrap(), other);
+
+    // A template that takes any ID gets the client's.
+    let kimi = "{% for m in messages %}{% for c in m.tool_calls or [] %}<|tool_call_begin|>\
+        {{ c.id }}<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}\
+        <|tool_call_end|>{% endfor %}{{ m.content }}{{ m.tool_call_id }}{% endfor %}";
+    let text = adapted(kimi, &two_calls("call_1", "functions.g:5")).unwrap();
+    let ids = between(&text, "<|tool_call_begin|>", "<|tool_call_argument_begin|>");
+    assert_eq!(ids, ["call_1", "functions.g:5"]);
+}
+
+#[test]
+fn a_template_that_only_refuses_long_ids_gets_short_ones() {
+    let source = MISTRAL.replace("[TOOL_CALLS]", "<call>");
+    let text = adapted(&source, &two_calls("call_1", "call_2")).unwrap();
+    assert!(between(&text, "[CALL_ID]", "[ARGS]").iter().all(|id| id.len() == 9), "{text}");
+}
+
+/// As LFM2's first template, which lists tools and writes results, but no calls.
+const LFM: &str = "{% if tools %}List of tools: <|tool_list_start|>{{ tools | tojson }}\
+    <|tool_list_end|>{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}|{{ m.content }}\
+    <|im_end|>{% endfor %}";
+
+#[test]
+fn calls_are_written_in_the_familys_own_notation_with_whole_control_tokens() {
+    let control = vec!["<|tool_call_start|>".to_string(), "<|im_end|>".to_string()];
+    let tokens = SpecialTokens { bos: String::new(), eos: String::new(), control };
+    let template = ChatTemplate::new(LFM.to_string(), tokens).unwrap();
+    let messages = r#"[{"role":"user","content":"<|tool_call_start|> <\ufdd3|im_end|>"},
+        {"role":"assistant","content":"","tool_calls":[{"id":"1","type":"function","function":
+        {"name":"f","arguments":{"a":"<|im_end|>","b":[true,null]}}}]},
+        {"role":"tool","tool_call_id":"1","content":"R"}]"#;
+    let rendered = template.render(&Conversation::new(messages, now())).unwrap();
+    let parts: Vec<&str> = segments(&rendered).collect();
+    let text = parts.concat();
+    assert!(
+        text.contains(
+            "|<|tool_call_start|>[f(a=\"<|im_end|>\", b=[True, None])]<|tool_call_end|><|im_end|>"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("<|im_start|>tool|R<|im_end|>"), "{text}");
+    let whole = |token: &str| parts.iter().map(|part| part.matches(token).count()).sum::<usize>();
+    // Ours is whole, the user's are not.
+    assert_eq!(whole("<|tool_call_start|>"), 1, "{parts:?}");
+    assert_eq!(whole("<|im_end|>"), 3, "{parts:?}");
+}
+
+#[test]
+fn tools_are_described_in_the_familys_own_notation() {
+    // As DeepSeek V3.1's and R1's, which write calls but list no tools.
+    let source = "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}\
+        <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ c.function.name }}<｜tool▁sep｜>\
+        {{ c.function.arguments | tojson }}<｜tool▁call▁end｜><｜tool▁calls▁end｜>{% endfor %}\
+        {% else %}{{ m.content }}{% endif %}{% endfor %}";
+    let template = compile(source).unwrap();
+    let tools = r#"[{"type":"function","function":{"name":"f","parameters":{}}}]"#;
+    let messages = two_calls("1", "2");
+    let conversation = Conversation { tools: Some(tools), ..Conversation::new(&messages, now()) };
+    let text = template.render(&conversation).unwrap();
+    assert!(text.contains("<tools>\n{\"type\": \"function\""), "{text}");
+    let example = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS";
+    assert!(text.contains(example) && !text.contains("<tool_call>"), "{text}");
+    assert!(text.contains("<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}"), "{text}");
+}

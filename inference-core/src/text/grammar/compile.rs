@@ -21,7 +21,7 @@ pub(super) fn deep<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T, GrammarEr
     })
 }
 
-/// Like [`prepare`]; JSON becomes the rule `answer` of our Lark grammar `lark`.
+/// Like [`prepare`]; the constraint becomes the rule `answer` of our Lark grammar `lark`.
 pub(super) fn prepare_within(
     lark: &str,
     constraint: &Constraint,
@@ -32,9 +32,27 @@ pub(super) fn prepare_within(
         Constraint::LenientJsonSchema(text) => {
             schema::prepare(sized("the JSON schema", text)?, false)?
         }
-        _ => return prepare(constraint),
+        other => {
+            let answer = answer(other)?;
+            return Ok(TopLevelGrammar::from_lark(format!("{lark}\nanswer: {answer}\n")));
+        }
     };
     Ok(TopLevelGrammar::from_lark(format!("{lark}\nanswer: %json {schema}\n")))
+}
+
+/// A constraint that is not JSON, as the body of a rule.
+fn answer(constraint: &Constraint) -> Result<String, GrammarError> {
+    match constraint {
+        Constraint::Gbnf(text) => {
+            Ok(format!("%lark {{\n{}\n}}", gbnf::to_lark(sized("the grammar", text)?)?))
+        }
+        Constraint::Regex(text) => {
+            pattern::check_regex(text)?;
+            Ok(format!("/{}/", pattern::between_slashes(text)))
+        }
+        Constraint::Choice(texts) => Ok(choice(texts)?.replacen("start: ", "", 1)),
+        _ => Err(GrammarError::Invalid("this grammar cannot be part of another one".into())),
+    }
 }
 
 /// Checks a constraint's size and translates it for llguidance.

@@ -12,6 +12,26 @@ pub(super) fn character(c: char) -> String {
     if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\x{{{:x}}}", c as u32) }
 }
 
+/// A regular expression as Lark writes it between slashes.
+pub(super) fn between_slashes(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '/' => out.push_str("\\x2f"),
+            '\n' => out.push_str("\\n"),
+            '\\' => match chars.next() {
+                Some('/') => out.push_str("\\x2f"),
+                Some('\n') => out.push_str("\\n"),
+                Some(escaped) => out.extend([c, escaped]),
+                None => out.push(c),
+            },
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// Checks a regular expression's size. llguidance checks the rest.
 pub(super) fn check_regex(text: &str) -> Result<(), GrammarError> {
     if text.is_empty() {
@@ -82,6 +102,12 @@ mod tests {
         assert!(matches!(check_lark(&nested), Err(GrammarError::TooComplex(_))));
         let lines = format!("a: {}", "(\n".repeat(65));
         assert!(matches!(check_lark(&lines), Err(GrammarError::TooComplex(_))));
+    }
+
+    #[test]
+    fn expressions_stay_themselves_between_slashes() {
+        assert_eq!(between_slashes(r"a/b\/[/]\d\\"), r"a\x2fb\x2f[\x2f]\d\\");
+        assert_eq!(between_slashes("a\nb"), r"a\nb");
     }
 
     #[test]

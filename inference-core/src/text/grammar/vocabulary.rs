@@ -83,8 +83,7 @@ impl Grammars {
         self.build(excluded, || compile::prepare(constraint))
     }
 
-    /// Like [`Grammars::compile`], but embeds a JSON constraint in `lark` as the rule `answer`.
-    /// Other constraints are compiled alone.
+    /// Like [`Grammars::compile`], but embeds the constraint in `lark` as the rule `answer`.
     pub(crate) fn compile_within(
         &self,
         lark: &str,

@@ -4,9 +4,10 @@
 use serde::{Deserialize, Serialize};
 
 /// Model families by their notation of calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CallFormat {
     /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>`: Hermes, Qwen 2.5 and 3.
+    #[default]
     Hermes,
     /// `<tool_call><function=name><parameter=key>value`: Qwen3-Coder, Qwen 3.5, Nemotron 3.
     QwenXml,
@@ -16,14 +17,28 @@ pub enum CallFormat {
     Glm,
     /// `<invoke name="name"><parameter name="key">value`: MiniMax M2.
     MiniMax,
+    /// `<｜DSML｜invoke name="name"><｜DSML｜parameter name="key" string="true">value`: DeepSeek V3.2.
+    Dsml,
+    /// Like [`Self::Dsml`], with other tags around it: DeepSeek V4.
+    DsmlV4,
+    /// `<function name="name"><param name="key">value`: MiniCPM 5.
+    MiniCpm,
+    /// `<tool_call>name<tool_sep>`, then like [`Self::Glm`]: Hunyuan 3 (Hy3).
+    Hy3,
+    /// Like [`Self::Hy3`], each tag with the suffix `:opensource`.
+    Hy3Suffixed,
     /// `<function=name>{..}</function>`: Functionary 3.1.
     Functionary,
+    /// `>>>name` and JSON in the next line, or `>>>all` and text: Functionary 3.2.
+    FunctionaryLines,
     /// `{"name": .., "parameters": {..}}`, optionally after `<|python_tag|>`: Llama 3.
     Llama,
     /// `[TOOL_CALLS][{..}]`: Mistral until 2025.
     MistralArray,
     /// `[TOOL_CALLS]name[ARGS]{..}`: Mistral since then.
     Mistral,
+    /// `[TOOL_CALLS]name[CALL_ID]id[ARGS]{..}`: Mistral Small 3.2.
+    MistralIds,
     /// `<｜tool▁calls▁begin｜>` and so on, arguments in a code fence: DeepSeek V3, R1.
     DeepSeek,
     /// Like [`Self::DeepSeek`], without the fence: DeepSeek V3.1.
@@ -36,6 +51,16 @@ pub enum CallFormat {
     Functools,
     /// `<tool_calls>[{..}]</tool_calls>`: Apriel.
     ToolCalls,
+    /// `<tool_calls>[{..}]</tool_calls>`, and content in `<answer>`: Hunyuan A13B.
+    Hunyuan,
+    /// `<tool_calls>` and one object in each line: MiniMax M1.
+    ToolCallLines,
+    /// `<|tools_prefix|>[{"name": {..}}]<|tools_suffix|>`: Apertus.
+    Apertus,
+    /// `function call<|role_sep|>` and an object in the next line: GigaChat 3.
+    GigaChat,
+    /// `<|tool_call:begin|>id<|tool_call:name|>name<|tool_call:args|>{..}`: Solar Open.
+    Solar,
     /// `<TOOLCALL>[{..}]</TOOLCALL>`: Nemotron Nano 2.
     ToolCallUpper,
     /// `<|START_ACTION|>[{"tool_name": .., "parameters": {..}}]<|END_ACTION|>`: Command R7B, A.
@@ -58,22 +83,34 @@ pub enum CallFormat {
 
 impl CallFormat {
     /// All notations.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 36] = [
         Self::Hermes,
         Self::QwenXml,
         Self::Seed,
         Self::Glm,
         Self::MiniMax,
+        Self::Dsml,
+        Self::DsmlV4,
+        Self::MiniCpm,
+        Self::Hy3,
+        Self::Hy3Suffixed,
         Self::Functionary,
+        Self::FunctionaryLines,
         Self::Llama,
         Self::MistralArray,
         Self::Mistral,
+        Self::MistralIds,
         Self::DeepSeek,
         Self::DeepSeekPlain,
         Self::Kimi,
         Self::Pipes,
         Self::Functools,
         Self::ToolCalls,
+        Self::Hunyuan,
+        Self::ToolCallLines,
+        Self::Apertus,
+        Self::GigaChat,
+        Self::Solar,
         Self::ToolCallUpper,
         Self::Cohere,
         Self::CommandR,
@@ -85,20 +122,45 @@ impl CallFormat {
         Self::Generic,
     ];
 
+    /// The notation in which tools are described if the chat template does not describe them: the
+    /// family's own, if this is one that writes it anyway.
+    pub(crate) fn described(self) -> Self {
+        match self {
+            Self::DeepSeek | Self::DeepSeekPlain | Self::Hunyuan | Self::Lfm => self,
+            _ => Self::Hermes,
+        }
+    }
+
     /// Detects the notation that a chat template uses.
     pub fn detect(source: &str) -> Self {
         let has = |delimiter: &str| source.contains(delimiter);
         let rules = [
             (has("<|channel|>") && has("<|message|>"), Self::Harmony),
+            (has("｜DSML｜") && has("function_calls>"), Self::Dsml),
+            (has("｜DSML｜"), Self::DsmlV4),
+            (has("<|tools_prefix|>"), Self::Apertus),
+            (has("<|tool_call:begin|>"), Self::Solar),
+            (has("function call") && has("<|role_sep|>"), Self::GigaChat),
+            (
+                has("<tool_sep:opensource>") || has(":opensource") && has("tool_sep"),
+                Self::Hy3Suffixed,
+            ),
+            (has("<tool_sep>"), Self::Hy3),
+            (has("<function name=") && has("<param name="), Self::MiniCpm),
+            (has(">>>all"), Self::FunctionaryLines),
+            (has("tool_setting=tools"), Self::ToolCallLines),
+            (has("<answer>") && has("<|extra_0|>"), Self::Hunyuan),
             (has("<｜tool▁calls▁begin｜>") && has("```json"), Self::DeepSeek),
             (has("<｜tool▁calls▁begin｜>"), Self::DeepSeekPlain),
             (has("<|tool_call_begin|>") || has("<|im_middle|>"), Self::Kimi),
+            (has("[TOOL_CALLS]") && has("[CALL_ID]"), Self::MistralIds),
             (has("[TOOL_CALLS]") && has("[ARGS]"), Self::Mistral),
             (has("[TOOL_CALLS]"), Self::MistralArray),
             (has("<|START_ACTION|>"), Self::Cohere),
             (has("<|CHATBOT_TOKEN|>") && has("Action:"), Self::CommandR),
             (has("<|tool_call>call:"), Self::Gemma),
-            (has("<|tool_call_start|>"), Self::Lfm),
+            (has("<|tool_call_start|>") || has("<|tool_list_start|>"), Self::Lfm),
+            (has("List of tools: ") && !has("<tool_call>"), Self::Lfm),
             (has("func_name1("), Self::Pythonic),
             (has("<seed:tool_call>"), Self::Seed),
             (has("<minimax:tool_call>"), Self::MiniMax),

@@ -21,6 +21,8 @@ use notations::{CallNotation, NotationPiece};
 
 /// Maximum number of calls in a grammar, whatever the caller allows.
 const CALLS_MAX: usize = 128;
+/// Maximum number of messages of reasoning in harmony, where most responses have one.
+const REASONING_MAX: usize = 8;
 
 impl ToolChoice {
     /// Parses `tool_choice`; absent or null is `auto`.
@@ -86,21 +88,18 @@ pub(crate) struct CallGrammar {
 /// returns the id of a control token by its text; delimiters that are not control tokens are plain
 /// text.
 ///
-/// With [`ToolChoice::Auto`] there is a grammar only if a tool is strict and the notation has a
-/// delimiter that cannot be mistaken for ordinary text: free text up to the delimiter, then a valid
-/// call.
+/// With [`ToolChoice::Auto`] there is a grammar only if the notation has a delimiter that cannot be
+/// mistaken for ordinary text, or a tool is strict and the notation has any delimiter: free text up
+/// to the delimiter, then a valid call.
 pub(crate) fn call_grammar(
     request: &CallGrammarRequest<'_>,
     control: &dyn Fn(&str) -> Option<u32>,
 ) -> Option<CallGrammar> {
     let notation = notations::notation(request.format.calls);
-    let offered: Vec<&Tool> = match request.choice {
-        ToolChoice::None => Vec::new(),
-        ToolChoice::Auto if !request.tools.iter().any(|t| t.strict) => Vec::new(),
-        ToolChoice::Auto | ToolChoice::Required => request.tools.iter().collect(),
-        ToolChoice::Function(name) => request.tools.get(name).into_iter().collect(),
-    };
-    if offered.is_empty() || request.calls_max == 0 {
+    let offered = offered(request);
+    let any_strict = request.tools.iter().any(|tool| tool.strict);
+    let is_free = *request.choice == ToolChoice::Auto && !any_strict;
+    if offered.is_empty() || is_free && notation.is_wordy() {
         return None;
     }
     let mut lark = Lark::new(control);
@@ -110,6 +109,47 @@ pub(crate) fn call_grammar(
         required_calls(request, notation, &offered, &mut lark)
     };
     Some(lark.finish(&start))
+}
+
+/// The tools that the response may call.
+fn offered<'a>(request: &CallGrammarRequest<'a>) -> Vec<&'a Tool> {
+    match request.choice {
+        _ if request.calls_max == 0 => Vec::new(),
+        ToolChoice::None => Vec::new(),
+        ToolChoice::Auto | ToolChoice::Required => request.tools.iter().collect(),
+        ToolChoice::Function(name) => request.tools.get(name).into_iter().collect(),
+    }
+}
+
+/// Lark text of a response that either calls tools or follows a constraint: a reference to the rule
+/// `answer`, which is not included. `None` if the response starts where only content may come.
+pub(crate) fn grammar_of_calls_or_answer(
+    request: &CallGrammarRequest<'_>,
+    response_start: ResponseStart,
+    control: &dyn Fn(&str) -> Option<u32>,
+) -> Option<String> {
+    let offered = offered(request);
+    if offered.is_empty() || response_start == ResponseStart::Content {
+        return None;
+    }
+    let notation = notations::notation(request.format.calls);
+    let mut lark = Lark::new(control);
+    let reasoning = reasoning(request, &mut lark);
+    if request.format.calls == CallFormat::Harmony {
+        let preamble = preamble_harmony(&mut lark);
+        let call = calls(notation, notation.call, &offered, 1, &mut lark);
+        let header = final_header(&mut lark);
+        let start = format!("{reasoning} ({preamble} {call} | {header} answer)");
+        return Some(lark.finish(&start).lark);
+    }
+    let space = lark.terminal("SPACE", "/[ \\n]{0,4}/");
+    let all = match notation.keys {
+        Some(keys) => calls_as_json(notation, keys, &offered, request.calls_max, &mut lark),
+        None => calls(notation, notation.call, &offered, request.calls_max, &mut lark),
+    };
+    let (before, after) = surrounding(request.format, &mut lark).unwrap_or_default();
+    let start = format!("{reasoning} {space} ({all} | {before} answer {after})");
+    Some(lark.finish(&start).lark)
 }
 
 /// Lark text of what the model writes around a constrained response: reasoning, headers, and a
@@ -150,13 +190,17 @@ fn final_header(lark: &mut Lark<'_>) -> String {
 
 /// What may come before and after the text of a response, in families with such delimiters.
 fn surrounding(format: &Format, lark: &mut Lark<'_>) -> Option<(String, String)> {
-    match delimiter_table(format.calls).drops {
-        [before, after] => {
-            let mut maybe = |delimiter: &&'static str| {
-                lark.sequence(&[NotationPiece::OptionalDelimiter(delimiter)], None)
-            };
-            Some((maybe(before), maybe(after)))
+    let mut maybe = |delimiter: &'static str| {
+        lark.sequence(&[NotationPiece::OptionalDelimiter(delimiter)], None)
+    };
+    match (format.calls, delimiter_table(format.calls).drops) {
+        (CallFormat::FunctionaryLines, _) => Some((lark::literal("all\n"), String::new())),
+        (CallFormat::Solar, _) => {
+            let header = maybe("<|begin|>assistant");
+            Some((format!("{header} {}", maybe("<|content|>")), String::new()))
         }
+        (_, [before, after]) => Some((maybe(before), maybe(after))),
+        (_, [after]) => Some((String::new(), maybe(after))),
         _ => None,
     }
 }
@@ -214,13 +258,19 @@ fn optional_calls_harmony(
     tools: &[&Tool],
     lark: &mut Lark<'_>,
 ) -> String {
+    let preamble = preamble_harmony(lark);
+    let call = calls(notation, notation.call, tools, 1, lark);
+    let last = final_header(lark);
+    let text = lark.text();
+    format!("{reasoning} {preamble} ({call} | {last} {text})")
+}
+
+/// A message that announces a call, which may be missing.
+fn preamble_harmony(lark: &mut Lark<'_>) -> String {
     let preamble = lark.sequence(notations::HARMONY_PREAMBLE, None);
     let rest = lark.up_to("<|end|>");
     let next = lark.sequence(notations::HARMONY_NEXT, None);
-    let call = calls(notation, notation.call, tools, 1, lark);
-    let last = lark.sequence(notations::HARMONY_FINAL, None);
-    let text = lark.text();
-    format!("{reasoning} ({preamble} {rest} {next})? ({call} | {last} {text})")
+    format!("({preamble} {rest} {next})?")
 }
 
 /// The reasoning before a response.
@@ -229,7 +279,7 @@ fn reasoning(request: &CallGrammarRequest<'_>, lark: &mut Lark<'_>) -> String {
         let open = lark.sequence(notations::HARMONY_REASONING, None);
         let rest = lark.up_to("<|end|>");
         let next = lark.sequence(notations::HARMONY_NEXT, None);
-        return format!("({open} {rest} {next})?");
+        return format!("({open} {rest} {next}){{0,{REASONING_MAX}}}");
     }
     let Some(reasoning) = request.format.reasoning else { return String::new() };
     let rest = lark.up_to(reasoning.close);
@@ -258,6 +308,24 @@ fn calls(
     let prefix = lark.sequence(notation.prefix, None);
     let suffix = lark.sequence(notation.suffix, None);
     lark.rule("calls", &format!("{prefix} {one} {more} {suffix}"))
+}
+
+/// Like [`calls`], for a notation that is a JSON object without a delimiter. Other JSON may stand
+/// in its place, so all of it is one kind of text to the lexer: JSON.
+fn calls_as_json(
+    notation: &CallNotation,
+    keys: [&str; 2],
+    tools: &[&Tool],
+    most: usize,
+    lark: &mut Lark<'_>,
+) -> String {
+    let each: Vec<String> = tools.iter().map(|tool| lark.call_object(keys, tool)).collect();
+    let one = lark.rule("call", &each.join(" | "));
+    let separator = lark.sequence(notation.separator, None);
+    match most.min(notation.most).min(CALLS_MAX).saturating_sub(1) {
+        0 => one,
+        more => lark.rule("calls", &format!("{one} ({separator} {one}){{0,{more}}}")),
+    }
 }
 
 #[cfg(test)]

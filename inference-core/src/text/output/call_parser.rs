@@ -5,8 +5,10 @@ use super::call_context::{CallContext, Step};
 use super::delimiters::{OpeningDelimiter, Syntax};
 use super::function::Function;
 use super::header::Header;
+use super::keyed::Keyed;
 use super::list::List;
 use super::named::Named;
+use super::recipient::Recipient;
 use super::xml::Xml;
 
 /// A machine for one notation.
@@ -21,6 +23,10 @@ pub(crate) enum CallParser {
     /// A function call as in a programming language.
     Function(Function),
     Xml(Xml),
+    /// Objects whose only key is the name.
+    Keyed(Keyed),
+    /// A name in its own line, and JSON after it.
+    Recipient(Recipient),
     /// The header of a harmony message, or a call's arguments after it.
     Header(Header),
 }
@@ -34,6 +40,8 @@ impl CallParser {
             }
             Syntax::Json => Self::List(List::new(open.is_bare())),
             Syntax::Xml(tags) if tags.is_call(open.text) => Self::Xml(Xml::in_name(tags)),
+            Syntax::Keyed => Self::Keyed(Keyed::default()),
+            Syntax::Recipient => Self::Recipient(Recipient::default()),
             Syntax::Header => Self::Header(Header::after_delimiter(open.text)),
             Syntax::Function(delimiters) if open.is_bare() => {
                 Self::Function(Function::new(delimiters, true))
@@ -49,6 +57,13 @@ impl CallParser {
                 *self = choose_parser(open, c);
                 self.step(c, context)
             }
+            Self::Function(function) if c == '{' && function.is_at_list_start() => {
+                // LFM2 writes JSON, too.
+                *self = Self::List(List::after_delimiter("[", false));
+                self.step(c, context)
+            }
+            Self::Keyed(keyed) => keyed.step(c, context),
+            Self::Recipient(recipient) => recipient.step(c, context),
             Self::List(list) => list.step(c, context),
             Self::Named(named) => named.step(c, context),
             Self::Function(function) => function.step(c, context),
@@ -69,6 +84,7 @@ impl CallParser {
         match self {
             Self::List(list) => list.is_between(),
             Self::Function(function) => function.is_between(),
+            Self::Keyed(keyed) => keyed.is_between(),
             _ => false,
         }
     }

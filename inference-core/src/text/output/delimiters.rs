@@ -2,6 +2,13 @@
 
 use super::call_format::CallFormat;
 
+mod tags;
+
+pub(super) use tags::{
+    DSML_STYLE, DSML_V4_STYLE, GLM_STYLE, HY3_STYLE, HY3_SUFFIXED_STYLE, MINICPM_STYLE,
+    MINIMAX_STYLE, QWEN_STYLE, SEED_STYLE, Tags,
+};
+
 /// Where an opening delimiter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DelimiterScope {
@@ -24,6 +31,10 @@ pub(super) enum Syntax {
     /// A name, then JSON.
     Named(&'static NamedDelimiters),
     Xml(&'static Tags),
+    /// An array of objects whose only key is the name.
+    Keyed,
+    /// A name or `all`, a line break, then JSON or text.
+    Recipient,
     /// A function call as in a programming language.
     Function(&'static LiteralDelimiters),
     /// A harmony header.
@@ -82,36 +93,8 @@ pub(super) struct NamedDelimiters {
     pub(crate) separator_optional: bool,
     /// JSON may also follow the opening delimiter.
     pub(crate) json_too: bool,
-}
-
-/// Tags of a notation with one tag for each parameter.
-#[derive(Debug)]
-pub(super) struct Tags {
-    /// Before and after the name.
-    pub(crate) call: &'static str,
-    pub(crate) call_close: &'static str,
-    /// The next tag ends the name as well.
-    pub(crate) name_ends_at_tag: bool,
-    /// After the call, and after what encloses it.
-    pub(crate) end: &'static str,
-    pub(crate) around_end: &'static str,
-    pub(crate) key: &'static str,
-    pub(crate) key_close: &'static str,
-    /// Between the key and the value; may be empty.
-    pub(crate) value: &'static str,
-    pub(crate) value_close: &'static str,
-    /// Values are on separate lines.
-    pub(crate) lines: bool,
-}
-
-impl Tags {
-    pub(crate) fn is_call(&self, text: &str) -> bool {
-        text == self.call
-    }
-
-    pub(crate) fn key_and_ends(&self) -> [&'static str; 3] {
-        [self.key, self.end, self.around_end]
-    }
+    /// Between an ID and the name; empty if no ID comes first.
+    pub(crate) id_end: &'static str,
 }
 
 #[derive(Debug)]
@@ -157,58 +140,35 @@ const fn header(text: &'static str, scope: DelimiterScope) -> OpeningDelimiter {
     OpeningDelimiter { text, scope, syntax: Syntax::Header }
 }
 
-const QWEN_TAGS: Tags = Tags {
-    call: "<function=",
-    call_close: ">",
-    name_ends_at_tag: false,
-    end: "</function>",
-    around_end: "</tool_call>",
-    key: "<parameter=",
-    key_close: ">",
-    value: "",
-    value_close: "</parameter>",
-    lines: true,
+pub(super) static MISTRAL_STYLE: NamedDelimiters = NamedDelimiters {
+    open: "",
+    separator: "[ARGS]",
+    separator_optional: true,
+    json_too: true,
+    id_end: "",
 };
-pub(super) static QWEN_STYLE: Tags = QWEN_TAGS;
-pub(super) static SEED_STYLE: Tags =
-    Tags { around_end: "</seed:tool_call>", lines: false, ..QWEN_TAGS };
-pub(super) static GLM_STYLE: Tags = Tags {
-    call: "<tool_call>",
-    call_close: "\n",
-    name_ends_at_tag: true,
-    end: "</tool_call>",
-    around_end: "",
-    key: "<arg_key>",
-    key_close: "</arg_key>",
-    value: "<arg_value>",
-    value_close: "</arg_value>",
-    lines: false,
-};
-pub(super) static MINIMAX_STYLE: Tags = Tags {
-    call: "<invoke name=\"",
-    call_close: "\">",
-    name_ends_at_tag: false,
-    end: "</invoke>",
-    around_end: "</minimax:tool_call>",
-    key: "<parameter name=\"",
-    key_close: "\">",
-    value: "",
-    value_close: "</parameter>",
-    lines: false,
-};
-pub(super) static MISTRAL_STYLE: NamedDelimiters =
-    NamedDelimiters { open: "", separator: "[ARGS]", separator_optional: true, json_too: true };
 pub(super) static DEEPSEEK_STYLE: NamedDelimiters = NamedDelimiters {
     open: "<｜tool▁call▁begin｜>",
     separator: "<｜tool▁sep｜>",
     separator_optional: false,
     json_too: false,
+    id_end: "",
 };
 pub(super) static KIMI_STYLE: NamedDelimiters = NamedDelimiters {
     open: "<|tool_call_begin|>",
     separator: "<|tool_call_argument_begin|>",
     separator_optional: false,
     json_too: false,
+    id_end: "",
+};
+// Solar Open:
+// https://github.com/vllm-project/vllm/blob/main/tests/tool_parsers/test_solar_open_tool_parser.py
+pub(super) static SOLAR_STYLE: NamedDelimiters = NamedDelimiters {
+    open: "",
+    separator: "<|tool_call:args|>",
+    separator_optional: false,
+    json_too: false,
+    id_end: "<|tool_call:name|>",
 };
 
 const NONE: DelimiterTable = DelimiterTable { opens: &[], after: &[], drops: &[], inner: &[] };
@@ -232,6 +192,60 @@ static MINI_MAX: DelimiterTable = DelimiterTable {
     after: &["</minimax:tool_call>"],
     ..NONE
 };
+static DSML: DelimiterTable = DelimiterTable {
+    opens: &[
+        xml("<｜DSML｜function_calls>", &DSML_STYLE),
+        xml("<｜DSML｜invoke name=\"", &DSML_STYLE),
+    ],
+    after: &["</｜DSML｜function_calls>"],
+    inner: &["｜DSML｜"],
+    ..NONE
+};
+static DSML_V4: DelimiterTable = DelimiterTable {
+    opens: &[
+        xml("<｜DSML｜tool_calls>", &DSML_V4_STYLE),
+        xml("<｜DSML｜invoke name=\"", &DSML_V4_STYLE),
+    ],
+    after: &["</｜DSML｜tool_calls>"],
+    inner: &["｜DSML｜"],
+    ..NONE
+};
+static MINI_CPM: DelimiterTable =
+    DelimiterTable { opens: &[xml("<function name=\"", &MINICPM_STYLE)], ..NONE };
+static HY3: DelimiterTable = DelimiterTable {
+    opens: &[xml("<tool_calls>", &HY3_STYLE), xml("<tool_call>", &HY3_STYLE)],
+    after: &["</tool_calls>", "<end_of_tool_call>"],
+    inner: &[
+        "<tool_sep>",
+        "</tool_call>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+    ],
+    ..NONE
+};
+static HY3_SUFFIXED: DelimiterTable = DelimiterTable {
+    opens: &[
+        xml("<tool_calls:opensource>", &HY3_SUFFIXED_STYLE),
+        xml("<tool_call:opensource>", &HY3_SUFFIXED_STYLE),
+    ],
+    after: &["</tool_calls:opensource>", "<end_of_tool_call:opensource>"],
+    inner: &[
+        "<tool_sep:opensource>",
+        "</tool_call:opensource>",
+        "<arg_key:opensource>",
+        "</arg_key:opensource>",
+        "<arg_value:opensource>",
+        "</arg_value:opensource>",
+    ],
+    ..NONE
+};
+// The prompt ends with the first delimiter; see Functionary v3.2 in
+// https://github.com/ggml-org/llama.cpp/blob/master/common/chat.cpp
+static FUNCTIONARY_LINES: DelimiterTable = DelimiterTable { opens: &[FUNCTIONARY_LINE], ..NONE };
+pub(super) const FUNCTIONARY_LINE: OpeningDelimiter =
+    OpeningDelimiter { text: ">>>", scope: DelimiterScope::Always, syntax: Syntax::Recipient };
 static FUNCTIONARY: DelimiterTable =
     DelimiterTable { opens: &[xml("<function=", &QWEN_STYLE)], after: &["</function>"], ..NONE };
 static LLAMA: DelimiterTable = DelimiterTable {
@@ -246,10 +260,11 @@ static MISTRAL: DelimiterTable = DelimiterTable {
 };
 static DEEP_SEEK: DelimiterTable = DelimiterTable {
     opens: &[
+        json("<tool_call>"),
         named("<｜tool▁calls▁begin｜>", DelimiterScope::Anywhere, &DEEPSEEK_STYLE),
         named("<｜tool▁call▁begin｜>", DelimiterScope::Anywhere, &DEEPSEEK_STYLE),
     ],
-    after: &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
+    after: &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "</tool_call>"],
     inner: &["<｜tool▁sep｜>"],
     ..NONE
 };
@@ -269,10 +284,51 @@ static PIPES: DelimiterTable = DelimiterTable {
     ..NONE
 };
 static FUNCTOOLS: DelimiterTable = DelimiterTable { opens: &[json("functools[")], ..NONE };
-static TOOL_CALLS: DelimiterTable = DelimiterTable {
+const TOOL_CALLS_TABLE: DelimiterTable = DelimiterTable {
     opens: &[json("<tool_calls>"), json("<tool_call>")],
-    after: &["</tool_calls>", "</tool_call>"],
+    after: &["</tool_calls>", "</tool_call>", "[END FINAL RESPONSE]"],
+    drops: &["[END FINAL RESPONSE]"],
     ..NONE
+};
+static TOOL_CALLS: DelimiterTable = TOOL_CALLS_TABLE;
+// Hunyuan A13B:
+// https://github.com/vllm-project/vllm/blob/main/vllm/tool_parsers/hunyuan_a13b_tool_parser.py
+static HUNYUAN: DelimiterTable =
+    DelimiterTable { drops: &["<answer>", "</answer>"], ..TOOL_CALLS_TABLE };
+// MiniMax M1, from its model card.
+static TOOL_CALL_LINES: DelimiterTable =
+    DelimiterTable { opens: &[json("<tool_calls>"), AGAIN], after: &["</tool_calls>"], ..NONE };
+// Apertus:
+// https://github.com/vllm-project/vllm/blob/main/tests/tool_parsers/test_apertus_tool_parser.py
+static APERTUS: DelimiterTable = DelimiterTable {
+    opens: &[OpeningDelimiter {
+        text: "<|tools_prefix|>",
+        scope: DelimiterScope::Anywhere,
+        syntax: Syntax::Keyed,
+    }],
+    after: &["<|tools_suffix|>"],
+    ..NONE
+};
+// GigaChat 3, from its template:
+// https://github.com/ggml-org/llama.cpp/blob/master/models/templates/GigaChat3-10B-A1.8B.jinja
+static GIGA_CHAT: DelimiterTable = DelimiterTable {
+    opens: &[json("function call<|role_sep|>"), json("<|function_call|>")],
+    drops: &["<|message_sep|>"],
+    inner: &["<|role_sep|>"],
+    ..NONE
+};
+static SOLAR: DelimiterTable = DelimiterTable {
+    opens: &[named("<|tool_call:begin|>", DelimiterScope::Anywhere, &SOLAR_STYLE)],
+    after: &["<|tool_call:end|>"],
+    drops: &[
+        "<|begin|>assistant",
+        "<|content|>",
+        "<|tool_calls|>",
+        "<|end|>",
+        "<|flush|>",
+        "<|calls|>",
+    ],
+    inner: &["<|begin|>", "<|tool_call:name|>", "<|tool_call:args|>"],
 };
 static TOOL_CALL_UPPER: DelimiterTable =
     DelimiterTable { opens: &[json("<TOOLCALL>")], after: &["</TOOLCALL>"], ..NONE };
@@ -338,9 +394,20 @@ pub(super) fn delimiter_table(format: CallFormat) -> &'static DelimiterTable {
         CallFormat::Seed => &SEED,
         CallFormat::Glm => &GLM,
         CallFormat::MiniMax => &MINI_MAX,
+        CallFormat::Dsml => &DSML,
+        CallFormat::DsmlV4 => &DSML_V4,
+        CallFormat::MiniCpm => &MINI_CPM,
+        CallFormat::Hy3 => &HY3,
+        CallFormat::Hy3Suffixed => &HY3_SUFFIXED,
+        CallFormat::FunctionaryLines => &FUNCTIONARY_LINES,
+        CallFormat::Hunyuan => &HUNYUAN,
+        CallFormat::ToolCallLines => &TOOL_CALL_LINES,
+        CallFormat::Apertus => &APERTUS,
+        CallFormat::GigaChat => &GIGA_CHAT,
+        CallFormat::Solar => &SOLAR,
         CallFormat::Functionary => &FUNCTIONARY,
         CallFormat::Llama => &LLAMA,
-        CallFormat::Mistral | CallFormat::MistralArray => &MISTRAL,
+        CallFormat::Mistral | CallFormat::MistralIds | CallFormat::MistralArray => &MISTRAL,
         CallFormat::DeepSeek | CallFormat::DeepSeekPlain => &DEEP_SEEK,
         CallFormat::Kimi => &KIMI,
         CallFormat::Pipes => &PIPES,

@@ -5,6 +5,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::call_format::CallFormat;
+use super::call_ids::CallIds;
 use super::delimiters::delimiter_table;
 
 /// Delimiters of reasoning.
@@ -23,6 +24,8 @@ pub struct Format {
     pub reasoning: Option<ReasoningDelimiters>,
     /// Notation of calls.
     pub calls: CallFormat,
+    /// Format of the IDs of calls.
+    pub ids: CallIds,
 }
 
 /// Where in the assistant's message a response starts.
@@ -37,9 +40,17 @@ pub(crate) enum ResponseStart {
     Content,
 }
 
+/// What Apriel writes before its reasoning, or finds in its prompt.
+const APRIEL: &str = "Here are my reasoning steps:";
+
 /// Text that a template must contain, and the delimiters. Templates often contain only the closing
 /// delimiter, where they cut the reasoning of earlier turns.
-const REASONING: [(&str, ReasoningDelimiters); 9] = [
+const REASONING: [(&str, ReasoningDelimiters); 14] = [
+    ("<|tools_prefix|>", tags("<|inner_prefix|>", "<|inner_suffix|>")),
+    ("<|tool_call:begin|>", tags("<|think|>", "<|end|>")),
+    ("think:opensource", tags("<think:opensource>", "</think:opensource>")),
+    (APRIEL, tags(APRIEL, "[BEGIN FINAL RESPONSE]")),
+    ("[BEGIN FINAL RESPONSE]", tags(APRIEL, "[BEGIN FINAL RESPONSE]")),
     ("<|channel>", tags("<|channel>thought", "<channel|>")),
     ("seed:think", tags("<seed:think>", "</seed:think>")),
     ("[THINK]", tags("[THINK]", "[/THINK]")),
@@ -83,7 +94,7 @@ impl Format {
         let calls = CallFormat::detect(source);
         let reasoning =
             if calls == CallFormat::Harmony { None } else { ReasoningDelimiters::detect(source) };
-        Self { reasoning, calls }
+        Self { reasoning, calls, ids: CallIds::detect(source) }
     }
 
     /// True if the rendered `prompt` ends inside reasoning, so that the response starts there.

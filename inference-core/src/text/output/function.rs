@@ -14,6 +14,8 @@ pub(crate) struct Function {
     list: bool,
     /// A call is complete, and no other has started.
     between: bool,
+    /// No delimiter came before the opening square bracket.
+    bare: bool,
     head: String,
     literal: Option<Literal>,
 }
@@ -21,7 +23,7 @@ pub(crate) struct Function {
 impl Function {
     /// Starts before a call. `list`: an opening square bracket was parsed.
     pub(crate) fn new(delimiters: &'static LiteralDelimiters, list: bool) -> Self {
-        Self { delimiters, list, between: false, head: String::new(), literal: None }
+        Self { delimiters, list, bare: list, between: false, head: String::new(), literal: None }
     }
 
     pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
@@ -56,6 +58,12 @@ impl Function {
         }
     }
 
+    /// True after a delimiter and an opening square bracket.
+    pub(crate) fn is_at_list_start(&self) -> bool {
+        let is_empty = self.head.is_empty() && self.literal.is_none();
+        self.list && !self.bare && !self.between && is_empty
+    }
+
     /// True if a call is complete and no other has started.
     pub(crate) fn is_between(&self) -> bool {
         self.between
@@ -65,7 +73,7 @@ impl Function {
         let head = std::mem::take(&mut self.head);
         match head.strip_prefix(self.delimiters.before_name) {
             Some(name) if context.can_call(name) => {
-                context.out.start_call(name);
+                context.out.start_call(name, None);
                 context.out.push_arguments("{");
                 self.literal = Some(Literal::new(self.delimiters));
                 Step::More

@@ -43,7 +43,7 @@ impl Header {
             if !context.can_call(name) {
                 return Step::Bad;
             }
-            self.arguments = Some(Arguments::new(name.to_string()));
+            self.arguments = Some(Arguments::new(name.to_string(), None));
             return Step::More;
         }
         match word_after(&self.text, CHANNEL) {

@@ -2,6 +2,7 @@
 //! DeepSeek, Kimi.
 
 use super::call_context::{CallContext, Step};
+use super::call_ids::kimi_name;
 use super::delimiters::NamedDelimiters;
 use super::json::{Json, Scan, escape_control};
 
@@ -12,13 +13,14 @@ const HEAD_BYTES_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Arguments {
     name: String,
+    id: Option<String>,
     json: Option<Json>,
 }
 
 impl Arguments {
-    /// Starts before the opening brace.
-    pub(crate) fn new(name: String) -> Self {
-        Self { name, json: None }
+    /// Starts before the opening brace. `id` is the ID that the model wrote.
+    pub(crate) fn new(name: String, id: Option<String>) -> Self {
+        Self { name, id, json: None }
     }
 
     /// Parses the next character. The call starts with the opening brace.
@@ -29,7 +31,7 @@ impl Arguments {
                     let mut json = Json::new();
                     json.step(c);
                     self.json = Some(json);
-                    context.out.start_call(&self.name);
+                    context.out.start_call(&self.name, self.id.as_deref());
                     context.out.push_arguments("{");
                     Step::More
                 }
@@ -82,8 +84,8 @@ impl Named {
         }
         if c == '{' {
             return match self.parse_name(context) {
-                Some(name) => {
-                    let mut arguments = Arguments::new(name);
+                Some((name, id)) => {
+                    let mut arguments = Arguments::new(name, id);
                     let step = arguments.step(c, context);
                     self.arguments = Some(arguments);
                     step
@@ -108,10 +110,15 @@ impl Named {
         if self.delimiters.open.starts_with(&self.head) { Step::More } else { Step::Bad }
     }
 
-    /// The name in the text before the arguments: `name SEP`, `function SEP name fence`,
-    /// `functions.name:0 SEP`, or only `name` where the separator is optional.
-    fn parse_name(&self, context: &CallContext<'_>) -> Option<String> {
+    /// Name and ID in the text before the arguments: `name SEP`, `function SEP name fence`,
+    /// `functions.name:0 SEP`, `name [CALL_ID] id SEP`, `id SEP name SEP`, or only `name` where the
+    /// separator is optional.
+    fn parse_name(&self, context: &CallContext<'_>) -> Option<(String, Option<String>)> {
         let head = self.head.trim().trim_end_matches("json").trim_end_matches("```").trim();
+        let head = match self.delimiters.id_end {
+            "" => head,
+            id_end => head.split_once(id_end)?.1,
+        };
         let (first, second) = match head.split_once(self.delimiters.separator) {
             Some((first, second)) => (first.trim(), second.trim()),
             None if self.delimiters.separator_optional => (head, ""),
@@ -122,15 +129,29 @@ impl Named {
             name if first == "function" => name,
             _ => return None,
         };
-        let written = written.split_once("[CALL_ID]").map_or(written, |(name, _)| name.trim());
+        let (written, id) = match written.split_once("[CALL_ID]") {
+            Some((name, id)) => (name.trim(), Some(id.trim())),
+            None => (written, None),
+        };
+        let own = || (!self.delimiters.id_end.is_empty()).then(|| self.written_id()).flatten();
+        let id = id.map(str::to_string).or_else(own);
         if context.can_call(written) {
-            return Some(written.to_string());
+            return Some((written.to_string(), id));
+        }
+        if let Some(name) = kimi_name(written).filter(|name| context.can_call(name)) {
+            return Some((name.to_string(), Some(written.to_string())));
         }
         let bare = written.strip_prefix("functions.").unwrap_or(written);
         let bare = match bare.rsplit_once(':') {
             Some((name, n)) if n.bytes().all(|b| b.is_ascii_digit()) => name,
             _ => bare,
         };
-        context.can_call(bare).then(|| bare.to_string())
+        context.can_call(bare).then(|| (bare.to_string(), None))
+    }
+
+    /// The ID before the name.
+    fn written_id(&self) -> Option<String> {
+        let (id, _) = self.head.split_once(self.delimiters.id_end)?;
+        Some(id.trim().to_string())
     }
 }

@@ -19,6 +19,8 @@ enum Role {
     Arguments,
     /// The call itself, or its name.
     Wrapper,
+    /// The call's ID.
+    Id,
     Other,
 }
 
@@ -28,7 +30,8 @@ impl Role {
             "name" | "tool_name" => Some(Self::Name),
             "arguments" | "parameters" => Some(Self::Arguments),
             "function" | "tool_call" => Some(Self::Wrapper),
-            "id" | "type" | "call_id" | "tool_call_id" => Some(Self::Other),
+            "id" | "call_id" | "tool_call_id" => Some(Self::Id),
+            "type" => Some(Self::Other),
             _ => None,
         }
     }
@@ -43,6 +46,7 @@ enum State {
     Colon(Role),
     Value(Role),
     InName,
+    InId,
     InArguments,
     /// Arguments written as a string that contains JSON, or as null.
     InQuoted,
@@ -62,6 +66,7 @@ pub(crate) struct Object {
     /// The JSON text of the key, name or quoted arguments being parsed.
     text: String,
     name: Option<String>,
+    id: Option<String>,
     /// Arguments that wait for the name.
     pending_arguments: Option<String>,
     /// The arguments are complete.
@@ -81,6 +86,7 @@ impl Object {
             json: Json::new(),
             text: String::new(),
             name: None,
+            id: None,
             pending_arguments: None,
             ready: false,
             started: false,
@@ -90,7 +96,9 @@ impl Object {
 
     pub(crate) fn step(&mut self, c: char, context: &mut CallContext<'_>) -> Step {
         match self.state {
-            State::InKey | State::InName | State::InQuoted => return self.in_text(c, context),
+            State::InKey | State::InName | State::InId | State::InQuoted => {
+                return self.in_text(c, context);
+            }
             State::InArguments => return self.in_arguments(c, context),
             State::InOther => return self.in_other(c, context),
             _ if c.is_whitespace() => return Step::More,
@@ -135,7 +143,8 @@ impl Object {
                 self.read(State::InArguments, c)
             }
             (Role::Arguments, '"' | 'n') => self.read(State::InQuoted, c),
-            (Role::Other, _) => self.read(State::InOther, c),
+            (Role::Id, '"') => self.read(State::InId, c),
+            (Role::Id | Role::Other, _) => self.read(State::InOther, c),
             _ => Step::Bad,
         }
     }
@@ -197,6 +206,10 @@ impl Object {
                 self.state = State::Colon(role.unwrap_or(Role::Other));
                 role.is_some() || !self.bare
             }
+            State::InId => {
+                self.id = Some(text.to_string());
+                true
+            }
             State::InName if !context.can_call(text) => false,
             State::InName => {
                 self.name = Some(text.to_string());
@@ -222,7 +235,7 @@ impl Object {
             if !context.has_room() {
                 return false;
             }
-            context.out.start_call(name);
+            context.out.start_call(name, self.id.as_deref());
             context.out.push_arguments(&std::mem::take(pending_arguments));
             self.started = true;
         }

@@ -4,8 +4,11 @@
 //! parts are a function of the whole text, however it was split into chunks.
 
 use super::call_context::{CallContext, Step};
+use super::call_format::CallFormat;
 use super::call_parser::CallParser;
-use super::delimiters::{DelimiterScope, DelimiterTable, OpeningDelimiter, delimiter_table};
+use super::delimiters::{
+    DelimiterScope, DelimiterTable, FUNCTIONARY_LINE, OpeningDelimiter, delimiter_table,
+};
 use super::format::{Format, ReasoningDelimiters};
 use super::part_collector::{PartCollector, ProseKind};
 use super::parts::OutputPart;
@@ -59,6 +62,15 @@ struct PendingCall {
     completed: bool,
 }
 
+impl PendingCall {
+    /// The message that the prompt has begun, in families whose prompt ends with its delimiter.
+    fn at_start(calls: CallFormat) -> Option<Self> {
+        let machine = CallParser::new(&FUNCTIONARY_LINE);
+        let begun = Self { machine, raw: String::new(), bytes: 0, completed: false };
+        (calls == CallFormat::FunctionaryLines).then_some(begun)
+    }
+}
+
 /// Meaning of a delimiter in prose.
 #[derive(Debug, Clone, Copy)]
 enum Meaning {
@@ -92,7 +104,7 @@ impl Parser {
             },
             pending: String::new(),
             space: String::new(),
-            call: None,
+            call: (!in_reasoning).then(|| PendingCall::at_start(format.calls)).flatten(),
             out: PartCollector::default(),
         }
     }
@@ -118,6 +130,12 @@ impl Parser {
             self.flush_space();
         }
         (self.out.take_parts(), self.out.counts().1 > 0)
+    }
+
+    /// True if a call has started and its arguments are incomplete.
+    pub fn is_cut_off(&self) -> bool {
+        let (started, complete) = self.out.counts();
+        started > complete
     }
 
     fn context(&mut self) -> CallContext<'_> {

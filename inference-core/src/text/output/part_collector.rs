@@ -1,5 +1,6 @@
 //! PURE. Collects the parts of a response: joins adjacent parts of one kind and counts calls.
 
+use super::call_ids::unique_id;
 use super::parts::OutputPart;
 
 /// Kinds of prose.
@@ -18,6 +19,8 @@ pub(crate) struct PartCollector {
     started: usize,
     /// Number of calls completed.
     complete: usize,
+    /// IDs that the model wrote.
+    ids: Vec<String>,
     /// True if the latest call is incomplete.
     open: bool,
     /// For content and reasoning: some was emitted; a line break is due before more.
@@ -46,9 +49,13 @@ impl PartCollector {
         self.due = self.emitted;
     }
 
-    pub(crate) fn start_call(&mut self, name: &str) {
+    /// Starts a call with the ID `written`, unless another call of the response has it.
+    pub(crate) fn start_call(&mut self, name: &str, written: Option<&str>) {
         self.record_gap();
-        self.parts.push(OutputPart::CallStart { index: self.started, name: name.into() });
+        let id = written.and_then(unique_id).filter(|id| !self.ids.contains(id));
+        self.ids.extend(id.clone());
+        let (index, name) = (self.started, name.into());
+        self.parts.push(OutputPart::CallStart { index, name, id });
         self.started += 1;
         self.open = true;
     }

@@ -13,6 +13,8 @@ pub enum OutputPart {
         index: usize,
         /// Function name.
         name: String,
+        /// The ID that the model wrote.
+        id: Option<String>,
     },
     /// More of a call's arguments.
     CallArguments {
@@ -39,6 +41,8 @@ pub struct ParsedMessage {
 pub struct ParsedCall {
     /// Function name.
     pub name: String,
+    /// The ID that the model wrote.
+    pub id: Option<String>,
     /// JSON text.
     pub arguments: String,
 }
@@ -52,8 +56,8 @@ pub fn join_parts(parts: impl IntoIterator<Item = OutputPart>) -> ParsedMessage 
             OutputPart::Reasoning(text) => {
                 message.reasoning.get_or_insert_default().push_str(&text)
             }
-            OutputPart::CallStart { name, .. } => {
-                message.calls.push(ParsedCall { name, arguments: String::new() });
+            OutputPart::CallStart { name, id, .. } => {
+                message.calls.push(ParsedCall { name, id, arguments: String::new() });
             }
             OutputPart::CallArguments { index, fragment } => {
                 if let Some(call) = message.calls.get_mut(index) {

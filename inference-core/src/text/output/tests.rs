@@ -17,7 +17,7 @@ const REASONING: Option<ReasoningDelimiters> =
 
 fn format(calls: CallFormat) -> Format {
     let reasoning = if calls == CallFormat::Harmony { None } else { REASONING };
-    Format { reasoning, calls }
+    Format { reasoning, calls, ids: CallIds::Any }
 }
 
 /// Parses `chunks`. Returns the joined parts and whether a call is complete.
@@ -135,7 +135,7 @@ proptest! {
             if calls == CallFormat::Harmony || !calls_drop_nothing(calls) {
                 continue;
             }
-            let format = Format { reasoning: None, calls };
+            let format = Format { reasoning: None, calls, ids: CallIds::Any };
             let parser = Parser::new(&format, ToolSet::default(), false, 3);
             prop_assert_eq!(join_parts(parse_chunks(parser, [text.as_str()]).0).content.unwrap_or_default(), text.clone());
         }
@@ -143,7 +143,25 @@ proptest! {
 }
 
 fn calls_drop_nothing(calls: CallFormat) -> bool {
-    !matches!(calls, CallFormat::Pipes | CallFormat::Cohere)
+    use CallFormat as F;
+    let dropping =
+        [F::Pipes, F::Cohere, F::GigaChat, F::Solar, F::ToolCalls, F::Hunyuan, F::FunctionaryLines];
+    !dropping.contains(&calls)
+}
+
+#[test]
+fn every_place_to_cut_a_text_gives_the_same_parts() {
+    for calls in CallFormat::ALL {
+        let new = || Parser::new(&format(calls), tools(), false, 3);
+        for text in samples::all(calls) {
+            let whole = parse_chunks(new(), [text.as_str()]);
+            assert_eq!(parse_chunks(new(), cut(&text, &[1])), whole, "{calls:?} {text}");
+            for (place, _) in text.char_indices() {
+                let (first, second) = text.split_at(place);
+                assert_eq!(parse_chunks(new(), [first, second]), whole, "{calls:?} {place} {text}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -159,7 +177,7 @@ fn plain_text_is_passed_on_at_once() {
 fn arguments_are_passed_on_while_they_come() {
     let mut parser = Parser::new(&format(CallFormat::Hermes), tools(), false, 8);
     assert_eq!(parser.push("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": "), []);
-    let start = OutputPart::CallStart { index: 0, name: "get_weather".into() };
+    let start = OutputPart::CallStart { index: 0, name: "get_weather".into(), id: None };
     let part = |fragment: &str| OutputPart::CallArguments { index: 0, fragment: fragment.into() };
     assert_eq!(parser.push("{\"ci"), [start, part("{\"ci")]);
     assert_eq!(parser.push("ty\": \"Par"), [part("ty\": \"Par")]);
@@ -241,4 +259,11 @@ fn a_forgotten_brace_does_not_spoil_a_call() {
     let message = parse(CallFormat::Hermes, text);
     assert_eq!(arguments(&message), expected(&[("send", json!({"days": 1}))]));
     assert_eq!(content(&message), "end");
+}
+
+#[test]
+fn the_documentation_lists_every_notation() {
+    let page = include_str!("../../../../docs/models.md");
+    let missing = CallFormat::ALL.into_iter().filter(|c| !page.contains(&format!("`{c:?}`")));
+    assert_eq!(missing.collect::<Vec<_>>(), []);
 }

@@ -113,12 +113,12 @@ impl Xml {
         let name = text.strip_suffix(self.tags.call_close).unwrap_or(&text).trim();
         self.name = name.to_string();
         self.state = State::Between;
-        context.can_call(name)
+        context.can_call(&self.name)
     }
 
     fn between(&mut self, context: &mut CallContext<'_>) -> Step {
         if self.text == "{" && self.parameters == 0 {
-            let mut arguments = Arguments::new(std::mem::take(&mut self.name));
+            let mut arguments = Arguments::new(std::mem::take(&mut self.name), None);
             let step = arguments.step('{', context);
             self.state = State::Json(arguments);
             return step;
@@ -137,7 +137,7 @@ impl Xml {
             if !context.can_call(&self.name) {
                 return Step::Bad;
             }
-            context.out.start_call(&self.name);
+            context.out.start_call(&self.name, None);
         }
         self.parameters += 1;
         match follower {
@@ -155,11 +155,21 @@ impl Xml {
 
     fn key(&mut self, context: &mut CallContext<'_>) -> Step {
         let text = std::mem::take(&mut self.text);
-        let key = text.strip_suffix(self.tags.key_close).unwrap_or(&text).trim();
+        let head = text.strip_suffix(self.tags.key_close).unwrap_or(&text).trim();
+        let (key, attributes) = match head.split_once('"') {
+            Some(parts) if self.tags.attributes => parts,
+            _ => (head, ""),
+        };
         context.out.push_arguments(if self.parameters == 1 { "{" } else { ", " });
         context.out.push_arguments(&format!("{}: ", quote(key)));
-        let types = context.tools.get(&self.name).map(|t| t.types(key)).unwrap_or_default();
-        self.value = Value::new(&types, self.tags.lines);
+        let mut types = context.tools.get(&self.name).map(|t| t.types(key)).unwrap_or_default();
+        if self.tags.attributes && types != ["string"] {
+            match is_text(attributes) {
+                true => types = vec!["string"],
+                false => types.retain(|kind| *kind != "string"),
+            }
+        }
+        self.value = Value::new(&types, self.tags);
         context.out.push_arguments(self.value.begin());
         self.state = if self.tags.value.is_empty() { State::Value } else { State::BeforeValue };
         Step::More
@@ -198,6 +208,11 @@ impl Xml {
     }
 }
 
+/// True if the attributes of a value's tag say that it is text.
+fn is_text(attributes: &str) -> bool {
+    attributes.contains("string=\"true\"")
+}
+
 /// Checks which of a key's tag and two ends `text` is; `Some(None)` if it may become one of them.
 fn follower(text: &str, tags: &[&str; 3]) -> Option<Option<Follower>> {
     let [key, ends @ ..] = tags;
@@ -215,6 +230,8 @@ fn follower(text: &str, tags: &[&str; 3]) -> Option<Option<Follower>> {
 struct Value {
     /// Only a string is possible, so the text can be emitted as it arrives.
     text: bool,
+    /// The text may be in a CDATA section, so that it is emitted at its end.
+    cdata: bool,
     types: Vec<String>,
     /// A line break after the opening tag and one before the closing tag are not part of it.
     lines: bool,
@@ -225,10 +242,11 @@ struct Value {
 }
 
 impl Value {
-    fn new(types: &[&str], lines: bool) -> Self {
-        let text = types == ["string"];
+    fn new(types: &[&str], tags: &Tags) -> Self {
+        let (lines, cdata) = (tags.lines, tags.cdata);
+        let text = types == ["string"] && !cdata;
         let types = types.iter().map(|t| t.to_string()).collect();
-        Self { text, types, lines, ..Self::default() }
+        Self { text, cdata, types, lines, ..Self::default() }
     }
 
     fn begin(&self) -> &'static str {
@@ -257,10 +275,12 @@ impl Value {
     }
 
     fn end(&mut self) -> String {
-        if self.text {
-            "\"".into()
-        } else {
-            as_json(&std::mem::take(&mut self.pending), &self.types)
+        let pending = std::mem::take(&mut self.pending);
+        let text = if self.cdata { cdata(&pending) } else { &pending };
+        match self.types.as_slice() {
+            _ if self.text => "\"".into(),
+            [only] if only == "string" => quote(text),
+            types => as_json(text, types),
         }
     }
 
@@ -268,6 +288,12 @@ impl Value {
     fn take_rest(&mut self) -> String {
         if self.text { String::new() } else { std::mem::take(&mut self.pending).trim().to_string() }
     }
+}
+
+/// The text of a CDATA section, or `text` if it is none.
+fn cdata(text: &str) -> &str {
+    let inner = text.trim().strip_prefix("<![CDATA[");
+    inner.and_then(|inner| inner.strip_suffix("]]>")).unwrap_or(text)
 }
 
 /// `text` as a value of one of `types` (of any, if empty), else as a string.

@@ -57,11 +57,13 @@ fn check(
     parameters.options.logprobs = logprobs(&chat)?;
     let tools = tools::offered(&chat)?;
     let constraint = constraint::from_fields(body.read()?)?;
-    check_combination(&tools, constraint.as_ref(), parameters.options.sampling.ignore_end)?;
+    let is_forced = is_forced(&tools);
+    let ignore_eos = parameters.options.sampling.ignore_end;
+    generate::check_can_end(constraint.is_some() || is_forced, ignore_eos)?;
     Ok(CheckedRequest {
         shape: Shape::Chat,
         parameters,
-        is_output_split: is_output_split(&chat, constraint.as_ref()),
+        is_output_split: is_output_split(&chat, constraint.as_ref(), &tools),
         constraint,
         tools,
         is_streamed: chat.stream.unwrap_or(false),
@@ -114,30 +116,24 @@ fn logprobs(chat: &ChatRequest) -> Result<Option<u32>, Error> {
     }
 }
 
-/// Rejects combinations of tools and constraints that exclude each other.
-fn check_combination(
-    tools: &OfferedTools,
-    constraint: Option<&Constraint>,
-    ignore_eos: bool,
-) -> Result<(), Error> {
-    let calls = tools.rules.as_ref().map(|rules| &rules.choice);
-    if constraint.is_some() && calls.is_some() {
-        let message = "response_format and grammars cannot be used together with tools, unless \
-                       tool_choice is none";
-        return Err(invalid("tool_choice", message));
-    }
-    let forced = calls.is_some_and(|choice| *choice != ToolChoice::Auto);
-    generate::check_can_end(constraint.is_some() || forced, ignore_eos)
+/// True if the response must call a tool.
+fn is_forced(tools: &OfferedTools) -> bool {
+    tools.rules.as_ref().is_some_and(|rules| rules.choice != ToolChoice::Auto)
 }
 
 /// Reasoning and calls are separated from the text, unless the client wants it as is: it says so,
-/// or gives a grammar for the whole text.
-fn is_output_split(chat: &ChatRequest, constraint: Option<&Constraint>) -> bool {
+/// or gives a grammar for the whole text and no tools.
+fn is_output_split(
+    chat: &ChatRequest,
+    constraint: Option<&Constraint>,
+    tools: &OfferedTools,
+) -> bool {
     let own = matches!(
         constraint,
         Some(Constraint::Gbnf(_) | Constraint::Regex(_) | Constraint::Choice(_))
     );
-    !own && chat.reasoning_format.as_deref() != Some("none")
+    let is_whole = own && tools.rules.is_none();
+    !is_whole && chat.reasoning_format.as_deref() != Some("none")
 }
 
 /// Messages as chat templates expect them: a role, and content that is a string or null.
@@ -257,11 +253,6 @@ mod tests {
             (r#""tool_choice":"required""#, "tool_choice"),
             (r#""tool_choice":"sometimes""#, "tool_choice"),
             (r#""tools":[{"type":"function"}]"#, "tools[0].function"),
-            (
-                r#""tools":[{"type":"function","function":{"name":"f"}}],
-                    "response_format":{"type":"json_object"}"#,
-                "tool_choice",
-            ),
             (r#""response_format":{"type":"json_object"},"ignore_eos":true"#, "ignore_eos"),
         ] {
             let json =
@@ -270,6 +261,25 @@ mod tests {
         }
         let empty = r#"{"model":"m","messages":[]}"#;
         assert_eq!(read_json(empty).err().unwrap().param().as_deref(), Some("messages"));
+    }
+
+    #[test]
+    fn tools_and_a_format_go_together_and_calls_are_separated_from_any_format() {
+        for (field, split) in [
+            (r#""response_format":{"type":"json_object"}"#, true),
+            (r#""guided_regex":"a+""#, true),
+            (r#""grammar":"root ::= [a]""#, true),
+            (r#""grammar":"root ::= [a]","tool_choice":"none""#, false),
+            (r#""response_format":{"type":"json_object"},"reasoning_format":"none""#, false),
+        ] {
+            let json = format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}],
+                    "tools":[{{"type":"function","function":{{"name":"f"}}}}],{field}}}"#
+            );
+            let checked = read_json(&json).unwrap();
+            assert!(checked.constraint.is_some(), "{field}");
+            assert_eq!(checked.is_output_split, split, "{field}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use hyper::Response;
+use inference_core::text::output::CallIds;
 use inference_core::types::constraint::Constraint;
 use inference_core::types::request::{GenerateRequest, Prompt, Sibling};
 use inference_protocol::ids;
@@ -108,6 +109,7 @@ pub(super) async fn generate(
         model: node.model.clone(),
         service_tier: resume.service_tier.clone(),
         include_usage: checked.include_usage,
+        call_ids: call_ids(node),
     };
     let mut record = node.metrics.record(api);
     let choices = record.check(submit(node, caller, &checked, resume))?;
@@ -169,6 +171,14 @@ fn request(
         now: resume.created as i64,
         siblings: (1..checked.parameters.n).map(sibling).collect(),
         options,
+    }
+}
+
+/// The format of call IDs that the model's chat template requires.
+fn call_ids(node: &Node) -> CallIds {
+    match node.engine.state() {
+        EngineState::Ready(facts) => facts.format.ids,
+        _ => CallIds::default(),
     }
 }
 

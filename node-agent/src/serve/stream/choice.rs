@@ -179,7 +179,10 @@ impl Choice {
             None => (Vec::new(), false),
             Some(parser) => parser.finish(),
         };
+        let is_cut_off = self.parser.as_ref().is_some_and(|parser| parser.is_cut_off());
         let finish = match reason {
+            // A client must not run a call whose arguments are incomplete.
+            FinishReason::Stop if is_cut_off => "length",
             FinishReason::Stop if called => "tool_calls",
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",

@@ -1,6 +1,6 @@
 //! Turns new parts of a response into JSON of either format, whole or in chunks.
 
-use inference_core::text::output::{OutputPart, ParsedCall, ParsedMessage, join_parts};
+use inference_core::text::output::{CallIds, OutputPart, ParsedCall, ParsedMessage, join_parts};
 use inference_core::types::request::TokenLogprob;
 use inference_protocol::openai::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, Completion, CompletionChoice, Delta,
@@ -32,6 +32,8 @@ pub(crate) struct Envelope {
     pub service_tier: Option<String>,
     /// True if a stream ends with the usage.
     pub include_usage: bool,
+    /// Format of the IDs of calls.
+    pub call_ids: CallIds,
 }
 
 impl Envelope {
@@ -66,8 +68,8 @@ impl Envelope {
         let ParsedMessage { content, reasoning, calls } = whole.message;
         let calls = calls.into_iter().enumerate();
         let tool_calls: Vec<ToolCall> = calls
-            .map(|(i, ParsedCall { name, arguments })| {
-                let id = self.call_id(choice.index, i);
+            .map(|(i, ParsedCall { name, id, arguments })| {
+                let id = self.call_id((choice.index, i), &name, id.as_deref());
                 let function = FunctionCall { name, arguments };
                 ToolCall { id, kind: "function", function }
             })
@@ -126,8 +128,8 @@ impl Envelope {
                 OutputPart::Reasoning(text) => {
                     Delta { reasoning_content: Some(text), ..Delta::default() }
                 }
-                OutputPart::CallStart { index, name } => {
-                    id = self.call_id(choice.index, *index);
+                OutputPart::CallStart { index, name, id: written } => {
+                    id = self.call_id((choice.index, *index), name, written.as_deref());
                     let function = FunctionDelta { name: Some(name), arguments: "" };
                     let call = ToolCallDelta {
                         index: *index,
@@ -215,11 +217,17 @@ impl Envelope {
         }
     }
 
-    /// The same call of the same response has the same id on every node.
-    fn call_id(&self, choice: u32, call: usize) -> String {
-        let digest = Sha256::digest(format!("{}/{choice}/{call}", self.id));
-        let hex: String = digest[..12].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("call_{hex}")
+    /// The ID of a call of the function `name`, by its choice and its index: the one that the
+    /// model wrote, if the chat template accepts it in the next turn. The same call of the same
+    /// response has the same ID on every node.
+    fn call_id(&self, (choice, call): (u32, usize), name: &str, written: Option<&str>) -> String {
+        match written.filter(|id| self.call_ids.accepts(id, name)) {
+            Some(id) => id.to_string(),
+            None => {
+                let digest = Sha256::digest(format!("{}/{choice}/{call}", self.id));
+                self.call_ids.generate(name, call, &digest)
+            }
+        }
     }
 }
 
@@ -263,5 +271,35 @@ impl Whole {
             logprobs: choice.wants_logprobs.then(logprobs),
             finish_reason: Some(self.finish),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_the_id_that_its_template_accepts_and_the_same_on_every_node() {
+        let id = |call_ids, written| {
+            let envelope = Envelope {
+                shape: Shape::Chat,
+                id: "chatcmpl-1".into(),
+                created: 0,
+                model: "m".into(),
+                service_tier: None,
+                include_usage: false,
+                call_ids,
+            };
+            envelope.call_id((0, 1), "f", written)
+        };
+        assert_eq!(id(CallIds::Any, Some("abcdef123")), "abcdef123");
+        assert_eq!(id(CallIds::Mistral, Some("abcdef123")), "abcdef123");
+        assert_eq!(id(CallIds::Kimi, Some("functions.f:4")), "functions.f:4");
+        assert_eq!(id(CallIds::Kimi, Some("abcdef123")), "functions.f:1");
+        for ids in [CallIds::Any, CallIds::Mistral, CallIds::Kimi] {
+            assert!(ids.accepts(&id(ids, None), "f"));
+            assert_eq!(id(ids, None), id(ids, None));
+        }
+        assert_eq!(id(CallIds::Any, None).len(), "call_".len() + 24);
     }
 }

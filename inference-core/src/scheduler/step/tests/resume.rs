@@ -64,7 +64,7 @@ fn respond(prompt: &str, options: &Options, constrained: bool, resumed: &[u32]) 
         resumed_len: resumed.len(),
         options: options.clone(),
         visible: Vec::new(),
-        grammar: constrained.then(|| grammar(&constraint)),
+        grammar: constrained.then(|| grammar(&constraint, options.sampling.seed % 2 == 1)),
         in_reasoning: false,
         cancel: CancelFlag::default(),
     };
@@ -74,8 +74,9 @@ fn respond(prompt: &str, options: &Options, constrained: bool, resumed: &[u32]) 
     Transcript::read(&bench.events[&1])
 }
 
-fn grammar(constraint: &Constraint) -> ResponseGrammar {
+fn grammar(constraint: &Constraint, is_optional: bool) -> ResponseGrammar {
     ResponseGrammar {
+        is_optional,
         grammar: grammars().compile(constraint).unwrap(),
         to_failure: Failure::Grammar,
     }

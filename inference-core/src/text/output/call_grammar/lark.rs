@@ -77,27 +77,47 @@ impl<'a> Lark<'a> {
     /// Any text up to and including the first `delimiter`.
     pub(crate) fn up_to(&mut self, delimiter: &'static str) -> String {
         let text = self.text();
-        match self.delimiter(delimiter).as_slice() {
-            [Atom::Item(token)] => self.rule("upto", &format!("{text} {token}")),
+        let atoms = self.delimiter(delimiter);
+        match atoms.first() {
+            // Text contains no control tokens.
+            Some(Atom::Item(_)) => self.rule("upto", &format!("{text} {}", join(atoms))),
             _ => self.attributed("upto", "[lazy]", &format!("{text} {}", literal(delimiter))),
         }
     }
 
-    /// A delimiter: the control token with that text, or one that it starts with, else plain text.
+    /// A delimiter: the control tokens in it, and plain text between them.
     fn delimiter(&mut self, delimiter: &'static str) -> Vec<Atom> {
-        let ends = delimiter.char_indices().rev().filter(|(_, c)| matches!(c, '>' | ']'));
-        for end in ends.map(|(i, _)| i + 1) {
-            let (token, rest) = delimiter.split_at(end);
-            if let Some(id) = (self.control)(token) {
+        let mut atoms = Vec::new();
+        let mut rest = delimiter;
+        while let Some(first) = rest.chars().next() {
+            if let Some((token, id)) = self.token_at(rest) {
                 if !self.tokens.contains(&token) {
                     self.tokens.push(token);
                 }
-                let mut atoms = vec![Atom::Item(format!("<[{id}]>"))];
-                atoms.extend((!rest.is_empty()).then(|| Atom::Text(rest.into())));
-                return atoms;
+                atoms.push(Atom::Item(format!("<[{id}]>")));
+                rest = &rest[token.len()..];
+                continue;
+            }
+            rest = &rest[first.len_utf8()..];
+            match atoms.last_mut() {
+                Some(Atom::Text(text)) => text.push(first),
+                _ => atoms.push(Atom::Text(first.into())),
             }
         }
-        vec![Atom::Text(delimiter.into())]
+        atoms
+    }
+
+    /// The longest control token that `text` starts with, and its id.
+    fn token_at(&self, text: &'static str) -> Option<(&'static str, u32)> {
+        if !text.starts_with(['<', '[', '｜']) {
+            return None;
+        }
+        let last = |c: &char| matches!(c, '>' | ']' | '｜');
+        let ends = text.char_indices().rev().filter(|(_, c)| last(c));
+        let tokens = ends.map(|(i, c)| &text[..i + c.len_utf8()]);
+        tokens
+            .filter(|token| token.len() > '｜'.len_utf8())
+            .find_map(|token| (self.control)(token).map(|id| (token, id)))
     }
 
     /// `pieces` in sequence, for a call of `tool`.
@@ -114,6 +134,14 @@ impl<'a> Lark<'a> {
                 (NotationPiece::Digits, _) => {
                     let digits = self.terminal("DIGITS", "/[0-9]{1,6}/");
                     atoms.push(Atom::Item(digits.into()));
+                }
+                (NotationPiece::CallId, _) => {
+                    let id = self.terminal("CALL_ID", "/[a-zA-Z0-9]{9}/");
+                    atoms.push(Atom::Item(id.into()));
+                }
+                (NotationPiece::LongCallId, _) => {
+                    let id = self.terminal("LONG_CALL_ID", "/[a-z0-9]{10}/");
+                    atoms.push(Atom::Item(id.into()));
                 }
                 (NotationPiece::Name, Some(tool)) => atoms.push(Atom::Text(tool.name.clone())),
                 (NotationPiece::Arguments, Some(tool)) => {
@@ -132,6 +160,16 @@ impl<'a> Lark<'a> {
             }
         }
         join(atoms)
+    }
+
+    /// A call of `tool` as a JSON object with these keys for its name and its arguments.
+    pub(crate) fn call_object(&mut self, [name, arguments]: [&str; 2], tool: &Tool) -> String {
+        let inner = moved(&self::schema(tool), &format!("/properties/{arguments}"));
+        let schema = json!({"type": "object", "properties": {name: {"const": tool.name},
+            arguments: inner}, "required": [name, arguments], "additionalProperties": false});
+        let Value::Object(map) = schema else { return String::new() };
+        let whole = with_options(map, tool);
+        self.json("object", &whole)
     }
 
     fn json(&mut self, kind: &str, schema: &Value) -> String {
@@ -157,6 +195,10 @@ impl<'a> Lark<'a> {
         let line = if tags.lines { "\n" } else { "" };
         let mut atoms = self.delimiter(tags.key);
         atoms.push(Atom::Text(key.into()));
+        if tags.attributes {
+            let is_text = matches!(tool.types(key).as_slice(), ["string"]);
+            atoms.push(Atom::Text(format!("\" string=\"{is_text}\"")));
+        }
         atoms.extend(self.delimiter(tags.key_close));
         if !tags.value.is_empty() {
             atoms.push(Atom::Text("\n".into()));
@@ -166,7 +208,8 @@ impl<'a> Lark<'a> {
 
         let mut close = vec![Atom::Text(line.into())];
         close.extend(self.delimiter(tags.value_close));
-        close.push(Atom::Text("\n".into()));
+        // Models that use CDATA write no lines.
+        close.extend((!tags.cdata).then(|| Atom::Text("\n".into())));
 
         let choices = property.get("enum").and_then(Value::as_array);
         let texts =
@@ -223,7 +266,8 @@ pub(crate) fn literal(text: &str) -> String {
 fn schema(tool: &Tool) -> Value {
     let mut map = match &tool.parameters {
         Some(Value::Object(map)) => map.clone(),
-        _ => Map::new(),
+        // As at OpenAI, a function without parameters takes none.
+        _ => Map::from_iter([("properties".to_string(), json!({}))]),
     };
     let combines = ["$ref", "allOf", "anyOf", "oneOf", "patternProperties"];
     if !combines.iter().any(|k| map.contains_key(*k)) {
@@ -244,6 +288,27 @@ fn as_root(property: &Value, tool: &Tool) -> Value {
         }
     }
     with_options(map, tool)
+}
+
+/// `schema` as a part of another one, at `place`: references to its root are changed.
+fn moved(schema: &Value, place: &str) -> Value {
+    match schema {
+        Value::Object(map) => {
+            let one = |(key, value): (&String, &Value)| {
+                let value = match (key.as_str(), value) {
+                    ("x-guidance", _) => return None,
+                    ("$ref", Value::String(to)) if to.starts_with('#') => {
+                        Value::from(format!("#{place}{}", &to[1..]))
+                    }
+                    _ => moved(value, place),
+                };
+                Some((key.clone(), value))
+            };
+            Value::Object(map.iter().filter_map(one).collect())
+        }
+        Value::Array(all) => all.iter().map(|value| moved(value, place)).collect(),
+        other => other.clone(),
+    }
 }
 
 fn with_options(mut map: Map<String, Value>, tool: &Tool) -> Value {

@@ -2,8 +2,8 @@
 
 use crate::text::output::CallFormat;
 use crate::text::output::delimiters::{
-    GEMMA_STYLE, GLM_STYLE, LiteralDelimiters, MINIMAX_STYLE, PYTHON_STYLE, QWEN_STYLE, SEED_STYLE,
-    Tags,
+    DSML_STYLE, GEMMA_STYLE, GLM_STYLE, HY3_STYLE, HY3_SUFFIXED_STYLE, LiteralDelimiters,
+    MINICPM_STYLE, MINIMAX_STYLE, PYTHON_STYLE, QWEN_STYLE, SEED_STYLE, Tags,
 };
 
 /// A piece of a notation.
@@ -22,6 +22,10 @@ pub(crate) enum NotationPiece {
     Literal(&'static LiteralDelimiters),
     /// A number.
     Digits,
+    /// An ID of 9 letters and digits.
+    CallId,
+    /// An ID of 10 letters and digits.
+    LongCallId,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -32,10 +36,21 @@ pub(crate) struct CallNotation {
     pub(crate) suffix: &'static [NotationPiece],
     /// Maximum number of calls in one response.
     pub(crate) most: usize,
+    /// The keys of name and arguments, if a call is a JSON object without a delimiter.
+    pub(crate) keys: Option<[&'static str; 2]>,
+}
+
+impl CallNotation {
+    /// True if ordinary text may contain the delimiter of a call, or if there is none.
+    pub(crate) fn is_wordy(&self) -> bool {
+        let first = self.prefix.first().or(self.call.first());
+        !matches!(first, Some(Delimiter(text)) if text.starts_with(['<', '[']))
+    }
 }
 
 use NotationPiece::{
-    Arguments, Delimiter, Digits, Literal, Name, OptionalDelimiter, Parameters, Text,
+    Arguments, CallId, Delimiter, Digits, Literal, LongCallId, Name, OptionalDelimiter, Parameters,
+    Text,
 };
 
 const NAME: NotationPiece = Text("{\"name\": \"");
@@ -45,14 +60,11 @@ const COMMA: &[NotationPiece] = &[Text(", ")];
 const OBJECT: &[NotationPiece] = &[NAME, Name, ARGUMENTS, Arguments, Text("}")];
 const ANY: usize = usize::MAX;
 
-/// Headers in harmony: reasoning, text before a call, the response; and the start of the next
-/// message.
+/// Headers in harmony: reasoning, text before a call; and the start of the next message.
 pub(crate) const HARMONY_REASONING: &[NotationPiece] =
     &[Delimiter("<|channel|>"), Text("analysis"), Delimiter("<|message|>")];
 pub(crate) const HARMONY_PREAMBLE: &[NotationPiece] =
     &[Delimiter("<|channel|>"), Text("commentary"), Delimiter("<|message|>")];
-pub(crate) const HARMONY_FINAL: &[NotationPiece] =
-    &[Delimiter("<|channel|>"), Text("final"), Delimiter("<|message|>")];
 /// gpt-oss announces JSON between the channel name and the message.
 pub(crate) const HARMONY_JSON: &[NotationPiece] =
     &[Text(" "), Delimiter("<|constrain|>"), Text("json")];
@@ -62,11 +74,11 @@ pub(crate) const HARMONY_MESSAGE: &[NotationPiece] = &[Delimiter("<|message|>")]
 pub(crate) const HARMONY_NEXT: &[NotationPiece] = &[Delimiter("<|start|>"), Text("assistant")];
 
 const fn lines(call: &'static [NotationPiece]) -> CallNotation {
-    CallNotation { prefix: &[], call, separator: LINE, suffix: &[], most: ANY }
+    CallNotation { prefix: &[], call, separator: LINE, suffix: &[], most: ANY, keys: None }
 }
 
 const fn list(prefix: &'static [NotationPiece], suffix: &'static [NotationPiece]) -> CallNotation {
-    CallNotation { prefix, call: OBJECT, separator: COMMA, suffix, most: ANY }
+    CallNotation { prefix, call: OBJECT, separator: COMMA, suffix, most: ANY, keys: None }
 }
 
 static HERMES: CallNotation = lines(&[
@@ -115,6 +127,79 @@ static MINI_MAX: CallNotation = CallNotation {
     separator: &[],
     suffix: &[Delimiter("</minimax:tool_call>")],
     most: ANY,
+    keys: None,
+};
+const DSML_CALL: &[NotationPiece] = &[
+    Delimiter("<｜DSML｜invoke name=\""),
+    Name,
+    Text("\">\n"),
+    Parameters(&DSML_STYLE),
+    Delimiter("</｜DSML｜invoke>"),
+    Text("\n"),
+];
+static DSML: CallNotation = CallNotation {
+    prefix: &[Delimiter("<｜DSML｜function_calls>"), Text("\n")],
+    call: DSML_CALL,
+    separator: &[],
+    suffix: &[Delimiter("</｜DSML｜function_calls>")],
+    most: ANY,
+    keys: None,
+};
+static DSML_V4: CallNotation = CallNotation {
+    prefix: &[Delimiter("<｜DSML｜tool_calls>"), Text("\n")],
+    call: DSML_CALL,
+    separator: &[],
+    suffix: &[Delimiter("</｜DSML｜tool_calls>")],
+    most: ANY,
+    keys: None,
+};
+static MINI_CPM: CallNotation = lines(&[
+    Delimiter("<function name=\""),
+    Name,
+    Text("\">"),
+    Parameters(&MINICPM_STYLE),
+    Text("</function>"),
+]);
+static HY3: CallNotation = CallNotation {
+    prefix: &[Delimiter("<tool_calls>"), Text("\n")],
+    call: &[
+        Delimiter("<tool_call>"),
+        Name,
+        Delimiter("<tool_sep>"),
+        Text("\n"),
+        Parameters(&HY3_STYLE),
+        Delimiter("</tool_call>"),
+        Text("\n"),
+    ],
+    separator: &[],
+    suffix: &[Delimiter("</tool_calls>")],
+    most: ANY,
+    keys: None,
+};
+static HY3_SUFFIXED: CallNotation = CallNotation {
+    prefix: &[Delimiter("<tool_calls:opensource>"), Text("\n")],
+    call: &[
+        Delimiter("<tool_call:opensource>"),
+        Name,
+        Delimiter("<tool_sep:opensource>"),
+        Text("\n"),
+        Parameters(&HY3_SUFFIXED_STYLE),
+        Delimiter("</tool_call:opensource>"),
+        Text("\n"),
+    ],
+    separator: &[],
+    suffix: &[Delimiter("</tool_calls:opensource>")],
+    most: ANY,
+    keys: None,
+};
+/// The prompt ends with the delimiter of the first call.
+static FUNCTIONARY_LINES: CallNotation = CallNotation {
+    prefix: &[],
+    call: &[Name, Text("\n"), Arguments],
+    separator: &[Delimiter(">>>")],
+    suffix: &[],
+    most: ANY,
+    keys: None,
 };
 static FUNCTIONARY: CallNotation =
     lines(&[Delimiter("<function="), Name, Text(">"), Arguments, Text("</function>")]);
@@ -124,6 +209,7 @@ static LLAMA: CallNotation = CallNotation {
     separator: &[Text("; ")],
     suffix: &[],
     most: ANY,
+    keys: Some(["name", "parameters"]),
 };
 static MISTRAL_ARRAY: CallNotation = list(&[Delimiter("[TOOL_CALLS]"), Text(" [")], &[Text("]")]);
 static MISTRAL: CallNotation = CallNotation {
@@ -132,6 +218,22 @@ static MISTRAL: CallNotation = CallNotation {
     separator: &[],
     suffix: &[],
     most: ANY,
+    keys: None,
+};
+static MISTRAL_IDS: CallNotation = CallNotation {
+    prefix: &[],
+    call: &[
+        Delimiter("[TOOL_CALLS]"),
+        Name,
+        Delimiter("[CALL_ID]"),
+        CallId,
+        Delimiter("[ARGS]"),
+        Arguments,
+    ],
+    separator: &[],
+    suffix: &[],
+    most: ANY,
+    keys: None,
 };
 static DEEP_SEEK: CallNotation = CallNotation {
     prefix: &[Delimiter("<｜tool▁calls▁begin｜>")],
@@ -148,6 +250,7 @@ static DEEP_SEEK: CallNotation = CallNotation {
     separator: LINE,
     suffix: &[Delimiter("<｜tool▁calls▁end｜>")],
     most: ANY,
+    keys: None,
 };
 static DEEP_SEEK_PLAIN: CallNotation = CallNotation {
     call: &[
@@ -161,6 +264,7 @@ static DEEP_SEEK_PLAIN: CallNotation = CallNotation {
     prefix: &[Delimiter("<｜tool▁calls▁begin｜>")],
     suffix: &[Delimiter("<｜tool▁calls▁end｜>")],
     most: ANY,
+    keys: None,
 };
 static KIMI: CallNotation = CallNotation {
     prefix: &[Delimiter("<|tool_calls_section_begin|>")],
@@ -177,6 +281,7 @@ static KIMI: CallNotation = CallNotation {
     separator: &[],
     suffix: &[Delimiter("<|tool_calls_section_end|>")],
     most: ANY,
+    keys: None,
 };
 static PIPES: CallNotation = list(
     &[Delimiter("<|tool_call|>"), Text("[")],
@@ -185,6 +290,46 @@ static PIPES: CallNotation = list(
 static FUNCTOOLS: CallNotation = list(&[Delimiter("functools[")], &[Text("]")]);
 static TOOL_CALLS: CallNotation =
     list(&[Delimiter("<tool_calls>"), Text("[")], &[Text("]"), Delimiter("</tool_calls>")]);
+static TOOL_CALL_LINES: CallNotation = CallNotation {
+    separator: LINE,
+    ..list(&[Delimiter("<tool_calls>"), Text("\n")], &[Text("\n"), Delimiter("</tool_calls>")])
+};
+static APERTUS: CallNotation = CallNotation {
+    call: &[Text("{\""), Name, Text("\": "), Arguments, Text("}")],
+    ..list(&[Delimiter("<|tools_prefix|>"), Text("[")], &[Text("]"), Delimiter("<|tools_suffix|>")])
+};
+static GIGA_CHAT: CallNotation = CallNotation {
+    prefix: &[],
+    call: &[
+        Text("function call"),
+        Delimiter("<|role_sep|>"),
+        Text("\n{\"name\": \""),
+        Name,
+        ARGUMENTS,
+        Arguments,
+        Text("}"),
+    ],
+    separator: &[Delimiter("<|message_sep|>"), Text("\n\n")],
+    suffix: &[],
+    most: ANY,
+    keys: None,
+};
+static SOLAR: CallNotation = CallNotation {
+    prefix: &[OptionalDelimiter("<|begin|>assistant"), Delimiter("<|tool_calls|>")],
+    call: &[
+        Delimiter("<|tool_call:begin|>"),
+        LongCallId,
+        Delimiter("<|tool_call:name|>"),
+        Name,
+        Delimiter("<|tool_call:args|>"),
+        Arguments,
+        Delimiter("<|tool_call:end|>"),
+    ],
+    separator: &[],
+    suffix: &[],
+    most: ANY,
+    keys: None,
+};
 static TOOL_CALL_UPPER: CallNotation =
     list(&[Delimiter("<TOOLCALL>"), Text("[")], &[Text("]"), Delimiter("</TOOLCALL>")]);
 static COHERE: CallNotation = CallNotation {
@@ -201,6 +346,7 @@ static COHERE: CallNotation = CallNotation {
     separator: &[Text(",\n    ")],
     suffix: &[Text("\n]"), Delimiter("<|END_ACTION|>")],
     most: ANY,
+    keys: None,
 };
 static COMMAND_R: CallNotation = CallNotation {
     prefix: &[Delimiter("Action:"), Text(" ```json\n[\n    ")],
@@ -214,6 +360,7 @@ static COMMAND_R: CallNotation = CallNotation {
     separator: &[Text(",\n    ")],
     suffix: &[Text("\n]```")],
     most: ANY,
+    keys: None,
 };
 static HARMONY: CallNotation = CallNotation {
     prefix: &[],
@@ -232,6 +379,7 @@ static HARMONY: CallNotation = CallNotation {
     suffix: &[],
     // The model waits for a result after each call.
     most: 1,
+    keys: None,
 };
 static GEMMA: CallNotation = CallNotation {
     prefix: &[],
@@ -247,6 +395,7 @@ static GEMMA: CallNotation = CallNotation {
     separator: &[],
     suffix: &[],
     most: ANY,
+    keys: None,
 };
 const PYTHONIC_NOTATION: CallNotation = CallNotation {
     prefix: &[Text("[")],
@@ -254,6 +403,7 @@ const PYTHONIC_NOTATION: CallNotation = CallNotation {
     separator: COMMA,
     suffix: &[Text("]")],
     most: ANY,
+    keys: None,
 };
 static PYTHONIC: CallNotation = PYTHONIC_NOTATION;
 static LFM: CallNotation = CallNotation {
@@ -262,7 +412,8 @@ static LFM: CallNotation = CallNotation {
     ..PYTHONIC_NOTATION
 };
 static FENCED: CallNotation = list(&[Delimiter("```tool_call"), Text("\n[")], &[Text("]\n```")]);
-static GENERIC: CallNotation = CallNotation { separator: LINE, ..list(&[], &[]) };
+static GENERIC: CallNotation =
+    CallNotation { separator: LINE, keys: Some(["name", "arguments"]), ..list(&[], &[]) };
 
 pub(crate) fn notation(format: CallFormat) -> &'static CallNotation {
     match format {
@@ -271,10 +422,22 @@ pub(crate) fn notation(format: CallFormat) -> &'static CallNotation {
         CallFormat::Seed => &SEED,
         CallFormat::Glm => &GLM,
         CallFormat::MiniMax => &MINI_MAX,
+        CallFormat::Dsml => &DSML,
+        CallFormat::DsmlV4 => &DSML_V4,
+        CallFormat::MiniCpm => &MINI_CPM,
+        CallFormat::Hy3 => &HY3,
+        CallFormat::Hy3Suffixed => &HY3_SUFFIXED,
+        CallFormat::FunctionaryLines => &FUNCTIONARY_LINES,
+        CallFormat::Hunyuan => &TOOL_CALLS,
+        CallFormat::ToolCallLines => &TOOL_CALL_LINES,
+        CallFormat::Apertus => &APERTUS,
+        CallFormat::GigaChat => &GIGA_CHAT,
+        CallFormat::Solar => &SOLAR,
         CallFormat::Functionary => &FUNCTIONARY,
         CallFormat::Llama => &LLAMA,
         CallFormat::MistralArray => &MISTRAL_ARRAY,
         CallFormat::Mistral => &MISTRAL,
+        CallFormat::MistralIds => &MISTRAL_IDS,
         CallFormat::DeepSeek => &DEEP_SEEK,
         CallFormat::DeepSeekPlain => &DEEP_SEEK_PLAIN,
         CallFormat::Kimi => &KIMI,

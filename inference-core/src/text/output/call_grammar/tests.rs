@@ -7,7 +7,11 @@ use serde_json::json;
 
 use super::*;
 use crate::text::output::tests::writer::write;
-use crate::text::output::{CallFormat, Parser, ReasoningDelimiters, ResponseStart, join_parts};
+use crate::text::output::{
+    CallFormat, CallIds, Parser, ReasoningDelimiters, ResponseStart, join_parts,
+};
+
+mod unions;
 
 /// 256 bytes, then `control`, then the end token.
 fn vocabulary(control: &[&str]) -> TokEnv {
@@ -104,7 +108,7 @@ impl Case {
 }
 
 fn plain(calls: CallFormat) -> Format {
-    Format { reasoning: None, calls }
+    Format { reasoning: None, calls, ids: CallIds::Any }
 }
 
 /// No control tokens, or all delimiters that look like one.
@@ -126,6 +130,10 @@ fn vocabularies(calls: CallFormat) -> [Vec<&'static str>; 2] {
 
 /// As the family writes it, except that several bare objects take one line each.
 fn written(calls: CallFormat, all: &[(&str, Value)]) -> String {
+    if calls == CallFormat::FunctionaryLines {
+        // The prompt ends with the first delimiter.
+        return write(calls, all).replacen(">>>", "", 1);
+    }
     if calls != CallFormat::Generic {
         return write(calls, all);
     }
@@ -247,7 +255,12 @@ fn tools_that_are_not_strict_are_followed_as_far_as_possible() {
         calls_max: 1,
         starts_in_reasoning: false,
     };
-    assert_eq!(call_grammar(&request(&ToolChoice::Auto), &|_| None), None);
+    let grammar = call_grammar(&request(&ToolChoice::Auto), &|_| None).unwrap();
+    let case = Case::compile(grammar, Vec::new());
+    case.check("Just text", true);
+    case.check(&write(CallFormat::Hermes, &[("f", json!({"a": 1}))]), true);
+    case.check(&write(CallFormat::Hermes, &[("f", json!({"a": "x"}))]), false);
+    case.check(&write(CallFormat::Hermes, &[("g", json!({"a": 1}))]), false);
     let grammar = call_grammar(&request(&ToolChoice::Required), &|_| None).unwrap();
     let case = Case::compile(grammar, Vec::new());
     case.check(&write(CallFormat::Hermes, &[("f", json!({"a": 1}))]), true);
@@ -255,9 +268,62 @@ fn tools_that_are_not_strict_are_followed_as_far_as_possible() {
 }
 
 #[test]
+fn ordinary_words_are_no_delimiter_for_tools_that_are_not_strict() {
+    let function = json!({"type": "function", "function": {"name": "f"}});
+    let tools = ToolSet::from_openai(&[function]).unwrap();
+    let choice = &ToolChoice::Auto;
+    let has_grammar = |calls| {
+        let format = &plain(calls);
+        let request = CallGrammarRequest {
+            format,
+            tools: &tools,
+            choice,
+            calls_max: 4,
+            starts_in_reasoning: false,
+        };
+        call_grammar(&request, &|_| None).is_some()
+    };
+    let wordy: Vec<CallFormat> =
+        CallFormat::ALL.into_iter().filter(|calls| !has_grammar(*calls)).collect();
+    use CallFormat as F;
+    let expected = [
+        F::FunctionaryLines,
+        F::Llama,
+        F::Functools,
+        F::GigaChat,
+        F::Solar,
+        F::CommandR,
+        F::Pythonic,
+        F::Fenced,
+        F::Generic,
+    ];
+    assert_eq!(wordy, expected);
+}
+
+#[test]
+fn a_function_without_parameters_gets_none() {
+    let function = json!({"type": "function", "function": {"name": "f"}});
+    let tools = ToolSet::from_openai(&[function]).unwrap();
+    for calls in CallFormat::ALL.into_iter().filter(|c| !differs(*c)) {
+        let format = &plain(calls);
+        let choice = &ToolChoice::Required;
+        let request = CallGrammarRequest {
+            format,
+            tools: &tools,
+            choice,
+            calls_max: 1,
+            starts_in_reasoning: false,
+        };
+        let case = Case::compile(call_grammar(&request, &|_| None).unwrap(), Vec::new());
+        case.check(&written(calls, &[("f", json!({}))]), true);
+        case.check(&written(calls, &[("f", json!({"a": 1}))]), false);
+    }
+}
+
+#[test]
 fn reasoning_may_come_first() {
     let reasoning = Some(ReasoningDelimiters { open: "<think>", close: "</think>" });
-    let format = Format { reasoning, calls: CallFormat::Hermes };
+    let format = Format { reasoning, ..plain(CallFormat::Hermes) };
     let call = write(CallFormat::Hermes, &[legal("x")]);
     for control in [vec![], vec!["<think>", "</think>", "<tool_call>", "</tool_call>"]] {
         let case = Case::new(format, &ToolChoice::Required, 4, control.clone(), false).unwrap();
@@ -276,6 +342,8 @@ fn reasoning_may_come_first() {
             &format!("<|channel|>analysis<|message|>hm<|end|><|start|>assistant{call}"),
             true,
         );
+        let again = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant".repeat(2);
+        case.check(&format!("{again}{call}"), true);
         case.check("<|channel|>final<|message|>no", false);
     }
 }
@@ -317,7 +385,7 @@ fn a_constrained_answer_in_harmony_may_reason_first_and_stands_in_the_final_chan
 #[test]
 fn a_constrained_response_may_follow_reasoning_and_stand_between_delimiters_of_its_family() {
     let reasoning = Some(ReasoningDelimiters { open: "<think>", close: "</think>" });
-    let format = Format { reasoning, calls: CallFormat::Hermes };
+    let format = Format { reasoning, ..plain(CallFormat::Hermes) };
     for control in [vec![], vec!["<think>", "</think>"]] {
         let fresh = constrained(format, ResponseStart::Fresh, control.clone());
         fresh.check("<think>\n{ hm\n</think>\n\n{\"a\":1}", true);
@@ -344,7 +412,14 @@ fn with_auto_text_is_free_and_calls_are_legal() {
     for calls in CallFormat::ALL.into_iter().filter(|c| !differs(*c)) {
         for control in vocabularies(calls) {
             let Some(case) = Case::new(plain(calls), &ToolChoice::Auto, 4, control, false) else {
-                let bare = [CallFormat::Llama, CallFormat::Pythonic, CallFormat::Generic];
+                let bare = [
+                    CallFormat::FunctionaryLines,
+                    CallFormat::Llama,
+                    CallFormat::GigaChat,
+                    CallFormat::Solar,
+                    CallFormat::Pythonic,
+                    CallFormat::Generic,
+                ];
                 assert!(bare.contains(&calls), "{calls:?}");
                 continue;
             };

@@ -97,10 +97,16 @@ fn a_call_cut_anywhere_keeps_what_was_streamed() {
             }
             // Text is either a call or content, not both.
             if message.calls.is_empty() {
-                assert_eq!(content(&message), &text[..end], "{calls:?} {end}");
+                assert_eq!(content(&message), without_frames(&text[..end]), "{calls:?} {end}");
             }
         }
     }
+}
+
+/// A text without the delimiters of messages, which are never content.
+fn without_frames(text: &str) -> String {
+    let frames = ["<|call|>", "<|tool_calls|>", "<|message_sep|>"];
+    frames.iter().fold(text.to_string(), |text, frame| text.replace(frame, ""))
 }
 
 /// The parts that a message was made of.
@@ -108,7 +114,8 @@ fn streamed_parts(message: &ParsedMessage) -> Vec<OutputPart> {
     let mut parts: Vec<OutputPart> =
         message.content.iter().cloned().map(OutputPart::Content).collect();
     for (index, call) in message.calls.iter().enumerate() {
-        parts.push(OutputPart::CallStart { index, name: call.name.clone() });
+        let (name, id) = (call.name.clone(), call.id.clone());
+        parts.push(OutputPart::CallStart { index, name, id });
         parts.push(OutputPart::CallArguments { index, fragment: call.arguments.clone() });
     }
     parts
@@ -121,8 +128,7 @@ fn a_call_of_an_unknown_tool_is_text() {
         let message = parse(calls, &text);
         assert_eq!(message.calls, [], "{calls:?}");
         let said = content(&message);
-        let without = |s: &str| s.replace("<|call|>", "");
-        assert_eq!(without(said), without(&text), "{calls:?}");
+        assert_eq!(without_frames(said), without_frames(&text), "{calls:?}");
     }
 }
 
@@ -148,6 +154,57 @@ fn broken_calls_lose_no_text() {
 }
 
 #[test]
+fn an_id_that_the_model_wrote_is_kept_if_it_is_likely_to_be_unique() {
+    let cases = [
+        (
+            CallFormat::MistralIds,
+            "[TOOL_CALLS]send[CALL_ID]abcdef123[ARGS]{}[TOOL_CALLS]now[CALL_ID]abcdef124[ARGS]{}",
+            [Some("abcdef123"), Some("abcdef124")],
+        ),
+        (
+            CallFormat::MistralIds,
+            "[TOOL_CALLS]send[CALL_ID]abcdef123[ARGS]{}[TOOL_CALLS]now[CALL_ID]abcdef123[ARGS]{}",
+            [Some("abcdef123"), None],
+        ),
+        (CallFormat::Mistral, "[TOOL_CALLS]send[ARGS]{}[TOOL_CALLS]now{}", [None, None]),
+        (
+            CallFormat::MistralArray,
+            "[TOOL_CALLS] [{\"id\": \"a1b2c3d4e\", \"name\": \"send\", \"arguments\": {}}, \
+             {\"id\": \"1\", \"name\": \"now\", \"arguments\": {}}]",
+            [Some("a1b2c3d4e"), None],
+        ),
+        (
+            CallFormat::Kimi,
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.send:3\
+             <|tool_call_argument_begin|>{}<|tool_call_end|><|tool_call_begin|>now\
+             <|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+            [Some("functions.send:3"), None],
+        ),
+    ];
+    for (calls, text, expected) in cases {
+        let message = parse(calls, text);
+        let ids: Vec<Option<&str>> = message.calls.iter().map(|c| c.id.as_deref()).collect();
+        assert_eq!(ids, expected, "{calls:?} {text}");
+        assert_eq!(message.content, None, "{calls:?} {text}");
+    }
+}
+
+#[test]
+fn a_call_whose_arguments_break_off_is_cut_off() {
+    for (text, cut_off) in [
+        ("<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>", false),
+        ("<tool_call>{\"name\": \"send\", \"arguments\": {\"days\"", true),
+        ("<tool_call>{\"name\": \"se", false),
+        ("text", false),
+    ] {
+        let mut parser = Parser::new(&format(CallFormat::Hermes), tools(), false, 8);
+        parser.push(text);
+        parser.finish();
+        assert_eq!(parser.is_cut_off(), cut_off, "{text}");
+    }
+}
+
+#[test]
 fn ordinary_json_in_a_code_fence_streams_like_other_text() {
     let mut parser = Parser::new(&format(CallFormat::Generic), tools(), false, 8);
     let parts = parser.push("```json\n{\"answer\": 4");
@@ -169,7 +226,18 @@ fn escapes_are_left_as_the_model_wrote_them() {
 #[test]
 fn values_in_tags_may_have_lines_and_text_like_tags() {
     let call = ("send", json!({"city": "\nfirst\n\n  second</parameter>\n", "days": 2}));
-    for calls in [CallFormat::QwenXml, CallFormat::Seed, CallFormat::MiniMax, CallFormat::Glm] {
+    let all = [
+        CallFormat::QwenXml,
+        CallFormat::Seed,
+        CallFormat::MiniMax,
+        CallFormat::Glm,
+        CallFormat::Dsml,
+        CallFormat::DsmlV4,
+        CallFormat::MiniCpm,
+        CallFormat::Hy3,
+        CallFormat::Hy3Suffixed,
+    ];
+    for calls in all {
         let message = parse(calls, &write(calls, std::slice::from_ref(&call)));
         assert_eq!(arguments(&message), expected(std::slice::from_ref(&call)), "{calls:?}");
     }
@@ -219,6 +287,34 @@ fn newer_and_older_notations_of_one_family_are_read() {
             CallFormat::Harmony,
             "<|start|>assistant<|channel|>analysis to=functions.send code<|message|>{\"days\": 1}<|call|>",
         ),
+        (
+            CallFormat::Lfm,
+            "<|tool_call_start|>[{\"name\": \"send\", \"arguments\": {\"days\": 1}}]<|tool_call_end|>",
+        ),
+        (CallFormat::Lfm, "<|tool_call_start|>send(days=1)<|tool_call_end|>"),
+        (
+            CallFormat::DeepSeek,
+            "<tool_call>\n{\"name\": \"send\", \"arguments\": {\"days\": 1}}\n</tool_call>",
+        ),
+        (
+            CallFormat::GigaChat,
+            "<|message_sep|>\n\n<|function_call|>{\"name\": \"send\", \"arguments\": {\"days\": 1}}",
+        ),
+        (
+            CallFormat::Hy3Suffixed,
+            "<tool_call:opensource>send<tool_sep:opensource>{\"days\": 1}<end_of_tool_call:opensource>",
+        ),
+        (
+            CallFormat::MiniCpm,
+            "<function name=\"send\"><param name=\"days\"><![CDATA[1]]></param></function>",
+        ),
+        (
+            CallFormat::Solar,
+            "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>send<|tool_call:args|>\
+             {\"days\": 1}<|tool_call:end|><|calls|>",
+        ),
+        (CallFormat::FunctionaryLines, "send\n{\"days\": 1}"),
+        (CallFormat::Apertus, "<|tools_prefix|>{\"send\": {\"days\": 1}}<|tools_suffix|>"),
         (CallFormat::Fenced, "```tool_code\nsend(days=1)\n```"),
         (CallFormat::Pythonic, "<|python_start|>[send(days=1)]<|python_end|>"),
         (CallFormat::Fenced, "```json\n{\"name\": \"send\", \"arguments\": {\"days\": 1}}\n```"),
@@ -232,6 +328,64 @@ fn newer_and_older_notations_of_one_family_are_read() {
         assert_eq!(arguments(&message), one, "{calls:?} {text}");
         assert_eq!(message.content, None, "{calls:?} {text}");
     }
+}
+
+#[test]
+fn messages_with_their_recipients_become_content_and_calls() {
+    for text in [
+        "all\nOne moment.>>>send\n{\"days\": 1}>>>now\n{}",
+        ">>>all\nOne moment.>>>send\n{\"days\": 1}>>>now\n{}",
+    ] {
+        let message = parse(CallFormat::FunctionaryLines, text);
+        assert_eq!(content(&message), "One moment.", "{text}");
+        let two = expected(&[("send", json!({"days": 1})), ("now", json!({}))]);
+        assert_eq!(arguments(&message), two, "{text}");
+    }
+    let said = parse(CallFormat::FunctionaryLines, "all\n>>> print(1)");
+    assert_eq!(content(&said), ">>> print(1)");
+}
+
+#[test]
+fn attributes_and_schemas_say_which_values_are_text() {
+    let value = |key: &str, text: &str, value: &str| {
+        format!(
+            "<｜DSML｜function_calls><｜DSML｜invoke name=\"send\"><｜DSML｜parameter name=\"{key}\" \
+             string=\"{text}\">{value}</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>"
+        )
+    };
+    for (key, text, written, expected) in [
+        ("free", "true", "12", json!({"free": "12"})),
+        ("free", "false", "12", json!({"free": 12})),
+        ("city", "false", "12", json!({"city": "12"})),
+        ("units", "true", "null", json!({"units": "null"})),
+        ("units", "false", "null", json!({"units": null})),
+        ("list", "false", "[1, \"a\"]", json!({"list": [1, "a"]})),
+    ] {
+        let message = parse(CallFormat::Dsml, &value(key, text, written));
+        assert_eq!(arguments(&message), [("send".to_string(), expected)], "{key} {text}");
+    }
+}
+
+#[test]
+fn frames_of_messages_are_no_content() {
+    let solar = Format {
+        reasoning: Some(ReasoningDelimiters { open: "<|think|>", close: "<|end|>" }),
+        ..format(CallFormat::Solar)
+    };
+    let parser = Parser::new(&solar, tools(), false, 8);
+    let text = "<|think|>Hm.<|end|><|begin|>assistant<|content|>Hello<|end|><|flush|>";
+    let message = join_parts(parse_chunks(parser, [text]).0);
+    assert_eq!((message.reasoning.as_deref(), content(&message)), (Some("Hm."), "Hello"));
+
+    let apriel =
+        Format::detect("Here are my reasoning steps: [BEGIN FINAL RESPONSE] <tool_calls>[");
+    let parser = Parser::new(&apriel, tools(), true, 8);
+    let text = "Hm.\n[BEGIN FINAL RESPONSE]\nHello\n[END FINAL RESPONSE]";
+    let message = join_parts(parse_chunks(parser, [text]).0);
+    assert_eq!((message.reasoning.as_deref(), content(&message)), (Some("Hm."), "Hello\n"));
+
+    let message = parse(CallFormat::Hunyuan, "<think>Hm.</think><answer>\nHello\n</answer>");
+    assert_eq!((message.reasoning.as_deref(), content(&message)), (Some("Hm."), "Hello\n"));
 }
 
 #[test]
@@ -293,6 +447,7 @@ fn templates_tell_their_family() {
         ("<|start_header_id|> {\"name\": f, \"parameters\": d}", F::Llama, false),
         ("'[TOOL_CALLS] ['", F::MistralArray, false),
         ("'[TOOL_CALLS]' + name + '[ARGS]' [THINK]", F::Mistral, true),
+        ("'[TOOL_CALLS]' + name + '[CALL_ID]' + id + '[ARGS]'", F::MistralIds, false),
         ("'<｜tool▁calls▁begin｜>' ```json <think>\\n", F::DeepSeek, true),
         ("'<｜tool▁calls▁begin｜>' </think>", F::DeepSeekPlain, true),
         ("<|im_middle|> <|tool_calls_section_begin|> <|tool_call_begin|>", F::Kimi, false),
@@ -306,6 +461,24 @@ fn templates_tell_their_family() {
         ("'<|tool_call>call:' <|channel>", F::Gemma, true),
         ("\"<|tool_call_start|>[\"", F::Lfm, false),
         ("[func_name1(params_name1=params_value1)]", F::Pythonic, false),
+        ("\"List of tools: <|tool_list_start|>[\"", F::Lfm, false),
+        ("<|im_start|>system\n ... \"List of tools: [\" ... </think>", F::Lfm, true),
+        ("dsml = '｜DSML｜' <{{ dsml }}function_calls>", F::Dsml, false),
+        ("dsml = '｜DSML｜' <{{ dsml }}tool_calls>", F::DsmlV4, false),
+        ("<|inner_prefix|> <|tools_prefix|>[", F::Apertus, true),
+        ("<|think|> <|tool_call:begin|>", F::Solar, true),
+        ("'function call' ... role_sep=\"<|role_sep|>\n\"", F::GigaChat, false),
+        ("<tool_calls>\n<tool_call>name<tool_sep>\n<arg_key>", F::Hy3, false),
+        (
+            "<tool_call:opensource>name<tool_sep:opensource> <think:opensource>",
+            F::Hy3Suffixed,
+            true,
+        ),
+        ("<function name=\"f\"><param name=\"k\">v</param></function>", F::MiniCpm, false),
+        ("<|start_header_id|> ... >>>all\\n", F::FunctionaryLines, false),
+        ("system tool_setting=tools ... <tool_calls>", F::ToolCallLines, false),
+        ("<|extra_0|> content.split('<answer>') </think>", F::Hunyuan, true),
+        ("Here are my reasoning steps: <tool_calls>[", F::ToolCalls, true),
         ("```tool_code", F::Fenced, false),
         ("<start_of_turn>model", F::Generic, false),
     ];

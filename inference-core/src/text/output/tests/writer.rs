@@ -80,6 +80,21 @@ fn python_call(name: &str, arguments: &Value) -> String {
     format!("{name}({})", all.join(", "))
 }
 
+/// Calls of Hy3, whose tags may have a suffix.
+fn hy3(calls: &[(&str, Value)], suffix: &str) -> String {
+    let key = [
+        format!("<arg_key{suffix}>"),
+        format!("</arg_key{suffix}>\n<arg_value{suffix}>"),
+        format!("</arg_value{suffix}>\n"),
+    ];
+    let inner = each(calls, |_, n, a| {
+        let head = format!("{n}<tool_sep{suffix}>\n");
+        let inner = tags(&head, a, [&key[0], &key[1], &key[2]], "");
+        format!("<tool_call{suffix}>{inner}</tool_call{suffix}>\n")
+    });
+    format!("<tool_calls{suffix}>\n{}</tool_calls{suffix}>", inner.concat())
+}
+
 /// `calls` in the notation of `format`, as one text.
 pub(crate) fn write(format: CallFormat, calls: &[(&str, Value)]) -> String {
     const USUAL: [&str; 2] = ["name", "arguments"];
@@ -112,10 +127,36 @@ pub(crate) fn write(format: CallFormat, calls: &[(&str, Value)]) -> String {
             });
             format!("<minimax:tool_call>\n{}</minimax:tool_call>", inner.concat())
         }
+        F::Dsml | F::DsmlV4 => {
+            let around = if format == F::Dsml { "function_calls" } else { "tool_calls" };
+            let inner = each(calls, |_, n, a| {
+                let one = |(k, v): (&String, &Value)| {
+                    let text = v.as_str().map_or_else(|| v.to_string(), str::to_string);
+                    let is_text = v.is_string();
+                    format!(
+                        "<｜DSML｜parameter name=\"{k}\" string=\"{is_text}\">{text}</｜DSML｜parameter>\n"
+                    )
+                };
+                let all: String = a.as_object().unwrap().iter().map(one).collect();
+                format!("<｜DSML｜invoke name=\"{n}\">\n{all}</｜DSML｜invoke>\n")
+            });
+            format!("<｜DSML｜{around}>\n{}</｜DSML｜{around}>", inner.concat())
+        }
+        F::MiniCpm => each(calls, |_, n, a| {
+            let key = ["<param name=\"", "\">", "</param>"];
+            format!("<function name=\"{}</function>", tags(&format!("{n}\">"), a, key, ""))
+        })
+        .join("\n"),
+        F::Hy3 => hy3(calls, ""),
+        F::Hy3Suffixed => hy3(calls, ":opensource"),
+        F::FunctionaryLines => each(calls, |_, n, a| format!(">>>{n}\n{a}")).concat(),
         F::Functionary => each(calls, |_, n, a| format!("<function={n}>{a}</function>")).join("\n"),
         F::Llama => each(calls, |_, n, a| object(n, a, ["name", "parameters"])).join("; "),
         F::MistralArray => format!("[TOOL_CALLS] {}", array(calls, USUAL)),
         F::Mistral => each(calls, |_, n, a| format!("[TOOL_CALLS]{n}[ARGS]{a}")).concat(),
+        F::MistralIds => {
+            each(calls, |i, n, a| format!("[TOOL_CALLS]{n}[CALL_ID]call0000{i}[ARGS]{a}")).concat()
+        }
         F::DeepSeek => {
             let inner = each(calls, |_, n, a| {
                 format!(
@@ -140,7 +181,27 @@ pub(crate) fn write(format: CallFormat, calls: &[(&str, Value)]) -> String {
         }
         F::Pipes => format!("<|tool_call|>{}<|/tool_call|>", array(calls, USUAL)),
         F::Functools => format!("functools{}", array(calls, USUAL)),
-        F::ToolCalls => format!("<tool_calls>{}</tool_calls>", array(calls, USUAL)),
+        F::ToolCallLines => {
+            let all = each(calls, |_, n, a| object(n, a, USUAL));
+            format!("<tool_calls>\n{}\n</tool_calls>", all.join("\n"))
+        }
+        F::Apertus => {
+            let all = each(calls, |_, n, a| format!("{{\"{n}\": {a}}}"));
+            format!("<|tools_prefix|>[{}]<|tools_suffix|>", all.join(", "))
+        }
+        F::GigaChat => {
+            each(calls, |_, n, a| format!("function call<|role_sep|>\n{}", object(n, a, USUAL)))
+                .join("<|message_sep|>\n\n")
+        }
+        F::Solar => {
+            let all = each(calls, |i, n, a| {
+                format!(
+                    "<|tool_call:begin|>a1b2c3d4e{i}<|tool_call:name|>{n}<|tool_call:args|>{a}<|tool_call:end|>"
+                )
+            });
+            format!("<|tool_calls|>{}", all.concat())
+        }
+        F::ToolCalls | F::Hunyuan => format!("<tool_calls>{}</tool_calls>", array(calls, USUAL)),
         F::ToolCallUpper => format!("<TOOLCALL>{}</TOOLCALL>", array(calls, USUAL)),
         F::Cohere => {
             let list = array(calls, ["tool_name", "parameters"]);
