@@ -22,6 +22,7 @@ use crate::scheduler::routing::Policy;
 use crate::scheduler::{Acquired, Binding, Scheduler, SlotRefusal, SlotRequest};
 use crate::types::error::Error;
 use crate::types::limits::QueueBounds;
+use crate::types::served_model::ServedModel;
 use crate::upstream::Upstream;
 
 mod body_reservation;
@@ -341,11 +342,14 @@ impl Dispatcher {
         core.scheduler.fleet.endpoints().map(|endpoint| node_view(endpoint, now)).collect()
     }
 
-    /// Version of the model list, and the served models with their load times (Unix seconds).
-    pub fn models(&self) -> (u64, BTreeMap<String, u64>) {
+    /// Version of the model list, and the served models.
+    pub fn models(&self) -> (u64, BTreeMap<String, ServedModel>) {
         let core = self.lock();
         let fleet = &core.scheduler.fleet;
-        (fleet.models_version(), fleet.models().map(|(id, t)| (id.to_string(), t)).collect())
+        (
+            fleet.models_version(),
+            fleet.models().map(|(id, model)| (id.to_string(), model)).collect(),
+        )
     }
 
     /// Version of the model list; it changes whenever the list does.

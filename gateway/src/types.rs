@@ -12,3 +12,4 @@ pub mod request_context;
 pub(crate) mod request_id;
 pub(crate) mod response;
 pub mod secret;
+pub mod served_model;

@@ -1,10 +1,12 @@
 //! PURE. Turns a request into the tokens of its prompt and the grammar of its response, or into an
 //! error; runs queries about tokens.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use chrono::{DateTime, NaiveDateTime};
 
+use crate::scheduler::sampler::ResolvedOptions;
+use crate::scheduler::sampler::dry::SequenceBreakers;
 use crate::scheduler::sequence::ResponseGrammar;
 use crate::text::chat_template::{ChatTemplate, Conversation, TemplateError, segments};
 use crate::text::grammar::{GrammarError, Grammars};
@@ -18,6 +20,7 @@ mod bounds;
 mod constrain;
 mod queue;
 mod rerank;
+mod resolve;
 mod tokenizing;
 
 pub(crate) use bounds::{Bounds, solid_bytes};
@@ -47,6 +50,8 @@ pub struct Preparer {
     pub rerank: Option<RerankTemplate>,
     /// Built when the first request needs it.
     pub grammars: OnceLock<Result<Grammars, GrammarError>>,
+    /// DRY's default sequence breakers; found when the first request needs them.
+    breakers: OnceLock<Arc<SequenceBreakers>>,
     /// What the vocabulary guarantees for every text.
     bounds: Bounds,
 }
@@ -72,6 +77,8 @@ pub struct Prepared {
     pub in_reasoning: bool,
     /// Control tokens whose text is part of the response text.
     pub visible: Vec<Token>,
+    /// The options that are texts, as tokens.
+    pub resolved: ResolvedOptions,
     /// Grammar of the response, if constrained.
     pub grammar: Option<ResponseGrammar>,
 }
@@ -90,8 +97,9 @@ impl Preparer {
             Some(Ok(template)) => format_of(template),
             _ => Format::detect(""),
         };
-        let (grammars, bounds) = (OnceLock::new(), Bounds::new(&*tokenizer));
-        Self { tokenizer, template, context_tokens, format, rerank: None, grammars, bounds }
+        let bounds = Bounds::new(&*tokenizer);
+        let (rerank, grammars, breakers) = (None, OnceLock::new(), OnceLock::new());
+        Self { tokenizer, template, context_tokens, format, rerank, grammars, breakers, bounds }
     }
 
     /// True if the chat template does not describe tools to the model: our own description goes
@@ -128,6 +136,7 @@ impl Preparer {
         if !is_wanted() {
             return Err(PrepareError::Cancelled);
         }
+        let resolved = self.resolve(&request.options, response_start, is_wanted)?;
         let grammar = self.grammar(request, response_start)?;
         let visible = match request.show_delimiters {
             true => self.control_tokens(&self.format.visible_tokens()),
@@ -139,6 +148,7 @@ impl Preparer {
                 resumed_len: resumed.len(),
                 in_reasoning: response_start == ResponseStart::Reasoning,
                 visible: visible.clone(),
+                resolved: resolved.clone(),
                 grammar: grammar.as_ref().map(ResponseGrammar::separate),
             })
         };
@@ -327,7 +337,7 @@ impl Preparer {
     fn render(&self, chat: &Chat, now: NaiveDateTime) -> Result<String, Failure> {
         let template = match &self.template {
             Some(Ok(template)) => template,
-            Some(Err(error)) => return Err(Failure::Template(error.to_string())),
+            Some(Err(error)) => return Err(Failure::BrokenTemplate(error.to_string())),
             None => return Err(Failure::NoChatTemplate),
         };
         let conversation = Conversation {

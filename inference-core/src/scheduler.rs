@@ -1,7 +1,8 @@
 //! Runs jobs on a model: the engine thread ([`engine_thread`]), the step for text generation
 //! ([`step`]) and for embeddings ([`embed`]), and the parts a step decides with: who is next
 //! ([`queue`]), which KV cells hold what ([`kv_pool`]), how many rows a batch has ([`step_pace`],
-//! [`planning`]), and which token comes next ([`sampler`]).
+//! [`planning`]), which token comes next ([`sampler`]), and how long a response may reason
+//! ([`reasoning_budget`]).
 
 pub mod embed;
 pub mod engine_thread;
@@ -9,6 +10,7 @@ pub mod fake;
 pub(crate) mod kv_pool;
 pub(crate) mod planning;
 pub(crate) mod queue;
+pub(crate) mod reasoning_budget;
 pub(crate) mod sampler;
 pub mod sequence;
 pub mod step;

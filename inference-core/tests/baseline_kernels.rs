@@ -54,6 +54,7 @@ fn ask(preparer: &Preparer, id: RequestId, question: &str) -> Job {
         visible: Vec::new(),
         grammar: None,
         in_reasoning: false,
+        resolved: Default::default(),
         cancel: inference_core::scheduler::sequence::CancelFlag::default(),
     }
 }

@@ -13,6 +13,7 @@ use crate::types::class::Class;
 use crate::types::error::Error;
 use crate::types::external::ExternalPolicy;
 use crate::types::secret::KeyDigest;
+use crate::types::served_model::ServedModel;
 
 /// Tenant of requests without a key, where those are allowed.
 const ANONYMOUS: &str = "anonymous";
@@ -55,8 +56,8 @@ impl Caller {
     }
 }
 
-/// Models by name, with load times.
-type Models = Arc<BTreeMap<String, u64>>;
+/// Models by name.
+type Models = Arc<BTreeMap<String, ServedModel>>;
 
 /// Cached model list of a key, with the version it was made from.
 #[derive(Debug, Default)]
@@ -67,7 +68,7 @@ impl ModelListCache {
     pub(crate) fn get_or_build(
         &self,
         version: u64,
-        make: impl FnOnce() -> (u64, BTreeMap<String, u64>),
+        make: impl FnOnce() -> (u64, BTreeMap<String, ServedModel>),
     ) -> Models {
         let mut listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, models)) = &*listed
@@ -276,7 +277,8 @@ mod tests {
         let at = |version| {
             listed.get_or_build(version, || {
                 made.set(made.get() + 1);
-                (version, BTreeMap::from([(version.to_string(), 1)]))
+                let model = ServedModel { created: 1, context_tokens: 8 };
+                (version, BTreeMap::from([(version.to_string(), model)]))
             })
         };
         assert!(Arc::ptr_eq(&at(0), &at(0)));

@@ -24,6 +24,7 @@ mod pick;
 mod totals;
 
 use crate::types::external::ExternalPolicy;
+use crate::types::served_model::ServedModel;
 use changes::Changes;
 
 use cordon::Cordon;
@@ -436,8 +437,8 @@ impl<L> Fleet<L> {
         self.endpoints.values()
     }
 
-    /// Models of the ready endpoints, by name, and when each was first loaded (Unix seconds).
-    pub fn models(&self) -> impl Iterator<Item = (&str, u64)> {
+    /// Models of the ready endpoints, by name.
+    pub fn models(&self) -> impl Iterator<Item = (&str, ServedModel)> {
         self.running_totals.models()
     }
 

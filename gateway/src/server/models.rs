@@ -18,6 +18,7 @@ use crate::context::Gateway;
 use crate::control::only;
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
+use crate::types::served_model::ServedModel;
 
 /// A list of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,19 +55,20 @@ pub(crate) fn list<B>(
     let caller = gateway.settings.now().keys.authenticate(request.headers())?;
     let is_anthropic = request.headers().contains_key(anthropic::VERSION_HEADER);
     let models = served(gateway, &caller);
-    let all = || models.iter().map(|(id, created)| (id.as_str(), *created));
+    let all = || models.iter().map(|(id, model)| (id.as_str(), *model));
+    let named = || all().map(|(id, model)| (id, model.created));
     Ok(match listing {
         Listing::One(encoded) => {
             let id = percent_decode_str(encoded).decode_utf8_lossy();
-            let created = find(&models, &id)?;
+            let model = find(&models, &id)?;
             response::json(match is_anthropic {
-                true => anthropic::model(&id, created),
-                false => to_json(&Model::new(id.into_owned(), created)),
+                true => anthropic::model(&id, model.created),
+                false => to_json(&listing_of(&id, model)),
             })
         }
-        Listing::All if is_anthropic => response::json(anthropic::model_list(all())),
+        Listing::All if is_anthropic => response::json(anthropic::model_list(named())),
         Listing::All => {
-            let data = all().map(|(id, created)| Model::new(id.to_string(), created)).collect();
+            let data = all().map(|(id, model)| listing_of(id, model)).collect();
             response::json(to_json(&ModelList::new(data)))
         }
         Listing::Tags => response::json(ollama::tags(&all().map(described).collect::<Vec<_>>())),
@@ -75,9 +77,24 @@ pub(crate) fn list<B>(
 }
 
 /// What Ollama's clients learn of a model.
-fn described((name, created): (&str, u64)) -> ollama::Model<'_> {
+fn described((name, model): (&str, ServedModel)) -> ollama::Model<'_> {
     let capabilities = &[Capability::Completion, Capability::Tools];
-    ollama::Model { name, modified: Some(created), capabilities, ..ollama::Model::default() }
+    ollama::Model {
+        name,
+        modified: Some(model.created),
+        context_tokens: context(model).map(u64::from),
+        capabilities,
+        ..ollama::Model::default()
+    }
+}
+
+/// An external endpoint does not tell its context.
+fn context(model: ServedModel) -> Option<u32> {
+    Some(model.context_tokens).filter(|tokens| *tokens != u32::MAX)
+}
+
+fn listing_of(id: &str, model: ServedModel) -> Model {
+    Model { max_model_len: context(model), ..Model::new(id.to_string(), model.created) }
 }
 
 /// Most bytes of a request that only names a model.
@@ -95,13 +112,13 @@ pub(crate) async fn show(
     let body = request_body::read(&mut request.into_body(), limits, |_| Ok::<_, Error>(())).await?;
     let name = ollama::requested_model(&body).map_err(Error::Invalid)?;
     let models = served(gateway, &caller);
-    let created = find(&models, &name).or_else(|_| find(&models, ollama::without_latest(&name)))?;
-    Ok(response::json(ollama::show(&described((&name, created)))))
+    let model = find(&models, &name).or_else(|_| find(&models, ollama::without_latest(&name)))?;
+    Ok(response::json(ollama::show(&described((&name, model)))))
 }
 
 /// Models that are served and that the key may use, by name and alias. The list of each key is
 /// cached until the served models or the configuration change.
-fn served(gateway: &Gateway, caller: &Caller) -> Arc<BTreeMap<String, u64>> {
+fn served(gateway: &Gateway, caller: &Caller) -> Arc<BTreeMap<String, ServedModel>> {
     let version = gateway.dispatcher.models_version();
     caller.models.get_or_build(version, || {
         let (version, served) = gateway.dispatcher.models();
@@ -109,16 +126,16 @@ fn served(gateway: &Gateway, caller: &Caller) -> Arc<BTreeMap<String, u64>> {
     })
 }
 
-fn listed(caller: &Caller, served: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+fn listed(caller: &Caller, served: BTreeMap<String, ServedModel>) -> BTreeMap<String, ServedModel> {
     let others = caller.aliases();
     let others = others.filter_map(|(name, model)| Some((name.to_string(), *served.get(model)?)));
-    let mut all: BTreeMap<String, u64> = others.collect();
+    let mut all: BTreeMap<String, ServedModel> = others.collect();
     all.extend(served.into_iter().filter(|(name, _)| caller.limiter.allows(name)));
     all
 }
 
-/// When the model was created.
-fn find(models: &BTreeMap<String, u64>, id: &str) -> Result<u64, Error> {
+/// The model with this name.
+fn find(models: &BTreeMap<String, ServedModel>, id: &str) -> Result<ServedModel, Error> {
     let unknown = || Error::UnknownModel(id.chars().take(MODEL_NAME_BYTES_MAX).collect());
     models.get(id).copied().ok_or_else(unknown)
 }

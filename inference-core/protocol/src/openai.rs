@@ -10,8 +10,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+mod aliases;
 mod chat;
 mod embeddings;
+mod error_text;
+mod numbers;
 mod raw_object;
 mod request;
 mod response;
@@ -20,6 +23,7 @@ mod text;
 mod tokens;
 mod unsupported;
 
+pub use aliases::ALIASES;
 pub use chat::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, ChatToken, Delta,
     FunctionCall, FunctionDelta, LikelyToken, ResponseMessage, ToolCall, ToolCallDelta,
@@ -31,9 +35,10 @@ pub use embeddings::{
 pub use raw_object::{RawField, RawObject};
 pub use request::{
     BiasFields, ChatMessage, ChatRequest, CompletionRequest, ConstraintFields, NamedSchema,
-    OneOrMany, Prompt, ResponseFormat, SamplingFields, StreamOptions,
+    OneOrMany, Prompt, PromptEntry, ResponseFormat, SamplingFields, StreamOptions,
+    StructuredOutputs,
 };
-pub use response::{Model, ModelList, Usage};
+pub use response::{Model, ModelList, ModelMeta, Timings, Usage};
 pub use routing::{CHOICES_MAX, Invalid, Lengths, RoutingFields};
 pub use text::{Completion, CompletionChoice, TextLogprobs};
 pub use tokens::{Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized};
@@ -59,7 +64,7 @@ pub struct ParseError {
 ///
 /// let error = openai::parse::<ChatRequest>(br#"{"messages":[{}, 7]}"#).unwrap_err();
 /// assert_eq!(error.param.as_deref(), Some("messages[1]"));
-/// assert!(error.message.starts_with("invalid value for 'messages[1]': invalid type"));
+/// assert!(error.message.starts_with("invalid value for 'messages[1]': expected"));
 /// ```
 ///
 /// # Errors

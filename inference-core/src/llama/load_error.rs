@@ -21,6 +21,8 @@ pub enum LoadError {
     NoRerankTemplate,
     /// The file is a reranker that outputs no probabilities.
     NoLabels,
+    /// The file is no reranker.
+    NoClassifier,
     /// The file's rerank template cannot be used.
     RerankTemplate(MissingPlaceholder),
     /// The warm-up batch could not be decoded.
@@ -48,6 +50,12 @@ impl std::fmt::Display for LoadError {
                 f,
                 "this reranker's file has no labels to score (classifier.output_labels); convert \
                  it again with a current llama.cpp, or use another file"
+            ),
+            Self::NoClassifier => write!(
+                f,
+                "--pooling rank needs a reranker, and this model file has no classifier \
+                 (cls.weight or cls.output.weight): serve a reranker, or use --pooling mean, cls \
+                 or last for embeddings"
             ),
             Self::RerankTemplate(why) => write!(f, "{why}; use another file"),
             Self::WarmUp(why) => write!(f, "the first batch failed: {why}"),

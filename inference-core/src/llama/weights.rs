@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{LoadError, log};
 use crate::model_file::memory_plan::{LoadMode, layout};
 use crate::text::chat_template::Sources;
+use crate::types::model::ModelSizes;
 use crate::types::request::Token;
 use crate::types::unknown_name::UnknownName;
 
@@ -203,6 +204,27 @@ impl Weights {
     pub(crate) fn embedding_width(&self) -> u32 {
         // SAFETY: the model is valid.
         u32::try_from(unsafe { sys::llama_model_n_embd_out(self.as_ptr()) }).unwrap_or(0)
+    }
+
+    /// Sizes of the model, for clients that want to know them.
+    pub fn sizes(&self) -> ModelSizes {
+        let model = self.as_ptr();
+        // SAFETY: the model is valid; these functions only read it.
+        let (train, width, parameters, bytes) = unsafe {
+            (
+                sys::llama_model_n_ctx_train(model),
+                sys::llama_model_n_embd(model),
+                sys::llama_model_n_params(model),
+                sys::llama_model_size(model),
+            )
+        };
+        ModelSizes {
+            vocabulary: self.vocabulary(),
+            context_trained: u32::try_from(train).unwrap_or(0),
+            embedding_width: u32::try_from(width).unwrap_or(0),
+            parameters,
+            bytes,
+        }
     }
 
     /// Number of outputs that a reranking model computes for a pair.

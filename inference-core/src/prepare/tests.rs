@@ -55,7 +55,7 @@ fn empty_prompts_unknown_tokens_and_missing_templates_are_refused() {
     assert_eq!(prepare(&plain, Prompt::Tokens(vec![1, 999])), Err(Failure::UnknownToken(999)));
     let chat = || Prompt::Chat(Chat::new("[]".into()));
     assert_eq!(prepare(&plain, chat()), Err(Failure::NoChatTemplate));
-    assert!(matches!(prepare(&preparer(Some("{% x")), chat()), Err(Failure::Template(_))));
+    assert!(matches!(prepare(&preparer(Some("{% x")), chat()), Err(Failure::BrokenTemplate(_))));
 }
 
 #[test]

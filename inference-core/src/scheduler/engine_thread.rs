@@ -162,6 +162,7 @@ mod tests {
                 visible: Vec::new(),
                 grammar: None,
                 in_reasoning: false,
+                resolved: Default::default(),
                 cancel: CancelFlag::default(),
             };
             handle.submit(job).unwrap();

@@ -1,27 +1,34 @@
 //! PURE. Logits -> one token.
 //!
-//! The steps and their order are llama.cpp's: bias and penalties ([`adjust`]), top_k, typical_p,
-//! top_p, min_p ([`candidates`]), temperature, draw. [`logprobs`] reports the log probabilities
-//! before all of that.
+//! The steps and their order are llama.cpp's (`common/common.h`): bias, penalties, DRY
+//! ([`adjust`]), top_n_sigma, top_k, typical_p, top_p, min_p, XTC ([`candidates`]), temperature,
+//! draw. Tokens that vLLM's fields forbid, and those of the grammar, drop out before the filters.
+//! [`logprobs`] reports the log probabilities before all of that.
 //!
 //! This runs over the whole vocabulary once for each token of each decoding sequence: it sorts only
 //! what it must, and the compiler can vectorize its loops.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
+use crate::scheduler::reasoning_budget::ReasoningBudget;
 use crate::types::request::{Sampling, Token};
 
 mod adjust;
 mod candidates;
+pub(crate) mod dry;
 pub(crate) mod logprobs;
 #[cfg(test)]
 mod tests;
 mod vector;
+mod xtc;
 
+use adjust::AdjustScratch;
 use candidates::Candidates;
+use dry::SequenceBreakers;
 use vector::{BLOCK, BlockWeights, exp_differences, maximum};
 
 /// Temperatures below this are greedy: they would only decide between equally likely tokens, and
@@ -33,7 +40,7 @@ const GREEDY_BELOW: f32 = 1e-5;
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     adjusted: Vec<f32>,
-    recent: Vec<Token>,
+    adjust: AdjustScratch,
     candidates: Candidates,
     weights: BlockWeights,
 }
@@ -43,8 +50,29 @@ pub(crate) struct Scratch {
 pub(crate) struct SamplingContext<'a> {
     /// Tokens of the prompt and the response so far.
     pub(crate) tokens: &'a [Token],
-    /// Tokens that end a response.
+    /// How many of them belong to the prompt.
+    pub(crate) prompt_tokens: usize,
+    /// Tokens that end a response of this model.
     pub(crate) end_tokens: &'a [Token],
+    /// Tokens that end this response.
+    pub(crate) stop_tokens: &'a [Token],
+}
+
+impl<'a> SamplingContext<'a> {
+    fn response(&self) -> &'a [Token] {
+        self.tokens.get(self.prompt_tokens..).unwrap_or_default()
+    }
+}
+
+/// Options whose texts the tokenizer has turned into tokens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResolvedOptions {
+    /// Token sequences that the response must not contain.
+    pub(crate) bad_words: Vec<Vec<Token>>,
+    /// Where repetitions end for DRY.
+    pub(crate) breakers: Arc<SequenceBreakers>,
+    /// Limit of the reasoning.
+    pub(crate) reasoning: Option<ReasoningBudget>,
 }
 
 /// Excludes tokens by setting their logits to negative infinity.
@@ -54,6 +82,7 @@ pub(crate) type Forbid<'a> = &'a mut dyn FnMut(&mut [f32]);
 #[derive(Debug)]
 pub(crate) struct Sampler {
     params: Sampling,
+    resolved: ResolvedOptions,
     rng: Pcg64,
     /// How often the response contains each token; counted only if a penalty needs it.
     counts: HashMap<Token, u32>,
@@ -61,9 +90,9 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     /// Creates a sampler seeded with the seed of `params`.
-    pub(crate) fn new(params: Sampling) -> Self {
+    pub(crate) fn new(params: Sampling, resolved: ResolvedOptions) -> Self {
         let rng = Pcg64::seed_from_u64(params.seed);
-        Self { params, rng, counts: HashMap::new() }
+        Self { params, resolved, rng, counts: HashMap::new() }
     }
 
     /// Chooses a token. `logits` holds one value per token of the vocabulary; NaN is never chosen
@@ -75,15 +104,15 @@ impl Sampler {
         forbid: Option<Forbid<'_>>,
         scratch: &mut Scratch,
     ) -> Token {
-        let random = self.draw_number();
+        let chance = self.draw();
         if forbid.is_none() && !adjust::has_adjustments(&self.params) {
-            return self.choose(logits, random, scratch);
+            return self.choose(logits, chance, scratch);
         }
         let mut adjusted = self.adjust(logits, context, scratch);
         if let Some(forbid) = forbid {
             forbid(&mut adjusted);
         }
-        let token = self.choose(&adjusted, random, scratch);
+        let token = self.choose(&adjusted, chance, scratch);
         scratch.adjusted = adjusted;
         token
     }
@@ -97,21 +126,24 @@ impl Sampler {
         (is_allowed, forbid): (&mut dyn FnMut(Token) -> bool, Forbid<'_>),
         scratch: &mut Scratch,
     ) -> Token {
-        let random = self.draw_number();
+        let chance = self.draw();
         let mut adjusted = self.adjust(logits, context, scratch);
-        let mut token = self.choose(&adjusted, random, scratch);
+        let mut token = self.choose(&adjusted, chance, scratch);
         if !is_allowed(token) {
             forbid(&mut adjusted);
-            token = self.choose(&adjusted, random, scratch);
+            token = self.choose(&adjusted, chance, scratch);
         }
         scratch.adjusted = adjusted;
         token
     }
 
-    /// Draws one number for each token, needed or not, so that a response that resumes on another
-    /// node gets the same numbers.
-    fn draw_number(&mut self) -> f64 {
-        self.rng.next_u64() as f64 / u64::MAX as f64
+    /// Draws the same count of numbers for each token, needed or not, so that a response that
+    /// resumes on another node gets the same numbers.
+    fn draw(&mut self) -> Chance {
+        let random = self.draw_number();
+        let drops_top = xtc::is_on(&self.params.xtc)
+            && self.draw_number() <= f64::from(self.params.xtc.probability);
+        Chance { random, drops_top }
     }
 
     /// A copy of the logits with penalties and biases, in the buffer of `scratch`.
@@ -124,7 +156,11 @@ impl Sampler {
         let mut adjusted = std::mem::take(&mut scratch.adjusted);
         adjusted.clear();
         adjusted.extend_from_slice(logits);
-        adjust::apply(&self.params, &self.counts, context, &mut adjusted, &mut scratch.recent);
+        let options = (&self.params, &self.resolved);
+        adjust::apply(options, &self.counts, context, &mut adjusted, &mut scratch.adjust);
+        if context.response().len() < self.params.min_tokens as usize {
+            adjust::forbid_ends(context, &mut adjusted);
+        }
         adjusted
     }
 
@@ -135,27 +171,52 @@ impl Sampler {
         }
     }
 
-    /// Skips the random number of a token that another node chose.
+    /// Skips the random numbers of a token that another node chose.
     pub(crate) fn skip(&mut self) {
-        self.rng.next_u64();
+        self.draw_number();
+        if xtc::is_on(&self.params.xtc) {
+            self.draw_number();
+        }
     }
 
-    fn choose(&self, logits: &[f32], random: f64, scratch: &mut Scratch) -> Token {
+    /// A number from 0 to 1.
+    fn draw_number(&mut self) -> f64 {
+        self.rng.next_u64() as f64 / u64::MAX as f64
+    }
+
+    fn choose(&self, logits: &[f32], chance: Chance, scratch: &mut Scratch) -> Token {
+        let Chance { random, drops_top } = chance;
         let max = maximum(logits);
         let Sampling { temperature, top_k, .. } = self.params;
-        if temperature < GREEDY_BELOW || top_k == 1 || !max.is_finite() {
+        let is_greedy = temperature < GREEDY_BELOW;
+        if (is_greedy && !drops_top) || top_k == 1 || !max.is_finite() {
             return first_of(logits, max);
         }
-        if !candidates::has_filters(&self.params) {
+        if !drops_top && !candidates::has_filters(&self.params) {
             exp_differences(logits, max, 1.0 / temperature, &mut scratch.weights.values);
             return draw(random, &mut scratch.weights) as Token;
         }
         let Scratch { candidates, weights, .. } = scratch;
         candidates.keep(&self.params, logits, max, weights);
-        candidates.weigh(temperature, max, &mut weights.values);
+        if drops_top {
+            candidates.drop_top(self.params.xtc.threshold, max);
+        }
+        if is_greedy {
+            return candidates.likeliest().unwrap_or(0);
+        }
+        candidates.weigh(temperature, &mut weights.values);
         let drawn = draw(random, &mut scratch.weights);
         scratch.candidates.token(drawn).unwrap_or(0)
     }
+}
+
+/// What the random numbers of a token decide.
+#[derive(Debug, Clone, Copy)]
+struct Chance {
+    /// Which token is drawn: 0 to 1.
+    random: f64,
+    /// True if XTC acts.
+    drops_top: bool,
 }
 
 /// Draws the index of a weight with probability proportional to it; `random` is 0 to 1.

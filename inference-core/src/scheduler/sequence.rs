@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::scheduler::sampler::{Forbid, Sampler, SamplingContext, Scratch};
+use crate::scheduler::reasoning_budget::ReasoningBudget;
+use crate::scheduler::sampler::{Forbid, ResolvedOptions, Sampler, SamplingContext, Scratch};
 use crate::text::grammar::Grammar;
 use crate::text::stop::StopMatcher;
 use crate::text::utf8::Utf8;
@@ -48,6 +49,8 @@ pub struct Job {
     pub resumed_len: usize,
     /// Sampling and stop options.
     pub options: Options,
+    /// The options that are texts, as tokens.
+    pub resolved: ResolvedOptions,
     /// Control tokens whose text is part of the response text.
     pub visible: Vec<Token>,
     /// True if the prompt ends inside the assistant's reasoning.
@@ -145,6 +148,11 @@ pub(crate) struct Sequence {
     tokens_max: u32,
     /// How many of the most likely tokens to report.
     logprobs: Option<u32>,
+    /// Tokens that end this response, besides the model's.
+    stop_tokens: Vec<Token>,
+    /// True if it may start with a cached prefix.
+    uses_cache: bool,
+    reasoning: Option<ReasoningBudget>,
     visible: Vec<Token>,
     grammar: Option<ResponseGrammar>,
     sampler: Sampler,
@@ -158,7 +166,9 @@ impl Sequence {
         let prompt_tokens = job.tokens.len().saturating_sub(job.resumed_len) as u32;
         debug_assert!(prompt_tokens > 0 && prompt_tokens < context_tokens);
         let room = context_tokens.saturating_sub(prompt_tokens);
-        let Options { sampling, max_tokens, stop, logprobs } = job.options;
+        let Options { sampling, max_tokens, stop, stop_tokens, logprobs, uses_cache, .. } =
+            job.options;
+        let mut resolved = job.resolved;
         Self {
             id: job.id,
             tenant: job.tenant,
@@ -176,9 +186,12 @@ impl Sequence {
             decoded: 0,
             tokens_max: prompt_tokens + max_tokens.unwrap_or(u32::MAX).min(room),
             logprobs,
+            stop_tokens,
+            uses_cache,
+            reasoning: resolved.reasoning.take(),
             visible: job.visible,
             grammar: job.grammar,
-            sampler: Sampler::new(sampling),
+            sampler: Sampler::new(sampling, resolved),
             utf8: Utf8::default(),
             stop: StopMatcher::new(stop),
             pending_logprobs: PendingLogprobs::default(),
@@ -240,6 +253,16 @@ impl Sequence {
         self.logprobs
     }
 
+    /// True if it may start with a cached prefix.
+    pub(crate) fn uses_cache(&self) -> bool {
+        self.uses_cache
+    }
+
+    /// True if `token` ends the response; `end_tokens` end every response of the model.
+    pub(crate) fn is_end(&self, token: Token, end_tokens: &[Token]) -> bool {
+        end_tokens.contains(&token) || self.stop_tokens.contains(&token)
+    }
+
     /// True if the text of a control token is part of the response text.
     pub(crate) fn is_visible(&self, control: Token) -> bool {
         self.visible.contains(&control)
@@ -256,15 +279,29 @@ impl Sequence {
         end_tokens: &[Token],
         scratch: &mut Scratch,
     ) -> Result<Token, Failure> {
-        let context = SamplingContext { tokens: &self.tokens, end_tokens };
+        let context = SamplingContext {
+            tokens: &self.tokens,
+            prompt_tokens: self.prompt_tokens as usize,
+            end_tokens,
+            stop_tokens: &self.stop_tokens,
+        };
+        let forced = self.reasoning.as_ref().and_then(ReasoningBudget::forced);
         let Some(ResponseGrammar { grammar, to_failure, is_optional }) = &mut self.grammar else {
-            return Ok(self.sampler.sample(logits, context, None, scratch));
+            let mut forbid = |logits: &mut [f32]| force(forced, logits);
+            let forbid: Option<Forbid<'_>> = forced.is_some().then_some(&mut forbid);
+            return Ok(self.sampler.sample(logits, context, forbid, scratch));
         };
         let mut masked = Ok(());
         let shared = RefCell::new(&mut *grammar);
-        let mut forbid = |logits: &mut [f32]| masked = shared.borrow_mut().mask(logits);
+        let mut forbid = |logits: &mut [f32]| {
+            masked = shared.borrow_mut().mask(logits);
+            force(forced, logits);
+        };
         let token = if *is_optional {
-            let mut is_allowed = |token: Token| shared.borrow_mut().allows(token).unwrap_or(false);
+            let mut is_allowed = |token: Token| {
+                forced.is_none_or(|forced| forced == token)
+                    && shared.borrow_mut().allows(token).unwrap_or(false)
+            };
             let check: (&mut dyn FnMut(Token) -> bool, Forbid<'_>) = (&mut is_allowed, &mut forbid);
             self.sampler.sample_checked(logits, context, check, scratch)
         } else {
@@ -306,7 +343,7 @@ impl Sequence {
             self.sampler.skip();
             piece.clear();
             write(token, self.is_visible(token), &mut piece);
-            let is_end = end_tokens.contains(&token);
+            let is_end = self.is_end(token, end_tokens);
             // Its logprob was reported with the token; only its place counts now.
             let chosen = || LikelyToken { token, bytes: Vec::new(), logprob: 0.0 };
             let likeliest = Vec::new();
@@ -344,6 +381,10 @@ impl Sequence {
             self.utf8.push(sampled.piece, &mut whole);
             self.pending_logprobs.push(sampled.piece.len(), sampled.logprob);
         }
+        if let Some(reasoning) = &mut self.reasoning {
+            let response = &self.tokens[self.prompt_tokens as usize..];
+            reasoning.record(response, self.utf8.is_whole());
+        }
         let full = self.tokens.len() as u32 >= self.tokens_max;
         let stopped = self.stop.push(&whole, &mut text);
         if (sampled.is_end || full) && !stopped {
@@ -367,6 +408,15 @@ impl Sequence {
     }
 }
 
+/// Forbids all tokens but `forced`, unless that is forbidden itself.
+fn force(forced: Option<Token>, logits: &mut [f32]) {
+    let Some(index) = forced.map(|token| token as usize) else { return };
+    if let Some(logit) = logits.get(index).copied().filter(|l| *l > f32::NEG_INFINITY) {
+        logits.fill(f32::NEG_INFINITY);
+        logits[index] = logit;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -385,6 +435,7 @@ mod tests {
             visible: Vec::new(),
             grammar: None,
             in_reasoning: false,
+            resolved: Default::default(),
             cancel: CancelFlag::default(),
         };
         Sequence::new(job, 0, 8)

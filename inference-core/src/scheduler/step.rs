@@ -160,7 +160,7 @@ impl<M: Model> Engine<M> {
         });
         self.piece.clear();
         self.model.piece(token, sequence.is_visible(token), &mut self.piece);
-        let is_end = self.model.end_tokens().contains(&token);
+        let is_end = sequence.is_end(token, self.model.end_tokens());
         let sampled = Sampled { token, piece: &self.piece, is_end, logprob };
         let advance = sequence.advance(sampled);
         if let Some(chunk) = advance.chunk {

@@ -39,6 +39,11 @@ impl Utf8 {
         self.pending.drain(..start);
     }
 
+    /// True if the bytes so far end with a whole character.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// Ends the text: an incomplete character becomes U+FFFD.
     pub(crate) fn finish(&mut self, out: &mut String) {
         if !self.pending.is_empty() {

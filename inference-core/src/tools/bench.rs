@@ -124,6 +124,7 @@ impl<M: Model> Bench<M> {
             visible: Vec::new(),
             grammar: None,
             in_reasoning: false,
+            resolved: Default::default(),
             cancel: CancelFlag::default(),
         };
         self.engine.submit(job, &mut |_, _| {});

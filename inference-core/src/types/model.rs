@@ -2,6 +2,8 @@
 //! ([`crate::llama`]) and a deterministic fake ([`crate::scheduler::fake`]) for tests and
 //! simulation.
 
+use serde::{Deserialize, Serialize};
+
 use crate::types::request::{Failure, Token};
 
 /// Index of a slot, which holds one live sequence.
@@ -27,6 +29,21 @@ pub struct Shape {
     pub batch_rows: u32,
     /// Number of tokens in the vocabulary.
     pub vocabulary: u32,
+}
+
+/// Sizes of a loaded model file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelSizes {
+    /// Tokens of the vocabulary.
+    pub vocabulary: u32,
+    /// Context that it was trained with.
+    pub context_trained: u32,
+    /// Dimensions of its embeddings.
+    pub embedding_width: u32,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Size of the weights in bytes.
+    pub bytes: u64,
 }
 
 /// One row of a batch: a token of a sequence at its position.

@@ -10,7 +10,10 @@ mod sampling;
 mod work;
 
 pub use event::{EngineStats, Event, Failure, FinishReason, LikelyToken, TextChunk, TokenLogprob};
-pub use sampling::{BIASES_MAX, RECENT_TOKENS_MAX, Sampling, SamplingDefaults};
+pub use sampling::{
+    ALLOWED_MAX, BIASES_MAX, BREAKERS, BREAKERS_MAX, Dry, LIST_MAX, RECENT_TOKENS_MAX, Sampling,
+    SamplingDefaults, WORD_BYTES_MAX, Xtc,
+};
 pub use work::Work;
 
 /// Id that the caller chooses; unique among the requests in flight.
@@ -107,14 +110,27 @@ pub struct Options {
     pub max_tokens: Option<u32>,
     /// Strings that end the response and are not part of it.
     pub stop: Vec<String>,
+    /// Tokens that end the response and are not part of its text.
+    pub stop_tokens: Vec<Token>,
     /// Report the logprob of each token, and this many of the most likely alternatives.
     pub logprobs: Option<u32>,
+    /// Maximum tokens of reasoning; `None` is no limit.
+    pub reasoning_max: Option<u32>,
+    /// True if the prompt may start with a cached prefix.
+    pub uses_cache: bool,
 }
 
 impl Options {
     /// Always the most likely token, as many as the context holds.
-    pub const GREEDY: Self =
-        Self { sampling: Sampling::GREEDY, max_tokens: None, stop: Vec::new(), logprobs: None };
+    pub const GREEDY: Self = Self {
+        sampling: Sampling::GREEDY,
+        max_tokens: None,
+        stop: Vec::new(),
+        stop_tokens: Vec::new(),
+        logprobs: None,
+        reasoning_max: None,
+        uses_cache: true,
+    };
 }
 
 /// The prompt to continue.

@@ -6,6 +6,7 @@
 use std::io::{self, Read};
 
 use inference_core::text::output::Format;
+use inference_core::types::model::ModelSizes;
 use inference_core::types::request::{EngineStats, Event, RequestId, SamplingDefaults, Work};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,8 @@ pub(crate) struct EngineFacts {
     pub sandbox: Sandbox,
     /// Sampling parameters that the model file recommends; part of the fingerprint.
     pub sampling: Box<SamplingDefaults>,
+    /// Sizes of the model file.
+    pub sizes: Box<ModelSizes>,
 }
 
 /// Encodes one frame, including its length.
@@ -117,6 +120,7 @@ impl EngineFacts {
             digest: "0".repeat(64).parse().unwrap(),
             sandbox: Sandbox::OFF,
             sampling: Box::default(),
+            sizes: Box::default(),
         }
     }
 }
@@ -137,10 +141,13 @@ mod tests {
             tenant: Tenant(7),
             prompt: Prompt::Chat(Chat::new("[]".into())),
             options: Options {
-                sampling: Sampling { bias, ..Sampling::GREEDY },
+                sampling: Sampling { bias, allowed: Some(vec![4]), ..Sampling::GREEDY },
                 max_tokens: Some(3),
                 stop: vec!["x".into()],
+                stop_tokens: vec![9],
                 logprobs: Some(2),
+                reasoning_max: Some(0),
+                uses_cache: false,
             },
             constraint: Some(Constraint::JsonSchema("{}".into())),
             calls: Some(CallRules { choice: ToolChoice::Function("f".into()), calls_max: 1 }),

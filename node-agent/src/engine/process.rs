@@ -22,6 +22,7 @@ use inference_core::scheduler::engine_thread::{self, EngineHandle, Listener};
 use inference_core::scheduler::sequence::{CancelFlag, Job};
 use inference_core::scheduler::step::Engine;
 use inference_core::text::chat_template::{ChatTemplate, SpecialTokens};
+use inference_core::types::model::ModelSizes;
 use inference_core::types::request::{
     EmbedInput, EmbedRequest, EngineStats, Event, Failure, GenerateRequest, RequestId, Work,
 };
@@ -261,7 +262,7 @@ impl Prompts {
 
     /// Loads the model and reports that, unless its files were changed meanwhile.
     fn load(&self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
-        let (preparer, running) = self.load_weights(files).map_err(|e| e.to_string())?;
+        let (preparer, running, sizes) = self.load_weights(files).map_err(|e| e.to_string())?;
         if files.detect_change().map_err(|e| e.to_string())? {
             return Err(CHANGED.into());
         }
@@ -276,15 +277,20 @@ impl Prompts {
             digest: files.digest(),
             sandbox: self.sandbox.clone(),
             sampling: Box::new(files.header().sampling),
+            sizes: Box::new(sizes),
         }));
         Ok((preparer, running))
     }
 
-    fn load_weights(&self, files: &ModelFiles) -> Result<(Preparer, Running), LoadError> {
+    fn load_weights(
+        &self,
+        files: &ModelFiles,
+    ) -> Result<(Preparer, Running, ModelSizes), LoadError> {
         register(self.options.kernel);
         let weights = Weights::load(&files.open_paths(), self.options.load)?;
         let pooling = self.options.pooling.or_else(|| weights.pooling());
         let running = match pooling {
+            Some(Pooling::Rank) if !has_classifier(files) => return Err(LoadError::NoClassifier),
             Some(pooling) => self.start_embedder(&weights, pooling)?,
             None => self.start_generator(&weights)?,
         };
@@ -295,10 +301,10 @@ impl Prompts {
         let rerank = rerank.map_err(LoadError::RerankTemplate)?;
         let tokens = SpecialTokens { bos, eos, control };
         let template = weights.chat_templates().map(|t| ChatTemplate::new(t, tokens));
-        let tokens = self.options.context_tokens;
+        let (tokens, sizes) = (self.options.context_tokens, weights.sizes());
         let preparer = Preparer::new(Box::new(LlamaTokenizer(weights)), template, tokens)
             .with_rerank_template(rerank);
-        Ok((preparer, running))
+        Ok((preparer, running, sizes))
     }
 
     fn start_generator(&self, weights: &Weights) -> Result<Running, LoadError> {
@@ -331,6 +337,13 @@ impl Prompts {
         let (reports, flags) = (self.reports.clone(), self.flags.clone());
         Reporter { reports, flags, _exit: ExitOnPanic }
     }
+}
+
+/// True if the file has the tensors that score a pair. Of a file in parts, only the first header is
+/// known.
+fn has_classifier(files: &ModelFiles) -> bool {
+    let mut tensors = files.header().tensor_list.iter();
+    files.parts().len() > 1 || tensors.any(|tensor| tensor.name.starts_with("cls"))
 }
 
 fn no_thread(error: io::Error) -> LoadError {
@@ -370,6 +383,7 @@ impl Running {
                     resumed_len: prepared.resumed_len,
                     options,
                     visible: prepared.visible,
+                    resolved: prepared.resolved,
                     in_reasoning: prepared.in_reasoning,
                     grammar: prepared.grammar,
                     cancel: cancel.clone(),

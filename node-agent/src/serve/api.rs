@@ -7,6 +7,7 @@ mod constraint;
 mod embeddings;
 mod generate;
 mod listing;
+mod reasoning;
 mod sampling;
 mod stored;
 mod text;

@@ -1,6 +1,7 @@
 //! The node, shared by every request, link, and status.
 
 use inference_core::types::request::SamplingDefaults;
+use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::client::{EngineClient, EngineState, LinkId};
@@ -41,6 +42,17 @@ impl Node {
             EngineState::Ready(facts) => *facts.sampling,
             _ => SamplingDefaults::default(),
         }
+    }
+
+    /// Short hash of the loaded weights and of this program's version: always 13 bytes.
+    pub(crate) fn fingerprint(&self) -> String {
+        let digest = match self.engine.state() {
+            EngineState::Ready(facts) => facts.digest.to_string(),
+            _ => String::new(),
+        };
+        let hash = Sha256::digest(format!("{digest} {}", env!("CARGO_PKG_VERSION")));
+        let hex: String = hash[..5].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("fp_{hex}")
     }
 }
 

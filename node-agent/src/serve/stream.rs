@@ -113,8 +113,9 @@ pub(crate) async fn resumable(
 ) -> Result<Response<Body>, Error> {
     record.check(begin(&mut choices).await)?;
     record.record_start();
-    let logprobs = choices.iter().any(|choice| choice.wants_logprobs);
-    let marks = ResumeMarks::new(resume, choices.len(), logprobs);
+    // Timings and logprobs differ between nodes.
+    let varies = envelope.has_timings || choices.iter().any(|choice| choice.wants_logprobs);
+    let marks = ResumeMarks::new(resume, choices.len(), varies);
     let collected = choices.iter().map(|_| Vec::new()).collect();
     let mut stream = EventStream::new(envelope, choices, record);
     stream.marks = Some(marks);

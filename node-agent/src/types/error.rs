@@ -57,6 +57,8 @@ impl Error {
                 | Failure::Untokenizable
                 | Failure::UnknownToken(_)
                 | Failure::NoChatTemplate
+                | Failure::BrokenTemplate(_)
+                | Failure::Field { .. }
                 | Failure::NoInfill
                 | Failure::Schema(_)
                 | Failure::Grammar(_)
@@ -93,7 +95,8 @@ impl Error {
                 Failure::EmptyPrompt => "empty_prompt",
                 Failure::Untokenizable => "untokenizable",
                 Failure::UnknownToken(_) => "unknown_token",
-                Failure::NoChatTemplate => "no_chat_template",
+                Failure::NoChatTemplate | Failure::BrokenTemplate(_) => "no_chat_template",
+                Failure::Field { .. } => "invalid_value",
                 Failure::NoInfill => "no_infill",
                 Failure::Schema(_) => "invalid_json_schema",
                 Failure::Grammar(_) => "invalid_grammar",
@@ -138,6 +141,7 @@ impl Error {
                 Failure::ContextExceeded { .. } | Failure::EmptyPrompt | Failure::UnknownToken(_),
             ) => Some("prompt".into()),
             Self::Engine(Failure::NoInfill) => Some("suffix".into()),
+            Self::Engine(Failure::Field { param, .. }) => Some(param.clone()),
             Self::Engine(Failure::Schema(_)) => Some("response_format".into()),
             Self::Engine(Failure::Grammar(_)) => Some("grammar".into()),
             Self::Engine(Failure::Tools(_)) => Some("tools".into()),

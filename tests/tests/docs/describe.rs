@@ -12,7 +12,13 @@ use serde_json::{Map, Value, json};
 use crate::unsupported::{refused_at, refused_fields};
 
 /// Other names of fields, which the types read and do not tell.
-pub const ALIASES: [(&str, &str, &str); 5] = [
+pub const ALIASES: [(&str, &str, &str); 11] = [
+    ("SamplingFields", "max_tokens", "n_predict"),
+    ("SamplingFields", "n", "n_cmpl"),
+    ("CompletionRequest", "logprobs", "n_probs"),
+    ("ChatRequest", "reasoning_budget", "reasoning_budget_tokens"),
+    ("ChatRequest", "reasoning_budget", "thinking_budget_tokens"),
+    ("ChatRequest", "reasoning_budget", "thinking_token_budget"),
     ("SamplingFields", "typical_p", "typ_p"),
     ("SamplingFields", "repeat_penalty", "repetition_penalty"),
     ("ConstraintFields", "json_schema", "guided_json"),

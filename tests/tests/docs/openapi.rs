@@ -159,11 +159,13 @@ async fn bounds_of_fields_are_those_of_a_real_agent() {
                 if name == "top_logprobs" {
                     request["logprobs"] = true.into();
                 }
+                let other = ALIASES.iter().find(|(_, _, alias)| alias == name);
+                // One field may not have two values.
+                other.and_then(|other| request.as_object_mut().unwrap().remove(other.1));
                 request[name] = value.clone();
                 let answer = agent.client.chat(&request).await;
                 let said = answer.json();
                 assert_eq!(answer.status == 200, is_right, "{name} {value}: {said}");
-                let other = ALIASES.iter().find(|(_, _, alias)| alias == name);
                 let param = other.map_or(name.as_str(), |other| other.1);
                 assert!(is_right || said["error"]["param"] == param, "{name} {value}: {said}");
                 compared += 1;

@@ -110,7 +110,8 @@ async fn an_external_endpoint_is_sent_known_fields_only_and_one_length() {
     answer(asked);
     assert_eq!(running.await.unwrap().status, 200);
     // What would be lost and change the response is refused, as our nodes refuse it.
-    for field in [r#""n_predict":9000"#, r#""options":{"num_predict":9000}"#, r#""min_tokens":9"#] {
+    for field in [r#""num_predict":9000"#, r#""options":{"num_predict":9000}"#, r#""min_tokens":9"#]
+    {
         let refused = gateway.client.post(CHAT, with(CHAT, field)).await;
         assert_eq!((refused.status, refused.error_code().as_str()), (400, "invalid_value"));
     }
@@ -151,7 +152,9 @@ async fn the_choices_of_an_answer_share_what_its_key_allows_at_our_nodes_too() {
     for (path, fields, length) in [
         (CHAT, r#""user":"u""#, 5),
         (CHAT, r#""n":2"#, 2),
-        (CHAT, r#""max_tokens":2,"n":2,"n_predict":9000"#, 2),
+        (CHAT, r#""max_tokens":2,"n":2,"max_new_tokens":9000"#, 2),
+        (CHAT, r#""n_predict":2.0,"n_cmpl":2"#, 2),
+        (CHAT, r#""max_tokens":-1"#, 5),
         (TEXT, r#""prompt":["a","b"],"n":2"#, 1),
         (TEXT, r#""prompt":[1,2,3,4,5,6,7]"#, 5),
     ] {

@@ -140,6 +140,16 @@ fn a_reranker_without_its_prompt_is_refused_when_it_is_loaded() {
     assert!(said.contains("tokenizer.chat_template.rerank"), "{said}");
 }
 
+#[test]
+fn a_model_without_a_classifier_is_no_reranker() {
+    let folder = Folder::new();
+    let path = synthesise(&folder, "tiny-embed");
+    let ran = run("flotilla-agent", &["check", path.to_str().unwrap(), "--pooling", "rank"]);
+    assert_ne!(ran.code, Some(0), "{}", ran.stdout);
+    let said = format!("{}{}", ran.stdout, ran.stderr);
+    assert!(said.contains("--pooling rank") && said.contains("no classifier"), "{said}");
+}
+
 #[tokio::test]
 async fn what_a_model_cannot_do_is_refused_by_name() {
     let folder = Folder::new();

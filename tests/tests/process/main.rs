@@ -28,6 +28,7 @@ mod node_certificates;
 mod openapi;
 mod operate;
 mod parameters;
+mod peer_parameters;
 mod picture;
 mod preparing;
 mod proxies;

@@ -392,14 +392,16 @@ fn what_cannot_be_paid_is_not_picked() {
 }
 
 /// The totals, counted from scratch.
-fn counted<L>(fleet: &Fleet<L>) -> (Totals, Vec<(String, u64)>) {
+fn counted<L>(fleet: &Fleet<L>) -> (Totals, Vec<(String, ServedModel)>) {
     let mut totals = Totals::default();
-    let mut models: BTreeMap<String, u64> = BTreeMap::new();
+    let mut models: BTreeMap<String, ServedModel> = BTreeMap::new();
     for endpoint in fleet.endpoints() {
         totals.leases += endpoint.leases();
         for model in endpoint.models.iter().filter(|_| endpoint.is_ready()) {
-            let created = models.entry(model.id.clone()).or_insert(u64::MAX);
-            *created = model.created.min(*created);
+            let none = ServedModel { created: u64::MAX, context_tokens: u32::MAX };
+            let served = models.entry(model.id.clone()).or_insert(none);
+            served.created = model.created.min(served.created);
+            served.context_tokens = model.context_tokens.min(served.context_tokens);
         }
         if endpoint.external.is_some() {
             totals.externals += usize::from(endpoint.is_ready());

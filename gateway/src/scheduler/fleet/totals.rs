@@ -7,6 +7,7 @@ use std::sync::Arc;
 use inference_protocol::fleet::ModelStatus;
 
 use super::Endpoint;
+use crate::types::served_model::ServedModel;
 
 /// Totals over all endpoints.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,6 +26,40 @@ pub struct Totals {
     pub leases: u32,
     /// Ready external endpoints.
     pub externals: usize,
+}
+
+/// The endpoints of a model: how many have each load time, and each context.
+#[derive(Debug, Default)]
+struct Loaded {
+    created: BTreeMap<u64, usize>,
+    contexts: BTreeMap<u32, usize>,
+}
+
+impl Loaded {
+    fn add(&mut self, model: &ModelStatus) {
+        *self.created.entry(model.created).or_default() += 1;
+        *self.contexts.entry(model.context_tokens).or_default() += 1;
+    }
+
+    fn remove(&mut self, model: &ModelStatus) {
+        remove_one(&mut self.created, model.created);
+        remove_one(&mut self.contexts, model.context_tokens);
+    }
+
+    /// `None` without endpoints.
+    fn served(&self) -> Option<ServedModel> {
+        let (created, context) = (self.created.keys().next()?, self.contexts.keys().next()?);
+        Some(ServedModel { created: *created, context_tokens: *context })
+    }
+}
+
+fn remove_one<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
 }
 
 /// Contribution of one endpoint to the totals.
@@ -61,8 +96,7 @@ pub(super) struct RunningTotals {
     busy: u64,
     leases: u64,
     externals: usize,
-    /// Load times of each model (Unix seconds), with the number of endpoints.
-    models: BTreeMap<String, BTreeMap<u64, usize>>,
+    models: BTreeMap<String, Loaded>,
     version: u64,
 }
 
@@ -101,39 +135,32 @@ impl RunningTotals {
     /// Adds the models of a ready endpoint.
     pub(super) fn add_models(&mut self, models: &[Arc<ModelStatus>]) {
         for model in models {
-            let first = self.created(&model.id);
-            let loaded = self.models.entry(model.id.clone()).or_default();
-            *loaded.entry(model.created).or_default() += 1;
-            self.version += u64::from(self.created(&model.id) != first);
+            let before = self.served(&model.id);
+            self.models.entry(model.id.clone()).or_default().add(model);
+            self.version += u64::from(self.served(&model.id) != before);
         }
     }
 
     /// Removes models added by [`RunningTotals::add_models`].
     pub(super) fn remove_models(&mut self, models: &[Arc<ModelStatus>]) {
         for model in models {
-            let first = self.created(&model.id);
+            let before = self.served(&model.id);
             let Some(loaded) = self.models.get_mut(&model.id) else { continue };
-            if let Some(count) = loaded.get_mut(&model.created) {
-                *count -= 1;
-                if *count == 0 {
-                    loaded.remove(&model.created);
-                }
-            }
-            if loaded.is_empty() {
+            loaded.remove(model);
+            if loaded.served().is_none() {
                 self.models.remove(&model.id);
             }
-            self.version += u64::from(self.created(&model.id) != first);
+            self.version += u64::from(self.served(&model.id) != before);
         }
     }
 
-    fn created(&self, model: &str) -> Option<u64> {
-        self.models.get(model)?.keys().next().copied()
+    fn served(&self, model: &str) -> Option<ServedModel> {
+        self.models.get(model)?.served()
     }
 
-    /// Models of ready endpoints, by name, and when each was first loaded.
-    pub(super) fn models(&self) -> impl Iterator<Item = (&str, u64)> {
-        let first = |loaded: &BTreeMap<u64, usize>| loaded.keys().next().copied();
-        self.models.iter().filter_map(move |(name, loaded)| Some((name.as_str(), first(loaded)?)))
+    /// Models of ready endpoints, by name.
+    pub(super) fn models(&self) -> impl Iterator<Item = (&str, ServedModel)> {
+        self.models.iter().filter_map(|(name, loaded)| Some((name.as_str(), loaded.served()?)))
     }
 
     /// Changes whenever the models do.

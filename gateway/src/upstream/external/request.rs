@@ -14,7 +14,7 @@ use crate::types::api::Api;
 /// Sampling, constraint, and length fields of both completion APIs. Constraints that other servers
 /// support are passed on even if our nodes refuse them: the endpoint must honor or refuse them,
 /// because a response without the constraint would be worse than none.
-const SHARED: [&str; 47] = [
+const SHARED: [&str; 51] = [
     "allowed_token_ids",
     "bad_words",
     "dry_allowed_length",
@@ -24,12 +24,14 @@ const SHARED: [&str; 47] = [
     "dry_sequence_breakers",
     "dynatemp_exponent",
     "dynatemp_range",
+    "ebnf",
     "frequency_penalty",
     "grammar",
     "guided_choice",
     "guided_decoding_backend",
     "guided_grammar",
     "guided_json",
+    "guided_json_object",
     "guided_regex",
     "guided_whitespace_pattern",
     "ignore_eos",
@@ -43,7 +45,9 @@ const SHARED: [&str; 47] = [
     "mirostat_eta",
     "mirostat_tau",
     "n",
+    "n_probs",
     "presence_penalty",
+    "regex",
     "repeat_last_n",
     "repeat_penalty",
     "repetition_penalty",
@@ -64,19 +68,25 @@ const SHARED: [&str; 47] = [
     "xtc_threshold",
 ];
 
-const CHAT: [&str; 17] = [
+const CHAT: [&str; 23] = [
     "add_generation_prompt",
     "chat_template_kwargs",
     "continue_final_message",
     "documents",
+    "enable_thinking",
     "function_call",
     "functions",
     "messages",
     "parallel_tool_calls",
     "prompt_cache_key",
+    "reasoning_budget",
+    "reasoning_budget_tokens",
     "reasoning_effort",
     "reasoning_format",
     "safety_identifier",
+    "think",
+    "thinking_budget_tokens",
+    "thinking_token_budget",
     "tool_choice",
     "tools",
     "top_logprobs",
@@ -110,6 +120,9 @@ pub(crate) const RESERVED: [&str; 18] = [
     "t_max_predict_ms",
     "use_beam_search",
 ];
+
+/// Fields that our nodes honor and other servers may not, with the value that asks for nothing.
+const OURS: [(&str, u64); 2] = [("min_tokens", 0), ("n_cmpl", 1)];
 
 /// Properties of a request besides its body.
 #[derive(Debug, Clone, Copy)]
@@ -246,8 +259,18 @@ fn select_fields<'a>(
 const NULL: &str = "null";
 
 /// Refuses a field that would be dropped and change the response: a response without a constraint
-/// is worse than none. Our nodes refuse the same fields.
+/// is worse than none. Our nodes refuse the same fields, except for [`OURS`].
 fn check_dropped<'a>(api: Api, sent: &RawObject<'a>, field: &RawField<'a>) -> Result<(), Invalid> {
+    if let Some((name, neutral)) = OURS.iter().find(|(name, _)| *name == field.name) {
+        let value: Value = sent.read_field(field).map_err(Invalid::Type)?;
+        return match value.is_null() || value.as_f64() == Some(*neutral as f64) {
+            true => Ok(()),
+            false => Err(Invalid::Value(ParseError {
+                message: format!("{name} is not supported at external endpoints: leave it out"),
+                param: Some((*name).into()),
+            })),
+        };
+    }
     let endpoint = match api {
         Api::ChatCompletions => Endpoint::Chat,
         Api::Completions => Endpoint::Completions,
@@ -319,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_field_that_would_change_the_response_is_passed_on_or_refused_by_name() {
-        for field in ["n_predict", "min_tokens", "best_of", "options", "web_search_options"] {
+        for field in ["num_predict", "best_of", "options", "web_search_options"] {
             let row = Unsupported::find(field).unwrap();
             let set = |text: &str| format!(r#"{{"model":"ours","messages":[],"{field}":{text}}}"#);
             let translate = |text: &str| {
@@ -334,6 +357,21 @@ mod tests {
             };
             assert_eq!(refused.param.as_deref(), Some(field));
             assert!(translate("null").is_ok(), "{field}");
+        }
+        for (field, neutral, other) in [("min_tokens", "0", "5"), ("n_cmpl", "1.0", "2")] {
+            let fields = BTreeSet::new();
+            let (model, length) = ("theirs", LengthField::MaxTokens);
+            let translate = |value: &str| {
+                let body = format!(r#"{{"messages":[],"{field}":{value}}}"#);
+                let api = Api::ChatCompletions;
+                let info = RequestInfo { api, model: "ours", is_streamed: false, tokens_max: None };
+                super::translate(body.as_bytes(), info, Dialect { model, length, fields: &fields })
+            };
+            assert!(translate(neutral).is_ok() && translate("null").is_ok(), "{field}");
+            let Err(Invalid::Value(refused)) = translate(other) else {
+                panic!("{field} was dropped")
+            };
+            assert_eq!(refused.param.as_deref(), Some(field));
         }
         let (sent, _) = ask(Api::ChatCompletions, r#"{"messages":[],"guided_regex":"a+"}"#, None);
         assert_eq!(sent["guided_regex"], "a+");

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Usage;
+use super::{Timings, Usage};
 
 /// `chat.completion`
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -20,10 +20,16 @@ pub struct ChatCompletion<'a> {
     /// one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<&'a str>,
+    /// Short hash of the model file and the version of the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_fingerprint: Option<&'a str>,
     /// One for each requested choice.
     pub choices: Vec<ChatChoice>,
     /// Token counts.
     pub usage: Usage,
+    /// Speed of prefill and decode, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
 }
 
 /// A choice of a [`ChatCompletion`].
@@ -92,11 +98,17 @@ pub struct ChatChunk<'a> {
     /// one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<&'a str>,
+    /// Short hash of the model file and the version of the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_fingerprint: Option<&'a str>,
     /// One choice, or none in the chunk that carries the usage.
     pub choices: Vec<ChatChunkChoice<'a>>,
     /// Only with `stream_options.include_usage`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// Speed of prefill and decode, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
 }
 
 /// A choice of a [`ChatChunk`].

@@ -37,7 +37,7 @@ pub struct RerankRequest {
 
 /// A document to rank.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a string, or an object with `text`")]
 pub enum Document {
     /// `"text"`
     Text(String),

@@ -12,7 +12,8 @@ use serde::forward_to_deserialize_any;
 use serde_json::Error;
 use serde_json::value::RawValue;
 
-use super::ParseError;
+use super::aliases::{self, ALIASES};
+use super::{ParseError, error_text};
 
 /// Room for the fields of most requests.
 const FIELDS: usize = 16;
@@ -64,7 +65,13 @@ impl<'a> RawObject<'a> {
         }
         let mut reader = serde_json::Deserializer::from_slice(body);
         let fields = reader.deserialize_map(FieldsVisitor);
-        let fields = fields.map_err(|e| super::malformed(&e))?;
+        let fields = fields.map_err(|e| match e.is_data() {
+            true => ParseError {
+                message: format!("the request body: {}", error_text::plain(&without_position(&e))),
+                param: None,
+            },
+            false => super::malformed(&e),
+        })?;
         reader.end().map_err(|e| ParseError {
             message: format!("the request body goes on after its JSON value: {e}"),
             param: None,
@@ -86,8 +93,8 @@ impl<'a> RawObject<'a> {
         let place = Cell::new(Place::End);
         T::deserialize(View::new(&self.fields, &place)).map_err(|error| match place.get() {
             Place::Value(field) => self.explain::<T>(field, &error),
-            Place::Name(field) => self.malformed(&error, self.end_of_name(field)),
-            Place::End => self.malformed(&error, self.body.trim_ascii_end().len()),
+            Place::Name(field) => self.repeated(field, &error),
+            Place::End => self.incomplete(&error),
         })
     }
 
@@ -117,16 +124,36 @@ impl<'a> RawObject<'a> {
             (1, within) => (line, column + within),
             (below, column) => (line + below - 1, column),
         };
-        let what = format!("{} at line {line} column {column}", without_position(error));
-        match error.is_data() {
-            true => super::wrong_type(path, &what),
-            false => super::malformed(&what),
-        }
+        let what = error_text::plain(&without_position(error));
+        super::wrong_type(path, &format!("{what} at line {line} column {column}"))
     }
 
-    fn malformed(&self, error: &Error, at: usize) -> ParseError {
-        let (line, column) = position(self.body, at);
-        super::malformed(&format!("{error} at line {line} column {column}"))
+    /// A field that occurs twice, or by two names.
+    fn repeated(&self, field: &RawField<'a>, error: &Error) -> ParseError {
+        let by_name = |name: &str| self.fields.iter().filter(|f| f.name == name).count();
+        let pair = ALIASES.iter().find(|(alias, of)| {
+            (field.name == *alias || field.name == *of) && by_name(alias) > 0 && by_name(of) > 0
+        });
+        if let Some((alias, of)) = pair.filter(|_| by_name(&field.name) == 1) {
+            let message = format!(
+                "{alias} and {of} are two names of one field, and their values differ: send one of \
+                 them"
+            );
+            return ParseError { message, param: Some((*alias).into()) };
+        }
+        let (line, column) = position(self.body, self.end_of_name(field));
+        let what = error_text::plain(&error.to_string());
+        let message = format!("invalid request at line {line} column {column}: {what}");
+        ParseError { message, param: Some(field.name.to_string()) }
+    }
+
+    /// A field that is missing.
+    fn incomplete(&self, error: &Error) -> ParseError {
+        let text = error.to_string();
+        let Some(name) = error_text::named(&text, "missing field ") else {
+            return super::malformed(&text);
+        };
+        ParseError { message: format!("the field '{name}' is missing"), param: Some(name.into()) }
     }
 
     /// Where a part of the body begins in it.
@@ -211,6 +238,7 @@ enum Place<'v, 'a> {
 
 /// Presents fields to a struct: only those that it has.
 struct View<'v, 'a> {
+    all: &'v [RawField<'a>],
     fields: slice::Iter<'v, RawField<'a>>,
     known: Option<&'static [&'static str]>,
     place: &'v Cell<Place<'v, 'a>>,
@@ -218,7 +246,7 @@ struct View<'v, 'a> {
 
 impl<'v, 'a> View<'v, 'a> {
     fn new(fields: &'v [RawField<'a>], place: &'v Cell<Place<'v, 'a>>) -> Self {
-        Self { fields: fields.iter(), known: None, place }
+        Self { all: fields, fields: fields.iter(), known: None, place }
     }
 }
 
@@ -251,9 +279,14 @@ impl<'de> MapAccess<'de> for View<'_, 'de> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, Error> {
-        let is_known =
-            |field: &&RawField<'_>| self.known.is_none_or(|known| known.contains(&&*field.name));
-        let Some(field) = self.fields.find(is_known) else {
+        let (all, known) = (self.all, self.known);
+        let is_read = |field: &&RawField<'_>| {
+            let Some(known) = known else { return true };
+            known.contains(&&*field.name)
+                && !aliases::other(field, all, known)
+                    .is_some_and(|other| aliases::is_redundant(field, other))
+        };
+        let Some(field) = self.fields.find(is_read) else {
             self.place.set(Place::End);
             return Ok(None);
         };

@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::numbers::whole;
+
 /// Sampling and length, shared by chat and text completions and read from the same body
 /// in a second pass (a flattened field would lose its path in errors). `null` is the default.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -15,20 +17,57 @@ pub struct SamplingFields {
     #[schemars(range(min = 0, max = 1), extend("default" = 1))]
     pub top_p: Option<f32>,
     /// Sample from the k most likely tokens only; 0, -1 or absent is off.
+    #[serde(default, deserialize_with = "whole")]
     pub top_k: Option<i64>,
     /// Minimum probability relative to the most likely token; default 0.
     #[schemars(range(min = 0, max = 1), extend("default" = 0))]
     pub min_p: Option<f32>,
     /// Seed of the sampler; absent is random.
+    #[serde(default, deserialize_with = "whole")]
     pub seed: Option<i64>,
-    /// Most tokens to generate.
-    #[schemars(range(min = 1))]
-    pub max_tokens: Option<u32>,
+    /// Most tokens to generate; -1 is as many as the context holds.
+    #[serde(default, deserialize_with = "whole", alias = "n_predict")]
+    #[schemars(range(min = -1, max = 4294967295_u32))]
+    pub max_tokens: Option<i64>,
+    /// Do not end the response before this many tokens, except by a stop string.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(extend("default" = 0))]
+    pub min_tokens: Option<u32>,
     /// Up to 16 strings that end the response.
     pub stop: Option<OneOrMany>,
+    /// Tokens that end the response and are not part of its text.
+    #[schemars(length(max = 64))]
+    pub stop_token_ids: Option<Vec<u32>>,
     /// Number of choices.
     #[schemars(range(min = 1, max = 16), extend("default" = 1))]
+    #[serde(default, deserialize_with = "whole", alias = "n_cmpl")]
     pub n: Option<u32>,
+    /// Keep tokens within this many standard deviations of the largest logit; 0 or less is off.
+    #[schemars(extend("default" = 0))]
+    pub top_n_sigma: Option<f32>,
+    /// Chance that XTC removes the most likely tokens; default 0.
+    #[schemars(range(min = 0, max = 1), extend("default" = 0))]
+    pub xtc_probability: Option<f32>,
+    /// Probability from which XTC removes all tokens but the least likely; above 0.5 is off.
+    #[schemars(range(min = 0, max = 1), extend("default" = 0.1))]
+    pub xtc_threshold: Option<f32>,
+    /// DRY: penalty for a token that would extend a repetition; default 0.
+    #[schemars(range(min = 0, max = 100), extend("default" = 0))]
+    pub dry_multiplier: Option<f32>,
+    /// DRY: growth of the penalty with each repeated token; below 1 is the default.
+    #[schemars(range(min = 0, max = 100), extend("default" = 1.75))]
+    pub dry_base: Option<f32>,
+    /// DRY: repetitions shorter than this are not penalized.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(extend("default" = 2))]
+    pub dry_allowed_length: Option<u32>,
+    /// DRY: how many of the last tokens to search for repetitions; 0 is off, -1 is all.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(range(min = -1, max = 4294967295_u32), extend("default" = 64))]
+    pub dry_penalty_last_n: Option<i64>,
+    /// DRY: texts that no repetition reaches across.
+    #[schemars(length(max = 16))]
+    pub dry_sequence_breakers: Option<Vec<String>>,
     /// llama.cpp's locally typical sampling; default 1.
     #[serde(alias = "typ_p")]
     #[schemars(range(min = 0, max = 1), extend("default" = 1))]
@@ -38,6 +77,7 @@ pub struct SamplingFields {
     #[schemars(range(min = 0.1, max = 10), extend("default" = 1))]
     pub repeat_penalty: Option<f32>,
     /// How many of the last tokens `repeat_penalty` looks at; -1 for all; default 64.
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(range(min = -1, max = 4096), extend("default" = 64))]
     pub repeat_last_n: Option<i64>,
     /// Penalty for each occurrence of a token in the response; default 0.
@@ -50,11 +90,27 @@ pub struct SamplingFields {
     pub logit_bias: Option<BiasFields>,
     /// Continue when the model generates an end-of-generation token.
     pub ignore_eos: Option<bool>,
+    /// Words that the response does not contain.
+    #[schemars(length(max = 64))]
+    pub bad_words: Option<Vec<String>>,
+    /// The only tokens that may be generated.
+    #[schemars(length(max = 65536))]
+    pub allowed_token_ids: Option<Vec<u32>>,
+    /// False computes the whole prompt, without the cached prefix; default true.
+    #[schemars(extend("default" = true))]
+    pub cache_prompt: Option<bool>,
+    /// Return `timings` at the end of the response.
+    pub timings: Option<bool>,
+    /// Return `timings` with every chunk of a stream.
+    pub timings_per_token: Option<bool>,
 }
 
 /// `logit_bias`: OpenAI's map, or llama.cpp's list of pairs; `false` forbids a token.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected an object from token ids to numbers, or a list of pairs of both"
+)]
 pub enum BiasFields {
     /// `{"15043": -100}`
     Map(serde_json::Map<String, Value>),
@@ -67,15 +123,48 @@ pub enum BiasFields {
 pub struct ConstraintFields {
     /// `text`, `json_object` or `json_schema`.
     pub response_format: Option<ResponseFormat>,
-    /// A JSON schema.
+    /// A JSON schema, or its text.
     #[serde(alias = "guided_json")]
     pub json_schema: Option<Value>,
     /// A grammar in GBNF.
     pub grammar: Option<String>,
+    /// SGLang's name of `grammar`.
+    pub ebnf: Option<String>,
+    /// A grammar in GBNF, or in Lark if it has no `::=`.
+    pub guided_grammar: Option<String>,
+    /// True for any JSON object.
+    pub guided_json_object: Option<bool>,
     /// A regular expression.
     pub guided_regex: Option<String>,
+    /// SGLang's name of `guided_regex`.
+    pub regex: Option<String>,
+    /// vLLM's object with one constraint.
+    pub structured_outputs: Option<StructuredOutputs>,
     /// One of these texts.
     pub guided_choice: Option<Vec<String>>,
+}
+
+/// `structured_outputs` of vLLM: one constraint.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+pub struct StructuredOutputs {
+    /// A JSON schema, or its text.
+    pub json: Option<Value>,
+    /// True for any JSON object.
+    pub json_object: Option<bool>,
+    /// A regular expression.
+    pub regex: Option<String>,
+    /// One of these texts.
+    pub choice: Option<Vec<String>>,
+    /// A grammar in GBNF, or in Lark if it has no `::=`.
+    pub grammar: Option<String>,
+    /// Not supported: null or false.
+    pub disable_any_whitespace: Option<bool>,
+    /// Not supported: null or false.
+    pub disable_additional_properties: Option<bool>,
+    /// Not supported: null.
+    pub structural_tag: Option<Value>,
+    /// Not supported: null.
+    pub whitespace_pattern: Option<Value>,
 }
 
 /// `response_format`
@@ -101,7 +190,7 @@ pub struct NamedSchema {
 
 /// A string or a list of strings.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum OneOrMany {
     /// `"a"`
     One(String),
@@ -146,22 +235,42 @@ pub struct ChatRequest {
     /// Return log probabilities of the tokens.
     pub logprobs: Option<bool>,
     /// Number of most likely tokens to return at each place, at most 20.
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(range(max = 20))]
     pub top_logprobs: Option<u32>,
+    /// llama-server's name for both: above 0, `logprobs` with this many `top_logprobs`.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(range(max = 20))]
+    pub n_probs: Option<u32>,
     /// Documents for the chat template.
     pub documents: Option<Vec<Value>>,
     /// More variables for the chat template.
     pub chat_template_kwargs: Option<serde_json::Map<String, Value>>,
-    /// A variable of some chat templates.
+    /// A variable of some chat templates; `none` turns reasoning off.
     pub reasoning_effort: Option<String>,
+    /// False turns reasoning off, with templates that can; default true.
+    pub enable_thinking: Option<bool>,
+    /// Ollama's name: true, false, or a `reasoning_effort`.
+    pub think: Option<Value>,
+    /// Most tokens of reasoning: 0 turns it off, -1 is no limit.
+    #[serde(
+        default,
+        deserialize_with = "whole",
+        alias = "reasoning_budget_tokens",
+        alias = "thinking_budget_tokens",
+        alias = "thinking_token_budget"
+    )]
+    #[schemars(range(min = -1, max = 4294967295_u32), extend("default" = -1))]
+    pub reasoning_budget: Option<i64>,
     /// End the prompt with the beginning of an assistant message; default true.
     pub add_generation_prompt: Option<bool>,
     /// Continue the last message instead of beginning a new one; the default is true if that
     /// message is the assistant's.
     pub continue_final_message: Option<bool>,
     /// Newer name of `max_tokens`; wins over it.
-    #[schemars(range(min = 1))]
-    pub max_completion_tokens: Option<u32>,
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(range(min = -1, max = 4294967295_u32))]
+    pub max_completion_tokens: Option<i64>,
     /// Stream the response.
     pub stream: Option<bool>,
     /// Options of the stream.
@@ -183,9 +292,11 @@ pub struct CompletionRequest {
     /// Begin the response with the prompt.
     pub echo: Option<bool>,
     /// Return log probabilities, and this many of the most likely tokens at each place.
+    #[serde(default, deserialize_with = "whole", alias = "n_probs")]
     #[schemars(range(max = 20))]
     pub logprobs: Option<u32>,
     /// Must be `n` or absent.
+    #[serde(default, deserialize_with = "whole")]
     pub best_of: Option<u32>,
     /// Stream the response.
     pub stream: Option<bool>,
@@ -195,7 +306,10 @@ pub struct CompletionRequest {
 
 /// Prompts: texts, or lists of token ids.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of token ids, or a list of strings and lists of token ids"
+)]
 pub enum Prompt {
     /// `"text"`
     Text(String),
@@ -205,4 +319,16 @@ pub enum Prompt {
     Tokens(Vec<u32>),
     /// `[[1, 2], [3]]`
     Lists(Vec<Vec<u32>>),
+    /// `["text", [3]]`
+    Mixed(Vec<PromptEntry>),
+}
+
+/// A prompt in a list of several.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected a string or a list of token ids")]
+pub enum PromptEntry {
+    /// `"text"`
+    Text(String),
+    /// `[1, 2]`
+    Tokens(Vec<u32>),
 }

@@ -34,6 +34,51 @@ impl Usage {
     }
 }
 
+/// Speed of a choice on the node that ended it, as llama-server reports it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Timings {
+    /// Prompt tokens read from the prefix cache.
+    pub cache_n: u32,
+    /// Prompt tokens computed.
+    pub prompt_n: u32,
+    /// Milliseconds from the slot to the first token.
+    pub prompt_ms: f64,
+    /// `prompt_ms` divided by `prompt_n`.
+    pub prompt_per_token_ms: f64,
+    /// Prompt tokens computed per second.
+    pub prompt_per_second: f64,
+    /// Tokens generated.
+    pub predicted_n: u32,
+    /// Milliseconds since the first token.
+    pub predicted_ms: f64,
+    /// `predicted_ms` divided by `predicted_n`.
+    pub predicted_per_token_ms: f64,
+    /// Tokens generated per second.
+    pub predicted_per_second: f64,
+}
+
+impl Timings {
+    /// Computes the rates; what took no time has a rate of 0.
+    pub fn new(cache_n: u32, prompt: (u32, f64), predicted: (u32, f64)) -> Self {
+        let ratio = |of: f64, by: f64| if by > 0.0 { of / by } else { 0.0 };
+        let rates = |(n, ms): (u32, f64)| (ratio(ms, n.into()), ratio(f64::from(n) * 1e3, ms));
+        let ((prompt_n, prompt_ms), (predicted_n, predicted_ms)) = (prompt, predicted);
+        let (prompt_per_token_ms, prompt_per_second) = rates(prompt);
+        let (predicted_per_token_ms, predicted_per_second) = rates(predicted);
+        Self {
+            cache_n,
+            prompt_n,
+            prompt_ms,
+            prompt_per_token_ms,
+            prompt_per_second,
+            predicted_n,
+            predicted_ms,
+            predicted_per_token_ms,
+            predicted_per_second,
+        }
+    }
+}
+
 /// `GET /v1/models`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelList {
@@ -65,12 +110,36 @@ pub struct Model {
     /// them; absent if it recommends none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sampling_defaults: BTreeMap<String, f32>,
+    /// Maximum tokens of prompt and response together (vLLM's name); absent while unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<u32>,
+    /// On a node: properties of the model file, as llama-server reports them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<ModelMeta>,
+}
+
+/// Part of [`Model`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ModelMeta {
+    /// Tokens of the vocabulary.
+    pub n_vocab: u32,
+    /// Maximum tokens of prompt and response together.
+    pub n_ctx: u32,
+    /// Context that the model was trained with.
+    pub n_ctx_train: u32,
+    /// Dimensions of its embeddings.
+    pub n_embd: u32,
+    /// Parameters.
+    pub n_params: u64,
+    /// Size of the weights in bytes.
+    pub size: u64,
 }
 
 impl Model {
     /// Creates the list entry of a model.
     pub fn new(id: String, created: u64) -> Self {
         let (object, owned_by) = ("model".into(), "flotilla".into());
-        Self { id, object, created, owned_by, sampling_defaults: BTreeMap::new() }
+        let (sampling_defaults, max_model_len, meta) = (BTreeMap::new(), None, None);
+        Self { id, object, created, owned_by, sampling_defaults, max_model_len, meta }
     }
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::ParseError;
+use super::numbers::whole_float;
 
 /// Maximum choices per request: prompts times `n`.
 pub const CHOICES_MAX: u64 = 16;
@@ -22,13 +23,13 @@ pub struct RoutingFields {
     /// OpenAI's name for the priority.
     #[serde(default)]
     pub service_tier: Option<String>,
-    #[serde(default)]
+    #[serde(default, alias = "n_predict")]
     #[schemars(skip)]
     max_tokens: Count,
     #[serde(default)]
     #[schemars(skip)]
     max_completion_tokens: Count,
-    #[serde(default)]
+    #[serde(default, alias = "n_cmpl")]
     #[schemars(skip)]
     n: Count,
     #[serde(default)]
@@ -43,7 +44,7 @@ pub struct RoutingFields {
     #[serde(default)]
     #[schemars(skip)]
     documents: Entries,
-    #[serde(default)]
+    #[serde(default, alias = "n_probs")]
     #[schemars(skip)]
     logprobs: Option<IgnoredAny>,
 }
@@ -120,8 +121,8 @@ fn invalid_value(name: &str, expected: &str) -> Invalid {
     Invalid::Value(ParseError { message: format!("{name} {expected}"), param: Some(name.into()) })
 }
 
-/// A non-negative integer. Any other value is recorded as wrong and not kept: some servers accept a
-/// string such as `"9000"` or a float such as `1e4` as a number.
+/// A non-negative integer, also written as a float such as `20.0`. Any other value is recorded as
+/// wrong and not kept: some servers accept a string such as `"9000"` as a number.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 enum Count {
     #[default]
@@ -145,9 +146,13 @@ impl Count {
         Err(Invalid::Type(ParseError { message, param: Some(name.into()) }))
     }
 
+    /// A maximum of tokens; -1 is none.
     fn length(self, name: &str) -> Result<Option<u64>, Invalid> {
+        if self == Self::Invalid(Some(-1.0)) {
+            return Ok(None);
+        }
         match self.integer(name)? {
-            Some(0) => Err(invalid_value(name, "must be at least 1")),
+            Some(0) => Err(invalid_value(name, "must be at least 1, or -1 for no limit")),
             length => Ok(length),
         }
     }
@@ -167,7 +172,10 @@ impl<'de> Deserialize<'de> for Count {
         Ok(match deserializer.deserialize_any(KindVisitor)? {
             Kind::Null => Self::Absent,
             Kind::Integer(number) => Self::Integer(number),
-            Kind::Number(number) => Self::Invalid(Some(number)),
+            Kind::Number(number) => match whole_float(number).map(u64::try_from) {
+                Some(Ok(whole)) => Self::Integer(whole),
+                _ => Self::Invalid(Some(number)),
+            },
             Kind::Text | Kind::Other | Kind::List(_) => Self::Invalid(None),
         })
     }
@@ -278,10 +286,10 @@ mod tests {
     #[test]
     fn a_length_is_a_whole_number_and_nothing_that_looks_like_one() {
         for value in [
-            "-1",
+            "-2",
+            "-1.5",
             "\"9000\"",
-            "9000.0",
-            "1e4",
+            "9000.5",
             "0",
             "true",
             "[9]",
@@ -298,6 +306,14 @@ mod tests {
             assert_eq!(name(wrong).as_deref(), Some("max_tokens"), "{value}");
         }
         let none = Lengths { tokens_max: None, highest: None, choices: 1 };
+        assert_eq!(routed(",\"max_tokens\":-1,\"n\":1.0").chat_lengths(), Ok(none));
+        assert_eq!(routed(",\"max_tokens\":-1.0").text_lengths(), Ok(none));
+        for same in ["9000.0", "9e3"] {
+            let lengths = routed(&format!(",\"max_tokens\":{same}")).text_lengths().unwrap();
+            assert_eq!(lengths.tokens_max, Some(9000));
+        }
+        let by_alias = routed(",\"n_predict\":9").chat_lengths().unwrap();
+        assert_eq!(by_alias.tokens_max, Some(9));
         assert_eq!(routed("").chat_lengths(), Ok(none));
         assert_eq!(routed(",\"max_tokens\":null,\"n\":null").text_lengths(), Ok(none));
     }
@@ -318,7 +334,7 @@ mod tests {
         for field in ["max_tokens", "max_completion_tokens", "n", "stream", "best_of", "prompt"] {
             let body = format!(r#"{{"model":"m","{field}":null,"{field}":null}}"#);
             let wrong = parse::<RoutingFields>(body.as_bytes()).unwrap_err();
-            assert!(wrong.message.contains("duplicate"), "{}", wrong.message);
+            assert!(wrong.message.contains("occurs twice"), "{}", wrong.message);
         }
     }
 
@@ -335,7 +351,7 @@ mod tests {
             (r#","n":17"#, "n"),
             (r#","n":"2""#, "n"),
             (r#","n":2,"best_of":3"#, "best_of"),
-            (r#","best_of":2.0"#, "best_of"),
+            (r#","best_of":2.5"#, "best_of"),
         ] {
             let wrong = choices(fields).unwrap_err();
             assert_eq!(name(wrong).as_deref(), Some(param), "{fields}");

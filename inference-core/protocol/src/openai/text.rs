@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::Usage;
+use super::{Timings, Usage};
 
 /// `text_completion`, whole or a chunk of a stream: OpenAI gives both the same shape.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -17,11 +17,17 @@ pub struct Completion<'a> {
     pub created: u64,
     /// The model's name.
     pub model: &'a str,
+    /// Short hash of the model file and the version of the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_fingerprint: Option<&'a str>,
     /// One choice in a chunk, none in the chunk that carries the usage.
     pub choices: Vec<CompletionChoice<'a>>,
     /// Token counts. In a stream, only if the request asks for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// Speed of prefill and decode, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
 }
 
 /// A choice of a [`Completion`].
@@ -42,10 +48,10 @@ pub struct CompletionChoice<'a> {
 pub struct TextLogprobs {
     /// Texts of the tokens.
     pub tokens: Vec<String>,
-    /// Log probabilities (natural logarithms).
-    pub token_logprobs: Vec<f32>,
-    /// The most likely tokens at each place.
-    pub top_logprobs: Vec<Map<String, Value>>,
+    /// Log probabilities (natural logarithms); null for the first token of an echoed prompt.
+    pub token_logprobs: Vec<Option<f32>>,
+    /// The most likely tokens at each place; null for the first token of an echoed prompt.
+    pub top_logprobs: Vec<Option<Map<String, Value>>>,
     /// Offset of each token in the response, in characters.
     pub text_offset: Vec<usize>,
 }

@@ -162,17 +162,17 @@ mod tests {
     #[test]
     fn numbers_are_compared_by_value_and_objects_of_nulls_are_empty() {
         let chat = |body: &str| found(Endpoint::Chat, body);
-        assert_eq!(chat(r#"{"length_penalty":1.0,"min_tokens":0.0,"mirostat":0}"#), None);
+        assert_eq!(chat(r#"{"length_penalty":1.0,"dynatemp_range":0.0,"mirostat":0}"#), None);
         assert_eq!(chat(r#"{"length_penalty":1.01}"#), Some("length_penalty"));
-        assert_eq!(chat(r#"{"structured_outputs":{"json":null,"regex":null}}"#), None);
-        let one = r#"{"structured_outputs":{"json":null,"regex":"a+"}}"#;
-        assert_eq!(chat(one), Some("structured_outputs"));
+        assert_eq!(chat(r#"{"reasoning":{"effort":null,"summary":null}}"#), None);
+        let one = r#"{"reasoning":{"effort":null,"summary":"auto"}}"#;
+        assert_eq!(chat(one), Some("reasoning"));
     }
 
     #[test]
     fn a_field_that_is_there_twice_is_refused_whichever_comes_last() {
-        let twice = r#"{"guided_grammar":"a","guided_grammar":null}"#;
-        assert_eq!(found(Endpoint::Chat, twice), Some("guided_grammar"));
+        let twice = r#"{"format":"a","format":null}"#;
+        assert_eq!(found(Endpoint::Chat, twice), Some("format"));
     }
 
     #[test]

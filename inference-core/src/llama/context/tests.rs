@@ -171,6 +171,7 @@ fn a_canceled_prompt_stops_the_engine_in_the_middle_of_its_batch() {
         visible: Vec::new(),
         grammar: None,
         in_reasoning: false,
+        resolved: Default::default(),
         cancel: cancel.clone(),
     };
     for shape in ALL {

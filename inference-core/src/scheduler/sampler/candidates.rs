@@ -1,10 +1,12 @@
-//! PURE. Filters the tokens that may be drawn by top_k, typical_p, top_p and min_p.
+//! PURE. Filters the tokens that may be drawn by top_n_sigma, top_k, typical_p, top_p, min_p and
+//! XTC.
 //!
 //! typical_p: Meister et al., "Locally Typical Sampling" (2022). top_p: Holtzman et al., "The
 //! Curious Case of Neural Text Degeneration" (2020). min_p: Nguyen et al., "Turning Up the Heat"
 //! (2024).
 
 use super::vector::{BlockWeights, exp_differences};
+use super::xtc;
 use crate::types::request::{Sampling, Token};
 
 /// Never draw a token whose logit is this far below the largest at temperature 1: all such tokens
@@ -25,7 +27,11 @@ pub(crate) struct Candidates(Vec<Candidate>);
 
 /// True if any filter is on.
 pub(crate) fn has_filters(params: &Sampling) -> bool {
-    params.top_k > 0 || params.typical_p < 1.0 || params.top_p < 1.0 || params.min_p > 0.0
+    params.top_n_sigma > 0.0
+        || params.top_k > 0
+        || params.typical_p < 1.0
+        || params.top_p < 1.0
+        || params.min_p > 0.0
 }
 
 impl Candidates {
@@ -42,9 +48,17 @@ impl Candidates {
         // min_p comes last: the filters before it weigh the tokens it would drop. It is a limit on
         // logits that keeps the most likely tokens, so it may come first, where it leaves less to
         // sort, unless a filter before it drops the most likely tokens or sums only the candidates.
-        let whole = params.top_k == 0 && !typical;
+        let sigmas = params.top_n_sigma > 0.0;
+        let whole = params.top_k == 0 && !typical && !sigmas;
         let first = whole || (!typical && params.top_p >= 1.0);
-        self.collect(logits, max, if first { params.min_p } else { 0.0 }, params.temperature);
+        let mut least = least_drawn(params, max);
+        if first && params.min_p > 0.0 {
+            least = least.max(max + params.min_p.ln()).min(max);
+        }
+        if sigmas {
+            least = least.max(xtc::least_within_sigmas(params.top_n_sigma, logits, max));
+        }
+        self.collect(logits, least);
         self.keep_top_k(params.top_k as usize);
         if typical {
             self.keep_typical(f64::from(params.typical_p), max);
@@ -66,8 +80,21 @@ impl Candidates {
         }
     }
 
+    /// Drops the most likely candidates, as XTC does.
+    pub(crate) fn drop_top(&mut self, threshold: f32, max: f32) {
+        self.0.sort_unstable_by(by_logit);
+        let dropped = xtc::dropped(threshold, self.0.iter().map(|c| weight(c, max)));
+        self.0.drain(..dropped);
+    }
+
+    /// The most likely candidate.
+    pub(crate) fn likeliest(&self) -> Option<Token> {
+        self.0.iter().min_by(|a, b| by_logit(a, b)).map(|c| c.token)
+    }
+
     /// Computes the weights of the candidates at a temperature.
-    pub(crate) fn weigh(&self, temperature: f32, max: f32, weights: &mut Vec<f32>) {
+    pub(crate) fn weigh(&self, temperature: f32, weights: &mut Vec<f32>) {
+        let max = self.0.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
         weights.clear();
         weights.extend(self.0.iter().map(|c| ((c.logit - max) / temperature).exp()));
     }
@@ -77,13 +104,10 @@ impl Candidates {
         self.0.get(place).map(|c| c.token)
     }
 
-    /// Collects every token that could be drawn.
-    fn collect(&mut self, logits: &[f32], max: f32, min_p: f32, temperature: f32) {
-        let negligible = NEGLIGIBLE * temperature.max(1.0);
-        let min_p = if min_p > 0.0 { -min_p.ln() } else { f32::INFINITY };
-        let least = max - negligible.min(min_p).max(0.0);
+    /// Collects every token with at least this logit.
+    fn collect(&mut self, logits: &[f32], least: f32) {
         let all = logits.iter().enumerate();
-        let likely = all.filter(|(_, logit)| **logit >= least);
+        let likely = all.filter(|(_, l)| **l >= least && **l > f32::NEG_INFINITY);
         self.0.clear();
         self.0.extend(likely.map(|(i, logit)| Candidate { token: i as Token, logit: *logit }));
     }
@@ -133,6 +157,13 @@ impl Candidates {
             sorted *= 8;
         }
     }
+}
+
+/// The smallest logit of a token that could be drawn.
+fn least_drawn(params: &Sampling, max: f32) -> f32 {
+    // XTC may leave the least likely token that reaches its threshold as the most likely one.
+    let dropped = if xtc::is_on(&params.xtc) { -params.xtc.threshold.max(0.0).ln() } else { 0.0 };
+    max - (NEGLIGIBLE * params.temperature.max(1.0) + dropped)
 }
 
 fn weight(candidate: &Candidate, max: f32) -> f64 {

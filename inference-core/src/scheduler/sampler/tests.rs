@@ -4,17 +4,24 @@ use super::*;
 
 mod extremes;
 mod filters;
+mod llama_cpp;
 
 const LOGITS: [f32; 5] = [0.0, 3.0, 1.0, 2.9, f32::NAN];
 
-const NOTHING: SamplingContext<'_> = SamplingContext { tokens: &[], end_tokens: &[] };
+const NOTHING: SamplingContext<'_> =
+    SamplingContext { tokens: &[], prompt_tokens: 0, end_tokens: &[], stop_tokens: &[] };
+
+/// A sampler without words.
+fn sampler(params: Sampling) -> Sampler {
+    Sampler::new(params, ResolvedOptions::default())
+}
 
 fn sample(sampler: &mut Sampler, logits: &[f32]) -> Token {
     sampler.sample(logits, NOTHING, None, &mut Scratch::default())
 }
 
 fn tokens(params: Sampling) -> Vec<Token> {
-    let mut sampler = Sampler::new(params);
+    let mut sampler = sampler(params);
     let mut seen: Vec<Token> = (0..500).map(|_| sample(&mut sampler, &LOGITS)).collect();
     seen.sort_unstable();
     seen.dedup();
@@ -27,8 +34,8 @@ fn hot() -> Sampling {
 
 #[test]
 fn greedy_takes_the_first_of_the_largest() {
-    assert_eq!(sample(&mut Sampler::new(Sampling::GREEDY), &LOGITS), 1);
-    assert_eq!(sample(&mut Sampler::new(Sampling::GREEDY), &[1.0, 2.0, 2.0]), 1);
+    assert_eq!(sample(&mut sampler(Sampling::GREEDY), &LOGITS), 1);
+    assert_eq!(sample(&mut sampler(Sampling::GREEDY), &[1.0, 2.0, 2.0]), 1);
 }
 
 #[test]
@@ -43,7 +50,7 @@ fn filters_keep_what_they_promise() {
 #[test]
 fn the_same_seed_gives_the_same_tokens() {
     let draw = |seed| {
-        let mut sampler = Sampler::new(Sampling { seed, ..hot() });
+        let mut sampler = sampler(Sampling { seed, ..hot() });
         (0..64).map(|_| sample(&mut sampler, &LOGITS)).collect::<Vec<_>>()
     };
     assert_eq!(draw(1), draw(1));
@@ -53,7 +60,7 @@ fn the_same_seed_gives_the_same_tokens() {
 #[test]
 fn a_checked_choice_is_the_free_one_if_that_is_allowed_and_else_one_of_the_others() {
     let draw = |allowed: &[Token]| {
-        let mut sampler = Sampler::new(hot());
+        let mut sampler = Sampler::new(hot(), ResolvedOptions::default());
         let one = |_| {
             let mut is_allowed = |token: Token| allowed.contains(&token);
             let mut forbid = |logits: &mut [f32]| {
@@ -65,7 +72,7 @@ fn a_checked_choice_is_the_free_one_if_that_is_allowed_and_else_one_of_the_other
         };
         (0..64).map(one).collect::<Vec<Token>>()
     };
-    let mut free = Sampler::new(hot());
+    let mut free = Sampler::new(hot(), ResolvedOptions::default());
     let free: Vec<Token> = (0..64).map(|_| sample(&mut free, &LOGITS)).collect();
     assert_eq!(draw(&[0, 1, 2, 3]), free);
     let some = draw(&[0, 3]);
@@ -77,7 +84,7 @@ fn a_checked_choice_is_the_free_one_if_that_is_allowed_and_else_one_of_the_other
 
 #[test]
 fn frequencies_follow_the_softmax() {
-    let mut sampler = Sampler::new(hot());
+    let mut sampler = sampler(hot());
     let draws = 20_000;
     let ones = (0..draws).filter(|_| sample(&mut sampler, &[0.0, 1.0]) == 1).count();
     let share = ones as f32 / draws as f32;
@@ -87,8 +94,8 @@ fn frequencies_follow_the_softmax() {
 
 #[test]
 fn logits_without_a_number_still_give_a_token() {
-    assert!(sample(&mut Sampler::new(hot()), &[f32::NAN, f32::NAN]) < 2);
-    assert_eq!(sample(&mut Sampler::new(hot()), &[f32::NEG_INFINITY, f32::INFINITY]), 1);
+    assert!(sample(&mut sampler(hot()), &[f32::NAN, f32::NAN]) < 2);
+    assert_eq!(sample(&mut sampler(hot()), &[f32::NEG_INFINITY, f32::INFINITY]), 1);
 }
 
 /// The same filters in the simplest way: sort everything, then cut.
@@ -124,7 +131,7 @@ fn filters_of_a_large_vocabulary_keep_what_their_definition_keeps() {
         {
             let params = Sampling { top_k, top_p, min_p, ..hot() };
             let mut scratch = Scratch::default();
-            Sampler::new(params.clone()).sample(&logits, NOTHING, None, &mut scratch);
+            sampler(params.clone()).sample(&logits, NOTHING, None, &mut scratch);
             let kept = scratch.candidates.sorted();
             let expected = kept_by_definition(&logits, &params);
             let different = kept.len().abs_diff(expected.len());
@@ -138,9 +145,9 @@ fn filters_of_a_large_vocabulary_keep_what_their_definition_keeps() {
 
 /// The token that greedy sampling chooses after adjusting.
 fn greedy(params: Sampling, answer: &[Token], logits: &[f32]) -> Token {
-    let mut sampler = Sampler::new(params);
+    let mut sampler = sampler(params);
     answer.iter().for_each(|token| sampler.accept(*token));
-    let context = SamplingContext { tokens: answer, end_tokens: &[1] };
+    let context = SamplingContext { tokens: answer, end_tokens: &[1], ..NOTHING };
     sampler.sample(logits, context, None, &mut Scratch::default())
 }
 
@@ -172,7 +179,7 @@ fn a_repeated_token_with_a_negative_logit_becomes_less_likely_too() {
 #[test]
 fn what_is_forbidden_is_not_chosen() {
     let mut forbid = |logits: &mut [f32]| logits[1] = f32::NEG_INFINITY;
-    let mut sampler = Sampler::new(Sampling::GREEDY);
+    let mut sampler = sampler(Sampling::GREEDY);
     let token = sampler.sample(&LOGITS, NOTHING, Some(&mut forbid), &mut Scratch::default());
     assert_eq!(token, 3);
 }
@@ -185,7 +192,7 @@ fn typical_sampling_drops_the_obvious_where_much_is_equally_likely() {
     logits[0] = (300f32 / 7.0).ln();
     let params = Sampling { typical_p: 0.4, ..hot() };
     let mut scratch = Scratch::default();
-    Sampler::new(params).sample(&logits, NOTHING, None, &mut scratch);
+    sampler(params).sample(&logits, NOTHING, None, &mut scratch);
     let kept = scratch.candidates.sorted();
     assert!(!kept.contains(&0) && kept.len() == 58, "{kept:?}");
     assert_eq!(tokens(Sampling { typical_p: 1.0, ..hot() }), [0, 1, 2, 3]);

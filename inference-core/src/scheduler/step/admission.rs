@@ -50,7 +50,11 @@ impl<M: Model> Engine<M> {
             let oldest = (0..self.preempted.len()).min_by_key(|i| self.preempted[*i].arrival);
             let mut sequence = match oldest {
                 Some(i)
-                    if self.has_cells_for(self.preempted[i].tenant, self.preempted[i].tokens()) =>
+                    if self.has_cells_for(
+                        self.preempted[i].tenant,
+                        self.preempted[i].tokens(),
+                        self.preempted[i].uses_cache(),
+                    ) =>
                 {
                     self.preempted.swap_remove(i)
                 }
@@ -73,7 +77,7 @@ impl<M: Model> Engine<M> {
     fn next_job(&mut self, emit: Emit<'_>) -> Option<Sequence> {
         loop {
             let job = self.next.take().or_else(|| self.queue.pop())?;
-            if !self.has_cells_for(job.tenant, &job.tokens) {
+            if !self.has_cells_for(job.tenant, &job.tokens, job.options.uses_cache) {
                 self.pool.protect(job.tenant, &job.tokens);
                 self.next = Some(job);
                 return None;
@@ -115,11 +119,14 @@ impl<M: Model> Engine<M> {
 
     /// True if there are cells for the sequence and some left for all others for a while. An empty
     /// context always has enough.
-    fn has_cells_for(&self, tenant: Tenant, tokens: &[Token]) -> bool {
+    fn has_cells_for(&self, tenant: Tenant, tokens: &[Token], uses_cache: bool) -> bool {
         let live = self.slots.iter().flatten();
         let promised: u32 = live.clone().map(|s| s.undecoded().len() as u32).sum();
         let count = live.count() as u32 + 1;
-        let found = self.pool.matching(tenant, tokens) - self.pool.matching_cached(tenant, tokens);
+        let found = match uses_cache {
+            true => self.pool.matching(tenant, tokens) - self.pool.matching_cached(tenant, tokens),
+            false => 0,
+        };
         let wanted = tokens.len() as u32 - found;
         let reserve = (self.shape.context_tokens / RESERVE_PART).min(RESERVE_CELLS_MAX);
         let cells = self.pool.cells();
@@ -136,7 +143,7 @@ impl<M: Model> Engine<M> {
 
     /// The live sequence that will compute the longest prefix of this one.
     fn leader_of(&self, sequence: &Sequence) -> Option<Leader> {
-        if !self.shape.shares_prefixes {
+        if !self.shape.shares_prefixes || !sequence.uses_cache() {
             return None;
         }
         let wanted = &sequence.tokens()[..sequence.tokens().len() - 1];
@@ -154,7 +161,8 @@ impl<M: Model> Engine<M> {
     /// Returns false if every sequence id is live, which cannot happen as long as there are at
     /// least as many as slots.
     fn open_sequence(&mut self, sequence: &mut Sequence) -> bool {
-        let Some(opened) = self.pool.open(sequence.tenant, sequence.tokens()) else { return false };
+        let wanted = if sequence.uses_cache() { sequence.tokens() } else { &[] };
+        let Some(opened) = self.pool.open(sequence.tenant, wanted) else { return false };
         if let Some(evicted) = opened.evicted {
             self.stats.evictions += 1;
             self.model.clear(evicted);

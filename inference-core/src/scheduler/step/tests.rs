@@ -11,6 +11,7 @@ use crate::scheduler::sequence::CancelFlag;
 use crate::types::model::Tokenizer;
 use crate::types::request::{FinishReason, Options, RequestId, Tenant};
 
+mod limits;
 mod resume;
 mod stopped;
 
@@ -33,16 +34,26 @@ impl Bench {
     }
 
     fn submit_for(&mut self, tenant: Tenant, id: RequestId, prompt: &str) -> CancelFlag {
+        self.submit_with((tenant, id), prompt, Options::GREEDY)
+    }
+
+    fn submit_with(
+        &mut self,
+        (tenant, id): (Tenant, RequestId),
+        prompt: &str,
+        options: Options,
+    ) -> CancelFlag {
         let cancel = CancelFlag::default();
         let job = Job {
             id,
             tenant,
             tokens: FakeTokenizer.tokenize(prompt, false).unwrap(),
             resumed_len: 0,
-            options: Options::GREEDY,
+            options,
             visible: Vec::new(),
             grammar: None,
             in_reasoning: false,
+            resolved: Default::default(),
             cancel: cancel.clone(),
         };
         let events = &mut self.events;

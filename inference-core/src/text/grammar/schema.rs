@@ -2,11 +2,12 @@
 //!
 //! Drafts 4 to 2020-12 as far as llguidance supports them; it rejects keywords it cannot enforce by
 //! name. This module handles sizes, references as RFC 6901 and RFC 3986 define them, and the
-//! whitespace of responses.
+//! whitespace of responses; [`rewrite`] replaces keywords that llguidance does not know.
 
 use serde_json::{Map, Number, Value, json};
 
 mod cost;
+mod rewrite;
 
 use cost::Cost;
 
@@ -53,7 +54,7 @@ pub(super) fn prepare(text: &str, strict: bool) -> Result<Value, GrammarError> {
     }
     let mut copies = Map::new();
     let original = root.clone();
-    let mut walk = Walk { root: &original, copies: &mut copies, cost: Cost::default() };
+    let mut walk = Walk { root: &original, copies: &mut copies, cost: Cost::default(), strict };
     walk.schema(&mut root, 0)?;
     walk.cost.check()?;
     add(&mut root, copies, strict)?;
@@ -88,6 +89,7 @@ struct Walk<'a> {
     root: &'a Value,
     copies: &'a mut Map<String, Value>,
     cost: Cost,
+    strict: bool,
 }
 
 impl Walk<'_> {
@@ -99,6 +101,7 @@ impl Walk<'_> {
                 items.iter_mut().try_for_each(|item| self.schema(item, depth + 1))
             }
             Value::Object(map) => {
+                rewrite::rewrite(map, self.strict)?;
                 self.cost.add(map)?;
                 for (key, value) in map.iter_mut() {
                     self.keyword(key, value, depth)?;

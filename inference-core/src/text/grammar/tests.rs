@@ -315,7 +315,7 @@ fn keywords_that_cannot_be_enforced_are_named() {
         ("if", "{}"),
         ("uniqueItems", "true"),
         ("contains", "{}"),
-        ("propertyNames", "{}"),
+        ("propertyNames", "{\"minLength\": 2}"),
         ("unevaluatedProperties", "false"),
         ("dependentRequired", "{}"),
     ] {
@@ -324,6 +324,25 @@ fn keywords_that_cannot_be_enforced_are_named() {
         assert!(why.contains(keyword), "{why}");
         compiled(Constraint::LenientJsonSchema(text));
     }
+}
+
+#[test]
+fn what_zod_and_pydantic_emit_is_enforced_or_ignored() {
+    let name = r#"{"type":"string","pattern":"^(?!\\.)[a-z.]+$","minLength":2}"#;
+    let GrammarError::Invalid(why) = refused(schema(name)) else { panic!() };
+    assert!(why.contains("look-around"), "{why}");
+    let lenient = compiled(Constraint::LenientJsonSchema(name.into()));
+    assert!(accepts(&lenient, br#"".a""#) && !accepts(&lenient, br#""a""#));
+    let record = r#"{"type":"object","propertyNames":{"type":"string","enum":["a","b"]},
+        "additionalProperties":{"type":"integer"}}"#;
+    let record = compiled(schema(record));
+    assert!(accepts(&record, br#"{"b": 1, "a": 2}"#) && accepts(&record, b"{}"));
+    assert!(!accepts(&record, br#"{"c": 1}"#) && !accepts(&record, br#"{"a": "x"}"#));
+    let bytes = compiled(schema(r#"{"type":"string","format":"base64"}"#));
+    assert!(accepts(&bytes, br#""YWI=""#) && !accepts(&bytes, br#""YWI""#));
+    let prefix = r#"{"type":"string","format":"starts_with","pattern":"^ab.*"}"#;
+    let prefix = compiled(schema(prefix));
+    assert!(accepts(&prefix, br#""abc""#) && !accepts(&prefix, br#""bc""#));
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub enum Failure {
     UnknownToken(Token),
     /// The model file has no chat template.
     NoChatTemplate,
+    /// The model file has a chat template that cannot be used.
+    BrokenTemplate(String),
     /// The model computes embeddings and generates no text.
     NotGenerative,
     /// The model generates text and computes no embeddings.
@@ -54,6 +56,13 @@ pub enum Failure {
     Grammar(String),
     /// The tools cannot be offered.
     Tools(String),
+    /// A value of a field does not suit this model.
+    Field {
+        /// Name of the field.
+        param: String,
+        /// What is wrong.
+        message: String,
+    },
     /// The model was not trained for fill-in-the-middle.
     NoInfill,
     /// The chat template refused the messages, or could not be rendered.
@@ -92,6 +101,11 @@ impl std::fmt::Display for Failure {
                 f,
                 "this model file has no chat template; use /v1/completions or another model file"
             ),
+            Self::BrokenTemplate(why) => write!(
+                f,
+                "the chat template of this model file is invalid: {why}; use /v1/completions or \
+                 another model file"
+            ),
             Self::NotGenerative => write!(
                 f,
                 "this model makes embeddings and no text; use /v1/embeddings or /v1/rerank"
@@ -110,6 +124,7 @@ impl std::fmt::Display for Failure {
             Self::Schema(why) => write!(f, "the response format cannot be enforced: {why}"),
             Self::Grammar(why) => write!(f, "the grammar cannot be enforced: {why}"),
             Self::Tools(why) => write!(f, "the tools cannot be enforced: {why}"),
+            Self::Field { message, .. } => f.write_str(message),
             Self::NoInfill => write!(
                 f,
                 "this model has no tokens for filling a gap; leave suffix out or use a model for code"

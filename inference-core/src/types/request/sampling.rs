@@ -9,6 +9,17 @@ pub const BIASES_MAX: usize = 1024;
 /// Maximum tokens that `repeat_penalty` looks back.
 pub const RECENT_TOKENS_MAX: u32 = 4096;
 
+/// Maximum words or tokens in a list of a request: `bad_words`, `stop_token_ids`.
+pub const LIST_MAX: usize = 64;
+/// Maximum bytes of a word in `bad_words`.
+pub const WORD_BYTES_MAX: usize = 256;
+/// Maximum tokens in `allowed_token_ids`.
+pub const ALLOWED_MAX: usize = 1 << 16;
+/// Maximum texts in `dry_sequence_breakers`.
+pub const BREAKERS_MAX: usize = 16;
+/// Where repetitions end for DRY by default, as in llama.cpp.
+pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
 /// How to choose tokens. [`crate::scheduler::sampler`] documents the order of the steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
@@ -31,12 +42,56 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// Subtracted once from the logit of each token that the response contains.
     pub presence_penalty: f32,
+    /// Keep tokens whose logit is within this many standard deviations of the largest; 0 is off.
+    pub top_n_sigma: f32,
+    /// Sometimes drop the most likely tokens.
+    pub xtc: Xtc,
+    /// Penalty for tokens that would extend a repetition.
+    pub dry: Dry,
     /// Values added to the logits of these tokens.
     pub bias: Vec<(Token, f32)>,
     /// Never choose a token that ends the response.
     pub ignore_end: bool,
+    /// Tokens to generate before one that ends the response.
+    pub min_tokens: u32,
+    /// Words that the response must not contain.
+    pub bad_words: Vec<String>,
+    /// The only tokens to choose from; `None` is all.
+    pub allowed: Option<Vec<Token>>,
     /// Seed of the request's random number generator.
     pub seed: u64,
+}
+
+/// XTC ("Exclude Top Choices"): drops the most likely tokens, but for the least likely one that
+/// reaches the threshold.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Xtc {
+    /// Probability that it acts on a token; 0 is off.
+    pub probability: f32,
+    /// Probability that a token needs to be dropped; above 0.5 is off.
+    pub threshold: f32,
+}
+
+/// DRY ("Don't Repeat Yourself"): subtracts `multiplier * base ^ (length - allowed_length)` from
+/// the logit of a token that would extend a repetition of `length` tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Dry {
+    /// 0 is off.
+    pub multiplier: f32,
+    /// Below 1 is off.
+    pub base: f32,
+    /// Shorter repetitions are not penalized.
+    pub allowed_length: u32,
+    /// How many of the last tokens, including the prompt's, are searched for repetitions.
+    pub last_n: u32,
+    /// Texts that no repetition reaches across; `None` is [`BREAKERS`].
+    pub breakers: Option<Vec<String>>,
+}
+
+impl Dry {
+    /// llama.cpp's defaults.
+    pub const OFF: Self =
+        Self { multiplier: 0.0, base: 1.75, allowed_length: 2, last_n: 64, breakers: None };
 }
 
 /// Sampling parameters that a model recommends, for requests that do not set them; `None` leaves
@@ -96,8 +151,14 @@ impl Sampling {
         repeat_last_n: 64,
         frequency_penalty: 0.0,
         presence_penalty: 0.0,
+        top_n_sigma: 0.0,
+        xtc: Xtc { probability: 0.0, threshold: 0.1 },
+        dry: Dry::OFF,
         bias: Vec::new(),
         ignore_end: false,
+        min_tokens: 0,
+        bad_words: Vec::new(),
+        allowed: None,
         seed: 0,
     };
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::generate::{self, CheckedRequest, InputPrompt, Origin};
 use super::sampling::{self, Absent, invalid};
 use super::tools::{self, OfferedTools};
-use super::{Caller, check_model, constraint};
+use super::{Caller, check_model, constraint, reasoning};
 use crate::serve::node::Node;
 use crate::serve::stream::Shape;
 use crate::types::error::Error;
@@ -38,7 +38,8 @@ fn read(
     let chat: ChatRequest = body.read()?;
     check_model(node, Resume::model(&resume, chat.model.as_deref()))?;
     let origin = Origin::new(resume);
-    let absent = Absent { seed: origin.seed(), sampling: node.sampling_defaults() };
+    let absent =
+        Absent { seed: origin.seed(), max_tokens: None, sampling: node.sampling_defaults() };
     Ok((check(chat, &absent, body)?, origin))
 }
 
@@ -49,12 +50,12 @@ fn check(
 ) -> Result<CheckedRequest, Error> {
     sampling::refuse_unsupported(Endpoint::Chat, body)?;
     let mut parameters = sampling::check(body.read()?, absent)?;
-    let max_tokens = chat.max_completion_tokens.or(parameters.options.max_tokens);
-    if max_tokens == Some(0) {
-        return Err(invalid("max_completion_tokens", "max_completion_tokens must be at least 1"));
+    if chat.max_completion_tokens.is_some() {
+        let newer = sampling::limit("max_completion_tokens", chat.max_completion_tokens)?;
+        parameters.options.max_tokens = newer;
     }
-    parameters.options.max_tokens = max_tokens;
     parameters.options.logprobs = logprobs(&chat)?;
+    parameters.options.reasoning_max = reasoning::check(&chat)?.tokens_max;
     let tools = tools::offered(&chat)?;
     let constraint = constraint::from_fields(body.read()?)?;
     let is_forced = is_forced(&tools);
@@ -77,14 +78,12 @@ pub(super) fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
     if chat.messages.is_empty() {
         return Err(invalid("messages", "messages must hold at least one message"));
     }
-    let ending = ending(&chat);
+    let (ending, reasoning) = (ending(&chat), reasoning::check(&chat)?);
     let messages = read_messages(chat.messages)?;
     let offers_tools = chat.tool_choice.as_ref().is_none_or(|c| c != "none");
     let tools = chat.tools.filter(|t| offers_tools && !t.is_empty());
     let mut variables = chat.chat_template_kwargs.unwrap_or_default();
-    if let Some(effort) = chat.reasoning_effort {
-        variables.entry("reasoning_effort").or_insert(effort.into());
-    }
+    reasoning.set_variables(&mut variables);
     Ok(Chat {
         messages: to_json(&messages),
         tools: tools.map(|t| to_json(&t)),
@@ -109,6 +108,14 @@ fn ending(chat: &ChatRequest) -> GenerationPrompt {
 }
 
 fn logprobs(chat: &ChatRequest) -> Result<Option<u32>, Error> {
+    if let Some(count) = chat.n_probs.filter(|count| *count > 0) {
+        if chat.logprobs == Some(false) || chat.top_logprobs.is_some_and(|top| top != count) {
+            let message = "n_probs asks for other logprobs than logprobs and top_logprobs do: send \
+                           one of them";
+            return Err(invalid("n_probs", message));
+        }
+        return sampling::top_logprobs("n_probs", count).map(Some);
+    }
     match (chat.logprobs == Some(true), chat.top_logprobs) {
         (true, count) => sampling::top_logprobs("top_logprobs", count.unwrap_or(0)).map(Some),
         (false, None | Some(0)) => Ok(None),
@@ -248,7 +255,12 @@ mod tests {
             (r#""top_logprobs":2"#, "top_logprobs"),
             (r#""response_format":{"type":"xml"}"#, "response_format"),
             (r#""response_format":{"type":"structural_tag","format":{}}"#, "response_format"),
-            (r#""structured_outputs":{"grammar":"root ::= \"a\""}"#, "structured_outputs"),
+            (r#""structured_outputs":{"structural_tag":{}}"#, "structured_outputs"),
+            (r#""n_probs":21"#, "n_probs"),
+            (r#""n_probs":2,"top_logprobs":3,"logprobs":true"#, "n_probs"),
+            (r#""n_probs":2,"logprobs":false"#, "n_probs"),
+            (r#""max_completion_tokens":0"#, "max_completion_tokens"),
+            (r#""reasoning_budget":-2"#, "reasoning_budget"),
             (r#""extra_body":{"guided_regex":"a+"}"#, "extra_body"),
             (r#""tool_choice":"required""#, "tool_choice"),
             (r#""tool_choice":"sometimes""#, "tool_choice"),
@@ -307,5 +319,7 @@ mod tests {
         let json = r#"{"model":"m","messages":[{"role":"user","content":"x"}],
             "max_tokens":5,"max_completion_tokens":7}"#;
         assert_eq!(read_json(json).unwrap().parameters.options.max_tokens, Some(7));
+        let json = json.replace(":7", ":-1");
+        assert_eq!(read_json(&json).unwrap().parameters.options.max_tokens, None);
     }
 }

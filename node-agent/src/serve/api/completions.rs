@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use hyper::Response;
 use inference_core::types::request::{Prompt, QueryResult, TextQuery, Token};
-use inference_protocol::openai::{self, CHOICES_MAX, CompletionRequest, Endpoint, RawObject};
+use inference_protocol::openai::{
+    self, CHOICES_MAX, CompletionRequest, Endpoint, PromptEntry, RawObject,
+};
 use inference_protocol::resume::Resume;
 
 use super::generate::{self, CheckedRequest, InputPrompt, Origin};
@@ -45,7 +47,8 @@ fn read(
     check_model(node, Resume::model(&resume, completion.model.as_deref()))?;
     let echo = completion.echo == Some(true);
     let origin = Origin::new(resume);
-    let absent = Absent { seed: origin.seed(), sampling: node.sampling_defaults() };
+    let max_tokens = Some(MAX_TOKENS_DEFAULT);
+    let absent = Absent { seed: origin.seed(), max_tokens, sampling: node.sampling_defaults() };
     Ok((check(completion, &absent, body)?, origin, echo))
 }
 
@@ -71,7 +74,6 @@ fn check(
     }
     let count = completion.logprobs.map(|n| sampling::top_logprobs("logprobs", n));
     parameters.options.logprobs = count.transpose()?;
-    parameters.options.max_tokens.get_or_insert(MAX_TOKENS_DEFAULT);
     let constraint = constraint::from_fields(body.read()?)?;
     generate::check_can_end(constraint.is_some(), parameters.options.sampling.ignore_end)?;
     let prompts = read_prompts(completion.prompt, completion.suffix)?;
@@ -98,6 +100,7 @@ fn read_prompts(prompt: openai::Prompt, suffix: Option<String>) -> Result<Vec<Pr
         openai::Prompt::Tokens(_) => Vec::new(),
         openai::Prompt::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
         openai::Prompt::Lists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
+        openai::Prompt::Mixed(entries) => entries.into_iter().map(one_of_several).collect(),
     };
     if prompts.is_empty() {
         return Err(invalid("prompt", "prompt must hold at least one text"));
@@ -108,6 +111,13 @@ fn read_prompts(prompt: openai::Prompt, suffix: Option<String>) -> Result<Vec<Pr
         _ => Err(invalid("suffix", "suffix needs a prompt that is text")),
     };
     prompts.into_iter().map(infill).collect()
+}
+
+fn one_of_several(entry: PromptEntry) -> Prompt {
+    match entry {
+        PromptEntry::Text(text) => Prompt::Text(text),
+        PromptEntry::Tokens(tokens) => Prompt::Tokens(tokens),
+    }
 }
 
 /// The prompt's text, for an echo.
@@ -144,6 +154,10 @@ mod tests {
         assert_eq!(prompts(r#"["a","b"]"#).unwrap(), [text("a"), text("b")]);
         assert_eq!(prompts("[1,2]").unwrap(), [Prompt::Tokens(vec![1, 2])]);
         assert_eq!(prompts("[[1],[2]]").unwrap().len(), 2);
+        let mixed = [text("a"), Prompt::Tokens(vec![1, 2])];
+        assert_eq!(prompts(r#"["a",[1,2]]"#).unwrap(), mixed);
+        let said = prompts(r#"{"a":1}"#).err().unwrap().to_string();
+        assert!(said.contains("'prompt': expected a string, a list of token ids"), "{said}");
         assert_eq!(prompts("[]").err().unwrap().param().as_deref(), Some("prompt"));
     }
 

@@ -1,7 +1,7 @@
 //! Constraints on the response: `response_format` and related fields.
 
 use inference_core::types::constraint::Constraint;
-use inference_protocol::openai::{ConstraintFields, ResponseFormat};
+use inference_protocol::openai::{ConstraintFields, ResponseFormat, StructuredOutputs};
 use serde_json::Value;
 
 use super::sampling::invalid;
@@ -9,25 +9,90 @@ use crate::types::error::Error;
 
 /// The constraint of a request, if it has one; two of them are an error.
 pub(super) fn from_fields(fields: ConstraintFields) -> Result<Option<Constraint>, Error> {
+    let gbnf = |text: Option<String>| text.filter(|g| !g.is_empty()).map(Constraint::Gbnf);
     let found = [
         (
             "response_format",
             fields.response_format.map(from_response_format).transpose()?.flatten(),
         ),
-        ("json_schema", fields.json_schema.map(|s| Constraint::LenientJsonSchema(s.to_string()))),
-        ("grammar", fields.grammar.filter(|g| !g.is_empty()).map(Constraint::Gbnf)),
+        ("json_schema", fields.json_schema.map(|schema| lenient_schema(&schema))),
+        ("grammar", gbnf(fields.grammar)),
+        ("ebnf", gbnf(fields.ebnf)),
+        ("guided_grammar", fields.guided_grammar.and_then(grammar)),
+        ("guided_json_object", json_object(fields.guided_json_object)),
         ("guided_regex", fields.guided_regex.map(Constraint::Regex)),
+        ("regex", fields.regex.map(Constraint::Regex)),
         ("guided_choice", fields.guided_choice.map(Constraint::Choice)),
+        (
+            "structured_outputs",
+            fields.structured_outputs.map(from_structured_outputs).transpose()?.flatten(),
+        ),
     ];
-    let mut given = found.into_iter().filter_map(|(name, found)| Some((name, found?)));
+    only_one(found.into_iter(), |first, second| {
+        let message = format!("{second} cannot be used together with {first}");
+        invalid(second, &message)
+    })
+}
+
+/// vLLM's object holds exactly one constraint.
+fn from_structured_outputs(outputs: StructuredOutputs) -> Result<Option<Constraint>, Error> {
+    let param = "structured_outputs";
+    let unsupported = [
+        ("disable_any_whitespace", outputs.disable_any_whitespace == Some(true)),
+        ("disable_additional_properties", outputs.disable_additional_properties == Some(true)),
+        ("structural_tag", outputs.structural_tag.is_some()),
+        ("whitespace_pattern", outputs.whitespace_pattern.is_some()),
+    ];
+    if let Some((name, _)) = unsupported.into_iter().find(|(_, is_set)| *is_set) {
+        let message = format!("{param}.{name} is not supported by this engine: leave it out");
+        return Err(invalid(param, &message));
+    }
+    let found = [
+        ("json", outputs.json.map(|schema| lenient_schema(&schema))),
+        ("json_object", json_object(outputs.json_object)),
+        ("regex", outputs.regex.map(Constraint::Regex)),
+        ("choice", outputs.choice.map(Constraint::Choice)),
+        ("grammar", outputs.grammar.and_then(grammar)),
+    ];
+    only_one(found.into_iter(), |first, second| {
+        let message = format!("{param} has both {first} and {second}: give one of them");
+        invalid(param, &message)
+    })
+}
+
+fn only_one(
+    found: impl Iterator<Item = (&'static str, Option<Constraint>)>,
+    two: impl FnOnce(&'static str, &'static str) -> Error,
+) -> Result<Option<Constraint>, Error> {
+    let mut given = found.filter_map(|(name, found)| Some((name, found?)));
     let first = given.next();
     match (first, given.next()) {
-        (Some((first, _)), Some((second, _))) => {
-            let message = format!("{second} cannot be used together with {first}");
-            Err(invalid(second, &message))
-        }
+        (Some((first, _)), Some((second, _))) => Err(two(first, second)),
         (first, _) => Ok(first.map(|(_, constraint)| constraint)),
     }
+}
+
+/// As vLLM tells them apart (`grammar_is_likely_lark`): GBNF defines rules with `::=`, Lark with a
+/// colon.
+fn grammar(text: String) -> Option<Constraint> {
+    let uncommented = |line: &str| {
+        let end = line.find('#').into_iter().chain(line.find("//")).min();
+        line.get(..end.unwrap_or(line.len())).is_some_and(|rule| rule.contains("::="))
+    };
+    match text.lines().any(uncommented) {
+        _ if text.is_empty() => None,
+        true => Some(Constraint::Gbnf(text)),
+        false => Some(Constraint::Lark(text)),
+    }
+}
+
+fn json_object(is_wanted: Option<bool>) -> Option<Constraint> {
+    (is_wanted == Some(true)).then_some(Constraint::JsonObject)
+}
+
+/// vLLM and SGLang also take a schema as text.
+fn lenient_schema(schema: &Value) -> Constraint {
+    Constraint::LenientJsonSchema(schema.as_str().map_or_else(|| schema.to_string(), String::from))
 }
 
 fn from_response_format(format: ResponseFormat) -> Result<Option<Constraint>, Error> {
@@ -108,6 +173,26 @@ mod tests {
             (r#"{"grammar":"root ::= [a]"}"#, Some(Constraint::Gbnf("root ::= [a]".into()))),
             (r#"{"guided_regex":"a+"}"#, Some(Constraint::Regex("a+".into()))),
             (r#"{"guided_choice":["a"]}"#, Some(Constraint::Choice(vec!["a".into()]))),
+            (r#"{"guided_json":"{\"type\":\"array\"}"}"#, lenient()),
+            (r#"{"guided_json_object":true}"#, Some(Constraint::JsonObject)),
+            (r#"{"guided_json_object":false,"guided_grammar":""}"#, None),
+            (r#"{"regex":"a+"}"#, Some(Constraint::Regex("a+".into()))),
+            (r#"{"ebnf":"root ::= [a]"}"#, Some(Constraint::Gbnf("root ::= [a]".into()))),
+            (
+                r##"{"guided_grammar":"# a ::= b\nstart: \"a\""}"##,
+                Some(Constraint::Lark("# a ::= b\nstart: \"a\"".into())),
+            ),
+            (
+                r#"{"structured_outputs":{"grammar":"root ::= [a]","json":null}}"#,
+                Some(Constraint::Gbnf("root ::= [a]".into())),
+            ),
+            (r#"{"structured_outputs":{"json":{"type":"array"}}}"#, lenient()),
+            (r#"{"structured_outputs":{"json_object":true}}"#, Some(Constraint::JsonObject)),
+            (
+                r#"{"structured_outputs":{"choice":["a"],"disable_any_whitespace":false}}"#,
+                Some(Constraint::Choice(vec!["a".into()])),
+            ),
+            (r#"{"structured_outputs":{}}"#, None),
         ] {
             assert_eq!(read_json(json).unwrap(), expected, "{json}");
         }
@@ -129,6 +214,11 @@ mod tests {
             ),
             (r#"{"grammar":"x","json_schema":{}}"#, "grammar"),
             (r#"{"response_format":{}}"#, "response_format"),
+            (r#"{"guided_regex":"a","regex":"b"}"#, "regex"),
+            (r#"{"structured_outputs":{"json":{},"regex":"a"}}"#, "structured_outputs"),
+            (r#"{"structured_outputs":{"structural_tag":{}}}"#, "structured_outputs"),
+            (r#"{"structured_outputs":{"whitespace_pattern":"a"}}"#, "structured_outputs"),
+            (r#"{"structured_outputs":{"regex":"a"},"json_schema":{}}"#, "structured_outputs"),
         ] {
             let error = read_json(json).unwrap_err();
             assert_eq!(error.param().as_deref(), Some(param), "{json}: {error}");

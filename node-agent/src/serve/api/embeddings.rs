@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::Response;
 use inference_core::types::request::{EmbedInput, EmbedRequest, Event};
 use inference_protocol::openai::{
-    Document, Embedding, Embeddings, EmbeddingsRequest, Endpoint, Prompt, PromptUsage, Ranked,
-    RawObject, RerankRequest, Reranked, Usage, Vector, to_json,
+    Document, Embedding, Embeddings, EmbeddingsRequest, Endpoint, Prompt, PromptEntry, PromptUsage,
+    Ranked, RawObject, RerankRequest, Reranked, Usage, Vector, to_json,
 };
 use inference_protocol::resume::Resume;
 use serde::Deserialize;
@@ -30,6 +30,14 @@ fn to_inputs(prompt: Prompt) -> Vec<EmbedInput> {
         Prompt::Texts(all) => all.into_iter().map(EmbedInput::Text).collect(),
         Prompt::Tokens(tokens) => vec![EmbedInput::Tokens(tokens)],
         Prompt::Lists(all) => all.into_iter().map(EmbedInput::Tokens).collect(),
+        Prompt::Mixed(all) => all.into_iter().map(one_of_several).collect(),
+    }
+}
+
+fn one_of_several(entry: PromptEntry) -> EmbedInput {
+    match entry {
+        PromptEntry::Text(text) => EmbedInput::Text(text),
+        PromptEntry::Tokens(tokens) => EmbedInput::Tokens(tokens),
     }
 }
 

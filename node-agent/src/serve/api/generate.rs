@@ -108,6 +108,8 @@ pub(super) async fn generate(
         created: resume.created,
         model: node.model.clone(),
         service_tier: resume.service_tier.clone(),
+        fingerprint: node.fingerprint(),
+        has_timings: checked.parameters.has_timings,
         include_usage: checked.include_usage,
         call_ids: call_ids(node),
     };

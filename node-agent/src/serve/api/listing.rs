@@ -1,7 +1,7 @@
 //! The model of this node, in the formats of OpenAI, Anthropic and Ollama.
 
 use hyper::Response;
-use inference_protocol::openai::{Model, ModelList, to_json};
+use inference_protocol::openai::{Model, ModelList, ModelMeta, to_json};
 use inference_translation::messages::models as anthropic;
 use inference_translation::ollama::{self, Capability};
 
@@ -32,7 +32,21 @@ pub(super) fn one(node: &Node, is_anthropic: bool) -> Response<Body> {
 fn model(node: &Node) -> Model {
     let recommended = node.sampling_defaults();
     let sampling_defaults = recommended.set().map(|(name, value)| (name.into(), value)).collect();
-    Model { sampling_defaults, ..Model::new(node.model.clone(), node.created) }
+    let facts = match node.engine.state() {
+        EngineState::Ready(facts) => Some(facts),
+        _ => None,
+    };
+    let max_model_len = facts.as_ref().map(|facts| facts.context_tokens);
+    let meta = facts.as_ref().map(|facts| ModelMeta {
+        n_vocab: facts.sizes.vocabulary,
+        n_ctx: facts.context_tokens,
+        n_ctx_train: facts.sizes.context_trained,
+        n_embd: facts.sizes.embedding_width,
+        n_params: facts.sizes.parameters,
+        size: facts.sizes.bytes,
+    });
+    let model = Model::new(node.model.clone(), node.created);
+    Model { sampling_defaults, max_model_len, meta, ..model }
 }
 
 /// Ollama's `/api/tags`.

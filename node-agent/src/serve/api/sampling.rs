@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use inference_core::types::request::{
     BIASES_MAX, LOGPROBS_MAX, Options, RECENT_TOKENS_MAX, STOP_BYTES_MAX, STOPS_MAX, Sampling,
-    SamplingDefaults, Token,
+    SamplingDefaults, Token, Xtc,
 };
 use inference_protocol::openai::{
     BiasFields, CHOICES_MAX, Endpoint, RawObject, SamplingFields, first_unsupported,
@@ -13,6 +13,9 @@ use serde_json::Value;
 
 use crate::types::error::Error;
 
+mod dry;
+mod lists;
+
 /// Checked parameters.
 #[derive(Debug, PartialEq)]
 pub(super) struct Parameters {
@@ -20,6 +23,8 @@ pub(super) struct Parameters {
     pub(super) options: Options,
     /// Number of choices.
     pub(super) n: u32,
+    /// True if the response ends with its timings.
+    pub(super) has_timings: bool,
 }
 
 /// What a request gets that does not set a parameter.
@@ -27,6 +32,8 @@ pub(super) struct Parameters {
 pub(super) struct Absent {
     /// Seed of the response.
     pub(super) seed: u64,
+    /// Maximum tokens.
+    pub(super) max_tokens: Option<u32>,
     /// Parameters that the model recommends.
     pub(super) sampling: SamplingDefaults,
 }
@@ -37,13 +44,32 @@ pub(super) fn check(fields: SamplingFields, absent: &Absent) -> Result<Parameter
     if !(1..=CHOICES_MAX).contains(&n.into()) {
         return Err(invalid("n", &format!("n must be 1 to {CHOICES_MAX}")));
     }
-    if fields.max_tokens == Some(0) {
-        return Err(invalid("max_tokens", "max_tokens must be at least 1"));
+    let max_tokens = match fields.max_tokens {
+        None => absent.max_tokens,
+        given => limit("max_tokens", given)?,
+    };
+    let options = Options {
+        max_tokens,
+        stop: check_stop(fields.stop.as_ref().map_or(&[], |s| s.as_slice()))?,
+        stop_tokens: lists::stop_tokens(fields.stop_token_ids.as_deref())?,
+        sampling: check_sampling(&fields, absent)?,
+        logprobs: None,
+        reasoning_max: None,
+        uses_cache: fields.cache_prompt.unwrap_or(true),
+    };
+    let has_timings = fields.timings == Some(true) || fields.timings_per_token == Some(true);
+    Ok(Parameters { options, n, has_timings })
+}
+
+/// A maximum of tokens; -1 and absent are none.
+pub(super) fn limit(param: &'static str, tokens: Option<i64>) -> Result<Option<u32>, Error> {
+    match tokens {
+        None | Some(-1) => Ok(None),
+        Some(n) => u32::try_from(n).ok().filter(|n| *n > 0).map(Some).ok_or_else(|| {
+            let most = u32::MAX;
+            invalid(param, &format!("{param} must be 1 to {most}, or -1 for no limit, not {n}"))
+        }),
     }
-    let max_tokens = fields.max_tokens;
-    let stop = check_stop(fields.stop.as_ref().map_or(&[], |s| s.as_slice()))?;
-    let sampling = check_sampling(&fields, absent)?;
-    Ok(Parameters { options: Options { sampling, max_tokens, stop, logprobs: None }, n })
 }
 
 fn check_sampling(fields: &SamplingFields, absent: &Absent) -> Result<Sampling, Error> {
@@ -65,6 +91,16 @@ fn check_sampling(fields: &SamplingFields, absent: &Absent) -> Result<Sampling, 
         repeat_last_n,
         frequency_penalty: range("frequency_penalty", fields.frequency_penalty, 0.0, -2.0..=2.0)?,
         presence_penalty: range("presence_penalty", fields.presence_penalty, 0.0, -2.0..=2.0)?,
+        // Any smaller number turns it off, as in llama.cpp.
+        top_n_sigma: range("top_n_sigma", fields.top_n_sigma, 0.0, f32::MIN..=f32::MAX)?.max(0.0),
+        xtc: Xtc {
+            probability: range("xtc_probability", fields.xtc_probability, 0.0, 0.0..=1.0)?,
+            threshold: range("xtc_threshold", fields.xtc_threshold, 0.1, 0.0..=1.0)?,
+        },
+        dry: dry::check(fields)?,
+        min_tokens: fields.min_tokens.unwrap_or(0),
+        bad_words: lists::bad_words(fields.bad_words.as_deref())?,
+        allowed: lists::allowed_tokens(fields.allowed_token_ids.as_deref())?,
         bias: fields.logit_bias.as_ref().map_or(Ok(Vec::new()), biases)?,
         ignore_end: fields.ignore_eos.unwrap_or(false),
         // A negative seed is as valid as any other.
@@ -152,7 +188,11 @@ fn range(
     if allowed.contains(&value) {
         return Ok(value);
     }
-    let message = format!("{param} must be {} to {}", allowed.start(), allowed.end());
+    let (least, most) = (allowed.start(), allowed.end());
+    let message = match allowed == (f32::MIN..=f32::MAX) {
+        true => format!("{param} must be a finite number"),
+        false => format!("{param} must be {least} to {most}, not {value}"),
+    };
     Err(invalid(param, &message))
 }
 
@@ -194,7 +234,7 @@ mod tests {
         };
         let of = |json: &str| {
             let body = RawObject::parse(json.as_bytes()).unwrap();
-            let absent = Absent { seed: 1, sampling: model };
+            let absent = Absent { seed: 1, sampling: model, max_tokens: None };
             check(body.read().unwrap(), &absent).unwrap().options.sampling
         };
         let recommended = Sampling {
@@ -226,6 +266,17 @@ mod tests {
             (r#"{"repeat_penalty":0}"#, "repeat_penalty"),
             (r#"{"repeat_last_n":-2}"#, "repeat_last_n"),
             (r#"{"max_tokens":0}"#, "max_tokens"),
+            (r#"{"max_tokens":-2}"#, "max_tokens"),
+            (r#"{"n_predict":0}"#, "max_tokens"),
+            (r#"{"xtc_probability":1.5}"#, "xtc_probability"),
+            (r#"{"xtc_threshold":-0.5}"#, "xtc_threshold"),
+            (r#"{"top_n_sigma":1e39}"#, "top_n_sigma"),
+            (r#"{"dry_multiplier":-1}"#, "dry_multiplier"),
+            (r#"{"dry_base":1000}"#, "dry_base"),
+            (r#"{"dry_penalty_last_n":-2}"#, "dry_penalty_last_n"),
+            (r#"{"dry_sequence_breakers":[]}"#, "dry_sequence_breakers"),
+            (r#"{"dry_sequence_breakers":[""]}"#, "dry_sequence_breakers"),
+            (r#"{"bad_words":[""]}"#, "bad_words"),
             (r#"{"frequency_penalty":2.5}"#, "frequency_penalty"),
             (r#"{"presence_penalty":-3}"#, "presence_penalty"),
             (r#"{"logit_bias":{"1":500}}"#, "logit_bias"),
@@ -239,11 +290,43 @@ mod tests {
 
     #[test]
     fn an_unsupported_field_is_refused_by_name_with_what_to_use_instead() {
-        let error = check_json(r#"{"guided_grammar":"root ::= \"a\""}"#).unwrap_err();
-        assert_eq!(error.param().as_deref(), Some("guided_grammar"));
-        let said = "guided_grammar is not supported by this engine: use grammar, in GBNF";
+        let error = check_json(r#"{"mirostat":2}"#).unwrap_err();
+        assert_eq!(error.param().as_deref(), Some("mirostat"));
+        let said = "mirostat is not supported by this engine: use temperature, top_p or min_p";
         assert_eq!(error.to_string(), said);
-        assert!(check_json(r#"{"guided_grammar":null,"length_penalty":1.0}"#).is_ok());
+        assert!(check_json(r#"{"mirostat":null,"length_penalty":1.0}"#).is_ok());
+    }
+
+    #[test]
+    fn a_limit_of_minus_one_is_none_and_replaces_the_default() {
+        let of = |json: &str| {
+            let body = RawObject::parse(json.as_bytes()).unwrap();
+            let absent = Absent { max_tokens: Some(16), ..Absent::default() };
+            check(body.read().unwrap(), &absent).unwrap().options.max_tokens
+        };
+        assert_eq!(of("{}"), Some(16));
+        assert_eq!(of(r#"{"max_tokens":null}"#), Some(16));
+        assert_eq!(of(r#"{"max_tokens":-1}"#), None);
+        assert_eq!(of(r#"{"n_predict":20.0}"#), Some(20));
+    }
+
+    #[test]
+    fn samplers_of_llama_cpp_have_its_defaults() {
+        let read = sampling(
+            r#"{"dry_multiplier":0.8,"dry_base":0.5,"xtc_probability":0.5,"top_n_sigma":-1}"#,
+        );
+        assert_eq!((read.dry.multiplier, read.dry.base), (0.8, 1.75), "a base below 1 is ours");
+        assert_eq!((read.dry.allowed_length, read.dry.last_n), (2, 64));
+        assert_eq!((read.xtc.probability, read.xtc.threshold), (0.5, 0.1));
+        assert_eq!(read.top_n_sigma, 0.0);
+        assert_eq!(sampling(r#"{"dry_penalty_last_n":-1}"#).dry.last_n, u32::MAX);
+    }
+
+    #[test]
+    fn empty_lists_ask_for_nothing() {
+        let body = r#"{"stop_token_ids":[],"bad_words":[],"allowed_token_ids":[]}"#;
+        let options = check_json(body).unwrap().options;
+        assert_eq!((options.sampling.allowed, options.stop_tokens), (None, Vec::new()));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use inference_core::text::output::{CallIds, OutputPart, ParsedCall, ParsedMessag
 use inference_core::types::request::TokenLogprob;
 use inference_protocol::openai::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, Completion, CompletionChoice, Delta,
-    FunctionCall, FunctionDelta, ResponseMessage, ToolCall, ToolCallDelta, Usage, to_json,
+    FunctionCall, FunctionDelta, ResponseMessage, Timings, ToolCall, ToolCallDelta, Usage, to_json,
 };
 use sha2::{Digest, Sha256};
 
@@ -30,10 +30,14 @@ pub(crate) struct Envelope {
     pub created: u64,
     pub model: String,
     pub service_tier: Option<String>,
+    /// Short hash of model file and version.
+    pub fingerprint: String,
     /// True if a stream ends with the usage.
     pub include_usage: bool,
     /// Format of the IDs of calls.
     pub call_ids: CallIds,
+    /// True if each choice of a stream, or the first one of a whole response, has timings.
+    pub has_timings: bool,
 }
 
 impl Envelope {
@@ -44,6 +48,7 @@ impl Envelope {
         delta: Vec<Vec<ChoiceDelta>>,
         usage: Usage,
     ) -> String {
+        let timings = choices.first().and_then(|choice| self.timings(choice));
         let all =
             choices.iter().zip(delta).map(|(choice, delta)| (choice, Whole::of(choice, delta)));
         match self.shape {
@@ -53,15 +58,22 @@ impl Envelope {
                 created: self.created,
                 model: &self.model,
                 service_tier: self.service_tier.as_deref(),
+                system_fingerprint: Some(&self.fingerprint),
                 choices: all.map(|(choice, whole)| self.chat_choice(choice, whole)).collect(),
                 usage,
+                timings,
             }),
             Shape::Text => {
                 let all: Vec<_> = all.collect();
                 let choices = all.iter().map(|(choice, whole)| whole.text_choice(choice));
-                to_json(&self.completion(choices.collect(), Some(usage)))
+                let whole = self.completion(choices.collect(), Some(usage));
+                to_json(&Completion { timings, ..whole })
             }
         }
+    }
+
+    fn timings(&self, choice: &Choice) -> Option<Timings> {
+        self.has_timings.then(|| choice.timings())
     }
 
     fn chat_choice(&self, choice: &Choice, whole: Whole) -> ChatChoice {
@@ -161,21 +173,24 @@ impl Envelope {
         finish_reason: Option<&'static str>,
     ) -> String {
         let logprobs = tokens.filter(|_| choice.wants_logprobs).map(logprobs::of_chat);
+        let timings = finish_reason.and_then(|_| self.timings(choice));
         let choice = ChatChunkChoice { index: choice.index, delta, logprobs, finish_reason };
-        to_json(&self.chat_completion_chunk(vec![choice], None))
+        let chunk = self.chat_completion_chunk(vec![choice], None);
+        to_json(&ChatChunk { timings, ..chunk })
     }
 
     fn text_chunk(&self, choice: &Choice, delta: &ChoiceDelta) -> String {
         let text: String = delta.parts.iter().map(text_of).collect();
         let has_logprobs = choice.wants_logprobs && !delta.logprobs.is_empty();
         let logprobs = has_logprobs.then(|| logprobs::of_text(&delta.logprobs, delta.offset));
+        let timings = delta.finish.and_then(|_| self.timings(choice));
         let choice = CompletionChoice {
             text: &text,
             index: choice.index,
             logprobs,
             finish_reason: delta.finish,
         };
-        to_json(&self.completion(vec![choice], None))
+        to_json(&Completion { timings, ..self.completion(vec![choice], None) })
     }
 
     /// The last chunk, with the usage and no choice.
@@ -197,8 +212,10 @@ impl Envelope {
             created: self.created,
             model: &self.model,
             service_tier: self.service_tier.as_deref(),
+            system_fingerprint: Some(&self.fingerprint),
             choices,
             usage,
+            timings: None,
         }
     }
 
@@ -212,8 +229,10 @@ impl Envelope {
             object: "text_completion",
             created: self.created,
             model: &self.model,
+            system_fingerprint: Some(&self.fingerprint),
             choices,
             usage,
+            timings: None,
         }
     }
 

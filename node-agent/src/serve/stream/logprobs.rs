@@ -24,10 +24,10 @@ pub(crate) fn of_text(tokens: &[TokenLogprob], mut offset: usize) -> TextLogprob
         lists.text_offset.push(offset);
         offset += text(&token.chosen).chars().count();
         lists.tokens.push(text(&token.chosen));
-        lists.token_logprobs.push(token.chosen.logprob);
+        lists.token_logprobs.push(Some(token.chosen.logprob));
         let all = token.likeliest.iter().chain([&token.chosen]);
         let entry = |t: &LikelyToken| (text(t), Value::from(t.logprob));
-        lists.top_logprobs.push(all.map(entry).collect::<Map<_, _>>());
+        lists.top_logprobs.push(Some(all.map(entry).collect::<Map<_, _>>()));
     }
     lists
 }

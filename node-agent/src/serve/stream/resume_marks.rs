@@ -27,12 +27,12 @@ struct ChoiceMarks {
 }
 
 impl ResumeMarks {
-    /// Creates the state for this many choices. Does not compare the bytes of events with logprobs:
-    /// the logprobs of tokens from another node are not known here.
-    pub(crate) fn new(resume: &Resume, choices: usize, logprobs: bool) -> Self {
+    /// Creates the state for this many choices. Does not compare the bytes of events that vary from
+    /// node to node: the logprobs of tokens from another node are not known here, nor its timings.
+    pub(crate) fn new(resume: &Resume, choices: usize, varies: bool) -> Self {
         let marked = |index: usize| {
             let known = resume.choices.get(index).cloned().unwrap_or_default();
-            let bytes_left = (!logprobs).then_some(known.bytes);
+            let bytes_left = (!varies).then_some(known.bytes);
             ChoiceMarks { events_left: known.events, bytes_left, tokens: Vec::new() }
         };
         Self { choices: (0..choices).map(marked).collect(), usage_told: resume.is_usage_sent }

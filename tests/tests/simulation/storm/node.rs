@@ -98,6 +98,7 @@ impl Node {
             options: Options::GREEDY,
             visible: Vec::new(),
             in_reasoning: false,
+            resolved: Default::default(),
             grammar: None,
             cancel,
         };

@@ -13,8 +13,11 @@ fn whole_error<T: for<'a> Deserialize<'a>>(body: &str) -> (Option<String>, Strin
     let mut reader = serde_json::Deserializer::from_str(body);
     let error = serde_path_to_error::deserialize::<_, T>(&mut reader).err().unwrap();
     let path = error.path().to_string();
-    let param = (path != "." && error.inner().is_data()).then_some(path);
-    (param, error.inner().to_string())
+    let param = (path != ".").then_some(path);
+    let position = format!(" at line {} column {}", error.inner().line(), error.inner().column());
+    let text = error.inner().to_string();
+    let what = text.strip_suffix(&position).unwrap();
+    (param, error_text::plain(what) + &position)
 }
 
 fn assert_same_error<T: for<'a> Deserialize<'a>>(body: &str) {
@@ -39,18 +42,28 @@ fn an_error_is_that_of_a_parse_of_the_whole_body() {
         r#"{"messages":[],"top_logprobs":1.5 }"#,
         r#"{"messages":[{"role":"\ud800"}]}"#,
         r#"{"messages":[1e999]}"#,
-        r#"{"model":"m"}  "#,
-        r#"{}"#,
-        "{\"stream\":true,\n\"messages\":[], \"stream\" : false}",
         r#"{"messages":[],"m\u006fdel":5}"#,
     ] {
         assert_same_error::<ChatRequest>(body);
     }
     assert_same_error::<SamplingFields>(r#"{"temperature":"hot"}"#);
-    assert_same_error::<SamplingFields>(r#"{"typ_p":1,"typical_p":0.5}"#);
     assert_same_error::<ConstraintFields>(r#"{"response_format":{"json_schema":{}}}"#);
     assert_same_error::<ConstraintFields>(r#"{"guided_choice":["a",2]}"#);
     assert_same_error::<CompletionRequest>(r#"{"prompt":"x","suffix":["y"]}"#);
+}
+
+#[test]
+fn a_field_that_is_missing_or_occurs_twice_is_named() {
+    let error = |body: &str| {
+        let object = RawObject::parse(body.as_bytes()).unwrap();
+        let error = object.read::<ChatRequest>().unwrap_err();
+        (error.param.unwrap_or_default(), error.message)
+    };
+    let (param, message) = error(r#"{"model":"m"}"#);
+    assert_eq!((&*param, &*message), ("messages", "the field 'messages' is missing"));
+    let (param, message) = error("{\"stream\":true,\n\"messages\":[], \"stream\" : false}");
+    let said = "invalid request at line 2 column 24: the field 'stream' occurs twice";
+    assert_eq!((&*param, &*message), ("stream", said));
 }
 
 #[test]

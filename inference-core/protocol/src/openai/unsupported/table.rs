@@ -29,20 +29,14 @@ macro_rules! rows {
 pub const UNSUPPORTED: &[Unsupported] = rows! {
     "adaptive_target" [LlamaServer] at BOTH, neutral ["-1"], refused "0.5":
         "use temperature, top_p or min_p";
-    "allowed_token_ids" [Vllm] at BOTH, neutral ["[]"], refused "[5]":
-        "use logit_bias, guided_choice or guided_regex";
     "audio" [OpenAi] at CHAT, neutral [], refused r#"{"voice":"alloy","format":"wav"}"#:
         "responses are text";
-    "bad_words" [Vllm] at BOTH, neutral ["[]"], refused r#"["never"]"#:
-        "use logit_bias with -100 for the tokens of the words";
     "best_of" [OpenAi, Vllm] at CHAT, neutral ["1"], refused "2":
         "use n and choose among the choices";
     "chat_template" [Vllm] at CHAT, neutral [], refused r#""{{ messages }}""#:
         "the model's own template applies; set its variables with chat_template_kwargs";
     "context" [Ollama] at BOTH, neutral ["[]"], refused "[1,2]":
         "send the whole conversation in messages, or its tokens as prompt";
-    "dry_multiplier" [LlamaServer] at BOTH, neutral ["0"], refused "0.8":
-        "use repeat_penalty or frequency_penalty";
     "dynatemp_range" [LlamaServer] at BOTH, neutral ["0"], refused "0.5":
         "use temperature";
     "echo" [Vllm] at CHAT, neutral ["false"], refused "true":
@@ -68,10 +62,6 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
     "guided_decoding_backend" [Vllm] at BOTH, neutral ["\"auto\"", "\"guidance\""],
         refused "\"xgrammar:no-fallback\"":
         "llguidance enforces every constraint; leave it out";
-    "guided_grammar" [Vllm] at BOTH, neutral ["\"\""], refused r#""root ::= \"a\"""#:
-        "use grammar, in GBNF";
-    "guided_json_object" [Vllm] at BOTH, neutral ["false"], refused "true":
-        "use response_format with the type json_object";
     "guided_whitespace_pattern" [Vllm] at BOTH, neutral [], refused r#""[ ]?""#:
         "use grammar or guided_regex to say where whitespace may be";
     "image_data" [LlamaServer] at BOTH, neutral ["[]"], refused r#"[{"data":"aGk=","id":1}]"#:
@@ -102,20 +92,12 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
         "shorten the query yourself";
     "min_keep" [LlamaServer] at BOTH, neutral ["0", "1"], refused "5":
         "use a higher top_p or top_k, or a lower min_p";
-    "min_tokens" [Vllm] at BOTH, neutral ["0"], refused "5":
-        "use ignore_eos with max_tokens for an exact length, or a grammar";
     "mirostat" [LlamaServer, Ollama] at BOTH, neutral ["0"], refused "2":
         "use temperature, top_p or min_p";
     "modalities" [OpenAi] at CHAT, neutral ["[\"text\"]", "[]"], refused r#"["text","audio"]"#:
         "responses are text";
-    "n_cmpl" [LlamaServer] at BOTH, neutral ["1"], refused "2":
-        "use n";
     "n_indent" [LlamaServer] at BOTH, neutral ["0"], refused "4":
         "use grammar or guided_regex";
-    "n_predict" [LlamaServer] at BOTH, neutral ["-1"], refused "64":
-        "use max_tokens";
-    "n_probs" [LlamaServer] at BOTH, neutral ["0"], refused "5":
-        "use logprobs, with top_logprobs in chats";
     "normalize" [Vllm] at EMBED, neutral ["true"], refused "false":
         "embeddings have the Euclidean length 1";
     "num_ctx" [Ollama] at ALL, neutral [], refused "4096":
@@ -151,12 +133,8 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
         "the order of samplers is fixed; turn one off by its own parameter";
     "skip_special_tokens" [Vllm] at BOTH, neutral ["true"], refused "false":
         "set reasoning_format to none to see a chat's text as the model wrote it";
-    "stop_token_ids" [Vllm] at BOTH, neutral ["[]"], refused "[5]":
-        "use stop";
     "structural_tag" [Vllm] at BOTH, neutral ["\"\""], refused r#""{}""#:
         "use tools with strict functions, or grammar";
-    "structured_outputs" [Vllm] at BOTH, neutral ["{}"], refused r#"{"grammar":"root ::= \"a\""}"#:
-        "use response_format, json_schema, guided_regex, guided_choice or grammar";
     "system" [Ollama] at BOTH, neutral ["\"\""], refused r#""Be brief.""#:
         "send a message with the role system";
     "t_max_predict_ms" [LlamaServer] at BOTH, neutral ["0", "-1"], refused "100":
@@ -168,18 +146,12 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
         "use response_format";
     "tfs_z" [Ollama] at BOTH, neutral ["1"], refused "0.9":
         "use top_p, min_p or typical_p";
-    "think" [Ollama] at CHAT, neutral [], refused "true":
-        "use reasoning_effort, or a variable of the model's template in chat_template_kwargs";
     "thinking_forced_open" [LlamaServer] at CHAT, neutral ["false"], refused "true":
         "the model's template decides; set its variables with chat_template_kwargs";
-    "thinking_token_budget" [Vllm] at CHAT, neutral ["-1"], refused "100":
-        "use reasoning_effort, or max_tokens for reasoning and content together";
     "tool_choice" [OpenAi] at TEXT, neutral ["\"none\"", "\"auto\""], refused "\"required\"":
         "use /v1/chat/completions";
     "tools" [OpenAi] at TEXT, neutral ["[]"], refused r#"[{"type":"function"}]"#:
         "use /v1/chat/completions";
-    "top_n_sigma" [LlamaServer] at BOTH, neutral ["-1", "0"], refused "1":
-        "use top_p or min_p";
     "truncate_prompt_tokens" [Vllm] at ALL, neutral [], refused "16":
         "shorten the input yourself; input that is too long is refused, never cut";
     "use_activation" [Vllm] at RERANK, neutral ["true"], refused "false":
@@ -194,8 +166,6 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
         "responses are not marked";
     "web_search_options" [OpenAi] at CHAT, neutral [], refused "{}":
         "search in your own program and offer it as a tool";
-    "xtc_probability" [LlamaServer] at BOTH, neutral ["0"], refused "0.5":
-        "use temperature or top_p";
 };
 
 /// Fields that are accepted but change no response, grouped by reason.
@@ -208,7 +178,6 @@ pub const IGNORED: &[(&str, &[&str])] = &[
         "They only make responses arrive sooner, at best. The node decides about caches and slots.",
         &[
             "backend_sampling",
-            "cache_prompt",
             "id_slot",
             "keep_alive",
             "kv_transfer_params",
@@ -225,17 +194,12 @@ pub const IGNORED: &[(&str, &[&str])] = &[
         "They only tune a sampler or a mode that is off, or refused by its own field.",
         &[
             "adaptive_decay",
-            "dry_allowed_length",
-            "dry_base",
-            "dry_penalty_last_n",
-            "dry_sequence_breakers",
             "dynatemp_exponent",
             "early_stopping",
             "mirostat_eta",
             "mirostat_tau",
             "spaces_between_special_tokens",
             "truncation_side",
-            "xtc_threshold",
         ],
     ),
     ("llama.cpp does not read it anymore.", &["penalize_nl"]),
@@ -248,7 +212,6 @@ pub const IGNORED: &[(&str, &[&str])] = &[
             "return_tokens",
             "return_tokens_as_token_ids",
             "stream_interval",
-            "timings_per_token",
         ],
     ),
 ];

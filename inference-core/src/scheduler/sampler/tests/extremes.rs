@@ -29,7 +29,7 @@ fn extreme_values_of_any_field_still_give_a_token_that_may_be_drawn() {
         {
             for top_k in [0, 1, 3, u32::MAX] {
                 let params = Sampling { temperature, top_p, min_p, typical_p, top_k, ..hot() };
-                let token = sample(&mut Sampler::new(params.clone()), &logits);
+                let token = sample(&mut sampler(params.clone()), &logits);
                 assert!([0, 1, 3, 5, 7].contains(&token), "{token} with {params:?}");
             }
         }
@@ -43,9 +43,9 @@ fn extreme_values_of_any_field_still_give_a_token_that_may_be_drawn() {
                 bias: vec![(1, number), (3, f32::NEG_INFINITY)],
                 ..hot()
             };
-            let mut sampler = Sampler::new(params);
+            let mut sampler = sampler(params);
             [0, 1, 7].into_iter().for_each(|token| sampler.accept(token));
-            let context = SamplingContext { tokens: &[0, 1, 7], end_tokens: &[] };
+            let context = SamplingContext { tokens: &[0, 1, 7], ..NOTHING };
             let token = sampler.sample(&logits, context, None, &mut Scratch::default());
             assert!([0, 1, 5, 7].contains(&token), "{token}");
         }

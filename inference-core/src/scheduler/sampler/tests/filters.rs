@@ -147,7 +147,7 @@ proptest! {
         let base = Sampling { temperature, seed, ..Sampling::GREEDY };
         let (params, expected) = Reference::new(&logits, base).run(&cuts);
         let mut scratch = Scratch::default();
-        let token = Sampler::new(params.clone()).sample(&logits, NOTHING, None, &mut scratch);
+        let token = sampler(params.clone()).sample(&logits, NOTHING, None, &mut scratch);
         prop_assert!(expected.contains(&token));
         if candidates::has_filters(&params) && params.top_k != 1 {
             prop_assert_eq!(scratch.candidates.sorted(), expected, "{:?}", params);

@@ -4,16 +4,16 @@ use super::*;
 use crate::scheduler::sequence::ResponseGrammar;
 use crate::text::grammar::{Grammars, Piece};
 use crate::types::constraint::Constraint;
-use crate::types::request::{Sampling, TextChunk};
+use crate::types::request::{Dry, Sampling, TextChunk, Xtc};
 
 /// What the engine emitted for one request.
 #[derive(Debug, Default, PartialEq)]
-struct Transcript {
+pub(super) struct Transcript {
     /// In pieces, including those replayed.
     chunks: Vec<TextChunk>,
     replayed: usize,
-    reason: Option<FinishReason>,
-    completion_tokens: u32,
+    pub(super) reason: Option<FinishReason>,
+    pub(super) completion_tokens: u32,
     /// The tokens of the last event.
     last: Vec<u32>,
 }
@@ -47,12 +47,17 @@ impl Transcript {
         all.chain(last).copied().collect()
     }
 
-    fn texts(&self) -> Vec<&str> {
+    pub(super) fn texts(&self) -> Vec<&str> {
         self.chunks.iter().map(|chunk| chunk.text.as_str()).collect()
     }
 }
 
-fn respond(prompt: &str, options: &Options, constrained: bool, resumed: &[u32]) -> Transcript {
+pub(super) fn respond(
+    prompt: &str,
+    options: &Options,
+    constrained: bool,
+    resumed: &[u32],
+) -> Transcript {
     let mut bench = Bench::on(FakeModel::new(1, 128, 16));
     let constraint = Constraint::Regex("[a-z, ]{5,40}".into());
     let mut tokens = FakeTokenizer.tokenize(prompt, false).unwrap();
@@ -66,6 +71,7 @@ fn respond(prompt: &str, options: &Options, constrained: bool, resumed: &[u32]) 
         visible: Vec::new(),
         grammar: constrained.then(|| grammar(&constraint, options.sampling.seed % 2 == 1)),
         in_reasoning: false,
+        resolved: Default::default(),
         cancel: CancelFlag::default(),
     };
     let events = &mut bench.events;
@@ -97,6 +103,10 @@ fn options(pick: &mut impl FnMut(u32) -> u32) -> Options {
         frequency_penalty: [0.0, 0.4][pick(2) as usize],
         repeat_penalty: [1.0, 1.3][pick(2) as usize],
         top_p: [1.0, 0.7][pick(2) as usize],
+        top_n_sigma: [0.0, 8.0][pick(2) as usize],
+        xtc: Xtc { probability: [0.0, 0.6][pick(2) as usize], threshold: 0.004 },
+        dry: Dry { multiplier: [0.0, 0.8][pick(2) as usize], ..Dry::OFF },
+        min_tokens: [0, 12][pick(2) as usize],
         seed: u64::from(pick(1000)),
         ..Sampling::GREEDY
     };
@@ -106,6 +116,7 @@ fn options(pick: &mut impl FnMut(u32) -> u32) -> Options {
         max_tokens: [None, Some(1 + pick(50))][pick(2) as usize],
         stop: stop.iter().map(|s| s.to_string()).collect(),
         logprobs: [None, Some(2)][pick(2) as usize],
+        ..Options::GREEDY
     }
 }
 
@@ -149,8 +160,9 @@ fn tokens_of_another_model_are_refused_by_the_grammar() {
         resumed_len: 1,
         options: Options::GREEDY,
         visible: Vec::new(),
-        grammar: Some(grammar(&constraint)),
+        grammar: Some(grammar(&constraint, false)),
         in_reasoning: false,
+        resolved: Default::default(),
         cancel: CancelFlag::default(),
     };
     let events = &mut bench.events;
