@@ -5,3 +5,4 @@ pub mod limiter;
 pub mod quarantine;
 pub mod responses;
 pub mod spend;
+pub mod users;

@@ -2,7 +2,6 @@
 //!
 //! [`load`] reads the file; [`document`] walks it and reports all problems at once.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use hyper::header::HeaderValue;
 
-use crate::access::keys::ApiKey;
+use crate::access::keys::{Aliases, ApiKey};
 use crate::access::responses;
 use crate::config::acme::Acme;
 use crate::config::cors::Cors;
@@ -25,6 +24,7 @@ use crate::types::secret::KeyDigest;
 use crate::upstream::external::Client;
 
 pub mod acme;
+mod aliases;
 pub(crate) mod api_keys;
 pub(crate) mod cors;
 pub mod document;
@@ -66,7 +66,7 @@ pub struct Config {
     /// The admin listener, if configured.
     pub admin: Option<Admin>,
     /// Model aliases for all keys.
-    pub aliases: BTreeMap<String, String>,
+    pub aliases: Aliases,
     /// Proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Proxies,
     /// Web pages that may call the API.

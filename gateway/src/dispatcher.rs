@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use inference_protocol::fleet::{NodeState, NodeStatus};
-use inference_protocol::resume::Usage;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::access::spend::{Budget, Date, Prices};
+use crate::access::spend::{Date, Prices};
 use crate::dispatcher::saved_state::SavedState;
 use crate::dispatcher::views::{NodeAction, NodeView};
 use crate::scheduler::charge::ActualWork;
@@ -29,6 +28,7 @@ mod body_reservation;
 mod charge_guard;
 mod fleet_view;
 mod lease;
+mod ledger;
 pub(crate) mod saved_state;
 mod snapshot;
 pub mod views;
@@ -221,22 +221,9 @@ impl Dispatcher {
         self.update(added).0
     }
 
-    /// Books a tenant's token usage, and what an external endpoint was paid for it.
-    pub fn book_usage(&self, tenant: &str, usage: Usage, paid: Option<(&str, f64)>) {
-        self.lock().scheduler.ledger.book_usage(tenant, usage, paid);
-    }
-
     /// Updates the date of the ledger.
     pub(crate) fn set_date(&self, date: Date) {
         self.update(|core| core.scheduler.ledger.set_date(date));
-    }
-
-    /// Checks the tenant's monthly budget.
-    pub(crate) fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), Error> {
-        match budget.is_set() {
-            true => self.lock().scheduler.ledger.check_budget(tenant, budget).map_err(Error::Quota),
-            false => Ok(()),
-        }
     }
 
     /// The state to save across restarts.

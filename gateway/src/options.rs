@@ -12,6 +12,7 @@ use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use flotilla_gateway::access::keys::ApiKey;
 use flotilla_gateway::access::limiter::KeyLimits;
 use flotilla_gateway::access::spend::Budget;
+use flotilla_gateway::access::users::{UserPolicy, UserSource};
 use flotilla_gateway::commands::init::Choices;
 use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::external::ExternalPolicy;
@@ -362,6 +363,10 @@ pub struct KeyLimitArgs {
     /// Models that the key may use, separated by commas [default: all]
     #[arg(long, value_name = "MODEL", value_delimiter = ',')]
     pub models: Vec<String>,
+    /// Where its requests name their users, who then share its turns fairly: header (such as
+    /// x-openwebui-user-id) or field (safety_identifier, user or metadata.user_id)
+    #[arg(long, value_enum, default_value = "none")]
+    pub users: UsersName,
     /// Trace a request exactly if its traceparent is sampled, regardless of traces.sample_ratio
     #[arg(long)]
     pub force_trace: bool,
@@ -379,6 +384,23 @@ pub enum ExternalName {
     Never,
     Overflow,
     Prefer,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum UsersName {
+    None,
+    Header,
+    Field,
+}
+
+impl From<UsersName> for UserSource {
+    fn from(name: UsersName) -> Self {
+        match name {
+            UsersName::None => Self::None,
+            UsersName::Header => Self::Header,
+            UsersName::Field => Self::Field,
+        }
+    }
 }
 
 impl KeyLimitArgs {
@@ -411,6 +433,7 @@ impl KeyLimitArgs {
             aliases: BTreeMap::new(),
             limits,
             budget: Budget { tokens: self.tokens_per_month, spend: self.spend_per_month },
+            users: UserPolicy { source: self.users.into(), ..UserPolicy::default() },
             force_trace: self.force_trace,
         }
     }

@@ -33,6 +33,8 @@ pub(crate) mod stream;
 pub(crate) mod translation;
 
 use crate::access::keys::Caller;
+use crate::access::users::UserPolicy;
+use crate::types::user::UserId;
 use account::Record;
 use admit::Admission;
 use authenticate::Authenticated;
@@ -98,7 +100,7 @@ async fn admit(
     record: &mut Record,
 ) -> Result<Admission, Error> {
     record.set_tenant(&authenticated.caller.tenant);
-    let entered = enter(gateway, &authenticated.caller, record);
+    let entered = enter(gateway, &authenticated, record);
     let admitted = match entered {
         Ok(()) => admit::admit(&mut authenticated, &settings.config, gateway).await,
         Err(error) => Err(error),
@@ -112,6 +114,9 @@ async fn admit(
         }
     };
     record.set_class(admitted.class);
+    if let Some(user) = admitted.user.filter(|_| !record.has_user()) {
+        enter_user(gateway, &authenticated.caller, user, record)?;
+    }
     if gateway.quarantine.contains(&admitted.tenant, &admitted.body) {
         return Err(Error::Quarantined);
     }
@@ -131,8 +136,34 @@ async fn discard(gateway: &Gateway, settings: &Settings, refused: Authenticated,
     });
 }
 
-fn enter(gateway: &Gateway, caller: &Caller, record: &mut Record) -> Result<(), Error> {
+/// Claims the limits of the key, after those of its user if the head names the user: what a user is
+/// refused does not count for the key.
+fn enter(
+    gateway: &Gateway,
+    authenticated: &Authenticated,
+    record: &mut Record,
+) -> Result<(), Error> {
+    let Authenticated { caller, headers, .. } = authenticated;
+    if let Some(user) = caller.user_of_head(headers)? {
+        enter_user(gateway, caller, user, record)?;
+    }
     gateway.dispatcher.check_budget(&caller.tenant, &caller.key.budget)?;
     record.set_permit(caller.limiter.admit()?);
+    Ok(())
+}
+
+/// Claims the limits of a user of the key.
+fn enter_user(
+    gateway: &Gateway,
+    caller: &Caller,
+    user: UserId,
+    record: &mut Record,
+) -> Result<(), Error> {
+    let UserPolicy { budget, users_max, .. } = &caller.key.users;
+    record.set_user(user, *users_max);
+    gateway.dispatcher.check_user_budget(&caller.tenant, user, budget)?;
+    let entered = caller.users.enter(user);
+    gateway.metrics.record_users(&caller.tenant, &entered);
+    record.set_user_permit(entered.permit?);
     Ok(())
 }

@@ -135,6 +135,7 @@ impl<L> Scheduler<L> {
             id,
             model: request.model.to_string(),
             tenant: request.tenant.to_string(),
+            user: request.user,
             class: request.class,
             work,
             bytes: request.bytes,
@@ -152,6 +153,7 @@ impl<L> Scheduler<L> {
         let space = self.queue.check_space(&SpaceClaim {
             class: request.class,
             tenant: (request.tenant, request.share),
+            user: request.user,
             model: Some(request.model),
             has_models: self.fleet.has_other_models(request.model),
             depth: 1,
@@ -171,8 +173,8 @@ impl<L> Scheduler<L> {
         class: Class,
         bytes: usize,
     ) -> Result<(), QueueLimit> {
-        let tenant = (tenant, share);
-        let claim = SpaceClaim { class, tenant, model: None, has_models: false, depth: 0, bytes };
+        let (tenant, user, model) = ((tenant, share), None, None);
+        let claim = SpaceClaim { class, tenant, user, model, has_models: false, depth: 0, bytes };
         self.queue.check_space(&claim)?;
         self.queue.space_mut().add_body(tenant.0, bytes);
         Ok(())
@@ -205,8 +207,9 @@ impl<L> Scheduler<L> {
         self.stats.record_decision(self.policy, decision);
         let charge = (!request.is_retried()).then(|| {
             let work = self.costs.units(request.model, request.size, 0.0);
-            self.queue.charge_unqueued(request.class, request.tenant, work);
-            Charge { class: request.class, tenant: request.tenant.to_string(), work }
+            self.queue.charge_unqueued(request.payer(), work);
+            let SlotRequest { class, user, .. } = *request;
+            Charge { class, tenant: request.tenant.to_string(), user, work }
         });
         let binding = self.claim(endpoint, request.model, request.prefix, now)?;
         Some(Binding { charge, ..binding })
@@ -294,8 +297,8 @@ impl<L> Scheduler<L> {
         let ticket = self.queue.take(id)?;
         self.stats.record_wait(ticket.predicted, now.saturating_sub(ticket.since));
         let binding = self.claim(endpoint, &ticket.model, &ticket.prefix, now)?;
-        let Ticket { class, tenant, work, is_retried, .. } = ticket;
-        let charge = (!is_retried).then_some(Charge { class, tenant, work });
+        let Ticket { class, tenant, user, work, is_retried, .. } = ticket;
+        let charge = (!is_retried).then_some(Charge { class, tenant, user, work });
         Some(Binding { id, charge, ..binding })
     }
 
@@ -417,7 +420,7 @@ impl<L> Scheduler<L> {
         if self.fleet.is_open(request.model) {
             return None;
         }
-        let ahead = self.queue.work_ahead(request.class, request.tenant, request.model, work);
+        let ahead = self.queue.work_ahead(request.payer(), request.model, work);
         let nodes = || self.fleet.paces(request.model);
         self.costs.predict(request.model, ahead, now, nodes)
     }

@@ -13,3 +13,4 @@ pub(crate) mod request_id;
 pub(crate) mod response;
 pub mod secret;
 pub mod served_model;
+pub mod user;

@@ -57,6 +57,8 @@ pub struct Asked {
     pub tenant: String,
     /// The key that came with it.
     pub authorization: Option<String>,
+    /// All headers.
+    pub headers: HeaderMap,
     reply: oneshot::Sender<Response<Body>>,
 }
 
@@ -258,6 +260,7 @@ async fn serve(
     let resume = request.headers().get(RESUME_HEADER).and_then(|t| t.to_str().ok()?.parse().ok());
     // Requests of the gateway's own have none.
     let resume: usize = resume.unwrap_or(0);
+    let headers = request.headers().clone();
     #[expect(clippy::disallowed_methods, reason = "our own gateway sends it")]
     let body = request.into_body().collect().await.map_err(|_| "the request broke off")?;
     let body = body.to_bytes();
@@ -266,7 +269,7 @@ async fn serve(
     let (raw, body) = (body.slice_ref(raw), serde_json::from_slice(raw).unwrap_or_default());
     let (reply, answer) = oneshot::channel();
     asked
-        .send(Asked { body, raw, resume, tenant, authorization, reply })
+        .send(Asked { body, raw, resume, tenant, authorization, headers, reply })
         .await
         .map_err(|_| "the test is over")?;
     answer.await.map_err(|_| "the test resets the stream")

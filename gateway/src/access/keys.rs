@@ -6,14 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::header::{self, HeaderMap, HeaderValue};
+use inference_protocol::openai::RoutingFields;
 
 use crate::access::limiter::{KeyLimits, Limiter};
 use crate::access::spend::Budget;
+use crate::access::users::{UserPolicy, Users};
 use crate::types::class::Class;
 use crate::types::error::Error;
 use crate::types::external::ExternalPolicy;
 use crate::types::secret::KeyDigest;
 use crate::types::served_model::ServedModel;
+use crate::types::user::UserId;
 
 /// Tenant of requests without a key, where those are allowed.
 const ANONYMOUS: &str = "anonymous";
@@ -29,9 +32,11 @@ pub struct Caller {
     /// The key as configured.
     pub key: Arc<ApiKey>,
     /// Model aliases for all keys.
-    aliases: Arc<BTreeMap<String, String>>,
+    aliases: Arc<Aliases>,
     /// The key's rate limits and their current use.
     pub limiter: Arc<Limiter>,
+    /// The key's users and the use of their limits.
+    pub users: Arc<Users>,
     /// Cached list of the models that the key may use.
     pub models: Arc<ModelListCache>,
 }
@@ -39,7 +44,16 @@ pub struct Caller {
 impl Caller {
     /// Resolves a model alias; the key's own aliases come first.
     pub fn model<'a>(&'a self, name: &'a str) -> &'a str {
-        self.key.aliases.get(name).or_else(|| self.aliases.get(name)).map_or(name, String::as_str)
+        self.alias(name).map_or(name, |alias| &alias.model)
+    }
+
+    /// The class of requests that name a model by this alias, if the alias sets one.
+    pub fn alias_class(&self, name: &str) -> Option<Class> {
+        self.alias(name)?.class
+    }
+
+    fn alias(&self, name: &str) -> Option<&Alias> {
+        self.key.aliases.get(name).or_else(|| self.aliases.get(name))
     }
 
     /// True if the key may use the model under this name.
@@ -47,14 +61,50 @@ impl Caller {
         self.limiter.allows(name) || self.limiter.allows(self.model(name))
     }
 
+    /// The user of a request by its head. `None` if the key has no users, or the head does not name
+    /// them.
+    ///
+    /// # Errors
+    /// The id is too long.
+    pub(crate) fn user_of_head(&self, headers: &HeaderMap) -> Result<Option<UserId>, Error> {
+        self.key.users.user_of_head(&self.key.digest, headers)
+    }
+
+    /// The user of a request. `None` if the key has no users.
+    ///
+    /// # Errors
+    /// The id is too long.
+    pub(crate) fn user(
+        &self,
+        headers: &HeaderMap,
+        fields: &RoutingFields,
+    ) -> Result<Option<UserId>, Error> {
+        match self.user_of_head(headers)? {
+            None => self.key.users.user_of_body(&self.key.digest, fields),
+            user => Ok(user),
+        }
+    }
+
     /// Aliases that the key may use, with their models.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = self.key.aliases.iter();
         let others = self.aliases.iter().filter(|(name, _)| !self.key.aliases.contains_key(*name));
-        let all = own.chain(others).map(|(name, model)| (name.as_str(), model.as_str()));
+        let all = own.chain(others).map(|(name, alias)| (name.as_str(), alias.model.as_str()));
         all.filter(|(name, _)| self.allows(name))
     }
 }
+
+/// Another name of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alias {
+    /// The model.
+    pub model: String,
+    /// The class of its requests, unless they ask for a less urgent one.
+    pub class: Option<Class>,
+}
+
+/// Aliases by name.
+pub type Aliases = BTreeMap<String, Alias>;
 
 /// Models by name.
 type Models = Arc<BTreeMap<String, ServedModel>>;
@@ -95,18 +145,23 @@ pub struct Keys {
 
 impl Keys {
     /// Loads the keys of a configuration. Keys with unchanged limits keep their current use.
-    pub fn new(keys: &[ApiKey], aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
+    pub fn new(keys: &[ApiKey], aliases: &Aliases, old: Option<&Self>) -> Self {
         let aliases = Arc::new(aliases.clone());
         let admin = admin_caller(&aliases, old);
-        let old: HashMap<&str, _> = old.into_iter().flat_map(Self::limiters).collect();
+        let old = old.into_iter().flat_map(|old| old.callers.values());
+        let old: HashMap<&str, &Caller> = old.map(|caller| (&*caller.tenant, caller)).collect();
         let caller = |key: &ApiKey| {
-            let used = old.get(key.name.as_str()).filter(|(limits, _)| **limits == key.limits);
-            let limiter = used.map_or_else(|| Arc::new(Limiter::new(&key.limits)), |u| u.1.clone());
+            let old = old.get(key.name.as_str());
+            let same = old.filter(|old| old.key.limits == key.limits);
+            let limiter = same.map(|old| old.limiter.clone());
+            let same = old.filter(|old| *old.users.policy() == key.users);
+            let users = same.map(|old| old.users.clone());
             let caller = Caller {
                 tenant: key.name.as_str().into(),
                 key: Arc::new(key.clone()),
                 aliases: aliases.clone(),
-                limiter,
+                limiter: limiter.unwrap_or_else(|| Arc::new(Limiter::new(&key.limits))),
+                users: users.unwrap_or_else(|| Arc::new(Users::new(&key.users))),
                 models: Arc::default(),
             };
             (key.digest.clone(), caller)
@@ -115,12 +170,10 @@ impl Keys {
     }
 
     /// Allows anonymous access; no key is needed.
-    pub fn anonymous(aliases: &BTreeMap<String, String>, old: Option<&Self>) -> Self {
+    pub fn anonymous(aliases: &Aliases, old: Option<&Self>) -> Self {
         let (key, aliases) = (Arc::new(anonymous_key()), Arc::new(aliases.clone()));
         let admin = admin_caller(&aliases, old);
-        let tenant = ANONYMOUS.into();
-        let anonymous =
-            Some(Caller { tenant, key, aliases, limiter: Arc::default(), models: Arc::default() });
+        let anonymous = Some(unlimited_caller(key, aliases));
         Self { callers: HashMap::new(), anonymous, admin }
     }
 
@@ -132,10 +185,6 @@ impl Keys {
     /// All callers.
     pub fn tenants(&self) -> impl Iterator<Item = &Caller> {
         self.callers.values().chain(&self.anonymous).chain([&self.admin])
-    }
-
-    fn limiters(&self) -> impl Iterator<Item = (&str, (&KeyLimits, &Arc<Limiter>))> {
-        self.callers.values().map(|c| (&*c.tenant, (&c.key.limits, &c.limiter)))
     }
 
     /// Authenticates by the key in `headers`. The lookup uses the first bytes of the digest, which
@@ -150,11 +199,16 @@ impl Keys {
     }
 }
 
-fn admin_caller(aliases: &Arc<BTreeMap<String, String>>, old: Option<&Keys>) -> Caller {
+fn admin_caller(aliases: &Arc<Aliases>, old: Option<&Keys>) -> Caller {
     let key = Arc::new(ApiKey { name: ADMIN_TENANT.into(), force_trace: true, ..anonymous_key() });
     let limiter = old.map_or_else(Arc::default, |old| old.admin.limiter.clone());
-    let (tenant, aliases) = (ADMIN_TENANT.into(), aliases.clone());
-    Caller { tenant, key, aliases, limiter, models: Arc::default() }
+    Caller { limiter, ..unlimited_caller(key, aliases.clone()) }
+}
+
+/// The caller with a key that has neither limits nor users.
+fn unlimited_caller(key: Arc<ApiKey>, aliases: Arc<Aliases>) -> Caller {
+    let (tenant, users) = (key.name.as_str().into(), Arc::new(Users::new(&key.users)));
+    Caller { tenant, key, aliases, limiter: Arc::default(), users, models: Arc::default() }
 }
 
 impl ApiKey {
@@ -170,6 +224,7 @@ impl ApiKey {
             aliases: BTreeMap::new(),
             limits: KeyLimits::default(),
             budget: Budget::default(),
+            users: UserPolicy::default(),
             force_trace: false,
         }
     }
@@ -209,11 +264,13 @@ pub struct ApiKey {
     /// Most tokens per request, all choices together.
     pub tokens_max: Option<NonZeroU32>,
     /// Model aliases for this key only.
-    pub aliases: BTreeMap<String, String>,
+    pub aliases: Aliases,
     /// Rate limits.
     pub limits: KeyLimits,
     /// Monthly budget.
     pub budget: Budget,
+    /// Where its requests name their users, and the limits of each.
+    pub users: UserPolicy,
     /// True if requests are traced whenever their `traceparent` says so.
     pub force_trace: bool,
 }
@@ -234,6 +291,10 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, HeaderValue::from_str(authorization).unwrap());
         keys.authenticate(&headers)
+    }
+
+    fn alias(model: &str, class: Option<Class>) -> Alias {
+        Alias { model: model.into(), class }
     }
 
     fn ask(authorization: &str) -> Result<String, Error> {
@@ -287,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_keys_own_names_of_models_win_over_everybodys() {
-        let pair = |name: &str, model: &str| (name.to_string(), model.to_string());
+        let pair = |name: &str, model: &str| (name.to_string(), alias(model, None));
         let own = BTreeMap::from([pair("fast", "small"), pair("best", "secret")]);
         let limits = KeyLimits {
             models: ["small", "big", "best"].map(String::from).to_vec(),
@@ -301,5 +362,15 @@ mod tests {
         assert!(!ada.allows("o") && !ada.allows("secret"), "neither the name nor what it means");
         let names: Vec<&str> = ada.aliases().map(|(name, _)| name).collect();
         assert_eq!(names, ["best", "fast", "gpt"]);
+    }
+    #[test]
+    fn an_alias_may_set_a_class_and_the_keys_own_alias_wins() {
+        let all = [("titles", Class::Batch), ("chat", Class::Standard)];
+        let all = all.map(|(name, class)| (name.to_string(), alias("m", Some(class))));
+        let own = BTreeMap::from([("chat".to_string(), alias("m", None))]);
+        let ada = ApiKey { aliases: own, ..key("ada", KeyLimits::default()) };
+        let ada = caller(&Keys::new(&[ada], &BTreeMap::from(all), None), "Bearer ada").unwrap();
+        let classes = ["titles", "chat", "m"].map(|name| ada.alias_class(name));
+        assert_eq!(classes, [Some(Class::Batch), None, None]);
     }
 }

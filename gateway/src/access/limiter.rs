@@ -20,8 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::error::Error;
 use crate::types::header::HeaderWriter;
-use crate::types::limits::QueueShare;
-use crate::types::limits::RateLimit;
+use crate::types::limits::{LimitScope, QueueShare, RateLimit};
 
 /// Configured limits of a key; `None` is unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,6 +69,7 @@ pub struct Limiter {
     concurrent_max: Option<u32>,
     running: AtomicU32,
     models: Vec<String>,
+    scope: LimitScope,
 }
 
 impl Limiter {
@@ -82,7 +82,13 @@ impl Limiter {
             concurrent_max: limits.concurrent_max.map(NonZeroU32::get),
             running: AtomicU32::new(0),
             models: limits.models.clone(),
+            scope: LimitScope::Key,
         }
+    }
+
+    /// The same for a user of a key.
+    pub(crate) fn of_user(limits: &KeyLimits) -> Self {
+        Self { scope: LimitScope::User, ..Self::new(limits) }
     }
 
     /// True if the key may use the model.
@@ -99,12 +105,16 @@ impl Limiter {
         let before = self.running.fetch_add(1, Ordering::Relaxed);
         let permit = Permit { limiter: self.clone(), reserved: 0 };
         if self.concurrent_max.is_some_and(|max| before >= max) {
-            return Err(rate_limited(RateLimit::Concurrent, Duration::from_secs(1)));
+            return Err(self.refusal(RateLimit::Concurrent, Duration::from_secs(1)));
         }
         if let Some(bucket) = &self.requests {
-            bucket.take(1).map_err(|wait| rate_limited(RateLimit::Requests, wait))?;
+            bucket.take(1).map_err(|wait| self.refusal(RateLimit::Requests, wait))?;
         }
         Ok(permit)
+    }
+
+    fn refusal(&self, limit: RateLimit, wait: Duration) -> Error {
+        Error::RateLimited { limit, scope: self.scope, wait }
     }
 
     /// Draws a request's tokens and what is owed, up to the size of the bucket.
@@ -119,7 +129,7 @@ impl Limiter {
             }
             Err(wait) => {
                 self.add_debt(bucket, owed);
-                Err(rate_limited(RateLimit::Tokens, wait))
+                Err(self.refusal(RateLimit::Tokens, wait))
             }
         }
     }
@@ -169,10 +179,6 @@ const TOKENS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-remaining-tokens"),
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
-
-fn rate_limited(limit: RateLimit, wait: Duration) -> Error {
-    Error::RateLimited { limit, wait }
-}
 
 /// A running request of a key. Dropping it frees its place among concurrent requests.
 #[derive(Debug)]
@@ -292,7 +298,7 @@ mod tests {
 
     fn refused(outcome: Result<Permit, Error>) -> (RateLimit, Duration) {
         match outcome {
-            Err(Error::RateLimited { limit, wait }) => (limit, wait),
+            Err(Error::RateLimited { limit, wait, .. }) => (limit, wait),
             other => panic!("{other:?}"),
         }
     }

@@ -1,5 +1,6 @@
 //! PURE. Tracks usage and spend: per external endpoint and day, and per tenant and month.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
@@ -7,6 +8,7 @@ use inference_protocol::resume::Usage;
 use serde::{Deserialize, Serialize};
 
 use crate::types::limits::BudgetLimit;
+use crate::types::user::UserId;
 
 const MILLION: f64 = 1e6;
 
@@ -49,15 +51,32 @@ impl Budget {
     pub(crate) fn is_set(&self) -> bool {
         *self != Self::default()
     }
+
+    fn check(&self, used: Used) -> Result<(), BudgetLimit> {
+        if self.tokens.is_some_and(|max| used.tokens >= max.get()) {
+            return Err(BudgetLimit::Tokens);
+        }
+        match self.spend.is_some_and(|max| used.spend >= max) {
+            true => Err(BudgetLimit::Spend),
+            false => Ok(()),
+        }
+    }
 }
 
-/// What a tenant has used.
+/// What a tenant, or one of its users, has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct TenantUsage {
+pub(crate) struct Used {
     /// Prompt and completion tokens.
     pub tokens: u64,
     /// Spend at external endpoints.
     pub spend: f64,
+}
+
+impl Used {
+    fn add(&mut self, more: Self) {
+        self.tokens = self.tokens.saturating_add(more.tokens);
+        self.spend += more.spend;
+    }
 }
 
 /// A day and its month, as consecutive numbers.
@@ -86,13 +105,16 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seen: Option<Date>,
     spent: BTreeMap<String, f64>,
-    used: BTreeMap<String, TenantUsage>,
+    used: BTreeMap<String, Used>,
     /// Spend of the last few days, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     past_spent: Vec<(u64, BTreeMap<String, f64>)>,
     /// Usage of the last few months, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    past_used: Vec<(u64, BTreeMap<String, TenantUsage>)>,
+    past_used: Vec<(u64, BTreeMap<String, Used>)>,
+    /// This month's usage by tenant and user. A new month starts empty.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    users: BTreeMap<String, BTreeMap<UserId, Used>>,
 }
 
 impl Ledger {
@@ -102,25 +124,69 @@ impl Ledger {
         let seen = self.seen.unwrap_or(*date);
         let day = Period { date: date.day, seen: seen.day };
         let month = Period { date: date.month, seen: seen.month };
+        let before = date.month;
         date.day = day.advance(now.day, (past_spent, spent), |sum, amount| *sum += amount);
-        date.month = month.advance(now.month, (past_used, used), |sum, more| {
-            sum.tokens = sum.tokens.saturating_add(more.tokens);
-            sum.spend += more.spend;
-        });
-        self.seen = (now != *date).then_some(now);
+        date.month = month.advance(now.month, (past_used, used), Used::add);
+        if date.month != before {
+            self.users.clear();
+        }
+        self.seen = (now != self.date).then_some(now);
     }
 
     /// Books a tenant's token usage, and what an endpoint was paid for it.
     pub fn book_usage(&mut self, tenant: &str, usage: Usage, paid: Option<(&str, f64)>) {
         let amount = paid.map_or(0.0, |(_, amount)| amount);
         let tokens = usage.prompt.saturating_add(usage.completion);
-        change(&mut self.used, tenant, |used: &mut TenantUsage| {
-            used.tokens = used.tokens.saturating_add(tokens);
-            used.spend += amount;
-        });
+        let more = Used { tokens, spend: amount };
+        change(&mut self.used, tenant, |used: &mut Used| used.add(more));
         if let Some((endpoint, amount)) = paid {
             change(&mut self.spent, endpoint, |spent| *spent += amount);
         }
+    }
+
+    /// Books the usage of a tenant's user. If the ledger has `users_max` users of the tenant, it
+    /// forgets the one who used the least: a flood of new users does not push out the heavy ones.
+    pub(crate) fn book_user_usage(
+        &mut self,
+        tenant: &str,
+        (user, users_max): (UserId, usize),
+        usage: Usage,
+        amount: f64,
+    ) {
+        let users = self.users.entry(tenant.to_string()).or_default();
+        if !users.contains_key(&user) && users.len() >= users_max.max(1) {
+            let least = users.iter().min_by_key(|(_, used)| used.tokens);
+            if let Some(least) = least.map(|(user, _)| *user) {
+                users.remove(&least);
+            }
+        }
+        users
+            .entry(user)
+            .or_default()
+            .add(Used { tokens: usage.prompt.saturating_add(usage.completion), spend: amount });
+    }
+
+    /// The users of a tenant who used the most tokens this month, most first.
+    pub(crate) fn heaviest_users(&self, tenant: &str, count: usize) -> Vec<(UserId, Used)> {
+        let users = self.users.get(tenant).into_iter().flatten();
+        let mut users: Vec<_> = users.map(|(user, used)| (*user, *used)).collect();
+        users.sort_by_key(|(_, used)| Reverse(used.tokens));
+        users.truncate(count);
+        users
+    }
+
+    /// Checks the monthly budget of a tenant's user.
+    ///
+    /// # Errors
+    /// What is used up.
+    pub(crate) fn check_user_budget(
+        &self,
+        tenant: &str,
+        user: UserId,
+        budget: &Budget,
+    ) -> Result<(), BudgetLimit> {
+        let used = self.users.get(tenant).and_then(|users| users.get(&user));
+        budget.check(used.copied().unwrap_or_default())
     }
 
     /// What an endpoint was paid today.
@@ -134,7 +200,7 @@ impl Ledger {
     }
 
     /// A tenant's usage this month.
-    pub(crate) fn month_usage(&self, tenant: &str) -> TenantUsage {
+    pub(crate) fn month_usage(&self, tenant: &str) -> Used {
         self.used.get(tenant).copied().unwrap_or_default()
     }
 
@@ -143,14 +209,7 @@ impl Ledger {
     /// # Errors
     /// What is used up.
     pub(crate) fn check_budget(&self, tenant: &str, budget: &Budget) -> Result<(), BudgetLimit> {
-        let used = self.month_usage(tenant);
-        if budget.tokens.is_some_and(|max| used.tokens >= max.get()) {
-            return Err(BudgetLimit::Tokens);
-        }
-        match budget.spend.is_some_and(|max| used.spend >= max) {
-            true => Err(BudgetLimit::Spend),
-            false => Ok(()),
-        }
+        budget.check(self.month_usage(tenant))
     }
 }
 
@@ -248,9 +307,9 @@ mod tests {
         assert_eq!(ledger.check_budget("bob", &budget), Err(BudgetLimit::Spend));
         assert_eq!(ledger.check_budget("ada", &Budget::default()), Ok(()));
         ledger.set_date(Date { day: 8, ..DAY });
-        assert_eq!(ledger.month_usage("bob"), TenantUsage { tokens: 9, spend: 2.0 });
+        assert_eq!(ledger.month_usage("bob"), Used { tokens: 9, spend: 2.0 });
         ledger.set_date(Date { day: 40, month: 4 });
-        assert_eq!(ledger.month_usage("bob"), TenantUsage::default());
+        assert_eq!(ledger.month_usage("bob"), Used::default());
     }
 
     #[test]
@@ -261,7 +320,7 @@ mod tests {
         for date in [Date { day: 6, month: 2 }, DAY, Date { day: 3, month: 2 }, DAY] {
             ledger.set_date(date);
             assert_eq!(ledger.spent_today("gpu"), 2.0);
-            assert_eq!(ledger.month_usage("ada"), TenantUsage { tokens: 9, spend: 2.0 });
+            assert_eq!(ledger.month_usage("ada"), Used { tokens: 9, spend: 2.0 });
         }
         ledger.set_date(Date { day: 8, month: 3 });
         assert_eq!((ledger.spent_today("gpu"), ledger.month_usage("ada").tokens), (0.0, 9));
@@ -279,7 +338,7 @@ mod tests {
             ledger.set_date(date);
             assert_eq!(
                 (ledger.spent_today("gpu"), ledger.month_usage("ada")),
-                (0.0, TenantUsage::default())
+                (0.0, Used::default())
             );
             ledger.book_usage("ada", tokens(5), Some(("gpu", 1.0)));
         }
@@ -288,13 +347,13 @@ mod tests {
         for mut ledger in [ledger, serde_json::from_str(&kept).unwrap()] {
             ledger.set_date(DAY);
             assert_eq!(ledger.spent_today("gpu"), 4.0);
-            assert_eq!(ledger.month_usage("ada"), TenantUsage { tokens: 20, spend: 4.0 });
+            assert_eq!(ledger.month_usage("ada"), Used { tokens: 20, spend: 4.0 });
             ledger.set_date(DAY);
             assert_eq!(ledger.spent_today("gpu"), 4.0, "once");
             ledger.set_date(Date { day: 8, ..DAY });
             assert_eq!((ledger.spent_today("gpu"), ledger.month_usage("ada").tokens), (0.0, 20));
             ledger.set_date(Date { day: 40, month: 4 });
-            assert_eq!(ledger.month_usage("ada"), TenantUsage::default());
+            assert_eq!(ledger.month_usage("ada"), Used::default());
         }
     }
 
@@ -309,5 +368,44 @@ mod tests {
         let older = r#"{"date":{"day":7,"month":3},"spent":{"gpu":1.5},"used":{}}"#;
         let older: Ledger = serde_json::from_str(older).unwrap();
         assert_eq!(older.spent_today("gpu"), 1.5, "a file of before");
+    }
+
+    fn user(id: &str) -> UserId {
+        UserId::new(&crate::types::secret::KeyDigest::of("key"), id.as_bytes())
+    }
+
+    #[test]
+    fn each_user_has_a_budget_of_its_own_until_the_month_is_over() {
+        let budget = Budget { tokens: NonZeroU64::new(100), spend: Some(2.0) };
+        let mut ledger = Ledger::default();
+        ledger.set_date(DAY);
+        ledger.book_user_usage("ada", (user("x"), 9), tokens(100), 0.0);
+        ledger.book_user_usage("ada", (user("y"), 9), tokens(1), 2.0);
+        let check =
+            |ledger: &Ledger, tenant, id| ledger.check_user_budget(tenant, user(id), &budget);
+        assert_eq!(check(&ledger, "ada", "x"), Err(BudgetLimit::Tokens));
+        assert_eq!(check(&ledger, "ada", "y"), Err(BudgetLimit::Spend));
+        assert_eq!((check(&ledger, "ada", "z"), check(&ledger, "bob", "x")), (Ok(()), Ok(())));
+        assert_eq!(
+            ledger.heaviest_users("ada", 1)[0],
+            (user("x"), Used { tokens: 100, spend: 0.0 })
+        );
+        let kept = serde_json::to_string(&ledger).unwrap();
+        assert_eq!(serde_json::from_str::<Ledger>(&kept).unwrap(), ledger);
+        ledger.set_date(Date { day: 6, month: 2 });
+        assert!(check(&ledger, "ada", "x").is_err(), "a clock that is set back gives nothing back");
+        ledger.set_date(Date { day: 40, month: 4 });
+        assert_eq!(check(&ledger, "ada", "x"), Ok(()));
+    }
+
+    #[test]
+    fn a_hundred_thousand_users_stay_within_the_bound_and_the_heavy_ones_are_kept() {
+        let mut ledger = Ledger::default();
+        ledger.book_user_usage("ada", (user("heavy"), 50), tokens(1_000), 0.0);
+        for number in 0..100_000 {
+            ledger.book_user_usage("ada", (user(&number.to_string()), 50), tokens(9), 0.0);
+        }
+        assert_eq!(ledger.users["ada"].len(), 50);
+        assert_eq!(ledger.heaviest_users("ada", 99)[0].0, user("heavy"));
     }
 }

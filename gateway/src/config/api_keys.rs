@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hyper::header::{self, HeaderName};
 use inference_protocol::ids::is_plain_id;
 
 use super::files::{self, Files};
@@ -13,6 +14,7 @@ use super::yaml::parse;
 use crate::access::keys::ApiKey;
 use crate::access::limiter::KeyLimits;
 use crate::access::spend::Budget;
+use crate::access::users::{USERS_MAX, UserPolicy, UserSource};
 use crate::config::yaml::{Node, Problem};
 use crate::types::class::Class;
 use crate::types::external::ExternalPolicy;
@@ -23,6 +25,12 @@ pub(crate) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// One day.
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+
+/// Largest `users_max`.
+const USERS_BOUND: u64 = 10_000;
+
+/// Names of headers, for editors.
+const HEADER_PATTERN: &str = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$";
 
 /// Rule for tenant names.
 pub(crate) const NAME: &str = "expected 1 to 64 letters, digits, '.', '_' or '-'";
@@ -135,7 +143,8 @@ fn read_entry(mut item: Section, seen: &mut SeenKeys, problems: &mut Problems) -
     let deadline_ms = item.optional_number("deadline_ms", 1..=DEADLINE_MS_MAX, problems);
     let deadline = deadline_ms.map(Duration::from_millis);
     let tokens_max = item.limit("max_tokens", problems);
-    let aliases = item.texts_by_name("aliases", problems);
+    let aliases = item.aliases("aliases", problems);
+    let users = read_users(&mut item, problems);
     let force_trace = item.boolean("force_trace", false, problems);
     let limits = KeyLimits {
         requests_per_minute: item.limit("requests_per_minute", problems),
@@ -174,6 +183,46 @@ fn read_entry(mut item: Section, seen: &mut SeenKeys, problems: &mut Problems) -
         aliases,
         limits,
         budget,
+        users: users?,
         force_trace,
     })
+}
+
+/// Reads where the requests of a key name their users, and the limits of each user.
+fn read_users(item: &mut Section, problems: &mut Problems) -> Option<UserPolicy> {
+    let sources = (&UserSource::ALL[..], UserSource::name as fn(UserSource) -> &'static str);
+    let source = item.choice("users", sources, UserSource::None, problems);
+    let written = item.text("user_header", problems);
+    item.pattern("user_header", HEADER_PATTERN);
+    let header = written.as_ref().and_then(|name| header_name(name));
+    if written.is_some() && header.is_none() {
+        item.report("user_header", "expected the name of a header, such as x-user-id", problems);
+    }
+    let users_max = item.number("users_max", USERS_MAX as u64, 1..=USERS_BOUND, problems) as usize;
+    let mut policy = UserPolicy { header, users_max, ..UserPolicy::default() };
+    if let Some(section) = item.section("user_limits", problems) {
+        (policy.limits, policy.budget) = read_user_limits(section, problems);
+    }
+    Some(UserPolicy { source: source?, ..policy })
+}
+
+fn read_user_limits(mut section: Section, problems: &mut Problems) -> (KeyLimits, Budget) {
+    let limits = KeyLimits {
+        requests_per_minute: section.limit("requests_per_minute", problems),
+        tokens_per_minute: section.limit("tokens_per_minute", problems),
+        concurrent_max: section.limit("concurrent_max", problems),
+        ..KeyLimits::default()
+    };
+    let budget = Budget {
+        tokens: section.count("tokens_per_month", problems),
+        spend: section.optional_decimal("spend_per_month", problems),
+    };
+    section.finish(problems);
+    (limits, budget)
+}
+
+/// A header that may name a user: not one that holds a secret.
+fn header_name(name: &str) -> Option<HeaderName> {
+    let name = name.parse().ok()?;
+    (name != header::AUTHORIZATION && name != header::COOKIE).then_some(name)
 }

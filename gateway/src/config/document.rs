@@ -52,6 +52,14 @@ pub const KEYS: &[&str] = &[
     "keys[].deadline_ms",
     "keys[].max_tokens",
     "keys[].aliases",
+    "keys[].users",
+    "keys[].user_header",
+    "keys[].users_max",
+    "keys[].user_limits.requests_per_minute",
+    "keys[].user_limits.tokens_per_minute",
+    "keys[].user_limits.concurrent_max",
+    "keys[].user_limits.tokens_per_month",
+    "keys[].user_limits.spend_per_month",
     "keys[].force_trace",
     "keys[].tokens_per_month",
     "keys[].spend_per_month",
@@ -141,7 +149,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
     let listen = root.address("listen", "127.0.0.1:8080", &mut problems);
     let tls = root.section("tls", &mut problems);
     let admin = read_admin(root.section("admin", &mut problems), &files, &mut problems);
-    let aliases = root.texts_by_name("aliases", &mut problems);
+    let aliases = root.aliases("aliases", &mut problems);
     let api_keys::KeySettings { keys, keys_file, has_keys_file, allow_anonymous } =
         api_keys::read(&mut root, &files, &mut problems);
     let state_file = read_state_file(&mut root, &files, &mut problems);

@@ -185,6 +185,9 @@ fn kind(name: &str, schema: &Value) -> String {
         Some(_) if name.ends_with("_file") => "file".into(),
         Some(_) if name.ends_with("_dir") => "folder".into(),
         Some(_) => "string".into(),
+        None if schema.pointer("/anyOf/0/additionalProperties/anyOf").is_some() => {
+            "map of strings or of `{model, class}`, or list of strings".into()
+        }
         None => "map of strings, or list of strings".into(),
     }
 }

@@ -53,7 +53,7 @@ impl Section {
         Self { path, entries, known: Vec::new(), recorder: recorder.clone() }
     }
 
-    fn child(&self, key: &str) -> String {
+    pub(super) fn child(&self, key: &str) -> String {
         if self.path.is_empty() { key.into() } else { format!("{}.{key}", self.path) }
     }
 
@@ -64,7 +64,12 @@ impl Section {
     }
 
     /// Takes the value of a key and reports it to the trace.
-    fn value(&mut self, key: &str, default: Node, schema: impl FnOnce() -> Value) -> Node {
+    pub(super) fn value(
+        &mut self,
+        key: &str,
+        default: Node,
+        schema: impl FnOnce() -> Value,
+    ) -> Node {
         let node = self.take(key);
         let value = || if node == Node::Absent { default } else { node.clone() };
         self.recorder.record(self.child(key), schema, value);
@@ -314,18 +319,43 @@ impl Section {
         }
     }
 
-    /// One of a set of names.
+    /// One of a set of names. `None` after a problem.
     pub(super) fn choice<T: Copy>(
         &mut self,
         key: &str,
-        (all, name): (&[T], fn(T) -> &'static str),
+        names: (&[T], fn(T) -> &'static str),
         default: T,
         problems: &mut Problems,
     ) -> Option<T> {
+        let before = problems.len();
+        let found = self.read_choice(key, names, Some(default), problems);
+        found.or((problems.len() == before).then_some(default))
+    }
+
+    /// One of a set of names, if present.
+    pub(super) fn optional_choice<T: Copy>(
+        &mut self,
+        key: &str,
+        names: (&[T], fn(T) -> &'static str),
+        problems: &mut Problems,
+    ) -> Option<T> {
+        self.read_choice(key, names, None, problems)
+    }
+
+    fn read_choice<T: Copy>(
+        &mut self,
+        key: &str,
+        (all, name): (&[T], fn(T) -> &'static str),
+        default: Option<T>,
+        problems: &mut Problems,
+    ) -> Option<T> {
         let names: Vec<&str> = all.iter().map(|one| name(*one)).collect();
-        let schema = || json!({"type": "string", "enum": names, "default": name(default)});
-        let found = match self.value(key, Node::Text(name(default).into()), schema) {
-            Node::Absent => return Some(default),
+        let default = default.map(name);
+        let schema =
+            || with_default(json!({"type": "string", "enum": names}), default.map(Value::from));
+        let node = default.map_or(Node::Absent, |default| Node::Text(default.into()));
+        let found = match self.value(key, node, schema) {
+            Node::Absent => return None,
             Node::Text(text) => all.iter().copied().find(|one| name(*one) == text),
             _ => None,
         };
@@ -383,11 +413,11 @@ impl Section {
     }
 }
 
-fn text_schema() -> Value {
+pub(super) fn text_schema() -> Value {
     json!({"type": "string", "minLength": 1})
 }
 
-fn texts_schema() -> Value {
+pub(super) fn texts_schema() -> Value {
     json!({"type": "array", "items": text_schema()})
 }
 

@@ -5,9 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::keys::Caller;
 use crate::access::limiter::LimitUsage;
+use crate::access::spend::Used;
 use crate::context::Gateway;
 use crate::dispatcher::views::{ExternalView, NodeView, QueueView};
 use crate::observability::history::{Point, Rates, STEP, TenantTotals};
+use crate::types::user::UserId;
 
 /// Path of the current state.
 pub const OVERVIEW_PATH: &str = "/admin/v1/overview";
@@ -52,7 +54,24 @@ pub struct TenantView {
     /// Current use of its rate limits.
     #[serde(flatten)]
     pub standing: LimitUsage,
+    /// The users of its key who used the most tokens this month (UTC), most first; at most ten.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<UserView>,
 }
+
+/// A user of a key, as operators see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UserView {
+    /// The user's pseudonym, as in the log.
+    pub user: String,
+    /// Prompt and completion tokens this month.
+    pub tokens_this_month: u64,
+    /// Spend at external endpoints this month.
+    pub spent_this_month: f64,
+}
+
+/// Users shown for each tenant.
+const USERS_SHOWN: usize = 10;
 
 /// The last minutes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -91,8 +110,19 @@ fn tenants(gateway: &Gateway) -> Vec<TenantView> {
         class_max: caller.key.class_max.name().into(),
         used,
         standing: caller.limiter.usage(),
+        users: users(gateway, &caller.tenant),
     };
     callers.into_iter().zip(used).map(view).collect()
+}
+
+fn users(gateway: &Gateway, tenant: &str) -> Vec<UserView> {
+    let users = gateway.dispatcher.heaviest_users(tenant, USERS_SHOWN).into_iter();
+    let view = |(user, used): (UserId, Used)| UserView {
+        user: user.to_string(),
+        tokens_this_month: used.tokens,
+        spent_this_month: used.spend,
+    };
+    users.map(view).collect()
 }
 
 /// The history of the last minutes.

@@ -11,6 +11,7 @@ use inference_metrics::{FamilyDescription, MetricsRegistry};
 use prometheus::IntGauge;
 use prometheus::core::MetricVec;
 
+use crate::access::users::Entered;
 use crate::dispatcher::{Dispatcher, FleetSnapshot};
 use crate::scheduler::routing::Policy;
 use crate::types::class::Class;
@@ -96,6 +97,14 @@ impl Metrics {
             RetryKind::Resume => &self.0.families.resumes,
         };
         family.with_label_values(&[reason]).inc();
+    }
+
+    /// Records how many users of a tenant are tracked.
+    pub(crate) fn record_users(&self, tenant: &str, entered: &Entered) {
+        let tracked = i64::try_from(entered.tracked).unwrap_or(i64::MAX);
+        self.0.families.users.with_label_values(&[tenant]).set(tracked);
+        let evicted = self.0.families.users_evicted.with_label_values(&[tenant]);
+        evicted.inc_by(entered.has_evicted.into());
     }
 
     /// Counts a retry that the budget refused.

@@ -24,6 +24,7 @@ use crate::types::api::RequestedApi;
 use crate::types::class::Class;
 use crate::types::error::Error;
 use crate::types::request_context::RequestContext;
+use crate::types::user::UserId;
 
 mod outcome;
 
@@ -61,6 +62,10 @@ pub(crate) struct Record {
     bytes: usize,
     /// Permit of the key's rate limits.
     permit: Option<Permit>,
+    /// The user of the key, and the most users that the key may have.
+    user: Option<(UserId, usize)>,
+    /// Permit of the user's rate limits.
+    user_permit: Option<Permit>,
     used: Tokens,
     /// The trace and its destination, if the request is traced.
     trace: Option<Box<(Trace, Spans)>>,
@@ -109,6 +114,8 @@ impl Record {
             outcome: Outcome::ClientGone,
             bytes: 0,
             permit: None,
+            user: None,
+            user_permit: None,
             used: Tokens::default(),
             trace: None,
         }
@@ -134,13 +141,31 @@ impl Record {
         self.permit = Some(permit);
     }
 
-    /// Reserves the estimated tokens of the request in its key's rate limits.
+    /// True if the user is known.
+    pub(crate) fn has_user(&self) -> bool {
+        self.user.is_some()
+    }
+
+    /// Sets the user of the key, and the most users that the key may have.
+    pub(crate) fn set_user(&mut self, user: UserId, users_max: usize) {
+        self.context.set_user(user);
+        self.user = Some((user, users_max));
+    }
+
+    /// Sets the permit that the user's rate limits granted.
+    pub(crate) fn set_user_permit(&mut self, permit: Permit) {
+        self.user_permit = Some(permit);
+    }
+
+    /// Reserves the estimated tokens of the request in the rate limits of its key and user.
     ///
     /// # Errors
-    /// The key has fewer tokens left.
+    /// The key or the user has fewer tokens left.
     pub(crate) fn reserve(&mut self, admitted: &Admitted) -> Result<(), Error> {
         let tokens = admitted.size.tokens();
-        self.permit.as_mut().map_or(Ok(()), |permit| permit.reserve(tokens))?;
+        for permit in [&mut self.user_permit, &mut self.permit].into_iter().flatten() {
+            permit.reserve(tokens)?;
+        }
         self.limits = Some(admitted.usage);
         Ok(())
     }
@@ -159,7 +184,8 @@ impl Record {
         };
         self.gateway.metrics.series(key).record_usage(usage);
         self.gateway.metrics.add_spend(lease.node(), SpendKind::Tokens(tenant), amount);
-        self.gateway.dispatcher.book_usage(tenant, usage, Some((lease.node(), amount)));
+        let paid = Some((lease.node(), amount));
+        self.gateway.dispatcher.book_usage(tenant, self.user, usage, paid);
         self.external.usage = plus(self.external.usage, usage);
         self.external.amount += amount;
     }
@@ -290,7 +316,7 @@ impl Record {
         }
         let ExternalCost { usage: external, amount } = self.external;
         let usage = plus(own.unwrap_or_default(), external);
-        if let Some(permit) = self.permit.take() {
+        for permit in [self.user_permit.take(), self.permit.take()].into_iter().flatten() {
             permit.settle(usage.prompt.saturating_add(usage.completion));
         }
         (usage, amount)
@@ -313,7 +339,7 @@ impl Record {
         let series = self.gateway.metrics.series(self.labels());
         series.record_usage(usage);
         let tenant = self.context.tenant().unwrap_or_default();
-        self.gateway.dispatcher.book_usage(tenant, usage, None);
+        self.gateway.dispatcher.book_usage(tenant, self.user, usage, None);
         if let Some(prices) = self.gateway.dispatcher.external_prices(model) {
             series.add_savings(prices.of(usage));
         }
@@ -364,7 +390,7 @@ impl Record {
         ));
     }
 
-    fn log(&self, outcome: &str, duration: Duration) {
+    fn log(&self, outcome: &str, duration: Duration, usage: Usage) {
         let first_token = self.first_token.map(|t| t.as_millis() as u64);
         macro_rules! line {
             ($level:ident) => {
@@ -374,12 +400,15 @@ impl Record {
                     client = %self.context.client(),
                     api = self.api.name(),
                     tenant = self.context.tenant(),
+                    user = self.user.map(|(user, _)| tracing::field::display(user)),
                     class = self.class_name(),
                     model = self.model(),
                     node = self.node(),
                     outcome,
                     duration_ms = duration.as_millis() as u64,
                     first_token_ms = first_token,
+                    prompt_tokens = usage.prompt,
+                    completion_tokens = usage.completion,
                     bytes = self.bytes,
                 )
             };
@@ -404,7 +433,7 @@ impl Drop for Record {
         let ended = RequestSample { outcome, fault, refusal, duration, first_token };
         self.gateway.metrics.record_request_end(self.labels(), ended);
         self.add_to_history(duration, usage, spent);
-        self.log(outcome, duration);
+        self.log(outcome, duration, usage);
         self.export_span(outcome, duration);
     }
 }

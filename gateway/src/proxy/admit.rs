@@ -31,6 +31,7 @@ use crate::types::error::Error;
 use crate::types::external::ExternalPolicy;
 use crate::types::limits::QueueShare;
 use crate::types::request_context::RequestContext;
+use crate::types::user::UserId;
 
 /// A request that may wait for a slot.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ pub(crate) struct Admitted {
     pub translation: Option<Translation>,
     /// The tenant.
     pub tenant: Arc<str>,
+    /// The user of the tenant, if its key says where requests name them.
+    pub user: Option<UserId>,
     /// The tenant's share of the queue, from its key.
     pub share: QueueShare,
     /// The requested model, with aliases resolved.
@@ -76,9 +79,9 @@ pub(crate) struct Admitted {
 impl Admitted {
     /// The slot request for an endpoint that meets `constraints`.
     pub(crate) fn slot_request<'a>(&'a self, constraints: &'a RouteConstraints) -> SlotRequest<'a> {
-        let Self { model, tenant, share, class, size, prefix, body, .. } = self;
-        let (share, class, bytes) = (*share, *class, body.len());
-        SlotRequest { model, tenant, share, class, size, bytes, prefix, constraints }
+        let Self { model, tenant, user, share, class, size, prefix, body, .. } = self;
+        let (user, share, class, bytes) = (*user, *share, *class, body.len());
+        SlotRequest { model, tenant, user, share, class, size, bytes, prefix, constraints }
     }
 }
 
@@ -125,14 +128,15 @@ pub(crate) async fn admit(
     reading.grow_to(body.len(), limits.body_bytes_max)?;
     let api = api.served_by();
     let routed: RoutingFields = openai::parse(&body)?;
-    let wanted = match (wanted, routed.service_tier.as_deref()) {
-        (Some(class), _) => class,
-        (None, Some(tier)) => tier_class(tier)?,
-        (None, None) => Class::Standard,
-    };
-    // A request for a more urgent class than the key allows is downgraded, not refused.
-    let class = wanted.max(caller.key.class_max);
+    let tier = routed.service_tier.as_deref().map(tier_class).transpose()?;
+    let named = routed.model.as_str();
+    let known = without_tag(named, dispatcher);
+    let of_alias = caller.alias_class(known);
+    let wanted = wanted.or(tier).or(of_alias).unwrap_or(Class::Standard);
+    // A request for a more urgent class than the key or the alias allows is downgraded, not refused.
+    let class = wanted.max(caller.key.class_max).max(of_alias.unwrap_or(Class::Interactive));
     let patience = patience_of(patience, caller.key.deadline, timeouts.queue.of(class));
+    let user = caller.user(headers, &routed)?;
     let lengths = lengths(api, &routed)?;
     let tokens_max = lengths.map_or(Ok(None), |lengths| check_tokens(caller, lengths))?;
     let choice_max = lengths.and_then(|lengths| lengths.tokens_max.or(tokens_max));
@@ -141,8 +145,6 @@ pub(crate) async fn admit(
     let size = Size::new(work_bytes, answer_max, lengths.map_or(1, |lengths| lengths.choices));
     let usage = UsageLimits::new(body.len(), task(api, &routed, lengths, choice_max));
     let is_streamed = api.generates() && routed.stream.unwrap_or(false);
-    let named = routed.model;
-    let known = without_tag(&named, dispatcher);
     let model = model(caller, known)?;
     // Embeddings and reranking have no prefix: nodes keep no KV cache for them.
     let prefix =
@@ -155,6 +157,7 @@ pub(crate) async fn admit(
         model: model.unwrap_or_else(|| known.into()),
         share: caller.key.limits.queue,
         tenant: caller.tenant.clone(),
+        user,
         tokens_max: tokens_max.and_then(|max| u32::try_from(max).ok()),
         choice_max,
         usage,

@@ -4,7 +4,9 @@ use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
 use super::Scheduler;
+use super::queue::Payer;
 use crate::types::class::Class;
+use crate::types::user::UserId;
 
 /// Largest context size that we accept from a node, in tokens.
 const CONTEXT_TOKENS_MAX: u32 = 1 << 24;
@@ -16,8 +18,16 @@ pub struct Charge {
     pub class: Class,
     /// The tenant charged.
     pub tenant: String,
+    /// The user of the tenant that is charged, if its requests name users.
+    pub user: Option<UserId>,
     /// In units of [`crate::scheduler::cost`].
     pub work: f64,
+}
+
+impl Charge {
+    fn payer(&self) -> Payer<'_> {
+        Payer { class: self.class, tenant: &self.tenant, user: self.user }
+    }
 }
 
 /// Work actually done for a request.
@@ -47,7 +57,7 @@ impl<L> Scheduler<L> {
         };
         let more = work - charge.work;
         match more.is_finite() {
-            true => self.queue.correct(charge.class, &charge.tenant, more),
+            true => self.queue.correct(charge.payer(), more),
             false => [0.0; 2],
         }
     }

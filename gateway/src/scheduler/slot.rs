@@ -10,9 +10,10 @@ use crate::scheduler::charge::Charge;
 use crate::scheduler::cost::Size;
 use crate::scheduler::fleet::{EndpointId, RouteConstraints};
 use crate::scheduler::prefix_index::Prefix;
-use crate::scheduler::queue::TicketId;
+use crate::scheduler::queue::{Payer, TicketId};
 use crate::types::class::Class;
 use crate::types::limits::{QueueLimit, QueueShare};
+use crate::types::user::UserId;
 
 /// A request for a slot.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +22,8 @@ pub struct SlotRequest<'a> {
     pub model: &'a str,
     /// The tenant.
     pub tenant: &'a str,
+    /// The user of the tenant, if its requests name users.
+    pub user: Option<UserId>,
     /// The tenant's share of the queue, from its key.
     pub share: QueueShare,
     /// The scheduling class.
@@ -36,6 +39,10 @@ pub struct SlotRequest<'a> {
 }
 
 impl SlotRequest<'_> {
+    pub(super) fn payer(&self) -> Payer<'_> {
+        Payer { class: self.class, tenant: self.tenant, user: self.user }
+    }
+
     /// True if an endpoint has failed the request before.
     pub fn is_retried(&self) -> bool {
         !self.constraints.tried.is_empty()

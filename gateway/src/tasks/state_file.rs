@@ -20,8 +20,8 @@ use crate::types::atomic_file::replace;
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A few hundred bytes per tenant, endpoint, and cordoned node.
-const BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// A few hundred bytes per tenant, user, endpoint, and cordoned node.
+const BYTES_MAX: u64 = 64 * 1024 * 1024;
 const VERSION: u32 = 1;
 /// Usage of tenants is confidential.
 const MODE: u32 = 0o600;
@@ -119,6 +119,9 @@ impl Writer {
 fn write(path: &Path, state: SavedState) -> Result<(), String> {
     let state = StateFile { version: VERSION, state };
     let text = serde_json::to_string_pretty(&state).map_err(|e| e.to_string())?;
+    if text.len() as u64 >= BYTES_MAX {
+        return Err(format!("it would have {} bytes; lower users_max of the keys", text.len()));
+    }
     replace(path, &(text + "\n"), MODE).map_err(|e| format!("{}: {e}", path.display()))
 }
 

@@ -8,6 +8,7 @@ use inference_protocol::openai::{ErrorDetail, INVALID_REQUEST, Invalid, ParseErr
 use inference_protocol::resume;
 
 use crate::types::limits::BudgetLimit;
+use crate::types::limits::LimitScope;
 use crate::types::limits::QueueLimit;
 use crate::types::limits::RateLimit;
 
@@ -58,15 +59,17 @@ pub enum Error {
     NoNode,
     /// The key may not use this model.
     ModelForbidden(String),
-    /// The key has reached a rate limit.
+    /// The key, or one of its users, has reached a rate limit.
     RateLimited {
         /// The limit.
         limit: RateLimit,
+        /// Whose limit it is.
+        scope: LimitScope,
         /// Time until the request would fit.
         wait: Duration,
     },
-    /// The key has used up its monthly budget.
-    Quota(BudgetLimit),
+    /// The key, or one of its users, has used up its monthly budget.
+    Quota(BudgetLimit, LimitScope),
     /// Too many requests are queued, or their bodies are too large together.
     QueueFull {
         /// The limit reached.
@@ -146,8 +149,8 @@ impl Error {
             Self::UnknownPath | Self::UnknownModel(_) | Self::UnknownNode(_) => 404,
             Self::UnknownResponse(_) => 404,
             Self::ModelForbidden(_) | Self::AdminOff => 403,
-            Self::RateLimited { .. } | Self::Quota(_) => 429,
-            Self::QueueFull { full: QueueLimit::Tenant, .. } => 429,
+            Self::RateLimited { .. } | Self::Quota(..) => 429,
+            Self::QueueFull { full: QueueLimit::Tenant | QueueLimit::User, .. } => 429,
             Self::Method(_) => 405,
             Self::KeyMissing | Self::KeyWrong | Self::AdminKeyWrong => 401,
             Self::JoinKeyWrong | Self::JoinCertificate => 401,
@@ -199,7 +202,7 @@ impl Error {
             Self::UnknownResponse(_) => "response_not_found",
             Self::ModelForbidden(_) => "model_not_allowed",
             Self::RateLimited { .. } => "rate_limit_exceeded",
-            Self::Quota(_) => "insufficient_quota",
+            Self::Quota(..) => "insufficient_quota",
             Self::NoNode => "no_node",
             Self::QueueFull { .. } => "queue_full",
             Self::DeadlineUnmet { .. } => "deadline_unmet",
@@ -223,9 +226,18 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::QueueFull { full, .. } => full.reason(),
-            Self::RateLimited { limit: RateLimit::Requests, .. } => "limit_requests",
-            Self::RateLimited { limit: RateLimit::Tokens, .. } => "limit_tokens",
-            Self::RateLimited { limit: RateLimit::Concurrent, .. } => "limit_concurrent",
+            Self::RateLimited { limit, scope: LimitScope::Key, .. } => match limit {
+                RateLimit::Requests => "limit_requests",
+                RateLimit::Tokens => "limit_tokens",
+                RateLimit::Concurrent => "limit_concurrent",
+                RateLimit::Users => "limit_users",
+            },
+            Self::RateLimited { limit, scope: LimitScope::User, .. } => match limit {
+                RateLimit::Requests => "limit_user_requests",
+                RateLimit::Tokens => "limit_user_tokens",
+                RateLimit::Concurrent | RateLimit::Users => "limit_user_concurrent",
+            },
+            Self::Quota(_, LimitScope::User) => "insufficient_user_quota",
             _ => self.code(),
         }
     }
@@ -253,7 +265,7 @@ impl Error {
             | Self::Header(..)
             | Self::ModelForbidden(_)
             | Self::RateLimited { .. }
-            | Self::Quota(_)
+            | Self::Quota(..)
             | Self::Unanswerable(_)
             | Self::ResponseTooLarge(_)
             | Self::ExternalRefused { .. }
@@ -302,7 +314,7 @@ impl Error {
             | Self::UnknownResponse(_)
             | Self::ModelForbidden(_)
             | Self::RateLimited { .. }
-            | Self::Quota(_)
+            | Self::Quota(..)
             | Self::NoNode
             | Self::QueueFull { .. }
             | Self::DeadlineUnmet { .. }
@@ -337,7 +349,7 @@ impl Error {
         match (self.status(), self.origin()) {
             (401, _) => "authentication_error",
             (403, _) => "permission_error",
-            (429, _) if matches!(self, Self::Quota(_)) => "insufficient_quota",
+            (429, _) if matches!(self, Self::Quota(..)) => "insufficient_quota",
             (429, _) => "rate_limit_error",
             (_, FaultOrigin::Client) => INVALID_REQUEST,
             (_, FaultOrigin::Gateway) => "server_error",

@@ -51,11 +51,13 @@ pub enum QueueLimit {
     Model,
     /// The tenant's share.
     Tenant,
+    /// The share of a user of the tenant.
+    User,
 }
 
 impl QueueLimit {
     /// All values.
-    pub const ALL: [Self; 3] = [Self::Queue, Self::Model, Self::Tenant];
+    pub const ALL: [Self; 4] = [Self::Queue, Self::Model, Self::Tenant, Self::User];
 
     /// Refusal reason.
     pub fn reason(self) -> &'static str {
@@ -63,6 +65,7 @@ impl QueueLimit {
             Self::Queue => "queue_full",
             Self::Model => "queue_full_model",
             Self::Tenant => "queue_full_tenant",
+            Self::User => "queue_full_user",
         }
     }
 }
@@ -76,6 +79,8 @@ pub enum RateLimit {
     Tokens,
     /// Concurrent requests.
     Concurrent,
+    /// Users of one key with requests at the same time.
+    Users,
 }
 
 impl RateLimit {
@@ -85,8 +90,19 @@ impl RateLimit {
             Self::Requests => "requests",
             Self::Tokens => "tokens",
             Self::Concurrent => "concurrent",
+            Self::Users => "users",
         }
     }
+}
+
+/// Whose limit it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LimitScope {
+    /// The API key's.
+    #[default]
+    Key,
+    /// That of one of its users.
+    User,
 }
 
 /// The part of a budget that is used up.

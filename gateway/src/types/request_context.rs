@@ -8,6 +8,7 @@ use inference_protocol::fleet::ModelStatus;
 use tokio::task::futures::TaskLocalFuture;
 
 use super::request_id::RequestId;
+use super::user::UserId;
 
 tokio::task_local! {
     static CURRENT: Arc<RequestContext>;
@@ -19,6 +20,7 @@ pub(crate) struct RequestContext {
     id: RequestId,
     client: IpAddr,
     tenant: OnceLock<Arc<str>>,
+    user: OnceLock<UserId>,
     endpoint: Mutex<Option<Endpoint>>,
 }
 
@@ -33,7 +35,13 @@ impl RequestContext {
     /// Opens the context of a request with these headers from `client`.
     pub(crate) fn open(client: IpAddr, headers: &HeaderMap) -> Arc<Self> {
         let id = RequestId::of(headers);
-        Arc::new(Self { id, client, tenant: OnceLock::new(), endpoint: Mutex::new(None) })
+        Arc::new(Self {
+            id,
+            client,
+            tenant: OnceLock::new(),
+            user: OnceLock::new(),
+            endpoint: Mutex::new(None),
+        })
     }
 
     /// The client's address, possibly reported by a trusted proxy.
@@ -54,6 +62,11 @@ impl RequestContext {
     /// Sets the tenant, once.
     pub(crate) fn set_tenant(&self, tenant: Arc<str>) {
         let _ = self.tenant.set(tenant);
+    }
+
+    /// Sets the user of the key, once.
+    pub(crate) fn set_user(&self, user: UserId) {
+        let _ = self.user.set(user);
     }
 
     /// Sets the endpoint that works on the request, and its model.
@@ -77,6 +90,9 @@ impl RequestContext {
         add("client", &self.client.to_string());
         if let Some(tenant) = self.tenant() {
             add("tenant", tenant);
+        }
+        if let Some(user) = self.user.get() {
+            add("user", &user.to_string());
         }
         let endpoint = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Endpoint { model, name }) = &*endpoint {

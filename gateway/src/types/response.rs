@@ -54,7 +54,7 @@ fn with_headers(error: &Error, body: String) -> Response<Body> {
             require_bearer(headers);
         }
         // OpenAI's SDKs retry other 429s.
-        Error::Quota(_) => {
+        Error::Quota(..) => {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         Error::Method(allowed) => allow_methods(headers, allowed),

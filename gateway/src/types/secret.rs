@@ -57,7 +57,8 @@ impl KeyDigest {
 
     /// Formats as 64 hex digits.
     pub fn to_hex(&self) -> String {
-        self.0.iter().map(|b| format!("{b:02x}")).collect()
+        let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        digits.map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0')).collect()
     }
 
     /// Compares with `key` in constant time.

@@ -100,6 +100,7 @@ fn ask(scheduler: &mut Scheduler<usize>, constraints: &RouteConstraints, now: Du
     let request = SlotRequest {
         model: "m0",
         tenant: "t",
+        user: None,
         share: QueueShare::default(),
         class: Class::Standard,
         size: &Size::new(500, None, 1),

@@ -8,7 +8,7 @@ use fleet_tests::root;
 use crate::current;
 
 /// Pages whose every section names a test.
-const CLAIMING: [&str; 3] = ["app-developer.md", "failures.md", "security.md"];
+const CLAIMING: [&str; 4] = ["app-developer.md", "failures.md", "security.md", "users.md"];
 
 fn collect(folder: &Path, text: &mut String) {
     for entry in std::fs::read_dir(folder).unwrap() {

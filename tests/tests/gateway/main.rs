@@ -26,6 +26,7 @@ mod resume;
 mod retries;
 mod shares;
 mod traces;
+mod users;
 
 use std::net::SocketAddr;
 

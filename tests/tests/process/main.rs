@@ -48,3 +48,4 @@ mod tokenizers;
 mod traffic;
 mod tune;
 mod unsupported;
+mod users;

@@ -120,6 +120,7 @@ impl Run<'_> {
         let want = SlotRequest {
             model: "m",
             tenant: self.tenants[request.tenant].name,
+            user: None,
             share: QueueShare::default(),
             class: Class::Standard,
             size: &Size::new(500, None, 1),

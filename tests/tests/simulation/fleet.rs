@@ -343,6 +343,7 @@ impl<'a> Run<'a> {
         let want = SlotRequest {
             model: "m",
             tenant: &tenant,
+            user: None,
             share: QueueShare::default(),
             class: Class::Standard,
             size: &self.size(number),

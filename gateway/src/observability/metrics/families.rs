@@ -42,6 +42,8 @@ pub(crate) struct Families {
     pub resumes: IntCounterVec,
     pub refusals: IntCounterVec,
     pub tokens: IntCounterVec,
+    pub users: IntGaugeVec,
+    pub users_evicted: IntCounterVec,
     pub spent: CounterVec,
     pub saved: CounterVec,
     pub connections: IntGauge,
@@ -92,6 +94,18 @@ impl Families {
                 "Tokens by kind: prompt (computed), cached (prompt tokens reused from the cache), \
                  and completion.",
                 &["model", "tenant", "endpoint_kind", "kind"],
+            )?,
+            users: builder.gauges(
+                "gateway_users",
+                "Users of a tenant whose limits the gateway tracks, for keys with users. At most \
+                 users_max.",
+                &["tenant"],
+            )?,
+            users_evicted: builder.counters(
+                "gateway_users_evicted_total",
+                "Users whose limits the gateway forgot because the tenant has more than users_max. \
+                 They start anew with their next request.",
+                &["tenant"],
             )?,
             spent,
             saved,

@@ -1,7 +1,8 @@
 //! PURE. Limits how much of the queue each model and tenant may fill.
 //!
-//! Besides the limits of the whole queue, each model and each tenant has a share. Without a
-//! configured limit, the share is dynamic: three times the free space (Choudhury and Hahne, 1998).
+//! Besides the limits of the whole queue, each model and each tenant has a share, and each user has
+//! a share of what its tenant may use. Without a configured limit, the share is dynamic: three times
+//! the free space (Choudhury and Hahne, 1998).
 //! A single flood fills three quarters of the queue, and any number of them together never fill it,
 //! so another model or tenant always finds space. If there is no other one, it may use the whole
 //! queue.
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::types::class::Class;
 use crate::types::limits::{QueueBounds, QueueLimit, QueueShare};
+use crate::types::user::UserId;
 
 /// A dynamic share is this many times the free space.
 const SHARE_OF_FREE: usize = 3;
@@ -21,6 +23,8 @@ pub(crate) struct SpaceClaim<'a> {
     pub class: Class,
     /// The tenant and its configured share.
     pub tenant: (&'a str, QueueShare),
+    /// The user of the tenant, if its requests name users.
+    pub user: Option<UserId>,
     /// The model, if known.
     pub model: Option<&'a str>,
     /// True if other models are served as well.
@@ -45,6 +49,18 @@ impl Occupancy {
         self == Self::default()
     }
 
+    /// What a tenant that has taken this much can still take of the free space.
+    fn left(self, share: QueueShare, free: Self) -> Self {
+        let left = |taken: usize, limit: Option<usize>, free: usize| {
+            let limit = limit.unwrap_or(free.saturating_mul(SHARE_OF_FREE));
+            limit.saturating_sub(taken).min(free)
+        };
+        Self {
+            depth: left(self.depth, share.depth_max, free.depth),
+            bytes: left(self.bytes, share.bytes_max, free.bytes),
+        }
+    }
+
     /// True if `more` fits into a share, given the free space.
     fn fits(self, share: QueueShare, free: Self, more: Self) -> bool {
         let fits = |taken: usize, more: usize, limit: Option<usize>, free: usize| {
@@ -64,6 +80,8 @@ pub(crate) struct QueueSpace {
     reading: usize,
     models: BTreeMap<String, Occupancy>,
     tenants: BTreeMap<String, Occupancy>,
+    /// Queued requests by tenant and user, of tenants whose requests name users.
+    users: BTreeMap<String, BTreeMap<UserId, Occupancy>>,
 }
 
 impl QueueSpace {
@@ -112,37 +130,69 @@ impl QueueSpace {
             depth: bounds.depth_max.saturating_sub(self.all.depth),
             bytes: bounds.bytes_max.saturating_sub(self.all.bytes),
         };
-        let fits = |taken: Option<&Occupancy>, share: QueueShare, has_others: bool| {
-            let whole = QueueShare { depth_max: Some(usize::MAX), bytes_max: Some(usize::MAX) };
-            let share = if has_others { share } else { share.or(whole) };
-            taken.copied().unwrap_or_default().fits(share, free, more)
-        };
         let (tenant, share) = claim.tenant;
-        let share = share.or(bounds.per_tenant);
-        if !fits(self.tenants.get(tenant), share, bounds.has_tenants) {
+        let share = or_whole(share.or(bounds.per_tenant), bounds.has_tenants);
+        let taken = self.tenants.get(tenant).copied().unwrap_or_default();
+        if !taken.fits(share, free, more) {
             return Err(QueueLimit::Tenant);
         }
+        if claim.user.is_some_and(|user| {
+            let left = taken.left(share, free);
+            !self.user(tenant, user).fits(QueueShare::default(), left, more)
+        }) {
+            return Err(QueueLimit::User);
+        }
         let Some(model) = claim.model else { return Ok(()) };
-        match fits(self.models.get(model), bounds.per_model, claim.has_models) {
+        let taken = self.models.get(model).copied().unwrap_or_default();
+        match taken.fits(or_whole(bounds.per_model, claim.has_models), free, more) {
             true => Ok(()),
             false => Err(QueueLimit::Model),
         }
     }
 
-    /// Adds a queued request.
-    pub(crate) fn add_request(&mut self, model: &str, tenant: &str, bytes: usize) {
+    fn user(&self, tenant: &str, user: UserId) -> Occupancy {
+        let users = self.users.get(tenant);
+        users.and_then(|users| users.get(&user)).copied().unwrap_or_default()
+    }
+
+    /// Adds a queued request of a tenant, and of its user if its requests name users.
+    pub(crate) fn add_request(
+        &mut self,
+        model: &str,
+        (tenant, user): (&str, Option<UserId>),
+        bytes: usize,
+    ) {
         let more = Occupancy { depth: 1, bytes };
         add(&mut self.all, more);
         change(&mut self.models, model, |taken| add(taken, more));
         change(&mut self.tenants, tenant, |taken| add(taken, more));
+        if let Some(user) = user {
+            let users = self.users.entry(tenant.to_string()).or_default();
+            add(users.entry(user).or_default(), more);
+        }
     }
 
     /// Removes a queued request.
-    pub(crate) fn remove_request(&mut self, model: &str, tenant: &str, bytes: usize) {
+    pub(crate) fn remove_request(
+        &mut self,
+        model: &str,
+        (tenant, user): (&str, Option<UserId>),
+        bytes: usize,
+    ) {
         let less = Occupancy { depth: 1, bytes };
         subtract(&mut self.all, less);
         change(&mut self.models, model, |taken| subtract(taken, less));
         change(&mut self.tenants, tenant, |taken| subtract(taken, less));
+        if let Some((user, users)) = user.zip(self.users.get_mut(tenant)) {
+            let taken = users.entry(user).or_default();
+            subtract(taken, less);
+            if taken.is_empty() {
+                users.remove(&user);
+            }
+            if users.is_empty() {
+                self.users.remove(tenant);
+            }
+        }
     }
 
     /// Adds bytes of a tenant's body being read.
@@ -172,6 +222,12 @@ fn subtract(taken: &mut Occupancy, less: Occupancy) {
     taken.bytes = taken.bytes.saturating_sub(less.bytes);
 }
 
+/// The share, or without others the whole queue.
+fn or_whole(share: QueueShare, has_others: bool) -> QueueShare {
+    let whole = QueueShare { depth_max: Some(usize::MAX), bytes_max: Some(usize::MAX) };
+    if has_others { share } else { share.or(whole) }
+}
+
 /// Changes an entry and drops it once it is empty.
 fn change(map: &mut BTreeMap<String, Occupancy>, name: &str, change: impl FnOnce(&mut Occupancy)) {
     let taken = match map.get_mut(name) {
@@ -187,6 +243,7 @@ fn change(map: &mut BTreeMap<String, Occupancy>, name: &str, change: impl FnOnce
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::secret::KeyDigest;
 
     fn bounds(has_tenants: bool) -> QueueBounds {
         QueueBounds { has_tenants, ..QueueBounds::new(1000, 1_000_000) }
@@ -195,7 +252,15 @@ mod tests {
     fn claim<'a>(tenant: &'a str, model: Option<&'a str>) -> SpaceClaim<'a> {
         let tenant = (tenant, QueueShare::default());
         let has_models = model.is_some();
-        SpaceClaim { class: Class::Interactive, tenant, model, has_models, depth: 1, bytes: 1 }
+        SpaceClaim {
+            class: Class::Interactive,
+            tenant,
+            user: None,
+            model,
+            has_models,
+            depth: 1,
+            bytes: 1,
+        }
     }
 
     /// Queues requests until there is no space; returns how many fit and which limit was reached.
@@ -206,7 +271,10 @@ mod tests {
     ) -> (usize, QueueLimit) {
         for count in 0.. {
             match room.check(bounds, claim) {
-                Ok(()) => room.add_request(claim.model.unwrap_or("m"), claim.tenant.0, claim.bytes),
+                Ok(()) => {
+                    let payer = (claim.tenant.0, claim.user);
+                    room.add_request(claim.model.unwrap_or("m"), payer, claim.bytes);
+                }
                 Err(full) => return (count, full),
             }
         }
@@ -280,5 +348,24 @@ mod tests {
         room.remove_body("t", body.bytes);
         assert_eq!((room.total(), room.body_bytes()), (Occupancy::default(), 0));
         assert!(room.tenants().is_empty(), "nobody is listed who has nothing");
+    }
+
+    #[test]
+    fn a_user_that_floods_leaves_room_for_other_users_of_the_tenant() {
+        let user = |id: &str| Some(UserId::new(&KeyDigest::of("key"), id.as_bytes()));
+        let claim = |id| SpaceClaim { user: user(id), ..claim("t", None) };
+        let room = &mut QueueSpace::default();
+        assert_eq!(fill(room, &bounds(false), &claim("a")), (750, QueueLimit::User));
+        assert_eq!(fill(room, &bounds(false), &claim("b")), (188, QueueLimit::User));
+        // A configured share of the tenant is divided likewise.
+        let per_tenant = QueueShare { depth_max: Some(100), bytes_max: None };
+        let bounds = QueueBounds { per_tenant, ..bounds(true) };
+        let room = &mut QueueSpace::default();
+        assert_eq!(fill(room, &bounds, &claim("a")), (75, QueueLimit::User));
+        assert_eq!(room.check(&bounds, &claim("b")), Ok(()));
+        for _ in 0..75 {
+            room.remove_request("m", ("t", user("a")), 1);
+        }
+        assert!(room.users.is_empty() && room.tenants.is_empty());
     }
 }

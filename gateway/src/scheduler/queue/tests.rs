@@ -1,7 +1,10 @@
 //! Tests of the queue: order, limits, and that no request is lost or bound twice.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::types::limits::QueueShare;
+use crate::types::secret::KeyDigest;
 use proptest::prelude::*;
 
 use Class::{Batch, Interactive, Standard};
@@ -14,6 +17,7 @@ fn ticket(id: TicketId, class: Class, tenant: &str, work: f64) -> Ticket<u32> {
         id,
         model,
         tenant,
+        user: None,
         class,
         work,
         bytes,
@@ -29,11 +33,23 @@ fn queue(depth_max: usize) -> Queue<u32> {
     Queue::new(QueueBounds::new(depth_max, 100 * depth_max))
 }
 
+fn payer(class: Class, tenant: &str) -> Payer<'_> {
+    Payer { class, tenant, user: None }
+}
+
 /// Queues a request if there is space.
 fn offer(queue: &mut Queue<u32>, ticket: Ticket<u32>) -> Result<(), QueueLimit> {
     let tenant = (ticket.tenant.as_str(), QueueShare::default());
     let (class, bytes) = (ticket.class, ticket.bytes);
-    let claim = SpaceClaim { class, tenant, model: None, has_models: false, depth: 1, bytes };
+    let claim = SpaceClaim {
+        class,
+        tenant,
+        user: ticket.user,
+        model: None,
+        has_models: false,
+        depth: 1,
+        bytes,
+    };
     if !ticket.is_retried {
         queue.check_space(&claim)?;
     }
@@ -167,14 +183,18 @@ fn the_work_ahead_is_what_fair_turns_put_before_it() {
     }
     offer(&mut queue, ticket(20, Batch, "many", 1000.0)).unwrap();
     offer(&mut queue, ticket(21, Interactive, "other", 7.0)).unwrap();
-    assert_eq!(queue.work_ahead(Standard, "many", "m", 10.0), 107.0);
-    assert_eq!(queue.work_ahead(Standard, "new", "m", 10.0), 17.0);
-    assert_eq!(queue.work_ahead(Standard, "new", "m", 900.0), 207.0, "who waits asks on");
+    assert_eq!(queue.work_ahead(payer(Standard, "many"), "m", 10.0), 107.0);
+    assert_eq!(queue.work_ahead(payer(Standard, "new"), "m", 10.0), 17.0);
+    assert_eq!(queue.work_ahead(payer(Standard, "new"), "m", 900.0), 207.0, "who waits asks on");
     offer(&mut queue, Ticket { is_retried: true, ..ticket(30, Batch, "new", 5.0) }).unwrap();
-    assert_eq!(queue.work_ahead(Standard, "new", "m", 10.0), 22.0, "what failed goes first");
+    assert_eq!(queue.work_ahead(payer(Standard, "new"), "m", 10.0), 22.0, "what failed goes first");
     queue.remove(30);
-    assert_eq!(queue.work_ahead(Interactive, "new", "m", 10.0), 10.0);
-    assert_eq!(queue.work_ahead(Standard, "many", "other", 10.0), 0.0, "others wait elsewhere");
+    assert_eq!(queue.work_ahead(payer(Interactive, "new"), "m", 10.0), 10.0);
+    assert_eq!(
+        queue.work_ahead(payer(Standard, "many"), "other", 10.0),
+        0.0,
+        "others wait elsewhere"
+    );
 }
 
 proptest! {
@@ -192,6 +212,7 @@ proptest! {
                 0 | 1 if !inside.contains(&id) => {
                     let mut new = ticket(id, class, &tenant.to_string(), work);
                     new.model = format!("m{}", id % 3);
+                    new.user = if tenant % 2 == 0 { user(id as usize % 3) } else { None };
                     if id % 7 == 0 {
                         new.is_retried = true;
                     }
@@ -217,6 +238,130 @@ proptest! {
             queue.remove(id).unwrap();
         }
         prop_assert_eq!((queue.depth(), queue.space().total().bytes), (0, 0));
-        prop_assert!(queue.classes.values().all(|lines| lines.tenants.is_empty()));
+        prop_assert!(queue.classes.values().all(|lines| lines.is_empty()));
     }
+}
+
+fn user(number: usize) -> Option<UserId> {
+    Some(UserId::new(&KeyDigest::of("key"), number.to_string().as_bytes()))
+}
+
+fn of_user(id: TicketId, tenant: &str, number: usize, work: f64) -> Ticket<u32> {
+    Ticket { user: user(number), ..ticket(id, Standard, tenant, work) }
+}
+
+#[test]
+fn a_user_with_many_requests_does_not_hold_up_another_of_the_same_tenant() {
+    let mut queue = queue(100);
+    for id in 1..=20 {
+        offer(&mut queue, of_user(id, "t", 1, 5.0)).unwrap();
+    }
+    offer(&mut queue, of_user(21, "t", 2, 5.0)).unwrap();
+    offer(&mut queue, of_user(22, "t", 2, 5.0)).unwrap();
+    let served = order(&mut queue);
+    assert_eq!(served[..5], [1, 21, 2, 22, 3]);
+    assert_eq!(served.len(), 22);
+}
+
+#[test]
+fn a_tenant_gains_no_share_by_inventing_users() {
+    let mut queue = queue(1000);
+    for id in 1..=200 {
+        offer(&mut queue, of_user(id, "inventive", id as usize, 5.0)).unwrap();
+        offer(&mut queue, ticket(1000 + id, Standard, "plain", 5.0)).unwrap();
+    }
+    let served = order(&mut queue);
+    let plain = served[..200].iter().filter(|id| **id > 1000).count();
+    assert!((99..=101).contains(&plain), "{plain} of 200");
+}
+
+#[test]
+fn a_user_who_left_for_a_moment_has_not_shed_what_it_used() {
+    let mut queue = queue(100);
+    offer(&mut queue, of_user(1, "t", 1, 100.0)).unwrap();
+    offer(&mut queue, of_user(2, "t", 2, 1.0)).unwrap();
+    assert_eq!(order(&mut queue), [2, 1]);
+    // The first user used more than was estimated, and the tenant's queue was empty meanwhile.
+    let first = Payer { class: Standard, tenant: "t", user: user(1) };
+    queue.correct(first, 50.0);
+    for id in 3..=6 {
+        offer(&mut queue, of_user(id, "t", 1, 10.0)).unwrap();
+        offer(&mut queue, of_user(10 + id, "t", 2, 10.0)).unwrap();
+    }
+    assert_eq!(order(&mut queue)[..5], [13, 14, 15, 16, 3]);
+}
+
+#[test]
+fn the_work_ahead_of_a_user_is_what_fair_turns_put_before_it() {
+    let mut queue = queue(100);
+    for id in 0..10 {
+        offer(&mut queue, of_user(id, "t", 1, 10.0)).unwrap();
+    }
+    offer(&mut queue, ticket(20, Standard, "other", 7.0)).unwrap();
+    let ahead = |number| {
+        let payer = Payer { class: Standard, tenant: "t", user: user(number) };
+        queue.work_ahead(payer, "m", 10.0)
+    };
+    assert_eq!(ahead(1), 114.0, "its own, and twice what the other tenant has queued");
+    assert_eq!(ahead(2), 24.0, "of each, as much as it asks itself");
+}
+
+proptest! {
+    /// Users who always wait get the same work, however many requests they queue, to within the
+    /// largest piece of each; and so do tenants, however many users they have.
+    #[test]
+    fn users_share_what_their_tenant_gets_by_work(
+        works in prop::collection::vec(prop::collection::vec(0.5f64..50.0, 40), 2..7),
+        plain in prop::collection::vec(0.5f64..50.0, 200),
+    ) {
+        let mut queue = queue(2000);
+        let mut owners: BTreeMap<TicketId, usize> = BTreeMap::new();
+        for (number, works) in works.iter().enumerate() {
+            for work in works {
+                let id = owners.len() as TicketId + 1;
+                offer(&mut queue, of_user(id, "users", number, *work)).unwrap();
+                owners.insert(id, number);
+            }
+        }
+        for (number, work) in plain.iter().enumerate() {
+            offer(&mut queue, ticket(10_000 + number as u64, Standard, "plain", *work)).unwrap();
+        }
+        let mut waiting = vec![40; works.len()];
+        let (mut done, mut of_tenants) = (vec![0.0; works.len()], [0.0; 2]);
+        let mut left = plain.len();
+        while waiting.iter().all(|count| *count > 1) && left > 1 {
+            let id = queue.next(|_| true).unwrap().id;
+            let work = queue.take(id).unwrap().work;
+            match owners.get(&id) {
+                Some(user) => {
+                    (waiting[*user], done[*user]) = (waiting[*user] - 1, done[*user] + work);
+                    of_tenants[0] += work;
+                }
+                None => (left, of_tenants[1]) = (left - 1, of_tenants[1] + work),
+            }
+            let least = done.iter().copied().fold(f64::MAX, f64::min);
+            let most = done.iter().copied().fold(0.0, f64::max);
+            prop_assert!(most - least <= 100.0, "{done:?}");
+            prop_assert!((of_tenants[0] - of_tenants[1]).abs() <= 100.0, "{of_tenants:?}");
+        }
+    }
+}
+
+#[test]
+fn a_million_users_of_one_tenant_leave_nothing_behind() {
+    let mut queue = queue(100);
+    for number in 0..1_000_000 {
+        let payer = Payer { class: Standard, tenant: "t", user: user(number) };
+        match number % 2 {
+            0 => {
+                offer(&mut queue, of_user(number as u64, "t", number, 1.0)).unwrap();
+                queue.take(number as u64).unwrap();
+            }
+            _ => queue.charge_unqueued(payer, 1.0),
+        }
+        queue.correct(payer, 3.0);
+    }
+    let users = queue.classes[&Standard].remembered_users();
+    assert!(users < 40_000, "{users}");
+    assert_eq!((queue.depth(), queue.space().total().bytes), (0, 0));
 }

@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 /// Below this many entries, no cleanup runs.
 const TIDY_AT: usize = 64;
 
+/// Most keys that are remembered because they are ahead of the clock.
+const AHEAD_MAX: usize = 16_384;
+
 /// Virtual times by key.
 #[derive(Debug, Clone)]
 pub(super) struct VirtualTimes<K> {
@@ -127,11 +130,27 @@ impl<K: Ord> VirtualTimes<K> {
         }
     }
 
+    /// Number of keys that are remembered.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.times.len()
+    }
+
+    /// True if every key is equivalent to a new one.
+    pub(super) fn is_settled(&self) -> bool {
+        !self.times.values().any(|standing| standing.waits || standing.time > self.now)
+    }
+
     /// Drops keys that do not wait and are not ahead of the clock: they are equivalent to new ones.
+    /// Too many that are ahead are forgiven: whoever can make up keys gains nothing by it, because
+    /// a new key is not ahead either.
     fn drop_idle(&mut self) {
         if self.times.len() >= self.tidy_at {
             let now = self.now;
             self.times.retain(|_, standing| standing.waits || standing.time > now);
+            if self.times.len() >= AHEAD_MAX {
+                self.times.retain(|_, standing| standing.waits);
+            }
             self.tidy_at = (2 * self.times.len()).max(TIDY_AT);
         }
     }
@@ -245,5 +264,18 @@ mod tests {
             turns.charge(&0, 1.0);
         }
         assert!(turns.times.len() <= 2 * TIDY_AT, "{}", turns.times.len());
+    }
+
+    #[test]
+    fn a_million_keys_that_used_more_than_estimated_stay_within_the_bound() {
+        let mut turns = VirtualTimes::default();
+        turns.arrive(&0);
+        for key in 1..1_000_000u32 {
+            turns.charge_unqueued(&key, 1e-6);
+            turns.correct(&key, 1e6);
+            assert!(turns.times.len() <= 2 * AHEAD_MAX, "{}", turns.times.len());
+        }
+        assert!(turns.times.contains_key(&0), "who waits is kept");
+        assert!(!turns.is_settled());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Error;
 use crate::types::limits::BudgetLimit;
+use crate::types::limits::LimitScope;
 use crate::types::limits::QueueLimit;
 use crate::types::limits::RateLimit;
 
@@ -62,18 +63,24 @@ impl std::fmt::Display for Error {
             Self::ModelForbidden(model) => {
                 write!(f, "this API key may not use the model '{model}'")
             }
-            Self::Quota(BudgetLimit::Tokens) => {
-                write!(f, "this API key has used its token quota of this month (UTC)")
+            Self::Quota(BudgetLimit::Tokens, scope) => {
+                write!(f, "{} has used its token quota of this month (UTC)", owner(*scope))
             }
-            Self::Quota(BudgetLimit::Spend) => {
-                write!(f, "this API key has spent its budget of this month (UTC)")
+            Self::Quota(BudgetLimit::Spend, scope) => {
+                write!(f, "{} has spent its budget of this month (UTC)", owner(*scope))
             }
-            Self::RateLimited { limit: RateLimit::Concurrent, .. } => {
-                write!(f, "this API key has reached its limit of concurrent requests")
-            }
-            Self::RateLimited { limit, wait } => write!(
+            Self::RateLimited { limit: RateLimit::Users, .. } => write!(
                 f,
-                "this API key has used its {} of this minute; retry in {} s",
+                "this API key has requests of too many users at once (users_max); retry when some of \
+                 them are done"
+            ),
+            Self::RateLimited { limit: RateLimit::Concurrent, scope, .. } => {
+                write!(f, "{} has reached its limit of concurrent requests", owner(*scope))
+            }
+            Self::RateLimited { limit, scope, wait } => write!(
+                f,
+                "{} has used its {} of this minute; retry in {} s",
+                owner(*scope),
                 limit.name(),
                 wait.as_secs_f64().ceil()
             ),
@@ -86,6 +93,10 @@ impl std::fmt::Display for Error {
                 QueueLimit::Tenant => {
                     "the queue is full for this API key, by requests or by bytes; wait for some of its \
                      requests to finish before you send more"
+                }
+                QueueLimit::User => {
+                    "the queue is full for this user of the API key, by requests or by bytes; wait for some \
+                     of the user's requests to finish before you send more"
                 }
             }),
             Self::Header(name, expected) => write!(f, "{name}: expected {expected}"),
@@ -124,5 +135,12 @@ impl std::fmt::Display for Error {
             }
             Self::ExternalFailed => write!(f, "the external endpoint failed"),
         }
+    }
+}
+
+fn owner(scope: LimitScope) -> &'static str {
+    match scope {
+        LimitScope::Key => "this API key",
+        LimitScope::User => "this user of the API key",
     }
 }

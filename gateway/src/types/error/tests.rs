@@ -34,7 +34,11 @@ fn every_error_has_its_four_answers() {
         (Error::UnknownModel("x".into()), 404, "model_not_found", Client, false),
         (Error::ModelForbidden("x".into()), 403, "model_not_allowed", Client, false),
         (
-            Error::RateLimited { limit: RateLimit::Tokens, wait: Duration::from_secs(3) },
+            Error::RateLimited {
+                limit: RateLimit::Tokens,
+                scope: LimitScope::Key,
+                wait: Duration::from_secs(3),
+            },
             429,
             "rate_limit_exceeded",
             Client,
@@ -44,6 +48,7 @@ fn every_error_has_its_four_answers() {
         (queue_full(QueueLimit::Queue), 503, "queue_full", Gateway, false),
         (queue_full(QueueLimit::Model), 503, "queue_full", Gateway, false),
         (queue_full(QueueLimit::Tenant), 429, "queue_full", Gateway, false),
+        (queue_full(QueueLimit::User), 429, "queue_full", Gateway, false),
         (
             Error::Header(HeaderName::from_static("x"), "y".into()),
             400,
@@ -77,9 +82,27 @@ fn every_error_has_its_four_answers() {
 #[test]
 fn a_full_queue_says_by_which_limit() {
     let reasons = QueueLimit::ALL.map(|full| queue_full(full).reason());
-    assert_eq!(reasons, ["queue_full", "queue_full_model", "queue_full_tenant"]);
+    assert_eq!(reasons, ["queue_full", "queue_full_model", "queue_full_tenant", "queue_full_user"]);
     let messages: std::collections::BTreeSet<_> =
         QueueLimit::ALL.map(|full| queue_full(full).to_string()).into();
-    assert_eq!(messages.len(), 3);
+    assert_eq!(messages.len(), 4);
     assert!(QueueLimit::ALL.iter().all(|full| queue_full(*full).is_overload()));
+}
+
+#[test]
+fn limits_of_a_user_are_told_from_those_of_the_key() {
+    let limited = |limit, scope| Error::RateLimited { limit, scope, wait: Duration::from_secs(3) };
+    let (key, user) = (LimitScope::Key, LimitScope::User);
+    let limits = [RateLimit::Requests, RateLimit::Tokens, RateLimit::Concurrent];
+    for limit in limits {
+        let [key, user] = [key, user].map(|scope| limited(limit, scope));
+        assert_eq!(key.reason().replace("limit_", "limit_user_"), user.reason());
+        assert!(key.to_string().starts_with("this API key has"), "{key}");
+        assert!(user.to_string().starts_with("this user of the API key has"), "{user}");
+    }
+    assert_eq!(limited(RateLimit::Users, key).reason(), "limit_users");
+    let [key, user] = [key, user].map(|scope| Error::Quota(BudgetLimit::Tokens, scope));
+    assert_eq!([key.reason(), user.reason()], ["insufficient_quota", "insufficient_user_quota"]);
+    assert_eq!([key.code(), user.code()], ["insufficient_quota"; 2]);
+    assert!(user.to_string().starts_with("this user of the API key has used"), "{user}");
 }

@@ -8,6 +8,9 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 
 use super::ParseError;
 use super::numbers::whole_float;
+use user::{Metadata, Text};
+
+mod user;
 
 /// Maximum choices per request: prompts times `n`.
 pub const CHOICES_MAX: u64 = 16;
@@ -47,6 +50,15 @@ pub struct RoutingFields {
     #[serde(default, alias = "n_probs")]
     #[schemars(skip)]
     logprobs: Option<IgnoredAny>,
+    #[serde(default)]
+    #[schemars(skip)]
+    safety_identifier: Text,
+    #[serde(default)]
+    #[schemars(skip)]
+    user: Text,
+    #[serde(default)]
+    #[schemars(skip)]
+    metadata: Metadata,
 }
 
 /// How much a request asks to generate.
@@ -106,6 +118,18 @@ impl RoutingFields {
     /// True if the request sets `logprobs`, which makes each token of the response much larger.
     pub fn has_logprobs(&self) -> bool {
         self.logprobs.is_some()
+    }
+
+    /// The id of the client's own user, and the field that it is from: `safety_identifier`, `user`
+    /// or `metadata.user_id`, in this order. Empty ids and values that are not strings do not count.
+    pub fn user_id(&self) -> Option<(&'static str, &str)> {
+        let named = [
+            ("safety_identifier", self.safety_identifier.get()),
+            ("user", self.user.get()),
+            ("metadata.user_id", self.metadata.user_id()),
+        ];
+        let mut named = named.into_iter().filter_map(|(name, id)| Some((name, id?)));
+        named.find(|(_, id)| !id.is_empty())
     }
 
     fn n(&self) -> Result<u64, Invalid> {
@@ -357,6 +381,23 @@ mod tests {
             assert_eq!(name(wrong).as_deref(), Some(param), "{fields}");
         }
         assert_eq!(choices(r#","n":2,"best_of":2"#), Ok(2));
+    }
+
+    #[test]
+    fn a_user_is_named_by_a_text_in_one_of_three_fields_and_nothing_else_is_refused() {
+        let all = r#","metadata":{"user_id":"c"},"user":"b","safety_identifier":"a""#;
+        assert_eq!(routed(all).user_id(), Some(("safety_identifier", "a")));
+        let second = r#","metadata":{"user_id":"c"},"user":"b","safety_identifier":null"#;
+        assert_eq!(routed(second).user_id(), Some(("user", "b")));
+        let third = r#","metadata":{"session":[1,{}],"user_id":"c"},"user":"""#;
+        assert_eq!(routed(third).user_id(), Some(("metadata.user_id", "c")));
+        for value in
+            ["null", "7", "-7", "0.5", "true", "[\"x\"]", "{\"user_id\":{\"user_id\":\"x\"}}"]
+        {
+            let fields = ["safety_identifier", "user", "metadata"];
+            let fields = fields.map(|field| format!(",\"{field}\":{value}")).concat();
+            assert_eq!(routed(&fields).user_id(), None, "{value}");
+        }
     }
 
     #[test]

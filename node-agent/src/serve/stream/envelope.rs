@@ -306,6 +306,8 @@ mod tests {
                 created: 0,
                 model: "m".into(),
                 service_tier: None,
+                fingerprint: "fp_0".into(),
+                has_timings: false,
                 include_usage: false,
                 call_ids,
             };

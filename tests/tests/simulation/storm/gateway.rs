@@ -489,5 +489,6 @@ fn slot_request<'a>(
     let tenant = if bug == Bug::ForgetTenants { "everybody" } else { tenant };
     let class = if bug == Bug::ForgetClasses { Class::Standard } else { *class };
     let (share, bytes, constraints) = (QueueShare::default(), prompt.len(), &waiting.constraints);
-    SlotRequest { model: "m", tenant, share, class, size, bytes, prefix, constraints }
+    let (model, user) = ("m", None);
+    SlotRequest { model, tenant, user, share, class, size, bytes, prefix, constraints }
 }

@@ -38,6 +38,7 @@ fn overview(nodes: Vec<NodeView>) -> Overview {
         class_max: "interactive".into(),
         used: TenantTotals { requests: 12, ..TenantTotals::default() },
         standing: Limiter::default().usage(),
+        users: Vec::new(),
     };
     let waiting = QueueView { class: "batch".into(), waiting: 3, longest_wait_seconds: Some(1.25) };
     Overview {
