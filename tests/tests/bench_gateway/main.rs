@@ -13,6 +13,7 @@ mod stub;
 
 use std::time::Duration;
 
+use load::Call;
 use proxies::Proxy;
 use serde_json::json;
 
@@ -36,15 +37,15 @@ fn print(name: &str, value: f64, aim: &str, how: &str) {
     println!("{}", json!({"name": name, "value": value, "aim": aim, "how": how}));
 }
 
-/// The medians of what every proxy measures in turns.
-async fn in_turns<const N: usize>(
-    proxies: &[Proxy],
-    measure: impl AsyncFn(&Proxy) -> [f64; N],
+/// The medians of what everything compared measures in turns.
+async fn in_turns<T, const N: usize>(
+    compared: &[T],
+    measure: impl AsyncFn(&T) -> [f64; N],
 ) -> Vec<[f64; N]> {
-    let mut all = vec![Vec::new(); proxies.len()];
+    let mut all = vec![Vec::new(); compared.len()];
     for _ in 0..ROUNDS {
-        for (proxy, measured) in proxies.iter().zip(&mut all) {
-            measured.push(measure(proxy).await);
+        for (one, measured) in compared.iter().zip(&mut all) {
+            measured.push(measure(one).await);
         }
     }
     let medians = |rounds: Vec<[f64; N]>| {
@@ -64,6 +65,7 @@ fn figures() {
         requests(&proxies).await;
         streams(&proxies).await;
         latency(&proxies).await;
+        translation().await;
         idle::figures().await;
     });
     choice::figures();
@@ -75,8 +77,8 @@ fn training() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let gateway = proxies::gateway(stub::start()).await;
-        assert!(load::requests(&gateway, CONNECTIONS, 2 * TURN).await > 0);
-        assert!(load::streams(&gateway, STREAMS).await > 0);
+        assert!(load::requests(&gateway, Call::Chat, CONNECTIONS, 2 * TURN).await > 0);
+        assert!(load::streams(&gateway, Call::Chat, STREAMS).await > 0);
         load::latencies(&gateway, TURN).await;
         // A process that is killed leaves nothing of what it learned.
         gateway.stops().await;
@@ -97,7 +99,7 @@ fn line(proxies: &[Proxy], values: &[f64], name: &str, unit: &str, what: &str) {
 async fn requests(proxies: &[Proxy]) {
     let measured = in_turns(proxies, async |proxy| {
         let before = proxy.cpu_seconds();
-        let count = load::requests(proxy, CONNECTIONS, TURN).await;
+        let count = load::requests(proxy, Call::Chat, CONNECTIONS, TURN).await;
         [(proxy.cpu_seconds() - before) * 1e6 / count as f64, count as f64 / TURN.as_secs_f64()]
     })
     .await;
@@ -113,13 +115,36 @@ async fn requests(proxies: &[Proxy]) {
 async fn streams(proxies: &[Proxy]) {
     let measured = in_turns(proxies, async |proxy| {
         let before = proxy.cpu_seconds();
-        let tokens = load::streams(proxy, STREAMS).await;
+        let tokens = load::streams(proxy, Call::Chat, STREAMS).await;
         [(proxy.cpu_seconds() - before) * 1e6 / tokens as f64]
     })
     .await;
     let cpu: Vec<f64> = measured.iter().map(|m| m[0]).collect();
     let what = format!("CPU time of a streamed token, {STREAMS} streams of {EVENTS_PER_SECOND}/s");
     line(proxies, &cpu, "token_cpu", "us", &what);
+}
+
+/// What clients of translated APIs cost, beside those of chat completions.
+async fn translation() {
+    let gateway = proxies::gateway(stub::start()).await;
+    let calls = [Call::Chat, Call::Messages, Call::Responses];
+    let measured = in_turns(&calls, async |call| {
+        let before = gateway.cpu_seconds();
+        let count = load::requests(&gateway, *call, CONNECTIONS, TURN).await;
+        let between = gateway.cpu_seconds();
+        let tokens = load::streams(&gateway, *call, STREAMS).await;
+        let of = |seconds: f64, count: f64| seconds * 1e6 / count;
+        [of(between - before, count as f64), of(gateway.cpu_seconds() - between, tokens as f64)]
+    })
+    .await;
+    for (i, what) in ["request", "token"].into_iter().enumerate() {
+        for (call, values) in calls.iter().zip(&measured).skip(1) {
+            let name = format!("{what}_cpu_{call:?}_over_chat").to_lowercase();
+            let how = format!("CPU time of a {what}: translated / chat completions, one run");
+            print(&name, values[i] / measured[0][i], "<= 1.15", &how);
+        }
+        print(&format!("{what}_cpu_chat_us"), measured[0][i], "-", "the same run");
+    }
 }
 
 async fn latency(proxies: &[Proxy]) {

@@ -3,12 +3,13 @@
 use std::fmt::Write;
 
 use inference_translation::fields::{Effect, Field};
-use inference_translation::{messages, ollama};
+use inference_translation::{messages, ollama, responses};
 
 use crate::current;
 
 /// The tables of each page, by the name of their mark.
-const PAGES: [(&str, &[(&str, &[Field])]); 2] = [
+const PAGES: [(&str, &[(&str, &[Field])]); 3] = [
+    ("docs/responses.md", &[("responses", responses::FIELDS)]),
     ("docs/messages.md", &[("messages", messages::FIELDS)]),
     (
         "docs/ollama.md",

@@ -52,14 +52,14 @@ fn answer(asked: Asked) {
 async fn a_keys_max_tokens_holds_whatever_form_a_request_writes_it_in() {
     let (gateway, mut gpu) = gateway("").await;
     let cases = [
-        (CHAT, r#""max_tokens":-1"#, "max_tokens"),
+        (CHAT, r#""max_tokens":-2"#, "max_tokens"),
         (CHAT, r#""max_tokens":"9000""#, "max_tokens"),
         (CHAT, r#""max_tokens":9000.0"#, "max_tokens"),
         (CHAT, r#""max_tokens":1e4"#, "max_tokens"),
         (CHAT, r#""max_tokens":0"#, "max_tokens"),
         (CHAT, r#""max_tokens":[9000]"#, "max_tokens"),
         (CHAT, r#""max_tokens":9000"#, "max_tokens"),
-        (CHAT, r#""max_completion_tokens":-1"#, "max_completion_tokens"),
+        (CHAT, r#""max_completion_tokens":-2"#, "max_completion_tokens"),
         (CHAT, r#""max_completion_tokens":9000"#, "max_completion_tokens"),
         (CHAT, r#""max_completion_tokens":5,"max_tokens":9000"#, "max_tokens"),
         (CHAT, r#""max_completion_tokens":9000,"max_tokens":5"#, "max_completion_tokens"),
@@ -67,7 +67,7 @@ async fn a_keys_max_tokens_holds_whatever_form_a_request_writes_it_in() {
         (CHAT, r#""n":6"#, "n"),
         (CHAT, r#""n":-1"#, "n"),
         (CHAT, r#""n":"2""#, "n"),
-        (TEXT, r#""max_tokens":-1"#, "max_tokens"),
+        (TEXT, r#""max_tokens":-2"#, "max_tokens"),
         (TEXT, r#""max_tokens":3,"n":2"#, "max_tokens"),
         (TEXT, r#""max_tokens":3,"prompt":["a","b"]"#, "max_tokens"),
         (TEXT, r#""max_tokens":5,"best_of":20"#, "best_of"),
