@@ -112,6 +112,7 @@ impl Sampler {
         if let Some(forbid) = forbid {
             forbid(&mut adjusted);
         }
+        self.forbid_early_end(context, &mut adjusted);
         let token = self.choose(&adjusted, chance, scratch);
         scratch.adjusted = adjusted;
         token
@@ -128,9 +129,14 @@ impl Sampler {
     ) -> Token {
         let chance = self.draw();
         let mut adjusted = self.adjust(logits, context, scratch);
+        self.forbid_early_end(context, &mut adjusted);
         let mut token = self.choose(&adjusted, chance, scratch);
         if !is_allowed(token) {
+            // From the start: an end that is all that is left must be possible.
+            scratch.adjusted = adjusted;
+            adjusted = self.adjust(logits, context, scratch);
             forbid(&mut adjusted);
+            self.forbid_early_end(context, &mut adjusted);
             token = self.choose(&adjusted, chance, scratch);
         }
         scratch.adjusted = adjusted;
@@ -158,10 +164,14 @@ impl Sampler {
         adjusted.extend_from_slice(logits);
         let options = (&self.params, &self.resolved);
         adjust::apply(options, &self.counts, context, &mut adjusted, &mut scratch.adjust);
-        if context.response().len() < self.params.min_tokens as usize {
-            adjust::forbid_ends(context, &mut adjusted);
-        }
         adjusted
+    }
+
+    /// Excludes what would end a response too early, unless nothing else is left.
+    fn forbid_early_end(&self, context: SamplingContext<'_>, adjusted: &mut [f32]) {
+        if context.response().len() < self.params.min_tokens as usize {
+            adjust::forbid_ends(context, adjusted);
+        }
     }
 
     /// Records that `token` was appended to the response.

@@ -1,7 +1,7 @@
 //! Every event and object of the Responses API is what OpenAI's description says, where that lies
 //! beside the checkout.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic and print")]
 
 use std::path::Path;
 use std::sync::Arc;
