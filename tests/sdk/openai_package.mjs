@@ -123,6 +123,26 @@ async function answers_in_the_form_of_a_schema() {
   assert.deepEqual(streamed.choices[0].message.parsed, { capital: "Paris" });
 }
 
+async function creates_and_streams_responses() {
+  const asked = { model: MODEL, input: QUESTION, temperature: 0 };
+  const whole = await client.responses.create(asked);
+  assert.deepEqual([whole.output_text, whole.status], [ANSWER, "completed"]);
+  let text = "";
+  const stream = client.responses.stream(asked).on("response.output_text.delta", ({ delta }) => (text += delta));
+  assert.equal((await stream.finalResponse()).output_text, ANSWER);
+  assert.equal(text, ANSWER);
+}
+
+async function calls_tools_in_responses() {
+  const asked = { model: MODEL, temperature: 0, tools: [{ type: "function", strict: false, ...TOOL.function }] };
+  const first = await client.responses.create({ ...asked, input: CALLING.messages });
+  const call = first.output.find((item) => item.type === "function_call");
+  assert.deepEqual([call.name, JSON.parse(call.arguments)], ["get_time", { city: "Madrid" }]);
+  const result = { type: "function_call_output", call_id: call.call_id, output: '{"time": "10:20"}' };
+  const answer = await client.responses.create({ ...asked, previous_response_id: first.id, input: [result] });
+  assert.equal(answer.output_text, "It is 10:20 in Madrid.");
+}
+
 async function raises_the_errors_that_applications_catch() {
   const wrong = new OpenAI({ ...settings, apiKey: "sk-wrong" });
   await assert.rejects(wrong.chat.completions.create(ASKED), (error) => {
@@ -194,6 +214,8 @@ for (const test of [
   calls_tools,
   runs_tools_until_there_is_an_answer,
   answers_in_the_form_of_a_schema,
+  creates_and_streams_responses,
+  calls_tools_in_responses,
   raises_the_errors_that_applications_catch,
   leaves_a_stream_midway_and_asks_again,
   tries_again_when_it_is_told_to,

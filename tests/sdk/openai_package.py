@@ -7,7 +7,7 @@ import json
 import openai
 import pydantic
 
-from common import ANSWER, GET_TIME, MODEL, QUESTION, TEXT_FOR_TOOL, TOO_LONG, raises, run
+from common import ANSWER, GET_TIME, MODEL, QUESTION, TEXT, TEXT_FOR_TOOL, TOO_LONG, raises, run
 
 client = openai.OpenAI(max_retries=0, timeout=60)
 
@@ -107,6 +107,55 @@ def follows_a_conversation():
     assert answer.choices[0].message.content == "Your name is Grace.", answer
 
 
+def creates_responses():
+    response = client.responses.create(model=MODEL, input=TEXT, temperature=0)
+    assert response.output_text == ANSWER and response.status == "completed", response
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens > 0
+    [message] = response.output
+    assert (message.type, message.role) == ("message", "assistant"), message
+
+
+def streams_responses():
+    with client.responses.stream(model=MODEL, input=TEXT, temperature=0) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    pieces = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert len(pieces) > 2 and "".join(pieces) == final.output_text == ANSWER, pieces
+    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+    numbers = [event.sequence_number for event in events]
+    assert numbers == list(range(len(events))), numbers
+
+
+def calls_tools_in_responses():
+    tool = {"type": "function", **GET_TIME["function"]}
+    asked = dict(model=MODEL, tools=[tool], temperature=0, max_output_tokens=100)
+    first = client.responses.create(input=TEXT_FOR_TOOL, **asked)
+    [call] = [item for item in first.output if item.type == "function_call"]
+    assert (call.name, json.loads(call.arguments)) == ("get_time", {"city": "Madrid"}), call
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": '{"time": "10:20"}'}
+    question = {"role": "user", "content": TEXT_FOR_TOOL}
+    for more in (dict(input=[question, *first.output, result]), dict(previous_response_id=first.id, input=[result])):
+        assert client.responses.create(**more, **asked).output_text == "It is 10:20 in Madrid.", more
+
+
+def continues_and_deletes_stored_responses():
+    first = client.responses.create(model=MODEL, input="My name is Grace.", temperature=0)
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    second = client.responses.create(
+        model=MODEL, previous_response_id=first.id, input="What is my name?", temperature=0
+    )
+    assert second.previous_response_id == first.id and "Grace" in second.output_text, second
+    client.responses.delete(first.id)
+    raises(openai.NotFoundError, lambda: client.responses.retrieve(first.id))
+
+
+def answers_in_the_form_of_a_class_in_responses():
+    response = client.responses.parse(
+        model=MODEL, input=TEXT, text_format=City, temperature=0, max_output_tokens=200
+    )
+    assert isinstance(response.output_parsed, City), response
+
+
 def raises_the_errors_that_applications_catch():
     def ask(the_client=client, model=MODEL, messages=QUESTION):
         return the_client.chat.completions.create(model=model, messages=messages)
@@ -140,6 +189,11 @@ run(
     calls_tools,
     answers_in_the_form_of_a_class,
     follows_a_conversation,
+    creates_responses,
+    streams_responses,
+    calls_tools_in_responses,
+    continues_and_deletes_stored_responses,
+    answers_in_the_form_of_a_class_in_responses,
     raises_the_errors_that_applications_catch,
     works_asynchronously,
 )

@@ -387,15 +387,17 @@ impl Sequence {
         }
         let full = self.tokens.len() as u32 >= self.tokens_max;
         let stopped = self.stop.push(&whole, &mut text);
-        if (sampled.is_end || full) && !stopped {
+        if (sampled.is_end || full) && stopped.is_none() {
             self.stop.finish(&mut text);
         }
-        let finished = match (sampled.is_end || stopped, full) {
-            (true, _) => Some(FinishReason::Stop),
-            (false, true) => Some(FinishReason::Length),
-            (false, false) => None,
+        let finished = match (stopped, sampled.is_end, full) {
+            (Some(index), ..) => Some(FinishReason::StopString(index as u32)),
+            (None, true, _) => Some(FinishReason::Stop),
+            (None, false, true) => Some(FinishReason::Length),
+            (None, false, false) => None,
         };
-        let logprobs = self.pending_logprobs.release(text.len(), finished.is_some() && !stopped);
+        let is_whole = finished.is_some() && stopped.is_none();
+        let logprobs = self.pending_logprobs.release(text.len(), is_whole);
         let has_chunk = !text.is_empty() || !logprobs.is_empty();
         Advance { chunk: has_chunk.then(|| self.take_chunk(text, logprobs)), finished }
     }
@@ -463,9 +465,9 @@ mod tests {
 
     #[test]
     fn a_stop_string_wins_over_the_length_and_is_not_shown() {
-        let mut s = sequence(Some(2), &["b"]);
+        let mut s = sequence(Some(2), &["x", "b"]);
         advance(&mut s, b"a");
-        assert_eq!(advance(&mut s, b"b"), (String::new(), Some(FinishReason::Stop)));
+        assert_eq!(advance(&mut s, b"b"), (String::new(), Some(FinishReason::StopString(1))));
     }
 
     #[test]

@@ -11,27 +11,26 @@ pub(crate) struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// Searches for any of `stops`; ignores empty strings.
+    /// Searches for any of `stops`; never finds empty strings.
     pub(crate) fn new(stops: Vec<String>) -> Self {
-        Self {
-            stops: stops.into_iter().filter(|s| !s.is_empty()).collect(),
-            pending: String::new(),
-        }
+        Self { stops, pending: String::new() }
     }
 
-    /// Takes text and appends what can be emitted to `out`. Returns true if a stop string matched:
-    /// `out` ends before it, and nothing more must be pushed.
-    pub(crate) fn push(&mut self, text: &str, out: &mut String) -> bool {
+    /// Takes text and appends what can be emitted to `out`. Returns the index of the stop string
+    /// that matched, if one did: `out` ends before it, and nothing more must be pushed.
+    pub(crate) fn push(&mut self, text: &str, out: &mut String) -> Option<usize> {
         self.pending.push_str(text);
-        if let Some(at) = self.stops.iter().filter_map(|s| self.pending.find(s.as_str())).min() {
+        let stops = self.stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty());
+        let found = stops.filter_map(|(index, stop)| Some((self.pending.find(stop)?, index))).min();
+        if let Some((at, index)) = found {
             out.push_str(&self.pending[..at]);
             self.pending.clear();
-            return true;
+            return Some(index);
         }
         let shown = self.pending.len() - self.partial_match();
         out.push_str(&self.pending[..shown]);
         self.pending.drain(..shown);
-        false
+        None
     }
 
     /// Ends the text: held-back text is emitted after all.
@@ -60,7 +59,7 @@ mod tests {
         let mut matcher = StopMatcher::new(stops.iter().map(|s| s.to_string()).collect());
         let mut out = String::new();
         for chunk in chunks {
-            if matcher.push(chunk, &mut out) {
+            if matcher.push(chunk, &mut out).is_some() {
                 return (out, true);
             }
         }
@@ -87,8 +86,18 @@ mod tests {
     #[test]
     fn without_stops_everything_passes_at_once() {
         let mut out = String::new();
-        StopMatcher::new(vec![String::new()]).push("text", &mut out);
+        assert_eq!(StopMatcher::new(vec![String::new()]).push("text", &mut out), None);
         assert_eq!(out, "text");
+    }
+
+    #[test]
+    fn the_one_that_matched_is_named() {
+        let matched = |stops: &[&str], text| {
+            let stops = stops.iter().map(|stop| stop.to_string()).collect();
+            StopMatcher::new(stops).push(text, &mut String::new())
+        };
+        assert_eq!(matched(&["", "c", "b"], "abc"), Some(2));
+        assert_eq!(matched(&["bc", "b"], "abc"), Some(0));
     }
 
     proptest! {

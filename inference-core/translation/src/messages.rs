@@ -3,6 +3,8 @@
 //! Source: <https://docs.anthropic.com/en/api/messages>, and what the official SDKs and Claude Code
 //! send.
 
+use std::borrow::Cow;
+
 use inference_protocol::openai::ErrorDetail;
 use serde::Serialize;
 
@@ -20,7 +22,8 @@ pub const FIELDS: &[Field] = &[
         "messages",
         "Required. Blocks of type `text`, `thinking`, `tool_use`, `tool_result`, `search_result`, and `document` with \
          plain text. `redacted_thinking`, and calls and results of server tools, are left out. Images are rejected. \
-         Successive messages of the user become one. A last message of the assistant is continued.",
+         Successive messages of the user become one. Instructions (`system`) after the first message become part of the \
+         user's turn, between `<system-reminder>` tags: many templates take them only at the start. A last message of the assistant is continued.",
     ),
     Field::honored("max_tokens", "Required; at least 1."),
     Field::honored(
@@ -60,6 +63,10 @@ pub const FIELDS: &[Field] = &[
     Field::ignored("speed", ""),
     Field::rejected("container", "there is no code execution"),
     Field::rejected(
+        "thread",
+        "conversations are not kept here. The error tells the SDKs' tool runners to send the whole conversation",
+    ),
+    Field::rejected(
         "mcp_servers",
         "connect to MCP servers in the client, and send their tools in tools",
     ),
@@ -92,11 +99,89 @@ struct ErrorBody<'a> {
 #[derive(Debug, Serialize)]
 struct Error<'a> {
     r#type: &'static str,
-    message: &'a str,
+    message: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
+}
+
+/// What the SDKs read to recover from an error.
+#[derive(Debug, Serialize)]
+struct Details {
+    error_code: &'static str,
+    unsupported: [&'static str; 1],
+}
+
+impl<'a> Error<'a> {
+    fn new(status: u16, error: &'a ErrorDetail) -> Self {
+        let is_thread = error.param.as_deref() == Some(THREAD);
+        let details = Details { error_code: "thread_unsupported_request", unsupported: [THREAD] };
+        Self {
+            r#type: error_type(status),
+            message: message(error),
+            details: is_thread.then_some(details),
+        }
+    }
+}
+
+/// The field by which a request continues a conversation that Anthropic keeps.
+const THREAD: &str = "thread";
+
+/// Claude Code and LangChain recognize a prompt that is too long by Anthropic's wording, and make
+/// it shorter.
+fn message(error: &ErrorDetail) -> Cow<'_, str> {
+    if error.code.as_deref() != Some("context_length_exceeded") {
+        return Cow::Borrowed(&error.message);
+    }
+    let number = |before: &str| {
+        let (_, after) = error.message.split_once(before)?;
+        after.split(|c: char| !c.is_ascii_digit()).next().filter(|digits| !digits.is_empty())
+    };
+    let counts = number("the prompt has at least ").zip(number("maximum context length is "));
+    Cow::Owned(match counts {
+        Some((tokens, maximum)) => {
+            format!("prompt is too long: {tokens} tokens > {maximum} maximum")
+        }
+        None => format!("prompt is too long: {}", error.message),
+    })
 }
 
 /// The body of an error response with this status.
 pub fn error_body(status: u16, error: &ErrorDetail, request_id: Option<&str>) -> String {
-    let error = Error { r#type: error_type(status), message: &error.message };
+    let error = Error::new(status, error);
     inference_protocol::openai::to_json(&ErrorBody { r#type: "error", error, request_id })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn body(message: &str, param: Option<&str>, code: Option<&str>) -> Value {
+        let (param, code) = (param.map(Into::into), code.map(Into::into));
+        let error = ErrorDetail { message: message.into(), kind: "k".into(), param, code };
+        serde_json::from_str(&error_body(400, &error, None)).unwrap()
+    }
+
+    #[test]
+    fn a_prompt_that_is_too_long_is_named_as_programs_expect_it() {
+        let code = Some("context_length_exceeded");
+        let ours = "Input tokens exceed the configured limit: this model's maximum context length is \
+            1024 tokens, the answer included, and the prompt has at least 3009; shorten it";
+        let message = "prompt is too long: 3009 tokens > 1024 maximum";
+        assert_eq!(body(ours, None, code)["error"]["message"], message);
+        let others = body("too many", None, code);
+        assert_eq!(others["error"]["message"], "prompt is too long: too many");
+        assert_eq!(body("too many", None, None)["error"]["message"], "too many");
+    }
+
+    #[test]
+    fn a_thread_is_refused_so_that_the_sdks_send_the_conversation() {
+        let error = body("no", Some("thread"), None);
+        assert_eq!(
+            error["error"]["details"],
+            json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]})
+        );
+        assert_eq!(body("no", Some("model"), None)["error"].get("details"), None);
+    }
 }

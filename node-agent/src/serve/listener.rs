@@ -19,6 +19,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
+use inference_translation::messages::models::VERSION_HEADER;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -162,12 +163,13 @@ pub(crate) fn service(
 /// Handles one request.
 async fn respond(node: Arc<Node>, link: Link, request: Request<Incoming>) -> Response<Body> {
     let id = request_id::of(request.headers());
+    let is_anthropic = request.headers().contains_key(VERSION_HEADER);
     let handled = confine_panic(api::serve(node, link, request), || {
         tracing::error!("request handler panicked");
         response::error(&Error::Internal)
     });
     let mut response = request_id::with_id(id.clone(), handled).await;
-    request_id::mark(response.headers_mut(), &id);
+    request_id::mark(response.headers_mut(), &id, is_anthropic);
     response
 }
 

@@ -1,10 +1,11 @@
 //! Request ids: `x-request-id`, which the gateway or the client sends, and which the agent returns
-//! and logs.
+//! and logs. Anthropic's clients read it from `request-id`.
 
 use std::sync::Arc;
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use inference_protocol::ids::{self, is_plain_id};
+use inference_translation::messages::models;
 
 use tokio::task::futures::TaskLocalFuture;
 
@@ -40,10 +41,12 @@ pub(crate) fn visit_current(add: &mut dyn FnMut(&'static str, &str)) {
 }
 
 /// Puts a request's id on its response.
-pub(crate) fn mark(headers: &mut HeaderMap, id: &str) {
-    if let Ok(value) = HeaderValue::from_str(id) {
-        headers.insert(REQUEST_ID, value);
+pub(crate) fn mark(headers: &mut HeaderMap, id: &str, is_anthropic: bool) {
+    let Ok(value) = HeaderValue::from_str(id) else { return };
+    if is_anthropic {
+        headers.insert(models::REQUEST_ID_HEADER, value.clone());
     }
+    headers.insert(REQUEST_ID, value);
 }
 
 #[cfg(test)]

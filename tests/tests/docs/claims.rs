@@ -29,7 +29,7 @@ pub(crate) fn sources(folders: &[&str]) -> String {
 }
 
 /// Names of functions that are tests.
-fn tests() -> BTreeSet<String> {
+pub(crate) fn tests() -> BTreeSet<String> {
     let folders =
         ["gateway", "node-agent", "inference-core", "listeners", "manual", "tests", "fuzz"];
     let text = sources(&folders);

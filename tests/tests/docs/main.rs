@@ -8,6 +8,7 @@ mod app_developer;
 mod blocks;
 mod capacity;
 mod claims;
+mod clients;
 mod config;
 mod current;
 mod describe;

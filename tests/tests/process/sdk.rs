@@ -27,6 +27,8 @@ async fn works(program: &Path, script: &Path) {
             .arg(script)
             .env("OPENAI_BASE_URL", format!("{}/v1", fleet.url))
             .env("OPENAI_API_KEY", &fleet.key)
+            .env("ANTHROPIC_BASE_URL", &fleet.url)
+            .env("ANTHROPIC_API_KEY", &fleet.key)
             .env("LIMITED_KEY", limited)
             .output()
             .unwrap()
@@ -44,7 +46,8 @@ pub(super) fn needs(path: &Path) {
 async fn the_python_package_works(name: &str) {
     let python = root().join(format!("target/sdk/{name}/bin/python"));
     needs(&python);
-    works(&python, &root().join(format!("tests/sdk/{name}_package.py"))).await;
+    let script = format!("tests/sdk/{}_package.py", name.replace('-', "_"));
+    works(&python, &root().join(script)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,15 +71,65 @@ async fn the_instructor_package_works() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_official_openai_package_for_node_works() {
+async fn the_official_anthropic_package_works() {
+    the_python_package_works("anthropic").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_langchain_package_for_anthropic_works() {
+    the_python_package_works("langchain-anthropic").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pydantic_ai_package_works() {
+    the_python_package_works("pydantic-ai").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_llama_index_package_works() {
+    the_python_package_works("llama-index").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_llm_program_works() {
+    the_python_package_works("llm").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_ollama_package_works() {
+    the_python_package_works("ollama").await;
+}
+
+/// Runs a script with the packages of tests/sdk/node.
+async fn the_node_package_works(name: &str) {
     if Command::new("npm").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("skipped: the openai package for Node needs npm");
+        eprintln!("skipped: the {name} package for Node needs npm");
         return;
     }
     let folder = root().join("target/sdk/node");
     needs(&folder.join("done"));
     // Node looks for packages beside the script.
-    let script = folder.join("openai_package.mjs");
-    std::fs::copy(root().join("tests/sdk/openai_package.mjs"), &script).unwrap();
+    let script = folder.join(format!("{name}_package.mjs"));
+    std::fs::copy(root().join(format!("tests/sdk/{name}_package.mjs")), &script).unwrap();
     works(Path::new("node"), &script).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_openai_package_for_node_works() {
+    the_node_package_works("openai").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_anthropic_package_for_node_works() {
+    the_node_package_works("anthropic").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ai_sdk_works() {
+    the_node_package_works("ai").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_ollama_package_for_node_works() {
+    the_node_package_works("ollama").await;
 }

@@ -43,6 +43,9 @@ pub struct ChatChoice {
     pub logprobs: Option<ChatLogprobs>,
     /// `stop`, `length` or `tool_calls`.
     pub finish_reason: &'static str,
+    /// The stop string that ended the choice, as vLLM reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
 }
 
 /// The message of a chat choice.
@@ -122,6 +125,9 @@ pub struct ChatChunkChoice<'a> {
     pub logprobs: Option<ChatLogprobs>,
     /// Null until the last.
     pub finish_reason: Option<&'static str>,
+    /// The stop string that ended the choice, in its last chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<&'a str>,
 }
 
 /// A chunk's part of the message.

@@ -7,8 +7,10 @@ use super::{QueryResult, Token};
 /// Why a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FinishReason {
-    /// The model ended it, or a stop string matched.
+    /// The model ended it.
     Stop,
+    /// A stop string matched: its index in the request.
+    StopString(u32),
     /// `max_tokens` or the context limit was reached.
     Length,
 }

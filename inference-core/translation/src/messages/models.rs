@@ -6,6 +6,8 @@ use serde::Serialize;
 
 /// Header by which Anthropic's clients name the version of the API.
 pub const VERSION_HEADER: &str = "anthropic-version";
+/// Header in which they find the request's id.
+pub const REQUEST_ID_HEADER: &str = "request-id";
 
 #[derive(Serialize)]
 struct Model<'a> {

@@ -124,9 +124,20 @@ fn document(block: &mut Fields) -> Result<String, Fault> {
 }
 
 /// Adds a message. The API treats successive messages of one side as one, and many templates
-/// require that sides alternate.
+/// require that sides alternate, and that instructions come first. Claude Code adds instructions
+/// after its first message; it puts those of the user's turn between the same delimiters.
 fn push(messages: &mut Vec<Message>, message: Message) {
+    let message = match message {
+        Message::System(text) if !messages.iter().all(|m| matches!(m, Message::System(_))) => {
+            Message::User(format!("<system-reminder>\n{text}\n</system-reminder>"))
+        }
+        message => message,
+    };
     match (messages.last_mut(), message) {
+        (Some(Message::System(before)), Message::System(text)) => {
+            before.push('\n');
+            before.push_str(&text);
+        }
         (Some(Message::User(before)), Message::User(text)) => {
             before.push('\n');
             before.push_str(&text);

@@ -4,7 +4,7 @@ use inference_protocol::openai::ErrorDetail;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Error, ErrorBody, error_type};
+use super::{Error, ErrorBody};
 use crate::answer::{Answer, Chunk, Finish, Part, Usage};
 use crate::conversation::{Call, Conversation};
 use crate::json;
@@ -167,7 +167,7 @@ impl Format for Writer {
     }
 
     fn fail(&mut self, status: u16, error: &ErrorDetail, out: &mut Vec<u8>) {
-        let error = Error { r#type: error_type(status), message: &error.message };
+        let error = Error::new(status, error);
         json::event("error", &ErrorBody { r#type: "error", error, request_id: None }, out);
     }
 

@@ -141,6 +141,7 @@ fn submit(
                 Choice::new(index, generation, reading.clone()).echoing(input.echo.clone());
             choice.is_first_of_prompt = number == 0;
             choice.wants_logprobs = checked.parameters.options.logprobs.is_some();
+            choice.stops = checked.parameters.options.stop.clone();
             choices.push(choice);
         }
     }

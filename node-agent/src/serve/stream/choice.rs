@@ -37,6 +37,8 @@ pub(crate) struct ChoiceDelta {
     pub tokens: Vec<Token>,
     /// Finish reason, if this is the end.
     pub finish: Option<&'static str>,
+    /// The stop string that ended it.
+    pub stop_reason: Option<String>,
 }
 
 /// When the parts of a generation began.
@@ -72,6 +74,8 @@ pub(crate) struct Choice {
     pub generation: Generation,
     /// True if the client requested logprobs.
     pub wants_logprobs: bool,
+    /// The request's stop strings.
+    pub stops: Vec<String>,
     /// True if its opening chunk was sent.
     pub opened: bool,
     pub prompt_tokens: u32,
@@ -102,6 +106,7 @@ impl Choice {
             echo: None,
             generation,
             wants_logprobs: false,
+            stops: Vec::new(),
             opened: false,
             prompt_tokens: 0,
             cached_tokens: 0,
@@ -211,6 +216,7 @@ impl Choice {
             offset,
             tokens: std::mem::take(&mut self.unreported),
             finish,
+            stop_reason: None,
         }
     }
 
@@ -223,11 +229,15 @@ impl Choice {
         let is_cut_off = self.parser.as_ref().is_some_and(|parser| parser.is_cut_off());
         let finish = match reason {
             // A client must not run a call whose arguments are incomplete.
-            FinishReason::Stop if is_cut_off => "length",
-            FinishReason::Stop if called => "tool_calls",
-            FinishReason::Stop => "stop",
+            FinishReason::Stop | FinishReason::StopString(_) if is_cut_off => "length",
             FinishReason::Length => "length",
+            FinishReason::Stop | FinishReason::StopString(_) if called => "tool_calls",
+            FinishReason::Stop | FinishReason::StopString(_) => "stop",
         };
-        self.delta(parts, Some(finish))
+        let stop_reason = match reason {
+            FinishReason::StopString(index) => self.stops.get(index as usize).cloned(),
+            FinishReason::Stop | FinishReason::Length => None,
+        };
+        ChoiceDelta { stop_reason, ..self.delta(parts, Some(finish)) }
     }
 }

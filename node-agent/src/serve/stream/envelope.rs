@@ -99,6 +99,7 @@ impl Envelope {
             },
             logprobs: choice.wants_logprobs.then(|| logprobs::of_chat(&whole.logprobs)),
             finish_reason: whole.finish,
+            stop_reason: whole.stop_reason,
         }
     }
 
@@ -160,7 +161,7 @@ impl Envelope {
             chunks.push(self.chat_chunk(choice, part_delta, tokens.take(), None));
         }
         if delta.finish.is_some() {
-            chunks.push(self.chat_chunk(choice, Delta::default(), tokens, delta.finish));
+            chunks.push(self.chat_chunk(choice, Delta::default(), tokens, Some(delta)));
         }
         chunks
     }
@@ -170,12 +171,18 @@ impl Envelope {
         choice: &Choice,
         delta: Delta<'_>,
         tokens: Option<&[TokenLogprob]>,
-        finish_reason: Option<&'static str>,
+        end: Option<&ChoiceDelta>,
     ) -> String {
         let logprobs = tokens.filter(|_| choice.wants_logprobs).map(logprobs::of_chat);
-        let timings = finish_reason.and_then(|_| self.timings(choice));
-        let choice = ChatChunkChoice { index: choice.index, delta, logprobs, finish_reason };
-        let chunk = self.chat_completion_chunk(vec![choice], None);
+        let choice_chunk = ChatChunkChoice {
+            index: choice.index,
+            delta,
+            logprobs,
+            finish_reason: end.and_then(|end| end.finish),
+            stop_reason: end.and_then(|end| end.stop_reason.as_deref()),
+        };
+        let timings = end.and_then(|_| self.timings(choice));
+        let chunk = self.chat_completion_chunk(vec![choice_chunk], None);
         to_json(&ChatChunk { timings, ..chunk })
     }
 
@@ -263,6 +270,7 @@ struct Whole {
     message: ParsedMessage,
     logprobs: Vec<TokenLogprob>,
     finish: &'static str,
+    stop_reason: Option<String>,
     /// The text of a text completion, after an echoed prompt.
     text: String,
 }
@@ -270,15 +278,17 @@ struct Whole {
 impl Whole {
     fn of(choice: &Choice, all: Vec<ChoiceDelta>) -> Self {
         let (mut logprobs, mut finish, mut parts) = (Vec::new(), "", Vec::new());
+        let mut stop_reason = None;
         for delta in all {
             parts.extend(delta.parts);
             logprobs.extend(delta.logprobs);
             finish = delta.finish.unwrap_or(finish);
+            stop_reason = delta.stop_reason.or(stop_reason);
         }
         let message = join_parts(parts);
         let echo = choice.echo.as_deref().unwrap_or_default();
         let text = format!("{echo}{}", message.content.as_deref().unwrap_or_default());
-        Self { message, logprobs, finish, text }
+        Self { message, logprobs, finish, stop_reason, text }
     }
 
     fn text_choice(&self, choice: &Choice) -> CompletionChoice<'_> {

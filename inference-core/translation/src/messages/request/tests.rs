@@ -80,6 +80,27 @@ fn successive_messages_of_the_user_become_one() {
 }
 
 #[test]
+fn instructions_come_first_or_belong_to_the_users_turn() {
+    let chat = chat_of(json!({"system": "a", "messages": [
+        {"role": "system", "content": "b"},
+        {"role": "user", "content": "c"},
+        {"role": "system", "content": "d"},
+        {"role": "assistant", "content": "e"},
+        {"role": "system", "content": [{"type": "text", "text": "f"}]},
+    ]}));
+    let reminder = |text: &str| format!("<system-reminder>\n{text}\n</system-reminder>");
+    assert_eq!(
+        chat["messages"],
+        json!([
+            {"role": "system", "content": "a\nb"},
+            {"role": "user", "content": format!("c\n{}", reminder("d"))},
+            {"role": "assistant", "content": "e"},
+            {"role": "user", "content": reminder("f")},
+        ])
+    );
+}
+
+#[test]
 fn a_billing_header_never_changes_the_prompt() {
     let messages = json!([{"role": "user", "content": "hi"}]);
     let plain = chat_of(json!({"system": "Be brief.", "messages": messages}));
