@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_pseudonym_is_what_the_documented_command_prints() {
-        // printf %s "$(printf %s key | sha256sum | cut -c1-64):ada@example.com" | sha256sum | cut -c1-16
+        // docs/users.md, with the key "key" and the user "ada@example.com".
         let user = UserId::new(&KeyDigest::of("key"), b"ada@example.com");
         assert_eq!(user.to_string(), "9156fe0f136f64aa");
         assert_ne!(user, UserId::new(&KeyDigest::of("other"), b"ada@example.com"));

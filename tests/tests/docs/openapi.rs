@@ -159,7 +159,7 @@ async fn bounds_of_fields_are_those_of_a_real_agent() {
                 if name == "top_logprobs" {
                     request["logprobs"] = true.into();
                 }
-                let other = ALIASES.iter().find(|(_, _, alias)| alias == name);
+                let other = ALIASES.iter().find(|(of, _, alias)| *of == kind && alias == name);
                 // One field may not have two values.
                 other.and_then(|other| request.as_object_mut().unwrap().remove(other.1));
                 request[name] = value.clone();
