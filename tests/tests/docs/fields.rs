@@ -7,8 +7,11 @@ use inference_translation::{messages, ollama, responses};
 
 use crate::current;
 
-/// The tables of each page, by the name of their mark.
-const PAGES: [(&str, &[(&str, &[Field])]); 3] = [
+/// A table, with the name of its mark.
+type Table = (&'static str, &'static [Field]);
+
+/// The tables of each page.
+const PAGES: [(&str, &[Table]); 3] = [
     ("docs/responses.md", &[("responses", responses::FIELDS)]),
     ("docs/messages.md", &[("messages", messages::FIELDS)]),
     (
@@ -38,7 +41,7 @@ fn table(fields: &[Field]) -> String {
 }
 
 /// The page with its tables: what stands between two marks is replaced.
-fn made(page: &str, tables: &[(&str, &[Field])]) -> String {
+fn made(page: &str, tables: &[Table]) -> String {
     let mut page = page.to_string();
     for (name, fields) in tables {
         let begin = format!("<!-- fields {name} -->\n\n");

@@ -23,7 +23,7 @@ fn bad_bodies() -> Vec<(String, u16, &'static str, Value, &'static str)> {
         ("\u{0}\u{1}".into(), 400, "invalid_json", Value::Null, "JSON"),
         (with("temperature", json!("hot")), 400, "invalid_json", json!("temperature"), "string"),
         (with("messages", json!("Hi")), 400, "invalid_json", json!("messages"), "expected"),
-        (with("max_tokens", json!(-2)), 400, "invalid_json", json!("max_tokens"), "-2"),
+        (with("max_tokens", json!(-2)), 400, "invalid_value", json!("max_tokens"), "-2"),
         (with("temperature", json!(9)), 400, "invalid_value", json!("temperature"), "2"),
         (with("n", json!(99)), 400, "invalid_value", json!("n"), "16"),
         (with("model", json!("gpt-9")), 404, "model_not_found", json!("model"), "gpt-9"),

@@ -46,7 +46,8 @@ async fn the_log_has_pseudonyms_and_usage_of_users_and_no_ids() {
     for (id, prompt) in [("ada@example.com", 7), ("eve@example.com", 9)] {
         let client = user(&fleet, id);
         let asking = tokio::spawn(async move { client.chat(&chat("Hi")).await });
-        let usage = json!({"prompt_tokens": prompt, "completion_tokens": 1, "total_tokens": prompt + 1});
+        let usage =
+            json!({"prompt_tokens": prompt, "completion_tokens": 1, "total_tokens": prompt + 1});
         let body = json!({"choices": [], "usage": usage}).to_string();
         let asked = a.asked().await;
         assert!(asked.headers.get("x-openwebui-user-id").is_none(), "nodes do not get the header");

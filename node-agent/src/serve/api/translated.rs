@@ -57,6 +57,7 @@ struct Translation {
 
 impl Translation {
     async fn whole(mut self, response: Response<Body>) -> Result<Response<Body>, Error> {
+        #[expect(clippy::disallowed_methods, reason = "our own response, which is in memory")]
         let Ok(body) = response.into_body().collect().await;
         self.writer.set_elapsed(self.begun.elapsed());
         let written = self.writer.whole(&body.to_bytes()).map_err(|_| Error::Internal)?;
