@@ -133,7 +133,7 @@ pub(crate) async fn admit(
     let known = without_tag(named, dispatcher);
     let of_alias = caller.alias_class(known);
     let wanted = wanted.or(tier).or(of_alias).unwrap_or(Class::Standard);
-    // A request for a more urgent class than the key or the alias allows is downgraded, not refused.
+    // A request for a more urgent class than key and alias allow is downgraded, not refused.
     let class = wanted.max(caller.key.class_max).max(of_alias.unwrap_or(Class::Interactive));
     let patience = patience_of(patience, caller.key.deadline, timeouts.queue.of(class));
     let user = caller.user(headers, &routed)?;

@@ -3,8 +3,9 @@
 //!
 //! Order: classes share the slots by weight ([`Class`]), the tenants of a class share equally, and
 //! so do the users of a tenant, all by work, not by count ([`class_queue`], [`virtual_times`]). The
-//! requests of one user, or of a tenant without users, are served first in, first out. A request whose node failed before it finished goes ahead of all: it has waited
-//! already. Requests for a model without a free slot hold up no other model.
+//! requests of one user, or of a tenant without users, are served first in, first out. A request
+//! whose node failed before it finished goes ahead of all: it has waited already. Requests for
+//! a model without a free slot hold up no other model.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

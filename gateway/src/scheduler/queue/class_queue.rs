@@ -162,8 +162,8 @@ impl ClassQueue {
     }
 
     /// Estimates the work for `model` ahead of a new request: the user's own requests, and of each
-    /// other user of the tenant as much as it has queued or will add meanwhile, up to the user's own
-    /// work; and likewise of each other tenant.
+    /// other user of the tenant as much as it has queued or will add meanwhile, up to the user's
+    /// own work; and likewise of each other tenant.
     pub(super) fn work_ahead(
         &self,
         (tenant, user): (&str, Option<UserId>),

@@ -1,8 +1,8 @@
 //! PURE. Limits how much of the queue each model and tenant may fill.
 //!
 //! Besides the limits of the whole queue, each model and each tenant has a share, and each user has
-//! a share of what its tenant may use. Without a configured limit, the share is dynamic: three times
-//! the free space (Choudhury and Hahne, 1998).
+//! a share of what its tenant may use. Without a configured limit, the share is dynamic: three
+//! times the free space (Choudhury and Hahne, 1998).
 //! A single flood fills three quarters of the queue, and any number of them together never fill it,
 //! so another model or tenant always finds space. If there is no other one, it may use the whole
 //! queue.

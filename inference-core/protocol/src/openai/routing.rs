@@ -121,7 +121,7 @@ impl RoutingFields {
     }
 
     /// The id of the client's own user, and the field that it is from: `safety_identifier`, `user`
-    /// or `metadata.user_id`, in this order. Empty ids and values that are not strings do not count.
+    /// or `metadata.user_id`, in this order. Empty ids and values that are no strings do not count.
     pub fn user_id(&self) -> Option<(&'static str, &str)> {
         let named = [
             ("safety_identifier", self.safety_identifier.get()),
@@ -172,8 +172,17 @@ impl Count {
 
     /// A maximum of tokens; -1 is none.
     fn length(self, name: &str) -> Result<Option<u64>, Invalid> {
-        if self == Self::Invalid(Some(-1.0)) {
-            return Ok(None);
+        // The same words as a node's.
+        let out_of_range = |number: f64| {
+            let most = u32::MAX;
+            invalid_value(name, &format!("must be 1 to {most}, or -1 for no limit, not {number}"))
+        };
+        match self {
+            Self::Invalid(Some(number)) if number == -1.0 => return Ok(None),
+            Self::Invalid(Some(number)) if number < 0.0 && number.fract() == 0.0 => {
+                return Err(out_of_range(number));
+            }
+            _ => {}
         }
         match self.integer(name)? {
             Some(0) => Err(invalid_value(name, "must be at least 1, or -1 for no limit")),

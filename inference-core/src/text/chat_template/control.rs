@@ -10,8 +10,8 @@ pub(crate) const MARK: char = '\u{fdd0}';
 /// [`super::input`] removes it from what clients send.
 pub(crate) const OWN: char = '\u{fdd3}';
 
-/// True for our own noncharacters, which are not part of any text: [`MARK`], [`OWN`], or part of the
-/// tag that `final_message` appends to a text.
+/// True for our own noncharacters, which are not part of any text: [`MARK`], [`OWN`], or part of
+/// the tag that `final_message` appends to a text.
 pub(crate) fn is_mark(c: char) -> bool {
     (MARK..=OWN).contains(&c)
 }

@@ -213,7 +213,7 @@ fn assistant_block(block: Value, said: &mut AssistantMessage) -> Result<(), Faul
                 })?
                 .unwrap_or_else(|| "{}".into()),
         }),
-        // Another provider's encrypted thoughts, and what its servers did: nothing for a model here.
+        // Another provider's encrypted reasoning, and what its servers did: not for a model here.
         "redacted_thinking" | "server_tool_use" => {}
         result if result.ends_with("_tool_result") => {}
         other => return Err(unsupported(other)),

@@ -85,8 +85,8 @@ pub(crate) static HY3_SUFFIXED_STYLE: Tags = Tags {
     value_close: "</arg_value:opensource>",
     ..HY3_STYLE_TAGS
 };
-// MiniCPM 5:
-// https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/function_call/minicpm5_detector.py
+// MiniCPM 5: https://github.com/sgl-project/sglang,
+// python/sglang/srt/function_call/minicpm5_detector.py
 pub(crate) static MINICPM_STYLE: Tags = Tags {
     call: "<function name=\"",
     key: "<param name=\"",
