@@ -178,7 +178,7 @@ impl Count {
             invalid_value(name, &format!("must be 1 to {most}, or -1 for no limit, not {number}"))
         };
         match self {
-            Self::Invalid(Some(number)) if number == -1.0 => return Ok(None),
+            Self::Invalid(Some(-1.0)) => return Ok(None),
             Self::Invalid(Some(number)) if number < 0.0 && number.fract() == 0.0 => {
                 return Err(out_of_range(number));
             }
