@@ -156,7 +156,10 @@ async fn naughty_strings_in_headers_and_paths_hurt_nobody() {
         }
         let encoded: String = text.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let answer = fleet.client.get(&format!("/v1/models/{encoded}")).await;
-        is_refused(text, &answer);
+        // Without a name it is the list.
+        if !text.is_empty() {
+            is_refused(text, &answer);
+        }
     }
     assert!(tried > 1000, "only {tried} headers could be sent");
     // One line for each request, whatever was in it.
