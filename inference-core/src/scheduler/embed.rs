@@ -11,7 +11,9 @@ use crate::scheduler::queue::FairQueue;
 use crate::scheduler::sequence::CancelFlag;
 use crate::scheduler::step_pace::{PREFILL_ONLY_ROWS_MIN, ROWS_FIRST, STEP_SECONDS, smooth};
 use crate::types::embedder::{Embedder, Embeddings};
-use crate::types::request::{EngineStats, Event, Failure, FinishReason, RequestId, Tenant, Token};
+use crate::types::request::{
+    EngineStats, Event, Failure, FinishReason, RequestId, ResponseTimes, Tenant, Token,
+};
 
 /// A request that is ready to run: each input is tokenized and fits into a batch.
 #[derive(Debug)]
@@ -127,6 +129,7 @@ impl<M: Embedder> EmbedEngine<M> {
                         completion_tokens: 0,
                         cached_tokens: 0,
                         tokens: Vec::new(),
+                        times: ResponseTimes::default(),
                     },
                 );
             }

@@ -1,10 +1,11 @@
 //! The engine thread: owns the engine and steps it until the last handle is dropped.
 
+use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::types::request::{EngineStats, Event, Failure, RequestId};
+use crate::types::request::{EngineStats, Event, Failure, RequestId, ResponseTimes};
 
 /// Maximum jobs that may wait between two steps, in addition to the engine's own queue.
 const INBOX_MAX: usize = 256;
@@ -90,11 +91,15 @@ fn run<E: StepEngine>(mut engine: E, jobs: &Receiver<E::Job>, mut listener: impl
     let mut reported = EngineStats::default();
     let mut reported_at = Instant::now();
     let mut events = Vec::new();
+    let mut stopwatch = Stopwatch::default();
     loop {
         if !take_jobs(&mut engine, jobs, &mut listener) {
             return;
         }
-        engine.step(&clock, &mut |id, event| events.push((id, event)));
+        engine.step(&clock, &mut |id, mut event| {
+            stopwatch.record(clock(), id, &mut event);
+            events.push((id, event));
+        });
         let stats = engine.stats();
         let load_changed =
             (stats.slots_busy, stats.queued) != (reported.slots_busy, reported.queued);
@@ -104,6 +109,35 @@ fn run<E: StepEngine>(mut engine: E, jobs: &Receiver<E::Job>, mut listener: impl
         }
         // Events go out after the statistics, so whoever has a response finds it counted.
         events.drain(..).for_each(|(id, event)| listener.event(id, event));
+    }
+}
+
+/// Measures how long each running response takes.
+#[derive(Default)]
+struct Stopwatch(HashMap<RequestId, RunningResponse>);
+
+struct RunningResponse {
+    started: Duration,
+    first_text: Option<Duration>,
+}
+
+impl Stopwatch {
+    /// Records the time of an event, and adds the times of a response to its last one.
+    fn record(&mut self, now: Duration, id: RequestId, event: &mut Event) {
+        if let Event::Started { .. } = event {
+            self.0.insert(id, RunningResponse { started: now, first_text: None });
+        }
+        let Some(running) = self.0.get_mut(&id) else { return };
+        if let Event::Text(_) = event {
+            running.first_text.get_or_insert(now);
+        }
+        if let Event::Finished { times, .. } = event {
+            let first = running.first_text.unwrap_or(now);
+            *times = ResponseTimes { prefill: first - running.started, decode: now - first };
+        }
+        if event.is_last() {
+            self.0.remove(&id);
+        }
     }
 }
 
@@ -136,7 +170,7 @@ mod tests {
     use crate::scheduler::sequence::{CancelFlag, Job};
     use crate::scheduler::step::Engine;
     use crate::types::model::Tokenizer;
-    use crate::types::request::{Options, Tenant};
+    use crate::types::request::{FinishReason, Options, Tenant, TextChunk};
 
     struct ToChannel(SyncSender<(RequestId, Event)>);
 
@@ -145,6 +179,38 @@ mod tests {
             self.0.send((id, event)).unwrap();
         }
         fn stats(&mut self, _: EngineStats) {}
+    }
+
+    #[test]
+    fn a_response_is_timed_by_when_its_events_arise() {
+        let mut stopwatch = Stopwatch::default();
+        let mut record = |ms, id, mut event: Event| {
+            stopwatch.record(Duration::from_millis(ms), id, &mut event);
+            let count = stopwatch.0.len();
+            (count, event)
+        };
+        let started = || Event::Started { prompt_tokens: 1, in_reasoning: false };
+        let finished = || Event::Finished {
+            reason: FinishReason::Stop,
+            completion_tokens: 1,
+            cached_tokens: 0,
+            tokens: Vec::new(),
+            times: ResponseTimes::default(),
+        };
+        let times = |event| match event {
+            Event::Finished { times: ResponseTimes { prefill, decode }, .. } => {
+                (prefill.as_millis(), decode.as_millis())
+            }
+            other => panic!("{other:?}"),
+        };
+        record(10, 1, started());
+        record(15, 2, started());
+        record(30, 1, Event::Text(TextChunk::default()));
+        record(40, 1, Event::Text(TextChunk::default()));
+        assert_eq!(times(record(90, 1, finished()).1), (20, 60));
+        assert_eq!(times(record(95, 2, finished()).1), (80, 0), "it has no text");
+        record(100, 3, started());
+        assert_eq!(record(110, 3, Event::Cancelled).0, 0, "nothing is remembered");
     }
 
     #[test]

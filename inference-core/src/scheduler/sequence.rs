@@ -11,8 +11,8 @@ use crate::text::stop::StopMatcher;
 use crate::text::utf8::Utf8;
 use crate::types::model::SeqId;
 use crate::types::request::{
-    Event, Failure, FinishReason, LikelyToken, Options, RequestId, Tenant, TextChunk, Token,
-    TokenLogprob,
+    Event, Failure, FinishReason, LikelyToken, Options, RequestId, ResponseTimes, Tenant,
+    TextChunk, Token, TokenLogprob,
 };
 
 mod pending_logprobs;
@@ -365,6 +365,7 @@ impl Sequence {
             completion_tokens: self.completion_tokens(),
             cached_tokens: self.cached_tokens,
             tokens: self.tokens[self.reported..].to_vec(),
+            times: ResponseTimes::default(),
         }
     }
 

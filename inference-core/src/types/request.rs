@@ -9,7 +9,9 @@ mod event;
 mod sampling;
 mod work;
 
-pub use event::{EngineStats, Event, Failure, FinishReason, LikelyToken, TextChunk, TokenLogprob};
+pub use event::{
+    EngineStats, Event, Failure, FinishReason, LikelyToken, ResponseTimes, TextChunk, TokenLogprob,
+};
 pub use sampling::{
     ALLOWED_MAX, BIASES_MAX, BREAKERS, BREAKERS_MAX, Dry, LIST_MAX, RECENT_TOKENS_MAX, Sampling,
     SamplingDefaults, WORD_BYTES_MAX, Xtc,

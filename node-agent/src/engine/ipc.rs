@@ -184,6 +184,7 @@ mod tests {
                 reason: FinishReason::Stop,
                 completion_tokens: 5,
                 cached_tokens: 0,
+                times: Default::default(),
                 tokens: vec![9],
             },
         );

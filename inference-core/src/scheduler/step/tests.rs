@@ -186,8 +186,8 @@ fn an_endless_answer_ends_with_the_context() {
     bench.submit(1, "a");
     bench.run();
     let (reason, completion_tokens) = (FinishReason::Length, 63);
-    let tokens = Vec::new();
-    let expected = Event::Finished { reason, completion_tokens, cached_tokens: 0, tokens };
+    let (tokens, times) = (Vec::new(), Default::default());
+    let expected = Event::Finished { reason, completion_tokens, cached_tokens: 0, tokens, times };
     assert_eq!(bench.last(1), &expected);
 }
 

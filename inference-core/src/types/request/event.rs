@@ -1,5 +1,7 @@
 //! Events that the engine emits for a request, and its own statistics.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::{QueryResult, Token};
@@ -159,6 +161,16 @@ pub struct TextChunk {
     pub tokens: Vec<Token>,
 }
 
+/// How long the engine worked on a response. The engine's thread measures it: whoever reads the
+/// events may get a whole step's at once, and late.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResponseTimes {
+    /// From the slot to the first text, or to the end if there is none.
+    pub prefill: Duration,
+    /// From there to the end.
+    pub decode: Duration,
+}
+
 /// The events of a request, in order: at most one [`Event::Started`], after that at most one
 /// [`Event::Replayed`], any number of [`Event::Text`], and exactly one of the others at the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -184,6 +196,8 @@ pub enum Event {
         cached_tokens: u32,
         /// Response tokens that were not reported before.
         tokens: Vec<Token>,
+        /// How long it took.
+        times: ResponseTimes,
     },
     /// The embedding of an input, of length 1; or the score of a pair.
     Embedded {

@@ -1,7 +1,11 @@
 //! Tests requests whose engine works, dies, or is slow.
 
+use std::time::Duration;
+
 use inference_core::text::output::Format;
-use inference_core::types::request::{FinishReason, Options, Prompt, Sibling, TextChunk};
+use inference_core::types::request::{
+    FinishReason, Options, Prompt, ResponseTimes, Sibling, TextChunk,
+};
 
 use super::*;
 
@@ -36,6 +40,7 @@ const FINISHED: Event = Event::Finished {
     completion_tokens: 1,
     cached_tokens: 0,
     tokens: Vec::new(),
+    times: ResponseTimes { prefill: Duration::ZERO, decode: Duration::ZERO },
 };
 
 #[tokio::test]

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::Duration;
 
 use inference_core::text::output::{Format, OutputPart, Parser, ToolSet};
-use inference_core::types::request::{Event, FinishReason, TextChunk, Token, TokenLogprob};
+use inference_core::types::request::{
+    Event, FinishReason, ResponseTimes, TextChunk, Token, TokenLogprob,
+};
 use inference_protocol::openai::Timings;
 
 use crate::engine::client::Generation;
@@ -41,28 +43,6 @@ pub(crate) struct ChoiceDelta {
     pub stop_reason: Option<String>,
 }
 
-/// When the parts of a generation began.
-#[derive(Debug, Default)]
-struct ChoiceClock {
-    started: Option<Instant>,
-    first_token: Option<Instant>,
-    ended: Option<Instant>,
-    /// Tokens that another node generated.
-    resumed_tokens: u32,
-}
-
-impl ChoiceClock {
-    /// Milliseconds of prefill, and of decode.
-    fn milliseconds(&self) -> (f64, f64) {
-        let between = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
-            (Some(from), Some(to)) => to.saturating_duration_since(from).as_secs_f64() * 1e3,
-            _ => 0.0,
-        };
-        let first = self.first_token.or(self.ended);
-        (between(self.started, first), between(first, self.ended))
-    }
-}
-
 /// One choice. See the module.
 #[derive(Debug)]
 pub(crate) struct Choice {
@@ -82,7 +62,10 @@ pub(crate) struct Choice {
     /// Prompt tokens served from the cache.
     pub cached_tokens: u32,
     pub completion_tokens: u32,
-    clock: ChoiceClock,
+    /// How long the engine worked on it, once it has ended.
+    times: ResponseTimes,
+    /// Tokens that another node generated.
+    resumed_tokens: u32,
     reading: Reading,
     /// Parses the text; set once the choice has started.
     parser: Option<Box<Parser>>,
@@ -111,7 +94,8 @@ impl Choice {
             prompt_tokens: 0,
             cached_tokens: 0,
             completion_tokens: 0,
-            clock: ChoiceClock::default(),
+            times: ResponseTimes::default(),
+            resumed_tokens: 0,
             reading,
             parser: None,
             chars: 0,
@@ -142,14 +126,14 @@ impl Choice {
 
     /// The speed of a choice that has ended.
     pub(crate) fn timings(&self) -> Timings {
-        let (prompt_ms, predicted_ms) = self.clock.milliseconds();
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let computed = self.prompt_tokens.saturating_sub(self.cached_tokens);
-        let generated = self.completion_tokens.saturating_sub(self.clock.resumed_tokens);
-        Timings::new(self.cached_tokens, (computed, prompt_ms), (generated, predicted_ms))
+        let generated = self.completion_tokens.saturating_sub(self.resumed_tokens);
+        let ResponseTimes { prefill, decode } = self.times;
+        Timings::new(self.cached_tokens, (computed, ms(prefill)), (generated, ms(decode)))
     }
 
     fn start(&mut self, prompt_tokens: u32, in_reasoning: bool) {
-        self.clock.started = Some(Instant::now());
         self.prompt_tokens = prompt_tokens;
         if let Reading::Parted { format, tools, calls_max } = &self.reading {
             let parser = Parser::new(format, tools.clone(), in_reasoning, *calls_max);
@@ -163,20 +147,17 @@ impl Choice {
 
     pub(crate) fn take(&mut self, event: Option<Event>) -> Result<Option<ChoiceDelta>, Error> {
         match event {
-            Some(Event::Text(shown)) => {
-                self.clock.first_token.get_or_insert_with(Instant::now);
-                Ok(self.read(shown))
-            }
+            Some(Event::Text(shown)) => Ok(self.read(shown)),
             Some(Event::Replayed(all)) => {
                 let tokens = all.iter().map(|chunk| chunk.tokens.len()).sum::<usize>();
-                self.clock.resumed_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+                self.resumed_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
                 // The gateway that resumes the response already knows its tokens.
                 let known = |shown| TextChunk { tokens: Vec::new(), ..shown };
                 self.replayed.extend(all.into_iter().map(known));
                 Ok(None)
             }
-            Some(Event::Finished { reason, completion_tokens, cached_tokens, tokens }) => {
-                self.clock.ended = Some(Instant::now());
+            Some(Event::Finished { reason, completion_tokens, cached_tokens, tokens, times }) => {
+                self.times = times;
                 self.completion_tokens = completion_tokens;
                 self.cached_tokens = cached_tokens;
                 self.unreported.extend(tokens);
