@@ -47,11 +47,11 @@ pub(crate) fn translate(
 ) -> Result<Translated, Error> {
     let RequestedApi::Translated(api) = api else { return Ok(Translated::Request(body, None)) };
     let origin = Origin { random: random(), now: unix_seconds(SystemTime::now()) };
-    if let Some(reply) = inference_translation::reply(api, &body, origin) {
-        return Ok(Translated::Reply(reply));
-    }
-    let translated = inference_translation::translate_with(api, &body, origin, lookup)
-        .map_err(Error::Invalid)?;
+    let translated = inference_translation::translate(api, &body, origin, lookup);
+    let translated = match translated.map_err(Error::Invalid)? {
+        inference_translation::Translation::Request(translated) => translated,
+        inference_translation::Translation::Reply(reply) => return Ok(Translated::Reply(reply)),
+    };
     if translated.body.len() > bytes_max {
         return Err(Error::TooLarge(bytes_max));
     }

@@ -2,9 +2,8 @@
 
 use hyper::{Method, Request, Response};
 use inference_protocol::ids::ID_BYTES_MAX;
-use inference_protocol::openai::ParseError;
 use inference_translation::responses;
-use inference_translation::store::{Page, Path};
+use inference_translation::store::Path;
 
 use crate::context::Gateway;
 use crate::control::only;
@@ -26,15 +25,5 @@ pub(crate) fn serve<B>(
         return is_deleted.then(|| response::json(responses::deleted(id))).ok_or_else(unknown);
     }
     let found = gateway.responses.get(tenant, id).ok_or_else(unknown)?;
-    match path {
-        Path::Response(_) => Ok(response::json(found.response().to_vec())),
-        Path::InputItems(_) => {
-            let page = Page::read(request.uri().query()).map_err(Error::Invalid)?;
-            found.input_items(&page).map(response::json).map_err(Error::Invalid)
-        }
-        Path::Cancel(_) => {
-            let message = responses::NOT_CANCELABLE.into();
-            Err(Error::Invalid(ParseError { message, param: None }))
-        }
-    }
+    path.read(&found, request.uri().query()).map(response::json).map_err(Error::Invalid)
 }

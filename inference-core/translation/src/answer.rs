@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Visitor};
+use serde::de::{Deserializer, Error as _, Visitor};
+use serde_json::Error;
 use serde_json::value::RawValue;
 
 use crate::conversation::Call;
@@ -127,7 +128,7 @@ impl From<ChatUsage> for Usage {
     }
 }
 
-/// A chunk of a stream.
+/// A chunk of a stream, or a whole response.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Chunk<'a> {
     #[serde(borrow, default)]
@@ -145,7 +146,8 @@ pub(crate) struct Chunk<'a> {
 struct Choice<'a> {
     #[serde(default)]
     index: u64,
-    #[serde(borrow, default)]
+    /// New parts, or all of a whole response.
+    #[serde(borrow, default, alias = "message")]
     delta: Option<Delta<'a>>,
     #[serde(borrow, default)]
     logprobs: Option<Logprobs<'a>>,
@@ -193,31 +195,6 @@ struct Logprobs<'a> {
     content: Option<Vec<&'a RawValue>>,
 }
 
-/// A whole chat completion.
-#[derive(Deserialize)]
-struct Completion<'a> {
-    #[serde(borrow)]
-    choices: Vec<Whole<'a>>,
-    #[serde(default)]
-    usage: Option<Usage>,
-    #[serde(borrow, default)]
-    service_tier: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    timings: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Whole<'a> {
-    #[serde(borrow)]
-    message: Delta<'a>,
-    #[serde(borrow, default)]
-    logprobs: Option<Logprobs<'a>>,
-    #[serde(borrow, default)]
-    finish_reason: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    stop_reason: Option<&'a RawValue>,
-}
-
 /// A new part of a response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part<'a> {
@@ -233,18 +210,20 @@ pub(crate) enum Part<'a> {
 
 impl Answer {
     /// Reads a whole chat completion.
-    pub(crate) fn read(body: &[u8]) -> Result<Self, serde_json::Error> {
-        let mut completion: Completion<'_> = serde_json::from_slice(body)?;
-        let mut answer = Self { usage: completion.usage, ..Self::default() };
-        answer.service_tier = completion.service_tier.take().map(|tier| tier.0.into_owned());
-        answer.timings = completion.timings.and_then(Timings::read);
-        let choice = completion.choices.pop();
-        if let Some(Whole { message, logprobs, finish_reason, stop_reason }) = choice {
-            message.parts(logprobs.as_ref(), 0, &mut |part| answer.add(part));
-            answer.stop = stop_reason.and_then(stop_string);
-            answer.finish =
-                Some(finish_reason.map_or(Finish::Stop, |reason| Finish::named(&reason.0)));
+    pub(crate) fn read(body: &[u8]) -> Result<Self, Error> {
+        let whole = Chunk::read(body)?;
+        if whole.choice().is_none_or(|choice| choice.delta.is_none()) {
+            return Err(Error::custom("it has no message"));
         }
+        let mut answer = Self {
+            finish: Some(whole.finish().unwrap_or(Finish::Stop)),
+            usage: whole.usage,
+            stop: whole.stop(),
+            service_tier: whole.service_tier().map(Into::into),
+            timings: whole.timings(),
+            ..Self::default()
+        };
+        whole.parts(0, &mut |part| answer.add(part));
         Ok(answer)
     }
 
@@ -271,7 +250,7 @@ impl Answer {
 
 impl<'a> Chunk<'a> {
     /// Reads a chunk.
-    pub(crate) fn read(payload: &'a [u8]) -> Result<Self, serde_json::Error> {
+    pub(crate) fn read(payload: &'a [u8]) -> Result<Self, Error> {
         serde_json::from_slice(payload)
     }
 

@@ -9,18 +9,24 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     path: String,
-    message: String,
+    /// `None` if the field is missing.
+    message: Option<String>,
 }
 
 impl Fault {
     /// A fault of the value itself.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { path: String::new(), message: message.into() }
+        Self { path: String::new(), message: Some(message.into()) }
     }
 
     /// A fault of the field `name`.
     pub(crate) fn of(name: &str, message: impl Into<String>) -> Self {
         Self::new(message).within(name)
+    }
+
+    /// The field `name` is missing.
+    pub(crate) fn missing(name: &str) -> Self {
+        Self { path: name.into(), message: None }
     }
 
     /// The fault as seen from the object or list that has the value as `place`: a field's name, or
@@ -50,13 +56,13 @@ impl Fault {
 
 impl From<Fault> for ParseError {
     fn from(Fault { path, message }: Fault) -> Self {
-        match path.is_empty() {
-            true => Self { message, param: None },
-            false => Self {
-                message: format!("invalid value for '{path}': {message}"),
-                param: Some(path),
-            },
-        }
+        let param = (!path.is_empty()).then(|| path.clone());
+        let message = match message {
+            None => format!("'{path}' is missing"),
+            Some(message) if path.is_empty() => message,
+            Some(message) => format!("invalid value for '{path}': {message}"),
+        };
+        Self { message, param }
     }
 }
 
@@ -94,7 +100,7 @@ impl Fields {
         name: &str,
         read: impl FnOnce(Value) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        self.read(name, read)?.ok_or_else(|| Fault::of(name, "it is missing"))
+        self.read(name, read)?.ok_or_else(|| Fault::missing(name))
     }
 
     /// Takes a string.
@@ -196,6 +202,13 @@ mod tests {
             error.message,
             "invalid value for 'input[1].content[0].text': expected a string, not 7"
         );
+    }
+
+    #[test]
+    fn a_missing_field_is_named_with_its_path() {
+        let fault = Fault::missing("text").at(0).within("input");
+        let error = ParseError::from(fault);
+        assert_eq!(error.message, "'input[0].text' is missing");
     }
 
     #[test]

@@ -9,10 +9,12 @@
 //! gateway and a standalone agent both use it.
 //!
 //! ```
-//! use inference_translation::{ClientApi, Origin, translate};
+//! use inference_translation::{ClientApi, Origin, Translation, translate};
 //!
 //! let body = br#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"}]}"#;
-//! let translated = translate(ClientApi::Messages, body, Origin { random: 7, now: 0 }).unwrap();
+//! let origin = Origin { random: 7, now: 0 };
+//! let translation = translate(ClientApi::Messages, body, origin, &|_| None).unwrap();
+//! let Translation::Request(translated) = translation else { panic!() };
 //! assert!(translated.body.starts_with(br#"{"model":"m","messages":[{"role":"user","#));
 //!
 //! let mut writer = translated.writer;
@@ -24,8 +26,10 @@
 
 mod answer;
 mod api;
+mod body;
 pub mod chat;
 pub mod conversation;
+mod count;
 mod fault;
 pub mod fields;
 mod json;
@@ -37,6 +41,6 @@ mod writer;
 
 pub use api::Service;
 pub use writer::{
-    ClientApi, Lookup, Origin, ResponseWriter, StreamFormat, Translated, Unreadable, reply,
-    translate, translate_with,
+    ClientApi, Lookup, Origin, ResponseWriter, StreamFormat, Translated, Translation, Unreadable,
+    translate,
 };

@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::fields::Field;
 
-pub(crate) mod count;
 pub mod models;
 pub(crate) mod request;
 pub(crate) mod response;

@@ -3,12 +3,11 @@
 //! Source: OpenAI's OpenAPI description, and what the official SDKs and Codex send. A
 //! [`crate::store::Store`] keeps responses for `previous_response_id` and `GET`.
 
-use inference_protocol::openai::{ErrorDetail, to_json};
+use inference_protocol::openai::to_json;
 use serde_json::json;
 
 use crate::fields::Field;
 
-pub(crate) mod count;
 mod echo;
 mod ids;
 mod items;
@@ -104,20 +103,6 @@ pub const FIELDS: &[Field] = &[
 /// The field that [`FIELDS`] calls ignored, and of which one value is rejected.
 const BACKGROUND: &[Field] =
     &[Field::rejected("background", "the response is sent on this connection; use stream")];
-
-/// The error of a request for a response that is not stored, for status 404.
-pub fn not_found(id: &str) -> ErrorDetail {
-    ErrorDetail {
-        message: format!("Response with id '{id}' not found."),
-        kind: "invalid_request_error".into(),
-        param: None,
-        code: None,
-    }
-}
-
-/// Message of the error for `POST /v1/responses/{id}/cancel`.
-pub const NOT_CANCELABLE: &str = "only responses in the background can be canceled, and there are none; close the \
-     connection to end a response";
 
 /// The body of a response to `DELETE /v1/responses/{id}`.
 pub fn deleted(id: &str) -> String {

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use inference_protocol::openai::{ErrorBody, ErrorDetail, ParseError};
 use inference_protocol::sse::{self, DONE};
-use serde_json::Value;
 
 use crate::answer::{Answer, Chunk};
-use crate::fault::Fields;
+use crate::body::read_object;
 use crate::store::Stored;
-use crate::{chat, messages, ollama, responses};
+use crate::{chat, count, messages, ollama, responses};
 
 /// An API that is served by chat completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,43 +41,26 @@ pub struct Origin {
     pub now: u64,
 }
 
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Translation {
+    /// An API of nodes serves it.
+    Request(Translated),
+    /// It needs no endpoint, such as one by which Ollama's clients load a model: the response.
+    Reply(Vec<u8>),
+}
+
 /// A translated request.
 #[derive(Debug)]
 pub struct Translated {
-    /// The body of the chat completion request.
+    /// The body of the request for [`ClientApi::service`].
     pub body: Vec<u8>,
     /// Writes the response.
     pub writer: ResponseWriter,
 }
 
-/// The response to a request that needs no endpoint, such as one of Ollama's clients that loads a
-/// model; `None` for all others. To be called before [`translate`].
-pub fn reply(api: ClientApi, body: &[u8], origin: Origin) -> Option<Vec<u8>> {
-    match api {
-        ClientApi::Messages
-        | ClientApi::CountTokens
-        | ClientApi::Responses
-        | ClientApi::InputTokens => None,
-        ClientApi::OllamaChat | ClientApi::OllamaGenerate => {
-            Some(ollama::load_request(api, body)?.reply(origin))
-        }
-        ClientApi::OllamaEmbed | ClientApi::OllamaEmbeddings => {
-            let (request, writer) = ollama::embed::read(api, read_object(body).ok()?).ok()?;
-            request.input.is_empty().then(|| writer.empty())
-        }
-    }
-}
-
 /// Finds a stored response of the request's tenant by its id.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<Arc<Stored>>;
-
-/// Translates the body of a request, without stored responses: see [`translate_with`].
-///
-/// # Errors
-/// The body is not JSON, or asks for what cannot be honored. The error names the field.
-pub fn translate(api: ClientApi, body: &[u8], origin: Origin) -> Result<Translated, ParseError> {
-    translate_with(api, body, origin, &|_| None)
-}
 
 /// Translates the body of a request. `lookup` finds the stored responses that it continues or
 /// refers to.
@@ -86,13 +68,16 @@ pub fn translate(api: ClientApi, body: &[u8], origin: Origin) -> Result<Translat
 /// # Errors
 /// The body is not JSON, or asks for what cannot be honored, or `lookup` does not find a response.
 /// The error names the field.
-pub fn translate_with(
+pub fn translate(
     api: ClientApi,
     body: &[u8],
     origin: Origin,
     lookup: Lookup<'_>,
-) -> Result<Translated, ParseError> {
+) -> Result<Translation, ParseError> {
     let fields = read_object(body)?;
+    if let Some(load) = ollama::load_request(api, &fields) {
+        return Ok(Translation::Reply(load.reply(origin)));
+    }
     let (body, format): (_, Box<dyn Format>) = match api {
         ClientApi::Messages => {
             let conversation = messages::request::read(fields)?;
@@ -101,7 +86,7 @@ pub fn translate_with(
         }
         ClientApi::CountTokens => {
             let conversation = messages::request::read_prompt(fields)?;
-            (chat::body(&conversation), Box::new(messages::count::Writer))
+            (chat::body(&conversation), Box::new(count::Writer::MESSAGES))
         }
         ClientApi::OllamaChat => {
             let conversation = ollama::request::chat(fields)?;
@@ -115,6 +100,9 @@ pub fn translate_with(
         }
         ClientApi::OllamaEmbed | ClientApi::OllamaEmbeddings => {
             let (request, writer) = ollama::embed::read(api, fields)?;
+            if request.input.is_empty() {
+                return Ok(Translation::Reply(writer.empty()));
+            }
             (request.body(), Box::new(writer))
         }
         ClientApi::Responses => {
@@ -124,56 +112,10 @@ pub fn translate_with(
         }
         ClientApi::InputTokens => {
             let (conversation, _) = responses::request::read(fields, origin, lookup)?;
-            (chat::body(&conversation), Box::new(responses::count::Writer))
+            (chat::body(&conversation), Box::new(count::Writer::RESPONSES))
         }
     };
-    Ok(Translated { body, writer: ResponseWriter { format } })
-}
-
-/// Most JSON values of a request. Parsed, each takes some 100 bytes, whatever its length.
-const VALUES_MAX: usize = 200_000;
-
-pub(crate) fn read_object(body: &[u8]) -> Result<Fields, ParseError> {
-    if count_values(body) > VALUES_MAX {
-        let message = format!("the request body has more than {VALUES_MAX} JSON values");
-        return Err(ParseError { message, param: None });
-    }
-    let value: Value = serde_json::from_slice(body).map_err(|e| ParseError {
-        message: format!("the request body is not valid JSON: {e}"),
-        param: None,
-    })?;
-    Fields::of(value).map_err(|_| ParseError {
-        message: "the request body is not a JSON object".into(),
-        param: None,
-    })
-}
-
-/// Counts the values of a JSON text by what separates them; at least as many as a parser would
-/// read.
-fn count_values(json: &[u8]) -> usize {
-    let (mut values, mut rest) = (0, json);
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        match byte {
-            b'"' => rest = after_string(rest),
-            b',' | b'[' | b'{' => values += 1,
-            _ => {}
-        }
-    }
-    values
-}
-
-/// What follows the string whose beginning was read.
-fn after_string(mut rest: &[u8]) -> &[u8] {
-    while let Some(at) = memchr::memchr2(b'"', b'\\', rest) {
-        let skipped = if rest[at] == b'"' { 1 } else { 2 };
-        let is_end = rest[at] == b'"';
-        rest = rest.get(at + skipped..).unwrap_or_default();
-        if is_end {
-            return rest;
-        }
-    }
-    &[]
+    Ok(Translation::Request(Translated { body, writer: ResponseWriter { format } }))
 }
 
 /// How the response is streamed.
@@ -302,30 +244,15 @@ impl ResponseWriter {
     }
 }
 
+/// Translates a request that an endpoint has to serve, and that refers to no stored response.
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_are_counted_and_the_contents_of_strings_are_not() {
-        assert_eq!(count_values(br#"{"a":[1,2,{"b":3}],"c":"x,y[z\",{\\"}"#), 6);
-        assert_eq!(count_values(br#"["unfinished, "#), 1);
-        assert_eq!(count_values(b"[\"\\"), 1);
-    }
-
-    #[test]
-    fn a_small_body_with_a_million_values_is_refused_before_it_is_parsed() {
-        let body = format!(r#"{{"messages":[{}0]}}"#, "0,".repeat(1_000_000));
-        let origin = Origin { random: 0, now: 0 };
-        let error = translate(ClientApi::Messages, body.as_bytes(), origin).unwrap_err();
-        assert!(error.message.contains("200000 JSON values"), "{}", error.message);
-    }
-
-    #[test]
-    fn what_is_no_object_is_refused() {
-        let origin = Origin { random: 0, now: 0 };
-        for body in ["", "{", "[1]", "7", "{}{}", "\u{0}"] {
-            assert!(translate(ClientApi::Messages, body.as_bytes(), origin).is_err(), "{body}");
-        }
+pub(crate) fn translated(
+    api: ClientApi,
+    body: &[u8],
+    origin: Origin,
+) -> Result<Translated, ParseError> {
+    match translate(api, body, origin, &|_| None)? {
+        Translation::Request(translated) => Ok(translated),
+        Translation::Reply(reply) => panic!("{}", String::from_utf8_lossy(&reply)),
     }
 }

@@ -1,7 +1,12 @@
 //! Every event and object of the Responses API is what OpenAI's description says, where that lies
 //! beside the checkout.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic and print")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test may panic and print"
+)]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +15,7 @@ use std::time::Duration;
 use inference_protocol::openai::ErrorDetail;
 use inference_protocol::sse::payloads;
 use inference_translation::store::{Limits, Page, Store};
-use inference_translation::{ClientApi, Origin, ResponseWriter, translate_with};
+use inference_translation::{ClientApi, Origin, ResponseWriter, Translation, translate};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
@@ -130,8 +135,9 @@ fn writer(request: &Value, random: u128, store: &std::cell::RefCell<Store>) -> R
     let lookup = |id: &str| store.borrow_mut().get(0, "t", id);
     let origin = Origin { random, now: 7 };
     let body = request.to_string();
-    let mut writer =
-        translate_with(ClientApi::Responses, body.as_bytes(), origin, &lookup).unwrap().writer;
+    let translation = translate(ClientApi::Responses, body.as_bytes(), origin, &lookup).unwrap();
+    let Translation::Request(translated) = translation else { panic!() };
+    let mut writer = translated.writer;
     writer.set_elapsed(Duration::from_secs(2));
     writer
 }

@@ -12,7 +12,7 @@ use crate::fields::refuse_rejected;
 
 /// Reads the body of a request.
 pub(crate) fn read(mut body: Fields) -> Result<Conversation, Fault> {
-    let tokens_max = body.count("max_tokens")?.ok_or_else(|| missing("max_tokens"))?;
+    let tokens_max = body.count("max_tokens")?.ok_or_else(|| Fault::missing("max_tokens"))?;
     if tokens_max == 0 {
         return Err(Fault::of("max_tokens", "it must be at least 1"));
     }
@@ -24,7 +24,7 @@ pub(crate) fn read_prompt(mut body: Fields) -> Result<Conversation, Fault> {
     refuse_rejected(&body, FIELDS)?;
     let system = body.read("system", system)?.filter(|text| !text.is_empty());
     let mut messages = Vec::from_iter(system.map(Message::System));
-    for turn in body.list("messages", turn)?.ok_or_else(|| missing("messages"))? {
+    for turn in body.list("messages", turn)?.ok_or_else(|| Fault::missing("messages"))? {
         turn.into_iter().for_each(|message| push(&mut messages, message));
     }
     if !messages.iter().any(|message| !matches!(message, Message::System(_))) {
@@ -62,10 +62,6 @@ pub(crate) fn read_prompt(mut body: Fields) -> Result<Conversation, Fault> {
         user,
         extra: Map::new(),
     })
-}
-
-fn missing(name: &str) -> Fault {
-    Fault::of(name, "it is missing")
 }
 
 /// Claude Code puts this line before its instructions. It differs in each request, so the prefix
@@ -150,7 +146,7 @@ fn push(messages: &mut Vec<Message>, message: Message) {
 fn turn(value: Value) -> Result<Vec<Message>, Fault> {
     let mut turn = Fields::of(value)?;
     let role = turn.required_text("role")?;
-    let content = turn.take("content").ok_or_else(|| missing("content"))?;
+    let content = turn.take("content").ok_or_else(|| Fault::missing("content"))?;
     let read = match role.as_str() {
         "user" => user(content),
         "assistant" => assistant(content),
@@ -272,7 +268,7 @@ fn output_format(value: Value) -> Result<Format, Fault> {
     let mut format = Fields::of(value)?;
     match format.required_text("type")?.as_str() {
         "json_schema" => {
-            let schema = format.take("schema").ok_or_else(|| missing("schema"))?;
+            let schema = format.take("schema").ok_or_else(|| Fault::missing("schema"))?;
             Ok(Format::Schema { name: "response".into(), schema, strict: None })
         }
         _ => Err(Fault::of("type", "expected json_schema")),

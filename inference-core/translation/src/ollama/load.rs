@@ -1,12 +1,10 @@
 //! Requests without input, by which clients load a model before they need it, or unload it.
 
-use std::borrow::Cow;
-
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::rfc3339;
+use crate::fault::Fields;
 use crate::json;
 use crate::writer::{ClientApi, Origin};
 
@@ -20,31 +18,23 @@ pub(crate) struct LoadRequest {
     is_chat: bool,
 }
 
-#[derive(Deserialize)]
-struct Input<'a> {
-    model: String,
-    #[serde(default)]
-    messages: Option<Vec<IgnoredAny>>,
-    #[serde(borrow, default)]
-    prompt: Option<Cow<'a, str>>,
-    #[serde(default)]
-    keep_alive: Value,
-}
-
 /// Recognizes a request without input. `None` for every other one, also for one of another API, or
 /// one that is not valid.
-pub(crate) fn load_request(api: ClientApi, body: &[u8]) -> Option<LoadRequest> {
-    let is_chat = match api {
-        ClientApi::OllamaChat => true,
-        ClientApi::OllamaGenerate => false,
+pub(crate) fn load_request(api: ClientApi, fields: &Fields) -> Option<LoadRequest> {
+    let field = |name: &str| fields.0.get(name).unwrap_or(&Value::Null);
+    let (is_chat, input) = match api {
+        ClientApi::OllamaChat => (true, field("messages")),
+        ClientApi::OllamaGenerate => (false, field("prompt")),
         _ => return None,
     };
-    let Input { model, messages, prompt, keep_alive } = serde_json::from_slice(body).ok()?;
-    let is_empty = match is_chat {
-        true => messages.is_none_or(|messages| messages.is_empty()),
-        false => prompt.is_none_or(|prompt| prompt.is_empty()),
+    let is_empty = match input {
+        Value::Null => true,
+        Value::Array(messages) => is_chat && messages.is_empty(),
+        Value::String(prompt) => !is_chat && prompt.is_empty(),
+        _ => false,
     };
-    is_empty.then(|| LoadRequest { model, is_unload: is_zero(&keep_alive), is_chat })
+    let model = field("model").as_str().filter(|_| is_empty)?.into();
+    Some(LoadRequest { model, is_unload: is_zero(field("keep_alive")), is_chat })
 }
 
 /// 0, as a number of seconds or a duration such as `0s`.
@@ -92,9 +82,11 @@ struct Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::body::read_object;
 
     fn reply(api: ClientApi, body: &str) -> Option<String> {
-        let reply = load_request(api, body.as_bytes())?.reply(Origin { random: 0, now: 0 });
+        let fields = read_object(body.as_bytes()).ok()?;
+        let reply = load_request(api, &fields)?.reply(Origin { random: 0, now: 0 });
         Some(String::from_utf8(reply).unwrap())
     }
 

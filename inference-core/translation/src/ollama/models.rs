@@ -5,9 +5,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{rfc3339, with_tag};
+use crate::body::read_object;
 use crate::fault::Fault;
 use crate::json;
-use crate::writer::read_object;
 
 /// What is known of a model.
 #[derive(Debug, Clone, Copy, Default)]
@@ -92,7 +92,7 @@ pub fn requested_model(body: &[u8]) -> Result<String, ParseError> {
     let mut fields = read_object(body)?;
     let older = fields.text("name")?;
     let name = fields.text("model")?.or(older).filter(|name| !name.is_empty());
-    Ok(name.ok_or_else(|| Fault::of("model", "it is missing"))?)
+    Ok(name.ok_or_else(|| Fault::missing("model"))?)
 }
 
 /// Clients that know Ollama's own far future show it as forever. Later years are not valid in some.

@@ -32,7 +32,7 @@ pub(crate) fn generate(mut body: Fields) -> Result<Conversation, Fault> {
     let system = body.text("system")?.filter(|text| !text.is_empty());
     conversation.messages.extend(system.map(Message::System));
     let prompt = body.text("prompt")?.filter(|text| !text.is_empty());
-    let prompt = prompt.ok_or_else(|| Fault::of("prompt", "it is missing or empty"))?;
+    let prompt = prompt.ok_or_else(|| Fault::missing("prompt"))?;
     conversation.messages.push(Message::User(prompt));
     Ok(conversation)
 }

@@ -135,7 +135,7 @@ impl History {
     fn output(&mut self, kind: &str, item: &mut Fields) -> Result<(), Fault> {
         let id = match item.text("call_id")? {
             None if kind == "local_shell_call_output" => item.required_text("id")?,
-            None => return Err(Fault::of("call_id", "it is missing")),
+            None => return Err(Fault::missing("call_id")),
             Some(call_id) => call_id,
         };
         let shell = self.shells.iter().find(|(item_id, _)| *item_id == id);

@@ -161,7 +161,7 @@ fn conversation(
         added.map_err(|fault| ParseError::from(fault.at(index).within("input")))
     };
     match body.take("input") {
-        None => return Err(Fault::of("input", "it is missing").into()),
+        None => return Err(Fault::missing("input").into()),
         Some(Value::Array(items)) => items.into_iter().enumerate().try_for_each(add)?,
         Some(Value::String(text)) => add((0, json!({"role": "user", "content": text})))?,
         Some(other) => return Err(expected("a string or a list", &other).within("input").into()),

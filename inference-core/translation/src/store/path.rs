@@ -1,5 +1,9 @@
 //! Paths of stored responses.
 
+use inference_protocol::openai::ParseError;
+
+use super::{Page, Stored};
+
 /// What a path below `/v1/responses/` stands for, with the response's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path<'a> {
@@ -36,6 +40,18 @@ impl<'a> Path<'a> {
         id
     }
 
+    /// The body of the response to `GET`, or why the request is refused.
+    ///
+    /// # Errors
+    /// The query is invalid, or nothing can be canceled.
+    pub fn read(self, stored: &Stored, query: Option<&str>) -> Result<Vec<u8>, ParseError> {
+        match self {
+            Self::Response(_) => Ok(stored.response().to_vec()),
+            Self::InputItems(_) => stored.input_items(&Page::read(query)?),
+            Self::Cancel(_) => Err(ParseError { message: NOT_CANCELABLE.into(), param: None }),
+        }
+    }
+
     /// The methods that the path supports, separated by commas.
     pub fn methods(self) -> &'static str {
         match self {
@@ -45,3 +61,6 @@ impl<'a> Path<'a> {
         }
     }
 }
+
+const NOT_CANCELABLE: &str = "only responses in the background can be canceled, and there are none; \
+     close the connection to end a response";

@@ -3,9 +3,8 @@
 use hyper::{Method, Request, Response};
 use inference_core::types::request::Tenant;
 use inference_protocol::ids::ID_BYTES_MAX;
-use inference_protocol::openai::ParseError;
 use inference_translation::responses;
-use inference_translation::store::{Page, Path};
+use inference_translation::store::Path;
 
 use super::check_method;
 use crate::serve::node::Node;
@@ -27,15 +26,5 @@ pub(super) fn serve<B>(
         return is_deleted.then(|| response::json(responses::deleted(id))).ok_or_else(unknown);
     }
     let found = node.responses.get(tenant, id).ok_or_else(unknown)?;
-    match path {
-        Path::Response(_) => Ok(response::json(found.response().to_vec())),
-        Path::InputItems(_) => {
-            let page = Page::read(request.uri().query()).map_err(Error::Translation)?;
-            found.input_items(&page).map(response::json).map_err(Error::Translation)
-        }
-        Path::Cancel(_) => {
-            let message = responses::NOT_CANCELABLE.into();
-            Err(Error::Translation(ParseError { message, param: None }))
-        }
-    }
+    path.read(&found, request.uri().query()).map(response::json).map_err(Error::Translation)
 }

@@ -25,14 +25,12 @@ pub(super) async fn complete(
     body: &[u8],
 ) -> Result<Response<Body>, Error> {
     let origin = Origin { random: random(), now: unix_seconds(SystemTime::now()) };
-    if let Some(reply) = inference_translation::reply(api, body, origin) {
-        return Ok(response::json(reply));
-    }
-    let Translated { body, writer } =
-        inference_translation::translate_with(api, body, origin, &|id| {
-            node.responses.get(caller.tenant, id)
-        })
-        .map_err(Error::Translation)?;
+    let lookup = |id: &str| node.responses.get(caller.tenant, id);
+    let translation = inference_translation::translate(api, body, origin, &lookup);
+    let Translated { body, writer } = match translation.map_err(Error::Translation)? {
+        inference_translation::Translation::Request(translated) => translated,
+        inference_translation::Translation::Reply(reply) => return Ok(response::json(reply)),
+    };
     let begun = Instant::now();
     let response = match api.service() {
         Service::ChatCompletions => chat::complete(node, caller, None, &body).await?,

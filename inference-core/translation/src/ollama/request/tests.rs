@@ -5,11 +5,12 @@ use serde_json::json;
 
 use super::*;
 use crate::chat as completions;
-use crate::{ClientApi, Origin, translate};
+use crate::writer::translated;
+use crate::{ClientApi, Origin};
 
 fn read_json(api: ClientApi, body: &Value) -> Result<Value, ParseError> {
     let origin = Origin { random: 1, now: 0 };
-    let translated = translate(api, body.to_string().as_bytes(), origin)?;
+    let translated = translated(api, body.to_string().as_bytes(), origin)?;
     Ok(serde_json::from_slice(&translated.body).unwrap())
 }
 

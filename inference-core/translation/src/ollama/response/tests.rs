@@ -4,14 +4,15 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{ClientApi, ResponseWriter, translate};
+use crate::writer::translated;
+use crate::{ClientApi, ResponseWriter};
 
 const CHAT: &str = r#"{"model":"m:latest","messages":[{"role":"user","content":"a"}]}"#;
 const PROMPT: &str = r#"{"model":"m:latest","prompt":"a"}"#;
 
 fn writer(api: ClientApi) -> ResponseWriter {
     let body = if api == ClientApi::OllamaChat { CHAT } else { PROMPT };
-    translate(api, body.as_bytes(), Origin { random: 1, now: 1_700_000_000 }).unwrap().writer
+    translated(api, body.as_bytes(), Origin { random: 1, now: 1_700_000_000 }).unwrap().writer
 }
 
 fn sse(chunk: &Value) -> String {

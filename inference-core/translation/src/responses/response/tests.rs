@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::store::Page;
-use crate::writer::{ClientApi, ResponseWriter, translate, translate_with};
+use crate::writer::{ClientApi, ResponseWriter, Translation, translate, translated};
 
 const ORIGIN: Origin = Origin { random: 0xab, now: 100 };
 
 fn writer(fields: Value) -> ResponseWriter {
     let mut body = json!({"model": "m", "input": "x"});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    translate(ClientApi::Responses, body.to_string().as_bytes(), ORIGIN).unwrap().writer
+    translated(ClientApi::Responses, body.to_string().as_bytes(), ORIGIN).unwrap().writer
 }
 
 fn chunk(delta: &Value, finish: Value) -> String {
@@ -308,7 +308,7 @@ fn a_broken_stream_ends_with_a_failed_response() {
 #[test]
 fn a_stored_response_is_continued() {
     let body = json!({"model": "m", "instructions": "Old", "input": "Hi", "tools": tools()});
-    let first = translate(ClientApi::Responses, body.to_string().as_bytes(), ORIGIN).unwrap();
+    let first = translated(ClientApi::Responses, body.to_string().as_bytes(), ORIGIN).unwrap();
     let mut writer = first.writer;
     let completion = json!({"choices": [{"message": {"reasoning_content": "Hm", "content": "Yo",
         "tool_calls": [{"id": "c", "function": {"name": "mcp__n__js", "arguments": "{}"}}]}}]});
@@ -324,7 +324,8 @@ fn a_stored_response_is_continued() {
     let origin = Origin { random: 0xcd, now: 200 };
     let lookup = |id: &str| (id == stored.id()).then(|| stored.clone());
     let second =
-        translate_with(ClientApi::Responses, body.to_string().as_bytes(), origin, &lookup).unwrap();
+        translate(ClientApi::Responses, body.to_string().as_bytes(), origin, &lookup).unwrap();
+    let Translation::Request(second) = second else { panic!() };
     let chat: Value = serde_json::from_slice(&second.body).unwrap();
     let call = json!({"id": "c", "type": "function",
         "function": {"name": "mcp__n__js", "arguments": "{}"}});
