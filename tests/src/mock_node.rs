@@ -62,6 +62,23 @@ pub struct Asked {
     reply: oneshot::Sender<Response<Body>>,
 }
 
+/// The deltas of a chat that reasons, speaks and calls a tool, and what each finishes by.
+pub fn reasoning_text_and_call() -> Vec<(Value, Value)> {
+    let call = |fields: Value| (json!({"tool_calls": [fields]}), Value::Null);
+    let arguments = |text: &str| call(json!({"index": 0, "function": {"arguments": text}}));
+    vec![
+        (json!({"role": "assistant", "content": ""}), Value::Null),
+        (json!({"reasoning_content": "Hm."}), Value::Null),
+        (json!({"content": "I look "}), Value::Null),
+        (json!({"content": "it up."}), Value::Null),
+        call(json!({"index": 0, "id": "call_1", "type": "function",
+            "function": {"name": "weather", "arguments": ""}})),
+        arguments("{\"city\": "),
+        arguments("\"Köln\"}"),
+        (json!({}), json!("tool_calls")),
+    ]
+}
+
 /// A stream that the test writes. Dropping it ends the stream, wherever it is.
 pub struct Streaming(mpsc::Sender<Bytes>);
 
@@ -355,6 +372,28 @@ impl Streaming {
         Mark::Tokens { choice: 0, tokens: tokens.to_vec() }.write(&mut event);
         let choice = json!({"index": 0, "delta": {"content": text}, "finish_reason": null});
         self.send(format!("{event}data: {}\n\n", json!({"choices": [choice]}))).await;
+    }
+
+    /// One event with any delta of a chat, and the token that led to it.
+    pub async fn say_delta(&self, token: u32, delta: &Value, finish: &Value) {
+        let mut event = String::new();
+        Mark::Tokens { choice: 0, tokens: vec![token] }.write(&mut event);
+        let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
+        self.send(format!("{event}data: {}\n\n", json!({"choices": [choice]}))).await;
+    }
+
+    /// These deltas, each with what it finishes by, and the end of a chat that tells its usage.
+    pub async fn say_all(self, deltas: &[(Value, Value)], usage: Usage) {
+        for (token, (delta, finish)) in deltas.iter().enumerate() {
+            self.say_delta(token as u32, delta, finish).await;
+        }
+        let (prompt, completion) = (usage.prompt, usage.completion);
+        let told = json!({"prompt_tokens": prompt, "completion_tokens": completion});
+        let mut event = String::new();
+        Mark::Usage(usage).write(&mut event);
+        let told = json!({"choices": [], "usage": told});
+        self.send(format!("{event}data: {told}\n\n")).await;
+        self.send("data: [DONE]\n\n").await;
     }
 
     /// The tokens of an answer that is not streamed.

@@ -34,24 +34,23 @@ fn one_node() -> Scheduler<()> {
     scheduler
 }
 
+fn request<'a>(
+    size: &'a Size,
+    prefix: &'a Prefix,
+    constraints: &'a RouteConstraints,
+) -> SlotRequest<'a> {
+    let (model, tenant, class, share) = ("m", "t", Class::Standard, QueueShare::default());
+    let (user, bytes) = (None, 1);
+    SlotRequest { model, tenant, user, share, class, size, bytes, prefix, constraints }
+}
+
 #[test]
 fn a_request_that_was_answered_says_how_long_others_wait() {
     let (mut scheduler, constraints, prefix) =
         (one_node(), RouteConstraints::default(), Prefix::default());
-    let (model, tenant, class) = ("m", "t", Class::Standard);
     let size = &Size::new(1, None, 1);
-    let (prefix, constraints, share) = (&prefix, &constraints, QueueShare::default());
-    let request = SlotRequest {
-        model,
-        tenant,
-        user: None,
-        share,
-        class,
-        size,
-        bytes: 1,
-        prefix,
-        constraints,
-    };
+    let (prefix, constraints) = (&prefix, &constraints);
+    let request = request(size, prefix, constraints);
     let usage = Usage { prompt: 10, completion: 50, cached: 0 };
     for _ in 0..9 {
         let binding = scheduler.bind_at_once(&request, NOW).unwrap();
@@ -94,18 +93,7 @@ fn unservable(nodes: usize, requests: usize) -> (Scheduler<usize>, Vec<TicketId>
 
 fn ask(scheduler: &mut Scheduler<usize>, constraints: &RouteConstraints) -> TicketId {
     let (size, prefix) = (&Size::new(1, None, 1), &Prefix::default());
-    let (model, tenant, class, share) = ("m", "t", Class::Standard, QueueShare::default());
-    let request = SlotRequest {
-        model,
-        tenant,
-        user: None,
-        share,
-        class,
-        size,
-        bytes: 1,
-        prefix,
-        constraints,
-    };
+    let request = request(size, prefix, constraints);
     scheduler.enqueue(&request, Duration::MAX, NOW).unwrap()
 }
 
@@ -149,18 +137,7 @@ fn a_request_is_charged_once_and_corrected_by_what_it_used() {
     let mut scheduler = one_node();
     let (constraints, prefix, size) =
         (&RouteConstraints::default(), &Prefix::default(), &Size::new(1, None, 1));
-    let (model, tenant, class, share) = ("m", "t", Class::Standard, QueueShare::default());
-    let request = SlotRequest {
-        model,
-        tenant,
-        user: None,
-        share,
-        class,
-        size,
-        bytes: 1,
-        prefix,
-        constraints,
-    };
+    let request = request(size, prefix, constraints);
     let binding = scheduler.bind_at_once(&request, NOW).unwrap();
     let charge = binding.charge.clone().unwrap();
     let constraints = &RouteConstraints {

@@ -59,13 +59,13 @@ async fn in_turns<T, const N: usize>(
 fn figures() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
+        translation().await;
         let Some(proxies) = proxies::start().await else {
             return eprintln!("skipped: nginx and haproxy are not installed");
         };
         requests(&proxies).await;
         streams(&proxies).await;
         latency(&proxies).await;
-        translation().await;
         idle::figures().await;
     });
     choice::figures();

@@ -1,8 +1,8 @@
 //! Anthropic's Messages API at the gateway: nodes see chat completions, clients see messages.
 
-use fleet_tests::mock_node::{MockNode, Streaming};
+use fleet_tests::mock_node::{MockNode, reasoning_text_and_call};
 use fleet_tests::process::run;
-use inference_protocol::resume::{Mark, Usage};
+use inference_protocol::resume::Usage;
 use serde_json::{Value, json};
 
 use super::Gateway;
@@ -15,46 +15,6 @@ fn request(fields: Value) -> String {
         "messages": [{"role": "user", "content": "Hi"}]});
     request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     request.to_string()
-}
-
-/// A chunk with these fields in its delta, and the tokens that led to it.
-async fn say(stream: &Streaming, tokens: &[u32], delta: Value, finish: Value) {
-    let mut event = String::new();
-    Mark::Tokens { choice: 0, tokens: tokens.to_vec() }.write(&mut event);
-    let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
-    stream.send(format!("{event}data: {}\n\n", json!({"choices": [choice]}))).await;
-}
-
-fn call(fields: Value) -> Value {
-    json!({"tool_calls": [fields]})
-}
-
-/// A response that thinks, speaks and calls a tool, in parts.
-fn parts() -> Vec<(Value, Value)> {
-    let head = json!({"index": 0, "id": "call_1", "type": "function",
-        "function": {"name": "weather", "arguments": ""}});
-    let arguments = |text: &str| call(json!({"index": 0, "function": {"arguments": text}}));
-    vec![
-        (json!({"role": "assistant", "content": ""}), Value::Null),
-        (json!({"reasoning_content": "Hm."}), Value::Null),
-        (json!({"content": "I look "}), Value::Null),
-        (json!({"content": "it up."}), Value::Null),
-        (call(head), Value::Null),
-        (arguments("{\"city\": "), Value::Null),
-        (arguments("\"Köln\"}"), Value::Null),
-        (json!({}), json!("tool_calls")),
-    ]
-}
-
-async fn say_all(stream: Streaming, parts: &[(Value, Value)]) {
-    for (index, (delta, finish)) in parts.iter().enumerate() {
-        say(&stream, &[index as u32], delta.clone(), finish.clone()).await;
-    }
-    let usage = json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}});
-    let mut mark = String::new();
-    Mark::Usage(USAGE).write(&mut mark);
-    stream.send(format!("{mark}data: {usage}\n\n")).await;
-    stream.send("data: [DONE]\n\n").await;
 }
 
 /// The events of a stream, without the id of its message.
@@ -85,20 +45,20 @@ async fn streamed_with_loss(lost: usize) -> Vec<Value> {
     let asked = a.asked().await;
     assert_eq!(asked.body["messages"], json!([{"role": "user", "content": "Hi"}]));
     assert_eq!(asked.body["stream_options"]["include_usage"], true);
-    let (stream, parts) = (asked.stream(), parts());
+    let (stream, parts) = (asked.stream(), reasoning_text_and_call());
     let mut other = None;
     if lost >= parts.len() {
-        say_all(stream, &parts).await;
+        stream.say_all(&parts, USAGE).await;
     } else {
         for (index, (delta, finish)) in parts[..lost].iter().enumerate() {
-            say(&stream, &[index as u32], delta.clone(), finish.clone()).await;
+            stream.say_delta(index as u32, delta, finish).await;
         }
         let b: &mut MockNode = other.insert(gateway.node("b", 1).await);
         drop(stream);
         let asked = b.asked().await;
         let events = asked.resume.choices.first().map_or(0, |choice| choice.events as usize);
         assert_eq!(events, lost, "the events that the client has are those of chat completions");
-        say_all(asked.stream(), &parts[lost..]).await;
+        asked.stream().say_all(&parts[lost..], USAGE).await;
     }
     let answer = asking.await.unwrap();
     let text = String::from_utf8_lossy(&answer.body);
@@ -118,7 +78,7 @@ async fn a_message_continues_on_another_node_wherever_the_first_is_lost() {
         (&end["usage"]["input_tokens"], &end["usage"]["output_tokens"]),
         (&json!(9), &json!(5))
     );
-    for lost in 0..parts().len() {
+    for lost in 0..reasoning_text_and_call().len() {
         assert_eq!(streamed_with_loss(lost).await, whole, "lost before part {lost}");
     }
 }

@@ -2,16 +2,17 @@
 
 use bytes::Bytes;
 use fleet_tests::client::{Answer, Client};
-use fleet_tests::mock_node::{MockNode, Streaming};
+use fleet_tests::mock_node::{MockNode, reasoning_text_and_call};
 use fleet_tests::process::run;
 use hyper::Method;
-use inference_protocol::resume::{Mark, Usage};
+use inference_protocol::resume::Usage;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::Gateway;
 
 const PATH: &str = "/v1/responses";
+const USAGE: Usage = Usage { prompt: 9, completion: 5, cached: 0 };
 
 fn asks(client: &Client, fields: Value) -> JoinHandle<Answer> {
     let mut request = json!({"model": "flotilla-demo", "input": "Hi"});
@@ -22,41 +23,6 @@ fn asks(client: &Client, fields: Value) -> JoinHandle<Answer> {
 
 async fn delete(client: &Client, path: &str) -> u16 {
     client.try_send(Method::DELETE, path, Bytes::new()).await.unwrap().status
-}
-
-async fn say(stream: &Streaming, token: u32, delta: Value, finish: Value) {
-    let mut event = String::new();
-    Mark::Tokens { choice: 0, tokens: vec![token] }.write(&mut event);
-    let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
-    stream.send(format!("{event}data: {}\n\n", json!({"choices": [choice]}))).await;
-}
-
-/// A response that reasons, speaks and calls a tool, in parts.
-fn parts() -> Vec<(Value, Value)> {
-    let call = |fields: Value| (json!({"tool_calls": [fields]}), Value::Null);
-    let arguments = |text: &str| call(json!({"index": 0, "function": {"arguments": text}}));
-    vec![
-        (json!({"role": "assistant", "content": ""}), Value::Null),
-        (json!({"reasoning_content": "Hm."}), Value::Null),
-        (json!({"content": "I look "}), Value::Null),
-        (json!({"content": "it up."}), Value::Null),
-        call(json!({"index": 0, "id": "call_1", "type": "function",
-            "function": {"name": "weather", "arguments": ""}})),
-        arguments("{\"city\": "),
-        arguments("\"Köln\"}"),
-        (json!({}), json!("tool_calls")),
-    ]
-}
-
-async fn say_all(stream: Streaming, parts: &[(Value, Value)]) {
-    for (index, (delta, finish)) in parts.iter().enumerate() {
-        say(&stream, index as u32, delta.clone(), finish.clone()).await;
-    }
-    let usage = json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}});
-    let mut mark = String::new();
-    Mark::Usage(Usage { prompt: 9, completion: 5, cached: 0 }).write(&mut mark);
-    stream.send(format!("{mark}data: {usage}\n\n")).await;
-    stream.send("data: [DONE]\n\n").await;
 }
 
 /// Replaces what differs from one response to the next: ids and times.
@@ -96,17 +62,17 @@ async fn streamed_with_loss(lost: usize) -> Vec<Value> {
     let asking = asks(&gateway.client, json!({"stream": true, "tools": tools}));
     let asked = a.asked().await;
     assert_eq!(asked.body["tools"][0]["function"]["name"], "weather");
-    let (stream, parts) = (asked.stream(), parts());
+    let (stream, parts) = (asked.stream(), reasoning_text_and_call());
     let mut other = None;
     if lost >= parts.len() {
-        say_all(stream, &parts).await;
+        stream.say_all(&parts, USAGE).await;
     } else {
         for (index, (delta, finish)) in parts[..lost].iter().enumerate() {
-            say(&stream, index as u32, delta.clone(), finish.clone()).await;
+            stream.say_delta(index as u32, delta, finish).await;
         }
         let b: &mut MockNode = other.insert(gateway.node("b", 1).await);
         drop(stream);
-        say_all(b.asked().await.stream(), &parts[lost..]).await;
+        b.asked().await.stream().say_all(&parts[lost..], USAGE).await;
     }
     let answer = asking.await.unwrap();
     let text = String::from_utf8_lossy(&answer.body);
@@ -125,7 +91,7 @@ async fn a_response_continues_on_another_node_wherever_the_first_is_lost() {
     let kinds: Vec<_> = output.iter().map(|item| item["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["reasoning", "message", "function_call"]);
     assert_eq!(output[2]["arguments"], "{\"city\": \"Köln\"}");
-    for lost in 0..parts().len() {
+    for lost in 0..reasoning_text_and_call().len() {
         assert_eq!(streamed_with_loss(lost).await, whole, "lost before part {lost}");
     }
 }
@@ -149,7 +115,8 @@ async fn a_conversation_continues_from_a_stored_response_until_it_is_deleted() {
     let message = |role: &str, content: &str| json!({"role": role, "content": content});
     let expected = [message("user", "Hi"), message("assistant", "Hello"), message("user", "And?")];
     assert_eq!(asked.body["messages"], json!(expected), "instructions are not carried over");
-    say_all(asked.stream(), &[(json!({"content": "Well."}), json!("stop"))]).await;
+    let said = [(json!({"content": "Well."}), json!("stop"))];
+    asked.stream().say_all(&said, USAGE).await;
     let streamed = asking.await.unwrap();
     let text = String::from_utf8_lossy(&streamed.body);
     let second = text.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
