@@ -82,7 +82,7 @@ impl Default for UserPolicy {
 
 impl UserPolicy {
     /// The user by the head of a request. `None` if the head does not say who it is. Requests
-    /// without an id are together one user: leaving it out evades no limit.
+    /// without an id count as one user: leaving it out evades no limit.
     ///
     /// # Errors
     /// The id is too long.
@@ -127,8 +127,8 @@ impl UserPolicy {
 }
 
 /// The users of a key and the use of their limits. Forgets the user who has been idle the longest
-/// when there are too many. A forgotten user starts with full limits, so limits hold for ids that
-/// a trusted program sends, not for whoever can make up ids.
+/// when there are too many. A forgotten user starts with full limits, so the limits of users do not
+/// bind a client that invents ids: the key's own limits do.
 #[derive(Debug)]
 pub struct Users {
     policy: UserPolicy,

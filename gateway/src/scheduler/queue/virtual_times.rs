@@ -142,8 +142,8 @@ impl<K: Ord> VirtualTimes<K> {
     }
 
     /// Drops keys that do not wait and are not ahead of the clock: they are equivalent to new ones.
-    /// Too many that are ahead are forgiven: whoever can make up keys gains nothing by it, because
-    /// a new key is not ahead either.
+    /// If too many are ahead, drops those as well. A client that invents keys gains nothing by it,
+    /// because a new key is not ahead either.
     fn drop_idle(&mut self) {
         if self.times.len() >= self.tidy_at {
             let now = self.now;
