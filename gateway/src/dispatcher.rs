@@ -139,6 +139,14 @@ impl Dispatcher {
         self.new_lease(&core, binding)
     }
 
+    /// Finds a node for a text query, which takes no slot.
+    pub(crate) fn acquire_query(&self, request: &SlotRequest<'_>) -> Option<Lease> {
+        let now = self.now();
+        let mut core = self.lock();
+        let binding = core.scheduler.bind_query(request, now)?;
+        self.new_lease(&core, binding)
+    }
+
     /// Changes the core, then binds whatever can be bound. Leases whose requests are gone are
     /// dropped after the lock is released, because their Drop takes it again.
     fn update<R>(&self, change: impl FnOnce(&mut Core) -> R) -> R {
@@ -279,7 +287,15 @@ impl Dispatcher {
             let model = core.scheduler.fleet.endpoint(endpoint)?.any_model()?.clone();
             self.new_lease(
                 &core,
-                Binding { id: 0, endpoint, model, since: now, busy: 0, charge: None },
+                Binding {
+                    endpoint,
+                    model,
+                    since: now,
+                    id: 0,
+                    busy: 0,
+                    charge: None,
+                    takes_slot: true,
+                },
             )
         };
         due.into_iter().filter_map(lease).collect()
@@ -317,9 +333,9 @@ impl Dispatcher {
         });
     }
 
-    /// True if we hold no slots on an endpoint.
+    /// True if an endpoint works on nothing of ours.
     pub fn is_idle(&self, id: EndpointId) -> bool {
-        self.lock().scheduler.fleet.endpoint(id).is_none_or(|endpoint| endpoint.leases() == 0)
+        self.lock().scheduler.fleet.endpoint(id).is_none_or(Endpoint::is_idle)
     }
 
     /// All endpoints, for the admin API.
@@ -337,6 +353,21 @@ impl Dispatcher {
             fleet.models_version(),
             fleet.models().map(|(id, model)| (id.to_string(), model)).collect(),
         )
+    }
+
+    /// Number of ready endpoints that serve a model, counted up to `most`.
+    pub(crate) fn count_endpoints(&self, model: &str, most: usize) -> usize {
+        self.lock().scheduler.fleet.paces(model).take(most).count()
+    }
+
+    /// The model, if only one is served.
+    pub(crate) fn only_model(&self) -> Option<String> {
+        let core = self.lock();
+        let mut models = core.scheduler.fleet.models();
+        match (models.next(), models.next()) {
+            (Some((id, _)), None) => Some(id.to_string()),
+            _ => None,
+        }
     }
 
     /// Version of the model list; it changes whenever the list does.

@@ -271,7 +271,16 @@ impl<L> Scheduler<L> {
         let (model, busy) = (picked.model(model)?.clone(), picked.busy() + 1);
         self.fleet.claim(endpoint);
         self.prefixes.insert(prefix, endpoint, now);
-        Some(Binding { id: 0, endpoint, model, since: now, busy, charge: None })
+        Some(Binding { endpoint, model, since: now, busy, id: 0, charge: None, takes_slot: true })
+    }
+
+    /// Binds a text query to a node without taking a slot; `None` if it has to wait for one.
+    pub fn bind_query(&mut self, request: &SlotRequest<'_>, now: Duration) -> Option<Binding> {
+        let endpoint = self.fleet.pick_query(request.model, request.constraints)?;
+        let node = self.fleet.endpoint(endpoint)?;
+        let (model, busy) = (node.model(request.model)?.clone(), node.busy());
+        self.fleet.claim_query(endpoint);
+        Some(Binding { endpoint, model, since: now, busy, id: 0, charge: None, takes_slot: false })
     }
 
     /// Expected cost of a queued request, in units of [`crate::scheduler::cost`].
@@ -371,7 +380,10 @@ impl<L> Scheduler<L> {
 
     /// Frees a slot and records the outcome.
     pub fn release(&mut self, binding: &Binding, outcome: AttemptOutcome, now: Duration) {
-        self.fleet.release(binding.endpoint, outcome, now);
+        match binding.takes_slot {
+            true => drop(self.fleet.release(binding.endpoint, outcome, now)),
+            false => self.fleet.release_query(binding.endpoint, outcome, now),
+        }
     }
 
     /// Learns from a complete response of one endpoint. Call it while the request still holds its

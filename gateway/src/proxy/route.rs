@@ -30,7 +30,13 @@ pub(crate) fn route(
     constraints: RouteConstraints,
     deadline: Duration,
 ) -> Result<Routed, Error> {
-    let queued = match dispatcher.acquire(&admitted.slot_request(&constraints), deadline)? {
+    let request = admitted.slot_request(&constraints);
+    if admitted.api.is_text_query()
+        && let Some(lease) = dispatcher.acquire_query(&request)
+    {
+        return Ok(Routed::Leased(lease));
+    }
+    let queued = match dispatcher.acquire(&request, deadline)? {
         Acquisition::Leased(lease) => return Ok(Routed::Leased(lease)),
         Acquisition::Queued(queued) => queued,
     };

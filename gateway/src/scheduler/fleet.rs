@@ -21,6 +21,7 @@ pub(crate) mod health;
 mod index;
 mod names;
 mod pick;
+mod queries;
 mod totals;
 
 use crate::types::external::ExternalPolicy;
@@ -314,6 +315,14 @@ impl<L> Fleet<L> {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         debug_assert!(endpoint.leases > 0, "a lease is released once");
         endpoint.leases = endpoint.leases.saturating_sub(1);
+        self.record_outcome(id, outcome, now);
+        self.reindex(id);
+        true
+    }
+
+    /// Records how a request ended at an endpoint.
+    fn record_outcome(&mut self, id: EndpointId, outcome: AttemptOutcome, now: Duration) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let fails = match outcome {
             AttemptOutcome::Answered | AttemptOutcome::Alive => {
                 endpoint.health.record_success(now);
@@ -328,8 +337,6 @@ impl<L> Fleet<L> {
         if fails && self.eject(id, now) {
             self.ejections.failures += 1;
         }
-        self.reindex(id);
-        true
     }
 
     /// Records the decoding speed of an endpoint in seconds per token. Returns true if the endpoint

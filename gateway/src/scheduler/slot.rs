@@ -84,6 +84,8 @@ pub struct Binding {
     pub since: Duration,
     /// Busy slots of the endpoint at that time, including this one.
     pub busy: u32,
+    /// False for a text query.
+    pub takes_slot: bool,
     /// The charge, for the first attempt of a request.
     pub charge: Option<Charge>,
 }

@@ -161,6 +161,23 @@ async fn a_key_may_come_in_anthropics_header() {
 }
 
 #[tokio::test]
+async fn tokens_are_counted_while_all_slots_are_busy() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    let running = gateway.asks("Hi");
+    let busy = a.asked().await;
+    let (client, count) = (gateway.client.clone(), request(json!({})));
+    let counting =
+        tokio::spawn(async move { client.post("/v1/messages/count_tokens", count).await });
+    let answer = r#"{"object":"response.input_tokens","input_tokens":7}"#;
+    a.asked().await.reply(200, "application/json", answer.into());
+    assert_eq!(counting.await.unwrap().json(), json!({"input_tokens": 7}));
+    busy.answer("Hello");
+    assert_eq!(running.await.unwrap().content(), "Hello");
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
 async fn tokens_are_counted_and_texts_tokenized_without_using_any() {
     let gateway = Gateway::start("").await;
     let mut a = gateway.node("a", 1).await;

@@ -85,6 +85,8 @@ pub struct Endpoint<L> {
     pub(super) models: Vec<Arc<ModelStatus>>,
     /// Slots that we hold.
     pub(super) leases: u32,
+    /// Text queries of ours that it answers now, which take no slot.
+    pub(super) queries: u32,
     /// When the link was established.
     pub(super) since: Duration,
     /// Number of the last claim of a slot here.
@@ -113,6 +115,7 @@ impl<L> Endpoint<L> {
             misreports: 0,
             models: Vec::new(),
             leases: 0,
+            queries: 0,
             since: now,
             last_claim,
             indexed: None,
@@ -167,6 +170,11 @@ impl<L> Endpoint<L> {
     /// Slots that we hold.
     pub fn leases(&self) -> u32 {
         self.leases
+    }
+
+    /// True if it works on nothing of ours.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.leases == 0 && self.queries == 0
     }
 
     pub(super) fn can_serve(&self, model: &str, constraints: &RouteConstraints) -> bool {

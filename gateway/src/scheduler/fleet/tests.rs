@@ -6,9 +6,9 @@ use super::*;
 use crate::access::spend::Prices;
 use crate::scheduler::routing::Policy;
 
-const NOW: Duration = Duration::from_secs(100);
+pub(super) const NOW: Duration = Duration::from_secs(100);
 
-fn status(node: &str, state: NodeState, elsewhere: u32) -> NodeStatus {
+pub(super) fn status(node: &str, state: NodeState, elsewhere: u32) -> NodeStatus {
     let model = ModelStatus { id: "m".into(), digest: "d".into(), context_tokens: 8, created: 5 };
     NodeStatus {
         version: 2,
@@ -37,7 +37,7 @@ fn slots_of<L>(fleet: &Fleet<L>, model: &str) -> u32 {
     fleet.paces(model).map(|(slots, _)| slots).sum()
 }
 
-fn ready(node: &str) -> NodeStatus {
+pub(super) fn ready(node: &str) -> NodeStatus {
     status(node, NodeState::Ready, 0)
 }
 
