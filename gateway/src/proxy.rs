@@ -29,6 +29,7 @@ pub(crate) mod authenticate;
 pub(crate) mod drive;
 pub(crate) mod forward;
 pub(crate) mod route;
+pub(crate) mod split;
 pub(crate) mod stream;
 pub(crate) mod translation;
 
@@ -72,10 +73,13 @@ pub(crate) async fn serve(
             record.record_success(200, reply.len());
             Ok(response::json(reply))
         }
-        Ok(Admission::Request(admitted)) => {
-            let drive = Drive::new(gateway, settings, admitted, record);
-            stream::stream(Box::new(drive)).await
-        }
+        Ok(Admission::Request(admitted)) => match split::plan(&gateway, &admitted) {
+            Some(plan) => split::serve(gateway, settings, admitted, record, plan).await,
+            None => {
+                let drive = Drive::new(gateway, settings, admitted, record);
+                stream::stream(Box::new(drive)).await
+            }
+        },
         Err(error) => {
             record.record_failure(&error);
             Err(error)

@@ -27,12 +27,16 @@ use crate::types::request_context::RequestContext;
 use crate::types::user::UserId;
 
 mod outcome;
+mod parts;
 
 use outcome::Outcome;
+pub(crate) use parts::PartRecords;
+use parts::Scope;
 
 /// Everything we know about a request. Dropped at the end of its response.
 #[derive(Debug)]
 pub(crate) struct Record {
+    scope: Scope,
     gateway: Gateway,
     api: RequestedApi,
     context: Arc<RequestContext>,
@@ -93,11 +97,22 @@ impl Record {
     /// Opens the record of a request.
     pub(crate) fn open(gateway: &Gateway, received: &Received) -> Self {
         gateway.metrics.record_request_start();
+        let Received { api, context, arrived, .. } = received;
+        Self::new(gateway.clone(), *api, context.clone(), *arrived)
+    }
+
+    fn new(
+        gateway: Gateway,
+        api: RequestedApi,
+        context: Arc<RequestContext>,
+        begun: Instant,
+    ) -> Self {
         Self {
-            gateway: gateway.clone(),
-            api: received.api,
-            context: received.context.clone(),
-            begun: received.arrived,
+            scope: Scope::Request,
+            gateway,
+            api,
+            context,
+            begun,
             class: None,
             model: None,
             requested_model: None,
@@ -223,9 +238,7 @@ impl Record {
     /// cannot write arbitrary names into logs and labels.
     pub(crate) fn record_route(&mut self, lease: &Lease) {
         if self.node.is_none() {
-            let wait = self.begun.elapsed();
-            self.gateway.metrics.record_queue_wait(self.class.unwrap_or(Class::Standard), wait);
-            self.queue_wait = Some(wait);
+            self.set_queue_wait(self.begun.elapsed());
         }
         self.model = Some(lease.model().clone());
         self.context.set_endpoint(lease.name(), lease.model().clone());
@@ -237,6 +250,13 @@ impl Record {
         }
         self.terms = terms;
         self.is_at_node = terms.is_none();
+    }
+
+    fn set_queue_wait(&mut self, wait: Duration) {
+        self.queue_wait = Some(wait);
+        if !matches!(self.scope, Scope::Part(_)) {
+            self.gateway.metrics.record_queue_wait(self.class.unwrap_or(Class::Standard), wait);
+        }
     }
 
     /// Name of the endpoint that serves the request.
@@ -311,15 +331,16 @@ impl Record {
     /// spent. External endpoints were paid per attempt already.
     fn settle(&mut self) -> (Usage, f64) {
         let own = self.used_at_nodes();
+        let parts = self.take_parts();
         if let (Some(usage), Some(model)) = (own, &self.model) {
             self.count(&model.id, usage);
         }
         let ExternalCost { usage: external, amount } = self.external;
-        let usage = plus(own.unwrap_or_default(), external);
+        let usage = plus(plus(own.unwrap_or_default(), external), parts.usage);
         for permit in [self.user_permit.take(), self.permit.take()].into_iter().flatten() {
             permit.settle(usage.prompt.saturating_add(usage.completion));
         }
-        (usage, amount)
+        (usage, amount + parts.spent)
     }
 
     /// Tokens used on our nodes: as reported, otherwise estimated. A client that left, or whose
@@ -426,6 +447,9 @@ impl Drop for Record {
             self.record_failure(&Error::Internal);
         }
         let (usage, spent) = self.settle();
+        if let Scope::Part(totals) = &self.scope {
+            return totals.add(self, usage, spent);
+        }
         let outcome = self.outcome.name();
         let duration = self.begun.elapsed();
         let (fault, refusal) = self.outcome.fault();

@@ -1,5 +1,6 @@
 //! Stage 3: read the body within its limits and find the model.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use inference_translation::ollama;
 use tokio::time::Instant;
 
 use super::authenticate::Authenticated;
-use super::translation::{self, Translated, Translation};
+use super::translation::{self, Sources, Translated, Translation};
 use crate::access::keys::Caller;
 use crate::config::Config;
 use crate::context::Gateway;
@@ -68,6 +69,8 @@ pub(crate) struct Admitted {
     pub deadline: Instant,
     /// True if the client wants a stream.
     pub is_streamed: bool,
+    /// For a part of a list: how many entries of the client's list come before it.
+    pub entries_before: Option<u32>,
     /// Expected size, for cost estimates and token reservation.
     pub size: Size,
     /// Prefix fingerprint of the body, for cache-aware routing.
@@ -82,6 +85,37 @@ impl Admitted {
         let Self { model, tenant, user, share, class, size, prefix, body, .. } = self;
         let (user, share, class, bytes) = (*user, *share, *class, body.len());
         SlotRequest { model, tenant, user, share, class, size, bytes, prefix, constraints }
+    }
+
+    /// A part of a request for embeddings or scores: `body` has these `entries` of its list.
+    pub(crate) fn part(&self, body: Bytes, entries: Range<usize>, deadline: Instant) -> Self {
+        let count = entries.len() as u64;
+        let task = match self.api {
+            Api::Rerank => Task::Rerank(count),
+            _ => Task::Embed(count),
+        };
+        Self {
+            context: self.context.clone(),
+            api: self.api,
+            translation: None,
+            tenant: self.tenant.clone(),
+            user: self.user,
+            share: self.share,
+            model: self.model.clone(),
+            is_alias: self.is_alias,
+            tokens_max: self.tokens_max,
+            choice_max: self.choice_max,
+            usage: UsageLimits::new(body.len(), task),
+            class: self.class,
+            tells_tier: self.tells_tier,
+            external: self.external,
+            deadline,
+            is_streamed: false,
+            entries_before: u32::try_from(entries.start).ok(),
+            size: Size::new(body.len(), Some(0), 1),
+            prefix: Prefix::default(),
+            body,
+        }
     }
 }
 
@@ -118,10 +152,12 @@ pub(crate) async fn admit(
     let mut reading = dispatcher.body_reservation(&caller.tenant, caller.key.limits.queue, class);
     let bounds = BodyLimits { bytes_max: limits.body_bytes_max, time_max: timeouts.body };
     let body = read_body(body, bounds, &mut reading).await?;
+    let sources = Sources {
+        stored: &|id| gateway.responses.get(&caller.tenant, id),
+        only_model: &|| dispatcher.only_model(),
+    };
     let (body, translation) =
-        match translation::translate(*api, body, limits.body_bytes_max, *arrived, &|id| {
-            gateway.responses.get(&caller.tenant, id)
-        })? {
+        match translation::translate(*api, body, limits.body_bytes_max, *arrived, &sources)? {
             Translated::Request(body, translation) => (body, translation),
             Translated::Reply(reply) => return Ok(Admission::Reply(reply)),
         };
@@ -166,6 +202,7 @@ pub(crate) async fn admit(
         external: if api.is_text_query() { ExternalPolicy::Never } else { caller.key.external },
         deadline: (*arrived + patience).into(),
         is_streamed,
+        entries_before: None,
         size,
         prefix,
         body,

@@ -437,6 +437,7 @@ fn first(admitted: &Admitted) -> Resume {
         model: admitted.is_alias.then(|| admitted.model.clone()),
         tokens_max: admitted.tokens_max,
         service_tier: admitted.tells_tier.then(|| admitted.class.service_tier().into()),
+        entries_before: admitted.entries_before,
         ..Resume::new(random(), unix_seconds(SystemTime::now()))
     }
 }

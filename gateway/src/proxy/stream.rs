@@ -71,13 +71,7 @@ type Beginning = Pin<Box<dyn Future<Output = (Box<Drive>, Result<Next, Error>)> 
 fn respond(mut drive: Box<Drive>, begun: Result<Next, Error>) -> Result<Response<Body>, Error> {
     let node = drive.node().and_then(|node| HeaderValue::from_str(node).ok());
     let mut response = match begun? {
-        Next::Whole(whole) => {
-            let Whole { status, headers, body } = *translated(&mut drive, whole);
-            let mut response = response::response(response::whole(body));
-            *response.status_mut() = status;
-            response.headers_mut().extend(headers);
-            response
-        }
+        Next::Whole(whole) => unstreamed(*translated(&mut drive, whole)),
         Next::Events(events) if drive.is_streamed() => {
             event_stream(drive.stream_format(), relay(Rest::More(drive, events)))
         }
@@ -90,8 +84,30 @@ fn respond(mut drive: Box<Drive>, begun: Result<Next, Error>) -> Result<Response
     Ok(response)
 }
 
+fn unstreamed(whole: Whole) -> Response<Body> {
+    let Whole { status, headers, body } = whole;
+    let mut response = response::response(response::whole(body));
+    *response.status_mut() = status;
+    response.headers_mut().extend(headers);
+    response
+}
+
+/// A response that several endpoints served together.
+pub(crate) fn whole_response(
+    whole: Whole,
+    nodes: Option<HeaderValue>,
+    class: HeaderValue,
+) -> Response<Body> {
+    let mut response = unstreamed(whole);
+    if let Some(nodes) = nodes {
+        response.headers_mut().insert(ENDPOINT, nodes);
+    }
+    response.headers_mut().insert(CLASS, class);
+    response
+}
+
 /// The first piece of a stream, or the whole of a response that is not streamed.
-async fn begin(drive: &mut Drive) -> Result<Next, Error> {
+pub(crate) async fn begin(drive: &mut Drive) -> Result<Next, Error> {
     loop {
         let next = drive.next().await?;
         let is_enough = drive.is_streamed() || drive.is_complete();
@@ -102,7 +118,7 @@ async fn begin(drive: &mut Drive) -> Result<Next, Error> {
 }
 
 /// Extracts a whole response from its only event.
-fn whole(events: &Bytes) -> Result<Bytes, Error> {
+pub(crate) fn whole(events: &Bytes) -> Result<Bytes, Error> {
     let payload = payloads(events).next().filter(|payload| std::str::from_utf8(payload).is_ok());
     payload.map(|payload| events.slice_ref(payload)).ok_or(Error::NodeAnswer("it is not text"))
 }

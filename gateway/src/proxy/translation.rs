@@ -5,12 +5,15 @@ use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use inference_protocol::openai::{ErrorBody, ErrorDetail};
+use inference_protocol::openai::{ErrorBody, ErrorDetail, RawObject};
 use inference_protocol::time::unix_seconds;
 use inference_translation::store::Stored;
-use inference_translation::{ClientApi, Lookup, Origin, ResponseWriter, StreamFormat, Unreadable};
+use inference_translation::{
+    ClientApi, Lookup, Origin, ResponseWriter, StreamFormat, Unreadable, rerank,
+};
+use serde_json::Value;
 
-use crate::types::api::RequestedApi;
+use crate::types::api::{Api, RequestedApi};
 use crate::types::error::Error;
 use crate::types::random::random;
 use crate::types::response;
@@ -33,8 +36,15 @@ pub(crate) enum Translated {
     Reply(Vec<u8>),
 }
 
-/// The body of the request that endpoints get, and the translation of their response. `lookup`
-/// finds stored responses.
+/// What a translation needs to know.
+pub(crate) struct Sources<'a> {
+    /// Finds stored responses.
+    pub stored: Lookup<'a>,
+    /// The model of a fleet that serves only one.
+    pub only_model: &'a dyn Fn() -> Option<String>,
+}
+
+/// The body of the request that endpoints get, and the translation of their response.
 ///
 /// # Errors
 /// The body asks for what cannot be translated, or becomes longer than `bytes_max`.
@@ -43,11 +53,17 @@ pub(crate) fn translate(
     body: Bytes,
     bytes_max: usize,
     arrived: Instant,
-    lookup: Lookup<'_>,
+    sources: &Sources<'_>,
 ) -> Result<Translated, Error> {
-    let RequestedApi::Translated(api) = api else { return Ok(Translated::Request(body, None)) };
+    let (api, body) = match api {
+        RequestedApi::Translated(api) => (api, body),
+        RequestedApi::Native(Api::Rerank) if rerank::has_texts(&body) => {
+            (ClientApi::RerankTexts, with_model(body, sources.only_model))
+        }
+        RequestedApi::Native(_) => return Ok(Translated::Request(body, None)),
+    };
     let origin = Origin { random: random(), now: unix_seconds(SystemTime::now()) };
-    let translated = inference_translation::translate(api, &body, origin, lookup);
+    let translated = inference_translation::translate(api, &body, origin, sources.stored);
     let translated = match translated.map_err(Error::Invalid)? {
         inference_translation::Translation::Request(translated) => translated,
         inference_translation::Translation::Reply(reply) => return Ok(Translated::Reply(reply)),
@@ -57,6 +73,19 @@ pub(crate) fn translate(
     }
     let translation = Translation { api, writer: translated.writer, arrived };
     Ok(Translated::Request(translated.body.into(), Some(translation)))
+}
+
+/// The body with a model, for clients of servers that have only one.
+fn with_model(body: Bytes, only_model: impl Fn() -> Option<String>) -> Bytes {
+    let has_model = |object: RawObject<'_>| object.fields().any(|field| field.name == "model");
+    let start = body.iter().position(|byte| *byte == b'{');
+    match (RawObject::parse(&body).map(has_model), start, only_model()) {
+        (Ok(false), Some(start), Some(model)) => {
+            let model = format!("{{\"model\":{},", Value::from(model));
+            [model.as_bytes(), body.get(start + 1..).unwrap_or_default()].concat().into()
+        }
+        _ => body,
+    }
 }
 
 const UNREADABLE: Error = Error::NodeAnswer("it is not a chat completion");

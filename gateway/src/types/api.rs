@@ -90,7 +90,9 @@ impl Api {
             "/v1/chat/completions" | "/chat/completions" => Some(Self::ChatCompletions),
             "/v1/completions" => Some(Self::Completions),
             "/v1/embeddings" | "/embeddings" => Some(Self::Embeddings),
-            "/v1/rerank" | "/rerank" | "/v1/reranking" | "/reranking" => Some(Self::Rerank),
+            "/v1/rerank" | "/v2/rerank" | "/rerank" | "/v1/reranking" | "/reranking" => {
+                Some(Self::Rerank)
+            }
             "/v1/chat/completions/input_tokens" => Some(Self::InputTokens),
             "/tokenize" => Some(Self::Tokenize),
             "/detokenize" => Some(Self::Detokenize),
@@ -127,6 +129,7 @@ impl RequestedApi {
                 Service::ChatCompletions => Api::ChatCompletions,
                 Service::InputTokens => Api::InputTokens,
                 Service::Embeddings => Api::Embeddings,
+                Service::Rerank => Api::Rerank,
             },
         }
     }

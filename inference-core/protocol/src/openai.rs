@@ -19,6 +19,7 @@ mod raw_object;
 mod request;
 mod response;
 mod routing;
+pub mod split;
 mod text;
 mod tokens;
 mod unsupported;

@@ -68,6 +68,9 @@ pub struct Resume {
     /// The `service_tier` that the response reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<String>,
+    /// For a part of a list to embed or rank: how many entries of the client's list come before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entries_before: Option<u32>,
 }
 
 impl Resume {
@@ -75,6 +78,12 @@ impl Resume {
     pub fn new(random: u128, created: u64) -> Self {
         let id = format!("{random:032x}");
         Self { id, created, seed: random as u64, ..Self::default() }
+    }
+
+    /// The index in the client's list of an entry of the body's list.
+    pub fn entry(resume: &Option<Self>, index: u32) -> u32 {
+        let before = resume.as_ref().and_then(|resume| resume.entries_before);
+        index.saturating_add(before.unwrap_or(0))
     }
 
     /// The intended model of a body that names it `named`.

@@ -14,11 +14,13 @@ pub enum Service {
     InputTokens,
     /// `/v1/embeddings`
     Embeddings,
+    /// `/v1/rerank`
+    Rerank,
 }
 
 impl ClientApi {
     /// All APIs, in declaration order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Messages,
         Self::CountTokens,
         Self::OllamaChat,
@@ -27,6 +29,7 @@ impl ClientApi {
         Self::OllamaEmbeddings,
         Self::Responses,
         Self::InputTokens,
+        Self::RerankTexts,
     ];
 
     /// Label in metrics and logs.
@@ -40,6 +43,7 @@ impl ClientApi {
             Self::OllamaEmbeddings => "ollama_embeddings",
             Self::Responses => "responses",
             Self::InputTokens => "responses_input_tokens",
+            Self::RerankTexts => "rerank_texts",
         }
     }
 
@@ -51,10 +55,12 @@ impl ClientApi {
             }
             Self::CountTokens | Self::InputTokens => Service::InputTokens,
             Self::OllamaEmbed | Self::OllamaEmbeddings => Service::Embeddings,
+            Self::RerankTexts => Service::Rerank,
         }
     }
 
-    /// The API at a path, if there is one.
+    /// The API at a path, if there is one. [`Self::RerankTexts`] shares its path with rerank
+    /// requests; see [`crate::rerank::has_texts`].
     pub fn at(path: &str) -> Option<Self> {
         match path {
             "/v1/messages" => Some(Self::Messages),
@@ -77,7 +83,9 @@ impl ClientApi {
             | Self::OllamaGenerate
             | Self::OllamaEmbed
             | Self::OllamaEmbeddings => ollama::error_body(error),
-            Self::Responses | Self::InputTokens => ErrorBody { error: error.clone() }.to_json(),
+            Self::Responses | Self::InputTokens | Self::RerankTexts => {
+                ErrorBody { error: error.clone() }.to_json()
+            }
         }
     }
 }

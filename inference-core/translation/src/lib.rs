@@ -1,4 +1,5 @@
-//! Serves other APIs with chat completions: OpenAI's Responses, Anthropic's Messages, Ollama's API.
+//! Serves other APIs with chat completions: OpenAI's Responses, Anthropic's Messages, Ollama's API;
+//! and embeddings and rerank requests of other servers with ours.
 //!
 //! A request is read into a [`conversation::Conversation`] and sent to a node or an external
 //! endpoint as a chat completion request. A [`ResponseWriter`] turns the response, whole or
@@ -35,6 +36,7 @@ pub mod fields;
 mod json;
 pub mod messages;
 pub mod ollama;
+pub mod rerank;
 pub mod responses;
 pub mod store;
 mod writer;

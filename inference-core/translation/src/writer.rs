@@ -9,7 +9,7 @@ use inference_protocol::sse::{self, DONE};
 use crate::answer::{Answer, Chunk};
 use crate::body::read_object;
 use crate::store::Stored;
-use crate::{chat, count, messages, ollama, responses};
+use crate::{chat, count, messages, ollama, rerank, responses};
 
 /// An API that is served by chat completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum ClientApi {
     Responses,
     /// OpenAI's count of a Responses request's tokens: `POST /v1/responses/input_tokens`.
     InputTokens,
+    /// TEI's rerank: `POST /rerank` with `texts`.
+    RerankTexts,
 }
 
 /// Where ids and times of a response come from.
@@ -113,6 +115,10 @@ pub fn translate(
         ClientApi::InputTokens => {
             let (conversation, _) = responses::request::read(fields, origin, lookup)?;
             (chat::body(&conversation), Box::new(count::Writer::RESPONSES))
+        }
+        ClientApi::RerankTexts => {
+            let (body, writer) = rerank::read(fields)?;
+            (body, Box::new(writer))
         }
     };
     Ok(Translation::Request(Translated { body, writer: ResponseWriter { format } }))

@@ -26,6 +26,7 @@ use inference_protocol::resume::{RESUME_HEADER, Resume};
 use inference_translation::ClientApi;
 use inference_translation::messages::models;
 use inference_translation::ollama;
+use inference_translation::rerank;
 use inference_translation::store::Path;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -150,7 +151,7 @@ impl Operation {
             "/v1/completions" => Self::Completion,
             "/v1/chat/completions/input_tokens" => Self::InputTokens,
             "/v1/embeddings" => Self::Embeddings,
-            "/v1/rerank" | "/rerank" => Self::Rerank,
+            "/v1/rerank" | "/v2/rerank" | "/rerank" => Self::Rerank,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             "/apply-template" => Self::ApplyTemplate,
@@ -171,6 +172,9 @@ async fn handle(
         Operation::Completion => completions::complete(node, caller, resume, body).await,
         Operation::InputTokens => text::count(node, caller, resume, body).await,
         Operation::Embeddings => embeddings::embed(node, caller, resume, body).await,
+        Operation::Rerank if rerank::has_texts(body) => {
+            translated::complete(node, caller, ClientApi::RerankTexts, body).await
+        }
         Operation::Rerank => embeddings::rerank(node, caller, resume, body).await,
         Operation::Tokenize => text::tokenize(node, caller, resume, body).await,
         Operation::Detokenize => text::detokenize(node, caller, body).await,

@@ -41,7 +41,7 @@ const fn client(
     Client { name, package, from, uses, test }
 }
 
-const CLIENTS: [Client; 17] = [
+const CLIENTS: [Client; 18] = [
     client(
         "OpenAI for Python",
         ("openai", Python("openai")),
@@ -77,6 +77,12 @@ const CLIENTS: [Client; 17] = [
         ("ollama", Node("tests/sdk/node")),
         "chats, streaming, tools",
         "the_official_ollama_package_for_node_works",
+    ),
+    client(
+        "Cohere for Python",
+        ("cohere", Python("cohere")),
+        "rerank in both versions, the kinds of errors",
+        "the_official_cohere_package_ranks_documents_on_two_nodes",
     ),
     client(
         "LangChain",

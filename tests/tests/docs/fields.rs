@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use inference_translation::fields::{Effect, Field};
-use inference_translation::{messages, ollama, responses};
+use inference_translation::{messages, ollama, rerank, responses};
 
 use crate::current;
 
@@ -11,7 +11,8 @@ use crate::current;
 type Table = (&'static str, &'static [Field]);
 
 /// The tables of each page.
-const PAGES: [(&str, &[Table]); 3] = [
+const PAGES: [(&str, &[Table]); 4] = [
+    ("docs/api.md", &[("texts", rerank::TEXTS_FIELDS)]),
     ("docs/responses.md", &[("responses", responses::FIELDS)]),
     ("docs/messages.md", &[("messages", messages::FIELDS)]),
     (

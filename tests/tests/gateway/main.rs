@@ -21,10 +21,12 @@ mod ollama;
 mod payment;
 mod queue;
 mod reload;
+mod rerank;
 mod responses;
 mod resume;
 mod retries;
 mod shares;
+mod split;
 mod traces;
 mod users;
 

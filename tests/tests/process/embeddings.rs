@@ -79,6 +79,20 @@ async fn both_encodings_hold_the_same_vector_and_the_usage_counts_tokens() {
 }
 
 #[tokio::test]
+async fn a_shortened_vector_is_the_beginning_of_the_whole_one_with_length_one() {
+    let folder = Folder::new();
+    let agent = agent(&folder, "tiny-embed", "mean").await;
+    let whole = vectors(&agent, json!(["some text"])).await.remove(0);
+    let body = json!({"model": "m", "input": ["some text"], "dimensions": 16}).to_string();
+    let answer = agent.client.post("/v1/embeddings", body).await.json();
+    let short: Vec<f64> = serde_json::from_value(answer["data"][0]["embedding"].clone()).unwrap();
+    let length = whole[..16].iter().map(|v| v * v).sum::<f64>().sqrt();
+    let expected: Vec<f64> = whole[..16].iter().map(|v| v / length).collect();
+    assert_eq!(short.len(), 16);
+    assert!(distance(&short, &expected) < 1e-5, "{short:?} {expected:?}");
+}
+
+#[tokio::test]
 async fn a_reranker_puts_documents_in_order() {
     let folder = Folder::new();
     let agent = agent(&folder, "tiny-rerank", "rank").await;
@@ -99,6 +113,21 @@ async fn a_reranker_puts_documents_in_order() {
     assert_eq!(best["results"].as_array().unwrap().len(), 1);
     assert_eq!(best["results"][0]["index"], results[0]["index"]);
     assert!(best["results"][0]["document"]["text"].is_string());
+    // Cohere's path, and TEI's names.
+    let body = json!({"model": "m", "query": "how many?", "documents": ["one", "4"]}).to_string();
+    let version_2 = agent.client.post("/v2/rerank", body).await.json();
+    assert_eq!(version_2["results"].as_array().map(Vec::len), Some(2), "{version_2}");
+    let body = json!({"query": "how many?", "texts": ["one", "two words", "three of them", "4"],
+        "return_text": true, "raw_scores": false});
+    let list = agent.client.post("/rerank", body.to_string()).await.json();
+    for (entry, result) in list.as_array().unwrap().iter().zip(results) {
+        assert_eq!(
+            (&entry["index"], &entry["score"]),
+            (&result["index"], &result["relevance_score"])
+        );
+        assert!(entry["text"].is_string());
+    }
+    assert_eq!(list.as_array().map(Vec::len), Some(4));
 }
 
 #[tokio::test]
@@ -171,8 +200,10 @@ async fn what_a_model_cannot_do_is_refused_by_name() {
     assert_eq!(refused(&embedder, "/v1/rerank", pair.clone()).await, is("no_ranking", "model"));
     let long = json!({"model": "m", "input": ["a", "b ".repeat(600)]});
     assert_eq!(refused(&embedder, path, long).await, is("input_too_long", "input"));
-    let fewer = json!({"model": "m", "input": "a", "dimensions": 32});
-    assert_eq!(refused(&embedder, path, fewer).await, is("invalid_value", "dimensions"));
+    for dimensions in [0, 65] {
+        let wrong = json!({"model": "m", "input": "a", "dimensions": dimensions});
+        assert_eq!(refused(&embedder, path, wrong).await, is("invalid_value", "dimensions"));
+    }
     let format = json!({"model": "m", "input": "a", "encoding_format": "hex"});
     assert_eq!(refused(&embedder, path, format).await, is("invalid_value", "encoding_format"));
     let none = json!({"model": "m", "input": []});

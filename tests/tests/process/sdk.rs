@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fleet_tests::process::{Fleet, run};
+use fleet_tests::process::{Fleet, Folder, run};
 use fleet_tests::root;
 
 /// A gateway, and a key for it with which one may ask one thing at a time.
@@ -22,6 +22,10 @@ pub(super) async fn gateway_with_limited_key() -> (Fleet, String) {
 async fn works(program: &Path, script: &Path) {
     let (fleet, limited) = gateway_with_limited_key().await;
     let _a = fleet.join("a", &[]).await;
+    works_with(&fleet, &limited, program, script);
+}
+
+fn works_with(fleet: &Fleet, limited: &str, program: &Path, script: &Path) {
     let output = tokio::task::block_in_place(|| {
         Command::new(program)
             .arg(script)
@@ -93,6 +97,20 @@ async fn the_llama_index_package_works() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_llm_program_works() {
     the_python_package_works("llm").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_cohere_package_ranks_documents_on_two_nodes() {
+    let (python, folder) = (root().join("target/sdk/cohere/bin/python"), Folder::new());
+    needs(&python);
+    let model = folder.path().join("ranker.gguf");
+    let synth = ["synth", "--shape", "tiny-rerank", "--quant", "f16", model.to_str().unwrap()];
+    assert_eq!(run("flotilla-agent", &synth).code, Some(0));
+    let (fleet, limited) = gateway_with_limited_key().await;
+    let ranker = ["--model-name", "ranker", "--pooling", "rank"];
+    let _a = fleet.join_with_model("a", &model, &ranker).await;
+    let _b = fleet.join_with_model("b", &model, &ranker).await;
+    works_with(&fleet, &limited, &python, &root().join("tests/sdk/cohere_package.py"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,7 @@ pub struct EmbeddingsRequest {
     pub input: Prompt,
     /// `float` or `base64`.
     pub encoding_format: Option<String>,
-    /// Must be the model's.
+    /// Shorten embeddings to their first dimensions.
     pub dimensions: Option<usize>,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::Response;
-use inference_core::types::request::{EmbedInput, EmbedRequest, Event};
+use inference_core::types::request::{EmbedInput, EmbedRequest, Event, Failure};
 use inference_protocol::openai::{
     Document, Embedding, Embeddings, EmbeddingsRequest, Endpoint, Prompt, PromptEntry, PromptUsage,
     Ranked, RawObject, RerankRequest, Reranked, Usage, Vector, to_json,
@@ -67,8 +67,9 @@ pub(super) async fn embed(
     let inputs = check_count("input", to_inputs(request.input))?;
     let mut record = node.metrics.record("embeddings");
     let computed = compute(node, caller, inputs, &mut record).await;
-    let (vectors, tokens) = record.check(computed)?;
-    record.check(check_dimensions(request.dimensions, &vectors))?;
+    let computed = computed.map_err(|error| in_list(error, &resume));
+    let (mut vectors, tokens) = record.check(computed)?;
+    record.check(shorten(&mut vectors, request.dimensions))?;
     record.record_usage(Usage::new(tokens, 0, 0));
     record.succeed();
     let embedding = |(index, values): (u32, Vec<f32>)| {
@@ -92,17 +93,24 @@ fn to_base64(values: &[f32]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Only models that were trained for it can shorten embeddings, and the file does not say so, so
-/// `dimensions` must match.
-fn check_dimensions(wanted: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), Error> {
+/// Shortens embeddings to their first dimensions, and scales them to the length 1 again. It is for
+/// models that were trained to put what matters most first (Matryoshka representation learning,
+/// arXiv:2205.13147); the file does not say whether a model was.
+fn shorten(vectors: &mut [Vec<f32>], dimensions: Option<usize>) -> Result<(), Error> {
+    let Some(wanted) = dimensions else { return Ok(()) };
     let has = vectors.first().map_or(0, Vec::len);
-    match wanted {
-        Some(wanted) if wanted != has => {
-            let message = format!("dimensions must be {has} or absent with this model");
-            Err(invalid("dimensions", &message))
-        }
-        _ => Ok(()),
+    if !(1..=has).contains(&wanted) {
+        let message = format!("dimensions must be 1 to {has} with this model, not {wanted}");
+        return Err(invalid("dimensions", &message));
     }
+    for vector in vectors.iter_mut().filter(|vector| vector.len() > wanted) {
+        vector.truncate(wanted);
+        let length = vector.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+        if length > 0.0 {
+            vector.iter_mut().for_each(|v| *v = (f64::from(*v) / length) as f32);
+        }
+    }
+    Ok(())
 }
 
 /// Scores how well documents answer a query, and sorts them, best first.
@@ -128,6 +136,7 @@ pub(super) async fn rerank(
     let inputs = check_count("documents", documents.iter().map(pair).collect())?;
     let mut record = node.metrics.record("rerank");
     let computed = compute(node, caller, inputs, &mut record).await;
+    let computed = computed.map_err(|error| in_list(error, &resume));
     let (scores, tokens) = record.check(computed)?;
     record.record_usage(Usage::new(tokens, 0, 0));
     record.succeed();
@@ -146,6 +155,17 @@ pub(super) async fn rerank(
     results.truncate(request.top_n.unwrap_or(usize::MAX));
     let usage = PromptUsage::new(tokens);
     Ok(response::json(to_json(&Reranked { object: "list", model: &node.model, results, usage })))
+}
+
+/// The error with the index in the client's list, of which the body's may be a part.
+fn in_list(error: Error, resume: &Option<Resume>) -> Error {
+    match error {
+        Error::Engine(Failure::InputTooLong { index, tokens, tokens_max }) => {
+            let index = Resume::entry(resume, index);
+            Error::Engine(Failure::InputTooLong { index, tokens, tokens_max })
+        }
+        other => other,
+    }
 }
 
 fn check_count(param: &'static str, inputs: Vec<EmbedInput>) -> Result<Vec<EmbedInput>, Error> {
@@ -183,6 +203,25 @@ async fn compute(
             Some(Event::Failed(failure)) => return Err(failure.into()),
             Some(Event::Text(_) | Event::Replayed(_) | Event::QueryResult(_)) => {}
             Some(Event::Cancelled) | None => return Err(Error::EngineLost),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortened_embedding_has_the_direction_of_its_first_dimensions() {
+        let mut vectors = vec![vec![0.6, 0.0, 0.8], vec![0.0, 0.0, 1.0]];
+        shorten(&mut vectors, Some(2)).unwrap();
+        assert_eq!(vectors, [[1.0, 0.0], [0.0, 0.0]]);
+        let mut whole = vec![vec![0.6, 0.0, 0.8]];
+        shorten(&mut whole, Some(3)).unwrap();
+        shorten(&mut whole, None).unwrap();
+        assert_eq!(whole, [[0.6, 0.0, 0.8]]);
+        for wrong in [0, 4] {
+            assert!(shorten(&mut whole, Some(wrong)).is_err());
         }
     }
 }

@@ -36,6 +36,7 @@ pub(super) async fn complete(
         Service::ChatCompletions => chat::complete(node, caller, None, &body).await?,
         Service::InputTokens => text::count(node, caller, None, &body).await?,
         Service::Embeddings => embeddings::embed(node, caller, None, &body).await?,
+        Service::Rerank => embeddings::rerank(node, caller, None, &body).await?,
     };
     let translation = Translation { node: node.clone(), tenant: caller.tenant, writer, begun };
     let content_type = response.headers().get(header::CONTENT_TYPE);
