@@ -9,6 +9,7 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
+use crate::translated;
 use crate::unsupported::{refused_at, refused_fields};
 
 /// Other names of fields, which the types read and do not tell.
@@ -72,6 +73,7 @@ impl Types {
         answers.values_mut().for_each(close);
         all.extend(answers);
         all.extend(refused_fields());
+        all.extend(translated::requests());
         all.sort_keys();
         all
     }
@@ -101,6 +103,11 @@ pub fn description() -> Value {
     vectors(&mut types, &mut paths);
     looking(&mut types, &mut paths);
     tokens(&mut types, &mut paths);
+    translated::add(
+        &mut paths,
+        |said, reads, answers| asks("gateway", said, reads, answers),
+        |said, content| looks("gateway", said, content),
+    );
     operators(&mut types, &mut paths);
     let error = types.answer::<openai::ErrorBody>();
     json!({
@@ -233,15 +240,23 @@ fn vectors(types: &mut Types, paths: &mut Map<String, Value>) {
     let reads = json!({"allOf": [own, refused_at(Endpoint::Rerank)]});
     let answer = as_json(types.answer::<openai::Reranked<'static>>());
     let operation = asks("gateway", "Puts documents in the order of a query", reads, answer);
-    for path in ["/v1/rerank", "/rerank"] {
+    for path in ["/v1/rerank", "/v2/rerank", "/rerank"] {
         paths.insert(path.into(), json!({"post": operation}));
     }
+    // With texts instead of documents, a request is one of TEI's, and so is the answer.
+    let operation = &mut paths["/rerank"]["post"];
+    let reads = &mut operation["requestBody"]["content"]["application/json"]["schema"];
+    *reads = json!({"oneOf": [reads.take(), translated::reference("RerankTextsRequest")]});
+    let answer = &mut operation["responses"]["200"]["content"]["application/json"]["schema"];
+    let list = json!({"type": "array", "items": {"type": "object"},
+        "description": "`index`, `score` and `text` of each text, best first."});
+    *answer = json!({"oneOf": [answer.take(), list]});
 }
 
 fn tokens(types: &mut Types, paths: &mut Map<String, Value>) {
     let chat = json!(types.request::<openai::ChatRequest>());
     let mut add = |path: &str, said: &str, reads: Value, answer: Schema| {
-        paths.insert(path.into(), json!({"post": asks("agent", said, reads, as_json(answer))}));
+        paths.insert(path.into(), json!({"post": asks("gateway", said, reads, as_json(answer))}));
     };
     let reads = json!(types.request::<openai::Tokenize>());
     add("/tokenize", "Makes tokens of a text", reads, types.answer::<openai::Tokenized>());

@@ -18,4 +18,5 @@ mod openapi;
 mod pages;
 mod symptoms;
 mod terminal;
+mod translated;
 mod unsupported;

@@ -1,0 +1,174 @@
+//! The description of APIs that are translated to chat completions, embeddings, and rerank, made of
+//! the tables that the code reads requests by. Their answers are described by those who made them.
+
+use inference_translation::fields::{Effect, Field};
+use inference_translation::{messages, ollama, rerank, responses};
+use serde_json::{Map, Value, json};
+
+/// An operation with a body: path, summary, component of its request, answer.
+type Operation = (&'static str, &'static str, &'static str, Answer);
+
+#[derive(Clone, Copy)]
+enum Answer {
+    /// An object, or server-sent events.
+    Events(&'static str),
+    /// An object, or lines of JSON.
+    Lines(&'static str),
+    /// An object.
+    Object(&'static str),
+}
+
+const OPERATIONS: [Operation; 9] = [
+    (
+        "/v1/responses",
+        "Creates a response",
+        "ResponsesRequest",
+        Answer::Events("OpenAI's `Response`, or its stream events."),
+    ),
+    (
+        "/v1/responses/input_tokens",
+        "Counts the tokens of a response's input",
+        "ResponsesRequest",
+        Answer::Object("`input_tokens`, and OpenAI's `object`."),
+    ),
+    (
+        "/v1/messages",
+        "Creates a message",
+        "MessagesRequest",
+        Answer::Events("Anthropic's `Message`, or its stream events."),
+    ),
+    (
+        "/v1/messages/count_tokens",
+        "Counts the tokens of a message's prompt",
+        "MessagesRequest",
+        Answer::Object("`input_tokens`."),
+    ),
+    (
+        "/api/chat",
+        "Answers a chat of Ollama's API",
+        "OllamaChatRequest",
+        Answer::Lines("Ollama's chat response."),
+    ),
+    (
+        "/api/generate",
+        "Goes on with a text of Ollama's API",
+        "OllamaGenerateRequest",
+        Answer::Lines("Ollama's generate response."),
+    ),
+    (
+        "/api/embed",
+        "Makes vectors of texts for Ollama's clients",
+        "OllamaEmbedRequest",
+        Answer::Object("Ollama's `embeddings`."),
+    ),
+    (
+        "/api/embeddings",
+        "Makes a vector of a text for Ollama's older clients",
+        "OllamaEmbeddingsRequest",
+        Answer::Object("Ollama's `embedding`."),
+    ),
+    (
+        "/api/show",
+        "Shows a model to Ollama's clients",
+        "OllamaShowRequest",
+        Answer::Object("Ollama's description of a model."),
+    ),
+];
+
+/// Operations that only look: path, summary, answer.
+const LISTS: [(&str, &str, &str); 3] = [
+    ("/api/tags", "Lists models for Ollama's clients", "`models`."),
+    ("/api/ps", "Lists running models for Ollama's clients", "`models`."),
+    ("/api/version", "The version of Ollama's API", "`version`."),
+];
+
+const SHOW_FIELDS: &[Field] = &[
+    Field { name: "model", effect: Effect::Honored, note: "" },
+    Field { name: "verbose", effect: Effect::Ignored, note: "" },
+];
+
+/// The requests, by the names of their components.
+const REQUESTS: [(&str, &[Field], &[&str]); 8] = [
+    ("ResponsesRequest", responses::FIELDS, &["model"]),
+    ("MessagesRequest", messages::FIELDS, &["model", "messages"]),
+    ("OllamaChatRequest", ollama::CHAT_FIELDS, &["model"]),
+    ("OllamaGenerateRequest", ollama::GENERATE_FIELDS, &["model"]),
+    ("OllamaEmbedRequest", ollama::EMBED_FIELDS, &["model"]),
+    ("OllamaEmbeddingsRequest", ollama::EMBEDDINGS_FIELDS, &["model"]),
+    ("OllamaShowRequest", SHOW_FIELDS, &["model"]),
+    ("RerankTextsRequest", rerank::TEXTS_FIELDS, &["query", "texts"]),
+];
+
+/// The schema of a request: which fields it may have, and what becomes of them.
+fn request(fields: &[Field], required: &[&str]) -> Value {
+    let described = |Field { name, effect, note }: &Field| {
+        let support = match effect {
+            Effect::Honored => "",
+            Effect::Ignored => "Accepted without effect. ",
+            Effect::Rejected => "Not supported: ",
+        };
+        ((*name).to_string(), json!({"description": format!("{support}{note}").trim_end()}))
+    };
+    let properties: Map<String, Value> = fields.iter().map(described).collect();
+    json!({"type": "object", "properties": properties, "required": required})
+}
+
+/// The components that the operations refer to.
+pub fn requests() -> impl Iterator<Item = (String, Value)> {
+    let component = |(name, fields, required): (&str, &[Field], &[&str])| {
+        (name.to_string(), request(fields, required))
+    };
+    REQUESTS.into_iter().map(component)
+}
+
+/// A reference to the request of an operation.
+pub fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+fn object(about: &str) -> Value {
+    json!({"schema": {"type": "object", "description": about}})
+}
+
+fn content(answer: Answer) -> Value {
+    match answer {
+        Answer::Object(about) => json!({"application/json": object(about)}),
+        Answer::Events(about) => {
+            json!({"application/json": object(about), "text/event-stream": object(about)})
+        }
+        Answer::Lines(about) => {
+            json!({"application/json": object(about), "application/x-ndjson": object(about)})
+        }
+    }
+}
+
+/// Adds the operations. `asks` describes one with a body, and `looks` one without.
+pub fn add(
+    paths: &mut Map<String, Value>,
+    asks: impl Fn(&str, Value, Value) -> Value,
+    looks: impl Fn(&str, Value) -> Value,
+) {
+    for (path, said, reads, answer) in OPERATIONS {
+        let operation = asks(said, reference(reads), content(answer));
+        paths.insert(path.into(), json!({"post": operation}));
+    }
+    for (path, said, answer) in LISTS {
+        let operation = looks(said, content(Answer::Object(answer)));
+        paths.insert(path.into(), json!({"get": operation}));
+    }
+    let id = json!([{"name": "id", "in": "path", "required": true, "schema": {"type": "string"}}]);
+    let stored = |said: &str, about: &'static str| {
+        let mut operation = looks(said, content(Answer::Object(about)));
+        operation["parameters"] = id.clone();
+        operation
+    };
+    let response = json!({
+        "get": stored("Shows a stored response", "OpenAI's `Response`."),
+        "delete": stored("Deletes a stored response", "`id`, `object`, `deleted`."),
+    });
+    paths.insert("/v1/responses/{id}".into(), response);
+    let items = stored("Lists the input of a stored response", "A list of OpenAI's input items.");
+    paths.insert("/v1/responses/{id}/input_items".into(), json!({"get": items}));
+    let cancel = stored("Refused: only background responses can be cancelled", "");
+    paths.insert("/v1/responses/{id}/cancel".into(), json!({"post": cancel}));
+}
