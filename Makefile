@@ -9,7 +9,7 @@ export CARGO_BUILD_JOBS ?= $(shell awk -v cpus=$$(nproc) '/^MemTotal/ { jobs = i
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CHOICE := --release --locked --workspace
 SDK := $(addprefix target/sdk/,openai langchain litellm litellm-proxy instructor anthropic langchain-anthropic \
-    pydantic-ai llama-index llm ollama openapi node grafana page)
+    pydantic-ai llama-index llm ollama cohere openapi node grafana page)
 CHART := target/chart/done target/chart/node/done
 TOOLS := $(addprefix target/tools/,containers github ansible actionlint)
 # The commit that installed binaries report in their metrics.
@@ -200,11 +200,13 @@ soak: build
 	    --ignored --nocapture soak::
 MINUTES := 5
 
-## Kill nodes under load until KILLS (default 100) of the deaths have hit a running response. Fails if
-## a client notices one.
+## Kill nodes under load until KILLS (default 100) of the deaths have hit a running response, and until
+## STREAMS (default 100) streams of all APIs have lost a node. Fails if a client notices one.
 kills: build
-	FLOTILLA_KILLS=$(KILLS) $(CARGO) test $(CHOICE) --test process -- --nocapture kills::
+	FLOTILLA_KILLS=$(KILLS) FLOTILLA_STREAMS=$(STREAMS) \
+	    $(CARGO) test $(CHOICE) --test process -- --nocapture --test-threads=1 kills:: kill_streams::
 KILLS := 100
+STREAMS := 100
 
 ## Send ten times more requests than the nodes can answer, for OVERLOAD seconds (default 120).
 overload: dist-gateway

@@ -28,7 +28,7 @@ const ASKED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How a node dies.
 #[derive(Debug, Clone, Copy)]
-enum Death {
+pub(crate) enum Death {
     /// Agent and engine, as if the machine were switched off.
     Machine,
     /// Agent and engine stand still, and hold their connection.
@@ -39,7 +39,7 @@ enum Death {
     Engine,
 }
 
-struct Node {
+pub(crate) struct Node {
     name: String,
     agent: Agent,
     engine: Pid,
@@ -54,7 +54,7 @@ impl Node {
     }
 
     /// Dies; what has to be awaited until it has lived again is the caller's.
-    fn dies(&self, death: Death) {
+    pub(crate) fn dies(&self, death: Death) {
         match death {
             Death::Machine => self.agent.kill(),
             Death::Link => self.wire.cut(),
@@ -75,7 +75,7 @@ impl Node {
         kill_process(self.engine, Signal::CONT).unwrap();
     }
 
-    async fn lives_again(&mut self, fleet: &Fleet, death: Death) {
+    pub(crate) async fn lives_again(&mut self, fleet: &Fleet, death: Death) {
         if matches!(death, Death::Machine | Death::Stop) {
             self.agent.kill();
             self.agent = join(fleet, &self.name, &self.wire).await;
@@ -100,7 +100,7 @@ async fn join(fleet: &Fleet, name: &str, wire: &Wire) -> Agent {
     agent
 }
 
-async fn nodes(fleet: &Fleet) -> Vec<Node> {
+pub(crate) async fn nodes(fleet: &Fleet) -> Vec<Node> {
     let mut nodes = Vec::new();
     for number in 0..NODES {
         nodes.push(Node::start(fleet, &format!("n{number}")).await);
@@ -113,7 +113,7 @@ fn wanted(otherwise: u64) -> u64 {
     std::env::var("FLOTILLA_KILLS").map_or(otherwise, |n| n.parse().unwrap())
 }
 
-fn drawn(number: u64) -> Death {
+pub(crate) fn drawn(number: u64) -> Death {
     match number {
         0..=2 => Death::Machine,
         3 => Death::Stop,
@@ -122,7 +122,7 @@ fn drawn(number: u64) -> Death {
     }
 }
 
-async fn all_slots_are_given_back(fleet: &Fleet) {
+pub(crate) async fn all_slots_are_given_back(fleet: &Fleet) {
     eventually("the gateway to be idle", async || {
         (fleet.in_flight().await == [0; 4]).then_some(())
     })

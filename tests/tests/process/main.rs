@@ -17,6 +17,7 @@ mod guards;
 mod hostile;
 mod hub_models;
 mod kernels;
+mod kill_streams;
 mod kills;
 mod llama_server_flags;
 mod logs;
