@@ -149,24 +149,21 @@ async fn advance(rest: Rest) -> Option<(Piece, Rest)> {
             return Some((frame(COMMENT), Rest::Begin(beginning, interval)));
         }
         Rest::Begin(mut beginning, interval) => match timeout(interval, &mut beginning).await {
-            Ok((drive, begun)) => return late(drive, begun),
+            Ok((drive, begun)) => return send(drive, begun),
             Err(_) => return Some((frame(COMMENT), Rest::Begin(beginning, interval))),
         },
         Rest::More(drive, events) => return Some((frame(events), Rest::Drive(drive))),
         Rest::Drive(drive) => drive,
         Rest::Nothing => return None,
     };
-    match drive.next().await {
-        Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),
-        Ok(Next::End | Next::Whole(_)) => None,
-        Err(error) => Some((frame(error_event(&mut drive, &error)), Rest::Nothing)),
-    }
+    let next = drive.next().await;
+    send(drive, next)
 }
 
-/// The beginning of a response whose head was already sent. A refusal becomes an event, like any
+/// The next piece of a response whose head was already sent. A refusal becomes an event, like any
 /// error.
-fn late(mut drive: Box<Drive>, begun: Result<Next, Error>) -> Option<(Piece, Rest)> {
-    match begun {
+fn send(mut drive: Box<Drive>, next: Result<Next, Error>) -> Option<(Piece, Rest)> {
+    match next {
         Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),
         Ok(Next::Whole(whole)) => {
             let event = match drive.translation() {

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use inference_protocol::openai::{ErrorBody, ErrorDetail, INVALID_REQUEST};
-use inference_protocol::resume::{ENGINE_LOST, MISMATCH, Resume, Usage};
+use inference_protocol::openai::ErrorBody;
+use inference_protocol::resume::{Resume, Usage, is_prefill_only};
 
 use crate::scheduler::charge::ActualWork;
 use crate::scheduler::fleet::health::is_hung;
@@ -31,7 +31,7 @@ mod tests;
 pub use action::{AttemptAction, AttemptEnd, AttemptId, GrantedSlot, Purpose};
 pub(crate) use action::{AttemptFailure, CostSample, WholeResponse};
 
-use retry::{RetryState, Target, is_slow_by_size, outcome_of};
+use retry::{RetryState, Target, error_of, is_slow_by_size, outcome_of};
 
 /// An endpoint sent an event over the limit, or more events than the limit allows.
 pub const TOO_LARGE: Error = Error::NodeAnswer(
@@ -262,6 +262,9 @@ impl Attempts {
         now: Duration,
         take_retry: &mut dyn FnMut() -> bool,
     ) {
+        if is_prefill_only(block) {
+            return self.on_prefill(attempt, block);
+        }
         let Some(current) = self.choose(attempt, now) else { return };
         if let Some(hides_usage) = current.stream_hides_usage.take() {
             self.progress.switch_endpoint(hides_usage);
@@ -275,6 +278,15 @@ impl Attempts {
         }
         if let Ok(Block { events, .. }) = read {
             self.deliver(events);
+        }
+    }
+
+    /// Passes on how far the prefill is, which decides nothing: a hedge may still win, and the
+    /// timeout of the first token runs. Of two attempts, only the first one's is passed on.
+    fn on_prefill(&mut self, attempt: AttemptId, block: &Bytes) {
+        let is_current = self.current.as_ref().is_some_and(|current| current.id == attempt);
+        if is_current && let Ok(read) = self.progress.read(block, self.facts.is_streamed) {
+            self.deliver(read.events);
         }
     }
 
@@ -475,17 +487,5 @@ impl Attempts {
 
     fn withdraw(&mut self) {
         self.actions.extend(self.pending.take().map(AttemptAction::Withdraw));
-    }
-}
-
-/// Translates an error that a node sent in its stream.
-fn error_of(error: ErrorDetail) -> Error {
-    if error.kind == INVALID_REQUEST {
-        return Error::Unanswerable(Box::new(error));
-    }
-    match error.code.as_deref() {
-        Some(ENGINE_LOST) => Error::EngineLost,
-        Some(MISMATCH | "engine_error" | "node_draining") | None => Error::NodeLost,
-        Some(_) => Error::NodeFailed(error.message),
     }
 }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use inference_protocol::resume::{Mark, Resume, ResumedChoice, Usage};
+use inference_protocol::resume::{Mark, Resume, ResumedChoice, Usage, take_prefill};
 use inference_protocol::sse::{self, DONE};
 
 pub(crate) mod event;
@@ -74,6 +74,12 @@ impl Progress {
         let mut end = 0;
         for event in sse::events(block) {
             end += event.len();
+            if let Some(event) = take_prefill(event) {
+                if is_streamed {
+                    kept.keep(end - event.len()..end);
+                }
+                continue;
+            }
             let event = self.take_resume_marks(event, &mut read)?;
             let part = end - event.len()..end;
             let Some(payload) = sse::payloads(event).next() else {
@@ -292,6 +298,22 @@ mod tests {
         progress.switch_endpoint(true);
         assert_eq!(read(&mut progress, usage), "", "nobody asked for it");
         assert_eq!(read(&mut progress, "data: {\"usage\":null}\n\n"), "data: {\"usage\":null}\n\n");
+    }
+
+    #[test]
+    fn the_progress_of_the_prefill_is_passed_on_and_is_no_part_of_the_response() {
+        let mut progress = Progress::default();
+        let block = Bytes::from_static(b": p data: {}\n\n: p data: {}\n\n");
+        let first = progress.read(&block, true).unwrap();
+        assert_eq!(
+            (&first.events[..], first.is_progress),
+            (&b"data: {}\n\ndata: {}\n\n"[..], false)
+        );
+        assert_eq!(progress.read(&block, false).unwrap().events, "");
+        let mixed = ": p data: {}\n\n: t 0 5\ndata: a\n\n";
+        assert_eq!(read(&mut progress, mixed), "data: {}\n\ndata: a\n\n");
+        assert_eq!((progress.resume().choices[0].events, progress.tokens()), (1, 1));
+        assert!(progress.is_resumable());
     }
 
     #[test]

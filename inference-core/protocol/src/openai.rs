@@ -39,7 +39,7 @@ pub use request::{
     OneOrMany, Prompt, PromptEntry, ResponseFormat, SamplingFields, StreamOptions,
     StructuredOutputs,
 };
-pub use response::{Model, ModelList, ModelMeta, Timings, Usage};
+pub use response::{Model, ModelList, ModelMeta, PromptProgress, Timings, Usage};
 pub use routing::{CHOICES_MAX, Invalid, Lengths, RoutingFields};
 pub use text::{Completion, CompletionChoice, TextLogprobs};
 pub use tokens::{Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized};

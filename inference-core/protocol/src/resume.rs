@@ -36,6 +36,8 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
+use crate::sse;
+
 /// Header of a request from the gateway: how many bytes of its body are a [`Resume`] in JSON. The
 /// client's body follows.
 pub const RESUME_HEADER: &str = "x-flotilla-resume";
@@ -129,6 +131,36 @@ pub struct Usage {
     pub cached: u64,
 }
 
+/// Begins an event that only tells how far the prefill is; the event itself follows on the same
+/// line. It is no part of the response: a gateway passes it on and does not count it. A gateway
+/// that does not know it takes it for a comment.
+const PREFILL: &str = ": p ";
+
+/// An event with this payload about the progress of the prefill, for a gateway.
+///
+/// ```
+/// use inference_protocol::resume::{prefill_event, take_prefill};
+///
+/// let event = prefill_event("{}");
+/// assert_eq!(event, ": p data: {}\n\n");
+/// assert_eq!(take_prefill(event.as_bytes()), Some(&b"data: {}\n\n"[..]));
+/// assert_eq!(take_prefill(b"data: {}\n\n"), None);
+/// ```
+pub fn prefill_event(payload: &str) -> String {
+    format!("{PREFILL}{}", sse::data(payload))
+}
+
+/// The event for the client, if `event` is about the progress of the prefill.
+pub fn take_prefill(event: &[u8]) -> Option<&[u8]> {
+    event.strip_prefix(PREFILL.as_bytes())
+}
+
+/// True if a block of events tells only how far the prefill is.
+pub fn is_prefill_only(block: &[u8]) -> bool {
+    block.starts_with(PREFILL.as_bytes())
+        && sse::events(block).all(|event| take_prefill(event).is_some())
+}
+
 const TOKENS: &[u8] = b": t ";
 const USAGE: &[u8] = b": u ";
 
@@ -205,6 +237,15 @@ mod tests {
         {
             assert_eq!(Mark::take(event.as_bytes()), None, "{event:?}");
         }
+    }
+
+    #[test]
+    fn a_block_with_anything_of_the_response_is_not_only_about_the_prefill() {
+        let progress = prefill_event("{}");
+        assert!(is_prefill_only(progress.repeat(2).as_bytes()));
+        assert!(!is_prefill_only(format!("{progress}: t 0 1\ndata: x\n\n").as_bytes()));
+        assert!(!is_prefill_only(format!("data: x\n\n{progress}").as_bytes()));
+        assert!(!is_prefill_only(b""));
     }
 
     #[test]

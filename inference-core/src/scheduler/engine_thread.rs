@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TryS
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::types::request::{EngineStats, Event, Failure, RequestId, ResponseTimes};
+use crate::types::request::{EngineStats, Event, Failure, RequestId, ResponseTimes, TextChunk};
 
 /// Maximum jobs that may wait between two steps, in addition to the engine's own queue.
 const INBOX_MAX: usize = 256;
@@ -122,7 +122,7 @@ struct RunningResponse {
 }
 
 impl Stopwatch {
-    /// Records the time of an event, and adds the times of a response to its last one.
+    /// Records the time of an event, and adds the times of the response to its text and its end.
     fn record(&mut self, now: Duration, id: RequestId, event: &mut Event) {
         if let Event::Started { .. } = event {
             self.0.insert(id, RunningResponse { started: now, first_text: None });
@@ -131,7 +131,7 @@ impl Stopwatch {
         if let Event::Text(_) = event {
             running.first_text.get_or_insert(now);
         }
-        if let Event::Finished { times, .. } = event {
+        if let Event::Finished { times, .. } | Event::Text(TextChunk { times, .. }) = event {
             let first = running.first_text.unwrap_or(now);
             *times = ResponseTimes { prefill: first - running.started, decode: now - first };
         }
@@ -170,7 +170,7 @@ mod tests {
     use crate::scheduler::sequence::{CancelFlag, Job};
     use crate::scheduler::step::Engine;
     use crate::types::model::Tokenizer;
-    use crate::types::request::{FinishReason, Options, Tenant, TextChunk};
+    use crate::types::request::{FinishReason, Options, Tenant};
 
     struct ToChannel(SyncSender<(RequestId, Event)>);
 
@@ -198,7 +198,8 @@ mod tests {
             times: ResponseTimes::default(),
         };
         let times = |event| match event {
-            Event::Finished { times: ResponseTimes { prefill, decode }, .. } => {
+            Event::Finished { times: ResponseTimes { prefill, decode }, .. }
+            | Event::Text(TextChunk { times: ResponseTimes { prefill, decode }, .. }) => {
                 (prefill.as_millis(), decode.as_millis())
             }
             other => panic!("{other:?}"),
@@ -206,7 +207,8 @@ mod tests {
         record(10, 1, started());
         record(15, 2, started());
         record(30, 1, Event::Text(TextChunk::default()));
-        record(40, 1, Event::Text(TextChunk::default()));
+        let second = record(40, 1, Event::Text(TextChunk::default())).1;
+        assert_eq!(times(second), (20, 10));
         assert_eq!(times(record(90, 1, finished()).1), (20, 60));
         assert_eq!(times(record(95, 2, finished()).1), (80, 0), "it has no text");
         record(100, 3, started());

@@ -1,12 +1,10 @@
 //! One request in a slot: its tokens, its sampler, its text.
 
 use std::cell::RefCell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::scheduler::reasoning_budget::ReasoningBudget;
-use crate::scheduler::sampler::{Forbid, ResolvedOptions, Sampler, SamplingContext, Scratch};
-use crate::text::grammar::Grammar;
+use crate::scheduler::sampler::{Forbid, Sampler, SamplingContext, Scratch};
 use crate::text::stop::StopMatcher;
 use crate::text::utf8::Utf8;
 use crate::types::model::SeqId;
@@ -15,69 +13,14 @@ use crate::types::request::{
     TextChunk, Token, TokenLogprob,
 };
 
+mod job;
 mod pending_logprobs;
+mod prefill_reports;
+
+pub use job::{CancelFlag, Job, ResponseGrammar};
 
 use pending_logprobs::PendingLogprobs;
-
-/// Cancellation flag: the caller sets it, the engine reads it.
-#[derive(Debug, Clone, Default)]
-pub struct CancelFlag(Arc<AtomicBool>);
-
-impl CancelFlag {
-    /// Cancels the request.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// True if the request was canceled.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A request that is ready to run: it is tokenized and fits into the context.
-#[derive(Debug)]
-pub struct Job {
-    /// Id chosen by the caller.
-    pub id: RequestId,
-    /// Tenant that sent the request.
-    pub tenant: Tenant,
-    /// The prompt, at least one token and fewer than the context holds, followed by the tokens of a
-    /// resumed response.
-    pub tokens: Vec<Token>,
-    /// How many of these tokens belong to the response.
-    pub resumed_len: usize,
-    /// Sampling and stop options.
-    pub options: Options,
-    /// The options that are texts, as tokens.
-    pub resolved: ResolvedOptions,
-    /// Control tokens whose text is part of the response text.
-    pub visible: Vec<Token>,
-    /// True if the prompt ends inside the assistant's reasoning.
-    pub in_reasoning: bool,
-    /// Grammar of the response, if constrained.
-    pub grammar: Option<ResponseGrammar>,
-    /// Set when the caller no longer wants the response.
-    pub cancel: CancelFlag,
-}
-
-/// A constraint on the response.
-#[derive(Debug)]
-pub struct ResponseGrammar {
-    /// The compiled grammar, which decides the tokens that may come next.
-    pub grammar: Grammar,
-    /// Turns a grammar failure into the [`Failure`] that matches what the request asked for.
-    pub(crate) to_failure: fn(String) -> Failure,
-    /// The response continues without the grammar if that fails.
-    pub(crate) is_optional: bool,
-}
-
-impl ResponseGrammar {
-    /// A copy for another choice: see [`Grammar::separate`].
-    pub(crate) fn separate(&self) -> Self {
-        Self { grammar: self.grammar.separate(), ..*self }
-    }
-}
+use prefill_reports::PrefillReports;
 
 /// A sampled token.
 #[derive(Debug)]
@@ -159,6 +102,8 @@ pub(crate) struct Sequence {
     utf8: Utf8,
     stop: StopMatcher,
     pending_logprobs: PendingLogprobs,
+    /// Set if the caller wants to know how much of the prompt is computed.
+    prefill_reports: Option<PrefillReports>,
 }
 
 impl Sequence {
@@ -168,6 +113,7 @@ impl Sequence {
         let room = context_tokens.saturating_sub(prompt_tokens);
         let Options { sampling, max_tokens, stop, stop_tokens, logprobs, uses_cache, .. } =
             job.options;
+        let prefill_reports = job.options.reports_prefill.then(PrefillReports::default);
         let mut resolved = job.resolved;
         Self {
             id: job.id,
@@ -195,6 +141,7 @@ impl Sequence {
             utf8: Utf8::default(),
             stop: StopMatcher::new(stop),
             pending_logprobs: PendingLogprobs::default(),
+            prefill_reports,
         }
     }
 
@@ -246,6 +193,14 @@ impl Sequence {
     pub(crate) fn record_decoded(&mut self, rows: u32) {
         self.decoded += rows;
         debug_assert!(self.decoded as usize <= self.tokens.len());
+    }
+
+    /// Reports how much of the prompt is computed, if that is wanted and it is time to.
+    pub(crate) fn report_prefill(&mut self, now: Duration) -> Option<Event> {
+        let tokens = self.decoded.min(self.prompt_tokens);
+        let reports = self.prefill_reports.as_mut()?;
+        let elapsed = reports.record(tokens, self.prompt_tokens, now)?;
+        Some(Event::Prefilled { tokens, cached_tokens: self.cached_tokens, elapsed })
     }
 
     /// How many of the most likely tokens to report with each token of the response.
@@ -407,7 +362,7 @@ impl Sequence {
         let reported = self.tokens.len() - self.pending_logprobs.len();
         let tokens = self.tokens[self.reported..reported].to_vec();
         self.reported = reported;
-        TextChunk { text, logprobs, tokens }
+        TextChunk { text, logprobs, tokens, times: ResponseTimes::default() }
     }
 }
 

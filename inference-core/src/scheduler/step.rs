@@ -122,13 +122,28 @@ impl<M: Model> Engine<M> {
         }
     }
 
+    /// Records the rows of a batch that was decoded.
+    fn record_rows(&mut self, shares: &[SlotRows]) {
+        for share in shares {
+            let Some(sequence) = &mut self.slots[share.slot as usize] else { continue };
+            self.pool.append(sequence.seq, &sequence.undecoded()[..share.rows as usize]);
+            sequence.record_decoded(share.rows);
+        }
+    }
+
+    fn report_prefill(&mut self, now: Duration, emit: Emit<'_>) {
+        for sequence in self.slots.iter_mut().flatten() {
+            if let Some(event) = sequence.report_prefill(now) {
+                emit(sequence.id, event);
+            }
+        }
+    }
+
     fn sample_all(&mut self, shares: &[SlotRows], emit: Emit<'_>) {
         let mut row = 0;
         for share in shares {
             row += share.rows as usize;
-            let Some(sequence) = &mut self.slots[share.slot as usize] else { continue };
-            self.pool.append(sequence.seq, &sequence.undecoded()[..share.rows as usize]);
-            sequence.record_decoded(share.rows);
+            let Some(sequence) = &self.slots[share.slot as usize] else { continue };
             // A sequence canceled during the decode gets no further token.
             if sequence.undecoded().is_empty() && !sequence.cancel.is_set() {
                 self.sample(share.slot, row - 1, emit);
@@ -268,6 +283,7 @@ impl<M: Model> StepEngine for Engine<M> {
         self.collect_rows(&shares);
         self.evict_for(self.rows.len() as u32);
         let begun = clock();
+        self.report_prefill(begun, emit);
         let flags: Vec<&CancelFlag> =
             shares.iter().flat_map(|s| &self.slots[s.slot as usize]).map(|s| &s.cancel).collect();
         // Sequences that still want their rows are not held up by canceled ones.
@@ -279,6 +295,8 @@ impl<M: Model> StepEngine for Engine<M> {
         match decoded {
             Ok(Decoded::Whole) => {
                 self.record_timing(&shares, spent);
+                self.record_rows(&shares);
+                self.report_prefill(begun + spent, emit);
                 self.sample_all(&shares, emit);
             }
             // The pool recorded nothing of this batch. What its sequences had before is kept or

@@ -120,6 +120,8 @@ pub struct Options {
     pub reasoning_max: Option<u32>,
     /// True if the prompt may start with a cached prefix.
     pub uses_cache: bool,
+    /// Emit an [`Event::Prefilled`] now and then while the prompt is computed.
+    pub reports_prefill: bool,
 }
 
 impl Options {
@@ -132,6 +134,7 @@ impl Options {
         logprobs: None,
         reasoning_max: None,
         uses_cache: true,
+        reports_prefill: false,
     };
 }
 

@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 use hyper::Response;
 use inference_core::types::request::Event;
 use inference_protocol::openai::Usage;
-use inference_protocol::resume::Resume;
+use inference_protocol::resume::{Resume, prefill_event};
 use inference_protocol::sse;
 
 use crate::engine::client::Generation;
@@ -30,7 +30,7 @@ mod logprobs;
 mod resume_marks;
 
 pub(crate) use choice::{Choice, Reading};
-pub(crate) use envelope::{Envelope, Shape};
+pub(crate) use envelope::{Envelope, Shape, TimingsMode};
 
 use choice::ChoiceDelta;
 use resume_marks::ResumeMarks;
@@ -114,7 +114,8 @@ pub(crate) async fn resumable(
     record.check(begin(&mut choices).await)?;
     record.record_start();
     // Timings and logprobs differ between nodes.
-    let varies = envelope.has_timings || choices.iter().any(|choice| choice.wants_logprobs);
+    let varies =
+        envelope.timings != TimingsMode::Off || choices.iter().any(|choice| choice.wants_logprobs);
     let marks = ResumeMarks::new(resume, choices.len(), varies);
     let collected = choices.iter().map(|_| Vec::new()).collect();
     let mut stream = EventStream::new(envelope, choices, record);
@@ -194,6 +195,13 @@ impl EventStream {
         out: &mut String,
     ) {
         match delta {
+            Ok(Some(ChoiceDelta { prefill: Some(progress), .. })) => {
+                let chunk = self.envelope.prefill_chunk(&self.choices[number], progress);
+                out.push_str(&match self.marks {
+                    Some(_) => prefill_event(&chunk),
+                    None => sse::data(&chunk),
+                });
+            }
             Ok(Some(delta)) => {
                 record_delta(&mut self.record, &delta);
                 if let Err(error) = self.write_delta(number, delta, out) {

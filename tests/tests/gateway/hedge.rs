@@ -1,8 +1,10 @@
 //! A first token that is late is asked of a second node.
 
-use fleet_tests::eventually;
 use fleet_tests::mock_node::{Asked, MockNode};
 use fleet_tests::process::metric;
+use fleet_tests::{chat, eventually, streamed};
+use inference_protocol::resume::prefill_event;
+use serde_json::json;
 
 use super::Gateway;
 
@@ -162,4 +164,54 @@ async fn one_request_in_ten_is_asked_twice_and_a_few_more() {
     let most = requests + requests / 10 + 10 + seconds + 1;
     assert!((requests + 1..=most).contains(&asked), "asked {asked} times, at most {most}");
     assert!(metric(&gateway.admin, "gateway_hedges_total{first=\"first\"}").await >= 1.0);
+}
+
+#[tokio::test]
+async fn the_progress_of_a_prefill_reaches_the_client_and_is_no_first_token() {
+    let gateway = Gateway::start(LATE).await;
+    let (mut a, mut b) = (gateway.node("a", 1).await, gateway.node("b", 1).await);
+    let asking = tokio::spawn({
+        let client = gateway.client.clone();
+        async move { client.stream(&streamed(chat("Hi"))).await }
+    });
+    let (slow, mut other) = tokio::select! {
+        asked = a.asked() => (asked, b),
+        asked = b.asked() => (asked, a),
+    };
+    let slow = slow.stream();
+    let report = |n: u32| format!(r#"{{"choices":[],"prompt_progress":{{"processed":{n}}}}}"#);
+    slow.send(prefill_event(&report(1))).await;
+    let mut reading = asking.await.unwrap();
+    // The head is sent, and yet the token is late: another node is asked, and wins.
+    let fast = other.asked().await;
+    assert_eq!(fast.resume.choices.len(), 0, "nothing of the response exists");
+    let fast = fast.stream();
+    fast.send(prefill_event(&report(2))).await;
+    fast.say_marked(&[7], "Hello").await;
+    assert!(reading.next_chunk().await);
+    slow.is_given_up().await;
+    assert_eq!(hedges(&gateway).await, 1.0);
+    fast.done().await;
+    assert_eq!(reading.finish().await.text, "Hello");
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_node_that_dies_in_its_prefill_is_replaced_although_its_progress_was_told() {
+    let gateway = Gateway::start("").await;
+    let mut a = gateway.node("a", 1).await;
+    let asking = tokio::spawn({
+        let client = gateway.client.clone();
+        async move { client.stream(&streamed(chat("Hi"))).await }
+    });
+    let stream = a.asked().await.stream();
+    stream.send(prefill_event("{}")).await;
+    let reading = asking.await.unwrap();
+    let mut b = gateway.node("b", 1).await;
+    drop(stream);
+    let asked = b.asked().await;
+    asked.reply(400, "application/json", json!({"error": {"code": "no"}}).to_string());
+    let said = reading.finish().await;
+    assert_eq!((said.errors.as_slice(), said.done), (&["no".to_string()][..], false));
+    gateway.is_idle().await;
 }

@@ -114,7 +114,7 @@ async fn responses_tell_their_speed_and_what_made_them() {
             (&json!(0), &usage["completion_tokens"])
         );
         assert!(timings["prompt_ms"].as_f64().unwrap() > 0.0, "{timings}");
-        let chunks = chunks(client, json!({"timings_per_token": true})).await;
+        let chunks = chunks(client, json!({"timings": true})).await;
         let (with, ends) = (
             chunks.iter().filter(|c| c.get("timings").is_some()),
             chunks.iter().filter(|c| !c["choices"][0]["finish_reason"].is_null()),
@@ -122,6 +122,7 @@ async fn responses_tell_their_speed_and_what_made_them() {
         assert!(with.eq(ends), "{chunks:?}");
         assert!(chunks.iter().all(|chunk| chunk["system_fingerprint"] == fingerprint));
     }
+    every_chunk_tells_its_speed(&fleet.client).await;
     let listed = node.client.get("/v1/models").await.json()["data"][0].clone();
     assert_eq!(listed["max_model_len"], listed["meta"]["n_ctx"]);
     for size in ["n_vocab", "n_ctx_train", "n_embd", "n_params", "size"] {
@@ -171,5 +172,66 @@ async fn names_of_a_field_may_agree_and_errors_say_what_is_allowed() {
         let error = &refused.json()["error"];
         assert_eq!((refused.status, &error["param"]), (400, &json!(param)), "{error}");
         assert!(error["message"].as_str().unwrap().contains(said), "{error}");
+    }
+}
+
+async fn every_chunk_tells_its_speed(client: &Client) {
+    let chunks = chunks(client, json!({"timings_per_token": true})).await;
+    let timings: Vec<&Value> = chunks[1..].iter().map(|chunk| &chunk["timings"]).collect();
+    let counts = timings.iter().map(|t| t["predicted_n"].as_u64().unwrap());
+    assert!(counts.clone().is_sorted() && counts.clone().min() < counts.max(), "{timings:?}");
+    let prompts = timings.iter().map(|t| [&t["prompt_n"], &t["cache_n"], &t["prompt_ms"]]);
+    let last = prompts.clone().next_back().unwrap();
+    assert!(prompts.clone().all(|prompt| prompt == last), "{timings:?}");
+}
+
+/// The progress reports of a streamed answer, and its other payloads.
+async fn progress(client: &Client, path: &str, request: &Value) -> (Vec<Value>, Vec<Value>) {
+    let stream = client.post(path, streamed(request.clone()).to_string()).await;
+    let text = String::from_utf8(stream.body.to_vec()).unwrap();
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: {"));
+    let all = data.map(|data| serde_json::from_str::<Value>(&format!("{{{data}")).unwrap());
+    let mut reports: Vec<Value> = all.collect();
+    let is_report = |chunk: &Value| chunk.get("prompt_progress").is_some();
+    let rest = reports.split_off(reports.iter().take_while(|chunk| is_report(chunk)).count());
+    assert!(!rest.iter().any(is_report), "{text}");
+    (reports, rest)
+}
+
+#[tokio::test]
+async fn a_stream_tells_how_far_its_prefill_is() {
+    let fleet = Fleet::start("").await;
+    let node = fleet.join("a", &[]).await;
+    let long = "one two three four five six seven ".repeat(20);
+    let told = json!({"return_progress": true, "max_tokens": 4, "seed": 1});
+    let with = |mut request: Value| {
+        request.as_object_mut().unwrap().extend(told.as_object().unwrap().clone());
+        request
+    };
+    let requests = [
+        ("/v1/chat/completions", with(chat(&long)), json!({})),
+        ("/v1/completions", with(json!({"model": "flotilla-demo", "prompt": long})), Value::Null),
+    ];
+    for client in [&node.client, &fleet.client] {
+        for (path, request, delta) in &requests {
+            let (reports, rest) = progress(client, path, request).await;
+            let all: Vec<&Value> = reports.iter().map(|chunk| &chunk["prompt_progress"]).collect();
+            let processed = all.iter().map(|report| report["processed"].as_u64().unwrap());
+            assert!(processed.clone().is_sorted_by(|a, b| a < b), "{all:?}");
+            let (first, last) = (all[0], all[all.len() - 1]);
+            assert_eq!(first["processed"], first["cache"], "{all:?}");
+            assert_eq!(last["processed"], last["total"], "{all:?}");
+            assert!(all.iter().all(|report| report["total"] == first["total"]));
+            assert!(last["time_ms"].as_u64() >= first["time_ms"].as_u64());
+            assert_eq!(reports[0]["choices"][0]["delta"], *delta);
+            assert!(rest.len() > 1, "the response follows");
+            // Without a stream there is nothing to tell.
+            let whole = client.post(path, request.to_string()).await.json();
+            assert_eq!(
+                (whole.get("prompt_progress"), &whole["usage"]["prompt_tokens"]),
+                (None, &last["total"])
+            );
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inference_protocol::fleet::ModelStatus;
+use inference_protocol::openai::{ErrorDetail, INVALID_REQUEST};
+use inference_protocol::resume::{ENGINE_LOST, MISMATCH};
 
 use crate::scheduler::fleet::{AttemptOutcome, EngineId, RouteConstraints};
 use crate::types::error::Error;
@@ -145,6 +147,18 @@ const PREFILL_SHARE: f64 = 0.5;
 /// is the prefill time at this node, if measured.
 pub(super) fn is_slow_by_size(predicted: Option<Duration>, timeout: Duration) -> bool {
     predicted.is_some_and(|predicted| predicted >= timeout.mul_f64(PREFILL_SHARE))
+}
+
+/// Translates an error that a node sent in its stream.
+pub(super) fn error_of(error: ErrorDetail) -> Error {
+    if error.kind == INVALID_REQUEST {
+        return Error::Unanswerable(Box::new(error));
+    }
+    match error.code.as_deref() {
+        Some(ENGINE_LOST) => Error::EngineLost,
+        Some(MISMATCH | "engine_error" | "node_draining") | None => Error::NodeLost,
+        Some(_) => Error::NodeFailed(error.message),
+    }
 }
 
 #[cfg(test)]

@@ -215,3 +215,28 @@ fn a_slot_that_comes_too_late_is_given_back() {
     assert_eq!(asked(&mut attempts), ["release 0 Unknown"]);
     assert_eq!(attempts.work(), Some(ActualWork::Nothing), "it was never sent");
 }
+
+#[test]
+fn the_progress_of_a_prefill_is_passed_on_and_decides_no_race() {
+    let mut attempts = attempts(Some(LATE), ExternalPolicy::Never);
+    let first = stream_hides_usage(&mut attempts, slot(7, false));
+    let progress = Bytes::from_static(b": p data: {}\n\n");
+    attempts.on_block(first, &progress, NOW, &mut || true);
+    assert_eq!(asked(&mut attempts), ["deliver data: {}"]);
+    attempts.on_hedge_timer(first, NOW + LATE);
+    assert_eq!(asked(&mut attempts), ["acquire Hedge beside [7]"], "the first token is late");
+    let second = grant(&mut attempts, Purpose::Hedge, slot(8, false));
+    attempts.on_stream_start(second, false);
+    assert_eq!(asked(&mut attempts), ["send 1 Hedge"]);
+    for (id, delivered) in [(second, &[][..]), (first, &["deliver data: {}"][..])] {
+        attempts.on_block(id, &progress, NOW + LATE, &mut || true);
+        assert_eq!(asked(&mut attempts), delivered);
+    }
+    say(&mut attempts, second, "{}", "1");
+    let won = ["release 0 Unknown", "hedged true", "progressed 1", "deliver data: {}"];
+    assert_eq!(asked(&mut attempts), won);
+    attempts.on_failure(second, Error::NodeLost.into(), NOW + LATE, &mut || true);
+    let elsewhere = asked(&mut attempts);
+    assert!(elsewhere.iter().any(|action| action.starts_with("acquire Next")), "{elsewhere:?}");
+    assert_eq!(attempts.resume().choices[0].events, 1, "progress is no event of the response");
+}

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Timings, Usage};
+use super::{PromptProgress, Timings, Usage};
 
 /// `chat.completion`
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -112,6 +112,9 @@ pub struct ChatChunk<'a> {
     /// Speed of prefill and decode, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
+    /// How much of the prompt is computed: only in chunks before the first token, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_progress: Option<PromptProgress>,
 }
 
 /// A choice of a [`ChatChunk`].
@@ -128,6 +131,14 @@ pub struct ChatChunkChoice<'a> {
     /// The stop string that ended the choice, in its last chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<&'a str>,
+}
+
+impl ChatChunkChoice<'_> {
+    /// A choice without anything new.
+    pub fn empty(index: u32) -> Self {
+        let (logprobs, finish_reason, stop_reason) = (None, None, None);
+        Self { index, delta: Delta::default(), logprobs, finish_reason, stop_reason }
+    }
 }
 
 /// A chunk's part of the message.

@@ -103,6 +103,8 @@ pub struct SamplingFields {
     pub timings: Option<bool>,
     /// Return `timings` with every chunk of a stream.
     pub timings_per_token: Option<bool>,
+    /// Send `prompt_progress` in chunks of a stream while the prompt is computed.
+    pub return_progress: Option<bool>,
 }
 
 /// `logit_bias`: OpenAI's map, or llama.cpp's list of pairs; `false` forbids a token.

@@ -57,6 +57,19 @@ pub struct Timings {
     pub predicted_per_second: f64,
 }
 
+/// How much of a prompt is computed, as llama-server reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PromptProgress {
+    /// Tokens of the prompt.
+    pub total: u32,
+    /// Of those, the tokens read from the prefix cache.
+    pub cache: u32,
+    /// Tokens that are computed or were read from the cache.
+    pub processed: u32,
+    /// Milliseconds since the prefill started.
+    pub time_ms: u64,
+}
+
 impl Timings {
     /// Computes the rates; what took no time has a rate of 0.
     pub fn new(cache_n: u32, prompt: (u32, f64), predicted: (u32, f64)) -> Self {

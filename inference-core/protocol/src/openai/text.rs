@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Timings, Usage};
+use super::{PromptProgress, Timings, Usage};
 
 /// `text_completion`, whole or a chunk of a stream: OpenAI gives both the same shape.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -28,6 +28,9 @@ pub struct Completion<'a> {
     /// Speed of prefill and decode, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
+    /// How much of the prompt is computed: only in chunks before the first text, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_progress: Option<PromptProgress>,
 }
 
 /// A choice of a [`Completion`].

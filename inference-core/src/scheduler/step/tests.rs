@@ -359,3 +359,27 @@ fn days_with_random_requests_end_well() {
     let preemptions: u64 = (0..300).map(day).sum();
     assert!(preemptions > 100, "only {preemptions} preemptions put the days to work");
 }
+
+#[test]
+fn a_prefill_is_reported_from_its_start_to_its_end_and_before_any_text() {
+    let mut bench = Bench::new(2, 8);
+    let options = Options { reports_prefill: true, ..Options::GREEDY };
+    let prompt = format!("{}\0", "long".repeat(9));
+    for id in [1, 2] {
+        bench.submit_with((Tenant(0), id), &prompt, options.clone());
+        bench.run();
+    }
+    let reports = |bench: &Bench, id| {
+        let report = |event: &Event| match event {
+            Event::Prefilled { tokens, cached_tokens, .. } => Some((*tokens, *cached_tokens)),
+            _ => None,
+        };
+        bench.events[&id].iter().filter_map(report).collect::<Vec<_>>()
+    };
+    // All steps take no time, so only the first and the last count.
+    assert_eq!(reports(&bench, 1), [(0, 0), (37, 0)]);
+    assert_eq!(reports(&bench, 2), [(36, 36), (37, 36)]);
+    let events = &bench.events[&1];
+    let last = events.iter().rposition(|event| matches!(event, Event::Prefilled { .. }));
+    assert!(last < events.iter().position(|event| matches!(event, Event::Text(_))));
+}

@@ -159,6 +159,8 @@ pub struct TextChunk {
     /// The response tokens up to here that were not reported yet. A token is reported when its text
     /// or that of a later one is emitted, and, if logprobs are, not before its own.
     pub tokens: Vec<Token>,
+    /// How long it took up to here.
+    pub times: ResponseTimes,
 }
 
 /// How long the engine worked on a response. The engine's thread measures it: whoever reads the
@@ -172,7 +174,8 @@ pub struct ResponseTimes {
 }
 
 /// The events of a request, in order: at most one [`Event::Started`], after that at most one
-/// [`Event::Replayed`], any number of [`Event::Text`], and exactly one of the others at the end.
+/// [`Event::Replayed`], any number of [`Event::Prefilled`] if requested, any number of
+/// [`Event::Text`], and exactly one of the others at the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// The request got a slot and prefill starts.
@@ -184,6 +187,15 @@ pub enum Event {
     },
     /// What a resumed response already emitted on another node; its logprobs are not known here.
     Replayed(Vec<TextChunk>),
+    /// More of the prompt is computed.
+    Prefilled {
+        /// Prompt tokens computed or found in the cache.
+        tokens: u32,
+        /// Prompt tokens served from the cache.
+        cached_tokens: u32,
+        /// Time since the prefill started.
+        elapsed: Duration,
+    },
     /// More text.
     Text(TextChunk),
     /// The response is complete.
@@ -219,7 +231,11 @@ impl Event {
     pub fn is_last(&self) -> bool {
         !matches!(
             self,
-            Self::Started { .. } | Self::Replayed(_) | Self::Text(_) | Self::Embedded { .. }
+            Self::Started { .. }
+                | Self::Replayed(_)
+                | Self::Prefilled { .. }
+                | Self::Text(_)
+                | Self::Embedded { .. }
         )
     }
 }

@@ -201,8 +201,8 @@ async fn compute(
             }
             Some(Event::Finished { .. }) => return Ok((vectors, tokens)),
             Some(Event::Failed(failure)) => return Err(failure.into()),
-            Some(Event::Text(_) | Event::Replayed(_) | Event::QueryResult(_)) => {}
             Some(Event::Cancelled) | None => return Err(Error::EngineLost),
+            Some(_) => {}
         }
     }
 }

@@ -16,7 +16,7 @@ use super::sampling::{Parameters, invalid};
 use super::tools::OfferedTools;
 use crate::engine::client::EngineState;
 use crate::serve::node::Node;
-use crate::serve::stream::{self, Choice, Envelope, Reading, Shape};
+use crate::serve::stream::{self, Choice, Envelope, Reading, Shape, TimingsMode};
 use crate::types::error::Error;
 use crate::types::response::Body;
 
@@ -97,6 +97,9 @@ pub(super) async fn generate(
     let max_tokens = &mut checked.parameters.options.max_tokens;
     *max_tokens = origin.resume.tokens_max.into_iter().chain(*max_tokens).min();
     origin.check(checked.prompts.len() * checked.parameters.n as usize)?;
+    checked.parameters.shows_prefill &= checked.is_streamed;
+    checked.parameters.options.reports_prefill =
+        checked.parameters.shows_prefill || checked.parameters.timings == TimingsMode::EveryChunk;
     let resume = &origin.resume;
     let (api, id) = match checked.shape {
         Shape::Chat => ("chat_completions", ids::chat_completion_id(&resume.id)),
@@ -109,7 +112,7 @@ pub(super) async fn generate(
         model: node.model.clone(),
         service_tier: resume.service_tier.clone(),
         fingerprint: node.fingerprint(),
-        has_timings: checked.parameters.has_timings,
+        timings: checked.parameters.timings,
         include_usage: checked.include_usage,
         call_ids: call_ids(node),
     };
@@ -140,6 +143,9 @@ fn submit(
             let mut choice =
                 Choice::new(index, generation, reading.clone()).echoing(input.echo.clone());
             choice.is_first_of_prompt = number == 0;
+            // A client that has events of the response knows that its prompt is computed.
+            let is_begun = resume.choices.get(index as usize).is_some_and(|known| known.events > 0);
+            choice.shows_prefill = checked.parameters.shows_prefill && number == 0 && !is_begun;
             choice.wants_logprobs = checked.parameters.options.logprobs.is_some();
             choice.stops = checked.parameters.options.stop.clone();
             choices.push(choice);

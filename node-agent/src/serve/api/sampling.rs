@@ -11,6 +11,7 @@ use inference_protocol::openai::{
 };
 use serde_json::Value;
 
+use crate::serve::stream::TimingsMode;
 use crate::types::error::Error;
 
 mod dry;
@@ -23,8 +24,10 @@ pub(super) struct Parameters {
     pub(super) options: Options,
     /// Number of choices.
     pub(super) n: u32,
-    /// True if the response ends with its timings.
-    pub(super) has_timings: bool,
+    /// Which parts of the response have timings.
+    pub(super) timings: TimingsMode,
+    /// True if a stream tells how much of the prompt is computed.
+    pub(super) shows_prefill: bool,
 }
 
 /// What a request gets that does not set a parameter.
@@ -56,9 +59,14 @@ pub(super) fn check(fields: SamplingFields, absent: &Absent) -> Result<Parameter
         logprobs: None,
         reasoning_max: None,
         uses_cache: fields.cache_prompt.unwrap_or(true),
+        reports_prefill: false,
     };
-    let has_timings = fields.timings == Some(true) || fields.timings_per_token == Some(true);
-    Ok(Parameters { options, n, has_timings })
+    let timings = match (fields.timings_per_token, fields.timings) {
+        (Some(true), _) => TimingsMode::EveryChunk,
+        (_, Some(true)) => TimingsMode::AtEnd,
+        _ => TimingsMode::Off,
+    };
+    Ok(Parameters { options, n, timings, shows_prefill: fields.return_progress == Some(true) })
 }
 
 /// A maximum of tokens; -1 and absent are none.

@@ -8,7 +8,7 @@ use inference_core::text::output::{Format, OutputPart, Parser, ToolSet};
 use inference_core::types::request::{
     Event, FinishReason, ResponseTimes, TextChunk, Token, TokenLogprob,
 };
-use inference_protocol::openai::Timings;
+use inference_protocol::openai::{PromptProgress, Timings};
 
 use crate::engine::client::Generation;
 use crate::types::error::Error;
@@ -41,6 +41,8 @@ pub(crate) struct ChoiceDelta {
     pub finish: Option<&'static str>,
     /// The stop string that ended it.
     pub stop_reason: Option<String>,
+    /// How much of the prompt is computed; then there is nothing else.
+    pub prefill: Option<PromptProgress>,
 }
 
 /// One choice. See the module.
@@ -62,10 +64,14 @@ pub(crate) struct Choice {
     /// Prompt tokens served from the cache.
     pub cached_tokens: u32,
     pub completion_tokens: u32,
-    /// How long the engine worked on it, once it has ended.
+    /// True if the client wants to know how much of the prompt is computed.
+    pub shows_prefill: bool,
+    /// How long the engine has worked on it.
     times: ResponseTimes,
     /// Tokens that another node generated.
     resumed_tokens: u32,
+    /// Tokens that this node has generated.
+    generated_tokens: u32,
     reading: Reading,
     /// Parses the text; set once the choice has started.
     parser: Option<Box<Parser>>,
@@ -94,8 +100,10 @@ impl Choice {
             prompt_tokens: 0,
             cached_tokens: 0,
             completion_tokens: 0,
+            shows_prefill: false,
             times: ResponseTimes::default(),
             resumed_tokens: 0,
+            generated_tokens: 0,
             reading,
             parser: None,
             chars: 0,
@@ -124,13 +132,13 @@ impl Choice {
         }
     }
 
-    /// The speed of a choice that has ended.
+    /// The speed of the choice so far.
     pub(crate) fn timings(&self) -> Timings {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let computed = self.prompt_tokens.saturating_sub(self.cached_tokens);
-        let generated = self.completion_tokens.saturating_sub(self.resumed_tokens);
         let ResponseTimes { prefill, decode } = self.times;
-        Timings::new(self.cached_tokens, (computed, ms(prefill)), (generated, ms(decode)))
+        let generated = (self.generated_tokens, ms(decode));
+        Timings::new(self.cached_tokens, (computed, ms(prefill)), generated)
     }
 
     fn start(&mut self, prompt_tokens: u32, in_reasoning: bool) {
@@ -147,10 +155,24 @@ impl Choice {
 
     pub(crate) fn take(&mut self, event: Option<Event>) -> Result<Option<ChoiceDelta>, Error> {
         match event {
-            Some(Event::Text(shown)) => Ok(self.read(shown)),
+            Some(Event::Text(shown)) => {
+                self.times = shown.times;
+                self.generated_tokens = self.generated_tokens.saturating_add(count(&shown.tokens));
+                Ok(self.read(shown))
+            }
+            Some(Event::Prefilled { tokens, cached_tokens, elapsed }) => {
+                self.cached_tokens = cached_tokens;
+                let progress = PromptProgress {
+                    total: self.prompt_tokens,
+                    cache: cached_tokens,
+                    processed: tokens,
+                    time_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+                };
+                let delta = ChoiceDelta { prefill: Some(progress), ..ChoiceDelta::default() };
+                Ok(self.shows_prefill.then_some(delta))
+            }
             Some(Event::Replayed(all)) => {
-                let tokens = all.iter().map(|chunk| chunk.tokens.len()).sum::<usize>();
-                self.resumed_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+                self.resumed_tokens = all.iter().map(|chunk| count(&chunk.tokens)).sum();
                 // The gateway that resumes the response already knows its tokens.
                 let known = |shown| TextChunk { tokens: Vec::new(), ..shown };
                 self.replayed.extend(all.into_iter().map(known));
@@ -160,6 +182,7 @@ impl Choice {
                 self.times = times;
                 self.completion_tokens = completion_tokens;
                 self.cached_tokens = cached_tokens;
+                self.generated_tokens = completion_tokens.saturating_sub(self.resumed_tokens);
                 self.unreported.extend(tokens);
                 Ok(Some(self.finish(reason)))
             }
@@ -198,6 +221,7 @@ impl Choice {
             tokens: std::mem::take(&mut self.unreported),
             finish,
             stop_reason: None,
+            prefill: None,
         }
     }
 
@@ -221,4 +245,8 @@ impl Choice {
         };
         ChoiceDelta { stop_reason, ..self.delta(parts, Some(finish)) }
     }
+}
+
+fn count(tokens: &[Token]) -> u32 {
+    u32::try_from(tokens.len()).unwrap_or(u32::MAX)
 }

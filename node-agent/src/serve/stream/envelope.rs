@@ -4,7 +4,8 @@ use inference_core::text::output::{CallIds, OutputPart, ParsedCall, ParsedMessag
 use inference_core::types::request::TokenLogprob;
 use inference_protocol::openai::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, Completion, CompletionChoice, Delta,
-    FunctionCall, FunctionDelta, ResponseMessage, Timings, ToolCall, ToolCallDelta, Usage, to_json,
+    FunctionCall, FunctionDelta, PromptProgress, ResponseMessage, Timings, ToolCall, ToolCallDelta,
+    Usage, to_json,
 };
 use sha2::{Digest, Sha256};
 
@@ -18,6 +19,16 @@ pub(crate) enum Shape {
     Chat,
     /// `text_completion`
     Text,
+}
+
+/// Which parts of a response have timings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimingsMode {
+    Off,
+    /// A whole response, or the last chunk of each choice of a stream.
+    AtEnd,
+    /// As before, and all chunks with new parts.
+    EveryChunk,
 }
 
 /// Fields that all parts of a response repeat.
@@ -36,8 +47,8 @@ pub(crate) struct Envelope {
     pub include_usage: bool,
     /// Format of the IDs of calls.
     pub call_ids: CallIds,
-    /// True if each choice of a stream, or the first one of a whole response, has timings.
-    pub has_timings: bool,
+    /// Of a whole response with several choices, the first one's.
+    pub timings: TimingsMode,
 }
 
 impl Envelope {
@@ -48,7 +59,7 @@ impl Envelope {
         delta: Vec<Vec<ChoiceDelta>>,
         usage: Usage,
     ) -> String {
-        let timings = choices.first().and_then(|choice| self.timings(choice));
+        let timings = choices.first().and_then(|choice| self.timings(choice, true));
         let all =
             choices.iter().zip(delta).map(|(choice, delta)| (choice, Whole::of(choice, delta)));
         match self.shape {
@@ -72,8 +83,14 @@ impl Envelope {
         }
     }
 
-    fn timings(&self, choice: &Choice) -> Option<Timings> {
-        self.has_timings.then(|| choice.timings())
+    /// The timings of a part of a response, if it has them.
+    fn timings(&self, choice: &Choice, is_end: bool) -> Option<Timings> {
+        let has_timings = match self.timings {
+            TimingsMode::Off => false,
+            TimingsMode::AtEnd => is_end,
+            TimingsMode::EveryChunk => true,
+        };
+        has_timings.then(|| choice.timings())
     }
 
     fn chat_choice(&self, choice: &Choice, whole: Whole) -> ChatChoice {
@@ -109,7 +126,8 @@ impl Envelope {
             Shape::Chat => {
                 let delta =
                     Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
-                Some(self.chat_chunk(choice, delta, None, None))
+                let choice = ChatChunkChoice { delta, ..ChatChunkChoice::empty(choice.index) };
+                Some(to_json(&self.chat_completion_chunk(vec![choice], None)))
             }
             Shape::Text => choice.echo.as_deref().map(|echo| {
                 let text = CompletionChoice {
@@ -120,6 +138,24 @@ impl Envelope {
                 };
                 to_json(&self.completion(vec![text], None))
             }),
+        }
+    }
+
+    /// A chunk that only tells how much of the prompt is computed.
+    pub(crate) fn prefill_chunk(&self, choice: &Choice, progress: PromptProgress) -> String {
+        let (index, prompt_progress) = (choice.index, Some(progress));
+        match self.shape {
+            Shape::Chat => {
+                let choice = ChatChunkChoice::empty(index);
+                let chunk = self.chat_completion_chunk(vec![choice], None);
+                to_json(&ChatChunk { prompt_progress, ..chunk })
+            }
+            Shape::Text => {
+                let choice =
+                    CompletionChoice { text: "", index, logprobs: None, finish_reason: None };
+                let chunk = self.completion(vec![choice], None);
+                to_json(&Completion { prompt_progress, ..chunk })
+            }
         }
     }
 
@@ -181,7 +217,7 @@ impl Envelope {
             finish_reason: end.and_then(|end| end.finish),
             stop_reason: end.and_then(|end| end.stop_reason.as_deref()),
         };
-        let timings = end.and_then(|_| self.timings(choice));
+        let timings = self.timings(choice, end.is_some());
         let chunk = self.chat_completion_chunk(vec![choice_chunk], None);
         to_json(&ChatChunk { timings, ..chunk })
     }
@@ -190,7 +226,7 @@ impl Envelope {
         let text: String = delta.parts.iter().map(text_of).collect();
         let has_logprobs = choice.wants_logprobs && !delta.logprobs.is_empty();
         let logprobs = has_logprobs.then(|| logprobs::of_text(&delta.logprobs, delta.offset));
-        let timings = delta.finish.and_then(|_| self.timings(choice));
+        let timings = self.timings(choice, delta.finish.is_some());
         let choice = CompletionChoice {
             text: &text,
             index: choice.index,
@@ -223,6 +259,7 @@ impl Envelope {
             choices,
             usage,
             timings: None,
+            prompt_progress: None,
         }
     }
 
@@ -240,6 +277,7 @@ impl Envelope {
             choices,
             usage,
             timings: None,
+            prompt_progress: None,
         }
     }
 
@@ -317,7 +355,7 @@ mod tests {
                 model: "m".into(),
                 service_tier: None,
                 fingerprint: "fp_0".into(),
-                has_timings: false,
+                timings: TimingsMode::Off,
                 include_usage: false,
                 call_ids,
             };

@@ -76,6 +76,7 @@ pub const SHARED: &[Field] = &[
     ("cache_prompt", &["true", "false", "null"], &["1"]),
     ("timings", &["true", "false"], &["1"]),
     ("timings_per_token", &["true", "false"], &["\"\""]),
+    ("return_progress", &["true", "false", "null"], &["1"]),
     (
         "stop",
         &["\"a\"", "[\"x\",\"Paris\"]", "[]", "null", "\"\\n\"", "\"\\ud83d\\ude00\""],

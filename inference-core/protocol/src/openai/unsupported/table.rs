@@ -207,7 +207,6 @@ pub const IGNORED: &[(&str, &[&str])] = &[
         "They ask for more, fewer or larger pieces of information beside the same text.",
         &[
             "response_fields",
-            "return_progress",
             "return_token_ids",
             "return_tokens",
             "return_tokens_as_token_ids",
