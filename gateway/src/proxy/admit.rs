@@ -253,6 +253,7 @@ fn task(
             tokens_max,
             choices: lengths.map_or(1, |lengths| lengths.choices),
             has_logprobs: routed.has_logprobs(),
+            echoes: routed.has_echo(),
         },
     }
 }

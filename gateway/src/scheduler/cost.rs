@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub(crate) mod request_pace;
 
-use inference_protocol::openai::CHOICES_MAX;
+use inference_protocol::openai::TEXT_CHOICES_MAX;
 use inference_protocol::resume::Usage;
 use request_pace::{Mean, Observation, RequestPace};
 
@@ -40,13 +40,13 @@ pub struct Size {
 }
 
 impl Size {
-    /// Size of a request. At most [`CHOICES_MAX`] choices count: nodes refuse a larger number, so
-    /// until then it must not weigh anything here.
+    /// Size of a request. At most [`TEXT_CHOICES_MAX`] choices count: nodes refuse a larger number,
+    /// so until then it must not weigh anything here.
     pub fn new(body_bytes: usize, tokens_max: Option<u64>, choices: u64) -> Self {
         Self {
             bytes: body_bytes as f64,
             choice_tokens_max: tokens_max.map_or(f64::INFINITY, |max| max as f64),
-            choices: choices.clamp(1, CHOICES_MAX) as f64,
+            choices: choices.clamp(1, TEXT_CHOICES_MAX) as f64,
         }
     }
 
@@ -153,7 +153,7 @@ impl Costs {
     pub(crate) fn actual_units(&self, model: &str, usage: Usage, tokens_max: u32) -> f64 {
         let known = self.0.get(model).copied().unwrap_or_default();
         let prompt = usage.prompt.saturating_sub(usage.cached).min(tokens_max.into());
-        let completion = usage.completion.min(u64::from(tokens_max) * CHOICES_MAX);
+        let completion = usage.completion.min(u64::from(tokens_max) * TEXT_CHOICES_MAX);
         known.units(prompt as f64, completion as f64)
     }
 
@@ -233,8 +233,8 @@ mod tests {
     #[test]
     fn a_number_that_nobody_serves_weighs_no_more_than_one_that_is() {
         let units = |choices| Costs::default().units("m", &Size::new(500, None, choices), 0.0);
-        assert_eq!(units(u64::MAX), units(16));
-        assert!(Size::new(500, Some(u64::MAX), u64::MAX).tokens() < 5_000);
+        assert_eq!(units(u64::MAX), units(TEXT_CHOICES_MAX));
+        assert!(Size::new(500, Some(u64::MAX), u64::MAX).tokens() < 40_000);
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
         assert!((used(100, 51, 0) / (1.0 + 10.0 + 51.0) - 1.0).abs() < 0.01);
         assert!(used(100, 51, 90) < used(100, 51, 0));
         assert_eq!(used(0, 0, 0), 1.0);
-        assert_eq!(used(u64::MAX, u64::MAX, 0), used(1_000, 16_000, 0), "a node may lie");
+        assert_eq!(used(u64::MAX, u64::MAX, 0), used(1_000, 128_000, 0), "a node may lie");
     }
 
     #[test]

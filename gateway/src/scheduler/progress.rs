@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use inference_protocol::openai::TEXT_CHOICES_MAX;
 use inference_protocol::resume::{Mark, Resume, ResumedChoice, Usage, take_prefill};
 use inference_protocol::sse::{self, DONE};
 
@@ -15,8 +16,6 @@ use event::Event;
 
 /// Most tokens of one response that are kept; larger than any context.
 const TOKENS_MAX: usize = 1 << 20;
-/// Most choices of one response; nodes accept 16.
-const CHOICES_MAX: usize = 64;
 
 /// Progress of one response.
 #[derive(Debug, Default)]
@@ -124,7 +123,7 @@ impl Progress {
 
     fn add(&mut self, choice: usize, tokens: &[u32]) -> Result<(), Excess> {
         self.tokens += tokens.len();
-        if choice >= CHOICES_MAX || self.tokens > TOKENS_MAX {
+        if choice >= TEXT_CHOICES_MAX as usize || self.tokens > TOKENS_MAX {
             return Err(Excess);
         }
         if self.resume.choices.len() <= choice {
@@ -328,7 +327,7 @@ mod tests {
     #[test]
     fn a_node_cannot_make_us_remember_without_end() {
         let mut progress = Progress::default();
-        assert_eq!(progress.read(&Bytes::from_static(b": t 64 5\n\n"), true), Err(Excess));
+        assert_eq!(progress.read(&Bytes::from_static(b": t 128 5\n\n"), true), Err(Excess));
         let list = vec!["1"; TOKENS_MAX + 1].join(",");
         assert_eq!(progress.read(&format!(": t 0 {list}\n\n").into(), true), Err(Excess));
     }

@@ -41,6 +41,8 @@ pub enum Task {
         choices: u64,
         /// True if the request mentions `logprobs`.
         has_logprobs: bool,
+        /// True if the request mentions `echo`: the response contains the prompts.
+        echoes: bool,
     },
     /// Embeddings for this many inputs.
     Embed(u64),
@@ -123,14 +125,15 @@ impl UsageLimits {
     /// True if the request itself could produce a response of `bytes` bytes with this context size.
     pub(crate) fn can_fill(&self, bytes: usize, context_tokens: u32) -> bool {
         let most = match self.task {
-            Task::Generate { tokens_max, choices, has_logprobs } => {
+            Task::Generate { tokens_max, choices, has_logprobs, echoes } => {
                 let token = match has_logprobs {
                     true => LOGPROBS_BYTES_PER_TOKEN,
                     false => RESPONSE_BYTES_PER_TOKEN,
                 };
                 let context = u64::from(context_tokens);
                 let tokens = tokens_max.map_or(context, |max| max.min(context));
-                tokens.saturating_mul(choices.max(1)).saturating_mul(token)
+                let echoed = if echoes { context.min(self.body_bytes) } else { 0 };
+                tokens.saturating_add(echoed).saturating_mul(choices.max(1)).saturating_mul(token)
             }
             Task::Embed(inputs) => inputs.saturating_mul(EMBEDDING_BYTES),
             Task::Rerank(documents) => {
@@ -180,7 +183,8 @@ mod tests {
     use super::*;
 
     fn text(tokens_max: Option<u64>, choices: u64) -> UsageLimits {
-        UsageLimits::new(1000, Task::Generate { tokens_max, choices, has_logprobs: false })
+        let (has_logprobs, echoes) = (false, false);
+        UsageLimits::new(1000, Task::Generate { tokens_max, choices, has_logprobs, echoes })
     }
 
     fn usage(prompt: u64, completion: u64, cached: u64) -> Usage {
@@ -234,8 +238,15 @@ mod tests {
         assert!(!UsageLimits::new(9, Task::Embed(1)).can_fill(mib, 512));
         assert!(!text(Some(100), 1).can_fill(mib, 4096));
         assert!(!text(None, 1).can_fill(mib, 4096) && text(None, 16).can_fill(mib, 4096));
-        let task = Task::Generate { tokens_max: Some(500), choices: 1, has_logprobs: true };
-        assert!(UsageLimits::new(9, task).can_fill(mib, 4096));
+        let task = |tokens_max, echoes| Task::Generate {
+            tokens_max: Some(tokens_max),
+            choices: 1,
+            has_logprobs: true,
+            echoes,
+        };
+        assert!(UsageLimits::new(9, task(500, false)).can_fill(mib, 4096));
+        assert!(UsageLimits::new(999, task(0, true)).can_fill(mib, 4096), "it holds the prompt");
+        assert!(!UsageLimits::new(999, task(0, false)).can_fill(mib, 4096));
         assert!(!UsageLimits::new(mib, Task::Rerank(9)).can_fill(64 * mib, 512));
     }
 }

@@ -40,7 +40,7 @@ pub use request::{
     StructuredOutputs,
 };
 pub use response::{Model, ModelList, ModelMeta, PromptProgress, Timings, Usage};
-pub use routing::{CHOICES_MAX, Invalid, Lengths, RoutingFields};
+pub use routing::{CHOICES_MAX, Invalid, Lengths, RoutingFields, TEXT_CHOICES_MAX};
 pub use text::{Completion, CompletionChoice, TextLogprobs};
 pub use tokens::{Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized};
 pub use unsupported::{Api, Endpoint, IGNORED, UNSUPPORTED, Unsupported, first_unsupported};

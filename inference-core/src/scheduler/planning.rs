@@ -21,6 +21,8 @@ pub(crate) struct PlannedSequence {
     pub(crate) skipped_steps: u32,
     /// Order of arrival: smaller is older.
     pub(crate) arrival: u64,
+    /// True if it needs the logits of every row.
+    pub(crate) needs_all_logits: bool,
 }
 
 /// A slot's rows in a step.
@@ -38,6 +40,8 @@ pub(crate) struct StepLimits {
     pub(crate) prefill_rows: u32,
     /// KV cells that are free or can be evicted; each row needs one.
     pub(crate) kv_cells: u32,
+    /// Rows of sequences that need the logits of every row.
+    pub(crate) logits_rows: u32,
 }
 
 /// Plans one step. Each slot appears at most once. The caller ensures that every decoding sequence
@@ -48,14 +52,19 @@ pub(crate) fn plan(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<Slo
     let mut shares: Vec<SlotRows> =
         decoding.map(|s| SlotRows { slot: s.slot, rows: 1 }).take(rows_max as usize).collect();
     let mut left = (rows_max - shares.len() as u32).min(limits.prefill_rows);
+    let mut logits_left = limits.logits_rows;
     let mut prefilling: Vec<&PlannedSequence> = sequences.iter().filter(|s| !s.decoding).collect();
     prefilling.sort_by_key(|s| {
         (s.rows.saturating_sub(s.skipped_steps.saturating_mul(AGEING_ROWS)), s.arrival)
     });
     for sequence in prefilling {
-        let rows = sequence.rows.min(left);
+        let most = if sequence.needs_all_logits { left.min(logits_left) } else { left };
+        let rows = sequence.rows.min(most);
         if rows == 0 {
-            break;
+            continue;
+        }
+        if sequence.needs_all_logits {
+            logits_left -= rows;
         }
         shares.push(SlotRows { slot: sequence.slot, rows });
         left -= rows;
@@ -67,7 +76,8 @@ pub(crate) fn plan(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<Slo
 mod tests {
     use super::*;
 
-    const WIDE: StepLimits = StepLimits { batch_rows: 512, prefill_rows: 512, kv_cells: 4096 };
+    const WIDE: StepLimits =
+        StepLimits { batch_rows: 512, prefill_rows: 512, kv_cells: 4096, logits_rows: 32 };
 
     fn decoding(slot: Slot) -> PlannedSequence {
         PlannedSequence {
@@ -76,11 +86,13 @@ mod tests {
             decoding: true,
             skipped_steps: 0,
             arrival: u64::from(slot),
+            needs_all_logits: false,
         }
     }
 
     fn prefilling(slot: Slot, rows: u32, arrival: u64) -> PlannedSequence {
-        PlannedSequence { slot, rows, decoding: false, skipped_steps: 0, arrival }
+        let (decoding, skipped_steps, needs_all_logits) = (false, 0, false);
+        PlannedSequence { slot, rows, decoding, skipped_steps, arrival, needs_all_logits }
     }
 
     fn rows(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<(Slot, u32)> {
@@ -111,6 +123,18 @@ mod tests {
             shares[0].slot == 0
         });
         assert_eq!(steps, Some(123), "(1000 - 20) / 8, rounded up");
+    }
+
+    #[test]
+    fn prompts_whose_logits_are_all_needed_share_their_rows_and_hold_up_no_other() {
+        let needing = |sequence| PlannedSequence { needs_all_logits: true, ..sequence };
+        let all = [
+            needing(prefilling(0, 20, 0)),
+            needing(prefilling(1, 30, 1)),
+            needing(prefilling(2, 40, 2)),
+            prefilling(3, 400, 3),
+        ];
+        assert_eq!(rows(&all, WIDE), [(0, 20), (1, 12), (3, 400)]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One request in a slot: its tokens, its sampler, its text.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::scheduler::reasoning_budget::ReasoningBudget;
@@ -104,6 +105,11 @@ pub(crate) struct Sequence {
     pending_logprobs: PendingLogprobs,
     /// Set if the caller wants to know how much of the prompt is computed.
     prefill_reports: Option<PrefillReports>,
+    /// Prompt tokens whose logprobs were not taken yet.
+    due_logprobs: Range<u32>,
+    /// True if the token that ends the response has a logprob. Evaluation harnesses ask for one
+    /// token behind the prompt and drop its logprob, whatever it is.
+    reports_end: bool,
 }
 
 impl Sequence {
@@ -114,6 +120,7 @@ impl Sequence {
         let Options { sampling, max_tokens, stop, stop_tokens, logprobs, uses_cache, .. } =
             job.options;
         let prefill_reports = job.options.reports_prefill.then(PrefillReports::default);
+        let prompt_logprobs = job.options.prompt_logprobs;
         let mut resolved = job.resolved;
         Self {
             id: job.id,
@@ -133,7 +140,8 @@ impl Sequence {
             tokens_max: prompt_tokens + max_tokens.unwrap_or(u32::MAX).min(room),
             logprobs,
             stop_tokens,
-            uses_cache,
+            // Nothing is known of the logits of a cached prefix.
+            uses_cache: uses_cache && !prompt_logprobs,
             reasoning: resolved.reasoning.take(),
             visible: job.visible,
             grammar: job.grammar,
@@ -142,6 +150,8 @@ impl Sequence {
             stop: StopMatcher::new(stop),
             pending_logprobs: PendingLogprobs::default(),
             prefill_reports,
+            due_logprobs: 0..if prompt_logprobs { prompt_tokens } else { 0 },
+            reports_end: prompt_logprobs,
         }
     }
 
@@ -193,6 +203,27 @@ impl Sequence {
     pub(crate) fn record_decoded(&mut self, rows: u32) {
         self.decoded += rows;
         debug_assert!(self.decoded as usize <= self.tokens.len());
+    }
+
+    /// True if it has all the tokens that it may have.
+    pub(crate) fn is_full(&self) -> bool {
+        self.tokens.len() as u32 >= self.tokens_max
+    }
+
+    /// True if logprobs of its prompt are missing.
+    pub(crate) fn needs_all_logits(&self) -> bool {
+        !self.due_logprobs.is_empty()
+    }
+
+    /// True if the logits after the token at `position` tell a missing logprob of the prompt.
+    pub(crate) fn needs_logits_at(&self, position: u32) -> bool {
+        self.due_logprobs.contains(&(position + 1))
+    }
+
+    /// Takes the indices of the prompt tokens whose logprobs follow from its next `rows` rows.
+    pub(crate) fn take_due_logprobs(&mut self, rows: u32) -> Range<u32> {
+        let end = (self.decoded + rows + 1).clamp(self.due_logprobs.start, self.due_logprobs.end);
+        std::mem::replace(&mut self.due_logprobs.start, end)..end
     }
 
     /// Reports how much of the prompt is computed, if that is wanted and it is time to.
@@ -331,6 +362,7 @@ impl Sequence {
         let (mut whole, mut text) = (String::new(), String::new());
         if sampled.is_end {
             self.utf8.finish(&mut whole);
+            self.pending_logprobs.push(0, sampled.logprob.filter(|_| self.reports_end));
         } else {
             // Drops a character that the length limit cuts in two instead of replacing it: it is
             // not invalid.
@@ -341,7 +373,7 @@ impl Sequence {
             let response = &self.tokens[self.prompt_tokens as usize..];
             reasoning.record(response, self.utf8.is_whole());
         }
-        let full = self.tokens.len() as u32 >= self.tokens_max;
+        let full = self.is_full();
         let stopped = self.stop.push(&whole, &mut text);
         if (sampled.is_end || full) && stopped.is_none() {
             self.stop.finish(&mut text);

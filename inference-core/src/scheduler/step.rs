@@ -17,7 +17,9 @@ use crate::scheduler::sequence::{CancelFlag, Job, Sampled, Sequence};
 use crate::scheduler::step_pace::{StepPace, smooth};
 use crate::types::model::SeqId;
 use crate::types::model::{Decoded, Model, Row, Shape, Slot};
-use crate::types::request::{EngineStats, Event, Failure, LikelyToken, TokenLogprob};
+use crate::types::request::{
+    EngineStats, Event, Failure, FinishReason, LikelyToken, Token, TokenLogprob,
+};
 
 mod admission;
 #[cfg(test)]
@@ -77,7 +79,10 @@ impl<M: Model> Engine<M> {
             self.slots.iter().enumerate().filter_map(view).collect();
         let decoding = waiting.iter().filter(|w| w.decoding).count() as u32;
         let cells = self.pool.cells();
+        // Of any other sequence, at most one row needs logits.
+        let others = waiting.iter().filter(|w| !w.needs_all_logits).count() as u32;
         let limits = StepLimits {
+            logits_rows: self.shape.seq_ids.saturating_sub(others).max(1),
             batch_rows: self.shape.batch_rows,
             prefill_rows: self.pace.prefill_rows(decoding, self.shape.batch_rows),
             kv_cells: cells.free + cells.cached,
@@ -105,7 +110,7 @@ impl<M: Model> Engine<M> {
                     seq: sequence.seq,
                     position: sequence.position() + i as u32,
                     token: *token,
-                    logits: i == last,
+                    logits: i == last || sequence.needs_logits_at(sequence.position() + i as u32),
                 });
             }
         }
@@ -145,7 +150,12 @@ impl<M: Model> Engine<M> {
             row += share.rows as usize;
             let Some(sequence) = &self.slots[share.slot as usize] else { continue };
             // A sequence canceled during the decode gets no further token.
-            if sequence.undecoded().is_empty() && !sequence.cancel.is_set() {
+            if !sequence.undecoded().is_empty() || sequence.cancel.is_set() {
+                continue;
+            }
+            if sequence.is_full() {
+                self.finish(share.slot, FinishReason::Length, emit);
+            } else {
                 self.sample(share.slot, row - 1, emit);
             }
         }
@@ -163,16 +173,9 @@ impl<M: Model> Engine<M> {
             }
         };
         self.stats.generated_tokens += 1;
-        let logprob = sequence.logprobs().map(|count| {
-            let (chosen, likeliest) = logprobs(logits, token, count, &mut self.scratch);
-            let with_bytes = |(token, logprob): Logprob| {
-                let mut bytes = Vec::new();
-                self.model.piece(token, true, &mut bytes);
-                LikelyToken { token, bytes, logprob }
-            };
-            let likeliest = likeliest.into_iter().map(with_bytes).collect();
-            TokenLogprob { chosen: with_bytes(chosen), likeliest }
-        });
+        let logprob = sequence
+            .logprobs()
+            .map(|count| token_logprob(&self.model, row, (token, count), &mut self.scratch));
         self.piece.clear();
         self.model.piece(token, sequence.is_visible(token), &mut self.piece);
         let is_end = sequence.is_end(token, self.model.end_tokens());
@@ -182,10 +185,47 @@ impl<M: Model> Engine<M> {
             emit(sequence.id, Event::Text(chunk));
         }
         if let Some(reason) = advance.finished {
-            self.stats.cached_tokens += u64::from(sequence.cached_tokens);
-            emit(sequence.id, sequence.finish(reason));
-            self.free(slot);
+            self.finish(slot, reason, emit);
         }
+    }
+
+    /// Emits the logprobs of prompt tokens that the logits of a batch tell.
+    fn emit_prompt_logprobs(&mut self, shares: &[SlotRows], emit: Emit<'_>) {
+        let mut row = 0;
+        for share in shares {
+            let first = row;
+            row += share.rows as usize;
+            let Some(sequence) = &mut self.slots[share.slot as usize] else { continue };
+            let due = sequence.take_due_logprobs(share.rows);
+            if due.is_empty() {
+                continue;
+            }
+            let count = sequence.logprobs().unwrap_or_default();
+            let mut of_token = |index: u32| {
+                let token = sequence.tokens()[index as usize];
+                match index.checked_sub(sequence.position() + 1) {
+                    Some(after) => {
+                        let row = first + after as usize;
+                        token_logprob(&self.model, row, (token, count), &mut self.scratch)
+                    }
+                    // The first token of the prompt.
+                    None => {
+                        let chosen = likely(&self.model, (token, 0.0));
+                        TokenLogprob { chosen, likeliest: Vec::new() }
+                    }
+                }
+            };
+            let logprobs = due.map(&mut of_token).collect();
+            emit(sequence.id, Event::PromptLogprobs(logprobs));
+        }
+    }
+
+    /// Ends a complete response.
+    fn finish(&mut self, slot: Slot, reason: FinishReason, emit: Emit<'_>) {
+        let Some(sequence) = &self.slots[slot as usize] else { return };
+        self.stats.cached_tokens += u64::from(sequence.cached_tokens);
+        emit(sequence.id, sequence.finish(reason));
+        self.free(slot);
     }
 
     /// Fails all sequences in a failed batch; all others continue.
@@ -295,6 +335,7 @@ impl<M: Model> StepEngine for Engine<M> {
         match decoded {
             Ok(Decoded::Whole) => {
                 self.record_timing(&shares, spent);
+                self.emit_prompt_logprobs(&shares, emit);
                 self.record_rows(&shares);
                 self.report_prefill(begun + spent, emit);
                 self.sample_all(&shares, emit);
@@ -307,6 +348,24 @@ impl<M: Model> StepEngine for Engine<M> {
     }
 }
 
+/// The logprob of a token, and of the `count` most likely ones, by the logits of a row.
+fn token_logprob<M: Model>(
+    model: &M,
+    row: usize,
+    (token, count): (Token, u32),
+    scratch: &mut Scratch,
+) -> TokenLogprob {
+    let (chosen, likeliest) = logprobs(model.logits(row), token, count, scratch);
+    let likeliest = likeliest.into_iter().map(|logprob| likely(model, logprob)).collect();
+    TokenLogprob { chosen: likely(model, chosen), likeliest }
+}
+
+fn likely<M: Model>(model: &M, (token, logprob): Logprob) -> LikelyToken {
+    let mut bytes = Vec::new();
+    model.piece(token, true, &mut bytes);
+    LikelyToken { token, bytes, logprob }
+}
+
 /// The planner's view of a slot; `None` while another sequence is computing its prefix.
 fn view((slot, entry): (usize, &Option<Sequence>)) -> Option<PlannedSequence> {
     let sequence = entry.as_ref().filter(|s| s.leader.is_none())?;
@@ -316,5 +375,6 @@ fn view((slot, entry): (usize, &Option<Sequence>)) -> Option<PlannedSequence> {
         decoding: sequence.is_decoding(),
         skipped_steps: sequence.skipped_steps,
         arrival: sequence.arrival,
+        needs_all_logits: sequence.needs_all_logits(),
     })
 }

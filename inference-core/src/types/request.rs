@@ -108,7 +108,7 @@ pub enum EmbedInput {
 pub struct Options {
     /// Sampling parameters.
     pub sampling: Sampling,
-    /// Maximum tokens to generate; `None` is as many as the context holds.
+    /// Maximum tokens to generate, also 0; `None` is as many as the context holds.
     pub max_tokens: Option<u32>,
     /// Strings that end the response and are not part of it.
     pub stop: Vec<String>,
@@ -116,6 +116,8 @@ pub struct Options {
     pub stop_tokens: Vec<Token>,
     /// Report the logprob of each token, and this many of the most likely alternatives.
     pub logprobs: Option<u32>,
+    /// Report the logprobs of the prompt's tokens as well, and compute it without the cache.
+    pub prompt_logprobs: bool,
     /// Maximum tokens of reasoning; `None` is no limit.
     pub reasoning_max: Option<u32>,
     /// True if the prompt may start with a cached prefix.
@@ -132,6 +134,7 @@ impl Options {
         stop: Vec::new(),
         stop_tokens: Vec::new(),
         logprobs: None,
+        prompt_logprobs: false,
         reasoning_max: None,
         uses_cache: true,
         reports_prefill: false,

@@ -146,6 +146,7 @@ mod tests {
                 stop: vec!["x".into()],
                 stop_tokens: vec![9],
                 logprobs: Some(2),
+                prompt_logprobs: true,
                 reports_prefill: true,
                 reasoning_max: Some(0),
                 uses_cache: false,

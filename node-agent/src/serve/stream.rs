@@ -24,12 +24,14 @@ use crate::serve::metrics::Record;
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
+mod batch;
 mod choice;
 mod envelope;
 mod logprobs;
 mod resume_marks;
 
-pub(crate) use choice::{Choice, Reading};
+pub(crate) use batch::Batch;
+pub(crate) use choice::{Choice, PROMPT_LOGPROBS_MAX, Reading};
 pub(crate) use envelope::{Envelope, Shape, TimingsMode};
 
 use choice::ChoiceDelta;
@@ -37,9 +39,10 @@ use resume_marks::ResumeMarks;
 
 /// Waits until the engine has started the first choice, so that failures become errors while a
 /// status can still be sent. The others may have to wait for a slot.
-async fn begin(choices: &mut [Choice]) -> Result<(), Error> {
-    let Some(first) = choices.first_mut() else { return Ok(()) };
-    let event = first.generation.next().await;
+async fn begin(batch: &mut Batch) -> Result<(), Error> {
+    let Some(first) = batch.choices.first_mut() else { return Ok(()) };
+    let Some(generation) = &mut first.generation else { return Ok(()) };
+    let event = generation.next().await;
     first.take(event).map(drop)
 }
 
@@ -56,30 +59,38 @@ pub(crate) async fn receive_result(
 
 pub(crate) async fn whole(
     envelope: &Envelope,
-    mut choices: Vec<Choice>,
+    mut batch: Batch,
     mut record: Record,
 ) -> Result<Response<Body>, Error> {
-    let mut all: Vec<Vec<ChoiceDelta>> = choices.iter().map(|_| Vec::new()).collect();
+    let mut all: Vec<Vec<ChoiceDelta>> = batch.choices.iter().map(|_| Vec::new()).collect();
     // Reads all choices at once: the events of a choice that no one reads would pile up.
     let received = poll_fn(|cx| {
-        for (choice, received) in choices.iter_mut().zip(&mut all) {
-            while !choice.is_done()
-                && let Poll::Ready(delta) = choice.poll(cx)
-            {
-                // Its prompt was counted when it got a slot.
-                if choice.prompt_tokens > 0 {
-                    record.record_start();
-                }
-                if let Some(delta) = delta? {
-                    record_delta(&mut record, &delta);
-                    received.push(delta);
+        loop {
+            for (choice, received) in batch.choices.iter_mut().zip(&mut all) {
+                while !choice.is_done()
+                    && let Poll::Ready(delta) = choice.poll(cx)
+                {
+                    // Its prompt was counted when it got a slot.
+                    if choice.prompt_tokens > 0 {
+                        record.record_start();
+                    }
+                    if let Some(delta) = delta? {
+                        record_delta(&mut record, &delta);
+                        received.push(delta);
+                    }
                 }
             }
+            match batch.start() {
+                Ok(true) => {}
+                Ok(false) if batch.is_done() => return Poll::Ready(Ok(())),
+                Ok(false) => return Poll::Pending,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
         }
-        if choices.iter().all(Choice::is_done) { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await;
     record.check(received)?;
+    let choices = batch.choices;
     record.record_usage(usage(&choices));
     record.succeed();
     Ok(response::json(envelope.whole(&choices, all, usage(&choices))))
@@ -94,31 +105,32 @@ fn record_delta(record: &mut Record, delta: &ChoiceDelta) {
 /// The response as a stream; its head is sent when the engine has started.
 pub(crate) async fn stream(
     envelope: Envelope,
-    mut choices: Vec<Choice>,
+    mut batch: Batch,
     mut record: Record,
 ) -> Result<Response<Body>, Error> {
-    record.check(begin(&mut choices).await)?;
+    record.check(begin(&mut batch).await)?;
     record.record_start();
-    Ok(events(EventStream::new(envelope, choices, record)))
+    Ok(events(EventStream::new(envelope, batch, record)))
 }
 
 /// The response for a gateway that can resume it, or the rest of one that started on another node:
 /// a stream with marks, even if the client wants no stream.
 pub(crate) async fn resumable(
     envelope: Envelope,
-    mut choices: Vec<Choice>,
+    mut batch: Batch,
     mut record: Record,
     resume: &Resume,
     is_streamed: bool,
 ) -> Result<Response<Body>, Error> {
-    record.check(begin(&mut choices).await)?;
+    record.check(begin(&mut batch).await)?;
     record.record_start();
+    let choices = &batch.choices;
     // Timings and logprobs differ between nodes.
     let varies =
         envelope.timings != TimingsMode::Off || choices.iter().any(|choice| choice.wants_logprobs);
     let marks = ResumeMarks::new(resume, choices.len(), varies);
     let collected = choices.iter().map(|_| Vec::new()).collect();
-    let mut stream = EventStream::new(envelope, choices, record);
+    let mut stream = EventStream::new(envelope, batch, record);
     stream.marks = Some(marks);
     stream.collected = (!is_streamed).then_some(collected);
     Ok(events(stream))
@@ -144,7 +156,7 @@ fn usage(choices: &[Choice]) -> Usage {
 /// A response body that writes events as the engine generates.
 struct EventStream {
     envelope: Envelope,
-    choices: Vec<Choice>,
+    batch: Batch,
     record: Record,
     /// Set if a gateway can resume the response.
     marks: Option<ResumeMarks>,
@@ -164,15 +176,16 @@ impl http_body::Body for EventStream {
         let this = &mut *self;
         let mut out = String::new();
         // Everything that is ready goes out in one frame.
-        for number in 0..this.choices.len() {
-            while !this.ended && !this.choices[number].is_done() {
-                match this.choices[number].poll(cx) {
-                    Poll::Ready(delta) => this.write(number, delta, &mut out),
-                    Poll::Pending => break,
-                }
+        loop {
+            this.write_ready(cx, &mut out);
+            match this.batch.start() {
+                _ if this.ended => break,
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => this.fail(&error, &mut out),
             }
         }
-        if !this.ended && this.choices.iter().all(Choice::is_done) {
+        if !this.ended && this.batch.is_done() {
             this.close(&mut out);
         }
         match (out.is_empty(), this.ended) {
@@ -184,8 +197,19 @@ impl http_body::Body for EventStream {
 }
 
 impl EventStream {
-    fn new(envelope: Envelope, choices: Vec<Choice>, record: Record) -> Self {
-        Self { envelope, choices, record, marks: None, collected: None, ended: false }
+    fn new(envelope: Envelope, batch: Batch, record: Record) -> Self {
+        Self { envelope, batch, record, marks: None, collected: None, ended: false }
+    }
+
+    fn write_ready(&mut self, cx: &mut Context<'_>, out: &mut String) {
+        for number in 0..self.batch.choices.len() {
+            while !self.ended && !self.batch.choices[number].is_done() {
+                match self.batch.choices[number].poll(cx) {
+                    Poll::Ready(delta) => self.write(number, delta, out),
+                    Poll::Pending => break,
+                }
+            }
+        }
     }
 
     fn write(
@@ -196,7 +220,7 @@ impl EventStream {
     ) {
         match delta {
             Ok(Some(ChoiceDelta { prefill: Some(progress), .. })) => {
-                let chunk = self.envelope.prefill_chunk(&self.choices[number], progress);
+                let chunk = self.envelope.prefill_chunk(&self.batch.choices[number], progress);
                 out.push_str(&match self.marks {
                     Some(_) => prefill_event(&chunk),
                     None => sse::data(&chunk),
@@ -223,7 +247,7 @@ impl EventStream {
             // The logprobs of tokens from another node are unknown here, so a response with
             // logprobs cannot resume and starts over.
             if let Some(marks) = &mut self.marks
-                && !self.choices[number].wants_logprobs
+                && !self.batch.choices[number].wants_logprobs
             {
                 marks.add(number, &delta.tokens);
                 marks.write_note(number, out);
@@ -232,7 +256,7 @@ impl EventStream {
             return Ok(());
         }
         let opening = self.opening(number);
-        let chunks = self.envelope.chunks(&self.choices[number], &delta);
+        let chunks = self.envelope.chunks(&self.batch.choices[number], &delta);
         let chunks: Vec<String> = opening.into_iter().chain(chunks).collect();
         let Some(marks) = &mut self.marks else {
             chunks.iter().for_each(|chunk| out.push_str(&sse::data(chunk)));
@@ -241,8 +265,11 @@ impl EventStream {
         // Reports tokens with the first chunk of their text: a gateway that has it can get the
         // other chunks from another node. With logprobs, it reports them with the last chunk,
         // because no logprobs may be lost.
-        let reported_with =
-            if self.choices[number].wants_logprobs { chunks.len().saturating_sub(1) } else { 0 };
+        let reported_with = if self.batch.choices[number].wants_logprobs {
+            chunks.len().saturating_sub(1)
+        } else {
+            0
+        };
         for (i, chunk) in chunks.iter().enumerate() {
             marks.add(number, if i == reported_with { &delta.tokens } else { &[] });
             marks.event(number, chunk, out)?;
@@ -250,18 +277,20 @@ impl EventStream {
         Ok(())
     }
 
-    /// The opening chunk is sent with the first token: until then the gateway may still send the
+    /// The opening chunks are sent with the first token: until then the gateway may still send the
     /// request to another node.
-    fn opening(&mut self, number: usize) -> Option<String> {
-        let choice = &mut self.choices[number];
-        let opens = !std::mem::replace(&mut choice.opened, true);
-        opens.then(|| self.envelope.opening(choice)).flatten()
+    fn opening(&mut self, number: usize) -> Vec<String> {
+        let choice = &mut self.batch.choices[number];
+        match std::mem::replace(&mut choice.opened, true) {
+            true => Vec::new(),
+            false => self.envelope.opening(choice),
+        }
     }
 
     fn close(&mut self, out: &mut String) {
-        let usage = usage(&self.choices);
+        let usage = usage(&self.batch.choices);
         let (chunk, last) = match self.collected.take() {
-            Some(delta) => (None, self.envelope.whole(&self.choices, delta, usage)),
+            Some(delta) => (None, self.envelope.whole(&self.batch.choices, delta, usage)),
             None => {
                 let chunk = self.envelope.include_usage.then(|| self.envelope.usage_chunk(usage));
                 (chunk, sse::DONE.to_string())

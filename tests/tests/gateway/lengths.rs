@@ -71,7 +71,7 @@ async fn a_keys_max_tokens_holds_whatever_form_a_request_writes_it_in() {
         (TEXT, r#""max_tokens":3,"n":2"#, "max_tokens"),
         (TEXT, r#""max_tokens":3,"prompt":["a","b"]"#, "max_tokens"),
         (TEXT, r#""max_tokens":5,"best_of":20"#, "best_of"),
-        (TEXT, r#""prompt":["a","b","c","d","e","f","g","h","i"],"n":2"#, "prompt"),
+        (TEXT, r#""prompt":["a","b","c","d","e","f","g","h","i"],"n":15"#, "prompt"),
     ];
     for (path, fields, param) in cases {
         let refused = gateway.client.post(path, with(path, fields)).await;

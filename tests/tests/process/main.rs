@@ -39,6 +39,7 @@ mod resume;
 mod same_name;
 mod sampling_defaults;
 mod sandbox;
+mod scoring;
 mod scripts;
 mod sdk;
 mod soak;

@@ -107,12 +107,17 @@ impl Description {
     }
 }
 
-/// In a stream of text, OpenAI says null until a choice ends, as it does for chats, and forgot to
-/// describe it.
+/// In a stream of text, OpenAI says null until a choice ends, as it does for chats, and for the
+/// logprob of the first token of an echoed prompt, and forgot to describe both.
 fn say_the_end(event: &mut Value) {
     for choice in event["choices"].as_array_mut().into_iter().flatten() {
         if choice.get("finish_reason") == Some(&Value::Null) {
             choice["finish_reason"] = json!("stop");
+        }
+        for (list, value) in [("token_logprobs", json!(0.0)), ("top_logprobs", json!({}))] {
+            if let Some(first) = choice["logprobs"].get_mut(list).and_then(|all| all.get_mut(0)) {
+                *first = value;
+            }
         }
     }
 }
@@ -176,6 +181,8 @@ fn texts() -> Vec<(&'static str, Value)> {
         with("two prompts", json!({"prompt": ["A", "B"], "n": 2})),
         with("logprobs of a text", json!({"logprobs": 2})),
         with("an echo", json!({"echo": true})),
+        with("a scored prompt", json!({"echo": true, "logprobs": 2, "max_tokens": 0})),
+        with("progress", json!({"return_progress": true})),
     ]
 }
 

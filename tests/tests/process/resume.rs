@@ -54,7 +54,8 @@ fn requests() -> Vec<(&'static str, Value)> {
         (CHAT, with(capital(), &json!({"logprobs": true, "top_logprobs": 2, "stop": ["is P"]}))),
         (CHAT, with(capital(), &json!({"response_format": schema, "max_tokens": 90}))),
         (CHAT, with(capital(), &json!({"tools": tools(), "tool_choice": "required"}))),
-        (TEXT, text),
+        (TEXT, text.clone()),
+        (TEXT, with(text, &json!({"logprobs": 1}))),
     ];
     let streamed = |(path, request): (&'static str, Value)| {
         let stream = with(request.clone(), &json!({"stream": true}));
@@ -81,6 +82,9 @@ fn told(mut payload: Value) -> Value {
     for choice in payload["choices"].as_array_mut().into_iter().flatten() {
         for token in choice["logprobs"]["content"].as_array_mut().into_iter().flatten() {
             *token = token["token"].take();
+        }
+        if let Some(logprobs) = choice["logprobs"].as_object_mut() {
+            logprobs.retain(|name, _| !name.ends_with("_logprobs"));
         }
     }
     payload

@@ -19,7 +19,8 @@ fn attempts(hedge: Option<Duration>, external: ExternalPolicy) -> Attempts {
         first_token: Duration::from_secs(600),
         resume: Duration::from_secs(30),
     };
-    let task = Task::Generate { tokens_max: Some(50), choices: 1, has_logprobs: false };
+    let (tokens_max, choices, has_logprobs, echoes) = (Some(50), 1, false, false);
+    let task = Task::Generate { tokens_max, choices, has_logprobs, echoes };
     let usage = UsageLimits::new(100, task);
     let facts = RequestProperties { usage, external, is_streamed: true, deadline: NOW };
     let mut attempts = Attempts::new(settings, facts, Resume::new(1, 0));

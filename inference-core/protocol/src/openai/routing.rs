@@ -12,8 +12,10 @@ use user::{Metadata, Text};
 
 mod user;
 
-/// Maximum choices per request: prompts times `n`.
+/// Maximum choices per prompt: `n`.
 pub const CHOICES_MAX: u64 = 16;
+/// Maximum choices of a text completion: prompts times `n`.
+pub const TEXT_CHOICES_MAX: u64 = 128;
 
 /// The fields of any generation request that the gateway routes by.
 #[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
@@ -50,6 +52,9 @@ pub struct RoutingFields {
     #[serde(default, alias = "n_probs")]
     #[schemars(skip)]
     logprobs: Option<IgnoredAny>,
+    #[serde(default)]
+    #[schemars(skip)]
+    echo: Option<IgnoredAny>,
     #[serde(default)]
     #[schemars(skip)]
     safety_identifier: Text,
@@ -91,14 +96,18 @@ impl RoutingFields {
     /// # Errors
     /// A field is not an integer, or is out of range.
     pub fn text_lengths(&self) -> Result<Lengths, Invalid> {
-        let tokens_max = self.max_tokens.length("max_tokens")?;
+        let tokens_max = match self.max_tokens {
+            // Nodes allow it with `echo`.
+            Count::Integer(0) => Some(0),
+            count => count.length("max_tokens")?,
+        };
         let n = self.n()?;
         if self.best_of.integer("best_of")?.is_some_and(|best_of| best_of != n) {
             return Err(invalid_value("best_of", "must be the same as n"));
         }
         let choices = self.prompt.0.max(1).saturating_mul(n);
-        if choices > CHOICES_MAX {
-            let message = format!("prompts times n must be at most {CHOICES_MAX}");
+        if choices > TEXT_CHOICES_MAX {
+            let message = format!("prompts times n must be at most {TEXT_CHOICES_MAX}");
             return Err(Invalid::Value(ParseError { message, param: Some("prompt".into()) }));
         }
         let highest = tokens_max.map(|length| (length, "max_tokens"));
@@ -118,6 +127,11 @@ impl RoutingFields {
     /// True if the request sets `logprobs`, which makes each token of the response much larger.
     pub fn has_logprobs(&self) -> bool {
         self.logprobs.is_some()
+    }
+
+    /// True if the request sets `echo`: the response may contain its prompts.
+    pub fn has_echo(&self) -> bool {
+        self.echo.is_some()
     }
 
     /// The id of the client's own user, and the field that it is from: `safety_identifier`, `user`
@@ -335,12 +349,17 @@ mod tests {
                 let wrong = routed(&format!(",\"{field}\":{value}")).chat_lengths().unwrap_err();
                 assert_eq!(name(wrong).as_deref(), Some(field), "{value}");
             }
+            if value == "0" {
+                continue;
+            }
             let wrong = routed(&format!(",\"max_tokens\":{value}")).text_lengths().unwrap_err();
             assert_eq!(name(wrong).as_deref(), Some("max_tokens"), "{value}");
         }
         let none = Lengths { tokens_max: None, highest: None, choices: 1 };
         assert_eq!(routed(",\"max_tokens\":-1,\"n\":1.0").chat_lengths(), Ok(none));
         assert_eq!(routed(",\"max_tokens\":-1.0").text_lengths(), Ok(none));
+        let nothing = routed(",\"max_tokens\":0").text_lengths().unwrap();
+        assert_eq!(nothing.tokens_max, Some(0), "a node allows it with echo");
         for same in ["9000.0", "9e3"] {
             let lengths = routed(&format!(",\"max_tokens\":{same}")).text_lengths().unwrap();
             assert_eq!(lengths.tokens_max, Some(9000));
@@ -379,7 +398,7 @@ mod tests {
         assert_eq!(choices(r#","prompt":[1,2,3],"n":2"#), Ok(2));
         assert_eq!(choices(r#","prompt":[[1,2],[3]]"#), Ok(2));
         for (fields, param) in [
-            (r#","prompt":["a","b"],"n":9"#, "prompt"),
+            (r#","prompt":["a","b","c","d","e","f","g","h","i"],"n":15"#, "prompt"),
             (r#","n":0"#, "n"),
             (r#","n":17"#, "n"),
             (r#","n":"2""#, "n"),

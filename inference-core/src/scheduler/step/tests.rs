@@ -9,9 +9,10 @@ use super::*;
 use crate::scheduler::fake::{FakeModel, FakeTokenizer};
 use crate::scheduler::sequence::CancelFlag;
 use crate::types::model::Tokenizer;
-use crate::types::request::{FinishReason, Options, RequestId, Tenant};
+use crate::types::request::{Options, RequestId, Tenant};
 
 mod limits;
+mod prompt_logprobs;
 mod resume;
 mod stopped;
 

@@ -174,8 +174,8 @@ pub struct ResponseTimes {
 }
 
 /// The events of a request, in order: at most one [`Event::Started`], after that at most one
-/// [`Event::Replayed`], any number of [`Event::Prefilled`] if requested, any number of
-/// [`Event::Text`], and exactly one of the others at the end.
+/// [`Event::Replayed`], any number of [`Event::Prefilled`] and [`Event::PromptLogprobs`] if
+/// requested, any number of [`Event::Text`], and exactly one of the others at the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// The request got a slot and prefill starts.
@@ -196,6 +196,9 @@ pub enum Event {
         /// Time since the prefill started.
         elapsed: Duration,
     },
+    /// Logprobs of the prompt's next tokens. Nothing precedes the first token: its value means
+    /// nothing.
+    PromptLogprobs(Vec<TokenLogprob>),
     /// More text.
     Text(TextChunk),
     /// The response is complete.
@@ -234,6 +237,7 @@ impl Event {
             Self::Started { .. }
                 | Self::Replayed(_)
                 | Self::Prefilled { .. }
+                | Self::PromptLogprobs(_)
                 | Self::Text(_)
                 | Self::Embedded { .. }
         )

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hyper::Response;
 use inference_core::types::request::{Prompt, QueryResult, TextQuery, Token};
 use inference_protocol::openai::{
-    self, CHOICES_MAX, CompletionRequest, Endpoint, PromptEntry, RawObject,
+    self, CompletionRequest, Endpoint, PromptEntry, RawObject, SamplingFields, TEXT_CHOICES_MAX,
 };
 use inference_protocol::resume::Resume;
 
@@ -58,27 +58,29 @@ fn check(
     body: &RawObject<'_>,
 ) -> Result<CheckedRequest, Error> {
     sampling::refuse_unsupported(Endpoint::Completions, body)?;
-    let mut parameters = sampling::check(body.read()?, absent)?;
+    let echo = completion.echo == Some(true);
+    let mut fields: SamplingFields = body.read()?;
+    // An echo is a response even without a token: evaluation harnesses want only its logprobs.
+    let is_echo_only = echo && fields.max_tokens == Some(0);
+    fields.max_tokens = fields.max_tokens.filter(|_| !is_echo_only);
+    let mut parameters = sampling::check(fields, absent)?;
+    if is_echo_only {
+        parameters.options.max_tokens = Some(0);
+    }
     if completion.best_of.is_some_and(|best_of| best_of != parameters.n) {
         return Err(invalid("best_of", "best_of must be the same as n with this engine"));
-    }
-    let echo = completion.echo == Some(true);
-    if echo && completion.logprobs.is_some() {
-        return Err(invalid(
-            "echo",
-            "echo cannot be used with logprobs: those of a prompt are not kept",
-        ));
     }
     if echo && completion.suffix.is_some() {
         return Err(invalid("echo", "echo cannot be used with suffix"));
     }
     let count = completion.logprobs.map(|n| sampling::top_logprobs("logprobs", n));
     parameters.options.logprobs = count.transpose()?;
+    parameters.options.prompt_logprobs = echo && completion.logprobs.is_some();
     let constraint = constraint::from_fields(body.read()?)?;
     generate::check_can_end(constraint.is_some(), parameters.options.sampling.ignore_end)?;
     let prompts = read_prompts(completion.prompt, completion.suffix)?;
-    if prompts.len() * parameters.n as usize > CHOICES_MAX as usize {
-        let message = format!("prompts times n must be at most {CHOICES_MAX}");
+    if prompts.len() * parameters.n as usize > TEXT_CHOICES_MAX as usize {
+        let message = format!("prompts times n must be at most {TEXT_CHOICES_MAX}");
         return Err(invalid("prompt", &message));
     }
     Ok(CheckedRequest {
@@ -162,6 +164,18 @@ mod tests {
     }
 
     #[test]
+    fn an_echo_may_have_logprobs_and_no_token_at_all() {
+        let options = |fields: &str| {
+            let json = format!(r#"{{"model":"m","prompt":"x",{fields}}}"#);
+            read_json(&json).unwrap().parameters.options
+        };
+        let scored = options(r#""echo":true,"logprobs":1,"max_tokens":0"#);
+        assert_eq!((scored.max_tokens, scored.prompt_logprobs), (Some(0), true));
+        assert!(!options(r#""echo":true"#).prompt_logprobs);
+        assert!(!options(r#""logprobs":1"#).prompt_logprobs);
+    }
+
+    #[test]
     fn a_suffix_makes_a_gap() {
         let checked = read_json(r#"{"model":"m","prompt":"a","suffix":"b"}"#).unwrap();
         let gap = Prompt::Infill { prefix: "a".into(), suffix: "b".into() };
@@ -175,10 +189,11 @@ mod tests {
             (r#""prompt":"x","tools":[{"type":"function"}]"#, "tools"),
             (r#""prompt":"x","max_completion_tokens":5"#, "max_completion_tokens"),
             (r#""prompt":"x","logprobs":21"#, "logprobs"),
-            (r#""prompt":"x","echo":true,"logprobs":1"#, "echo"),
+            (r#""prompt":"x","max_tokens":0"#, "max_tokens"),
+            (r#""prompt":"x","max_tokens":0,"echo":false"#, "max_tokens"),
             (r#""prompt":"x","echo":true,"suffix":"y""#, "echo"),
             (r#""prompt":[1],"suffix":"y""#, "suffix"),
-            (r#""prompt":["a","b"],"n":9"#, "prompt"),
+            (r#""prompt":["a","b","c","d","e","f","g","h","i"],"n":15"#, "prompt"),
         ] {
             let json = format!(r#"{{"model":"m",{fields}}}"#);
             assert_eq!(read_json(&json).err().unwrap().param().as_deref(), Some(param));

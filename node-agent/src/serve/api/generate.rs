@@ -16,7 +16,9 @@ use super::sampling::{Parameters, invalid};
 use super::tools::OfferedTools;
 use crate::engine::client::EngineState;
 use crate::serve::node::Node;
-use crate::serve::stream::{self, Choice, Envelope, Reading, Shape, TimingsMode};
+use crate::serve::stream::{
+    self, Batch, Choice, Envelope, PROMPT_LOGPROBS_MAX, Reading, Shape, TimingsMode,
+};
 use crate::types::error::Error;
 use crate::types::response::Body;
 
@@ -117,13 +119,13 @@ pub(super) async fn generate(
         call_ids: call_ids(node),
     };
     let mut record = node.metrics.record(api);
-    let choices = record.check(submit(node, caller, &checked, resume))?;
+    let batch = record.check(submit(node, caller, &checked, resume))?;
     match (origin.is_resumable, checked.is_streamed) {
         (true, is_streamed) => {
-            stream::resumable(envelope, choices, record, resume, is_streamed).await
+            stream::resumable(envelope, batch, record, resume, is_streamed).await
         }
-        (false, true) => stream::stream(envelope, choices, record).await,
-        (false, false) => stream::whole(&envelope, choices, record).await,
+        (false, true) => stream::stream(envelope, batch, record).await,
+        (false, false) => stream::whole(&envelope, batch, record).await,
     }
 }
 
@@ -132,26 +134,29 @@ fn submit(
     caller: Caller,
     checked: &CheckedRequest,
     resume: &Resume,
-) -> Result<Vec<Choice>, Error> {
-    let reading = reading(node, checked);
-    let mut choices: Vec<Choice> = Vec::new();
+) -> Result<Batch, Error> {
+    let (reading, parameters) = (reading(node, checked), &checked.parameters);
+    let mut batch = Batch::new(node.engine.clone(), caller.via);
+    let all = checked.prompts.len() * parameters.n as usize;
     for input in &checked.prompts {
-        let request = request(caller, checked, resume, &input.prompt, choices.len());
-        let generations = node.engine.submit(request, caller.via)?;
-        for (number, generation) in generations.into_iter().enumerate() {
-            let index = choices.len() as u32;
-            let mut choice =
-                Choice::new(index, generation, reading.clone()).echoing(input.echo.clone());
+        let first = batch.choices.len();
+        let choice = |number: usize| {
+            let index = first + number;
+            let mut choice = Choice::new(index as u32, reading.clone()).echoing(input.echo.clone());
             choice.is_first_of_prompt = number == 0;
             // A client that has events of the response knows that its prompt is computed.
-            let is_begun = resume.choices.get(index as usize).is_some_and(|known| known.events > 0);
-            choice.shows_prefill = checked.parameters.shows_prefill && number == 0 && !is_begun;
-            choice.wants_logprobs = checked.parameters.options.logprobs.is_some();
-            choice.stops = checked.parameters.options.stop.clone();
-            choices.push(choice);
-        }
+            let is_begun = resume.choices.get(index).is_some_and(|known| known.events > 0);
+            choice.shows_prefill = parameters.shows_prefill && number == 0 && !is_begun;
+            choice.wants_logprobs = parameters.options.logprobs.is_some();
+            choice.prompt_logprobs_max = PROMPT_LOGPROBS_MAX / all;
+            choice.stops = parameters.options.stop.clone();
+            choice
+        };
+        let request = request(caller, checked, resume, &input.prompt, first);
+        batch.push(request, (0..parameters.n as usize).map(choice));
     }
-    Ok(choices)
+    batch.start()?;
+    Ok(batch)
 }
 
 /// All choices for one prompt, which is prepared once; `first` is the index of the first.

@@ -57,6 +57,7 @@ pub(super) fn check(fields: SamplingFields, absent: &Absent) -> Result<Parameter
         stop_tokens: lists::stop_tokens(fields.stop_token_ids.as_deref())?,
         sampling: check_sampling(&fields, absent)?,
         logprobs: None,
+        prompt_logprobs: false,
         reasoning_max: None,
         uses_cache: fields.cache_prompt.unwrap_or(true),
         reports_prefill: false,

@@ -13,6 +13,10 @@ use inference_protocol::openai::{PromptProgress, Timings};
 use crate::engine::client::Generation;
 use crate::types::error::Error;
 
+/// Most logprobs of the prompts of one response, each of the alternatives counted: they are kept in
+/// memory until the response begins.
+pub(crate) const PROMPT_LOGPROBS_MAX: usize = 1 << 20;
+
 /// How to parse the text of a response.
 #[derive(Debug, Clone)]
 pub(crate) enum Reading {
@@ -53,7 +57,12 @@ pub(crate) struct Choice {
     pub is_first_of_prompt: bool,
     /// The prompt's text, if it is echoed.
     pub echo: Option<String>,
-    pub generation: Generation,
+    /// Logprobs of the prompt's tokens, if it is echoed with them.
+    pub prompt_logprobs: Vec<TokenLogprob>,
+    /// Most of these, with all alternatives.
+    pub prompt_logprobs_max: usize,
+    /// The engine's events; `None` while its prompt waits for others of the request.
+    pub generation: Option<Generation>,
     /// True if the client requested logprobs.
     pub wants_logprobs: bool,
     /// The request's stop strings.
@@ -87,13 +96,15 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Creates a choice that waits for the first event of `generation`.
-    pub(crate) fn new(index: u32, generation: Generation, reading: Reading) -> Self {
+    /// Creates a choice that waits for its generation.
+    pub(crate) fn new(index: u32, reading: Reading) -> Self {
         Self {
             index,
             is_first_of_prompt: true,
             echo: None,
-            generation,
+            prompt_logprobs: Vec::new(),
+            prompt_logprobs_max: PROMPT_LOGPROBS_MAX,
+            generation: None,
             wants_logprobs: false,
             stops: Vec::new(),
             opened: false,
@@ -128,8 +139,16 @@ impl Choice {
     ) -> Poll<Result<Option<ChoiceDelta>, Error>> {
         match self.replayed.pop_front() {
             Some(shown) => Poll::Ready(Ok(self.read(shown))),
-            None => self.generation.poll_next(cx).map(|event| self.take(event)),
+            None => match &mut self.generation {
+                Some(generation) => generation.poll_next(cx).map(|event| self.take(event)),
+                None => Poll::Pending,
+            },
         }
+    }
+
+    /// True if the engine works on it.
+    pub(crate) fn is_running(&self) -> bool {
+        self.generation.is_some() && !self.done
     }
 
     /// The speed of the choice so far.
@@ -186,6 +205,7 @@ impl Choice {
                 self.unreported.extend(tokens);
                 Ok(Some(self.finish(reason)))
             }
+            Some(Event::PromptLogprobs(logprobs)) => self.add_prompt_logprobs(logprobs),
             Some(Event::Failed(failure)) => Err(failure.into()),
             Some(Event::Started { prompt_tokens, in_reasoning }) => {
                 self.start(prompt_tokens, in_reasoning);
@@ -194,6 +214,25 @@ impl Choice {
             Some(Event::QueryResult(_) | Event::Embedded { .. }) => Ok(None),
             Some(Event::Cancelled) | None => Err(Error::EngineLost),
         }
+    }
+
+    fn add_prompt_logprobs(
+        &mut self,
+        logprobs: Vec<TokenLogprob>,
+    ) -> Result<Option<ChoiceDelta>, Error> {
+        let of = |token: &TokenLogprob| 1 + token.likeliest.len();
+        let count = logprobs.iter().map(of).sum::<usize>();
+        self.prompt_logprobs_max =
+            self.prompt_logprobs_max.checked_sub(count).ok_or_else(|| Error::Invalid {
+                param: "logprobs",
+                message: format!(
+                    "the prompts of this request have too many tokens for logprobs with echo: with \
+                     their alternatives, a response has at most {PROMPT_LOGPROBS_MAX}, shared by \
+                     its choices; send fewer prompts at once or ask for fewer logprobs"
+                ),
+            })?;
+        self.prompt_logprobs.extend(logprobs);
+        Ok(None)
     }
 
     fn read(&mut self, shown: TextChunk) -> Option<ChoiceDelta> {

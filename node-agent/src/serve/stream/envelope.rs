@@ -120,23 +120,23 @@ impl Envelope {
         }
     }
 
-    /// The chunk before the first token: a chat's role, an echoed prompt.
-    pub(crate) fn opening(&self, choice: &Choice) -> Option<String> {
+    /// The chunks before the first token: a chat's role, an echoed prompt.
+    pub(crate) fn opening(&self, choice: &Choice) -> Vec<String> {
         match self.shape {
             Shape::Chat => {
                 let delta =
                     Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
                 let choice = ChatChunkChoice { delta, ..ChatChunkChoice::empty(choice.index) };
-                Some(to_json(&self.chat_completion_chunk(vec![choice], None)))
+                vec![to_json(&self.chat_completion_chunk(vec![choice], None))]
             }
-            Shape::Text => choice.echo.as_deref().map(|echo| {
-                let text = CompletionChoice {
-                    text: echo,
-                    index: choice.index,
-                    logprobs: None,
-                    finish_reason: None,
+            Shape::Text => choice.echo.as_deref().map_or(Vec::new(), |echo| {
+                let parts = logprobs::of_prompt_parts(&choice.prompt_logprobs, echo);
+                let chunk = |(text, logprobs)| {
+                    let (index, finish_reason) = (choice.index, None);
+                    let choice = CompletionChoice { text, index, logprobs, finish_reason };
+                    to_json(&self.completion(vec![choice], None))
                 };
-                to_json(&self.completion(vec![text], None))
+                parts.into_iter().map(chunk).collect()
             }),
         }
     }
@@ -331,7 +331,11 @@ impl Whole {
 
     fn text_choice(&self, choice: &Choice) -> CompletionChoice<'_> {
         let echo = choice.echo.as_deref().unwrap_or_default();
-        let logprobs = || logprobs::of_text(&self.logprobs, echo.chars().count());
+        let logprobs = || {
+            let mut lists = logprobs::of_prompt(&choice.prompt_logprobs, echo);
+            logprobs::append(&mut lists, &self.logprobs, echo.chars().count());
+            lists
+        };
         CompletionChoice {
             text: &self.text,
             index: choice.index,

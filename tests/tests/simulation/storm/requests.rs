@@ -132,7 +132,8 @@ impl Request {
     }
 
     pub fn limits(&self) -> UsageLimits {
-        let task = Task::Generate { tokens_max: None, choices: 1, has_logprobs: false };
+        let (tokens_max, choices, has_logprobs, echoes) = (None, 1, false, false);
+        let task = Task::Generate { tokens_max, choices, has_logprobs, echoes };
         UsageLimits::new(self.prompt.len(), task)
     }
 
