@@ -238,6 +238,52 @@ async fn offered_tools_need_not_be_called_and_their_results_are_read() {
     assert_eq!(agent.client.chat(&asking(history)).await.status, 200);
 }
 
+/// The first choice of an answer, whole and put together from a stream.
+async fn called(agent: &Agent, fields: Value) -> [(String, String); 2] {
+    let whole = agent.client.chat(&asking(fields.clone())).await.json()["choices"][0].clone();
+    let body = streamed(asking(fields)).to_string();
+    let stream = agent.client.post("/v1/chat/completions", body).await;
+    let stream = String::from_utf8(stream.body.to_vec()).unwrap();
+    let data = stream.lines().filter_map(|line| line.strip_prefix("data: {"));
+    let chunks = data.map(|data| serde_json::from_str::<Value>(&format!("{{{data}")).unwrap());
+    let choices: Vec<Value> = chunks.map(|chunk| chunk["choices"][0].clone()).collect();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let calls = choices.iter().map(|choice| &choice["delta"]["tool_calls"][0]);
+    let arguments = calls.map(|call| text(&call["function"]["arguments"])).collect();
+    let finish = choices.iter().map(|choice| text(&choice["finish_reason"])).collect();
+    let call = &whole["message"]["tool_calls"][0];
+    [(text(&call["function"]["arguments"]), text(&whole["finish_reason"])), (arguments, finish)]
+}
+
+#[tokio::test]
+async fn a_required_tool_without_parameters_is_called_with_an_empty_object() {
+    let agent = Agent::start(&[]).await;
+    let schema = json!({"type": "object", "properties": {}});
+    for function in [json!({"name": "now"}), json!({"name": "now", "parameters": schema})] {
+        let tools = json!([{"type": "function", "function": function}]);
+        let fields =
+            json!({"tools": tools, "tool_choice": "required", "temperature": 1.5, "seed": 2});
+        for (arguments, finish) in called(&agent, fields).await {
+            assert_eq!((arguments.as_str(), finish.as_str()), ("{}", "tool_calls"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_cut_off_in_its_arguments_finishes_with_length() {
+    let agent = Agent::start(&[]).await;
+    let forced = json!({"tools": [weather()], "tool_choice": "required"});
+    let [(whole, _), _] = called(&agent, forced.clone()).await;
+    for cut in [json!({"max_tokens": 12}), json!({"stop": ["unit"]})] {
+        let mut fields = forced.clone();
+        fields.as_object_mut().unwrap().extend(cut.as_object().unwrap().clone());
+        for (arguments, finish) in called(&agent, fields).await {
+            assert_eq!(finish, "length", "{arguments}");
+            assert!(arguments.len() < whole.len() && whole.starts_with(&arguments), "{arguments}");
+        }
+    }
+}
+
 /// The demo model with another chat template, which must end without whitespace of its own.
 fn with_template(folder: &Folder, template: &str) -> PathBuf {
     let bytes = std::fs::read(demo_model()).unwrap();
