@@ -8,7 +8,9 @@ use chrono::{DateTime, NaiveDateTime};
 use crate::scheduler::sampler::ResolvedOptions;
 use crate::scheduler::sampler::dry::SequenceBreakers;
 use crate::scheduler::sequence::ResponseGrammar;
-use crate::text::chat_template::{ChatTemplate, Conversation, TemplateError, segments};
+use crate::text::chat_template::{
+    ChatTemplate, Conversation, SpecialTokens, TemplateError, segments,
+};
 use crate::text::grammar::{GrammarError, Grammars};
 use crate::text::output::{Format, ResponseStart};
 use crate::types::model::Tokenizer;
@@ -54,6 +56,8 @@ pub struct Preparer {
     breakers: OnceLock<Arc<SequenceBreakers>>,
     /// What the vocabulary guarantees for every text.
     bounds: Bounds,
+    /// For templates that requests bring.
+    special: SpecialTokens,
 }
 
 fn format_of(template: &ChatTemplate) -> Format {
@@ -99,13 +103,37 @@ impl Preparer {
         };
         let bounds = Bounds::new(&*tokenizer);
         let (rerank, grammars, breakers) = (None, OnceLock::new(), OnceLock::new());
-        Self { tokenizer, template, context_tokens, format, rerank, grammars, breakers, bounds }
+        let special = SpecialTokens::default();
+        Self {
+            tokenizer,
+            template,
+            context_tokens,
+            format,
+            rerank,
+            grammars,
+            breakers,
+            bounds,
+            special,
+        }
     }
 
     /// True if the chat template does not describe tools to the model: our own description goes
     /// into the system message.
     pub fn lacks_tools(&self) -> bool {
         matches!(&self.template, Some(Ok(template)) if !template.capabilities(true).tools)
+    }
+
+    /// Adds the texts of the special tokens, for templates that requests bring.
+    pub fn with_special_tokens(self, special: SpecialTokens) -> Self {
+        Self { special, ..self }
+    }
+
+    /// Why the chat template cannot be used, if it cannot.
+    pub fn template_error(&self) -> Option<String> {
+        match &self.template {
+            Some(Err(error)) => Some(error.to_string()),
+            Some(Ok(_)) | None => None,
+        }
     }
 
     /// Adds the prompt template of a reranker that was trained with one.
@@ -335,10 +363,15 @@ impl Preparer {
     }
 
     fn render(&self, chat: &Chat, now: NaiveDateTime) -> Result<String, Failure> {
-        let template = match &self.template {
-            Some(Ok(template)) => template,
-            Some(Err(error)) => return Err(Failure::BrokenTemplate(error.to_string())),
-            None => return Err(Failure::NoChatTemplate),
+        let own;
+        let template = match (&chat.template, &self.template) {
+            (Some(source), _) => {
+                own = self.request_template(source)?;
+                &own
+            }
+            (None, Some(Ok(template))) => template,
+            (None, Some(Err(error))) => return Err(Failure::BrokenTemplate(error.to_string())),
+            (None, None) => return Err(Failure::NoChatTemplate),
         };
         let conversation = Conversation {
             messages: &chat.messages,
@@ -349,6 +382,14 @@ impl Preparer {
             generation_prompt: chat.generation_prompt,
         };
         template.render(&conversation).map_err(|error| Failure::Template(error.to_string()))
+    }
+
+    /// Compiles the template that a request brings.
+    fn request_template(&self, source: &str) -> Result<ChatTemplate, Failure> {
+        ChatTemplate::new(source.to_string(), self.special.clone()).map_err(|error| {
+            let (param, message) = ("chat_template".into(), format!("chat_template: {error}"));
+            Failure::Field { param, message }
+        })
     }
 
     /// Adds the beginning token (BOS) if it is missing. Most templates write it themselves; two of

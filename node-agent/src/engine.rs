@@ -16,4 +16,5 @@ pub(crate) mod process;
 pub(crate) mod sandbox;
 pub(crate) mod supervisor;
 pub(crate) mod systemd;
+pub(crate) mod template;
 pub(crate) mod tuning;

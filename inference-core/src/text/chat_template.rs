@@ -121,6 +121,9 @@ impl ChatTemplate {
     /// contain marks: see [`segments`]. The error is the template's own message if it raised one.
     pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, TemplateError> {
         let mut chat = ParsedChat::read(conversation)?;
+        // llama.cpp's variable: templates that look for it would write a fixed date otherwise.
+        let date = strftime::strftime(chat.now, "%d %b %Y");
+        chat.variables.entry("date_string").or_insert_with(|| date.into());
         let compiled = self.of(conversation.tools.is_some());
         adapt::adapt(&mut chat, &compiled.capabilities);
         compiled.render(chat, &self.control)

@@ -171,6 +171,8 @@ pub struct Chat {
     pub documents: Option<String>,
     /// JSON object of extra template variables.
     pub variables: Option<String>,
+    /// Template instead of the model's, in Jinja.
+    pub template: Option<String>,
     /// How the prompt ends.
     pub generation_prompt: GenerationPrompt,
 }
@@ -179,7 +181,8 @@ impl Chat {
     /// A conversation that the assistant responds to.
     pub fn new(messages: String) -> Self {
         let generation_prompt = GenerationPrompt::Add;
-        Self { messages, tools: None, documents: None, variables: None, generation_prompt }
+        let (tools, documents, variables, template) = (None, None, None, None);
+        Self { messages, tools, documents, variables, template, generation_prompt }
     }
 }
 

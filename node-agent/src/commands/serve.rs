@@ -110,6 +110,7 @@ fn new_node(options: &ServeOptions) -> prometheus::Result<Arc<Node>> {
         engine: EngineClient::default(),
         metrics: Metrics::new()?,
         compat: options.compat.clone(),
+        allows_chat_template: options.allows_chat_template,
         resources: ResourceSampler::default(),
         responses: Responses::default(),
         stop: CancellationToken::new(),

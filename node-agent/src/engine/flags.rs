@@ -24,6 +24,7 @@ use crate::engine::model_files::ModelFiles;
 use crate::engine::options::EngineOptions;
 use crate::engine::plan_facts::facts;
 use crate::engine::sandbox;
+use crate::engine::template::TemplateChoice;
 use setting::{Setting, Source};
 
 /// Context of one request in tokens if the model does not tell its own, and at most without a
@@ -228,6 +229,7 @@ impl EngineFlags {
             batch_rows: batch_rows.value,
             poll: poll.value,
             planned_bytes: sizes.planned_bytes,
+            template: TemplateChoice::default(),
         };
         Ok((options, origins))
     }

@@ -48,6 +48,8 @@ pub(crate) struct EngineFacts {
     pub format: Format,
     /// True if the chat template does not describe tools to the model, so that we do.
     pub lacks_tools: bool,
+    /// Why the chat template cannot be used, if it cannot.
+    pub template_error: Option<String>,
     pub kernel: String,
     /// Fingerprint of the loaded weights.
     pub digest: Fingerprint,
@@ -116,6 +118,7 @@ impl EngineFacts {
             threads: 1,
             format,
             lacks_tools: false,
+            template_error: None,
             kernel: "baseline".into(),
             digest: "0".repeat(64).parse().unwrap(),
             sandbox: Sandbox::OFF,

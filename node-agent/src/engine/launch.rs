@@ -9,6 +9,7 @@ use crate::engine::flags::tuned::Tuned;
 use crate::engine::flags::{EngineFlags, SettingsError};
 use crate::engine::model_files::{ModelFileError, ModelFiles};
 use crate::engine::options::EngineOptions;
+use crate::engine::template::TemplateChoice;
 use crate::engine::tuning::TuneJob;
 
 /// How to start an engine for a model.
@@ -63,6 +64,12 @@ impl Launch {
         Ok(Self { flags, kernel, options })
     }
 
+    /// Lets the engine use this chat template.
+    pub(crate) fn with_template(mut self, template: TemplateChoice) -> Self {
+        self.options.template = template;
+        self
+    }
+
     /// Like [`Self::new`] with settings tuned for this machine. With `measure`, tunes first if no
     /// settings are stored.
     pub(crate) fn tuned(
@@ -83,13 +90,14 @@ impl Launch {
             return Ok(self);
         }
         let options = options(&files, &self.flags, self.kernel, false)?;
+        let template = self.options.template.clone();
         tracing::warn!(
             file = %options.model.display(),
             before = %self.options.digest,
             digest = %options.digest,
             "the model file was replaced"
         );
-        Ok(Self { options, ..self })
+        Ok(Self { options, ..self }.with_template(template))
     }
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::sandbox::SandboxMode;
+use crate::engine::template::TemplateChoice;
 
 /// The engine process's options, passed on its command line as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -48,4 +49,6 @@ pub(crate) struct EngineOptions {
     pub poll: u32,
     /// Memory according to the plan, in bytes; `None` without a plan.
     pub planned_bytes: Option<u64>,
+    /// The chat template, if not the model file's.
+    pub template: TemplateChoice,
 }

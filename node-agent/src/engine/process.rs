@@ -30,6 +30,7 @@ use inference_core::types::request::{
 use crate::engine::affinity::stay_on;
 use crate::engine::ipc::{Command, EngineFacts, Report, encode, read_frame};
 use crate::engine::model_files::ModelFiles;
+use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::options::EngineOptions;
 use crate::engine::sandbox::{self, Sandbox, escape};
 
@@ -262,7 +263,8 @@ impl Prompts {
 
     /// Loads the model and reports that, unless its files were changed meanwhile.
     fn load(&self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
-        let (preparer, running, sizes) = self.load_weights(files).map_err(|e| e.to_string())?;
+        let loaded = self.load_weights(files).map_err(|e| e.to_string())?;
+        let Loaded { preparer, running, sizes, digest } = loaded;
         if files.detect_change().map_err(|e| e.to_string())? {
             return Err(CHANGED.into());
         }
@@ -274,7 +276,8 @@ impl Prompts {
             kernel: kernel.name().into(),
             format: preparer.format,
             lacks_tools: preparer.lacks_tools(),
-            digest: files.digest(),
+            template_error: preparer.template_error(),
+            digest,
             sandbox: self.sandbox.clone(),
             sampling: Box::new(files.header().sampling),
             sizes: Box::new(sizes),
@@ -282,10 +285,7 @@ impl Prompts {
         Ok((preparer, running))
     }
 
-    fn load_weights(
-        &self,
-        files: &ModelFiles,
-    ) -> Result<(Preparer, Running, ModelSizes), LoadError> {
+    fn load_weights(&self, files: &ModelFiles) -> Result<Loaded, LoadError> {
         register(self.options.kernel);
         let weights = Weights::load(&files.open_paths(), self.options.load)?;
         let pooling = self.options.pooling.or_else(|| weights.pooling());
@@ -300,11 +300,15 @@ impl Prompts {
         let rerank = rerank.map(|template| RerankTemplate::new(&template, &control)).transpose();
         let rerank = rerank.map_err(LoadError::RerankTemplate)?;
         let tokens = SpecialTokens { bos, eos, control };
-        let template = weights.chat_templates().map(|t| ChatTemplate::new(t, tokens));
-        let (tokens, sizes) = (self.options.context_tokens, weights.sizes());
-        let preparer = Preparer::new(Box::new(LlamaTokenizer(weights)), template, tokens)
-            .with_rerank_template(rerank);
-        Ok((preparer, running, sizes))
+        let own = weights.chat_templates();
+        let digest = files.digest().with_template(self.options.template.replacement(own.is_some()));
+        let template = self.options.template.choose(own);
+        let template = template.map(|t| ChatTemplate::new(t, tokens.clone()));
+        let (context, sizes) = (self.options.context_tokens, weights.sizes());
+        let preparer = Preparer::new(Box::new(LlamaTokenizer(weights)), template, context)
+            .with_rerank_template(rerank)
+            .with_special_tokens(tokens);
+        Ok(Loaded { preparer, running, sizes, digest })
     }
 
     fn start_generator(&self, weights: &Weights) -> Result<Running, LoadError> {
@@ -337,6 +341,15 @@ impl Prompts {
         let (reports, flags) = (self.reports.clone(), self.flags.clone());
         Reporter { reports, flags, _exit: ExitOnPanic }
     }
+}
+
+/// A loaded model.
+struct Loaded {
+    preparer: Preparer,
+    running: Running,
+    sizes: ModelSizes,
+    /// Fingerprint of the weights and of a replaced chat template.
+    digest: Fingerprint,
 }
 
 /// True if the file has the tensors that score a pair. Of a file in parts, only the first header is

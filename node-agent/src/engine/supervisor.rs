@@ -223,6 +223,10 @@ async fn read_reports(
                     let notation = facts.format.calls;
                     tracing::info!(?notation, "chat template describes no tools");
                 }
+                if let Some(reason) = &facts.template_error {
+                    let fix = "use another model file, or set --chat-template-file";
+                    tracing::warn!(reason, fix, "chat template is invalid; chats are refused");
+                }
                 if let Some(missing) = facts.sandbox.missing() {
                     tracing::warn!(missing, "engine sandbox incomplete");
                 }

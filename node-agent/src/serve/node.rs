@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub metrics: Metrics,
     /// Other servers' names under which metrics are served as well.
     pub compat: Vec<Names>,
+    /// True if requests may replace the chat template.
+    pub allows_chat_template: bool,
     /// Memory and pressure of engine and machine.
     pub resources: ResourceSampler,
     /// Stored responses of the Responses API.

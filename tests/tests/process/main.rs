@@ -8,6 +8,7 @@
 mod acme;
 mod bad_input;
 mod bench;
+mod chat_template;
 mod disconnects;
 mod embeddings;
 mod example_clients;

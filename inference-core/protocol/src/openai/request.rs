@@ -248,6 +248,8 @@ pub struct ChatRequest {
     pub documents: Option<Vec<Value>>,
     /// More variables for the chat template.
     pub chat_template_kwargs: Option<serde_json::Map<String, Value>>,
+    /// Jinja template instead of the model's; only where the node's operator allows it.
+    pub chat_template: Option<String>,
     /// A variable of some chat templates; `none` turns reasoning off.
     pub reasoning_effort: Option<String>,
     /// False turns reasoning off, with templates that can; default true.

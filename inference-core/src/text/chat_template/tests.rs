@@ -294,3 +294,18 @@ fn tools_are_described_in_the_familys_own_notation() {
     assert!(text.contains(example) && !text.contains("<tool_call>"), "{text}");
     assert!(text.contains("<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}"), "{text}");
 }
+
+#[test]
+fn a_date_that_a_template_looks_for_is_that_of_the_request_unless_the_client_sets_it() {
+    let source = "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}\
+                  {{ date_string }}|{% for message in messages %}{{ message.content }}{% endfor %}";
+    let template = ChatTemplate::new(source.to_string(), SpecialTokens::default()).unwrap();
+    let now = chrono::DateTime::from_timestamp(1_700_000_000, 0).unwrap().naive_utc();
+    let messages = r#"[{"role":"user","content":"Hi"}]"#;
+    let of = |variables| {
+        let conversation = Conversation { variables, ..Conversation::new(messages, now) };
+        segments(&template.render(&conversation).unwrap()).collect::<String>()
+    };
+    assert_eq!(of(None), "14 Nov 2023|Hi");
+    assert_eq!(of(Some(r#"{"date_string":"today"}"#)), "today|Hi");
+}

@@ -15,6 +15,7 @@ use crate::commands::model;
 use crate::commands::pull::reference::Reference;
 use crate::engine::flags::EngineFlags;
 use crate::engine::launch::Launch;
+use crate::engine::template::{TemplateChoice, TemplateFlags};
 use crate::serve::join::Gateway;
 use crate::serve::join::flags::JoinFlags;
 use crate::serve::metrics::compat::Names;
@@ -69,6 +70,9 @@ pub(crate) struct ServeArgs {
     /// The node's name in the fleet [default: the hostname]
     #[arg(long, env = "FLOTILLA_NAME", value_name = "NAME", help_heading = "Gateways to join")]
     pub name: Option<String>,
+    /// Which chat template applies
+    #[command(flatten)]
+    pub template: TemplateFlags,
     /// How the model is run
     #[command(flatten)]
     pub engine: EngineFlags,
@@ -119,6 +123,7 @@ impl ServeArgs {
         let name = self.node_name();
         let key = self.key_file.as_deref().map(read_key).transpose();
         Ok(CheckedArgs {
+            template: self.template.choice().map_err(Failed::data)?,
             gateways: self.gateways.gateways().map_err(Failed::data)?,
             key: key.map_err(Failed::data)?.map(|k| digest_of(&k)),
             name: name.map_err(Failed::data)?,
@@ -153,6 +158,7 @@ pub(crate) struct CheckedArgs {
     key: Option<[u8; 32]>,
     gateways: Vec<Gateway>,
     name: String,
+    template: TemplateChoice,
 }
 
 impl CheckedArgs {
@@ -168,10 +174,12 @@ impl CheckedArgs {
         kernel: Kernel,
         file: Option<PathBuf>,
     ) -> Result<ServeOptions, Failed> {
-        let Self { args, model, model_name, listen, key, gateways, name } = self;
+        let Self { args, model, model_name, listen, key, gateways, name, template } = self;
         let file = file.unwrap_or(model);
+        let launch = Launch::tuned(&file, args.engine, kernel, args.tune).map_err(Failed::data)?;
         Ok(ServeOptions {
-            launch: Launch::tuned(&file, args.engine, kernel, args.tune).map_err(Failed::data)?,
+            launch: launch.with_template(template),
+            allows_chat_template: args.template.allow_chat_template,
             gateways,
             key,
             name,
@@ -201,6 +209,8 @@ pub(crate) struct ServeOptions {
     pub name: String,
     /// How to start the engine.
     pub launch: Launch,
+    /// True if requests may replace the chat template.
+    pub allows_chat_template: bool,
     /// Other servers' names under which metrics are served as well.
     pub compat: Vec<Names>,
     /// Time that requests may take to finish after SIGTERM.

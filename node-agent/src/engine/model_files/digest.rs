@@ -71,6 +71,19 @@ impl Fingerprint {
     }
 }
 
+impl Fingerprint {
+    /// Adds a chat template that replaces the file's: nodes with different templates make different
+    /// prompts of a chat.
+    pub(crate) fn with_template(self, template: Option<&str>) -> Self {
+        let Some(template) = template else { return self };
+        let mut hash = Sha256::new();
+        hash.update(self.0);
+        hash.update("chat template");
+        hash.update(template);
+        Self(hash.finalize().into())
+    }
+}
+
 /// Hashes a range; a file that is truncated meanwhile has fewer bytes.
 fn hash_part(file: &File, hash: &mut Sha256, at: u64, bytes: u64) -> io::Result<()> {
     let mut part = vec![0; bytes as usize];
@@ -139,6 +152,8 @@ mod tests {
         let hot = SamplingDefaults { temperature: Some(0.8), ..SamplingDefaults::default() };
         assert_ne!(plain.with_sampling(&warm), plain);
         assert_ne!(plain.with_sampling(&warm), plain.with_sampling(&hot));
+        assert_eq!(plain.with_template(None), plain);
+        assert_ne!(plain.with_template(Some("a")), plain.with_template(Some("b")));
     }
 
     #[test]

@@ -40,6 +40,7 @@ fn read(
     let origin = Origin::new(resume);
     let absent =
         Absent { seed: origin.seed(), max_tokens: None, sampling: node.sampling_defaults() };
+    check_template(node, &chat)?;
     Ok((check(chat, &absent, body)?, origin))
 }
 
@@ -73,6 +74,19 @@ fn check(
     })
 }
 
+/// Refuses a template of the request unless the operator allows that.
+pub(super) fn check_template(node: &Node, chat: &ChatRequest) -> Result<(), Error> {
+    match chat.chat_template.is_some() && !node.allows_chat_template {
+        true => Err(invalid(
+            "chat_template",
+            "chat_template is not allowed by the operator of this node (serve \
+             --allow-chat-template); set the variables of the model's own template with \
+             chat_template_kwargs",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// The chat template's input.
 pub(super) fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
     if chat.messages.is_empty() {
@@ -89,6 +103,7 @@ pub(super) fn conversation(chat: ChatRequest) -> Result<Chat, Error> {
         tools: tools.map(|t| to_json(&t)),
         documents: chat.documents.filter(|d| !d.is_empty()).map(|d| to_json(&d)),
         variables: (!variables.is_empty()).then(|| to_json(&variables)),
+        template: chat.chat_template,
         generation_prompt: ending,
     })
 }

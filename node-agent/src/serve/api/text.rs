@@ -61,7 +61,9 @@ fn read_tokenize(
             with_pieces,
         },
         (None, None, Some(_)) => {
-            let prompt = Prompt::Chat(chat::conversation(body.read()?)?);
+            let chat: ChatRequest = body.read()?;
+            chat::check_template(node, &chat)?;
+            let prompt = Prompt::Chat(chat::conversation(chat)?);
             TextQuery::Tokenize { prompt, with_pieces }
         }
         _ => return Err(invalid("content", "give one of content, prompt and messages")),
@@ -118,6 +120,7 @@ pub(super) async fn count(
 fn read_chat(node: &Node, resume: &Option<Resume>, body: &[u8]) -> Result<Chat, Error> {
     let chat: ChatRequest = openai::parse(body)?;
     check_model(node, Resume::model(resume, chat.model.as_deref()))?;
+    chat::check_template(node, &chat)?;
     chat::conversation(chat)
 }
 

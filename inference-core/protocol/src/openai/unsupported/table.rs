@@ -33,8 +33,6 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
         "responses are text";
     "best_of" [OpenAi, Vllm] at CHAT, neutral ["1"], refused "2":
         "use n and choose among the choices";
-    "chat_template" [Vllm] at CHAT, neutral [], refused r#""{{ messages }}""#:
-        "the model's own template applies; set its variables with chat_template_kwargs";
     "context" [Ollama] at BOTH, neutral ["[]"], refused "[1,2]":
         "send the whole conversation in messages, or its tokens as prompt";
     "dynatemp_range" [LlamaServer] at BOTH, neutral ["0"], refused "0.5":
