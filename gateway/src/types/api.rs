@@ -88,7 +88,7 @@ impl Api {
     pub fn at(path: &str) -> Option<Self> {
         match path {
             "/v1/chat/completions" | "/chat/completions" => Some(Self::ChatCompletions),
-            "/v1/completions" => Some(Self::Completions),
+            "/v1/completions" | "/completions" => Some(Self::Completions),
             "/v1/embeddings" | "/embeddings" => Some(Self::Embeddings),
             "/v1/rerank" | "/v2/rerank" | "/rerank" | "/v1/reranking" | "/reranking" => {
                 Some(Self::Rerank)

@@ -93,7 +93,11 @@ async fn route(
             check_method(&request, "POST")?;
             listing::show(node, &body::read(request.into_body()).await?)
         }
-        "/v1/models" => {
+        "/slots" => {
+            authenticate(node, link, &request)?;
+            check_method(&request, "GET, HEAD").map(|()| listing::slots(node))
+        }
+        "/v1/models" | "/models" => {
             authenticate(node, link, &request)?;
             check_method(&request, "GET, HEAD").map(|()| listing::all(node, is_anthropic(&request)))
         }
@@ -147,11 +151,13 @@ enum Operation {
 impl Operation {
     fn for_path(path: &str) -> Option<Self> {
         Some(match path {
-            "/v1/chat/completions" => Self::Chat,
-            "/v1/completions" => Self::Completion,
+            "/v1/chat/completions" | "/chat/completions" => Self::Chat,
+            "/v1/completions" | "/completions" => Self::Completion,
             "/v1/chat/completions/input_tokens" => Self::InputTokens,
-            "/v1/embeddings" => Self::Embeddings,
-            "/v1/rerank" | "/v2/rerank" | "/rerank" => Self::Rerank,
+            "/v1/embeddings" | "/embeddings" => Self::Embeddings,
+            "/v1/rerank" | "/v2/rerank" | "/rerank" | "/v1/reranking" | "/reranking" => {
+                Self::Rerank
+            }
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             "/apply-template" => Self::ApplyTemplate,

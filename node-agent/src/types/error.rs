@@ -180,7 +180,11 @@ pub(crate) enum NotAccepted {
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::UnknownPath => write!(f, "no such path"),
+            Self::UnknownPath => write!(
+                f,
+                "no such path; the API is at /v1/chat/completions, /v1/completions, \
+                 /v1/embeddings, /v1/rerank and /v1/models"
+            ),
             Self::Method(allowed) => write!(f, "this path supports {allowed} only"),
             Self::Unauthenticated => {
                 write!(f, "the API key is missing or wrong; send 'Authorization: Bearer <key>'")

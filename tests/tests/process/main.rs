@@ -50,5 +50,6 @@ mod surface;
 mod tokenizers;
 mod traffic;
 mod tune;
+mod unprefixed_paths;
 mod unsupported;
 mod users;

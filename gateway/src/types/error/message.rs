@@ -9,7 +9,11 @@ use crate::types::limits::RateLimit;
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::UnknownPath => write!(f, "unknown path"),
+            Self::UnknownPath => write!(
+                f,
+                "unknown path; the API is at /v1/chat/completions, /v1/completions, \
+                 /v1/embeddings, /v1/rerank and /v1/models"
+            ),
             Self::Method(allowed) => write!(f, "this path accepts only {allowed}"),
             Self::KeyMissing => {
                 write!(f, "the API key is missing; send 'Authorization: Bearer <key>'")

@@ -4,6 +4,7 @@ use hyper::Response;
 use inference_protocol::openai::{Model, ModelList, ModelMeta, to_json};
 use inference_translation::messages::models as anthropic;
 use inference_translation::ollama::{self, Capability};
+use serde_json::json;
 
 use super::is_ready;
 use crate::engine::client::EngineState;
@@ -47,6 +48,19 @@ fn model(node: &Node) -> Model {
     });
     let model = Model::new(node.model.clone(), node.created);
     Model { sampling_defaults, max_model_len, meta, ..model }
+}
+
+/// llama-server's `/slots`, read-only.
+pub(super) fn slots(node: &Node) -> Response<Body> {
+    let EngineState::Ready(facts) = node.engine.state() else {
+        return response::json("[]");
+    };
+    let busy = node.engine.figures().stats.slots_busy;
+    let slot = |id| {
+        let (n_ctx, is_processing) = (facts.context_tokens, id < busy);
+        json!({"id": id, "n_ctx": n_ctx, "speculative": false, "is_processing": is_processing})
+    };
+    response::json(to_json(&(0..facts.slots).map(slot).collect::<Vec<_>>()))
 }
 
 /// Ollama's `/api/tags`.
