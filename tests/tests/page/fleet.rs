@@ -1,5 +1,6 @@
 //! Keys, nodes that come and go, load, and what operators do to nodes.
 
+use fleet_tests::browser::Browser;
 use fleet_tests::mock_node::{MockNode, healthy};
 use fleet_tests::process::{ADMIN_KEY, Fleet};
 use fleet_tests::{chat, eventually, streamed};
@@ -7,7 +8,6 @@ use inference_protocol::resume::Usage;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::browser::Browser;
 use super::{QUIET, UNLOCK, address, is_clean, joins_at, look_at, row_shows};
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,17 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]
 
-mod browser;
 mod chat;
 mod fleet;
 mod looks;
 mod screenshot;
 mod top;
 
+use fleet_tests::browser::Browser;
 use fleet_tests::process::{ADMIN_KEY, Fleet};
 use serde_json::{Value, json};
-
-use browser::Browser;
 
 /// The gateway asks nodes nothing of its own: they answer only what a test knows of.
 const QUIET: &str = "health: {probe_interval_ms: 0}\n";

@@ -4,10 +4,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use fleet_tests::root;
 use serde_json::{Value, json};
 
+use crate::root;
+
 /// A browser with one page.
+#[derive(Debug)]
 pub struct Browser {
     child: Child,
     /// Absent once it is to end.
@@ -32,7 +34,7 @@ impl Browser {
     pub fn start() -> Option<Self> {
         let Some((chromium, folder)) = installed() else {
             eprintln!(
-                "skipped: the fleet page is tested with chromium, node and npm; 'make test' installs the first and playwright-core"
+                "skipped: tests of pages need chromium, node and npm; 'make test' installs the first and playwright-core"
             );
             return None;
         };
