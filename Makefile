@@ -161,9 +161,10 @@ test-arm64: build
 test-skew: build
 	@scripts/skew.sh $(TARGET) $(SINCE)
 
-## Run Claude Code and Codex from npm before a gateway whose nodes play a model, also while nodes are lost.
-## Needs npm; downloads 200 MB the first time.
-test-clients: build target/clients/installed
+## Run Claude Code and Codex from npm, and Open WebUI from PyPI with two users in Chromium, before a gateway
+## whose nodes play a model, also while nodes are lost. Needs npm, chromium, and Python 3.11 or 3.12;
+## downloads 400 MB the first time.
+test-clients: build target/clients/installed target/clients/open-webui/done target/sdk/page/done
 	$(CARGO) test $(CHOICE) --test clients -- --ignored --test-threads=1
 
 ## Measure the engine on this machine with a model of 0.5B random weights: one line of JSON per
@@ -259,6 +260,10 @@ endef
 
 target/sdk/%/done: tests/sdk/requirements-%.txt
 	$(call venv,a client for the SDK tests: $*)
+
+# In its authors' slim mode, Open WebUI runs without most of what it depends on.
+target/clients/open-webui/done: tests/clients/requirements-open-webui.txt
+	$(call venv,a client for the tests: Open WebUI,--no-deps)
 
 target/chart/done: tests/chart/requirements.txt
 	$(call venv,Helm's engine for the tests of the chart)

@@ -1,4 +1,4 @@
-//! A program from npm, with a home of its own, and what it did.
+//! A program from npm or PyPI, with a home of its own, and what it did.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,12 +32,22 @@ impl Home {
         self.0.path().join("work")
     }
 
-    /// A command that is stopped after two minutes. It inherits nothing of the environment but the
-    /// path.
+    /// A command that is stopped after two minutes.
     pub fn command(&self, program: &Path) -> Command {
-        assert!(program.exists(), "{} is missing: run 'make test-clients'", program.display());
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", SECONDS_MAX]).arg(program).current_dir(self.work());
+        let mut command = self.within(Path::new("timeout"));
+        command.args(["--kill-after=5", SECONDS_MAX]).arg(existing(program));
+        command
+    }
+
+    /// A command that runs until it is stopped.
+    pub fn server(&self, program: &Path) -> Command {
+        self.within(existing(program))
+    }
+
+    /// It inherits nothing of the environment but the path.
+    fn within(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.work());
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
         command.env("HOME", self.home()).env("NO_PROXY", "127.0.0.1");
         for variable in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
@@ -48,7 +58,12 @@ impl Home {
     }
 }
 
-/// A file of the installed packages.
+fn existing(program: &Path) -> &Path {
+    assert!(program.exists(), "{} is missing: run 'make test-clients'", program.display());
+    program
+}
+
+/// A file of the packages from npm.
 pub fn installed(path: &str) -> PathBuf {
     root().join("target/clients/node_modules").join(path)
 }

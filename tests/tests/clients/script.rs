@@ -72,18 +72,23 @@ pub async fn fleet() -> Fleet {
     Fleet::start(QUIET).await
 }
 
+/// A node with the model.
+pub async fn node(fleet: &Fleet, name: &str, slots: u32) -> MockNode {
+    let mut status = healthy(name, slots);
+    status.models[0].id = MODEL.into();
+    status.models[0].context_tokens = CONTEXT_TOKENS;
+    let node = MockNode::join(fleet.client.address(), status).await;
+    fleet.wait_for_slots(name).await;
+    node
+}
+
 impl Model {
     /// Starts one node more than there are losses: each loss is the number of parts after which a
     /// node is lost.
     pub async fn start(fleet: &Fleet, losses: &[usize]) -> Self {
         let mut nodes = Vec::new();
         for number in 0..=losses.len() {
-            let name = format!("scripted-{number}");
-            let mut status = healthy(&name, 8);
-            status.models[0].id = MODEL.into();
-            status.models[0].context_tokens = CONTEXT_TOKENS;
-            nodes.push(MockNode::join(fleet.client.address(), status).await);
-            fleet.wait_for_slots(&name).await;
+            nodes.push(node(fleet, &format!("scripted-{number}"), 8).await);
         }
         Self { nodes, losses: losses.to_vec(), seen: Vec::new() }
     }

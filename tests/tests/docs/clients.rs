@@ -26,11 +26,13 @@ struct Client {
 enum Registry {
     /// PyPI; the name in `tests/sdk/requirements-NAME.txt`.
     Python(&'static str),
+    /// PyPI; the file of requirements.
+    PythonFile(&'static str),
     /// npm; the folder of `package.json`.
     Node(&'static str),
 }
 
-use Registry::{Node, Python};
+use Registry::{Node, Python, PythonFile};
 
 const fn client(
     name: &'static str,
@@ -41,7 +43,7 @@ const fn client(
     Client { name, package, from, uses, test }
 }
 
-const CLIENTS: [Client; 18] = [
+const CLIENTS: [Client; 19] = [
     client(
         "OpenAI for Python",
         ("openai", Python("openai")),
@@ -150,18 +152,28 @@ const CLIENTS: [Client; 18] = [
         "`codex exec` with commands, while nodes die (`make test-clients`)",
         "codex_does_not_notice_lost_nodes",
     ),
+    client(
+        "Open WebUI",
+        ("open-webui", PythonFile("tests/clients/requirements-open-webui.txt")),
+        "chats of two users in Chromium, while nodes die (`make test-clients`)",
+        "open_webui_shows_two_users_whole_answers_while_a_node_is_lost",
+    ),
 ];
+
+/// The version in a list of Python packages.
+fn pinned(package: &str, file: &str) -> String {
+    let text = current::read(file);
+    let pins = text.lines().filter_map(|line| line.split_once("=="));
+    let mut versions = pins.filter(|(pinned, _)| *pinned == package);
+    versions.next().unwrap_or_else(|| panic!("{package} is not pinned")).1.into()
+}
 
 /// The version that the tests install.
 fn version(client: &Client) -> String {
     let package = client.package;
     match client.from {
-        Python(name) => {
-            let text = current::read(&format!("tests/sdk/requirements-{name}.txt"));
-            let pins = text.lines().filter_map(|line| line.split_once("=="));
-            let mut versions = pins.filter(|(pinned, _)| *pinned == package);
-            versions.next().unwrap_or_else(|| panic!("{package} is not pinned")).1.into()
-        }
+        Python(name) => pinned(package, &format!("tests/sdk/requirements-{name}.txt")),
+        PythonFile(file) => pinned(package, file),
         Node(folder) => {
             let text = current::read(&format!("{folder}/package.json"));
             let json: Value = serde_json::from_str(&text).unwrap();

@@ -1,5 +1,5 @@
 //! The files of examples/openai, langchain, litellm and open-webui, with the real packages before a
-//! real gateway. Of Open WebUI, which takes gigabytes, the recorded requests.
+//! real gateway. Of Open WebUI, which `make test-clients` runs, the recorded requests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
