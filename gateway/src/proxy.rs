@@ -73,7 +73,7 @@ pub(crate) async fn serve(
             record.record_success(200, reply.len());
             Ok(response::json(reply))
         }
-        Ok(Admission::Request(admitted)) => match split::plan(&gateway, &admitted) {
+        Ok(Admission::Request(admitted)) => match split::plan(&gateway, &admitted, &mut record) {
             Some(plan) => split::serve(gateway, settings, admitted, record, plan).await,
             None => {
                 let drive = Drive::new(gateway, settings, admitted, record);

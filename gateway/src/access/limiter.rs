@@ -103,7 +103,7 @@ impl Limiter {
     /// A limit is reached.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
         let before = self.running.fetch_add(1, Ordering::Relaxed);
-        let permit = Permit { limiter: self.clone(), reserved: 0 };
+        let permit = Permit { limiter: self.clone(), reserved: 0, places: 1 };
         if self.concurrent_max.is_some_and(|max| before >= max) {
             return Err(self.refusal(RateLimit::Concurrent, Duration::from_secs(1)));
         }
@@ -180,11 +180,13 @@ const TOKENS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
-/// A running request of a key. Dropping it frees its place among concurrent requests.
+/// A running request of a key. Dropping it frees its places among concurrent requests.
 #[derive(Debug)]
 pub(crate) struct Permit {
     limiter: Arc<Limiter>,
     reserved: u32,
+    /// One, or one for each of its parts that run at a time.
+    places: u32,
 }
 
 impl Permit {
@@ -200,6 +202,20 @@ impl Permit {
         Ok(())
     }
 
+    /// Takes places among concurrent requests until it has `wanted`, as far as there are any.
+    /// Returns how many it has.
+    pub(crate) fn widen(&mut self, wanted: u32) -> u32 {
+        let Limiter { running, concurrent_max, .. } = &*self.limiter;
+        let wanted = wanted.saturating_sub(self.places);
+        let free = |running: u32| {
+            concurrent_max.map_or(wanted, |max| max.saturating_sub(running).min(wanted))
+        };
+        let claim = |running: u32| Some(running + free(running));
+        let before = running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
+        self.places += before.map_or(0, free);
+        self.places
+    }
+
     /// Settles the reservation by the tokens actually used.
     pub(crate) fn settle(&self, tokens: u64) {
         if let Some(bucket) = &self.limiter.tokens {
@@ -211,7 +227,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.limiter.running.fetch_sub(1, Ordering::Relaxed);
+        self.limiter.running.fetch_sub(self.places, Ordering::Relaxed);
     }
 }
 
@@ -370,7 +386,7 @@ mod tests {
     fn a_debt_has_a_ceiling_and_does_not_become_a_refund() {
         let limiter = limiter(0, 600, 0);
         for _ in 0..3 {
-            let permit = Permit { limiter: limiter.clone(), reserved: 0 };
+            let permit = Permit { limiter: limiter.clone(), reserved: 0, places: 1 };
             limiter.running.fetch_add(1, Ordering::Relaxed);
             permit.settle(u64::MAX);
         }
@@ -406,5 +422,22 @@ mod tests {
         let written = [0, 120, 1000, 2450, 60_000, 95_000];
         let written = written.map(|ms| OpenAiDuration(Duration::from_millis(ms)).to_string());
         assert_eq!(written, ["0ms", "120ms", "1s", "2.5s", "1m0s", "1m35s"]);
+    }
+
+    #[test]
+    fn a_request_with_parts_takes_the_places_that_are_left_and_frees_them() {
+        let limiter = Arc::new(Limiter::new(&KeyLimits {
+            concurrent_max: NonZeroU32::new(4),
+            ..KeyLimits::default()
+        }));
+        let other = limiter.admit().unwrap();
+        let mut permit = limiter.admit().unwrap();
+        assert_eq!((permit.widen(2), permit.widen(9), permit.widen(9)), (2, 3, 3));
+        assert!(limiter.admit().is_err());
+        drop(permit);
+        assert_eq!(limiter.usage().running, 1);
+        drop(other);
+        let mut unlimited = Arc::new(Limiter::default()).admit().unwrap();
+        assert_eq!((unlimited.widen(16), unlimited.widen(1)), (16, 16));
     }
 }

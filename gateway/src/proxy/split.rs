@@ -30,20 +30,22 @@ const PARALLEL_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Plan {
     split: Split,
-    /// How many parts are served at a time: as many as there are endpoints.
+    /// How many parts are served at a time: as many as there are endpoints, and as the limits on
+    /// concurrent requests allow.
     parallel: usize,
 }
 
 /// How to split a request; `None` if it is served in one piece.
-pub(crate) fn plan(gateway: &Gateway, admitted: &Admitted) -> Option<Plan> {
+pub(crate) fn plan(gateway: &Gateway, admitted: &Admitted, record: &mut Record) -> Option<Plan> {
     let kind = match admitted.api {
         Api::Embeddings => ListKind::Inputs,
         Api::Rerank => ListKind::Documents,
         _ => return None,
     };
     let parallel = gateway.dispatcher.count_endpoints(&admitted.model, PARALLEL_MAX);
-    let split = || Split::of(kind, &admitted.body);
-    (parallel > 1).then(split).flatten().map(|split| Plan { split, parallel })
+    let split = (parallel > 1).then(|| Split::of(kind, &admitted.body)).flatten()?;
+    let parallel = record.widen(parallel.min(split.len()));
+    (parallel > 1).then_some(Plan { split, parallel })
 }
 
 /// Serves a split request. If a part fails, so does the request, and the other parts are cancelled.

@@ -1,16 +1,14 @@
 //! Nodes that report what cannot be, and requests that ask for more than nodes can do in time: what
 //! counts, and against whom.
 
-use fleet_tests::client::Answer;
 use fleet_tests::mock_node::{Asked, MockNode, healthy};
 use fleet_tests::process::metric;
 use fleet_tests::{chat, eventually};
 use inference_protocol::fleet::NodeStatus;
 use inference_protocol::resume::Usage;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
-use super::Gateway;
+use super::{Gateway, posts};
 
 const DIGEST: &str = "5532e44183f47ed1fc146851b96d585c24da5bd5fe31a885cebc357261ed8f7f";
 const EMBEDDINGS: &str = "/v1/embeddings";
@@ -22,11 +20,6 @@ async fn limited(limits: &str) -> Gateway {
     let mut gateway = Gateway::start_with_keys(&keys, "").await;
     gateway.client = gateway.client.with_key(Some("key-of-ada"));
     gateway
-}
-
-fn posts(gateway: &Gateway, path: &'static str, body: Value) -> JoinHandle<Answer> {
-    let client = gateway.client.clone();
-    tokio::spawn(async move { client.post(path, body.to_string()).await })
 }
 
 async fn used(gateway: &Gateway) -> [u64; 2] {

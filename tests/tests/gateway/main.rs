@@ -63,6 +63,12 @@ fn config(more: &str) -> String {
     format!("listen: 127.0.0.1:0\n{admin}\n{nodes}{more}")
 }
 
+/// Posts a body in the background.
+fn posts(gateway: &Gateway, path: &'static str, body: Value) -> JoinHandle<Answer> {
+    let client = gateway.client.clone();
+    tokio::spawn(async move { client.post(path, body.to_string()).await })
+}
+
 impl Drop for Gateway {
     fn drop(&mut self) {
         self.running.abort();

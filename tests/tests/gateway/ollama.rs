@@ -4,14 +4,8 @@ use fleet_tests::client::Answer;
 use fleet_tests::mock_node::healthy;
 use inference_protocol::resume::{Mark, Usage};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
-use super::Gateway;
-
-fn posts(gateway: &Gateway, path: &'static str, body: Value) -> JoinHandle<Answer> {
-    let client = gateway.client.clone();
-    tokio::spawn(async move { client.post(path, body.to_string()).await })
-}
+use super::{Gateway, posts};
 
 fn lines(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.header("content-type"), Some("application/x-ndjson"));

@@ -1,16 +1,9 @@
 //! Rerank as clients of other servers ask for it: nodes see one format.
 
-use fleet_tests::client::Answer;
 use fleet_tests::mock_node::healthy;
-use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use serde_json::json;
 
-use super::Gateway;
-
-fn posts(gateway: &Gateway, path: &'static str, body: Value) -> JoinHandle<Answer> {
-    let client = gateway.client.clone();
-    tokio::spawn(async move { client.post(path, body.to_string()).await })
-}
+use super::{Gateway, posts};
 
 fn scores() -> String {
     let score = |index: usize, score: f64| json!({"index": index, "relevance_score": score});

@@ -4,20 +4,14 @@ use fleet_tests::SOON;
 use fleet_tests::client::Answer;
 use fleet_tests::mock_node::{Asked, MockNode};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::Gateway;
+use super::{Gateway, posts};
 
 const EMBEDDINGS: &str = "/v1/embeddings";
 const RERANK: &str = "/v1/rerank";
 /// A hash of `key-of-ada`.
 const DIGEST: &str = "5532e44183f47ed1fc146851b96d585c24da5bd5fe31a885cebc357261ed8f7f";
-
-fn posts(gateway: &Gateway, path: &'static str, body: Value) -> JoinHandle<Answer> {
-    let client = gateway.client.clone();
-    tokio::spawn(async move { client.post(path, body.to_string()).await })
-}
 
 fn embed(count: usize) -> Value {
     let texts: Vec<String> = (0..count).map(|n| n.to_string()).collect();
@@ -144,6 +138,43 @@ async fn a_client_that_leaves_frees_the_slots_of_all_parts() {
     running.abort();
     timeout(SOON, gateway.is_idle()).await.unwrap();
     assert!(a.is_asked().is_none() && b.is_asked().is_none());
+}
+
+#[tokio::test]
+async fn parts_count_as_concurrent_requests_of_their_key() {
+    let keys =
+        |max: u32| format!("keys: [{{name: ada, sha256: {DIGEST}, concurrent_max: {max}}}]\n");
+    let mut gateway = Gateway::start_with_keys(&keys(2), "").await;
+    gateway.client = gateway.client.with_key(Some("key-of-ada"));
+    let (mut a, mut b) = (gateway.node("a", 1).await, gateway.node("b", 1).await);
+    let mut c = gateway.node("c", 1).await;
+    let running = posts(&gateway, EMBEDDINGS, embed(96));
+    for answered in 1..=3 {
+        let asked = tokio::select! {
+            asked = a.asked() => asked,
+            asked = b.asked() => asked,
+            asked = c.asked() => asked,
+        };
+        if answered == 1 {
+            let refused = gateway.asks("Hi").await.unwrap();
+            assert_eq!(
+                (refused.status, refused.error_code().as_str()),
+                (429, "rate_limit_exceeded")
+            );
+        }
+        answer(asked);
+    }
+    check_embeddings(&running.await.unwrap(), 96);
+    gateway.is_idle().await;
+
+    // Alone, the request goes to one node as it is.
+    let mut gateway = Gateway::start_with_keys(&keys(1), "").await;
+    gateway.client = gateway.client.with_key(Some("key-of-ada"));
+    let (mut a, mut b) = (gateway.node("a", 1).await, gateway.node("b", 1).await);
+    let running = posts(&gateway, EMBEDDINGS, embed(96));
+    assert_eq!(answer(next(&mut a, &mut b).await), 96);
+    check_embeddings(&running.await.unwrap(), 96);
+    gateway.is_idle().await;
 }
 
 #[tokio::test]

@@ -95,6 +95,14 @@ impl PartRecords {
 }
 
 impl Record {
+    /// How many of `wanted` parts may run at a time by the limits on concurrent requests of key and
+    /// user. Claims a place for each until the request ends.
+    pub(crate) fn widen(&mut self, wanted: usize) -> usize {
+        let permits = [&mut self.user_permit, &mut self.permit].into_iter().flatten();
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        permits.fold(wanted, |places, permit| permit.widen(places)) as usize
+    }
+
     /// The records of the request's parts.
     pub(crate) fn split(&mut self) -> PartRecords {
         let totals = Arc::<PartTotals>::default();
