@@ -45,13 +45,13 @@ const OPERATIONS: [Operation; 9] = [
     ),
     (
         "/api/chat",
-        "Answers a chat of Ollama's API",
+        "Answers a chat for Ollama's clients",
         "OllamaChatRequest",
         Answer::Lines("Ollama's chat response."),
     ),
     (
         "/api/generate",
-        "Goes on with a text of Ollama's API",
+        "Completes a text for Ollama's clients",
         "OllamaGenerateRequest",
         Answer::Lines("Ollama's generate response."),
     ),
