@@ -3,7 +3,7 @@
 //!
 //! A [`Lease`] is a claimed slot. Dropping it frees the slot and binds the next request.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,6 @@ use crate::scheduler::routing::Policy;
 use crate::scheduler::{Acquired, Binding, Scheduler, SlotRefusal, SlotRequest};
 use crate::types::error::Error;
 use crate::types::limits::QueueBounds;
-use crate::types::served_model::ServedModel;
 use crate::upstream::Upstream;
 
 mod body_reservation;
@@ -29,6 +28,7 @@ mod charge_guard;
 mod fleet_view;
 mod lease;
 mod ledger;
+mod models;
 pub(crate) mod saved_state;
 mod snapshot;
 pub mod views;
@@ -343,36 +343,6 @@ impl Dispatcher {
         let now = self.now();
         let core = self.lock();
         core.scheduler.fleet.endpoints().map(|endpoint| node_view(endpoint, now)).collect()
-    }
-
-    /// Version of the model list, and the served models.
-    pub fn models(&self) -> (u64, BTreeMap<String, ServedModel>) {
-        let core = self.lock();
-        let fleet = &core.scheduler.fleet;
-        (
-            fleet.models_version(),
-            fleet.models().map(|(id, model)| (id.to_string(), model)).collect(),
-        )
-    }
-
-    /// Number of ready endpoints that serve a model, counted up to `most`.
-    pub(crate) fn count_endpoints(&self, model: &str, most: usize) -> usize {
-        self.lock().scheduler.fleet.paces(model).take(most).count()
-    }
-
-    /// The model, if only one is served.
-    pub(crate) fn only_model(&self) -> Option<String> {
-        let core = self.lock();
-        let mut models = core.scheduler.fleet.models();
-        match (models.next(), models.next()) {
-            (Some((id, _)), None) => Some(id.to_string()),
-            _ => None,
-        }
-    }
-
-    /// Version of the model list; it changes whenever the list does.
-    pub(crate) fn models_version(&self) -> u64 {
-        self.lock().scheduler.fleet.models_version()
     }
 
     /// Fleet totals and queue depth.

@@ -15,11 +15,12 @@ use crate::text::grammar::{GrammarError, Grammars};
 use crate::text::output::{Format, ResponseStart};
 use crate::types::model::Tokenizer;
 use crate::types::request::{
-    Chat, EmbedInput, Failure, GenerateRequest, Prompt, QueryResult, TextQuery, Token,
+    Chat, EmbedInput, Failure, GenerateRequest, ModelTexts, Prompt, QueryResult, TextQuery, Token,
 };
 
 mod bounds;
 mod constrain;
+mod infill;
 mod queue;
 mod rerank;
 mod resolve;
@@ -217,6 +218,16 @@ impl Preparer {
             TextQuery::Render(chat) => {
                 Ok(QueryResult::Text(segments(&self.render(chat, now)?).collect()))
             }
+            TextQuery::Texts => Ok(QueryResult::Texts(self.texts())),
+        }
+    }
+
+    fn texts(&self) -> ModelTexts {
+        let template = self.template.as_ref().and_then(|template| template.as_ref().ok());
+        ModelTexts {
+            template: template.map(|template| template.source(false).into()),
+            beginning: self.special.bos.clone(),
+            end: self.special.eos.clone(),
         }
     }
 
@@ -320,16 +331,19 @@ impl Preparer {
             }
             Prompt::Text(text) => self.with_beginning(tokenize(&[text.as_str()], true)?),
             Prompt::Tokens(tokens) => self.check_tokens(tokens)?,
-            Prompt::Infill { prefix, suffix } => {
+            Prompt::Infill { prefix, suffix, files } => {
                 let infill = self.tokenizer.infill().ok_or(Failure::NoInfill)?;
-                let (prefix, suffix) =
-                    (tokenize(&[prefix.as_str()], false)?, tokenize(&[suffix.as_str()], false)?);
-                // The order that code models are trained with.
-                let mut tokens = vec![infill.prefix];
-                tokens.extend(prefix);
-                tokens.push(infill.suffix);
-                tokens.extend(suffix);
-                tokens.push(infill.middle);
+                let parts = infill::parts(&infill, (prefix, suffix), files);
+                let mut tokens = Vec::new();
+                for part in parts {
+                    match part {
+                        infill::Part::Mark(token) => tokens.push(token),
+                        infill::Part::Text(text) => tokens.extend(tokenize(&[&text], false)?),
+                    }
+                    if tokens.len() > tokens_max {
+                        break;
+                    }
+                }
                 self.with_beginning(tokens)
             }
         };

@@ -47,6 +47,8 @@ impl Drop for MockNode {
 
 /// A request that waits for the test.
 pub struct Asked {
+    /// Its path.
+    pub path: String,
     /// Its body; null where it is no JSON.
     pub body: Value,
     /// The same as its bytes.
@@ -277,7 +279,7 @@ async fn serve(
     let resume = request.headers().get(RESUME_HEADER).and_then(|t| t.to_str().ok()?.parse().ok());
     // Requests of the gateway's own have none.
     let resume: usize = resume.unwrap_or(0);
-    let headers = request.headers().clone();
+    let (path, headers) = (request.uri().path().to_string(), request.headers().clone());
     #[expect(clippy::disallowed_methods, reason = "our own gateway sends it")]
     let body = request.into_body().collect().await.map_err(|_| "the request broke off")?;
     let body = body.to_bytes();
@@ -286,7 +288,7 @@ async fn serve(
     let (raw, body) = (body.slice_ref(raw), serde_json::from_slice(raw).unwrap_or_default());
     let (reply, answer) = oneshot::channel();
     asked
-        .send(Asked { body, raw, resume, tenant, authorization, headers, reply })
+        .send(Asked { path, body, raw, resume, tenant, authorization, headers, reply })
         .await
         .map_err(|_| "the test is over")?;
     answer.await.map_err(|_| "the test resets the stream")

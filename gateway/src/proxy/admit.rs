@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName};
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::openai::{self, Invalid, Lengths, ParseError, RoutingFields};
-use inference_translation::ollama;
+use inference_translation::{llama_server, ollama};
 use tokio::time::Instant;
 
 use super::authenticate::Authenticated;
@@ -26,7 +26,7 @@ use crate::scheduler::cost::Size;
 use crate::scheduler::fleet::RouteConstraints;
 use crate::scheduler::prefix_index::Prefix;
 use crate::scheduler::usage::{Task, UsageLimits};
-use crate::types::api::Api;
+use crate::types::api::{Api, RequestedApi};
 use crate::types::class::Class;
 use crate::types::error::Error;
 use crate::types::external::ExternalPolicy;
@@ -144,7 +144,7 @@ pub(crate) async fn admit(
 ) -> Result<Admission, Error> {
     let dispatcher = &gateway.dispatcher;
     let (limits, timeouts) = (&config.limits, &config.timeouts);
-    let Authenticated { context, api, caller, arrived, headers, body } = authenticated;
+    let Authenticated { context, api, query_model, caller, arrived, headers, body } = authenticated;
     let wanted = wanted_class(headers)?;
     let patience = deadline(headers)?;
     // The body may ask for any class that the key allows, unless the header has set one.
@@ -154,7 +154,11 @@ pub(crate) async fn admit(
     let body = read_body(body, bounds, &mut reading).await?;
     let sources = Sources {
         stored: &|id| gateway.responses.get(&caller.tenant, id),
-        only_model: &|| dispatcher.only_model(),
+        only_model: &|| dispatcher.only_model(|model| caller.allows(model)),
+    };
+    let body = match *api {
+        RequestedApi::PROPS => props_body(query_model.take(), caller, dispatcher),
+        _ => body,
     };
     let (body, translation) =
         match translation::translate(*api, body, limits.body_bytes_max, *arrived, &sources)? {
@@ -207,6 +211,14 @@ pub(crate) async fn admit(
         prefix,
         body,
     }))
+}
+
+/// What a request for the properties of a model would say if it had a body.
+fn props_body(named: Option<String>, caller: &Caller, dispatcher: &Dispatcher) -> Bytes {
+    let only_model = || dispatcher.only_model(|model| caller.allows(model));
+    let model = named.or_else(only_model);
+    let slots = model.as_deref().map(|model| dispatcher.slots_of(caller.model(model)));
+    llama_server::props_body(model.as_deref(), slots.unwrap_or_default()).into()
 }
 
 /// The name without Ollama's `:latest`, unless there is a model with that name.

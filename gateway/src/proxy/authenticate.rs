@@ -19,6 +19,8 @@ pub(crate) struct Authenticated {
     pub context: Arc<RequestContext>,
     /// The API endpoint.
     pub api: RequestedApi,
+    /// The model that the query string names, for requests without a body.
+    pub query_model: Option<String>,
     /// Tenant and key.
     pub caller: Caller,
     /// When the head arrived.
@@ -36,6 +38,6 @@ pub(crate) fn authenticate(
     received: Received,
 ) -> Result<Authenticated, Error> {
     let caller = known.map_or_else(|| keys.authenticate(&received.headers), Ok)?;
-    let Received { context, api, arrived, headers, body } = received;
-    Ok(Authenticated { context, api, caller, arrived, headers, body })
+    let Received { context, api, query_model, arrived, headers, body } = received;
+    Ok(Authenticated { context, api, query_model, caller, arrived, headers, body })
 }

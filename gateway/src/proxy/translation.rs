@@ -55,12 +55,14 @@ pub(crate) fn translate(
     arrived: Instant,
     sources: &Sources<'_>,
 ) -> Result<Translated, Error> {
-    let (api, body) = match api {
-        RequestedApi::Translated(api) => (api, body),
-        RequestedApi::Native(Api::Rerank) if rerank::has_texts(&body) => {
-            (ClientApi::RerankTexts, with_model(body, sources.only_model))
+    let api = match api {
+        RequestedApi::Translated(api) => api,
+        RequestedApi::Native(Api::Rerank) if rerank::has_texts(&body) => ClientApi::RerankTexts,
+        RequestedApi::Native(api) => {
+            let is_llamas = matches!(api, Api::Tokenize | Api::Detokenize | Api::ApplyTemplate);
+            let body = if is_llamas { with_model(body, sources.only_model) } else { body };
+            return Ok(Translated::Request(body, None));
         }
-        RequestedApi::Native(_) => return Ok(Translated::Request(body, None)),
     };
     let origin = Origin { random: random(), now: unix_seconds(SystemTime::now()) };
     let translated = inference_translation::translate(api, &body, origin, sources.stored);
@@ -68,19 +70,39 @@ pub(crate) fn translate(
         inference_translation::Translation::Request(translated) => translated,
         inference_translation::Translation::Reply(reply) => return Ok(Translated::Reply(reply)),
     };
-    if translated.body.len() > bytes_max {
+    let body = if names_no_model(api) {
+        with_model(translated.body.into(), sources.only_model)
+    } else {
+        translated.body.into()
+    };
+    if body.len() > bytes_max {
         return Err(Error::TooLarge(bytes_max));
     }
     let translation = Translation { api, writer: translated.writer, arrived };
-    Ok(Translated::Request(translated.body.into(), Some(translation)))
+    Ok(Translated::Request(body, Some(translation)))
+}
+
+/// True for APIs of servers that have only one model.
+fn names_no_model(api: ClientApi) -> bool {
+    matches!(
+        api,
+        ClientApi::RerankTexts
+            | ClientApi::LlamaCompletion
+            | ClientApi::LlamaInfill
+            | ClientApi::LlamaEmbedding
+    )
 }
 
 /// The body with a model, for clients of servers that have only one.
 fn with_model(body: Bytes, only_model: impl Fn() -> Option<String>) -> Bytes {
-    let has_model = |object: RawObject<'_>| object.fields().any(|field| field.name == "model");
+    // Nothing is missing from an object without fields but everything.
+    let lacks_model = |object: RawObject<'_>| {
+        let mut fields = object.fields().peekable();
+        fields.peek().is_some() && fields.all(|field| field.name != "model")
+    };
     let start = body.iter().position(|byte| *byte == b'{');
-    match (RawObject::parse(&body).map(has_model), start, only_model()) {
-        (Ok(false), Some(start), Some(model)) => {
+    match (RawObject::parse(&body).map(lacks_model), start, only_model()) {
+        (Ok(true), Some(start), Some(model)) => {
             let model = format!("{{\"model\":{},", Value::from(model));
             [model.as_bytes(), body.get(start + 1..).unwrap_or_default()].concat().into()
         }

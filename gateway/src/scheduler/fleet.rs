@@ -285,6 +285,12 @@ impl<L> Fleet<L> {
         ids.flat_map(ModelEndpoints::all).filter_map(|id| Some((id, self.endpoints.get(&id)?)))
     }
 
+    /// Slots of all ready endpoints that serve the model.
+    pub(crate) fn slots_of(&self, model: &str) -> u64 {
+        let ready = self.endpoints_of(model).filter(|(_, endpoint)| endpoint.is_ready());
+        ready.map(|(_, endpoint)| u64::from(endpoint.status.slots)).sum()
+    }
+
     /// True if all nodes that meet the constraints are ready and have failed the request. Cordoned
     /// nodes do not count.
     pub(crate) fn all_have_failed(&self, model: &str, constraints: &RouteConstraints) -> bool {

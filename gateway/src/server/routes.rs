@@ -34,12 +34,16 @@ pub(crate) async fn serve(
     if let Some(api) = api.filter(|_| request.method() == Method::POST) {
         return proxy::serve(gateway, context, api, request, None).await;
     }
+    if path == "/props" && request.method() == Method::GET {
+        return proxy::serve(gateway, context, RequestedApi::PROPS, request, None).await;
+    }
     let format = Format::of(path);
     let answered = match path {
         _ if api.is_some() => Err(Error::Method("POST")),
         path if path == JOIN_PATH => {
             only(&request, "POST").and_then(|()| join::join(&gateway, authority, request))
         }
+        "/props" => Err(Error::Method("GET")),
         "/api/show" => models::show(&gateway, request).await,
         path if let Some(path) = Path::at(path) => responses::serve(&gateway, &request, path),
         _ => look(&gateway, &request),

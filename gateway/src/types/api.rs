@@ -24,11 +24,13 @@ pub enum Api {
     Detokenize,
     /// `/apply-template`
     ApplyTemplate,
+    /// `/props`, which clients ask for by `GET`.
+    Props,
 }
 
 impl Api {
     /// All endpoints, in declaration order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Embeddings,
@@ -37,6 +39,7 @@ impl Api {
         Self::Tokenize,
         Self::Detokenize,
         Self::ApplyTemplate,
+        Self::Props,
     ];
 
     /// The endpoint's URI on a node.
@@ -56,6 +59,7 @@ impl Api {
             Self::Tokenize => "http://node/tokenize",
             Self::Detokenize => "http://node/detokenize",
             Self::ApplyTemplate => "http://node/apply-template",
+            Self::Props => "http://node/props",
         }
     }
 
@@ -70,6 +74,7 @@ impl Api {
             Self::Tokenize => "tokenize",
             Self::Detokenize => "detokenize",
             Self::ApplyTemplate => "apply_template",
+            Self::Props => "props",
         }
     }
 
@@ -81,7 +86,14 @@ impl Api {
     /// True if only the tokenizer or the chat template works on a request. Such a request uses no
     /// tokens, and only our nodes serve it.
     pub fn is_text_query(self) -> bool {
-        matches!(self, Self::InputTokens | Self::Tokenize | Self::Detokenize | Self::ApplyTemplate)
+        match self {
+            Self::InputTokens
+            | Self::Tokenize
+            | Self::Detokenize
+            | Self::ApplyTemplate
+            | Self::Props => true,
+            Self::ChatCompletions | Self::Completions | Self::Embeddings | Self::Rerank => false,
+        }
     }
 
     /// The endpoint at `path`, if there is one.
@@ -115,7 +127,10 @@ impl RequestedApi {
     /// How many there are.
     pub const COUNT: usize = Api::ALL.len() + ClientApi::ALL.len();
 
-    /// The API at `path`, if there is one.
+    /// The properties of a model.
+    pub const PROPS: Self = Self::Translated(ClientApi::LlamaProps);
+
+    /// The API at `path` for `POST` requests, if there is one.
     pub fn at(path: &str) -> Option<Self> {
         let translated = || ClientApi::at(path).map(Self::Translated);
         Api::at(path).map(Self::Native).or_else(translated)
@@ -127,9 +142,11 @@ impl RequestedApi {
             Self::Native(api) => api,
             Self::Translated(api) => match api.service() {
                 Service::ChatCompletions => Api::ChatCompletions,
+                Service::Completions => Api::Completions,
                 Service::InputTokens => Api::InputTokens,
                 Service::Embeddings => Api::Embeddings,
                 Service::Rerank => Api::Rerank,
+                Service::Props => Api::Props,
             },
         }
     }

@@ -35,14 +35,16 @@ pub use embeddings::{
 };
 pub use raw_object::{RawField, RawObject};
 pub use request::{
-    BiasFields, ChatMessage, ChatRequest, CompletionRequest, ConstraintFields, NamedSchema,
-    OneOrMany, Prompt, PromptEntry, ResponseFormat, SamplingFields, StreamOptions,
+    BiasFields, ChatMessage, ChatRequest, CompletionRequest, ConstraintFields, ExtraFile,
+    NamedSchema, OneOrMany, Prompt, PromptEntry, ResponseFormat, SamplingFields, StreamOptions,
     StructuredOutputs,
 };
 pub use response::{Model, ModelList, ModelMeta, PromptProgress, Timings, Usage};
 pub use routing::{CHOICES_MAX, Invalid, Lengths, RoutingFields, TEXT_CHOICES_MAX};
 pub use text::{Completion, CompletionChoice, TextLogprobs};
-pub use tokens::{Detokenize, Detokenized, InputTokens, Rendered, Tokenize, Tokenized};
+pub use tokens::{
+    Detokenize, Detokenized, InputTokens, PropsRequest, Rendered, Tokenize, Tokenized,
+};
 pub use unsupported::{Api, Endpoint, IGNORED, UNSUPPORTED, Unsupported, first_unsupported};
 
 /// A request body that cannot be parsed: `message` for people, `param` the JSON path.

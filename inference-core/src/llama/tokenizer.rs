@@ -147,10 +147,12 @@ impl Tokenizer for LlamaTokenizer {
                 sys::llama_vocab_fim_pre(vocab),
                 sys::llama_vocab_fim_suf(vocab),
                 sys::llama_vocab_fim_mid(vocab),
+                sys::llama_vocab_fim_rep(vocab),
+                sys::llama_vocab_fim_sep(vocab),
             ]
         };
-        let [prefix, suffix, middle] = ids.map(|id| Token::try_from(id).ok());
-        Some(Infill { prefix: prefix?, suffix: suffix?, middle: middle? })
+        let [prefix, suffix, middle, repository, file] = ids.map(|id| Token::try_from(id).ok());
+        Some(Infill { prefix: prefix?, suffix: suffix?, middle: middle?, repository, file })
     }
 
     fn text_rules(&self) -> TextRules {

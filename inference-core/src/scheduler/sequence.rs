@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::scheduler::reasoning_budget::ReasoningBudget;
 use crate::scheduler::sampler::{Forbid, Sampler, SamplingContext, Scratch};
+use crate::text::lines::LineEnd;
 use crate::text::stop::StopMatcher;
 use crate::text::utf8::Utf8;
 use crate::types::model::SeqId;
@@ -33,6 +34,8 @@ pub(crate) struct Sampled<'a> {
     pub(crate) is_end: bool,
     /// Its log probability, if the request asked for it.
     pub(crate) logprob: Option<TokenLogprob>,
+    /// When it was sampled; `None` if that was on another node.
+    pub(crate) now: Option<Duration>,
 }
 
 /// What a new token did to a sequence.
@@ -102,6 +105,7 @@ pub(crate) struct Sequence {
     sampler: Sampler,
     utf8: Utf8,
     stop: StopMatcher,
+    lines: LineEnd,
     pending_logprobs: PendingLogprobs,
     /// Set if the caller wants to know how much of the prompt is computed.
     prefill_reports: Option<PrefillReports>,
@@ -117,8 +121,9 @@ impl Sequence {
         let prompt_tokens = job.tokens.len().saturating_sub(job.resumed_len) as u32;
         debug_assert!(prompt_tokens > 0 && prompt_tokens < context_tokens);
         let room = context_tokens.saturating_sub(prompt_tokens);
-        let Options { sampling, max_tokens, stop, stop_tokens, logprobs, uses_cache, .. } =
-            job.options;
+        let Options {
+            sampling, max_tokens, stop, stop_tokens, lines, logprobs, uses_cache, ..
+        } = job.options;
         let prefill_reports = job.options.reports_prefill.then(PrefillReports::default);
         let prompt_logprobs = job.options.prompt_logprobs;
         let mut resolved = job.resolved;
@@ -148,6 +153,7 @@ impl Sequence {
             sampler: Sampler::new(sampling, resolved),
             utf8: Utf8::default(),
             stop: StopMatcher::new(stop),
+            lines: LineEnd::new(lines),
             pending_logprobs: PendingLogprobs::default(),
             prefill_reports,
             due_logprobs: 0..if prompt_logprobs { prompt_tokens } else { 0 },
@@ -334,7 +340,8 @@ impl Sequence {
             let chosen = || LikelyToken { token, bytes: Vec::new(), logprob: 0.0 };
             let likeliest = Vec::new();
             let logprob = self.logprobs.map(|_| TokenLogprob { chosen: chosen(), likeliest });
-            let advance = self.advance(Sampled { token, piece: &piece, is_end, logprob });
+            let advance =
+                self.advance(Sampled { token, piece: &piece, is_end, logprob, now: None });
             replay.chunks.extend(advance.chunk);
             replay.finished = advance.finished;
             if advance.finished.is_some() {
@@ -359,7 +366,7 @@ impl Sequence {
     pub(crate) fn advance(&mut self, sampled: Sampled<'_>) -> Advance {
         self.tokens.push(sampled.token);
         self.sampler.accept(sampled.token);
-        let (mut whole, mut text) = (String::new(), String::new());
+        let (mut whole, mut kept, mut text) = (String::new(), String::new(), String::new());
         if sampled.is_end {
             self.utf8.finish(&mut whole);
             self.pending_logprobs.push(0, sampled.logprob.filter(|_| self.reports_end));
@@ -374,17 +381,22 @@ impl Sequence {
             reasoning.record(response, self.utf8.is_whole());
         }
         let full = self.is_full();
-        let stopped = self.stop.push(&whole, &mut text);
+        let stopped = self.stop.push(&whole, &mut kept);
         if (sampled.is_end || full) && stopped.is_none() {
-            self.stop.finish(&mut text);
+            self.stop.finish(&mut kept);
         }
+        let is_cut = self.lines.push(&kept, sampled.now, &mut text);
         let finished = match (stopped, sampled.is_end, full) {
+            _ if is_cut => Some(FinishReason::Length),
             (Some(index), ..) => Some(FinishReason::StopString(index as u32)),
             (None, true, _) => Some(FinishReason::Stop),
             (None, false, true) => Some(FinishReason::Length),
             (None, false, false) => None,
         };
-        let is_whole = finished.is_some() && stopped.is_none();
+        if finished.is_some() && !is_cut {
+            self.lines.finish(&mut text);
+        }
+        let is_whole = finished.is_some() && stopped.is_none() && !is_cut;
         let logprobs = self.pending_logprobs.release(text.len(), is_whole);
         let has_chunk = !text.is_empty() || !logprobs.is_empty();
         Advance { chunk: has_chunk.then(|| self.take_chunk(text, logprobs)), finished }
@@ -432,7 +444,7 @@ mod tests {
     }
 
     fn sampled(piece: &[u8], is_end: bool) -> Sampled<'_> {
-        Sampled { token: 9, piece, is_end, logprob: None }
+        Sampled { token: 9, piece, is_end, logprob: None, now: None }
     }
 
     fn advance(sequence: &mut Sequence, piece: &[u8]) -> (String, Option<FinishReason>) {

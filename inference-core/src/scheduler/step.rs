@@ -144,7 +144,7 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    fn sample_all(&mut self, shares: &[SlotRows], emit: Emit<'_>) {
+    fn sample_all(&mut self, shares: &[SlotRows], now: Duration, emit: Emit<'_>) {
         let mut row = 0;
         for share in shares {
             row += share.rows as usize;
@@ -156,13 +156,13 @@ impl<M: Model> Engine<M> {
             if sequence.is_full() {
                 self.finish(share.slot, FinishReason::Length, emit);
             } else {
-                self.sample(share.slot, row - 1, emit);
+                self.sample(share.slot, row - 1, now, emit);
             }
         }
     }
 
     /// Chooses the next token of the sequence in a slot from the logits of a row.
-    fn sample(&mut self, slot: Slot, row: usize, emit: Emit<'_>) {
+    fn sample(&mut self, slot: Slot, row: usize, now: Duration, emit: Emit<'_>) {
         let Some(sequence) = &mut self.slots[slot as usize] else { return };
         let logits = self.model.logits(row);
         let token = match sequence.sample(logits, self.model.end_tokens(), &mut self.scratch) {
@@ -179,7 +179,7 @@ impl<M: Model> Engine<M> {
         self.piece.clear();
         self.model.piece(token, sequence.is_visible(token), &mut self.piece);
         let is_end = sequence.is_end(token, self.model.end_tokens());
-        let sampled = Sampled { token, piece: &self.piece, is_end, logprob };
+        let sampled = Sampled { token, piece: &self.piece, is_end, logprob, now: Some(now) };
         let advance = sequence.advance(sampled);
         if let Some(chunk) = advance.chunk {
             emit(sequence.id, Event::Text(chunk));
@@ -338,7 +338,7 @@ impl<M: Model> StepEngine for Engine<M> {
                 self.emit_prompt_logprobs(&shares, emit);
                 self.record_rows(&shares);
                 self.report_prefill(begun + spent, emit);
-                self.sample_all(&shares, emit);
+                self.sample_all(&shares, clock(), emit);
             }
             // The pool recorded nothing of this batch. What its sequences had before is kept or
             // freed as for every canceled sequence.

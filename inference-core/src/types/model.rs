@@ -145,4 +145,8 @@ pub struct Infill {
     pub suffix: Token,
     /// Marks where the model fills in.
     pub middle: Token,
+    /// Precedes the name of a repository, in models that were trained on whole ones.
+    pub repository: Option<Token>,
+    /// Precedes the name of a file, in models that were trained on several.
+    pub file: Option<Token>,
 }

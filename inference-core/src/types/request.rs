@@ -1,5 +1,7 @@
 //! Requests to the engine, and its responses. Plain data that crosses a process boundary.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::types::constraint::Constraint;
@@ -114,6 +116,8 @@ pub struct Options {
     pub stop: Vec<String>,
     /// Tokens that end the response and are not part of its text.
     pub stop_tokens: Vec<Token>,
+    /// When a line ends the response.
+    pub lines: LineRules,
     /// Report the logprob of each token, and this many of the most likely alternatives.
     pub logprobs: Option<u32>,
     /// Report the logprobs of the prompt's tokens as well, and compute it without the cache.
@@ -133,12 +137,28 @@ impl Options {
         max_tokens: None,
         stop: Vec::new(),
         stop_tokens: Vec::new(),
+        lines: LineRules::NONE,
         logprobs: None,
         prompt_logprobs: false,
         reasoning_max: None,
         uses_cache: true,
         reports_prefill: false,
     };
+}
+
+/// When a line ends a response: for code completion.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineRules {
+    /// Spaces and tabs that every line but the first begins with; a line with fewer ends the
+    /// response and is not part of it. 0 is any.
+    pub indent_min: u32,
+    /// A line that ends later than this after the first token ends the response.
+    pub time_max: Option<Duration>,
+}
+
+impl LineRules {
+    /// No line ends a response.
+    pub const NONE: Self = Self { indent_min: 0, time_max: None };
 }
 
 /// The prompt to continue.
@@ -157,7 +177,18 @@ pub enum Prompt {
         prefix: String,
         /// Text after the gap.
         suffix: String,
+        /// Other files, which come before the text.
+        files: Vec<InfillFile>,
     },
+}
+
+/// A file that is shown to a model that fills a gap in another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InfillFile {
+    /// Its name.
+    pub name: String,
+    /// Its text.
+    pub text: String,
 }
 
 /// A conversation, as JSON texts.
@@ -222,6 +253,8 @@ pub enum TextQuery {
     Detokenize(Vec<Token>),
     /// Render the prompt of a chat.
     Render(Chat),
+    /// Return the texts that prompts are made of.
+    Texts,
 }
 
 /// The result of a [`TextQuery`].
@@ -231,4 +264,17 @@ pub enum QueryResult {
     Tokens(Vec<Token>, Vec<Vec<u8>>),
     /// Detokenized text or a rendered prompt.
     Text(String),
+    /// Texts that prompts are made of.
+    Texts(ModelTexts),
+}
+
+/// Texts that a model's prompts are made of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelTexts {
+    /// The chat template, if it has a valid one.
+    pub template: Option<String>,
+    /// The text of the token that begins a prompt (BOS).
+    pub beginning: String,
+    /// The text of the token that ends a response (EOS).
+    pub end: String,
 }

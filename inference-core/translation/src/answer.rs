@@ -1,12 +1,12 @@
-//! What a node or an external endpoint answers: chat completions, whole and in chunks.
+//! What a node or an external endpoint answers: chat and text completions, whole and in chunks.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, Visitor};
-use serde_json::Error;
 use serde_json::value::RawValue;
+use serde_json::{Error, Map, Value};
 
 use crate::conversation::Call;
 
@@ -29,8 +29,14 @@ pub(crate) struct Answer {
     pub(crate) stop: Option<String>,
     /// The tier that served the request.
     pub(crate) service_tier: Option<String>,
+    /// The name of the model.
+    pub(crate) model: Option<String>,
     /// How long it took, if the endpoint says so.
     pub(crate) timings: Option<Timings>,
+    /// The same as the endpoint wrote it.
+    pub(crate) written_timings: Option<Box<RawValue>>,
+    /// Log probabilities of a text completion's tokens.
+    pub(crate) text_tokens: Vec<TextToken>,
 }
 
 /// How long a response took by llama-server's `timings`, in milliseconds.
@@ -137,9 +143,15 @@ pub(crate) struct Chunk<'a> {
     #[serde(default)]
     pub(crate) usage: Option<Usage>,
     #[serde(borrow, default)]
-    service_tier: Option<Text<'a>>,
+    model: Option<Text<'a>>,
     #[serde(borrow, default)]
-    timings: Option<&'a RawValue>,
+    service_tier: Option<Text<'a>>,
+    /// How long the response took, or took so far, as the endpoint wrote it.
+    #[serde(borrow, default)]
+    pub(crate) timings: Option<&'a RawValue>,
+    /// How much of the prompt is computed, as the endpoint wrote it.
+    #[serde(borrow, default)]
+    pub(crate) prompt_progress: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -149,6 +161,9 @@ struct Choice<'a> {
     /// New parts, or all of a whole response.
     #[serde(borrow, default, alias = "message")]
     delta: Option<Delta<'a>>,
+    /// The same of a text completion.
+    #[serde(borrow, default)]
+    text: Option<Text<'a>>,
     #[serde(borrow, default)]
     logprobs: Option<Logprobs<'a>>,
     #[serde(borrow, default)]
@@ -193,6 +208,42 @@ struct FunctionDelta<'a> {
 struct Logprobs<'a> {
     #[serde(borrow, default)]
     content: Option<Vec<&'a RawValue>>,
+    #[serde(borrow, default)]
+    tokens: Option<Vec<Text<'a>>>,
+    #[serde(default)]
+    token_logprobs: Option<Vec<Option<f64>>>,
+    #[serde(default)]
+    top_logprobs: Option<Vec<Option<Map<String, Value>>>>,
+}
+
+/// The log probability of a token of a text completion.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TextToken {
+    /// Its text.
+    pub(crate) text: String,
+    /// Its log probability.
+    pub(crate) logprob: f64,
+    /// The most likely tokens at its place, with theirs.
+    pub(crate) likeliest: Vec<(String, f64)>,
+}
+
+impl Logprobs<'_> {
+    /// The lists of a text completion, token by token.
+    fn text_tokens(&self) -> Vec<TextToken> {
+        let chosen = self.tokens.iter().flatten().zip(self.token_logprobs.iter().flatten());
+        let token = |(index, (text, logprob)): (usize, (&Text<'_>, &Option<f64>))| {
+            let likeliest = self.top_logprobs.as_ref().and_then(|all| all.get(index)?.as_ref());
+            let likeliest = likeliest.into_iter().flatten();
+            let likeliest =
+                likeliest.filter_map(|(text, value)| Some((text.clone(), value.as_f64()?)));
+            Some(TextToken {
+                text: text.0.to_string(),
+                logprob: (*logprob)?,
+                likeliest: likeliest.collect(),
+            })
+        };
+        chosen.enumerate().filter_map(token).collect()
+    }
 }
 
 /// A new part of a response.
@@ -209,18 +260,21 @@ pub(crate) enum Part<'a> {
 }
 
 impl Answer {
-    /// Reads a whole chat completion.
+    /// Reads a whole chat or text completion.
     pub(crate) fn read(body: &[u8]) -> Result<Self, Error> {
         let whole = Chunk::read(body)?;
-        if whole.choice().is_none_or(|choice| choice.delta.is_none()) {
-            return Err(Error::custom("it has no message"));
+        if whole.choice().is_none_or(|choice| choice.delta.is_none() && choice.text.is_none()) {
+            return Err(Error::custom("it has neither a message nor a text"));
         }
         let mut answer = Self {
             finish: Some(whole.finish().unwrap_or(Finish::Stop)),
             usage: whole.usage,
             stop: whole.stop(),
             service_tier: whole.service_tier().map(Into::into),
+            model: whole.model().map(Into::into),
             timings: whole.timings(),
+            written_timings: whole.timings.map(RawValue::to_owned),
+            text_tokens: whole.text_tokens(),
             ..Self::default()
         };
         whole.parts(0, &mut |part| answer.add(part));
@@ -261,6 +315,16 @@ impl<'a> Chunk<'a> {
         {
             delta.parts(choice.logprobs.as_ref(), calls, take);
         }
+        let text = self.choice().and_then(|choice| choice.text.as_ref());
+        if let Some(text) = text.filter(|text| !text.0.is_empty()) {
+            take(Part::Text(&text.0, &[]));
+        }
+    }
+
+    /// Log probabilities of new tokens of a text completion.
+    pub(crate) fn text_tokens(&self) -> Vec<TextToken> {
+        let logprobs = self.choice().and_then(|choice| choice.logprobs.as_ref());
+        logprobs.map(Logprobs::text_tokens).unwrap_or_default()
     }
 
     /// Why the response ended, in its last chunk.
@@ -271,6 +335,11 @@ impl<'a> Chunk<'a> {
     /// The stop string that ended the response.
     pub(crate) fn stop(&self) -> Option<String> {
         self.choice()?.stop_reason.and_then(stop_string)
+    }
+
+    /// The name of the model.
+    pub(crate) fn model(&self) -> Option<&str> {
+        self.model.as_ref().map(|model| &*model.0)
     }
 
     /// The tier that served the request.

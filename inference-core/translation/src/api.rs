@@ -10,17 +10,21 @@ use crate::{messages, ollama};
 pub enum Service {
     /// `/v1/chat/completions`
     ChatCompletions,
+    /// `/v1/completions`
+    Completions,
     /// `/v1/chat/completions/input_tokens`
     InputTokens,
     /// `/v1/embeddings`
     Embeddings,
     /// `/v1/rerank`
     Rerank,
+    /// `/props`
+    Props,
 }
 
 impl ClientApi {
     /// All APIs, in declaration order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Messages,
         Self::CountTokens,
         Self::OllamaChat,
@@ -30,6 +34,10 @@ impl ClientApi {
         Self::Responses,
         Self::InputTokens,
         Self::RerankTexts,
+        Self::LlamaCompletion,
+        Self::LlamaInfill,
+        Self::LlamaEmbedding,
+        Self::LlamaProps,
     ];
 
     /// Label in metrics and logs.
@@ -44,6 +52,10 @@ impl ClientApi {
             Self::Responses => "responses",
             Self::InputTokens => "responses_input_tokens",
             Self::RerankTexts => "rerank_texts",
+            Self::LlamaCompletion => "llama_completion",
+            Self::LlamaInfill => "llama_infill",
+            Self::LlamaEmbedding => "llama_embedding",
+            Self::LlamaProps => "llama_props",
         }
     }
 
@@ -54,13 +66,17 @@ impl ClientApi {
                 Service::ChatCompletions
             }
             Self::CountTokens | Self::InputTokens => Service::InputTokens,
-            Self::OllamaEmbed | Self::OllamaEmbeddings => Service::Embeddings,
+            Self::LlamaCompletion | Self::LlamaInfill => Service::Completions,
+            Self::OllamaEmbed | Self::OllamaEmbeddings | Self::LlamaEmbedding => {
+                Service::Embeddings
+            }
             Self::RerankTexts => Service::Rerank,
+            Self::LlamaProps => Service::Props,
         }
     }
 
-    /// The API at a path, if there is one. [`Self::RerankTexts`] shares its path with rerank
-    /// requests; see [`crate::rerank::has_texts`].
+    /// The API at a path for `POST` requests, if there is one. [`Self::RerankTexts`] shares its path
+    /// with rerank requests; see [`crate::rerank::has_texts`]. [`Self::LlamaProps`] has no body.
     pub fn at(path: &str) -> Option<Self> {
         match path {
             "/v1/messages" => Some(Self::Messages),
@@ -71,6 +87,9 @@ impl ClientApi {
             "/api/embeddings" => Some(Self::OllamaEmbeddings),
             "/v1/responses" => Some(Self::Responses),
             "/v1/responses/input_tokens" => Some(Self::InputTokens),
+            "/completion" => Some(Self::LlamaCompletion),
+            "/infill" => Some(Self::LlamaInfill),
+            "/embedding" => Some(Self::LlamaEmbedding),
             _ => None,
         }
     }
@@ -83,9 +102,13 @@ impl ClientApi {
             | Self::OllamaGenerate
             | Self::OllamaEmbed
             | Self::OllamaEmbeddings => ollama::error_body(error),
-            Self::Responses | Self::InputTokens | Self::RerankTexts => {
-                ErrorBody { error: error.clone() }.to_json()
-            }
+            Self::Responses
+            | Self::InputTokens
+            | Self::RerankTexts
+            | Self::LlamaCompletion
+            | Self::LlamaInfill
+            | Self::LlamaEmbedding
+            | Self::LlamaProps => ErrorBody { error: error.clone() }.to_json(),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Serves other APIs with chat completions: OpenAI's Responses, Anthropic's Messages, Ollama's API;
-//! and embeddings and rerank requests of other servers with ours.
+//! and completions, embeddings and rerank requests of other servers with ours.
 //!
 //! A request is read into a [`conversation::Conversation`] and sent to a node or an external
 //! endpoint as a chat completion request. A [`ResponseWriter`] turns the response, whole or
@@ -34,6 +34,7 @@ mod count;
 mod fault;
 pub mod fields;
 mod json;
+pub mod llama_server;
 pub mod messages;
 pub mod ollama;
 pub mod rerank;

@@ -9,9 +9,9 @@ use inference_protocol::sse::{self, DONE};
 use crate::answer::{Answer, Chunk};
 use crate::body::read_object;
 use crate::store::Stored;
-use crate::{chat, count, messages, ollama, rerank, responses};
+use crate::{chat, count, llama_server, messages, ollama, rerank, responses};
 
-/// An API that is served by chat completions.
+/// An API that is served by those of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientApi {
     /// Anthropic's Messages: `POST /v1/messages`.
@@ -32,6 +32,14 @@ pub enum ClientApi {
     InputTokens,
     /// TEI's rerank: `POST /rerank` with `texts`.
     RerankTexts,
+    /// llama-server's completions: `POST /completion`.
+    LlamaCompletion,
+    /// llama-server's text for a gap: `POST /infill`.
+    LlamaInfill,
+    /// llama-server's embeddings: `POST /embedding`.
+    LlamaEmbedding,
+    /// llama-server's properties: `GET /props`. Its body is [`crate::llama_server::props_body`].
+    LlamaProps,
 }
 
 /// Where ids and times of a response come from.
@@ -118,6 +126,22 @@ pub fn translate(
         }
         ClientApi::RerankTexts => {
             let (body, writer) = rerank::read(fields)?;
+            (body, Box::new(writer))
+        }
+        ClientApi::LlamaCompletion => {
+            let (body, writer) = llama_server::completion::read(fields)?;
+            (body, Box::new(writer))
+        }
+        ClientApi::LlamaInfill => {
+            let (body, writer) = llama_server::completion::read_infill(fields)?;
+            (body, Box::new(writer))
+        }
+        ClientApi::LlamaEmbedding => {
+            let (body, writer) = llama_server::embedding::read(fields)?;
+            (body, Box::new(writer))
+        }
+        ClientApi::LlamaProps => {
+            let (body, writer) = llama_server::props::read(fields)?;
             (body, Box::new(writer))
         }
     };

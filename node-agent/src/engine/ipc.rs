@@ -130,10 +130,13 @@ impl EngineFacts {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use inference_core::types::constraint::Constraint;
     use inference_core::types::request::{
-        CallRules, Chat, FinishReason, GenerateRequest, Options, Prompt, Sampling, Sibling, Tenant,
+        CallRules, Chat, FinishReason, GenerateRequest, LineRules, Options, Prompt, Sampling,
+        Sibling, Tenant,
     };
     use inference_core::types::tool_choice::ToolChoice;
 
@@ -148,6 +151,7 @@ mod tests {
                 max_tokens: Some(3),
                 stop: vec!["x".into()],
                 stop_tokens: vec![9],
+                lines: LineRules { indent_min: 4, time_max: Some(Duration::from_millis(5)) },
                 logprobs: Some(2),
                 prompt_logprobs: true,
                 reports_prefill: true,

@@ -97,6 +97,11 @@ async fn route(
             authenticate(node, link, &request)?;
             check_method(&request, "GET, HEAD").map(|()| listing::slots(node))
         }
+        "/props" if request.method() != "POST" => {
+            authenticate(node, link, &request)?;
+            check_method(&request, "GET, HEAD")?;
+            text::props(node, caller(node, link, &request)?, None).await
+        }
         "/v1/models" | "/models" => {
             authenticate(node, link, &request)?;
             check_method(&request, "GET, HEAD").map(|()| listing::all(node, is_anthropic(&request)))
@@ -145,6 +150,7 @@ enum Operation {
     Tokenize,
     Detokenize,
     ApplyTemplate,
+    Props,
     Translated(ClientApi),
 }
 
@@ -161,6 +167,7 @@ impl Operation {
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             "/apply-template" => Self::ApplyTemplate,
+            "/props" => Self::Props,
             _ => return ClientApi::at(path).map(Self::Translated),
         })
     }
@@ -185,6 +192,7 @@ async fn handle(
         Operation::Tokenize => text::tokenize(node, caller, resume, body).await,
         Operation::Detokenize => text::detokenize(node, caller, body).await,
         Operation::ApplyTemplate => text::apply_template(node, caller, resume, body).await,
+        Operation::Props => text::props(node, caller, Some((body, resume))).await,
         Operation::Translated(api) => translated::complete(node, caller, api, body).await,
     }
 }

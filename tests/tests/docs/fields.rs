@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use inference_translation::fields::{Effect, Field};
-use inference_translation::{messages, ollama, rerank, responses};
+use inference_translation::{llama_server, messages, ollama, rerank, responses};
 
 use crate::current;
 
@@ -11,9 +11,17 @@ use crate::current;
 type Table = (&'static str, &'static [Field]);
 
 /// The tables of each page.
-const PAGES: [(&str, &[Table]); 4] = [
+const PAGES: [(&str, &[Table]); 5] = [
     ("docs/api.md", &[("texts", rerank::TEXTS_FIELDS)]),
     ("docs/responses.md", &[("responses", responses::FIELDS)]),
+    (
+        "docs/llama-server.md",
+        &[
+            ("completion", llama_server::COMPLETION_FIELDS),
+            ("infill", llama_server::INFILL_FIELDS),
+            ("embedding", llama_server::EMBEDDING_FIELDS),
+        ],
+    ),
     ("docs/messages.md", &[("messages", messages::FIELDS)]),
     (
         "docs/ollama.md",

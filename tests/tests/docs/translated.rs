@@ -2,7 +2,7 @@
 //! the tables that the code reads requests by. Their answers are described by those who made them.
 
 use inference_translation::fields::{Effect, Field};
-use inference_translation::{messages, ollama, rerank, responses};
+use inference_translation::{llama_server, messages, ollama, rerank, responses};
 use serde_json::{Map, Value, json};
 
 /// An operation with a body: path, summary, component of its request, answer.
@@ -18,7 +18,7 @@ enum Answer {
     Object(&'static str),
 }
 
-const OPERATIONS: [Operation; 9] = [
+const OPERATIONS: [Operation; 12] = [
     (
         "/v1/responses",
         "Creates a response",
@@ -73,12 +73,35 @@ const OPERATIONS: [Operation; 9] = [
         "OllamaShowRequest",
         Answer::Object("Ollama's description of a model."),
     ),
+    (
+        "/completion",
+        "Continues a text for llama-server's clients",
+        "LlamaCompletionRequest",
+        Answer::Events("llama-server's completion."),
+    ),
+    (
+        "/infill",
+        "Fills a gap in a text for llama-server's clients",
+        "LlamaInfillRequest",
+        Answer::Events("llama-server's completion."),
+    ),
+    (
+        "/embedding",
+        "Makes vectors of texts for llama-server's clients",
+        "LlamaEmbeddingRequest",
+        Answer::Object("A list of `index` and `embedding`, a list of one vector."),
+    ),
 ];
 
 /// Operations that only look: path, summary, answer.
-const LISTS: [(&str, &str, &str); 3] = [
+const LISTS: [(&str, &str, &str); 4] = [
     ("/api/tags", "Lists models for Ollama's clients", "`models`."),
     ("/api/ps", "Lists running models for Ollama's clients", "`models`."),
+    (
+        "/props",
+        "The properties of a model, for llama-server's clients",
+        "llama-server's properties.",
+    ),
     ("/api/version", "The version of Ollama's API", "`version`."),
 ];
 
@@ -88,7 +111,7 @@ const SHOW_FIELDS: &[Field] = &[
 ];
 
 /// The requests, by the names of their components.
-const REQUESTS: [(&str, &[Field], &[&str]); 8] = [
+const REQUESTS: [(&str, &[Field], &[&str]); 11] = [
     ("ResponsesRequest", responses::FIELDS, &["model"]),
     ("MessagesRequest", messages::FIELDS, &["model", "messages"]),
     ("OllamaChatRequest", ollama::CHAT_FIELDS, &["model"]),
@@ -96,6 +119,9 @@ const REQUESTS: [(&str, &[Field], &[&str]); 8] = [
     ("OllamaEmbedRequest", ollama::EMBED_FIELDS, &["model"]),
     ("OllamaEmbeddingsRequest", ollama::EMBEDDINGS_FIELDS, &["model"]),
     ("OllamaShowRequest", SHOW_FIELDS, &["model"]),
+    ("LlamaCompletionRequest", llama_server::COMPLETION_FIELDS, &["prompt"]),
+    ("LlamaInfillRequest", llama_server::INFILL_FIELDS, &["input_prefix", "input_suffix"]),
+    ("LlamaEmbeddingRequest", llama_server::EMBEDDING_FIELDS, &["content"]),
     ("RerankTextsRequest", rerank::TEXTS_FIELDS, &["query", "texts"]),
 ];
 

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use super::Gateway;
 
 /// A gateway with one key of which more is said, and that key.
-async fn gateway(more: &str, config: &str) -> (Gateway, String) {
+pub async fn gateway(more: &str, config: &str) -> (Gateway, String) {
     let made = run("flotilla-gateway", &["key", "new", "--name", "ada"]).stdout;
     let (head, entry) = made.split_once("keys:\n").unwrap();
     let keys = format!("keys:\n{entry}{more}");

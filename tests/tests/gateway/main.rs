@@ -15,6 +15,7 @@ mod keys;
 mod lengths;
 mod limits;
 mod links;
+mod llama_server;
 mod lying;
 mod messages;
 mod ollama;

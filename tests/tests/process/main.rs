@@ -20,6 +20,7 @@ mod hub_models;
 mod kernels;
 mod kill_streams;
 mod kills;
+mod llama_server_api;
 mod llama_server_flags;
 mod logs;
 mod machine;

@@ -7,6 +7,7 @@ use fleet_tests::process::Folder;
 
 /// Types of GGUF's values.
 const U16: u32 = 2;
+const U32: u32 = 4;
 const I32: u32 = 5;
 const F32: u32 = 6;
 /// Tensors begin at multiples of this in the demo model.
@@ -117,9 +118,19 @@ fn file(metadata: &[u8], entries: usize, more: &[Entry<'_>], tensors: &[Tensor])
 
 /// The demo model with more numbers in its metadata.
 pub fn with_fractions(more: &[(&str, f32)]) -> Vec<u8> {
-    let (metadata, entries, tensors) = parts_of(&std::fs::read(demo_model()).unwrap());
     let bytes: Vec<_> = more.iter().map(|(key, value)| (*key, value.to_le_bytes())).collect();
-    let more: Vec<Entry> = bytes.iter().map(|(key, bytes)| (*key, F32, &bytes[..])).collect();
+    with(F32, &bytes)
+}
+
+/// The demo model with more whole numbers in its metadata.
+pub fn with_numbers(more: &[(&str, u32)]) -> Vec<u8> {
+    let bytes: Vec<_> = more.iter().map(|(key, value)| (*key, value.to_le_bytes())).collect();
+    with(U32, &bytes)
+}
+
+fn with(kind: u32, more: &[(&str, [u8; 4])]) -> Vec<u8> {
+    let (metadata, entries, tensors) = parts_of(&std::fs::read(demo_model()).unwrap());
+    let more: Vec<Entry> = more.iter().map(|(key, bytes)| (*key, kind, &bytes[..])).collect();
     file(&metadata, entries, &more, &tensors)
 }
 

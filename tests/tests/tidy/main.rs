@@ -374,7 +374,7 @@ fn the_map_is_short() {
 
 /// llama.cpp's sources, where cargo keeps them.
 fn llama_cpp() -> PathBuf {
-    let arguments = ["metadata", "--format-version", "1", "--offline", "--locked"];
+    let arguments = ["metadata", "--format-version", "1", "--locked"];
     let mut command = std::process::Command::new(env!("CARGO"));
     let output = command.args(arguments).current_dir(root()).output().unwrap();
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

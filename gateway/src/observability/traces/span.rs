@@ -87,6 +87,7 @@ fn operation(api: Api) -> &'static str {
         Api::InputTokens | Api::Tokenize => "tokenize",
         Api::Detokenize => "detokenize",
         Api::ApplyTemplate => "apply_template",
+        Api::Props => "props",
     }
 }
 

@@ -14,7 +14,7 @@ use crate::types::api::Api;
 /// Sampling, constraint, and length fields of both completion APIs. Constraints that other servers
 /// support are passed on even if our nodes refuse them: the endpoint must honor or refuse them,
 /// because a response without the constraint would be worse than none.
-const SHARED: [&str; 51] = [
+const SHARED: [&str; 52] = [
     "allowed_token_ids",
     "bad_words",
     "dry_allowed_length",
@@ -45,6 +45,7 @@ const SHARED: [&str; 51] = [
     "mirostat_eta",
     "mirostat_tau",
     "n",
+    "n_indent",
     "n_probs",
     "presence_penalty",
     "regex",
@@ -94,7 +95,7 @@ const CHAT: [&str; 23] = [
     "verbosity",
 ];
 
-const TEXT: [&str; 4] = ["echo", "prompt", "suffix", "user"];
+const TEXT: [&str; 5] = ["echo", "input_extra", "prompt", "suffix", "user"];
 const EMBEDDINGS: [&str; 4] = ["dimensions", "encoding_format", "input", "user"];
 const RERANK: [&str; 4] = ["documents", "query", "return_documents", "top_n"];
 
@@ -189,7 +190,9 @@ pub(crate) fn fields(api: Api) -> impl Iterator<Item = &'static str> {
         Api::Embeddings => (&[], &EMBEDDINGS),
         Api::Rerank => (&[], &RERANK),
         // Only our nodes serve these.
-        Api::InputTokens | Api::Tokenize | Api::Detokenize | Api::ApplyTemplate => (&[], &[]),
+        Api::InputTokens | Api::Tokenize | Api::Detokenize | Api::ApplyTemplate | Api::Props => {
+            (&[], &[])
+        }
     };
     shared.iter().chain(own).copied()
 }
@@ -276,7 +279,9 @@ fn check_dropped<'a>(api: Api, sent: &RawObject<'a>, field: &RawField<'a>) -> Re
         Api::Completions => Endpoint::Completions,
         Api::Embeddings => Endpoint::Embeddings,
         Api::Rerank => Endpoint::Rerank,
-        Api::InputTokens | Api::Tokenize | Api::Detokenize | Api::ApplyTemplate => return Ok(()),
+        Api::InputTokens | Api::Tokenize | Api::Detokenize | Api::ApplyTemplate | Api::Props => {
+            return Ok(());
+        }
     };
     let row = Unsupported::find(&field.name).filter(|row| row.at.contains(&endpoint));
     // The value of this one is sent under the name that the endpoint knows.

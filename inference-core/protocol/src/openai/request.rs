@@ -38,6 +38,15 @@ pub struct SamplingFields {
     /// Tokens that end the response and are not part of its text.
     #[schemars(length(max = 64))]
     pub stop_token_ids: Option<Vec<u32>>,
+    /// llama-server's: end the response at the first line after the first one that begins with fewer
+    /// spaces and tabs than this; default 0.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(range(max = 1024), extend("default" = 0))]
+    pub n_indent: Option<u32>,
+    /// llama-server's: end the response with the first line that ends later than this after the first
+    /// token, in milliseconds; 0 and -1 are no limit.
+    #[serde(default, deserialize_with = "whole")]
+    pub t_max_predict_ms: Option<i64>,
     /// Number of choices.
     #[schemars(range(min = 1, max = 16), extend("default" = 1))]
     #[serde(default, deserialize_with = "whole", alias = "n_cmpl")]
@@ -293,6 +302,10 @@ pub struct CompletionRequest {
     pub prompt: Prompt,
     /// The text after the gap to fill.
     pub suffix: Option<String>,
+    /// llama-server's: other files to show to a model that fills a gap, at most 256. With it, also an
+    /// empty `suffix` makes a gap.
+    #[schemars(length(max = 256))]
+    pub input_extra: Option<Vec<ExtraFile>>,
     /// Begin the response with the prompt.
     pub echo: Option<bool>,
     /// Return log probabilities, and this many of the most likely tokens at each place.
@@ -306,6 +319,15 @@ pub struct CompletionRequest {
     pub stream: Option<bool>,
     /// Options of the stream.
     pub stream_options: Option<StreamOptions>,
+}
+
+/// A file of `input_extra`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct ExtraFile {
+    /// Its name; default `tmp`.
+    pub filename: Option<String>,
+    /// Its text.
+    pub text: String,
 }
 
 /// Prompts: texts, or lists of token ids.

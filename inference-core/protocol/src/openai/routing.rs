@@ -97,7 +97,7 @@ impl RoutingFields {
     /// A field is not an integer, or is out of range.
     pub fn text_lengths(&self) -> Result<Lengths, Invalid> {
         let tokens_max = match self.max_tokens {
-            // Nodes allow it with `echo`.
+            // It computes the prompt only.
             Count::Integer(0) => Some(0),
             count => count.length("max_tokens")?,
         };
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(routed(",\"max_tokens\":-1,\"n\":1.0").chat_lengths(), Ok(none));
         assert_eq!(routed(",\"max_tokens\":-1.0").text_lengths(), Ok(none));
         let nothing = routed(",\"max_tokens\":0").text_lengths().unwrap();
-        assert_eq!(nothing.tokens_max, Some(0), "a node allows it with echo");
+        assert_eq!(nothing.tokens_max, Some(0), "a node computes the prompt");
         for same in ["9000.0", "9e3"] {
             let lengths = routed(&format!(",\"max_tokens\":{same}")).text_lengths().unwrap();
             assert_eq!(lengths.tokens_max, Some(9000));

@@ -44,6 +44,16 @@ pub struct CompletionChoice<'a> {
     pub logprobs: Option<TextLogprobs>,
     /// `stop` or `length`; null in all chunks but the last.
     pub finish_reason: Option<&'static str>,
+    /// The stop string that ended the choice, as vLLM reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<&'a str>,
+}
+
+impl<'a> CompletionChoice<'a> {
+    /// A choice that goes on after `text`.
+    pub fn new(index: u32, text: &'a str) -> Self {
+        Self { text, index, logprobs: None, finish_reason: None, stop_reason: None }
+    }
 }
 
 /// Log probabilities of a text's tokens: four lists of the same length.

@@ -38,6 +38,13 @@ pub struct Tokenized {
     pub max_model_len: u32,
 }
 
+/// `POST /props` of a node, by which the gateway asks.
+#[derive(Debug, Clone, Deserialize)]
+pub struct PropsRequest {
+    /// The model's name.
+    pub model: Option<String>,
+}
+
 /// `POST /detokenize`
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct Detokenize {

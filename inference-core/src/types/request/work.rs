@@ -49,6 +49,7 @@ impl Work {
                 TextQuery::TokenizeText { text, .. } => text.len(),
                 TextQuery::Detokenize(tokens) => size_of_val(&tokens[..]),
                 TextQuery::Render(chat) => chat_bytes(chat),
+                TextQuery::Texts => 0,
             },
             Self::Embed(request) => request.inputs.iter().map(input_bytes).sum(),
         }
@@ -60,7 +61,10 @@ fn prompt_bytes(prompt: &Prompt) -> usize {
         Prompt::Chat(chat) => chat_bytes(chat),
         Prompt::Text(text) => text.len(),
         Prompt::Tokens(tokens) => size_of_val(&tokens[..]),
-        Prompt::Infill { prefix, suffix } => prefix.len() + suffix.len(),
+        Prompt::Infill { prefix, suffix, files } => {
+            let files = files.iter().map(|file| file.name.len() + file.text.len());
+            prefix.len() + suffix.len() + files.sum::<usize>()
+        }
     }
 }
 

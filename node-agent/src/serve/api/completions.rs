@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::types::request::{Prompt, QueryResult, TextQuery, Token};
+use inference_core::types::request::{InfillFile, Prompt, QueryResult, TextQuery, Token};
 use inference_protocol::openai::{
-    self, CompletionRequest, Endpoint, PromptEntry, RawObject, SamplingFields, TEXT_CHOICES_MAX,
+    self, CompletionRequest, Endpoint, ExtraFile, PromptEntry, RawObject, SamplingFields,
+    TEXT_CHOICES_MAX,
 };
 use inference_protocol::resume::Resume;
 
@@ -20,6 +21,8 @@ use crate::types::response::Body;
 
 /// OpenAI's default for this endpoint.
 const MAX_TOKENS_DEFAULT: u32 = 16;
+/// Most files of `input_extra`: each costs at least a call of the tokenizer.
+const EXTRA_FILES_MAX: usize = 256;
 
 /// Handles a text completion request.
 pub(super) async fn complete(
@@ -60,17 +63,19 @@ fn check(
     sampling::refuse_unsupported(Endpoint::Completions, body)?;
     let echo = completion.echo == Some(true);
     let mut fields: SamplingFields = body.read()?;
-    // An echo is a response even without a token: evaluation harnesses want only its logprobs.
-    let is_echo_only = echo && fields.max_tokens == Some(0);
-    fields.max_tokens = fields.max_tokens.filter(|_| !is_echo_only);
+    // No token: evaluation harnesses want only the logprobs of an echo, and editors want a prompt
+    // in the cache before they need it.
+    let is_empty = fields.max_tokens == Some(0);
+    fields.max_tokens = fields.max_tokens.filter(|_| !is_empty);
     let mut parameters = sampling::check(fields, absent)?;
-    if is_echo_only {
+    if is_empty {
         parameters.options.max_tokens = Some(0);
     }
     if completion.best_of.is_some_and(|best_of| best_of != parameters.n) {
         return Err(invalid("best_of", "best_of must be the same as n with this engine"));
     }
-    if echo && completion.suffix.is_some() {
+    let gap = Gap::of(completion.suffix, completion.input_extra)?;
+    if echo && gap.is_some() {
         return Err(invalid("echo", "echo cannot be used with suffix"));
     }
     let count = completion.logprobs.map(|n| sampling::top_logprobs("logprobs", n));
@@ -78,7 +83,7 @@ fn check(
     parameters.options.prompt_logprobs = echo && completion.logprobs.is_some();
     let constraint = constraint::from_fields(body.read()?)?;
     generate::check_can_end(constraint.is_some(), parameters.options.sampling.ignore_end)?;
-    let prompts = read_prompts(completion.prompt, completion.suffix)?;
+    let prompts = read_prompts(completion.prompt, gap)?;
     if prompts.len() * parameters.n as usize > TEXT_CHOICES_MAX as usize {
         let message = format!("prompts times n must be at most {TEXT_CHOICES_MAX}");
         return Err(invalid("prompt", &message));
@@ -95,7 +100,32 @@ fn check(
     })
 }
 
-fn read_prompts(prompt: openai::Prompt, suffix: Option<String>) -> Result<Vec<Prompt>, Error> {
+/// What follows and surrounds a gap that the response fills.
+struct Gap {
+    suffix: String,
+    files: Vec<InfillFile>,
+}
+
+impl Gap {
+    /// `None` if the response continues the prompt.
+    fn of(suffix: Option<String>, extra: Option<Vec<ExtraFile>>) -> Result<Option<Self>, Error> {
+        if extra.as_ref().is_some_and(|files| files.len() > EXTRA_FILES_MAX) {
+            let message = format!("input_extra takes at most {EXTRA_FILES_MAX} files");
+            return Err(invalid("input_extra", &message));
+        }
+        let suffix = suffix.unwrap_or_default();
+        if suffix.is_empty() && extra.is_none() {
+            return Ok(None);
+        }
+        let file = |ExtraFile { filename, text }| InfillFile {
+            name: filename.unwrap_or_else(|| "tmp".into()),
+            text,
+        };
+        Ok(Some(Self { suffix, files: extra.unwrap_or_default().into_iter().map(file).collect() }))
+    }
+}
+
+fn read_prompts(prompt: openai::Prompt, gap: Option<Gap>) -> Result<Vec<Prompt>, Error> {
     let prompts: Vec<Prompt> = match prompt {
         openai::Prompt::Text(text) => vec![Prompt::Text(text)],
         openai::Prompt::Tokens(tokens) if !tokens.is_empty() => vec![Prompt::Tokens(tokens)],
@@ -107,9 +137,14 @@ fn read_prompts(prompt: openai::Prompt, suffix: Option<String>) -> Result<Vec<Pr
     if prompts.is_empty() {
         return Err(invalid("prompt", "prompt must hold at least one text"));
     }
-    let Some(suffix) = suffix.filter(|s| !s.is_empty()) else { return Ok(prompts) };
+    let Some(Gap { suffix, files }) = gap else { return Ok(prompts) };
+    if prompts.len() > 1 && !files.is_empty() {
+        return Err(invalid("input_extra", "input_extra cannot be used with several prompts"));
+    }
     let infill = |prompt| match prompt {
-        Prompt::Text(prefix) => Ok(Prompt::Infill { prefix, suffix: suffix.clone() }),
+        Prompt::Text(prefix) => {
+            Ok(Prompt::Infill { prefix, suffix: suffix.clone(), files: files.clone() })
+        }
         _ => Err(invalid("suffix", "suffix needs a prompt that is text")),
     };
     prompts.into_iter().map(infill).collect()
@@ -132,7 +167,7 @@ async fn text_of(node: &Arc<Node>, caller: Caller, prompt: &Prompt) -> Result<St
     let question = node.engine.query(caller.tenant, TextQuery::Detokenize(tokens), caller.via)?;
     match receive_result(question).await? {
         QueryResult::Text(text) => Ok(text),
-        QueryResult::Tokens(..) => Ok(String::new()),
+        QueryResult::Tokens(..) | QueryResult::Texts(_) => Ok(String::new()),
     }
 }
 
@@ -173,13 +208,29 @@ mod tests {
         assert_eq!((scored.max_tokens, scored.prompt_logprobs), (Some(0), true));
         assert!(!options(r#""echo":true"#).prompt_logprobs);
         assert!(!options(r#""logprobs":1"#).prompt_logprobs);
+        assert_eq!(options(r#""max_tokens":0"#).max_tokens, Some(0));
     }
 
     #[test]
     fn a_suffix_makes_a_gap() {
         let checked = read_json(r#"{"model":"m","prompt":"a","suffix":"b"}"#).unwrap();
-        let gap = Prompt::Infill { prefix: "a".into(), suffix: "b".into() };
+        let (prefix, suffix) = ("a".to_string(), "b".to_string());
+        let gap = Prompt::Infill { prefix, suffix, files: Vec::new() };
         assert_eq!(checked.prompts[0].prompt, gap);
+        let checked = read_json(r#"{"model":"m","prompt":"a","suffix":""}"#).unwrap();
+        assert_eq!(checked.prompts[0].prompt, Prompt::Text("a".into()));
+    }
+
+    #[test]
+    fn other_files_make_a_gap_without_a_suffix_too() {
+        let gap = |files: &str| {
+            let json = format!(r#"{{"model":"m","prompt":"a","input_extra":{files}}}"#);
+            read_json(&json).unwrap().prompts.remove(0).prompt
+        };
+        let expected = |files| Prompt::Infill { prefix: "a".into(), suffix: String::new(), files };
+        assert_eq!(gap("[]"), expected(Vec::new()));
+        let file = InfillFile { name: "tmp".into(), text: "b".into() };
+        assert_eq!(gap(r#"[{"text":"b"}]"#), expected(vec![file]));
     }
 
     #[test]
@@ -189,8 +240,9 @@ mod tests {
             (r#""prompt":"x","tools":[{"type":"function"}]"#, "tools"),
             (r#""prompt":"x","max_completion_tokens":5"#, "max_completion_tokens"),
             (r#""prompt":"x","logprobs":21"#, "logprobs"),
-            (r#""prompt":"x","max_tokens":0"#, "max_tokens"),
-            (r#""prompt":"x","max_tokens":0,"echo":false"#, "max_tokens"),
+            (r#""prompt":"x","max_tokens":-2"#, "max_tokens"),
+            (r#""prompt":["x","y"],"input_extra":[{"text":"z"}]"#, "input_extra"),
+            (r#""prompt":"x","input_extra":[{"filename":"z"}]"#, "input_extra[0].text"),
             (r#""prompt":"x","echo":true,"suffix":"y""#, "echo"),
             (r#""prompt":[1],"suffix":"y""#, "suffix"),
             (r#""prompt":["a","b","c","d","e","f","g","h","i"],"n":15"#, "prompt"),

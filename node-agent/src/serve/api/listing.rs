@@ -1,6 +1,9 @@
 //! The model of this node, in the formats of OpenAI, Anthropic and Ollama.
 
+use std::collections::BTreeMap;
+
 use hyper::Response;
+use inference_core::types::request::ModelTexts;
 use inference_protocol::openai::{Model, ModelList, ModelMeta, to_json};
 use inference_translation::messages::models as anthropic;
 use inference_translation::ollama::{self, Capability};
@@ -61,6 +64,35 @@ pub(super) fn slots(node: &Node) -> Response<Body> {
         json!({"id": id, "n_ctx": n_ctx, "speculative": false, "is_processing": is_processing})
     };
     response::json(to_json(&(0..facts.slots).map(slot).collect::<Vec<_>>()))
+}
+
+/// llama-server's `/props`, read-only.
+pub(super) fn props(node: &Node, texts: &ModelTexts) -> Response<Body> {
+    let facts = match node.engine.state() {
+        EngineState::Ready(facts) => Some((facts.context_tokens, facts.slots)),
+        _ => None,
+    };
+    let (n_ctx, slots) = facts.unwrap_or_default();
+    let recommended: BTreeMap<_, _> = node.sampling_defaults().set().collect();
+    response::json(to_json(&json!({
+        "default_generation_settings": {
+            "id": 0,
+            "n_ctx": n_ctx,
+            "speculative": false,
+            "is_processing": false,
+            "params": recommended,
+        },
+        "total_slots": slots,
+        // The name: where the file is concerns nobody else.
+        "model_path": node.model,
+        "model_alias": node.model,
+        "modalities": {"vision": false, "audio": false},
+        "chat_template": texts.template.as_deref().unwrap_or_default(),
+        "bos_token": texts.beginning,
+        "eos_token": texts.end,
+        "build_info": concat!("flotilla ", env!("CARGO_PKG_VERSION")),
+        "is_sleeping": false,
+    })))
 }
 
 /// Ollama's `/api/tags`.

@@ -1,10 +1,11 @@
 //! Parameters that chat and text completions share: ranges, defaults, rejections.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use inference_core::types::request::{
-    BIASES_MAX, LOGPROBS_MAX, Options, RECENT_TOKENS_MAX, STOP_BYTES_MAX, STOPS_MAX, Sampling,
-    SamplingDefaults, Token, Xtc,
+    BIASES_MAX, LOGPROBS_MAX, LineRules, Options, RECENT_TOKENS_MAX, STOP_BYTES_MAX, STOPS_MAX,
+    Sampling, SamplingDefaults, Token, Xtc,
 };
 use inference_protocol::openai::{
     BiasFields, CHOICES_MAX, Endpoint, RawObject, SamplingFields, first_unsupported,
@@ -55,6 +56,7 @@ pub(super) fn check(fields: SamplingFields, absent: &Absent) -> Result<Parameter
         max_tokens,
         stop: check_stop(fields.stop.as_ref().map_or(&[], |s| s.as_slice()))?,
         stop_tokens: lists::stop_tokens(fields.stop_token_ids.as_deref())?,
+        lines: line_rules(&fields)?,
         sampling: check_sampling(&fields, absent)?,
         logprobs: None,
         prompt_logprobs: false,
@@ -115,6 +117,24 @@ fn check_sampling(fields: &SamplingFields, absent: &Absent) -> Result<Sampling, 
         // A negative seed is as valid as any other.
         seed: fields.seed.map_or(absent.seed, |s| s as u64),
     })
+}
+
+/// Most spaces and tabs that a line may have to begin with.
+const INDENT_MAX: u32 = 1024;
+
+fn line_rules(fields: &SamplingFields) -> Result<LineRules, Error> {
+    let indent_min = fields.n_indent.unwrap_or(0);
+    if indent_min > INDENT_MAX {
+        return Err(invalid("n_indent", &format!("n_indent must be 0 to {INDENT_MAX}")));
+    }
+    let time_max = match fields.t_max_predict_ms {
+        None | Some(-1 | 0) => None,
+        Some(ms) => Some(u64::try_from(ms).map_err(|_| {
+            let message = "t_max_predict_ms must be milliseconds, or 0 or -1 for no limit";
+            invalid("t_max_predict_ms", message)
+        })?),
+    };
+    Ok(LineRules { indent_min, time_max: time_max.map(Duration::from_millis) })
 }
 
 fn check_stop(stop: &[String]) -> Result<Vec<String>, Error> {
@@ -292,6 +312,8 @@ mod tests {
             (r#"{"logit_bias":{"x":5}}"#, "logit_bias"),
             (r#"{"logit_bias":[[-1,5]]}"#, "logit_bias"),
             (r#"{"stop":""}"#, "stop"),
+            (r#"{"n_indent":1025}"#, "n_indent"),
+            (r#"{"t_max_predict_ms":-2}"#, "t_max_predict_ms"),
         ] {
             assert_eq!(check_json(json).unwrap_err().param().as_deref(), Some(param), "{json}");
         }
@@ -329,6 +351,17 @@ mod tests {
         assert_eq!((read.xtc.probability, read.xtc.threshold), (0.5, 0.1));
         assert_eq!(read.top_n_sigma, 0.0);
         assert_eq!(sampling(r#"{"dry_penalty_last_n":-1}"#).dry.last_n, u32::MAX);
+    }
+
+    #[test]
+    fn lines_end_a_response_by_llama_servers_rules() {
+        let lines = |json: &str| check_json(json).unwrap().options.lines;
+        for none in ["{}", r#"{"n_indent":0,"t_max_predict_ms":-1}"#, r#"{"t_max_predict_ms":0}"#] {
+            assert_eq!(lines(none), LineRules::NONE);
+        }
+        let time_max = Some(Duration::from_millis(500));
+        let asked = lines(r#"{"n_indent":4.0,"t_max_predict_ms":500}"#);
+        assert_eq!(asked, LineRules { indent_min: 4, time_max });
     }
 
     #[test]

@@ -1,19 +1,19 @@
-//! Tokenizing and templates: `/tokenize`, `/detokenize`, `/apply-template` and
+//! Tokenizing and templates: `/tokenize`, `/detokenize`, `/apply-template`, `/props` and
 //! `/v1/chat/completions/input_tokens`, as in llama-server and vLLM.
 
 use std::sync::Arc;
 
 use hyper::Response;
-use inference_core::types::request::{Chat, Prompt, QueryResult, TextQuery, Token};
+use inference_core::types::request::{Chat, ModelTexts, Prompt, QueryResult, TextQuery, Token};
 use inference_protocol::openai::{
-    self, ChatRequest, Detokenize, Detokenized, InputTokens, RawObject, Rendered, Tokenize,
-    Tokenized, to_json,
+    self, ChatRequest, Detokenize, Detokenized, InputTokens, PropsRequest, RawObject, Rendered,
+    Tokenize, Tokenized, to_json,
 };
 use inference_protocol::resume::Resume;
 use serde_json::{Value, json};
 
 use super::sampling::invalid;
-use super::{Caller, chat, check_model};
+use super::{Caller, chat, check_model, listing};
 use crate::engine::client::EngineState;
 use crate::serve::node::Node;
 use crate::serve::stream::receive_result;
@@ -116,6 +116,27 @@ pub(super) async fn count(
     Ok(response::json(to_json(&InputTokens { object, input_tokens: tokens.len() })))
 }
 
+/// `/props`. The gateway asks by `POST` with a model.
+pub(super) async fn props(
+    node: &Arc<Node>,
+    caller: Caller,
+    body: Option<(&[u8], Option<Resume>)>,
+) -> Result<Response<Body>, Error> {
+    if let Some((body, resume)) = body {
+        let body = RawObject::parse(body)?;
+        if body.fields().any(|field| field.name != "model") {
+            return Err(invalid("props", "the properties of a model cannot be changed"));
+        }
+        let PropsRequest { model } = body.read()?;
+        check_model(node, Resume::model(&resume, model.as_deref()))?;
+    }
+    let texts = match query(node, caller, TextQuery::Texts).await? {
+        QueryResult::Texts(texts) => texts,
+        QueryResult::Text(_) | QueryResult::Tokens(..) => ModelTexts::default(),
+    };
+    Ok(listing::props(node, &texts))
+}
+
 /// Parses a chat whose model may be omitted, because the node has only one.
 fn read_chat(node: &Node, resume: &Option<Resume>, body: &[u8]) -> Result<Chat, Error> {
     let chat: ChatRequest = openai::parse(body)?;
@@ -131,14 +152,14 @@ async fn query(node: &Node, caller: Caller, query: TextQuery) -> Result<QueryRes
 fn tokens(result: QueryResult) -> (Vec<Token>, Vec<Vec<u8>>) {
     match result {
         QueryResult::Tokens(tokens, pieces) => (tokens, pieces),
-        QueryResult::Text(_) => Default::default(),
+        QueryResult::Text(_) | QueryResult::Texts(_) => Default::default(),
     }
 }
 
 fn text(result: QueryResult) -> String {
     match result {
         QueryResult::Text(text) => text,
-        QueryResult::Tokens(..) => String::new(),
+        QueryResult::Tokens(..) | QueryResult::Texts(_) => String::new(),
     }
 }
 

@@ -11,7 +11,7 @@ use inference_core::types::request::Tenant;
 use inference_protocol::time::unix_seconds;
 use inference_translation::{ClientApi, Origin, ResponseWriter, Service, Translated};
 
-use super::{Caller, chat, embeddings, text};
+use super::{Caller, chat, completions, embeddings, text};
 use crate::serve::node::Node;
 use crate::types::error::Error;
 use crate::types::random::random;
@@ -34,9 +34,11 @@ pub(super) async fn complete(
     let begun = Instant::now();
     let response = match api.service() {
         Service::ChatCompletions => chat::complete(node, caller, None, &body).await?,
+        Service::Completions => completions::complete(node, caller, None, &body).await?,
         Service::InputTokens => text::count(node, caller, None, &body).await?,
         Service::Embeddings => embeddings::embed(node, caller, None, &body).await?,
         Service::Rerank => embeddings::rerank(node, caller, None, &body).await?,
+        Service::Props => text::props(node, caller, Some((&body, None))).await?,
     };
     let translation = Translation { node: node.clone(), tenant: caller.tenant, writer, begun };
     let content_type = response.headers().get(header::CONTENT_TYPE);

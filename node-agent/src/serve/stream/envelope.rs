@@ -132,9 +132,8 @@ impl Envelope {
             Shape::Text => choice.echo.as_deref().map_or(Vec::new(), |echo| {
                 let parts = logprobs::of_prompt_parts(&choice.prompt_logprobs, echo);
                 let chunk = |(text, logprobs)| {
-                    let (index, finish_reason) = (choice.index, None);
-                    let choice = CompletionChoice { text, index, logprobs, finish_reason };
-                    to_json(&self.completion(vec![choice], None))
+                    let choice = CompletionChoice::new(choice.index, text);
+                    to_json(&self.completion(vec![CompletionChoice { logprobs, ..choice }], None))
                 };
                 parts.into_iter().map(chunk).collect()
             }),
@@ -151,9 +150,7 @@ impl Envelope {
                 to_json(&ChatChunk { prompt_progress, ..chunk })
             }
             Shape::Text => {
-                let choice =
-                    CompletionChoice { text: "", index, logprobs: None, finish_reason: None };
-                let chunk = self.completion(vec![choice], None);
+                let chunk = self.completion(vec![CompletionChoice::new(index, "")], None);
                 to_json(&Completion { prompt_progress, ..chunk })
             }
         }
@@ -232,6 +229,7 @@ impl Envelope {
             index: choice.index,
             logprobs,
             finish_reason: delta.finish,
+            stop_reason: delta.stop_reason.as_deref(),
         };
         to_json(&Completion { timings, ..self.completion(vec![choice], None) })
     }
@@ -341,6 +339,7 @@ impl Whole {
             index: choice.index,
             logprobs: choice.wants_logprobs.then(logprobs),
             finish_reason: Some(self.finish),
+            stop_reason: self.stop_reason.as_deref(),
         }
     }
 }

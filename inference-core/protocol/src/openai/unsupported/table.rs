@@ -94,8 +94,6 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
         "use temperature, top_p or min_p";
     "modalities" [OpenAi] at CHAT, neutral ["[\"text\"]", "[]"], refused r#"["text","audio"]"#:
         "responses are text";
-    "n_indent" [LlamaServer] at BOTH, neutral ["0"], refused "4":
-        "use grammar or guided_regex";
     "normalize" [Vllm] at EMBED, neutral ["true"], refused "false":
         "embeddings have the Euclidean length 1";
     "num_ctx" [Ollama] at ALL, neutral [], refused "4096":
@@ -135,8 +133,6 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
         "use tools with strict functions, or grammar";
     "system" [Ollama] at BOTH, neutral ["\"\""], refused r#""Be brief.""#:
         "send a message with the role system";
-    "t_max_predict_ms" [LlamaServer] at BOTH, neutral ["0", "-1"], refused "100":
-        "use max_tokens, or close the connection when the time is over";
     "template" [Ollama] at BOTH, neutral ["\"\""], refused r#""{{ .Prompt }}""#:
         "the model's own template applies; /v1/completions applies none";
     "text" [OpenAi] at BOTH, neutral ["{}", "{\"format\":{\"type\":\"text\"}}"],
