@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use flotilla_listeners::request_body::DISCARD_FIRST_MAX;
+use flotilla_listeners::request_body::{self, DISCARD_FIRST_MAX};
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
 use hyper::{Request, Response};
@@ -132,11 +132,11 @@ async fn admit(
 async fn discard(gateway: &Gateway, settings: &Settings, refused: Authenticated, error: &Error) {
     let Authenticated { headers, body, .. } = refused;
     if admit::is_read_first(error, &body) {
-        return admit::discard(headers, body, DISCARD_FIRST_MAX).await;
+        return request_body::discard(&headers, body, DISCARD_FIRST_MAX).await;
     }
     let (stop, time) = (gateway.stop.clone(), settings.config.timeouts.body);
     gateway.tasks.spawn(async move {
-        stop.run_until_cancelled(admit::discard(headers, body, time)).await;
+        stop.run_until_cancelled(request_body::discard(&headers, body, time)).await;
     });
 }
 

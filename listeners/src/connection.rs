@@ -15,16 +15,15 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::monitor::{ConnectionMonitor, MonitoredStream};
+use crate::request_head::{self, HEADER_BYTES_MAX, HEADERS_MAX};
 use crate::response::Body;
 use crate::response_body::TrackedBody;
 use crate::streams::StreamExecutor;
 use crate::timers::ConnectionTimeouts;
 use crate::{CloseReason, SharedCloseCounter};
 
-/// Header bytes per request. In HTTP/2, each header counts 32 bytes more than its length.
-const HEADER_BYTES_MAX: u32 = 32 * 1024;
-/// Headers per request.
-const HEADERS_MAX: usize = 100;
+/// Headers that hyper parses in HTTP/1. Above our limit, so that a client over it gets a message.
+const HEADERS_PARSED_MAX: usize = 2 * HEADERS_MAX;
 /// Size of hyper's HTTP/1 buffers, in bytes. A request head must fit.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// A client may open and reset this many streams before we handle them (rapid reset), and may cause
@@ -99,7 +98,7 @@ fn builder(
     builder
         .http1()
         .header_read_timeout(None)
-        .max_headers(HEADERS_MAX)
+        .max_headers(HEADERS_PARSED_MAX)
         .max_buf_size(BUFFER_BYTES_MAX);
     builder
         .http2()
@@ -107,7 +106,7 @@ fn builder(
         .keep_alive_interval(http2.ping_interval)
         .keep_alive_timeout(http2.ping_timeout)
         .max_concurrent_streams(http2.streams_max)
-        .max_header_list_size(HEADER_BYTES_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX as u32)
         .max_send_buf_size(SEND_BYTES_MAX)
         .max_local_error_reset_streams(RESETS_MAX)
         .max_pending_accept_reset_streams(RESETS_MAX);
@@ -139,10 +138,16 @@ impl HttpConnection {
     {
         let service = service_fn(|request: Request<Incoming>| {
             let in_flight = self.monitor.begin_request(request.version() == Version::HTTP_2);
-            // hyper reserves space for this future in every connection, idle or not.
-            let handled = Box::pin(handler(request));
+            // Boxed: hyper reserves space for this future in every connection, idle or not.
+            let handled = match request_head::refusal(&request) {
+                Some(refusal) => Err(refusal),
+                None => Ok(Box::pin(handler(request))),
+            };
             async move {
-                let response = handled.await;
+                let response = match handled {
+                    Ok(handled) => handled.await,
+                    Err(refusal) => refusal,
+                };
                 Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, in_flight)))
             }
         });

@@ -9,6 +9,7 @@
 //!   stream, by their slow-read budget (`slow_read`, pure).
 //! - [`hangup`]: notices clients that disconnect.
 //! - [`panics`]: confines a panic to its request.
+//! - [`request_head`] (pure): refuses heads that break HTTP's rules or our limits.
 //! - [`request_body`]: reads bodies within limits. [`response`]: builds responses.
 //! - [`log`]: the log on stderr, whose lines name their connection and request.
 //! - [`socket`]: binds ports and sets socket options. [`systemd`]: notifies the service manager.
@@ -26,6 +27,7 @@ mod monitor;
 pub mod panics;
 mod per_address;
 pub mod request_body;
+pub mod request_head;
 pub mod response;
 mod response_body;
 mod slow_read;

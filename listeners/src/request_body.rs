@@ -1,15 +1,22 @@
 //! Reads request bodies within limits, and discards those of refused requests.
 
+use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap};
 use tokio::time::timeout;
+
+use crate::request_head::is_encoded;
 
 /// Most bytes of a refused request's body that are read and discarded.
 const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// A byte order mark, which RFC 8259 forbids to write and allows to ignore.
+const BOM: &[u8] = "\u{feff}".as_bytes();
 /// Longest time to read such a body before the response, where it must be read first.
 pub const DISCARD_FIRST_MAX: Duration = Duration::from_secs(2);
 
@@ -20,6 +27,10 @@ pub enum BodyError {
     TooLarge(usize),
     /// It did not arrive in time, or its connection broke.
     Incomplete,
+    /// Its chunked encoding is invalid.
+    Chunks,
+    /// It is compressed, or encoded in another way.
+    Encoded,
 }
 
 /// Limits of a body.
@@ -40,20 +51,25 @@ pub fn announced_bytes(body: &impl Body, bytes_max: usize) -> Result<usize, Body
     if announced > bytes_max { Err(BodyError::TooLarge(bytes_max)) } else { Ok(announced) }
 }
 
-/// Reads a body. Before each part is kept, `reserve` is asked for the bytes so far, this part
-/// included. A body whose announced length is too large is not read.
+/// Reads the body of a request with these headers, without a byte order mark. Before each part is
+/// kept, `reserve` is asked for the bytes so far, this part included. A body that is encoded, or
+/// whose announced length is too large, is not read.
 ///
 /// # Errors
 /// The body exceeds a limit or ends early, or `reserve` refuses.
 pub async fn read<B, E>(
+    headers: &HeaderMap,
     body: &mut B,
     limits: BodyLimits,
     reserve: impl FnMut(usize) -> Result<(), E>,
 ) -> Result<Bytes, E>
 where
-    B: Body<Data = Bytes> + Unpin,
+    B: Body<Data = Bytes, Error: Error + 'static> + Unpin,
     E: From<BodyError>,
 {
+    if is_encoded(headers) {
+        return Err(BodyError::Encoded.into());
+    }
     let reading = timeout(limits.time_max, read_all(body, limits.bytes_max, reserve));
     reading.await.unwrap_or_else(|_| Err(BodyError::Incomplete.into()))
 }
@@ -64,13 +80,13 @@ async fn read_all<B, E>(
     mut reserve: impl FnMut(usize) -> Result<(), E>,
 ) -> Result<Bytes, E>
 where
-    B: Body<Data = Bytes> + Unpin,
+    B: Body<Data = Bytes, Error: Error + 'static> + Unpin,
     E: From<BodyError>,
 {
     announced_bytes(body, bytes_max)?;
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| BodyError::Incomplete)?;
+        let frame = frame.map_err(|error| why_broken(&error))?;
         let data = frame.data_ref().map_or(&b""[..], |d| d);
         let bytes = read.len() + data.len();
         if bytes > bytes_max {
@@ -79,12 +95,33 @@ where
         reserve(bytes)?;
         read.extend_from_slice(data);
     }
-    Ok(read.freeze())
+    let mut read = read.freeze();
+    if read.starts_with(BOM) {
+        bytes::Buf::advance(&mut read, BOM.len());
+    }
+    Ok(read)
 }
 
-/// Reads and discards the rest of a body for a while. Otherwise a client that is still sending
-/// would see a connection reset instead of our response.
-pub async fn discard(body: Incoming, time_max: Duration) {
+/// hyper reports chunks that it cannot parse as invalid data or input.
+fn why_broken(error: &(dyn Error + 'static)) -> BodyError {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(kind, Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput)) {
+            return BodyError::Chunks;
+        }
+        cause = error.source();
+    }
+    BodyError::Incomplete
+}
+
+/// Reads and discards the rest of the body of a request with these headers for a while. Otherwise a
+/// client that is still sending would see a connection reset instead of our response. A client that
+/// waits for `100 Continue` sends nothing after a refusal.
+pub async fn discard(headers: &HeaderMap, body: Incoming, time_max: Duration) {
+    if headers.contains_key(header::EXPECT) {
+        return;
+    }
     let mut limited = Limited::new(body, DISCARD_BYTES_MAX);
     let all = async { while let Some(Ok(_)) = limited.frame().await {} };
     let _ = timeout(time_max, all).await;
@@ -113,18 +150,20 @@ mod tests {
     }
 
     /// A body without an announced length.
-    fn parts(parts: &'static [&'static str]) -> impl Body<Data = Bytes> + Unpin {
+    fn parts(
+        parts: &'static [&'static str],
+    ) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
         let frame = |part: &'static str| Ok::<_, Infallible>(Frame::data(Bytes::from(part)));
         StreamBody::new(stream::iter(parts).map(move |part| frame(part)))
     }
 
     async fn read_parts(
-        mut body: impl Body<Data = Bytes> + Unpin,
+        mut body: impl Body<Data = Bytes, Error = Infallible> + Unpin,
         memory: usize,
     ) -> Result<Bytes, Refused> {
         let limits = BodyLimits { bytes_max: 5, time_max: Duration::from_secs(60) };
         let reserve = |bytes| if bytes > memory { Err(Refused::Memory(bytes)) } else { Ok(()) };
-        read(&mut body, limits, reserve).await
+        read(&HeaderMap::new(), &mut body, limits, reserve).await
     }
 
     #[tokio::test]
@@ -135,13 +174,15 @@ mod tests {
         assert_eq!(read_parts(parts(&["ab", "cd"]), 3).await, Err(Refused::Memory(4)));
         assert_eq!(read_parts(Full::from("abcde"), 9).await, Ok("abcde".into()));
         assert_eq!(read_parts(Full::from("abcdef"), 9).await, too_large);
+        assert_eq!(read_parts(parts(&["\u{feff}", "{}"]), 9).await, Ok("{}".into()));
+        assert_eq!(read_parts(parts(&["{", "\u{feff}", "}"]), 9).await, Ok("{\u{feff}}".into()));
     }
 
     #[tokio::test]
     async fn a_body_that_does_not_come_in_time_is_incomplete() {
         let mut body = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
         let limits = BodyLimits { bytes_max: 5, time_max: Duration::ZERO };
-        let read = read(&mut body, limits, |_| Ok::<(), Refused>(())).await;
+        let read = read(&HeaderMap::new(), &mut body, limits, |_| Ok::<(), Refused>(())).await;
         assert_eq!(read, Err(Refused::Body(BodyError::Incomplete)));
     }
 }

@@ -94,6 +94,11 @@ pub fn require_bearer(headers: &mut HeaderMap) {
     headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
 }
 
+/// Adds the header that a 415 needs: the encodings of request bodies that the server accepts.
+pub fn refuse_encodings(headers: &mut HeaderMap) {
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
 /// Adds the header that a 405 needs: the methods that the path supports, separated by commas.
 pub fn allow_methods(headers: &mut HeaderMap, methods: &'static str) {
     headers.insert(header::ALLOW, HeaderValue::from_static(methods));

@@ -9,7 +9,7 @@ use flotilla_listeners::request_body::{self, BodyError, BodyLimits, announced_by
 use flotilla_listeners::timers::NOISE_BYTES_MAX;
 use http_body::Body;
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderMap, HeaderName};
+use hyper::header::{HeaderMap, HeaderName};
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::openai::{self, Invalid, Lengths, ParseError, RoutingFields};
 use inference_translation::{llama_server, ollama};
@@ -136,7 +136,7 @@ const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// Reads and checks a request. After an error, the caller passes the rest of the body to
-/// [`discard`].
+/// [`request_body::discard`].
 pub(crate) async fn admit(
     authenticated: &mut Authenticated,
     config: &Config,
@@ -151,7 +151,7 @@ pub(crate) async fn admit(
     let class = wanted.unwrap_or(Class::Interactive).max(caller.key.class_max);
     let mut reading = dispatcher.body_reservation(&caller.tenant, caller.key.limits.queue, class);
     let bounds = BodyLimits { bytes_max: limits.body_bytes_max, time_max: timeouts.body };
-    let body = read_body(body, bounds, &mut reading).await?;
+    let body = read_body(headers, body, bounds, &mut reading).await?;
     let sources = Sources {
         stored: &|id| gateway.responses.get(&caller.tenant, id),
         only_model: &|| dispatcher.only_model(|model| caller.allows(model)),
@@ -324,13 +324,14 @@ fn tier_class(tier: &str) -> Result<Class, Error> {
 
 /// Reads a body into reserved memory: by its announced length, or as it arrives.
 async fn read_body(
+    headers: &HeaderMap,
     body: &mut Incoming,
     limits: BodyLimits,
     room: &mut BodyReservation,
 ) -> Result<Bytes, Error> {
     let bytes_max = limits.bytes_max;
     room.reserve(announced_bytes(body, bytes_max)?)?;
-    request_body::read(body, limits, |bytes| room.grow_to(bytes, bytes_max)).await
+    request_body::read(headers, body, limits, |bytes| room.grow_to(bytes, bytes_max)).await
 }
 
 impl From<BodyError> for Error {
@@ -338,6 +339,8 @@ impl From<BodyError> for Error {
         match error {
             BodyError::TooLarge(bytes_max) => Self::TooLarge(bytes_max),
             BodyError::Incomplete => Self::SlowBody,
+            BodyError::Chunks => Self::InvalidChunks,
+            BodyError::Encoded => Self::EncodedBody,
         }
     }
 }
@@ -346,12 +349,4 @@ impl From<BodyError> for Error {
 /// response would count as noise and close the connection.
 pub(crate) fn is_read_first(error: &Error, body: &Incoming) -> bool {
     matches!(error, Error::TooLarge(_)) || body.size_hint().lower() > NOISE_BYTES_MAX
-}
-
-/// Reads and discards the rest of a body for a while, so that the client gets our response and can
-/// reuse its connection. A client that waits for `100 Continue` sends nothing after a refusal.
-pub(crate) async fn discard(headers: HeaderMap, body: Incoming, time_max: Duration) {
-    if !headers.contains_key(header::EXPECT) {
-        request_body::discard(body, time_max).await;
-    }
 }

@@ -37,7 +37,7 @@ impl<'a> Listing<'a> {
     /// The list at `path`, if there is one.
     pub(crate) fn at(path: &'a str) -> Option<Self> {
         match path {
-            "/v1/models" | "/v1/models/" | "/models" => Some(Self::All),
+            "/v1/models" | "/models" => Some(Self::All),
             "/api/tags" => Some(Self::Tags),
             "/api/ps" => Some(Self::Running),
             _ => path.strip_prefix("/v1/models/").map(Self::One),
@@ -109,7 +109,8 @@ pub(crate) async fn show(
     only(&request, "POST")?;
     let caller = gateway.settings.now().keys.authenticate(request.headers())?;
     let limits = BodyLimits { bytes_max: SHOW_BYTES_MAX, time_max: SHOW_TIMEOUT };
-    let body = request_body::read(&mut request.into_body(), limits, |_| Ok::<_, Error>(())).await?;
+    let (head, mut body) = request.into_parts();
+    let body = request_body::read(&head.headers, &mut body, limits, |_| Ok::<_, Error>(())).await?;
     let name = ollama::requested_model(&body).map_err(Error::Invalid)?;
     let models = served(gateway, &caller);
     let model = find(&models, &name).or_else(|_| find(&models, ollama::without_latest(&name)))?;

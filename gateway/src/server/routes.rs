@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use flotilla_listeners::request_head::drop_trailing_slash;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 use inference_protocol::fleet::JOIN_PATH;
@@ -27,8 +28,9 @@ pub(crate) async fn serve(
     gateway: Gateway,
     authority: Option<&Authority>,
     context: Arc<RequestContext>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Response<Body> {
+    drop_trailing_slash(&mut request);
     let path = request.uri().path();
     let api = RequestedApi::at(path);
     if let Some(api) = api.filter(|_| request.method() == Method::POST) {

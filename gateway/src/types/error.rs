@@ -47,6 +47,10 @@ pub enum Error {
     TooLarge(usize),
     /// The body did not arrive in time, or its connection broke.
     SlowBody,
+    /// The chunked encoding of the body is invalid.
+    InvalidChunks,
+    /// The body is compressed, or encoded in another way.
+    EncodedBody,
     /// The body cannot be parsed.
     Malformed(ParseError),
     /// A field has an invalid value.
@@ -165,6 +169,8 @@ impl Error {
             Self::TooLarge(_) | Self::ExternalRefused { status: 413, .. } => 413,
             Self::ExternalRefused { .. } => 400,
             Self::SlowBody => 408,
+            Self::InvalidChunks => 400,
+            Self::EncodedBody => 415,
             Self::NoNode | Self::QueueTimeout { .. } | Self::QueueFull { .. } => 503,
             Self::DeadlineUnmet { .. } => 503,
             Self::NodeRefused(_) => 503,
@@ -195,6 +201,8 @@ impl Error {
             Self::NodeNameTaken(_) => "node_name_taken",
             Self::TooLarge(_) => "request_too_large",
             Self::SlowBody => "request_timeout",
+            Self::InvalidChunks => "invalid_chunks",
+            Self::EncodedBody => "unsupported_encoding",
             Self::Malformed(_) => "invalid_json",
             Self::Invalid(_) => "invalid_value",
             Self::Header(..) => "invalid_header",
@@ -260,6 +268,8 @@ impl Error {
             | Self::NodeNameTaken(_)
             | Self::TooLarge(_)
             | Self::SlowBody
+            | Self::InvalidChunks
+            | Self::EncodedBody
             | Self::Malformed(_)
             | Self::Invalid(_)
             | Self::Header(..)
@@ -307,6 +317,8 @@ impl Error {
             | Self::NodeNameTaken(_)
             | Self::TooLarge(_)
             | Self::SlowBody
+            | Self::InvalidChunks
+            | Self::EncodedBody
             | Self::Malformed(_)
             | Self::Invalid(_)
             | Self::Header(..)

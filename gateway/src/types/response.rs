@@ -4,7 +4,7 @@ use bytes::Bytes;
 pub(crate) use flotilla_listeners::response::{
     Body, json, response, stream, text, whole, with_type,
 };
-use flotilla_listeners::response::{allow_methods, json_error, require_bearer};
+use flotilla_listeners::response::{allow_methods, json_error, refuse_encodings, require_bearer};
 use hyper::Response;
 use hyper::header::{self, HeaderName, HeaderValue};
 use inference_protocol::openai::{ErrorBody, ErrorDetail};
@@ -58,6 +58,7 @@ fn with_headers(error: &Error, body: String) -> Response<Body> {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         Error::Method(allowed) => allow_methods(headers, allowed),
+        Error::EncodedBody => refuse_encodings(headers),
         _ => {}
     }
     response

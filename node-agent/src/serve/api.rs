@@ -16,6 +16,7 @@ mod translated;
 
 use std::sync::Arc;
 
+use flotilla_listeners::request_head::drop_trailing_slash;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{Request, Response, StatusCode};
@@ -44,8 +45,9 @@ use crate::types::response::{self, Body};
 pub(super) async fn serve(
     node: Arc<Node>,
     link: Link,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Response<Body> {
+    drop_trailing_slash(&mut request);
     let path = request.uri().path();
     let (translated, is_ollama) = (ClientApi::at(path), path.starts_with("/api/"));
     match (route(&node, link, request).await, translated) {
@@ -91,7 +93,7 @@ async fn route(
         "/api/show" => {
             authenticate(node, link, &request)?;
             check_method(&request, "POST")?;
-            listing::show(node, &body::read(request.into_body()).await?)
+            listing::show(node, &body::read(request).await?)
         }
         "/slots" => {
             authenticate(node, link, &request)?;
@@ -127,7 +129,7 @@ async fn route(
                 check_method(&request, "POST")?;
                 let caller = caller(node, link, &request)?;
                 let resume = request.headers().get(RESUME_HEADER).cloned();
-                let body = body::read(request.into_body()).await?;
+                let body = body::read(request).await?;
                 let (resume, body) = match &resume {
                     Some(length) => split_resume(length.as_bytes(), &body)?,
                     None => (None, &body[..]),

@@ -15,6 +15,10 @@ pub(crate) enum Error {
     TooLarge(usize),
     /// The body did not arrive in time, or its connection broke.
     SlowBody,
+    /// The chunked encoding of the body is invalid.
+    InvalidChunks,
+    /// The body is compressed, or encoded in another way.
+    EncodedBody,
     /// The body cannot be parsed.
     Malformed(ParseError),
     /// A request of another API that cannot be translated.
@@ -50,6 +54,8 @@ impl Error {
             Self::Unauthenticated => 401,
             Self::TooLarge(_) => 413,
             Self::SlowBody => 408,
+            Self::InvalidChunks => 400,
+            Self::EncodedBody => 415,
             Self::Malformed(_) | Self::Translation(_) | Self::Invalid { .. } => 400,
             Self::Engine(failure) => match failure {
                 Failure::ContextExceeded { .. }
@@ -86,6 +92,8 @@ impl Error {
             Self::Unauthenticated => "invalid_api_key",
             Self::TooLarge(_) => "request_too_large",
             Self::SlowBody => "request_timeout",
+            Self::InvalidChunks => "invalid_chunks",
+            Self::EncodedBody => "unsupported_encoding",
             Self::UnknownResponse(_) => "response_not_found",
             Self::Malformed(_) => "invalid_json",
             Self::Translation(_) | Self::Invalid { .. } => "invalid_value",
@@ -191,6 +199,13 @@ impl std::fmt::Display for Error {
             }
             Self::TooLarge(max) => write!(f, "the request body is larger than {max} bytes"),
             Self::SlowBody => write!(f, "the request body did not arrive in time"),
+            Self::InvalidChunks => {
+                write!(f, "the chunked transfer encoding of the request body is invalid")
+            }
+            Self::EncodedBody => write!(
+                f,
+                "content-encoding: only identity is supported; send the request body uncompressed"
+            ),
             Self::UnknownResponse(id) => {
                 write!(f, "no response with id '{id}' is stored; it may have expired")
             }
@@ -245,12 +260,14 @@ mod tests {
         let context = Failure::ContextExceeded { prompt_tokens: 9, context_tokens: 8, chat: false };
         let invalid = Error::Invalid { param: "n", message: "m".into() };
         let unknown = Error::UnknownModel { asked: "a".into(), served: "b".into() };
-        let table: [(Error, u16, &str, &str, Option<u32>); 21] = [
+        let table: [(Error, u16, &str, &str, Option<u32>); 23] = [
             (Error::UnknownPath, 404, "unknown_url", "invalid_request_error", None),
             (Error::Method("GET"), 405, "method_not_allowed", "invalid_request_error", None),
             (Error::Unauthenticated, 401, "invalid_api_key", "authentication_error", None),
             (Error::TooLarge(1), 413, "request_too_large", "invalid_request_error", None),
             (Error::SlowBody, 408, "request_timeout", "invalid_request_error", None),
+            (Error::InvalidChunks, 400, "invalid_chunks", "invalid_request_error", None),
+            (Error::EncodedBody, 415, "unsupported_encoding", "invalid_request_error", None),
             (invalid, 400, "invalid_value", "invalid_request_error", None),
             (unknown, 404, "model_not_found", "invalid_request_error", None),
             (context.into(), 400, "context_length_exceeded", "invalid_request_error", None),

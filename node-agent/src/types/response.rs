@@ -3,7 +3,7 @@
 pub(crate) use flotilla_listeners::response::{
     Body, event_stream, json, json_with_status, stream, text, with_type, with_type_and_body,
 };
-use flotilla_listeners::response::{allow_methods, json_error, require_bearer};
+use flotilla_listeners::response::{allow_methods, json_error, refuse_encodings, require_bearer};
 use hyper::Response;
 use hyper::header::{self, HeaderValue};
 use inference_protocol::openai::{ErrorBody, ErrorDetail};
@@ -42,6 +42,7 @@ fn with_headers(error: &Error, body: String) -> Response<Body> {
     match error {
         Error::Unauthenticated => require_bearer(headers),
         Error::Method(allowed) => allow_methods(headers, allowed),
+        Error::EncodedBody => refuse_encodings(headers),
         _ => {}
     }
     response

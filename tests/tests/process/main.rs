@@ -16,6 +16,7 @@ mod faults;
 mod first_run;
 mod guards;
 mod hostile;
+mod http_rules;
 mod hub_models;
 mod kernels;
 mod kill_streams;

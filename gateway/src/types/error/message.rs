@@ -54,6 +54,13 @@ impl std::fmt::Display for Error {
             ),
             Self::TooLarge(max) => write!(f, "the request body is larger than {max} bytes"),
             Self::SlowBody => write!(f, "the request body did not arrive in time"),
+            Self::InvalidChunks => {
+                write!(f, "the chunked transfer encoding of the request body is invalid")
+            }
+            Self::EncodedBody => write!(
+                f,
+                "content-encoding: only identity is supported; send the request body uncompressed"
+            ),
             Self::Malformed(e) | Self::Invalid(e) => write!(f, "{}", e.message),
             Self::UnknownModel(model) => {
                 write!(

@@ -29,6 +29,8 @@ fn every_error_has_its_four_answers() {
         (Error::NodeNameTaken("x".into()), 423, "node_name_taken", Client, false),
         (Error::TooLarge(1), 413, "request_too_large", Client, false),
         (Error::SlowBody, 408, "request_timeout", Client, false),
+        (Error::InvalidChunks, 400, "invalid_chunks", Client, false),
+        (Error::EncodedBody, 415, "unsupported_encoding", Client, false),
         (Error::Malformed(parse.clone()), 400, "invalid_json", Client, false),
         (Error::Invalid(parse), 400, "invalid_value", Client, false),
         (Error::UnknownModel("x".into()), 404, "model_not_found", Client, false),
