@@ -73,11 +73,11 @@ pub const FIELDS: &[Field] = &[
     Field::honored("stream", "Server-sent events."),
     Field::honored(
         "metadata",
-        "Up to 16 strings, returned as they are. `user_id` is the end user.",
+        "Up to 16 strings, returned as they are. `user_id` is the end user, if `safety_identifier` and `user` are absent.",
     ),
     Field::honored("service_tier", "As in chat completions."),
-    Field::honored("user", "The end user; see `users` of API keys."),
-    Field::honored("safety_identifier", "The end user, if `user` is absent."),
+    Field::honored("user", "The end user, if `safety_identifier` is absent."),
+    Field::honored("safety_identifier", "The end user; see `users` of API keys."),
     Field::honored("stop", "Not OpenAI's: a string, or a list of them."),
     Field::honored("top_k", "Not OpenAI's."),
     Field::honored(

@@ -30,6 +30,7 @@ mod shares;
 mod split;
 mod traces;
 mod users;
+mod users_of_apis;
 
 use std::net::SocketAddr;
 

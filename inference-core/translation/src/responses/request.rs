@@ -263,7 +263,7 @@ fn extra(body: &mut Fields, reasoning: &mut Reasoning) -> Result<Map<String, Val
 /// Most pairs of `metadata`, as at OpenAI.
 const METADATA_PAIRS_MAX: usize = 16;
 
-/// The end user.
+/// The end user, by the fields of chat completions in their order.
 fn user(body: &mut Fields) -> Result<Option<String>, Fault> {
     let in_metadata = body.read("metadata", |metadata| {
         let mut metadata = Fields::of(metadata)?;
@@ -277,7 +277,8 @@ fn user(body: &mut Fields) -> Result<Option<String>, Fault> {
     })?;
     let (user, safety) = (body.text("user")?, body.text("safety_identifier")?);
     body.text("prompt_cache_key")?;
-    Ok(user.or(safety).or(in_metadata.flatten()))
+    let mut named = [safety, user, in_metadata.flatten()].into_iter().flatten();
+    Ok(named.find(|id| !id.is_empty()))
 }
 
 #[cfg(test)]
