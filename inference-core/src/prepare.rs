@@ -124,6 +124,17 @@ impl Preparer {
         matches!(&self.template, Some(Ok(template)) if !template.capabilities(true).tools)
     }
 
+    /// Parts of messages that the chat template leaves out and that have no other place.
+    pub fn dropped_parts(&self) -> Vec<String> {
+        let Some(Ok(template)) = &self.template else { return Vec::new() };
+        let can = template.capabilities(true);
+        let dropped = [
+            (can.tool_calls && !can.text_beside_calls, "content beside tool_calls"),
+            (!can.names, "name"),
+        ];
+        dropped.iter().filter(|(is, _)| *is).map(|(_, part)| (*part).to_string()).collect()
+    }
+
     /// Adds the texts of the special tokens, for templates that requests bring.
     pub fn with_special_tokens(self, special: SpecialTokens) -> Self {
         Self { special, ..self }

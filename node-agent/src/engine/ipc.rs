@@ -46,10 +46,7 @@ pub(crate) struct EngineFacts {
     pub threads: u32,
     /// The model's notation of reasoning and tool calls.
     pub format: Format,
-    /// True if the chat template does not describe tools to the model, so that we do.
-    pub lacks_tools: bool,
-    /// Why the chat template cannot be used, if it cannot.
-    pub template_error: Option<String>,
+    pub template: Box<TemplateFacts>,
     pub kernel: String,
     /// Fingerprint of the loaded weights.
     pub digest: Fingerprint,
@@ -59,6 +56,17 @@ pub(crate) struct EngineFacts {
     pub sampling: Box<SamplingDefaults>,
     /// Sizes of the model file.
     pub sizes: Box<ModelSizes>,
+}
+
+/// What the chat template does not do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TemplateFacts {
+    /// True if it does not describe tools to the model, so that we do.
+    pub lacks_tools: bool,
+    /// Parts of messages that it leaves out.
+    pub dropped_parts: Vec<String>,
+    /// Why it cannot be used, if it cannot.
+    pub error: Option<String>,
 }
 
 /// Encodes one frame, including its length.
@@ -117,8 +125,11 @@ impl EngineFacts {
             context_tokens: 8,
             threads: 1,
             format,
-            lacks_tools: false,
-            template_error: None,
+            template: Box::new(TemplateFacts {
+                lacks_tools: false,
+                dropped_parts: vec!["name".into()],
+                error: None,
+            }),
             kernel: "baseline".into(),
             digest: "0".repeat(64).parse().unwrap(),
             sandbox: Sandbox::OFF,

@@ -28,7 +28,7 @@ use inference_core::types::request::{
 };
 
 use crate::engine::affinity::stay_on;
-use crate::engine::ipc::{Command, EngineFacts, Report, encode, read_frame};
+use crate::engine::ipc::{Command, EngineFacts, Report, TemplateFacts, encode, read_frame};
 use crate::engine::model_files::ModelFiles;
 use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::options::EngineOptions;
@@ -275,8 +275,11 @@ impl Prompts {
             threads,
             kernel: kernel.name().into(),
             format: preparer.format,
-            lacks_tools: preparer.lacks_tools(),
-            template_error: preparer.template_error(),
+            template: Box::new(TemplateFacts {
+                lacks_tools: preparer.lacks_tools(),
+                dropped_parts: preparer.dropped_parts(),
+                error: preparer.template_error(),
+            }),
             digest,
             sandbox: self.sandbox.clone(),
             sampling: Box::new(files.header().sampling),

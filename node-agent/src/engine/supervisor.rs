@@ -219,11 +219,16 @@ async fn read_reports(
                     sampling_defaults = %facts.sampling,
                     "engine ready"
                 );
-                if facts.lacks_tools {
+                let template = &facts.template;
+                if template.lacks_tools {
                     let notation = facts.format.calls;
                     tracing::info!(?notation, "chat template describes no tools");
                 }
-                if let Some(reason) = &facts.template_error {
+                if !template.dropped_parts.is_empty() {
+                    let parts = template.dropped_parts.join(", ");
+                    tracing::info!(parts, "chat template drops parts of messages");
+                }
+                if let Some(reason) = &template.error {
                     let fix = "use another model file, or set --chat-template-file";
                     tracing::warn!(reason, fix, "chat template is invalid; chats are refused");
                 }

@@ -7,7 +7,8 @@
 //! - IDs of calls get the format that the template requires ([`ids`]), if it refuses others;
 //! - several calls of one message become several messages, each before its result;
 //! - the system message describes the tools ([`generic`]), if the template does not;
-//! - a system message becomes the start of the next user message.
+//! - system messages in a row become one, if the template drops or refuses the others;
+//! - a system message that the template drops or refuses becomes the start of the next user message.
 //!
 //! It leaves alone what the template supports.
 
@@ -35,9 +36,7 @@ pub(crate) fn adapt(chat: &mut ParsedChat, can: &Capabilities) {
             chat.messages = split_calls(std::mem::take(&mut chat.messages));
         }
     }
-    if !can.system_role {
-        merge_system(&mut chat.messages);
-    }
+    place_system(&mut chat.messages, can);
     if can.content == Content::Parts {
         chat.messages.iter_mut().for_each(wrap_content);
     }
@@ -151,15 +150,39 @@ fn split_calls(messages: Vec<Message>) -> Vec<Message> {
     split
 }
 
-/// Moves system messages to the start of the next user message.
+/// Puts the text of system messages where the template renders it.
+fn place_system(messages: &mut Vec<Message>, can: &Capabilities) {
+    if !can.system_role {
+        return merge_system(messages);
+    }
+    let first = messages.iter().take_while(|message| role(message) == "system").count();
+    if !can.late_system {
+        let mut turns = messages.split_off(first);
+        merge_system(&mut turns);
+        messages.append(&mut turns);
+    }
+    if !can.many_system && first > 1 {
+        let texts: Vec<String> = messages.drain(1..first).filter_map(text).collect();
+        if let Some(system) = messages.first_mut() {
+            texts.iter().for_each(|text| generic::append_paragraph(system, text));
+        }
+    }
+}
+
+/// The text of a message.
+fn text(message: Message) -> Option<String> {
+    let content = message.get("content")?;
+    content.as_str().map(String::from).or_else(|| joined(content))
+}
+
+/// Moves system messages to the start of the next user message, or to the end of the last one.
 fn merge_system(messages: &mut Vec<Message>) {
     let mut merged: Vec<Message> = Vec::with_capacity(messages.len());
     let mut pending: Vec<String> = vec![];
     for mut message in messages.drain(..) {
         match role(&message) {
             "system" => {
-                let content = message.get("content").unwrap_or(&Json::Null);
-                pending.extend(content.as_str().map(String::from).or_else(|| joined(content)));
+                pending.extend(text(message));
                 continue;
             }
             "user" if !pending.is_empty() => {
@@ -168,6 +191,10 @@ fn merge_system(messages: &mut Vec<Message>) {
             _ => {}
         }
         merged.push(message);
+    }
+    let last = merged.last_mut().filter(|message| role(message) == "user");
+    if let Some(user) = last {
+        pending.drain(..).for_each(|text| generic::append_paragraph(user, &text));
     }
     if !pending.is_empty() {
         let mut user = Map::new();

@@ -47,6 +47,10 @@ pub struct Capabilities {
     pub content: Content,
     /// Renders messages with the role `system`.
     pub system_role: bool,
+    /// Renders several system messages in a row, before any other.
+    pub many_system: bool,
+    /// Renders system messages after a turn.
+    pub late_system: bool,
     /// Supports the role `developer`.
     pub developer_role: bool,
     /// Lists the available tools.
@@ -61,6 +65,10 @@ pub struct Capabilities {
     pub object_arguments: bool,
     /// Renders calls only of messages whose content is null.
     pub null_content: bool,
+    /// Renders the content of a message with calls.
+    pub text_beside_calls: bool,
+    /// Renders the `name` of a user message.
+    pub names: bool,
     /// Format of the IDs of calls.
     pub call_ids: CallIds,
     /// Refuses or drops calls with IDs in another format.
@@ -73,11 +81,11 @@ impl Capabilities {
     /// Detects the capabilities of a template.
     pub(super) fn probe(template: &Compiled) -> Self {
         let mut can = Self { content: probe_content(template), ..Self::default() };
-        let say = |role: &str, text: &str| message(role, can.content, text);
+        let content = can.content;
+        let say = |role: &str, text: &str| message(role, content, text);
         let user = say("user", "Hi");
 
-        let system = render(template, vec![say("system", NEEDLE), user.clone()], &[]);
-        can.system_role = system.is_some_and(|text| text.contains(NEEDLE));
+        probe_system(template, &mut can);
         // The word alone says nothing: some templates refuse the role, and others drop its text.
         let developer = render(template, vec![say("developer", NEEDLE), user.clone()], &[]);
         can.developer_role = template.source.contains("developer")
@@ -99,11 +107,19 @@ impl Capabilities {
         }
         let two = [(NEEDLE, "R1q"), (SECOND, "R2q")];
         can.parallel_tool_calls = can.tool_calls && calls.writes(&two, can.object_arguments);
+        can.text_beside_calls =
+            can.tool_calls && !can.null_content && calls.writes_text(can.object_arguments);
         can.enforces_call_ids = can.tool_calls && !calls.takes_long_ids(can.object_arguments);
         can.call_ids = match can.enforces_call_ids {
             true => CallIds::Mistral,
             false => CallIds::detect(&template.source),
         };
+        if can.content == Content::Either && !takes_parts_everywhere(template, &can, &calls) {
+            can.content = Content::Text;
+        }
+        let mut named = message("user", can.content, "Hi");
+        named.insert("name".into(), NEEDLE.into());
+        can.names = render(template, vec![named], &[]).is_some_and(|text| text.contains(NEEDLE));
         can.described = CallFormat::detect(&template.source).described();
         can.reasoning = probe_reasoning(template, &user, &calls);
         can
@@ -154,14 +170,58 @@ fn render_with(
     template.render(chat, &Control::default()).ok()
 }
 
+/// Probes system messages: one, two in a row, and one after a turn.
+fn probe_system(template: &Compiled, can: &mut Capabilities) {
+    let content = can.content;
+    let say = |role: &str, text: &str| message(role, content, text);
+    let user = || say("user", "Hi");
+    let shows = |messages, words: &[&str]| {
+        let text = render(template, messages, &[]).unwrap_or_default();
+        words.iter().all(|word| text.contains(word))
+    };
+    let one = vec![say("system", NEEDLE), user()];
+    let two = vec![say("system", SECOND), say("system", NEEDLE), user()];
+    let turn = [say("system", SECOND), user(), say("assistant", "Hello")];
+    let late = turn.into_iter().chain([say("system", NEEDLE), user()]).collect();
+    let both = [NEEDLE, SECOND];
+    (can.system_role, can.many_system, can.late_system) =
+        (shows(one, &[NEEDLE]), shows(two, &both), shows(late, &both));
+}
+
+/// True if the text is in a rendered prompt, and not because a list was printed as is, which shows
+/// quotes.
+fn is_shown(text: &str, word: &str) -> bool {
+    let quoted = [format!("'{word}'"), format!("\"{word}\"")];
+    text.contains(word) && !quoted.iter().any(|quoted| text.contains(quoted))
+}
+
+/// True if messages of all roles may have a list of several parts as content: some templates render
+/// only the first part, or lists only of users.
+fn takes_parts_everywhere(template: &Compiled, can: &Capabilities, calls: &Calls<'_>) -> bool {
+    let user = message("user", Content::Text, "Hi");
+    let two = json!([{"type": "text", "text": NEEDLE}, {"type": "text", "text": SECOND}]);
+    let parts = |role: &str| object(json!({"role": role, "content": two}));
+    let shows = |messages, tools: &[Json]| {
+        let text = render(template, messages, tools).unwrap_or_default();
+        is_shown(&text, NEEDLE) && is_shown(&text, SECOND)
+    };
+    let system = !can.system_role || shows(vec![parts("system"), user.clone()], &[]);
+    let assistant = shows(vec![user.clone(), parts("assistant"), user.clone()], &[]);
+    let user = shows(vec![parts("user")], &[]);
+    let tool = || {
+        let mut turn = calls.conversation(&[("a", NEEDLE)], can.object_arguments);
+        if let Some(result) = turn.last_mut() {
+            result.insert("content".into(), two.clone());
+        }
+        shows(turn, &[tool("f")])
+    };
+    system && assistant && user && (!can.tool_calls || tool())
+}
+
 fn probe_content(template: &Compiled) -> Content {
     let writes = |content| {
         let text = render(template, vec![message("user", content, NEEDLE)], &[]);
-        // A list that is printed as is shows quotes.
-        let shown = text.filter(|t| {
-            !t.contains(&format!("'{NEEDLE}'")) && !t.contains(&format!("\"{NEEDLE}\""))
-        });
-        shown.is_some_and(|t| t.contains(NEEDLE))
+        text.is_some_and(|text| is_shown(&text, NEEDLE))
     };
     match (writes(Content::Text), writes(Content::Parts)) {
         (false, true) => Content::Parts,
@@ -244,6 +304,15 @@ impl Calls<'_> {
     fn writes(&self, calls: &[(&str, &str)], as_objects: bool) -> bool {
         let text = self.render(calls, as_objects).unwrap_or_default();
         calls.iter().all(|(argument, result)| text.contains(argument) && text.contains(result))
+    }
+
+    /// True if the content of a message with calls is rendered.
+    fn writes_text(&self, as_objects: bool) -> bool {
+        let mut turn = self.conversation(&[(SECOND, "R1q")], as_objects);
+        if let Some(assistant) = turn.get_mut(1) {
+            assistant.insert("content".into(), NEEDLE.into());
+        }
+        render(self.template, turn, &[tool("f")]).is_some_and(|text| text.contains(NEEDLE))
     }
 
     /// True unless it renders objects as Python does, or not at all, but renders JSON strings as

@@ -108,18 +108,26 @@ fn python(value: &Json) -> String {
 
 /// Appends to the system message, or inserts one.
 fn add_to_system(messages: &mut Vec<Message>, text: String) {
-    let system = messages.first_mut().filter(|m| role(m) == "system");
-    match system.and_then(|m| m.get_mut("content")) {
-        Some(Json::String(old)) if !old.is_empty() => *old = format!("{old}\n\n{text}"),
-        Some(Json::Array(parts)) => {
-            parts.push(json!({"type": "text", "text": format!("\n\n{text}")}));
-        }
-        Some(content) => *content = text.into(),
+    match messages.first_mut().filter(|m| role(m) == "system") {
+        Some(system) => append_paragraph(system, &text),
         None => {
             let mut system = Message::new();
             system.insert("role".into(), "system".into());
             system.insert("content".into(), text.into());
             messages.insert(0, system);
+        }
+    }
+}
+
+/// Appends a paragraph to the content of a message.
+pub(super) fn append_paragraph(message: &mut Message, text: &str) {
+    match message.get_mut("content") {
+        Some(Json::String(old)) if !old.is_empty() => *old = format!("{old}\n\n{text}"),
+        Some(Json::Array(parts)) => {
+            parts.push(json!({"type": "text", "text": format!("\n\n{text}")}));
+        }
+        _ => {
+            message.insert("content".into(), text.into());
         }
     }
 }
