@@ -3,10 +3,8 @@
 //! For nodes, the resume state of the response precedes the client's body, so that a node can begin
 //! the response or continue it; see [`inference_protocol::resume`].
 
-use std::borrow::Cow;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -15,7 +13,7 @@ use inference_protocol::fleet::{DIGEST_HEADER, TENANT_HEADER};
 use inference_protocol::openai::ErrorBody;
 use inference_protocol::resume::{ENGINE_LOST, RESUME_HEADER, Resume};
 use inference_protocol::sse::Splitter;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::sleep;
 
 use super::admit::Admitted;
 use crate::config::{Config, Limits};
@@ -23,13 +21,20 @@ use crate::context::settings::Settings;
 use crate::dispatcher::Lease;
 use crate::scheduler::attempts::TOO_LARGE;
 use crate::scheduler::progress::event::Event;
-use crate::scheduler::usage::MeasuredUsage;
 use crate::types::error::Error;
 use crate::types::request_id::REQUEST_ID;
 use crate::upstream::external::refusal::Refusal;
 use crate::upstream::external::request::{RequestInfo, TranslatedRequest};
+use crate::upstream::external::response::{self, Failed, ResponseInfo, StreamReader};
 use crate::upstream::external::{Client, SendFailure};
 use crate::upstream::{NodeBody, Upstream};
+
+mod meter;
+mod source;
+
+pub(crate) use meter::Meter;
+pub(crate) use source::Source;
+use source::{Outside, SourceParts};
 
 const TENANT: HeaderName = HeaderName::from_static(TENANT_HEADER);
 const DIGEST: HeaderName = HeaderName::from_static(DIGEST_HEADER);
@@ -69,32 +74,6 @@ const WHOLE_TOO_LARGE: Error = Error::NodeAnswer("it is larger than limits.respo
 
 /// A request that waits for the head of the endpoint's response.
 pub(crate) type Forwarding = Pin<Box<dyn Future<Output = Result<Forwarded, Error>> + Send>>;
-
-/// Measurements of an attempt at an external endpoint, which bills per attempt. Clones share it.
-#[derive(Debug, Clone)]
-pub(crate) struct Meter(Option<Arc<Mutex<MeasuredUsage>>>);
-
-impl Meter {
-    /// Starts with no measurements. Measures external endpoints only.
-    pub(crate) fn new(is_external: bool) -> Self {
-        Self(is_external.then(Arc::default))
-    }
-
-    /// The measurements so far; `None` for a node.
-    pub(crate) fn read(&self) -> Option<MeasuredUsage> {
-        self.0.as_ref().map(|shared| *lock(shared))
-    }
-
-    fn measure(&self, change: impl FnOnce(&mut MeasuredUsage)) {
-        if let Some(shared) = &self.0 {
-            change(&mut lock(shared));
-        }
-    }
-}
-
-fn lock(shared: &Mutex<MeasuredUsage>) -> MutexGuard<'_, MeasuredUsage> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// An attempt whose request is being sent.
 struct Sending {
@@ -153,7 +132,14 @@ impl Sending {
             false => (limits.response_bytes_max, self.too_large),
         };
         let splitter = Splitter::new(bytes_max);
-        Ok(Forwarded::Events(Source { rest, splitter, silence, too_large }, hides_usage))
+        let outside = self.upstream.client().is_some().then(|| Outside {
+            reader: StreamReader::new(response_info(&self.admitted)),
+            meter: self.meter,
+            api: self.admitted.api,
+            endpoint: self.endpoint,
+        });
+        let parts = SourceParts { rest, splitter, silence, too_large };
+        Ok(Forwarded::Events(Source::new(parts, outside), hides_usage))
     }
 
     async fn send(&self, request: Request<Bytes>) -> Result<Sent, Error> {
@@ -211,16 +197,9 @@ impl Sending {
             body.extend_from_slice(&bytes);
             self.meter.measure(|measured| measured.partial_bytes = body.len() as u64);
         }
-        let body = body.freeze();
+        let mut body = body.freeze();
         if self.upstream.client().is_some() {
-            let read = Event::read(&body);
-            self.meter.measure(|measured| {
-                (measured.reported, measured.generated) = (read.usage, read.tokens);
-                measured.partial_bytes = 0;
-            });
-            if read.is_error {
-                return Err(Error::ExternalFailed);
-            }
+            body = self.read_whole_outside(body)?;
         }
         let mut headers = HeaderMap::new();
         for name in [header::CONTENT_TYPE, header::RETRY_AFTER] {
@@ -230,6 +209,26 @@ impl Sending {
         }
         Ok(Forwarded::Whole(Box::new(Whole { status: head.status, headers, body })))
     }
+
+    /// Makes a whole response of an external endpoint OpenAI's.
+    fn read_whole_outside(&self, body: Bytes) -> Result<Bytes, Error> {
+        let read = response::whole(&body, &response_info(&self.admitted));
+        let event = Event::read(read.as_ref().unwrap_or(&body));
+        self.meter.measure(|measured| {
+            (measured.reported, measured.generated) = (event.usage, event.tokens);
+            measured.partial_bytes = 0;
+        });
+        read.map_err(|Failed(error)| {
+            let refusal = Refusal::read(&error);
+            tracing::warn!(endpoint = &*self.endpoint, %refusal, "external endpoint failed");
+            Error::ExternalFailed
+        })
+    }
+}
+
+fn response_info(admitted: &Admitted) -> ResponseInfo {
+    let Admitted { api, usage, choice_max, .. } = admitted;
+    ResponseInfo { api: *api, limits: *usage, tokens_max: *choice_max }
 }
 
 /// The error for a response over the limit: either the request asked for that much, or the node
@@ -311,41 +310,4 @@ fn external_request(admitted: &Admitted, client: &Client) -> Result<(Request<Byt
 fn is_event_stream(response: &Response<NodeBody>) -> bool {
     let content_type = response.headers().get(header::CONTENT_TYPE);
     content_type.is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"))
-}
-
-/// The event stream of an endpoint. Dropping it resets the stream.
-#[derive(Debug)]
-pub(crate) struct Source {
-    rest: NodeBody,
-    splitter: Splitter,
-    silence: Pin<Box<Sleep>>,
-    /// The error for an event over the limit.
-    too_large: Error,
-}
-
-impl Source {
-    /// Sets the deadline of the next events.
-    pub(crate) fn expect_within(&mut self, within: Duration) {
-        self.silence.as_mut().reset(Instant::now() + within);
-    }
-
-    /// Returns the next whole events. Cancel-safe. A stream that ends early means that the node is
-    /// lost: the last event of a complete response is marked.
-    pub(crate) async fn next(&mut self) -> Result<Bytes, Error> {
-        loop {
-            let data = tokio::select! {
-                biased;
-                data = self.rest.data() => data,
-                () = &mut self.silence => return Err(Error::NodeTimeout),
-            };
-            let Some(Ok(bytes)) = data else { return Err(Error::NodeLost) };
-            let events = match self.splitter.push(&bytes).map_err(|_| self.too_large.clone())? {
-                Cow::Borrowed(_) => bytes.clone(),
-                Cow::Owned(events) => events.into(),
-            };
-            if !events.is_empty() {
-                return Ok(events);
-            }
-        }
-    }
 }

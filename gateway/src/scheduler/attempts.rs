@@ -243,14 +243,15 @@ impl Attempts {
         }
     }
 
-    /// Updates the measurements of an external attempt. Once its events have begun, they tell.
+    /// Updates the measurements of an external attempt. Once its events have begun, they tell what
+    /// was generated.
     pub fn record_measurements(&mut self, attempt: AttemptId, measured: MeasuredUsage) {
-        let attempt = self.find(attempt);
-        let opening = |attempt: &&mut Attempt| {
-            attempt.stream_hides_usage.is_none() && !attempt.target.has_answered
-        };
-        if let Some(attempt) = attempt.filter(opening) {
+        let Some(attempt) = self.find(attempt) else { return };
+        if attempt.stream_hides_usage.is_none() && !attempt.target.has_answered {
             attempt.measured = measured;
+        } else {
+            attempt.measured.is_sent = measured.is_sent;
+            attempt.measured.reported = measured.reported.or(attempt.measured.reported);
         }
     }
 
@@ -301,7 +302,8 @@ impl Attempts {
         let (reported, seen) = (self.progress.usage(), self.progress.tokens());
         let Some(current) = &mut self.current else { return };
         current.target.has_answered = true;
-        (current.measured.reported, current.measured.generated) = (reported, seen);
+        current.measured.reported = reported.or(current.measured.reported);
+        current.measured.generated = seen;
         let (id, is_external) = (current.id, current.is_external);
         let believed = reported.map(|reported| self.cap_usage(is_external, reported, seen));
         self.reported = believed.or(self.reported);

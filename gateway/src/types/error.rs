@@ -121,6 +121,8 @@ pub enum Error {
         /// The field that the endpoint named, if it is one of the API.
         param: Option<&'static str>,
     },
+    /// The prompt does not fit into the context of an external endpoint.
+    ExternalTooLong,
     /// An external endpoint reported an error before or during its response.
     ExternalFailed,
 }
@@ -167,7 +169,7 @@ impl Error {
             // a known refusal.
             Self::NodeNameTaken(_) => 423,
             Self::TooLarge(_) | Self::ExternalRefused { status: 413, .. } => 413,
-            Self::ExternalRefused { .. } => 400,
+            Self::ExternalRefused { .. } | Self::ExternalTooLong => 400,
             Self::SlowBody => 408,
             Self::InvalidChunks => 400,
             Self::EncodedBody => 415,
@@ -226,6 +228,7 @@ impl Error {
             Self::Internal => "internal_error",
             Self::ResponseTooLarge(_) => "response_too_large",
             Self::ExternalRefused { .. } => "external_refused",
+            Self::ExternalTooLong => "context_length_exceeded",
             Self::ExternalFailed => "external_failed",
         }
     }
@@ -279,6 +282,7 @@ impl Error {
             | Self::Unanswerable(_)
             | Self::ResponseTooLarge(_)
             | Self::ExternalRefused { .. }
+            | Self::ExternalTooLong
             | Self::UnknownResponse(_)
             | Self::UnknownModel(_) => FaultOrigin::Client,
             Self::NoNode
@@ -337,6 +341,7 @@ impl Error {
             | Self::NodeTimeout
             | Self::ResponseTooLarge(_)
             | Self::ExternalRefused { .. }
+            | Self::ExternalTooLong
             | Self::NodeAnswer(_)
             | Self::Internal => false,
         }

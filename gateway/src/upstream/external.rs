@@ -15,6 +15,7 @@ use crate::upstream::NodeBody;
 
 pub(crate) mod refusal;
 pub(crate) mod request;
+pub(crate) mod response;
 
 use request::{Dialect, LengthField, RequestInfo, TranslatedRequest};
 

@@ -72,6 +72,12 @@ impl Splitter {
         Ok(events)
     }
 
+    /// Takes what follows the last whole event.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        self.searched = 0;
+        std::mem::take(&mut self.buffer)
+    }
+
     /// True in the middle of an event.
     pub fn is_mid_event(&self) -> bool {
         !self.buffer.is_empty()
@@ -166,6 +172,10 @@ mod tests {
         assert!(splitter.is_mid_event());
         assert_eq!(*splitter.push(b"f\"}\n\n").unwrap(), *b"data: {\"half\"}\n\n");
         assert!(!splitter.is_mid_event());
+        splitter.push(b"data: cut").unwrap();
+        assert_eq!(splitter.take_rest(), b"data: cut");
+        assert!(!splitter.is_mid_event());
+        assert_eq!(*splitter.push(b"\n\n").unwrap(), *b"\n\n");
     }
 
     #[test]

@@ -75,8 +75,9 @@ impl ClientApi {
         }
     }
 
-    /// The API at a path for `POST` requests, if there is one. [`Self::RerankTexts`] shares its path
-    /// with rerank requests; see [`crate::rerank::has_texts`]. [`Self::LlamaProps`] has no body.
+    /// The API at a path for `POST` requests, if there is one. [`Self::RerankTexts`] shares its
+    /// path with rerank requests; see [`crate::rerank::has_texts`]. [`Self::LlamaProps`] has no
+    /// body.
     pub fn at(path: &str) -> Option<Self> {
         match path {
             "/v1/messages" => Some(Self::Messages),

@@ -7,6 +7,7 @@ mod answers;
 mod bodies;
 mod budgets;
 mod classes;
+mod dialects;
 mod external;
 mod files;
 mod health;

@@ -134,7 +134,9 @@ pub(super) fn outcome_of(error: &Error) -> AttemptOutcome {
         Error::Malformed(_) | Error::Invalid(_) | Error::Internal => AttemptOutcome::Unknown,
         Error::NodeFailed(_) | Error::Unanswerable(_) => AttemptOutcome::Alive,
         // The node did its work, or the request asked for something it cannot do.
-        Error::ResponseTooLarge(_) | Error::ExternalRefused { .. } => AttemptOutcome::Alive,
+        Error::ResponseTooLarge(_) | Error::ExternalRefused { .. } | Error::ExternalTooLong => {
+            AttemptOutcome::Alive
+        }
         _ => AttemptOutcome::Failed,
     }
 }

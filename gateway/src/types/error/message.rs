@@ -144,6 +144,9 @@ impl std::fmt::Display for Error {
                 write!(f, "the external endpoint refused this request (status {status})")?;
                 param.map_or(Ok(()), |param| write!(f, "; it names the field '{param}'"))
             }
+            Self::ExternalTooLong => {
+                write!(f, "the prompt does not fit into the context of the external endpoint")
+            }
             Self::ExternalFailed => write!(f, "the external endpoint failed"),
         }
     }

@@ -72,6 +72,7 @@ fn every_error_has_its_four_answers() {
         (Error::ResponseTooLarge(9), 422, "response_too_large", Client, false),
         (refused(400), 400, "external_refused", Client, false),
         (refused(413), 413, "external_refused", Client, false),
+        (Error::ExternalTooLong, 400, "context_length_exceeded", Client, false),
         (Error::ExternalFailed, 502, "external_failed", Node, true),
     ];
     for (error, status, code, origin, retry) in table {
