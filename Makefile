@@ -21,7 +21,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
 .PHONY: help chart-files demo dist deb dist-gateway test build setup setup-test lint lint-github doc unit \
-    end-to-end avx2 docs release test-install test-arm64 test-skew test-clients bench-engine bench-gateway bench-peers soak kills overload screenshot fuzz deny
+    end-to-end avx2 docs release test-install test-arm64 test-skew test-clients test-engines bench-engine bench-gateway bench-peers soak kills overload screenshot fuzz deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -166,6 +166,13 @@ test-skew: build
 ## downloads 400 MB the first time.
 test-clients: build target/clients/installed target/clients/open-webui/done target/sdk/page/done
 	$(CARGO) test $(CHOICE) --test clients -- --ignored --test-threads=1
+
+## Run llama-server from Debian forky, llama-cpp-python's server and vLLM for CPUs as external endpoints
+## before a gateway. Needs root, and Python 3.11 or 3.12; installs 8 GB below target/engines the first time,
+## which takes half an hour.
+test-engines: build
+	@scripts/engines.sh
+	$(CARGO) test $(CHOICE) --test engines -- --ignored --test-threads=1
 
 ## Measure the engine on this machine with a model of 0.5B random weights: one line of JSON per
 ## figure. Takes some minutes; leave the machine idle.

@@ -40,13 +40,22 @@ pub fn demo_model() -> PathBuf {
 }
 
 /// Asks `poll` again and again until it has an answer.
-pub async fn eventually<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn eventually<T>(what: &str, poll: impl AsyncFnMut() -> Option<T>) -> T {
+    eventually_within(SOON, what, poll).await
+}
+
+/// The same for what takes longer.
+pub async fn eventually_within<T>(
+    time: Duration,
+    what: &str,
+    mut poll: impl AsyncFnMut() -> Option<T>,
+) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = poll().await {
             return found;
         }
-        assert!(begun.elapsed() < SOON, "waited in vain for: {what}");
+        assert!(begun.elapsed() < time, "waited in vain for: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
