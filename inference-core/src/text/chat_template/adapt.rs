@@ -8,7 +8,8 @@
 //! - several calls of one message become several messages, each before its result;
 //! - the system message describes the tools ([`generic`]), if the template does not;
 //! - system messages in a row become one, if the template drops or refuses the others;
-//! - a system message that the template drops or refuses becomes the start of the next user message.
+//! - a system message that the template drops or refuses becomes the start of the next user
+//!   message.
 //!
 //! It leaves alone what the template supports.
 
@@ -150,12 +151,17 @@ fn split_calls(messages: Vec<Message>) -> Vec<Message> {
     split
 }
 
+/// True for the roles of instructions. Templates that support both take them in the same places.
+fn is_system(message: &Message) -> bool {
+    matches!(role(message), "system" | "developer")
+}
+
 /// Puts the text of system messages where the template renders it.
 fn place_system(messages: &mut Vec<Message>, can: &Capabilities) {
     if !can.system_role {
         return merge_system(messages);
     }
-    let first = messages.iter().take_while(|message| role(message) == "system").count();
+    let first = messages.iter().take_while(|message| is_system(message)).count();
     if !can.late_system {
         let mut turns = messages.split_off(first);
         merge_system(&mut turns);
@@ -181,7 +187,7 @@ fn merge_system(messages: &mut Vec<Message>) {
     let mut pending: Vec<String> = vec![];
     for mut message in messages.drain(..) {
         match role(&message) {
-            "system" => {
+            "system" | "developer" => {
                 pending.extend(text(message));
                 continue;
             }
