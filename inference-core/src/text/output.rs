@@ -36,6 +36,7 @@ mod keyed;
 mod list;
 mod literal;
 mod named;
+mod nested;
 mod object;
 mod parser;
 mod part_collector;

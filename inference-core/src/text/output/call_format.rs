@@ -17,6 +17,8 @@ pub enum CallFormat {
     Glm,
     /// `<invoke name="name"><parameter name="key">value`: MiniMax M2.
     MiniMax,
+    /// `]<]minimax[>[<invoke name="name">]<]minimax[>[<key>value]<]minimax[>[</key>`: MiniMax M3.
+    MiniMaxM3,
     /// `<｜DSML｜invoke name="name"><｜DSML｜parameter name="key" string="true">value`: DeepSeek V3.2.
     Dsml,
     /// Like [`Self::Dsml`], with other tags around it: DeepSeek V4.
@@ -45,6 +47,9 @@ pub enum CallFormat {
     DeepSeekPlain,
     /// `<|tool_calls_section_begin|>` and so on: Kimi K2.
     Kimi,
+    /// `<|open|>call tool="name"<|sep|>`, `<|open|>argument key="k" type="string"<|sep|>value`:
+    /// Kimi K3.
+    KimiK3,
     /// `<|tool_call|>` before an object or an array: Granite 3, Phi-4-mini.
     Pipes,
     /// `functools[{..}]`: Phi-4-mini with its older template.
@@ -83,12 +88,13 @@ pub enum CallFormat {
 
 impl CallFormat {
     /// All notations.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 38] = [
         Self::Hermes,
         Self::QwenXml,
         Self::Seed,
         Self::Glm,
         Self::MiniMax,
+        Self::MiniMaxM3,
         Self::Dsml,
         Self::DsmlV4,
         Self::MiniCpm,
@@ -103,6 +109,7 @@ impl CallFormat {
         Self::DeepSeek,
         Self::DeepSeekPlain,
         Self::Kimi,
+        Self::KimiK3,
         Self::Pipes,
         Self::Functools,
         Self::ToolCalls,
@@ -136,6 +143,8 @@ impl CallFormat {
         let has = |delimiter: &str| source.contains(delimiter);
         let rules = [
             (has("<|channel|>") && has("<|message|>"), Self::Harmony),
+            (has("]<]minimax[>["), Self::MiniMaxM3),
+            (has("<|open|>") && has("<|sep|>"), Self::KimiK3),
             (has("｜DSML｜") && has("function_calls>"), Self::Dsml),
             (has("｜DSML｜"), Self::DsmlV4),
             (has("<|tools_prefix|>"), Self::Apertus),

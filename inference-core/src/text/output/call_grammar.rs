@@ -8,11 +8,12 @@
 
 mod lark;
 mod literals;
+mod nested;
 mod notations;
 
 use serde_json::Value;
 
-use super::delimiters::delimiter_table;
+use super::delimiters::{K3_MESSAGE_END, K3_RESPONSE, K3_RESPONSE_END, delimiter_table};
 use super::tools::InvalidParameter;
 use super::{CallFormat, Format, ResponseStart, Tool, ToolSet};
 use crate::types::tool_choice::ToolChoice;
@@ -147,8 +148,9 @@ pub(crate) fn grammar_of_calls_or_answer(
         Some(keys) => calls_as_json(notation, keys, &offered, request.calls_max, &mut lark),
         None => calls(notation, notation.call, &offered, request.calls_max, &mut lark),
     };
+    let empty = empty_response(request.format, &mut lark);
     let (before, after) = surrounding(request.format, &mut lark).unwrap_or_default();
-    let start = format!("{reasoning} {space} ({all} | {before} answer {after})");
+    let start = format!("{reasoning} {space} ({empty} {all} | {before} answer {after})");
     Some(lark.finish(&start).lark)
 }
 
@@ -199,10 +201,24 @@ fn surrounding(format: &Format, lark: &mut Lark<'_>) -> Option<(String, String)>
             let header = maybe("<|begin|>assistant");
             Some((format!("{header} {}", maybe("<|content|>")), String::new()))
         }
+        (CallFormat::KimiK3, _) => {
+            let after = format!("{} {}", maybe(K3_RESPONSE_END), maybe(K3_MESSAGE_END));
+            Some((maybe(K3_RESPONSE), after))
+        }
         (_, [before, after]) => Some((maybe(before), maybe(after))),
         (_, [after]) => Some((String::new(), maybe(after))),
         _ => None,
     }
+}
+
+/// The delimiters of a response without text, which Kimi K3 writes before its calls.
+fn empty_response(format: &Format, lark: &mut Lark<'_>) -> String {
+    if format.calls != CallFormat::KimiK3 {
+        return String::new();
+    }
+    let [open, close] = [K3_RESPONSE, K3_RESPONSE_END]
+        .map(|delimiter| lark.sequence(&[NotationPiece::Delimiter(delimiter)], None));
+    format!("({open} {close})?")
 }
 
 /// Reasoning, if the model has it, and calls.
@@ -218,8 +234,9 @@ fn required_calls(
         ToolChoice::Function(_) => 1,
         _ => request.calls_max,
     };
+    let empty = empty_response(request.format, lark);
     let one = calls(notation, notation.call, tools, calls_max, lark);
-    format!("{reasoning} {space} {one}")
+    format!("{reasoning} {space} {empty} {one}")
 }
 
 /// Text, and calls wherever their delimiter is written.
@@ -243,12 +260,29 @@ fn optional_calls(
         }
         _ => return None,
     };
-    let head = lark.up_to(delimiter);
+    let head = match request.format.calls {
+        CallFormat::KimiK3 => up_to_calls_k3(delimiter, lark),
+        _ => lark.up_to(delimiter),
+    };
     let text = lark.text();
     // Text contains no control tokens, so those that may surround it are listed.
     let (before, after) = surrounding(request.format, lark).unwrap_or_default();
     let most = request.calls_max.min(CALLS_MAX);
     Some(format!("{reasoning} ({head} {body}){{0,{most}}} {before} {text} {after}"))
+}
+
+/// Any text, in its delimiters if the model writes them, up to and including `delimiter`.
+fn up_to_calls_k3(delimiter: &'static str, lark: &mut Lark<'_>) -> String {
+    let [before, after] = [K3_RESPONSE, K3_RESPONSE_END]
+        .map(|delimiter| lark.sequence(&[NotationPiece::OptionalDelimiter(delimiter)], None));
+    let calls = lark.sequence(&[NotationPiece::Delimiter(delimiter)], None);
+    let rest = lark.up_to(delimiter);
+    let text = lark.text();
+    // As control tokens, the delimiters are no part of the text; as plain text, they are.
+    match calls.starts_with('<') {
+        true => lark.rule("head", &format!("{before} {text} {after} {calls}")),
+        false => rest,
+    }
 }
 
 /// A call or a final message, optionally after a message that announces the call.

@@ -2,12 +2,13 @@
 //! end. They take one character at a time, so chunk boundaries do not matter.
 
 use super::call_context::{CallContext, Step};
-use super::delimiters::{OpeningDelimiter, Syntax};
+use super::delimiters::{OpeningDelimiter, Syntax, namespaced};
 use super::function::Function;
 use super::header::Header;
 use super::keyed::Keyed;
 use super::list::List;
 use super::named::Named;
+use super::nested::Nested;
 use super::recipient::Recipient;
 use super::xml::Xml;
 
@@ -23,6 +24,8 @@ pub(crate) enum CallParser {
     /// A function call as in a programming language.
     Function(Function),
     Xml(Xml),
+    /// Tags in tags.
+    Nested(Nested),
     /// Objects whose only key is the name.
     Keyed(Keyed),
     /// A name in its own line, and JSON after it.
@@ -40,6 +43,7 @@ impl CallParser {
             }
             Syntax::Json => Self::List(List::new(open.is_bare())),
             Syntax::Xml(tags) if tags.is_call(open.text) => Self::Xml(Xml::in_name(tags)),
+            Syntax::Nested => Self::Nested(Nested::new(open.text == namespaced::CALL)),
             Syntax::Keyed => Self::Keyed(Keyed::default()),
             Syntax::Recipient => Self::Recipient(Recipient::default()),
             Syntax::Header => Self::Header(Header::after_delimiter(open.text)),
@@ -68,14 +72,17 @@ impl CallParser {
             Self::Named(named) => named.step(c, context),
             Self::Function(function) => function.step(c, context),
             Self::Xml(xml) => xml.step(c, context),
+            Self::Nested(nested) => nested.step(c, context),
             Self::Header(header) => header.step(c, context),
         }
     }
 
     /// Ends the text. Emits what a started call still holds.
     pub(crate) fn finish(&mut self, context: &mut CallContext<'_>) {
-        if let Self::Xml(xml) = self {
-            xml.finish(context);
+        match self {
+            Self::Xml(xml) => xml.finish(context),
+            Self::Nested(nested) => nested.finish(context),
+            _ => {}
         }
     }
 

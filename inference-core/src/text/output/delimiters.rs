@@ -2,11 +2,12 @@
 
 use super::call_format::CallFormat;
 
+pub(super) mod namespaced;
 mod tags;
 
 pub(super) use tags::{
-    DSML_STYLE, DSML_V4_STYLE, GLM_STYLE, HY3_STYLE, HY3_SUFFIXED_STYLE, MINICPM_STYLE,
-    MINIMAX_STYLE, QWEN_STYLE, SEED_STYLE, Tags,
+    Attributes, DSML_STYLE, DSML_V4_STYLE, GLM_STYLE, HY3_STYLE, HY3_SUFFIXED_STYLE, KIMI_K3_STYLE,
+    MINICPM_STYLE, MINIMAX_STYLE, QWEN_STYLE, SEED_STYLE, Tags,
 };
 
 /// Where an opening delimiter counts.
@@ -31,6 +32,8 @@ pub(super) enum Syntax {
     /// A name, then JSON.
     Named(&'static NamedDelimiters),
     Xml(&'static Tags),
+    /// Tags in tags, named after keys.
+    Nested,
     /// An array of objects whose only key is the name.
     Keyed,
     /// A name or `all`, a line break, then JSON or text.
@@ -120,6 +123,10 @@ const fn xml(text: &'static str, tags: &'static Tags) -> OpeningDelimiter {
     OpeningDelimiter { text, scope: DelimiterScope::Anywhere, syntax: Syntax::Xml(tags) }
 }
 
+const fn nested(text: &'static str) -> OpeningDelimiter {
+    OpeningDelimiter { text, scope: DelimiterScope::Anywhere, syntax: Syntax::Nested }
+}
+
 const fn named(
     text: &'static str,
     scope: DelimiterScope,
@@ -190,6 +197,14 @@ static GLM: DelimiterTable = DelimiterTable { opens: &[xml("<tool_call>", &GLM_S
 static MINI_MAX: DelimiterTable = DelimiterTable {
     opens: &[xml("<minimax:tool_call>", &MINIMAX_STYLE), xml("<invoke name=\"", &MINIMAX_STYLE)],
     after: &["</minimax:tool_call>"],
+    ..NONE
+};
+// MiniMax M3:
+// https://github.com/vllm-project/vllm/blob/main/vllm/tool_parsers/minimax_m3_tool_parser.py
+static MINI_MAX_M3: DelimiterTable = DelimiterTable {
+    opens: &[nested(namespaced::SECTION), nested(namespaced::CALL)],
+    after: &[namespaced::SECTION_END],
+    inner: &[namespaced::NAMESPACE],
     ..NONE
 };
 static DSML: DelimiterTable = DelimiterTable {
@@ -277,6 +292,19 @@ static KIMI: DelimiterTable = DelimiterTable {
     inner: &["<|tool_call_argument_begin|>"],
     ..NONE
 };
+static KIMI_K3: DelimiterTable = DelimiterTable {
+    opens: &[
+        xml("<|open|>tools<|sep|>", &KIMI_K3_STYLE),
+        xml("<|open|>call tool=\"", &KIMI_K3_STYLE),
+    ],
+    after: &["<|close|>json<|sep|>", "<|close|>call<|sep|>", "<|close|>tools<|sep|>"],
+    drops: &[K3_RESPONSE, K3_RESPONSE_END, K3_MESSAGE_END, "<|end_of_msg|>"],
+    inner: &["<|open|>", "<|close|>", "<|sep|>"],
+};
+/// Around the content of Kimi K3's messages, even if it is empty.
+pub(super) const K3_RESPONSE: &str = "<|open|>response<|sep|>";
+pub(super) const K3_RESPONSE_END: &str = "<|close|>response<|sep|>";
+pub(super) const K3_MESSAGE_END: &str = "<|close|>message<|sep|>";
 static PIPES: DelimiterTable = DelimiterTable {
     opens: &[json("<|tool_call|>"), json("<tool_call>")],
     after: &["<|/tool_call|>", "</tool_call>"],
@@ -394,6 +422,7 @@ pub(super) fn delimiter_table(format: CallFormat) -> &'static DelimiterTable {
         CallFormat::Seed => &SEED,
         CallFormat::Glm => &GLM,
         CallFormat::MiniMax => &MINI_MAX,
+        CallFormat::MiniMaxM3 => &MINI_MAX_M3,
         CallFormat::Dsml => &DSML,
         CallFormat::DsmlV4 => &DSML_V4,
         CallFormat::MiniCpm => &MINI_CPM,
@@ -410,6 +439,7 @@ pub(super) fn delimiter_table(format: CallFormat) -> &'static DelimiterTable {
         CallFormat::Mistral | CallFormat::MistralIds | CallFormat::MistralArray => &MISTRAL,
         CallFormat::DeepSeek | CallFormat::DeepSeekPlain => &DEEP_SEEK,
         CallFormat::Kimi => &KIMI,
+        CallFormat::KimiK3 => &KIMI_K3,
         CallFormat::Pipes => &PIPES,
         CallFormat::Functools => &FUNCTOOLS,
         CallFormat::ToolCalls => &TOOL_CALLS,

@@ -45,7 +45,9 @@ const APRIEL: &str = "Here are my reasoning steps:";
 
 /// Text that a template must contain, and the delimiters. Templates often contain only the closing
 /// delimiter, where they cut the reasoning of earlier turns.
-const REASONING: [(&str, ReasoningDelimiters); 14] = [
+const REASONING: [(&str, ReasoningDelimiters); 16] = [
+    ("mm:think>", tags("<mm:think>", "</mm:think>")),
+    ("<|open|>", tags("<|open|>think<|sep|>", "<|close|>think<|sep|>")),
     ("<|tools_prefix|>", tags("<|inner_prefix|>", "<|inner_suffix|>")),
     ("<|tool_call:begin|>", tags("<|think|>", "<|end|>")),
     ("think:opensource", tags("<think:opensource>", "</think:opensource>")),

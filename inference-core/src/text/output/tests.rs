@@ -7,6 +7,7 @@ use super::parser::CALL_BYTES_MAX;
 use super::*;
 
 mod families;
+mod newer;
 mod samples;
 pub(crate) mod writer;
 
@@ -144,8 +145,16 @@ proptest! {
 
 fn calls_drop_nothing(calls: CallFormat) -> bool {
     use CallFormat as F;
-    let dropping =
-        [F::Pipes, F::Cohere, F::GigaChat, F::Solar, F::ToolCalls, F::Hunyuan, F::FunctionaryLines];
+    let dropping = [
+        F::Pipes,
+        F::KimiK3,
+        F::Cohere,
+        F::GigaChat,
+        F::Solar,
+        F::ToolCalls,
+        F::Hunyuan,
+        F::FunctionaryLines,
+    ];
     !dropping.contains(&calls)
 }
 

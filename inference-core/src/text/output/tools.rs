@@ -135,7 +135,7 @@ impl Tool {
 }
 
 /// The types that a schema names, one level deep into `anyOf` and `oneOf`.
-fn types(schema: &Value) -> Vec<&str> {
+pub(super) fn types(schema: &Value) -> Vec<&str> {
     let direct = own_types(schema);
     if !direct.is_empty() {
         return direct;

@@ -3,7 +3,7 @@
 //! are JSON. A closing tag inside a value is text, unless the tag that must follow does follow.
 
 use super::call_context::{CallContext, Step};
-use super::delimiters::Tags;
+use super::delimiters::{Attributes, Tags};
 use super::json::{escape, quote};
 use super::named::Arguments;
 
@@ -110,7 +110,8 @@ impl Xml {
     /// Handles the complete name. Returns false if there is no such function.
     fn finish_name(&mut self, context: &CallContext<'_>) -> bool {
         let text = std::mem::take(&mut self.text);
-        let name = text.strip_suffix(self.tags.call_close).unwrap_or(&text).trim();
+        let head = text.strip_suffix(self.tags.call_close).unwrap_or(&text);
+        let name = head.split_once('"').map_or(head, |(name, _)| name).trim();
         self.name = name.to_string();
         self.state = State::Between;
         context.can_call(&self.name)
@@ -122,6 +123,12 @@ impl Xml {
             let step = arguments.step('{', context);
             self.state = State::Json(arguments);
             return step;
+        }
+        if self.parameters == 0 && !self.text.is_empty() && self.tags.json.starts_with(&self.text) {
+            if self.text == self.tags.json {
+                self.text.clear();
+            }
+            return Step::More;
         }
         match follower(&self.text, &self.tags.key_and_ends()) {
             Some(Some(follower)) => self.handle_follower(follower, context),
@@ -157,14 +164,15 @@ impl Xml {
         let text = std::mem::take(&mut self.text);
         let head = text.strip_suffix(self.tags.key_close).unwrap_or(&text).trim();
         let (key, attributes) = match head.split_once('"') {
-            Some(parts) if self.tags.attributes => parts,
+            Some(parts) if self.tags.attributes != Attributes::None => parts,
             _ => (head, ""),
         };
+        let key = &self.tags.attributes.unescape(key);
         context.out.push_arguments(if self.parameters == 1 { "{" } else { ", " });
         context.out.push_arguments(&format!("{}: ", quote(key)));
         let mut types = context.tools.get(&self.name).map(|t| t.types(key)).unwrap_or_default();
-        if self.tags.attributes && types != ["string"] {
-            match is_text(attributes) {
+        if self.tags.attributes != Attributes::None && types != ["string"] {
+            match self.tags.attributes.is_text(attributes) {
                 true => types = vec!["string"],
                 false => types.retain(|kind| *kind != "string"),
             }
@@ -206,11 +214,6 @@ impl Xml {
         }
         follower(tag, &self.tags.key_and_ends())
     }
-}
-
-/// True if the attributes of a value's tag say that it is text.
-fn is_text(attributes: &str) -> bool {
-    attributes.contains("string=\"true\"")
 }
 
 /// Checks which of a key's tag and two ends `text` is; `Some(None)` if it may become one of them.
@@ -297,7 +300,7 @@ fn cdata(text: &str) -> &str {
 }
 
 /// `text` as a value of one of `types` (of any, if empty), else as a string.
-fn as_json(text: &str, types: &[String]) -> String {
+pub(super) fn as_json<S: AsRef<str>>(text: &str, types: &[S]) -> String {
     let trimmed = match text.trim() {
         "True" => "true",
         "False" => "false",
@@ -307,7 +310,7 @@ fn as_json(text: &str, types: &[String]) -> String {
     let Ok(value) = serde_json::from_str::<serde_json::Value>(trimmed) else {
         return quote(text);
     };
-    let mut named = types.iter().map(String::as_str);
+    let mut named = types.iter().map(AsRef::as_ref);
     let fits = match &value {
         serde_json::Value::Null => named.any(|t| t == "null"),
         serde_json::Value::Bool(_) => named.any(|t| t == "boolean"),
@@ -318,7 +321,7 @@ fn as_json(text: &str, types: &[String]) -> String {
     };
     let open = types.is_empty() && !value.is_string();
     // If the value cannot be a string, any JSON is better than a string.
-    let text_fits = types.is_empty() || types.iter().any(|t| t == "string");
+    let text_fits = types.is_empty() || types.iter().any(|t| t.as_ref() == "string");
     if fits || open || !text_fits { trimmed.to_string() } else { quote(text) }
 }
 

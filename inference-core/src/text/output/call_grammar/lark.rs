@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::notations::NotationPiece;
 use super::{CallGrammar, Tool};
-use crate::text::output::delimiters::Tags;
+use crate::text::output::delimiters::{Attributes, Tags};
 
 /// Whitespace between JSON tokens. Without a limit, weak models write it forever.
 const JSON_SPACE: &str = "[ \\n\\r\\t]{1,24}";
@@ -18,6 +18,35 @@ pub(crate) struct Lark<'a> {
     next: usize,
     /// Terminals and rules that are defined once.
     terminals: Vec<&'static str>,
+}
+
+/// A parameter of a call in a notation with tags.
+struct Parameter<'a> {
+    tags: &'static Tags,
+    tool: &'a Tool,
+    key: &'a str,
+    property: &'a Value,
+}
+
+impl Parameter<'_> {
+    /// True if the value may be text, and the names of the other types that it may have.
+    fn kinds(&self) -> (bool, Vec<&'static str>) {
+        const NAMES: [(&str, &str); 6] = [
+            ("integer", "number"),
+            ("number", "number"),
+            ("boolean", "boolean"),
+            ("null", "null"),
+            ("object", "object"),
+            ("array", "array"),
+        ];
+        let types = self.tool.types(self.key);
+        let described = ["$ref", "enum", "const", "allOf", "anyOf", "oneOf"];
+        let is_open = types.is_empty() && !described.iter().any(|k| self.property.get(k).is_some());
+        let named = NAMES.iter().filter(|(name, _)| types.is_empty() || types.contains(name));
+        let mut kinds: Vec<&str> = named.map(|(_, kind)| *kind).collect();
+        kinds.dedup();
+        (is_open || types.contains(&"string"), kinds)
+    }
 }
 
 /// A piece in terms of Lark; adjacent texts become one literal.
@@ -109,10 +138,10 @@ impl<'a> Lark<'a> {
 
     /// The longest control token that `text` starts with, and its id.
     fn token_at(&self, text: &'static str) -> Option<(&'static str, u32)> {
-        if !text.starts_with(['<', '[', '｜']) {
+        if !text.starts_with(['<', '[', ']', '｜']) {
             return None;
         }
-        let last = |c: &char| matches!(c, '>' | ']' | '｜');
+        let last = |c: &char| matches!(c, '>' | ']' | '[' | '｜');
         let ends = text.char_indices().rev().filter(|(_, c)| last(c));
         let tokens = ends.map(|(i, c)| &text[..i + c.len_utf8()]);
         tokens
@@ -151,6 +180,7 @@ impl<'a> Lark<'a> {
                 (NotationPiece::Parameters(tags), Some(tool)) => {
                     atoms.extend(self.parameters(tags, tool));
                 }
+                (NotationPiece::Nested, Some(tool)) => atoms.push(Atom::Item(self.nested(tool))),
                 (NotationPiece::Literal(delimiters), Some(tool)) => {
                     let all = self.literals(delimiters, tool);
                     atoms.push(Atom::Item(all));
@@ -172,18 +202,35 @@ impl<'a> Lark<'a> {
         self.json("object", &whole)
     }
 
-    fn json(&mut self, kind: &str, schema: &Value) -> String {
+    /// A delimiter, and text after it.
+    pub(crate) fn tag(&mut self, delimiter: &'static str, rest: &str) -> String {
+        join(self.tag_atoms(delimiter, rest))
+    }
+
+    /// Any text up to and including a delimiter and the text after it.
+    pub(crate) fn up_to_tag(&mut self, delimiter: &'static str, rest: &str) -> String {
+        let close = self.tag_atoms(delimiter, rest);
+        self.text_and(close)
+    }
+
+    fn tag_atoms(&mut self, delimiter: &'static str, rest: &str) -> Vec<Atom> {
+        let mut atoms = self.delimiter(delimiter);
+        atoms.push(Atom::Text(rest.into()));
+        atoms
+    }
+
+    pub(crate) fn json(&mut self, kind: &str, schema: &Value) -> String {
         self.rule(kind, &format!("%json {schema}"))
     }
 
     /// The parameters in the order of the schema, each between its tags.
-    fn parameters(&mut self, tags: &Tags, tool: &Tool) -> Vec<Atom> {
+    fn parameters(&mut self, tags: &'static Tags, tool: &Tool) -> Vec<Atom> {
         let schema = tool.parameters.as_ref();
         let properties = schema.and_then(|s| s.get("properties")).and_then(Value::as_object);
         let required = tool.required();
         let mut atoms = Vec::new();
         for (key, property) in properties.into_iter().flatten() {
-            let one = self.parameter(tags, tool, key, property);
+            let one = self.parameter(&Parameter { tags, tool, key, property });
             let one = self.rule("parameter", &one);
             let optional = if required.contains(&key.as_str()) { "" } else { "?" };
             atoms.push(Atom::Item(format!("{one}{optional}")));
@@ -191,14 +238,46 @@ impl<'a> Lark<'a> {
         atoms
     }
 
-    fn parameter(&mut self, tags: &Tags, tool: &Tool, key: &str, property: &Value) -> String {
+    fn parameter(&mut self, parameter: &Parameter<'_>) -> String {
+        let Parameter { tags, tool, key, .. } = parameter;
+        let is_text = tool.types(key) == ["string"];
+        match tags.attributes {
+            Attributes::None => self.tagged(parameter, Vec::new(), is_text),
+            Attributes::IsText => {
+                let flag = Atom::Text(format!("\" string=\"{is_text}\""));
+                self.tagged(parameter, vec![flag], is_text)
+            }
+            Attributes::Type => {
+                let (may_be_text, others) = parameter.kinds();
+                let open = || Atom::Text("\" type=\"".into());
+                let close = || Atom::Text("\"".into());
+                let mut forms = Vec::new();
+                if may_be_text {
+                    let kind = Atom::Text("string".into());
+                    forms.push(self.tagged(parameter, vec![open(), kind, close()], true));
+                }
+                if !others.is_empty() {
+                    let kinds: Vec<String> = others.into_iter().map(literal).collect();
+                    let kind = Atom::Item(format!("({})", kinds.join(" | ")));
+                    forms.push(self.tagged(parameter, vec![open(), kind, close()], false));
+                }
+                forms.join(" | ")
+            }
+        }
+    }
+
+    /// A parameter with these attributes, whose value is text or JSON.
+    fn tagged(
+        &mut self,
+        parameter: &Parameter<'_>,
+        attributes: Vec<Atom>,
+        is_text: bool,
+    ) -> String {
+        let Parameter { tags, tool, key, property } = *parameter;
         let line = if tags.lines { "\n" } else { "" };
         let mut atoms = self.delimiter(tags.key);
-        atoms.push(Atom::Text(key.into()));
-        if tags.attributes {
-            let is_text = matches!(tool.types(key).as_slice(), ["string"]);
-            atoms.push(Atom::Text(format!("\" string=\"{is_text}\"")));
-        }
+        atoms.push(Atom::Text(tags.attributes.escape(key)));
+        atoms.extend(attributes);
         atoms.extend(self.delimiter(tags.key_close));
         if !tags.value.is_empty() {
             atoms.push(Atom::Text("\n".into()));
@@ -208,8 +287,7 @@ impl<'a> Lark<'a> {
 
         let mut close = vec![Atom::Text(line.into())];
         close.extend(self.delimiter(tags.value_close));
-        // Models that use CDATA write no lines.
-        close.extend((!tags.cdata).then(|| Atom::Text("\n".into())));
+        close.extend(tags.break_after_value.then(|| Atom::Text("\n".into())));
 
         let choices = property.get("enum").and_then(Value::as_array);
         let texts =
@@ -220,7 +298,7 @@ impl<'a> Lark<'a> {
                 atoms.push(Atom::Item(format!("({})", all.join(" | "))));
                 atoms.extend(close);
             }
-            None if tool.types(key) == ["string"] => {
+            None if is_text => {
                 atoms.push(Atom::Item(self.text_and(close)));
             }
             None => {
@@ -280,7 +358,7 @@ fn schema(tool: &Tool) -> Value {
 }
 
 /// The schema of one parameter, with the definitions that it may refer to.
-fn as_root(property: &Value, tool: &Tool) -> Value {
+pub(crate) fn as_root(property: &Value, tool: &Tool) -> Value {
     let mut map = property.as_object().cloned().unwrap_or_default();
     for definitions in ["$defs", "definitions"] {
         if let Some(all) = tool.parameters.as_ref().and_then(|s| s.get(definitions)) {

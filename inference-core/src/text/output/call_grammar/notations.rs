@@ -1,10 +1,9 @@
 //! PURE. How each model family writes calls, as pieces of a grammar.
 
 use crate::text::output::CallFormat;
-use crate::text::output::delimiters::{
-    DSML_STYLE, GEMMA_STYLE, GLM_STYLE, HY3_STYLE, HY3_SUFFIXED_STYLE, LiteralDelimiters,
-    MINICPM_STYLE, MINIMAX_STYLE, PYTHON_STYLE, QWEN_STYLE, SEED_STYLE, Tags,
-};
+use crate::text::output::delimiters::{GEMMA_STYLE, LiteralDelimiters, PYTHON_STYLE, Tags};
+
+mod tagged;
 
 /// A piece of a notation.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +17,8 @@ pub(crate) enum NotationPiece {
     Arguments,
     /// Arguments as tags.
     Parameters(&'static Tags),
+    /// Arguments as tags in tags.
+    Nested,
     /// Arguments as in a programming language.
     Literal(&'static LiteralDelimiters),
     /// A number.
@@ -44,13 +45,12 @@ impl CallNotation {
     /// True if ordinary text may contain the delimiter of a call, or if there is none.
     pub(crate) fn is_wordy(&self) -> bool {
         let first = self.prefix.first().or(self.call.first());
-        !matches!(first, Some(Delimiter(text)) if text.starts_with(['<', '[']))
+        !matches!(first, Some(Delimiter(text)) if text.starts_with(['<', '[', ']']))
     }
 }
 
 use NotationPiece::{
-    Arguments, CallId, Delimiter, Digits, Literal, LongCallId, Name, OptionalDelimiter, Parameters,
-    Text,
+    Arguments, CallId, Delimiter, Digits, Literal, LongCallId, Name, OptionalDelimiter, Text,
 };
 
 const NAME: NotationPiece = Text("{\"name\": \"");
@@ -90,108 +90,6 @@ static HERMES: CallNotation = lines(&[
     Text("}\n"),
     Delimiter("</tool_call>"),
 ]);
-static QWEN: CallNotation = lines(&[
-    Delimiter("<tool_call>"),
-    Text("\n<function="),
-    Name,
-    Text(">\n"),
-    Parameters(&QWEN_STYLE),
-    Text("</function>\n"),
-    Delimiter("</tool_call>"),
-]);
-static SEED: CallNotation = lines(&[
-    Delimiter("<seed:tool_call>"),
-    Text("\n<function="),
-    Name,
-    Text(">\n"),
-    Parameters(&SEED_STYLE),
-    Text("</function>\n"),
-    Delimiter("</seed:tool_call>"),
-]);
-static GLM: CallNotation = lines(&[
-    Delimiter("<tool_call>"),
-    Name,
-    Text("\n"),
-    Parameters(&GLM_STYLE),
-    Delimiter("</tool_call>"),
-]);
-static MINI_MAX: CallNotation = CallNotation {
-    prefix: &[Delimiter("<minimax:tool_call>"), Text("\n")],
-    call: &[
-        Text("<invoke name=\""),
-        Name,
-        Text("\">\n"),
-        Parameters(&MINIMAX_STYLE),
-        Text("</invoke>\n"),
-    ],
-    separator: &[],
-    suffix: &[Delimiter("</minimax:tool_call>")],
-    most: ANY,
-    keys: None,
-};
-const DSML_CALL: &[NotationPiece] = &[
-    Delimiter("<｜DSML｜invoke name=\""),
-    Name,
-    Text("\">\n"),
-    Parameters(&DSML_STYLE),
-    Delimiter("</｜DSML｜invoke>"),
-    Text("\n"),
-];
-static DSML: CallNotation = CallNotation {
-    prefix: &[Delimiter("<｜DSML｜function_calls>"), Text("\n")],
-    call: DSML_CALL,
-    separator: &[],
-    suffix: &[Delimiter("</｜DSML｜function_calls>")],
-    most: ANY,
-    keys: None,
-};
-static DSML_V4: CallNotation = CallNotation {
-    prefix: &[Delimiter("<｜DSML｜tool_calls>"), Text("\n")],
-    call: DSML_CALL,
-    separator: &[],
-    suffix: &[Delimiter("</｜DSML｜tool_calls>")],
-    most: ANY,
-    keys: None,
-};
-static MINI_CPM: CallNotation = lines(&[
-    Delimiter("<function name=\""),
-    Name,
-    Text("\">"),
-    Parameters(&MINICPM_STYLE),
-    Text("</function>"),
-]);
-static HY3: CallNotation = CallNotation {
-    prefix: &[Delimiter("<tool_calls>"), Text("\n")],
-    call: &[
-        Delimiter("<tool_call>"),
-        Name,
-        Delimiter("<tool_sep>"),
-        Text("\n"),
-        Parameters(&HY3_STYLE),
-        Delimiter("</tool_call>"),
-        Text("\n"),
-    ],
-    separator: &[],
-    suffix: &[Delimiter("</tool_calls>")],
-    most: ANY,
-    keys: None,
-};
-static HY3_SUFFIXED: CallNotation = CallNotation {
-    prefix: &[Delimiter("<tool_calls:opensource>"), Text("\n")],
-    call: &[
-        Delimiter("<tool_call:opensource>"),
-        Name,
-        Delimiter("<tool_sep:opensource>"),
-        Text("\n"),
-        Parameters(&HY3_SUFFIXED_STYLE),
-        Delimiter("</tool_call:opensource>"),
-        Text("\n"),
-    ],
-    separator: &[],
-    suffix: &[Delimiter("</tool_calls:opensource>")],
-    most: ANY,
-    keys: None,
-};
 /// The prompt ends with the delimiter of the first call.
 static FUNCTIONARY_LINES: CallNotation = CallNotation {
     prefix: &[],
@@ -418,15 +316,16 @@ static GENERIC: CallNotation =
 pub(crate) fn notation(format: CallFormat) -> &'static CallNotation {
     match format {
         CallFormat::Hermes => &HERMES,
-        CallFormat::QwenXml => &QWEN,
-        CallFormat::Seed => &SEED,
-        CallFormat::Glm => &GLM,
-        CallFormat::MiniMax => &MINI_MAX,
-        CallFormat::Dsml => &DSML,
-        CallFormat::DsmlV4 => &DSML_V4,
-        CallFormat::MiniCpm => &MINI_CPM,
-        CallFormat::Hy3 => &HY3,
-        CallFormat::Hy3Suffixed => &HY3_SUFFIXED,
+        CallFormat::QwenXml => &tagged::QWEN,
+        CallFormat::Seed => &tagged::SEED,
+        CallFormat::Glm => &tagged::GLM,
+        CallFormat::MiniMax => &tagged::MINI_MAX,
+        CallFormat::MiniMaxM3 => &tagged::MINI_MAX_M3,
+        CallFormat::Dsml => &tagged::DSML,
+        CallFormat::DsmlV4 => &tagged::DSML_V4,
+        CallFormat::MiniCpm => &tagged::MINI_CPM,
+        CallFormat::Hy3 => &tagged::HY3,
+        CallFormat::Hy3Suffixed => &tagged::HY3_SUFFIXED,
         CallFormat::FunctionaryLines => &FUNCTIONARY_LINES,
         CallFormat::Hunyuan => &TOOL_CALLS,
         CallFormat::ToolCallLines => &TOOL_CALL_LINES,
@@ -441,6 +340,7 @@ pub(crate) fn notation(format: CallFormat) -> &'static CallNotation {
         CallFormat::DeepSeek => &DEEP_SEEK,
         CallFormat::DeepSeekPlain => &DEEP_SEEK_PLAIN,
         CallFormat::Kimi => &KIMI,
+        CallFormat::KimiK3 => &tagged::KIMI_K3,
         CallFormat::Pipes => &PIPES,
         CallFormat::Functools => &FUNCTOOLS,
         CallFormat::ToolCalls => &TOOL_CALLS,

@@ -125,6 +125,9 @@ fn vocabularies(calls: CallFormat) -> [Vec<&'static str>; 2] {
             "</arg_value>",
         ]);
     }
+    if calls == CallFormat::MiniMaxM3 {
+        delimiters.push("]<]minimax[>[");
+    }
     [Vec::new(), delimiters]
 }
 

@@ -18,10 +18,52 @@ pub(crate) struct Tags {
     pub(crate) value_close: &'static str,
     /// Values are on separate lines.
     pub(crate) lines: bool,
-    /// A quotation mark ends names and keys; attributes follow, which say whether a value is text.
-    pub(crate) attributes: bool,
+    pub(crate) attributes: Attributes,
     /// A value may be in a CDATA section.
     pub(crate) cdata: bool,
+    /// A line break follows each value.
+    pub(crate) break_after_value: bool,
+    /// Opens the arguments as JSON instead; may be empty.
+    pub(crate) json: &'static str,
+}
+
+/// What follows a name or a key in its tag, after a quotation mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attributes {
+    /// Nothing, not even the mark.
+    None,
+    /// `string="true"` for a value that is text, `string="false"` for JSON.
+    IsText,
+    /// `type="string"` for a value that is text, the name of another type for JSON. `"` and `&` in
+    /// keys are escaped.
+    Type,
+}
+
+impl Attributes {
+    /// True if the attributes of a value's tag say that it is text.
+    pub(crate) fn is_text(self, attributes: &str) -> bool {
+        match self {
+            Self::None => false,
+            Self::IsText => attributes.contains("string=\"true\""),
+            Self::Type => attributes.contains("type=\"string\""),
+        }
+    }
+
+    /// The key as the model means it.
+    pub(crate) fn unescape(self, key: &str) -> String {
+        match self {
+            Self::Type => key.replace("&quot;", "\"").replace("&amp;", "&"),
+            Self::None | Self::IsText => key.into(),
+        }
+    }
+
+    /// The key as the model writes it.
+    pub(crate) fn escape(self, key: &str) -> String {
+        match self {
+            Self::Type => key.replace('&', "&amp;").replace('"', "&quot;"),
+            Self::None | Self::IsText => key.into(),
+        }
+    }
 }
 
 impl Tags {
@@ -45,8 +87,10 @@ const QWEN_TAGS: Tags = Tags {
     value: "",
     value_close: "</parameter>",
     lines: true,
-    attributes: false,
+    attributes: Attributes::None,
     cdata: false,
+    break_after_value: true,
+    json: "",
 };
 pub(crate) static QWEN_STYLE: Tags = QWEN_TAGS;
 pub(crate) static SEED_STYLE: Tags =
@@ -62,8 +106,10 @@ const GLM_TAGS: Tags = Tags {
     value: "<arg_value>",
     value_close: "</arg_value>",
     lines: false,
-    attributes: false,
+    attributes: Attributes::None,
     cdata: false,
+    break_after_value: true,
+    json: "",
 };
 pub(crate) static GLM_STYLE: Tags = GLM_TAGS;
 // Hy3: https://github.com/vllm-project/vllm/blob/main/vllm/tool_parsers/hy_v3_tool_parser.py
@@ -94,6 +140,7 @@ pub(crate) static MINICPM_STYLE: Tags = Tags {
     end: "</function>",
     around_end: "",
     cdata: true,
+    break_after_value: false,
     ..MINIMAX_TAGS
 };
 // DeepSeek V3.2, from its template:
@@ -105,7 +152,7 @@ const DSML_TAGS: Tags = Tags {
     key: "<｜DSML｜parameter name=\"",
     key_close: ">",
     value_close: "</｜DSML｜parameter>",
-    attributes: true,
+    attributes: Attributes::IsText,
     ..MINIMAX_TAGS
 };
 pub(crate) static DSML_STYLE: Tags = DSML_TAGS;
@@ -124,6 +171,26 @@ const MINIMAX_TAGS: Tags = Tags {
     value: "",
     value_close: "</parameter>",
     lines: false,
-    attributes: false,
+    attributes: Attributes::None,
     cdata: false,
+    break_after_value: true,
+    json: "",
+};
+// Kimi K3, from its template:
+// https://github.com/ggml-org/llama.cpp/blob/master/models/templates/Kimi-K3.jinja
+pub(crate) static KIMI_K3_STYLE: Tags = Tags {
+    call: "<|open|>call tool=\"",
+    call_close: "<|sep|>",
+    name_ends_at_tag: false,
+    end: "<|close|>call<|sep|>",
+    around_end: "<|close|>tools<|sep|>",
+    key: "<|open|>argument key=\"",
+    key_close: "<|sep|>",
+    value: "",
+    value_close: "<|close|>argument<|sep|>",
+    lines: false,
+    attributes: Attributes::Type,
+    cdata: false,
+    break_after_value: false,
+    json: "<|open|>json type=\"object\"<|sep|>",
 };

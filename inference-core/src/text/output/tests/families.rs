@@ -213,8 +213,8 @@ fn ordinary_json_in_a_code_fence_streams_like_other_text() {
 
 #[test]
 fn escapes_are_left_as_the_model_wrote_them() {
-    // Gemma's notation has no escapes in strings; Python has no `\\/`.
-    let others = [CallFormat::Gemma, CallFormat::Lfm, CallFormat::Pythonic];
+    // The notations of Gemma and MiniMax M3 have no escapes in strings; Python has no `\\/`.
+    let others = [CallFormat::Gemma, CallFormat::MiniMaxM3, CallFormat::Lfm, CallFormat::Pythonic];
     for calls in CallFormat::ALL.into_iter().filter(|c| !others.contains(c)) {
         let text = write(calls, &[("send", json!({"deep": {"a": "ESC"}}))]);
         let message = parse(calls, &text.replace("ESC", "\\u00e9\\/\\n"));
@@ -230,6 +230,8 @@ fn values_in_tags_may_have_lines_and_text_like_tags() {
         CallFormat::QwenXml,
         CallFormat::Seed,
         CallFormat::MiniMax,
+        CallFormat::MiniMaxM3,
+        CallFormat::KimiK3,
         CallFormat::Glm,
         CallFormat::Dsml,
         CallFormat::DsmlV4,
@@ -451,6 +453,8 @@ fn templates_tell_their_family() {
         ("'<｜tool▁calls▁begin｜>' ```json <think>\\n", F::DeepSeek, true),
         ("'<｜tool▁calls▁begin｜>' </think>", F::DeepSeekPlain, true),
         ("<|im_middle|> <|tool_calls_section_begin|> <|tool_call_begin|>", F::Kimi, false),
+        ("'<|open|>' + tag '<|sep|>' open_tag('think')", F::KimiK3, true),
+        ("ns = ']<]minimax[>[' ns ~ '<tool_call>' '<mm:think>'", F::MiniMaxM3, true),
         ("<|tool_call|><tool_call>", F::Pipes, false),
         ("functools[", F::Functools, false),
         ("<tool_call> <tool_calls>[", F::ToolCalls, false),

@@ -39,6 +39,22 @@ fn tags(name: &str, arguments: &Value, key: [&str; 3], line: &str) -> String {
     out
 }
 
+const NS: &str = "]<]minimax[>[";
+
+/// A value of MiniMax M3.
+fn nested(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(all) => {
+            all.iter().map(|v| format!("{NS}<item>{}{NS}</item>", nested(v))).collect()
+        }
+        Value::Object(map) => {
+            map.iter().map(|(k, v)| format!("{NS}<{k}>{}{NS}</{k}>", nested(v))).collect()
+        }
+        other => other.to_string(),
+    }
+}
+
 fn gemma(value: &Value, bare: bool) -> String {
     let key = |k: &str| if bare { k.to_string() } else { format!("<|\"|>{k}<|\"|>") };
     match value {
@@ -127,6 +143,12 @@ pub(crate) fn write(format: CallFormat, calls: &[(&str, Value)]) -> String {
             });
             format!("<minimax:tool_call>\n{}</minimax:tool_call>", inner.concat())
         }
+        F::MiniMaxM3 => {
+            let inner = each(calls, |_, n, a| {
+                format!("{NS}<invoke name=\"{n}\">{}{NS}</invoke>\n", nested(a))
+            });
+            format!("{NS}<tool_call>\n{}{NS}</tool_call>", inner.concat())
+        }
         F::Dsml | F::DsmlV4 => {
             let around = if format == F::Dsml { "function_calls" } else { "tool_calls" };
             let inner = each(calls, |_, n, a| {
@@ -178,6 +200,30 @@ pub(crate) fn write(format: CallFormat, calls: &[(&str, Value)]) -> String {
                 )
             });
             format!("<|tool_calls_section_begin|>{}<|tool_calls_section_end|>", inner.concat())
+        }
+        F::KimiK3 => {
+            let inner = each(calls, |i, n, a| {
+                let one = |(k, v): (&String, &Value)| {
+                    let kind = match v {
+                        Value::Null => "null",
+                        Value::Bool(_) => "boolean",
+                        Value::Number(_) => "number",
+                        Value::String(_) => "string",
+                        Value::Array(_) => "array",
+                        Value::Object(_) => "object",
+                    };
+                    let text = v.as_str().map_or_else(|| v.to_string(), str::to_string);
+                    format!(
+                        "<|open|>argument key=\"{k}\" type=\"{kind}\"<|sep|>{text}<|close|>argument<|sep|>"
+                    )
+                };
+                let all: String = a.as_object().unwrap().iter().map(one).collect();
+                let index = i + 1;
+                format!(
+                    "<|open|>call tool=\"{n}\" index=\"{index}\"<|sep|>{all}<|close|>call<|sep|>"
+                )
+            });
+            format!("<|open|>tools<|sep|>{}<|close|>tools<|sep|>", inner.concat())
         }
         F::Pipes => format!("<|tool_call|>{}<|/tool_call|>", array(calls, USUAL)),
         F::Functools => format!("functools{}", array(calls, USUAL)),
