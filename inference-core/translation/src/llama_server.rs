@@ -14,7 +14,7 @@ pub use props::props_body;
 
 const MODEL: Field = Field::honored(
     "model",
-    "Without it, the gateway takes the model if the fleet serves only one; a node serves only one.",
+    "Without it, the gateway takes the only one that the key may use, and a node its own.",
 );
 const STREAM: Field = Field::honored("stream", "Server-sent events, without `[DONE]` at the end.");
 const N_PREDICT: Field = Field::honored(

@@ -15,7 +15,7 @@ use crate::writer::{Format, Unreadable};
 pub const TEXTS_FIELDS: &[Field] = &[
     Field::honored(
         "model",
-        "TEI has no such field. Without it, the gateway takes the model if the fleet serves only one.",
+        "TEI has no such field. Without it, the gateway takes the only one that the key may use.",
     ),
     Field::honored("query", ""),
     Field::honored("texts", "At most 2048."),

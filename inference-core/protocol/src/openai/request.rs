@@ -38,13 +38,13 @@ pub struct SamplingFields {
     /// Tokens that end the response and are not part of its text.
     #[schemars(length(max = 64))]
     pub stop_token_ids: Option<Vec<u32>>,
-    /// llama-server's: end the response at the first line after the first one that begins with fewer
-    /// spaces and tabs than this; default 0.
+    /// llama-server's: end the response at the first line after the first one that begins with
+    /// fewer spaces and tabs than this; default 0.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(range(max = 1024), extend("default" = 0))]
     pub n_indent: Option<u32>,
-    /// llama-server's: end the response with the first line that ends later than this after the first
-    /// token, in milliseconds; 0 and -1 are no limit.
+    /// llama-server's: end the response with the first line that ends later than this after the
+    /// first token, in milliseconds; 0 and -1 are no limit.
     #[serde(default, deserialize_with = "whole")]
     pub t_max_predict_ms: Option<i64>,
     /// Number of choices.
@@ -302,8 +302,8 @@ pub struct CompletionRequest {
     pub prompt: Prompt,
     /// The text after the gap to fill.
     pub suffix: Option<String>,
-    /// llama-server's: other files to show to a model that fills a gap, at most 256. With it, also an
-    /// empty `suffix` makes a gap.
+    /// llama-server's: other files to show to a model that fills a gap, at most 256. With it, also
+    /// an empty `suffix` makes a gap.
     #[schemars(length(max = 256))]
     pub input_extra: Option<Vec<ExtraFile>>,
     /// Begin the response with the prompt.
