@@ -295,14 +295,13 @@ fn upstream_request(
 }
 
 /// Builds the request to an external endpoint. True if the response will contain more than the
-/// client asked for.
+/// client asked for. It has no `x-request-id`: llama-cpp-python refuses any but a UUID.
 fn external_request(admitted: &Admitted, client: &Client) -> Result<(Request<Bytes>, bool), Error> {
     let Admitted { api, body, model, is_streamed, choice_max, .. } = admitted;
     let info = RequestInfo { api: *api, model, is_streamed: *is_streamed, tokens_max: *choice_max };
     let TranslatedRequest { body, adds_usage } = client.translate(body, info)?;
     let request = Request::post(admitted.api.uri())
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
-        .header(REQUEST_ID, admitted.context.id().value())
         .body(body.into());
     request.map(|request| (request, adds_usage)).map_err(Error::internal)
 }

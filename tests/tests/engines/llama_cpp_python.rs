@@ -20,12 +20,12 @@ fn command(port: u16) -> Command {
 async fn llama_cpp_python_works_behind_a_gateway() {
     let mut engine = Engine::start(command).await;
     let fleet = engine.gateway().await;
-    speaks::chats(&fleet).await;
+    speaks::chats(&fleet, false).await;
     speaks::completions(&fleet).await;
     speaks::other_apis(&fleet).await;
     speaks::errors(&fleet).await;
     // It does not tell what it works on; it works on one request at a time.
     speaks::leaving(&fleet, async || 0.0).await;
-    speaks::chats(&fleet).await;
+    speaks::chats(&fleet, false).await;
     speaks::dying(&fleet, &mut engine).await;
 }

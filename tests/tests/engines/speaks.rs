@@ -37,8 +37,8 @@ fn question() -> Value {
     question
 }
 
-/// Chats, whole and streamed, say the same and count the same.
-pub async fn chats(fleet: &Fleet) {
+/// Chats, whole and streamed, say the same, and count the same if the engine counts streams.
+pub async fn chats(fleet: &Fleet, counts_streams: bool) {
     let client = &fleet.client;
     let whole = post(client, "/v1/chat/completions", &question()).await;
     assert_eq!(whole["choices"][0]["message"]["content"], SAYS);
@@ -48,13 +48,18 @@ pub async fn chats(fleet: &Fleet) {
         (count("prompt_tokens"), count("completion_tokens"))
     };
     let (prompt, completion) = used(&whole["usage"]);
-    assert!(prompt > 5 && completion >= 5, "{whole}");
+    assert!(prompt > 5 && completion >= 3, "{whole}");
     let mut asked = question();
     asked["stream_options"] = json!({"include_usage": true});
     let streamed = events(client, "/v1/chat/completions", &asked).await;
     assert_eq!(joined(&streamed, "/choices/0/delta/content"), SAYS);
     assert_eq!(joined(&streamed, "/choices/0/finish_reason"), "stop");
-    assert_eq!(used(&streamed.last().unwrap()["usage"]), (prompt, completion));
+    let counted = used(&streamed.last().unwrap()["usage"]);
+    if counts_streams {
+        assert_eq!(counted, (prompt, completion));
+    } else {
+        assert!(counted.0 > 0 && counted.1 >= 3, "it is estimated: {counted:?}");
+    }
 
     let mut short = question();
     short["max_tokens"] = 2.into();
@@ -93,7 +98,7 @@ pub async fn other_apis(fleet: &Fleet) {
         (&whole["content"][0]["text"], &whole["stop_reason"]),
         (&json!(SAYS), &json!("end_turn"))
     );
-    assert!(whole["usage"]["output_tokens"].as_u64() >= Some(5), "{whole}");
+    assert!(whole["usage"]["output_tokens"].as_u64() >= Some(3), "{whole}");
     let streamed = events(client, "/v1/messages", &message).await;
     assert_eq!(joined(&streamed, "/delta/text"), SAYS);
     let response =
@@ -102,7 +107,7 @@ pub async fn other_apis(fleet: &Fleet) {
     assert_eq!(joined(&streamed, "/delta"), SAYS);
     let end = &streamed.last().unwrap()["response"];
     assert_eq!(end["status"], "completed");
-    assert!(end["usage"]["output_tokens"].as_u64() >= Some(5), "{end}");
+    assert!(end["usage"]["output_tokens"].as_u64() >= Some(3), "{end}");
 }
 
 /// Errors are ours, and name nothing of the engine's.

@@ -22,7 +22,7 @@ fn command(port: u16) -> Command {
 async fn vllm_works_behind_a_gateway() {
     let mut engine = Engine::start(command).await;
     let fleet = engine.gateway().await;
-    speaks::chats(&fleet).await;
+    speaks::chats(&fleet, true).await;
     speaks::completions(&fleet).await;
     speaks::other_apis(&fleet).await;
     speaks::errors(&fleet).await;

@@ -294,6 +294,16 @@ async fn a_client_that_leaves_pays_what_the_endpoint_has_counted() {
 }
 
 #[tokio::test]
+async fn an_endpoint_is_sent_no_id_of_ours() {
+    let (gateway, mut engine) = gateway_at("/v1").await;
+    let asking = posts(&gateway, CHAT, request(CHAT, false));
+    let asked = engine.asked().await;
+    assert!(!asked.headers.contains_key("x-request-id"), "llama-cpp-python refuses all but UUIDs");
+    asked.answer("yes");
+    assert!(asking.await.unwrap().header("x-request-id").is_some());
+}
+
+#[tokio::test]
 async fn a_stream_without_its_last_event_is_complete_once_its_choices_are() {
     let finish = chunk(&json!({}), &json!("stop"));
     let body = streamed_to(CHAT, &[&text("Hello"), &finish]).await;
