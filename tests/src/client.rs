@@ -229,11 +229,11 @@ impl Client {
         let connection = tokio::spawn(async move {
             let _ = connection.await;
         });
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", self.address.to_string())
-            .header("content-type", "application/json");
+        let mut request =
+            Request::builder().method(method).uri(path).header("content-type", "application/json");
+        if !self.headers.iter().any(|(name, _)| name == "host") {
+            request = request.header("host", self.address.to_string());
+        }
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));
         }

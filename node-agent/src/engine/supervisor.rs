@@ -226,7 +226,7 @@ async fn read_reports(
                 }
                 if !template.dropped_parts.is_empty() {
                     let parts = template.dropped_parts.join(", ");
-                    tracing::info!(parts, "chat template drops parts of messages");
+                    tracing::info!(parts, "chat template leaves out parts");
                 }
                 if let Some(reason) = &template.error {
                     let fix = "use another model file, or set --chat-template-file";

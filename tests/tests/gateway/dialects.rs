@@ -31,7 +31,7 @@ async fn gateway_at(path: &str) -> (Gateway, MockNode) {
 
 /// A request of an API.
 fn request(path: &str, is_streamed: bool) -> Value {
-    let request = match path {
+    match path {
         RESPONSES => json!({"model": "flotilla-demo", "input": "Hi", "stream": is_streamed}),
         MESSAGES => {
             let mut request = chat("Hi");
@@ -44,8 +44,7 @@ fn request(path: &str, is_streamed: bool) -> Value {
             request
         }
         _ => chat("Hi"),
-    };
-    request
+    }
 }
 
 /// A client's response to a stream that the engine writes in pieces.

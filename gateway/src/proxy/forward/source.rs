@@ -21,7 +21,7 @@ use crate::upstream::external::response::StreamReader;
 pub(crate) struct Source {
     parts: SourceParts,
     /// `None` for a node.
-    outside: Option<Outside>,
+    outside: Option<Box<Outside>>,
 }
 
 /// What every stream has.
@@ -46,7 +46,7 @@ pub(super) struct Outside {
 
 impl Source {
     pub(super) fn new(parts: SourceParts, outside: Option<Outside>) -> Self {
-        Self { parts, outside }
+        Self { parts, outside: outside.map(Box::new) }
     }
 
     /// Sets the deadline of the next events.
