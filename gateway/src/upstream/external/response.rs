@@ -89,9 +89,11 @@ pub(crate) fn whole(body: &Bytes, info: &ResponseInfo) -> Result<Bytes, Failed> 
 }
 
 fn generated(body: &[u8], info: &ResponseInfo) -> Result<Bytes, Failed> {
-    // Escaped surrogates may be unpaired, which is no error of the response as such.
-    let Ok(Value::Object(mut response)) = serde_json::from_slice(body) else {
-        return field::with_usage(body, info);
+    let mut response = match serde_json::from_slice(body) {
+        Ok(Value::Object(response)) => response,
+        Ok(_) => return Err(Failed(error::of_kind("no_choices"))),
+        // Escaped surrogates may be unpaired, which is no error of the response as such.
+        Err(_) => return field::with_usage(body, info),
     };
     if error::is_error(&response) {
         return Err(Failed(error::canonical(Value::Object(response))));

@@ -242,7 +242,7 @@ mod tests {
             (r#""prompt":"x","logprobs":21"#, "logprobs"),
             (r#""prompt":"x","max_tokens":-2"#, "max_tokens"),
             (r#""prompt":["x","y"],"input_extra":[{"text":"z"}]"#, "input_extra"),
-            (r#""prompt":"x","input_extra":[{"filename":"z"}]"#, "input_extra[0].text"),
+            (r#""prompt":"x","input_extra":[{"filename":"z"}]"#, "input_extra[0]"),
             (r#""prompt":"x","echo":true,"suffix":"y""#, "echo"),
             (r#""prompt":[1],"suffix":"y""#, "suffix"),
             (r#""prompt":["a","b","c","d","e","f","g","h","i"],"n":15"#, "prompt"),

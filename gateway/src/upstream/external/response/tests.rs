@@ -143,7 +143,8 @@ fn what_is_not_reported_is_estimated() {
         (json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}), (11, 3)),
         (json!({"prompt_tokens": 7}), (7, 3)),
         (json!({"completion_tokens": 1, "total_tokens": 9}), (8, 1)),
-        (json!({"prompt_tokens": "7", "completion_tokens": 1.5}), (11, 3)),
+        // An event that cannot be read counts as one with text.
+        (json!({"prompt_tokens": "7", "completion_tokens": 1.5}), (11, 4)),
     ] {
         let last = sse::data(&json!({"choices": [], "usage": usage}).to_string());
         let stream = [&text(), &long, &finish, &last, DONE_EVENT].concat();
