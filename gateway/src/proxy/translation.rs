@@ -101,13 +101,13 @@ fn with_model(body: Bytes, only_model: impl Fn() -> Option<String>) -> Bytes {
         fields.peek().is_some() && fields.all(|field| field.name != "model")
     };
     let start = body.iter().position(|byte| *byte == b'{');
-    match (RawObject::parse(&body).map(lacks_model), start, only_model()) {
-        (Ok(true), Some(start), Some(model)) => {
-            let model = format!("{{\"model\":{},", Value::from(model));
-            [model.as_bytes(), body.get(start + 1..).unwrap_or_default()].concat().into()
-        }
-        _ => body,
+    if RawObject::parse(&body).is_ok_and(lacks_model)
+        && let (Some(start), Some(model)) = (start, only_model())
+    {
+        let model = format!("{{\"model\":{},", Value::from(model));
+        return [model.as_bytes(), body.get(start + 1..).unwrap_or_default()].concat().into();
     }
+    body
 }
 
 const UNREADABLE: Error = Error::NodeAnswer("it is not a chat completion");

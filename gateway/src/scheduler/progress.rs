@@ -316,6 +316,14 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_within_a_mark_of_the_prefill_does_not_reach_the_client() {
+        let mut progress = Progress::default();
+        let nested = ": p : t 0 5\ndata: a\n\n";
+        assert_eq!(read(&mut progress, nested), nested, "a comment of the node's");
+        assert!(!progress.is_resumable());
+    }
+
+    #[test]
     fn an_error_ends_a_block() {
         let mut progress = Progress::default();
         let block = b": t 0 5\ndata: a\n\ndata: {\"error\":{}}\n\ndata: b\n\n";

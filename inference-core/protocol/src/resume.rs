@@ -150,9 +150,10 @@ pub fn prefill_event(payload: &str) -> String {
     format!("{PREFILL}{}", sse::data(payload))
 }
 
-/// The event for the client, if `event` is about the progress of the prefill.
+/// The event for the client, if `event` is about the progress of the prefill. Anything but a payload
+/// after the mark, such as another mark, makes the line a comment.
 pub fn take_prefill(event: &[u8]) -> Option<&[u8]> {
-    event.strip_prefix(PREFILL.as_bytes())
+    event.strip_prefix(PREFILL.as_bytes()).filter(|event| event.starts_with(b"data: "))
 }
 
 /// True if a block of events tells only how far the prefill is.
@@ -246,6 +247,7 @@ mod tests {
         assert!(!is_prefill_only(format!("{progress}: t 0 1\ndata: x\n\n").as_bytes()));
         assert!(!is_prefill_only(format!("data: x\n\n{progress}").as_bytes()));
         assert!(!is_prefill_only(b""));
+        assert!(!is_prefill_only(b": p : t 0 1\ndata: x\n\n"), "a mark within a mark");
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! The README's commands on a clean system without a compiler: from install.sh to a node that
 //! answers the `openai` package over https.
 
+use std::fs::{File, read_to_string};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use fleet_tests::process::Folder;
 use fleet_tests::{demo_model, eventually, root};
 
 use crate::release::{Release, URL, own_architecture};
@@ -17,12 +20,13 @@ answer = client.chat.completions.create(model="flotilla-demo", messages=messages
 print(answer.choices[0].message.content)
 "#;
 
-/// A process that ends with its handle.
+/// A process that ends with its handle, and logs to a file.
 struct Running(Child);
 
 impl Running {
-    fn start(command: &mut Command) -> Self {
-        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    fn start(command: &mut Command, log: &Path) -> Self {
+        let log = File::create(log).unwrap();
+        Self(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 }
 
@@ -35,7 +39,7 @@ impl Drop for Running {
 
 /// The README's commands for a new machine: install, create the configuration, run.
 fn commands() -> Vec<String> {
-    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let readme = read_to_string(root().join("README.md")).unwrap();
     let blocks = readme.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let mut found = blocks.filter(|block| block.contains("install.sh | sh\n"));
     let block = found.next().expect("a block that installs a release");
@@ -61,7 +65,9 @@ async fn install_release_and_ask(suite: &str, architecture: &str, release: &Rele
     assert!(!system.run("command -v cc || command -v cargo").ok, "a compiler is installed");
     let mut server = system.outside("python3");
     server.args(["-m", "http.server", "-b", "127.0.0.1", "-d"]).arg(release.path()).arg("80");
-    let _server = Running::start(&mut server);
+    let logs = Folder::new();
+    let log = |name: &str| logs.path().join(name);
+    let _server = Running::start(&mut server, &log("mirror"));
     eventually("the mirror", async || {
         system.run(&format!("curl -sf {URL}/SHA256SUMS")).ok.then_some(())
     })
@@ -77,11 +83,12 @@ async fn install_release_and_ask(suite: &str, architecture: &str, release: &Rele
     let key = after(&printed, "API key, shown once: ");
     let certificate = after(&printed, "Certificate: ");
     let join = after(&printed, "Join a node: ");
-    let _gateway = Running::start(&mut system.shell(&format!("exec {run}")));
+    let _gateway = Running::start(&mut system.shell(&format!("exec {run}")), &log("gateway"));
     std::fs::copy(demo_model(), system.path("/root/flotilla-demo.gguf")).unwrap();
     let join = join.replace("MODEL.gguf", "flotilla-demo.gguf");
     let (variable, serve) = join.split_once(' ').unwrap();
-    let _node = Running::start(&mut system.shell(&format!("export {variable}\nexec {serve}")));
+    let mut node = system.shell(&format!("export {variable}\nexec {serve}"));
+    let _node = Running::start(&mut node, &log("node"));
     let url = "https://gateway.example:8443";
     eventually("the node to join", async || {
         system.run(&format!("curl -sf --cacert {certificate} {url}/readyz")).ok.then_some(())
@@ -93,7 +100,9 @@ async fn install_release_and_ask(suite: &str, architecture: &str, release: &Rele
     ask.args(["-c", ASK]).env("OPENAI_BASE_URL", format!("{url}/v1"));
     ask.env("OPENAI_API_KEY", key).env("SSL_CERT_FILE", system.path(certificate));
     let answer = done(&mut ask);
-    assert!(answer.ok && answer.printed.contains("Paris"), "{}", answer.printed);
+    let logged = ["gateway", "node"].map(|name| read_to_string(log(name)).unwrap()).concat();
+    let is_right = answer.ok && answer.printed.contains("Paris");
+    assert!(is_right, "{}\n{logged}", answer.printed);
     // Nobody else is served: neither without the key, nor without TLS.
     let status = "curl -s -o /dev/null -w %{http_code}";
     let list = format!("{status} --cacert {certificate} {url}/v1/models");
