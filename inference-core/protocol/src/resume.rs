@@ -150,8 +150,8 @@ pub fn prefill_event(payload: &str) -> String {
     format!("{PREFILL}{}", sse::data(payload))
 }
 
-/// The event for the client, if `event` is about the progress of the prefill. Anything but a payload
-/// after the mark, such as another mark, makes the line a comment.
+/// The event for the client, if `event` is about the progress of the prefill. Anything but a
+/// payload after the mark, such as another mark, makes the line a comment.
 pub fn take_prefill(event: &[u8]) -> Option<&[u8]> {
     event.strip_prefix(PREFILL.as_bytes()).filter(|event| event.starts_with(b"data: "))
 }
