@@ -17,10 +17,13 @@ function(flotilla_add_kernel_variants)
         set_target_properties(ggml PROPERTIES ${property} "${definitions}")
     endforeach()
 
-    # Attention is ours in every set (inference-core/kernels); ggml's stays for what ours leaves.
+    # Attention and products of quantized weights are ours in every set (inference-core/kernels); ggml's
+    # stay for what ours leave.
     set_source_files_properties(ggml-cpu/ops.cpp PROPERTIES COMPILE_DEFINITIONS
         ggml_compute_forward_flash_attn_ext=flotilla_ggml_flash_attn_ext)
-    flotilla_add_attention(ggml-cpu)
+    set_source_files_properties(ggml-cpu/traits.cpp PROPERTIES COMPILE_DEFINITIONS
+        "ggml_cpu_extra_compute_forward=flotilla_ggml_extra_compute_forward;ggml_cpu_extra_work_size=flotilla_ggml_extra_work_size")
+    flotilla_add_our_kernels(ggml-cpu)
 
     if (GGML_SYSTEM_ARCH STREQUAL "x86")
         # Ice Lake, Sapphire Rapids, Zen 4 and later: no BF16, which Ice Lake lacks.
@@ -48,8 +51,9 @@ function(flotilla_add_kernel_variants)
     endif()
 endfunction()
 
-function(flotilla_add_attention target)
-    target_sources(${target} PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../kernels/attention.cpp)
+function(flotilla_add_our_kernels target)
+    set(folder ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../kernels)
+    target_sources(${target} PRIVATE ${folder}/attention.cpp ${folder}/matmul.cpp)
 endfunction()
 
 # Leaves `ggml_backend_cpu_<tag>_reg` as the archive's only global symbol.
@@ -57,7 +61,7 @@ endfunction()
 # link would otherwise merge with the baseline's copies, losing the variant's code.
 function(flotilla_seal_variant tag)
     set(target ggml-cpu-${tag})
-    flotilla_add_attention(${target})
+    flotilla_add_our_kernels(${target})
     # Unique symbols stay global whatever objcopy is told.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique>)
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${target}.sealed.o)

@@ -15,6 +15,7 @@ mod kernel;
 mod load_error;
 mod log;
 mod probe;
+mod product;
 mod quantize;
 mod stop;
 mod text_rules;

@@ -66,7 +66,7 @@ pub fn run() -> ExitCode {
         Command::Synth(args) => args.run(),
         Command::Tune(args) => tune(&args),
         Command::MemoryTrial(args) => bench::memory::child(&args).map_err(Failed::software),
-        Command::AttentionTrial(args) => bench::attention::child(&args).map_err(Failed::software),
+        Command::KernelsTrial(args) => bench::kernels::child(&args).map_err(Failed::software),
         Command::SpeedTrials(args) => bench::runner::child(&args).map_err(Failed::software),
         Command::SandboxTrial => sandbox_trial::child().map_err(Failed::software),
         Command::TuneTrials(args) => trials::child(&args).map_err(Failed::software),

@@ -119,7 +119,7 @@ unsafe fn set_packed(tensor: *mut sys::ggml_tensor, data: &[f32]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::hardware::Kernel;
     use proptest::prelude::*;
@@ -215,7 +215,7 @@ mod tests {
     }
 
     /// By the CPU's claims; each kernel has its own trial at run time.
-    fn runs_here(kernel: Kernel) -> bool {
+    pub(crate) fn runs_here(kernel: Kernel) -> bool {
         match kernel {
             #[cfg(target_arch = "x86_64")]
             Kernel::Avx512 => {

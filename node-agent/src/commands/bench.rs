@@ -4,7 +4,7 @@
 //! Every figure is a line of JSON, `{"name", "value", "aim", "how"}`, or a part of a table. Figures
 //! with an aim are ratios of two measurements that alternate in this run.
 
-pub(crate) mod attention;
+pub(crate) mod kernels;
 pub(crate) mod memory;
 pub(crate) mod plot;
 pub(crate) mod report;
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
         show.add(figure)?;
     }
     show.step();
-    for figure in attention::measure(&args.model, setup, args.rounds, &show)? {
+    for figure in kernels::measure(&args.model, setup, args.rounds, &show)? {
         show.add(figure)?;
     }
     runner::measure(&args.model, setup, &show)?;

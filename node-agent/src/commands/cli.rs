@@ -126,9 +126,9 @@ pub(crate) enum Command {
     /// Test the engine's sandbox in this process; started by `doctor`
     #[command(hide = true)]
     SandboxTrial,
-    /// Measure a model with a long context; started by `bench`
+    /// Measure our kernels and llama.cpp's; started by `bench`
     #[command(hide = true)]
-    AttentionTrial(ChildArgs),
+    KernelsTrial(ChildArgs),
     /// Measure candidate settings; started by `tune`
     #[command(hide = true)]
     TuneTrials(ChildArgs),

@@ -147,7 +147,7 @@ async fn whatever_parses_a_model_file_is_confined() {
     let tune = ["tune", "--sandbox", "on", "--threads", "1", "--seconds", "60", model];
     let bench = ["bench", "--sandbox", "on", "--threads", "1", "--rounds", "1", model];
     let trials: [(&[&str], &[&str]); 2] =
-        [(&tune, &["tune-trials"]), (&bench, &["memory-trial", "attention-trial", "speed-trials"])];
+        [(&tune, &["tune-trials"]), (&bench, &["memory-trial", "kernels-trial", "speed-trials"])];
     for (command, names) in trials {
         let mut server = Server::start("flotilla-agent", command);
         for name in names {

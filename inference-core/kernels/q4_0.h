@@ -1,0 +1,52 @@
+// Q4_0 weights in ggml's interleaved layout: a weight is a scale times (n - 8), and n is 0 to 15.
+#pragma once
+
+#include "tile.h"
+
+namespace {
+
+/// One block of each of eight columns: ggml's block_q4_0x8. `weights` holds the first eight bytes
+/// of each column, then the second eight. The low four bits of byte i belong to the element i of
+/// a block, the high ones to the element i + 16; both are n ^ 8.
+struct InterleavedQ4 {
+    uint16_t scales[GROUP];
+    uint8_t weights[16 * GROUP];
+};
+static_assert(sizeof(InterleavedQ4) == 144, "the layout is ggml's");
+
+/// A matrix of them.
+class WeightsQ4 {
+public:
+    static constexpr int OFFSET = 8;
+    static constexpr bool HAS_MINS = false;
+
+    WeightsQ4(const void * data, int blocks) : data((const InterleavedQ4 *) data), blocks(blocks) {}
+
+    /// A vector's columns, from `column` on.
+    Unpacked unpack(int column, int block) const {
+        const InterleavedQ4 & from = data[(ptrdiff_t) column / GROUP * blocks + block];
+        const int place = column % GROUP;
+        Integers first, second;
+        memcpy(&first, from.weights + place * 8, sizeof(first));
+        memcpy(&second, from.weights + 8 * GROUP + place * 8, sizeof(second));
+        first = first ^ flipped();
+        second = second ^ flipped();
+        return {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)},
+                scales_of(from.scales + place), Vec{}};
+    }
+
+    /// Prefetches what is read some blocks later.
+    void prefetch_later(int column, int block) const {
+        const InterleavedQ4 * from = data + (ptrdiff_t) column / GROUP * blocks + block;
+        prefetch(from + PREFETCHED, sizeof(*from));
+    }
+
+private:
+    static constexpr int PREFETCHED = 12;
+    const InterleavedQ4 * data;
+    const int blocks;
+
+    static Integers flipped() { return eight_bytes((int64_t) 0x8888888888888888); }
+};
+
+} // namespace

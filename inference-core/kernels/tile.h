@@ -1,0 +1,198 @@
+// Products of a few rows and a few columns, in registers, for weights that are unsigned once they are
+// unpacked.
+//
+// With an offset that makes weights unsigned, such as 8 for Q4_0, and activations a, a block is
+// sum((n - 8) a) = sum(n a) - 8 sum(a). The first sum is unsigned times signed bytes, for which x86
+// has instructions.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "activations.h"
+
+namespace {
+
+/// Columns of a group.
+constexpr int GROUP = 8;
+/// Quarters of a block: each holds eight elements of every column.
+constexpr int QUARTERS = 4;
+/// Rows that share unpacked weights.
+constexpr int TILE_ROWS = 8;
+
+#if defined(__AVX512VNNI__)
+
+typedef __m512i Integers;
+/// Columns of a vector: each has two lanes, of four elements each.
+constexpr int LANE_COLUMNS = 8;
+/// Vectors of columns that are computed together: as many as the registers hold.
+constexpr int TILE_VECS = 2;
+
+inline Integers eight_bytes(int64_t x) { return _mm512_set1_epi64(x); }
+inline Integers low_bits(Integers x) { return x & eight_bytes(0x0f0f0f0f0f0f0f0f); }
+inline Integers high_bits(Integers x) { return low_bits(_mm512_srli_epi16(x, 4)); }
+
+/// The scales of a vector's columns, two lanes each.
+inline Vec scales_of(const uint16_t * p) {
+    const __m256i twice = _mm256_setr_epi16(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m256i halves = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) p));
+    return (Vec) _mm512_cvtph_ps(_mm256_permutexvar_epi16(twice, halves));
+}
+
+/// A vector's bytes as numbers, two lanes each.
+inline Vec numbers_of(uint64_t bytes) {
+    const __m128i twice = _mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m128i all = _mm_shuffle_epi8(_mm_cvtsi64_si128((int64_t) bytes), twice);
+    return (Vec) _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(all));
+}
+
+/// Sums of products, from a start on.
+struct Sum {
+    Integers lanes;
+
+    Sum() = default;
+    explicit Sum(int32_t start) : lanes(_mm512_set1_epi32(start)) {}
+    void add(Integers weights, Integers bytes) { lanes = _mm512_dpbusd_epi32(lanes, weights, bytes); }
+    Vec get() const { return (Vec) _mm512_cvtepi32_ps(lanes); }
+};
+
+/// Adds the two lanes of each column.
+inline void store_columns(Vec x, float * out) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m512 sums = _mm512_add_ps((__m512) x, _mm512_permute_ps((__m512) x, 0xB1));
+    _mm256_storeu_ps(out, _mm512_castps512_ps256(_mm512_permutexvar_ps(even, sums)));
+}
+
+#else
+
+typedef __m256i Integers;
+constexpr int LANE_COLUMNS = 4;
+constexpr int TILE_VECS = 1;
+
+inline Integers eight_bytes(int64_t x) { return _mm256_set1_epi64x(x); }
+inline Integers low_bits(Integers x) { return x & eight_bytes(0x0f0f0f0f0f0f0f0f); }
+inline Integers high_bits(Integers x) { return low_bits(_mm256_srli_epi16(x, 4)); }
+
+inline Vec scales_of(const uint16_t * p) {
+    const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    const __m128 four = _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *) p));
+    return (Vec) _mm256_permutevar8x32_ps(_mm256_castps128_ps256(four), twice);
+}
+
+inline Vec numbers_of(uint64_t bytes) {
+    const __m128i twice = _mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i all = _mm_shuffle_epi8(_mm_cvtsi64_si128((int64_t) bytes), twice);
+    return (Vec) _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(all));
+}
+
+struct Sum {
+    int32_t start;
+    /// Of pairs. The four quarters of a block add up to 4 * 2 * 15 * 127 at most.
+    Integers pairs;
+
+    Sum() = default;
+    explicit Sum(int32_t start) : start(start), pairs(_mm256_setzero_si256()) {}
+    void add(Integers weights, Integers bytes) {
+        pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(weights, bytes));
+    }
+    Vec get() const {
+        const Integers lanes = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        return (Vec) _mm256_cvtepi32_ps(_mm256_add_epi32(lanes, _mm256_set1_epi32(start)));
+    }
+};
+
+inline void store_columns(Vec x, float * out) {
+    const __m256i even = _mm256_setr_epi32(0, 2, 4, 6, 0, 0, 0, 0);
+    const __m256 sums = _mm256_add_ps((__m256) x, _mm256_permute_ps((__m256) x, 0xB1));
+    _mm_storeu_ps(out, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(sums, even)));
+}
+
+#endif
+
+/// Columns that are handed out together: whole groups.
+constexpr int UNIT = 16;
+
+/// Up to this many rows, reading the weights takes longer than computing: they are prefetched, and
+/// read as one stream.
+constexpr int FEW_ROWS = 2;
+
+/// Fetches `bytes` from `p` on into the nearest cache.
+inline void prefetch(const void * p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *) p + i);
+}
+
+/// Unpacked weights of one block of a vector's columns.
+struct Unpacked {
+    /// Unsigned. Eight elements of each column.
+    Integers quarters[QUARTERS];
+    /// Two lanes for each column.
+    Vec scales;
+    /// Half of what is subtracted from each element, for types that have this.
+    Vec mins;
+};
+
+/// ROWS rows times VECS vectors of columns, from `column` on. `out` is the first result, and `step` how
+/// far rows are apart there.
+template <int ROWS, int VECS, class Weights>
+void multiply_tile(const Weights & weights, int column, const Activations & activations, int row, float * out,
+                   ptrdiff_t step) {
+    Vec totals[ROWS][VECS];
+    for (auto & total : totals) {
+        for (Vec & vec : total) vec = Vec{};
+    }
+    for (int b = 0; b < activations.blocks; b++) {
+        Unpacked unpacked[VECS];
+        for (int v = 0; v < VECS; v++) unpacked[v] = weights.unpack(column + v * LANE_COLUMNS, b);
+        if (ROWS <= FEW_ROWS) weights.prefetch_later(column, b);
+        for (int r = 0; r < ROWS; r++) {
+            const int8_t * bytes = activations.row(row + r) + b * BLOCK;
+            // Half of the correction in each of a column's two lanes.
+            const Sum start(-Weights::OFFSET / 2 * activations.row_sums(row + r)[b]);
+            Sum sums[VECS];
+            for (Sum & sum : sums) sum = start;
+            for (int q = 0; q < QUARTERS; q++) {
+                int64_t eight;
+                memcpy(&eight, bytes + q * 8, sizeof(eight));
+                for (int v = 0; v < VECS; v++) sums[v].add(unpacked[v].quarters[q], eight_bytes(eight));
+            }
+            const float scale = activations.row_scales(row + r)[b];
+            for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].scales * scale);
+            if constexpr (Weights::HAS_MINS) {
+                const float sum = scale * activations.row_sums(row + r)[b];
+                for (int v = 0; v < VECS; v++) totals[r][v] -= unpacked[v].mins * sum;
+            }
+        }
+    }
+    for (int r = 0; r < ROWS; r++) {
+        for (int v = 0; v < VECS; v++) store_columns(totals[r][v], out + r * step + v * LANE_COLUMNS);
+    }
+}
+
+/// ROWS rows times the columns `first..end`, whole groups.
+template <int ROWS, class Weights>
+void multiply_columns(const Weights & weights, int first, int end, const Activations & activations, int row,
+                      float * out, ptrdiff_t step) {
+    constexpr int VECS = ROWS <= FEW_ROWS ? 1 : TILE_VECS;
+    int column = first;
+    for (; column + VECS * LANE_COLUMNS <= end; column += VECS * LANE_COLUMNS) {
+        multiply_tile<ROWS, VECS>(weights, column, activations, row, out + column, step);
+    }
+    for (; column < end; column += LANE_COLUMNS) {
+        multiply_tile<ROWS, 1>(weights, column, activations, row, out + column, step);
+    }
+}
+
+/// The same for `count` rows, from `row` on, at most TILE_ROWS. `out` is the first column's result.
+template <class Weights>
+void multiply_rows(const Weights & weights, int first, int end, const Activations & activations, int row, int count,
+                   float * out, ptrdiff_t step) {
+    static constexpr decltype(&multiply_columns<1, Weights>) of_count[TILE_ROWS] = {
+        multiply_columns<1, Weights>, multiply_columns<2, Weights>, multiply_columns<3, Weights>,
+        multiply_columns<4, Weights>, multiply_columns<5, Weights>, multiply_columns<6, Weights>,
+        multiply_columns<7, Weights>, multiply_columns<8, Weights>,
+    };
+    of_count[count - 1](weights, first, end, activations, row, out, step);
+}
+
+} // namespace
