@@ -131,7 +131,7 @@ mod tests {
             (0..count).map(one).collect()
         };
         let (mut input, weights) = (some(rows * depth, 1.0), some(columns * depth, 0.05));
-        input[..depth].fill(if seed % 3 == 0 { 0.0 } else { 1.0 });
+        input[..depth].fill(if seed.is_multiple_of(3) { 0.0 } else { 1.0 });
         Product { rows, columns, depth, input, weights }
     }
 
