@@ -39,6 +39,7 @@ bool flotilla_ggml_extra_work_size(int threads, const ggml_tensor * op, size_t *
 
 #include "q4_0.h"
 #include "q4_k.h"
+#include "q6_k.h"
 #include "q8_0.h"
 
 namespace {
@@ -46,6 +47,8 @@ namespace {
 /// Rows that are computed for all columns of a piece before the next ones: their activations stay
 /// in the nearest caches.
 constexpr int PANEL_ROWS = 64;
+/// Most rows of types whose weights take long to unpack: of more rows, ggml's kernels are as fast.
+constexpr int SLOW_ROWS_MAX = 32;
 /// Pieces of columns for each thread, so that none waits long for another.
 constexpr int PIECES = 4;
 
@@ -69,9 +72,7 @@ public:
     }
 
     /// Bytes that the quantized activations need.
-    size_t work_size() const {
-        return (size_t) rows * (depth + blocks * (sizeof(float) + sizeof(int32_t)));
-    }
+    size_t work_size() const { return Activations::bytes(rows, depth); }
 
     void compute(const ggml_compute_params * params) {
         Activations activations(params->wdata, rows, depth);
@@ -99,10 +100,12 @@ private:
     static bool has_kernel(const ggml_tensor * weights, int64_t rows) {
         if (!weights->buffer) return false;
         const bool is_interleaved = weights->buffer->buft == ggml_backend_cpu_repack_buffer_type();
+        const bool are_some = rows > 1 && rows <= SLOW_ROWS_MAX;
         switch (weights->type) {
             case GGML_TYPE_Q4_0: return is_interleaved;
-            case GGML_TYPE_Q4_K: return is_interleaved && rows > 1;
+            case GGML_TYPE_Q4_K: return is_interleaved && are_some;
 #if defined(__AVX512VNNI__)
+            case GGML_TYPE_Q6_K: return ggml_backend_buffer_is_host(weights->buffer) && are_some;
             case GGML_TYPE_Q8_0: return ggml_backend_buffer_is_host(weights->buffer) && rows > 1;
 #endif
             default: return false;
@@ -118,6 +121,9 @@ private:
 #if defined(__AVX512VNNI__)
         if (weights->type == GGML_TYPE_Q8_0) {
             return multiply(WeightsQ8(weights->data, weights->nb[1]), activations, first, end);
+        }
+        if (weights->type == GGML_TYPE_Q6_K) {
+            return multiply(WeightsQ6K(weights->data, weights->nb[1]), activations, first, end);
         }
 #endif
         if (weights->type == GGML_TYPE_Q4_K) {

@@ -18,6 +18,7 @@ static_assert(sizeof(InterleavedQ4) == 144, "the layout is ggml's");
 class WeightsQ4 {
 public:
     static constexpr int OFFSET = 8;
+    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
     WeightsQ4(const void * data, int blocks) : data((const InterleavedQ4 *) data), blocks(blocks) {}
@@ -32,7 +33,7 @@ public:
         first = first ^ flipped();
         second = second ^ flipped();
         return {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)},
-                scales_of(from.scales + place), Vec{}};
+                scales_of(from.scales + place), Vec{}, Vec{}};
     }
 
     /// Prefetches what is read some blocks later.

@@ -27,6 +27,7 @@ static_assert(sizeof(InterleavedQ4K) == 1152, "the layout is ggml's");
 class WeightsQ4K {
 public:
     static constexpr int OFFSET = 0;
+    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = true;
 
     WeightsQ4K(const void * data, int blocks)

@@ -122,15 +122,61 @@ inline void prefetch(const void * p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *) p + i);
 }
 
+#if defined(__AVX512VNNI__)
+
+/// Weights of eight columns, one byte each: an element's bytes of two columns in the halves of a vector.
+struct Pairs {
+    /// Columns 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+    Integers columns[4];
+
+    /// Transposes eight bytes at a time.
+    void transpose(Integers (&quarters)[QUARTERS]) const {
+        const Integers low_even = _mm512_unpacklo_epi64(columns[0], columns[1]);
+        const Integers low_odd = _mm512_unpackhi_epi64(columns[0], columns[1]);
+        const Integers high_even = _mm512_unpacklo_epi64(columns[2], columns[3]);
+        const Integers high_odd = _mm512_unpackhi_epi64(columns[2], columns[3]);
+        quarters[0] = _mm512_shuffle_i64x2(low_even, high_even, 0x88);
+        quarters[1] = _mm512_shuffle_i64x2(low_odd, high_odd, 0x88);
+        quarters[2] = _mm512_shuffle_i64x2(low_even, high_even, 0xDD);
+        quarters[3] = _mm512_shuffle_i64x2(low_odd, high_odd, 0xDD);
+    }
+};
+
+/// 32 bytes of each of two columns.
+inline Integers pair(const void * low, const void * high) {
+    const Integers whole = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) low));
+    return _mm512_inserti64x4(whole, _mm256_loadu_si256((const __m256i *) high), 1);
+}
+
+/// The columns of Pairs.
+constexpr int PAIRED[4][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
+
+#endif
+
 /// Unpacked weights of one block of a vector's columns.
 struct Unpacked {
     /// Unsigned. Eight elements of each column.
     Integers quarters[QUARTERS];
     /// Two lanes for each column.
     Vec scales;
+    /// Scales of the second half of the block, for types that have two.
+    Vec second_scales;
     /// Half of what is subtracted from each element, for types that have this.
     Vec mins;
 };
+
+/// Sums of the products of some quarters. `of_bytes` is the sum of their activations.
+template <int FIRST, int END, int OFFSET, int VECS>
+inline void add_quarters(Sum (&sums)[VECS], const Unpacked (&unpacked)[VECS], const int8_t * bytes, int32_t of_bytes) {
+    // Half of the correction in each of a column's two lanes.
+    const Sum start(-OFFSET / 2 * of_bytes);
+    for (Sum & sum : sums) sum = start;
+    for (int q = FIRST; q < END; q++) {
+        int64_t eight;
+        memcpy(&eight, bytes + q * 8, sizeof(eight));
+        for (int v = 0; v < VECS; v++) sums[v].add(unpacked[v].quarters[q], eight_bytes(eight));
+    }
+}
 
 /// ROWS rows times VECS vectors of columns, from `column` on. `out` is the first result, and `step` how
 /// far rows are apart there.
@@ -147,19 +193,21 @@ void multiply_tile(const Weights & weights, int column, const Activations & acti
         if (ROWS <= FEW_ROWS) weights.prefetch_later(column, b);
         for (int r = 0; r < ROWS; r++) {
             const int8_t * bytes = activations.row(row + r) + b * BLOCK;
-            // Half of the correction in each of a column's two lanes.
-            const Sum start(-Weights::OFFSET / 2 * activations.row_sums(row + r)[b]);
-            Sum sums[VECS];
-            for (Sum & sum : sums) sum = start;
-            for (int q = 0; q < QUARTERS; q++) {
-                int64_t eight;
-                memcpy(&eight, bytes + q * 8, sizeof(eight));
-                for (int v = 0; v < VECS; v++) sums[v].add(unpacked[v].quarters[q], eight_bytes(eight));
-            }
             const float scale = activations.row_scales(row + r)[b];
-            for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].scales * scale);
+            const HalfSums of_bytes = activations.row_sums(row + r)[b];
+            if constexpr (Weights::HAS_HALVES) {
+                Sum sums[VECS];
+                add_quarters<0, 2, Weights::OFFSET>(sums, unpacked, bytes, of_bytes.first);
+                for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].scales * scale);
+                add_quarters<2, 4, Weights::OFFSET>(sums, unpacked, bytes, of_bytes.second);
+                for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].second_scales * scale);
+            } else {
+                Sum sums[VECS];
+                add_quarters<0, 4, Weights::OFFSET>(sums, unpacked, bytes, of_bytes.both());
+                for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].scales * scale);
+            }
             if constexpr (Weights::HAS_MINS) {
-                const float sum = scale * activations.row_sums(row + r)[b];
+                const float sum = scale * of_bytes.both();
                 for (int v = 0; v < VECS; v++) totals[r][v] -= unpacked[v].mins * sum;
             }
         }
