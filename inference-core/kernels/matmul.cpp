@@ -8,8 +8,8 @@
 //   that signs would need; the sum of the activations corrects for that.
 // - Weights are unpacked once for up to eight rows, also for two or three, for which ggml reads all
 //   weights again.
-// - What a row gets does not depend on the rows beside it, so that a seed means the same response on
-//   a busy node (but see has_kernel).
+// - What a row gets does not depend on the rows beside it, as with ggml's kernels for Q4_0 and Q8_0, so
+//   that a seed means the same response on a busy node. (But see has_kernel.)
 //
 // Everything else goes to ggml: other types and layouts, experts, batches of matrices.
 
@@ -40,7 +40,6 @@ bool flotilla_ggml_extra_work_size(int threads, const ggml_tensor * op, size_t *
 #include "q4_0.h"
 #include "q4_k.h"
 #include "q6_k.h"
-#include "q8_0.h"
 
 namespace {
 
@@ -95,8 +94,8 @@ public:
     }
 
 private:
-    /// True for types in layouts that the kernels read. Of a single row, ggml's are faster for all but
-    /// Q4_0: to unpack weights for several rows costs more.
+    /// True for types in layouts that the kernels read. Q4_K and Q6_K go to ggml where its kernels are as
+    /// fast; there, too, a row's result depends on the number of rows.
     static bool has_kernel(const ggml_tensor * weights, int64_t rows) {
         if (!weights->buffer) return false;
         const bool is_interleaved = weights->buffer->buft == ggml_backend_cpu_repack_buffer_type();
@@ -106,7 +105,6 @@ private:
             case GGML_TYPE_Q4_K: return is_interleaved && are_some;
 #if defined(__AVX512VNNI__)
             case GGML_TYPE_Q6_K: return ggml_backend_buffer_is_host(weights->buffer) && are_some;
-            case GGML_TYPE_Q8_0: return ggml_backend_buffer_is_host(weights->buffer) && rows > 1;
 #endif
             default: return false;
         }
@@ -119,9 +117,6 @@ private:
 
     void multiply_piece(const Activations & activations, int first, int end) const {
 #if defined(__AVX512VNNI__)
-        if (weights->type == GGML_TYPE_Q8_0) {
-            return multiply(WeightsQ8(weights->data, weights->nb[1]), activations, first, end);
-        }
         if (weights->type == GGML_TYPE_Q6_K) {
             return multiply(WeightsQ6K(weights->data, weights->nb[1]), activations, first, end);
         }

@@ -34,11 +34,12 @@ inline Integers low_bits(Integers x) { return x & eight_bytes(0x0f0f0f0f0f0f0f0f
 inline Integers high_bits(Integers x) { return low_bits(_mm512_srli_epi16(x, 4)); }
 
 /// The scales of a vector's columns, two lanes each.
-inline Vec scales_of(const uint16_t * p) {
+inline Vec scales_of(__m128i halves) {
     const __m256i twice = _mm256_setr_epi16(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    const __m256i halves = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) p));
-    return (Vec) _mm512_cvtph_ps(_mm256_permutexvar_epi16(twice, halves));
+    return (Vec) _mm512_cvtph_ps(_mm256_permutexvar_epi16(twice, _mm256_castsi128_si256(halves)));
 }
+
+inline Vec scales_of(const uint16_t * p) { return scales_of(_mm_loadu_si128((const __m128i *) p)); }
 
 /// A vector's bytes as numbers, two lanes each.
 inline Vec numbers_of(uint64_t bytes) {

@@ -196,20 +196,20 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_q4_0_does_not_depend_on_the_rows_beside_it() {
+    fn a_row_of_q4_0_and_q8_0_does_not_depend_on_the_rows_beside_it() {
         for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
             let device = Device::open(*kernel).unwrap();
-            for layout in device.layouts().into_iter().skip(1) {
-                let kind = sys::GGML_TYPE_Q4_0;
+            let kinds = [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q8_0];
+            for (layout, kind) in device.layouts().into_iter().flat_map(|l| kinds.map(|k| (l, k))) {
                 let all = product([75, 40, 896], 5);
                 let Some(together) = all.run(&device, layout, kind, 2).unwrap() else { continue };
-                for row in [0, 7, 8, 63, 64, 74] {
-                    let input = all.input[row * all.depth..][..all.depth].to_vec();
+                for rows in [1, 2, 3, 4, 9, 40, 67] {
+                    let input = all.input[..rows * all.depth].to_vec();
                     let weights = all.weights.clone();
-                    let one = Product { rows: 1, input, weights, ..all };
-                    let alone = one.run(&device, layout, kind, 2).unwrap().unwrap();
-                    let beside = &together[row * all.columns..][..all.columns];
-                    assert_eq!(alone, beside, "{kernel:?}: row {row} depends on others");
+                    let some = Product { rows, input, weights, ..all };
+                    let apart = some.run(&device, layout, kind, 2).unwrap().unwrap();
+                    let beside = &together[..rows * all.columns];
+                    assert_eq!(apart, beside, "{kernel:?}, type {kind}: {rows} of 75 rows");
                 }
             }
         }
