@@ -38,8 +38,8 @@ impl Product {
 
     /// The weights as they are stored in `kind`.
     pub(crate) fn packed(&self, kind: sys::ggml_type) -> Vec<u8> {
-        // SAFETY: the depth is a multiple of the type's block, and the buffer has the size that ggml
-        // computes for the matrix.
+        // SAFETY: the depth is a multiple of the type's block, and the buffer has the size that
+        // ggml computes for the matrix.
         unsafe {
             let mut packed = vec![0u8; sys::ggml_row_size(kind, self.depth as i64) * self.columns];
             sys::ggml_quantize_chunk(
@@ -55,8 +55,8 @@ impl Product {
         }
     }
 
-    /// Runs it with weights of type `kind` in `layout`; returns `[row][column]`. `None` if the layout
-    /// does not support the type.
+    /// Runs it with weights of type `kind` in `layout`; returns `[row][column]`. `None` if the
+    /// layout does not support the type.
     pub(crate) fn run(
         &self,
         device: &Device,
@@ -147,8 +147,8 @@ mod tests {
         all
     }
 
-    /// Compares with the product in double precision. What rounding activations to 8 bits may change
-    /// is tolerated, with scales in half precision, as ggml's are.
+    /// Compares with the product in double precision. Tolerates what rounding activations to 8 bits
+    /// may change, with scales in half precision, as ggml's are.
     fn check(product: &Product, kind: sys::ggml_type, threads: i32) {
         let weights = unpacked(product, kind);
         for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {

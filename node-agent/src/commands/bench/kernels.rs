@@ -1,5 +1,5 @@
-//! Measures the gain of our kernels for attention and for matrix products: runs the same batches with
-//! them and with llama.cpp's, alternating.
+//! Measures the gain of our kernels for attention and for matrix products: runs the same batches
+//! with them and with llama.cpp's, alternating.
 
 use std::path::Path;
 use std::time::Duration;
