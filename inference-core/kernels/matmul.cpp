@@ -65,9 +65,10 @@ public:
         static const bool leave = wanted && strcmp(wanted, "llama.cpp") == 0;
         if (leave || op->op != GGML_OP_MUL_MAT) return false;
         const ggml_tensor * weights = op->src[0], * input = op->src[1];
-        return has_kernel(weights, input->ne[1]) && weights->ne[1] % GROUP == 0 && weights->ne[2] == 1 && weights->ne[3] == 1
-            && input->type == GGML_TYPE_F32 && input->nb[0] == sizeof(float)
-            && input->ne[2] == 1 && input->ne[3] == 1 && op->nb[0] == sizeof(float);
+        const bool are_matrices =
+            weights->ne[2] == 1 && weights->ne[3] == 1 && input->ne[2] == 1 && input->ne[3] == 1;
+        return are_matrices && has_kernel(weights, input->ne[1]) && weights->ne[1] % GROUP == 0
+            && input->type == GGML_TYPE_F32 && input->nb[0] == sizeof(float) && op->nb[0] == sizeof(float);
     }
 
     /// Bytes that the quantized activations need.

@@ -123,37 +123,6 @@ inline void prefetch(const void * p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *) p + i);
 }
 
-#if defined(__AVX512VNNI__)
-
-/// Weights of eight columns, one byte each: an element's bytes of two columns in the halves of a vector.
-struct Pairs {
-    /// Columns 0 and 2, 1 and 3, 4 and 6, 5 and 7.
-    Integers columns[4];
-
-    /// Transposes eight bytes at a time.
-    void transpose(Integers (&quarters)[QUARTERS]) const {
-        const Integers low_even = _mm512_unpacklo_epi64(columns[0], columns[1]);
-        const Integers low_odd = _mm512_unpackhi_epi64(columns[0], columns[1]);
-        const Integers high_even = _mm512_unpacklo_epi64(columns[2], columns[3]);
-        const Integers high_odd = _mm512_unpackhi_epi64(columns[2], columns[3]);
-        quarters[0] = _mm512_shuffle_i64x2(low_even, high_even, 0x88);
-        quarters[1] = _mm512_shuffle_i64x2(low_odd, high_odd, 0x88);
-        quarters[2] = _mm512_shuffle_i64x2(low_even, high_even, 0xDD);
-        quarters[3] = _mm512_shuffle_i64x2(low_odd, high_odd, 0xDD);
-    }
-};
-
-/// 32 bytes of each of two columns.
-inline Integers pair(const void * low, const void * high) {
-    const Integers whole = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) low));
-    return _mm512_inserti64x4(whole, _mm256_loadu_si256((const __m256i *) high), 1);
-}
-
-/// The columns of Pairs.
-constexpr int PAIRED[4][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
-
-#endif
-
 /// Unpacked weights of one block of a vector's columns.
 struct Unpacked {
     /// Unsigned. Eight elements of each column.
