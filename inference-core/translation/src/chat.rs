@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::conversation::{
     AssistantMessage, Call, Conversation, Format, Message, Reasoning, Sampling, Tool, ToolChoice,
 };
+use crate::json;
 
 /// Writes a conversation as the body of a chat completion request.
 pub fn body(conversation: &Conversation) -> Vec<u8> {
@@ -33,8 +34,7 @@ pub fn body(conversation: &Conversation) -> Vec<u8> {
         stream_options: conversation.is_streamed.then_some(StreamOptions { include_usage: true }),
         extra: &conversation.extra,
     };
-    // Only a map with keys that are not strings could fail; there is none.
-    serde_json::to_vec(&request).unwrap_or_default()
+    json::bytes_about(&request, messages.iter().map(Message::bytes).sum())
 }
 
 /// Templates name their switch in one of these ways and ignore other variables.

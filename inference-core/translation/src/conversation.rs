@@ -56,6 +56,17 @@ pub enum Message {
     },
 }
 
+impl Message {
+    /// Bytes of its texts, without calls.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::System(text) | Self::User(text) => text.len(),
+            Self::Assistant(said) => said.reasoning.len() + said.text.len(),
+            Self::Tool { content, .. } => content.len(),
+        }
+    }
+}
+
 /// A message of the model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AssistantMessage {

@@ -43,9 +43,10 @@ impl Field {
 /// Refuses a request that sets a field of `table` that cannot be honored. Values that ask for
 /// nothing pass, because some clients always send them.
 pub(crate) fn refuse_rejected(fields: &Fields, table: &[Field]) -> Result<(), Fault> {
-    let rejected = table.iter().filter(|field| field.effect == Effect::Rejected);
-    for Field { name, note, .. } in rejected {
-        if fields.0.get(*name).is_some_and(|value| !asks_for_nothing(value)) {
+    let asking = fields.0.iter().filter(|(_, value)| !asks_for_nothing(value));
+    for (name, _) in asking {
+        let known = table.iter().find(|field| field.name == name);
+        if let Some(Field { note, .. }) = known.filter(|field| field.effect == Effect::Rejected) {
             return Err(Fault::of(name, format!("it is not supported: {note}")));
         }
     }

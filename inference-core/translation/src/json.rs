@@ -19,7 +19,12 @@ pub(crate) fn event<T: Serialize>(name: &str, value: &T, out: &mut Vec<u8>) {
 
 /// `value` as JSON.
 pub(crate) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
-    let mut out = Vec::new();
+    bytes_about(value, 0)
+}
+
+/// `value` as JSON, whose texts have about `text_bytes`: growing would copy it several times.
+pub(crate) fn bytes_about<T: Serialize>(value: &T, text_bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text_bytes + text_bytes / 16 + 1024);
     write(value, &mut out);
     out
 }

@@ -9,10 +9,10 @@ use serde_json::json;
 use crate::fields::Field;
 
 mod echo;
-mod ids;
+pub(crate) mod ids;
 mod items;
 pub(crate) mod request;
-mod resource;
+pub(crate) mod resource;
 pub(crate) mod response;
 mod tools;
 mod unescape;

@@ -7,7 +7,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::responses::{ids, resource};
 
 mod page;
 mod path;
@@ -26,60 +29,76 @@ pub struct Limits {
     pub age_s_max: u64,
 }
 
-/// An item, with its id.
-#[derive(Debug)]
-pub(crate) struct Item {
-    pub(crate) id: String,
-    pub(crate) json: Box<RawValue>,
-}
-
-/// One request's own input, and its output.
+/// One request's own input, and its response.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// Unique in a store.
+    /// The random number of the response's id.
     pub(crate) key: u128,
-    pub(crate) input: Vec<Item>,
-    pub(crate) output: Vec<Item>,
+    /// The `input` of the request, as JSON, with references resolved.
+    pub(crate) input: Box<[u8]>,
+    /// The response object, as JSON; the turn's other items are its `output`.
+    pub(crate) response: Box<[u8]>,
 }
 
 /// What a response costs beside its texts, estimated.
 const OVERHEAD_BYTES: usize = 512;
-const ITEM_OVERHEAD_BYTES: usize = 64;
 
+#[derive(Deserialize)]
+struct Output {
+    output: Vec<Value>,
+}
+
+/// Reading parses it, so that storing, which is far more common, need not.
 impl Turn {
-    /// Its items, oldest first.
-    pub(crate) fn items(&self) -> impl DoubleEndedIterator<Item = &Item> {
-        self.input.iter().chain(&self.output)
+    /// Its items, oldest first, in the form in which they are listed.
+    pub(crate) fn items(&self) -> impl Iterator<Item = Value> {
+        let output = serde_json::from_slice(&self.response).map(|Output { output }| output);
+        self.input().chain(output.unwrap_or_default())
+    }
+
+    /// The items of its input.
+    fn input(&self) -> impl Iterator<Item = Value> {
+        let items = match serde_json::from_slice(&self.input) {
+            Ok(Value::Array(items)) => items,
+            Ok(Value::String(text)) => vec![json!({"role": "user", "content": text})],
+            _ => Vec::new(),
+        };
+        items.into_iter().enumerate().map(|(index, item)| resource::complete(item, self.key, index))
     }
 
     fn bytes(&self) -> usize {
-        self.items().map(|item| item.id.len() + item.json.get().len() + ITEM_OVERHEAD_BYTES).sum()
+        self.input.len() + self.response.len()
     }
 }
 
 /// A finished response, and the conversation that led to it.
 #[derive(Debug)]
 pub struct Stored {
-    pub(crate) id: String,
-    pub(crate) response: Vec<u8>,
-    /// The turns, oldest first; the last is the response's own.
-    pub(crate) turns: Vec<Arc<Turn>>,
+    /// The turns before it, oldest first.
+    pub(crate) earlier: Vec<Arc<Turn>>,
+    /// Its own turn.
+    pub(crate) own: Arc<Turn>,
 }
 
 impl Stored {
     /// The response's id.
-    pub fn id(&self) -> &str {
-        &self.id
+    pub fn id(&self) -> String {
+        ids::response(self.own.key)
     }
 
     /// The response object, as JSON: the body of `GET /v1/responses/{id}`.
     pub fn response(&self) -> &[u8] {
-        &self.response
+        &self.own.response
+    }
+
+    /// The turns, oldest first; the last is the response's own.
+    pub(crate) fn turns(&self) -> impl Iterator<Item = &Arc<Turn>> {
+        self.earlier.iter().chain([&self.own])
     }
 
     /// What the response costs without its turns.
     fn bytes(&self) -> usize {
-        2 * self.id.len() + self.response.len() + self.turns.len() * 64 + OVERHEAD_BYTES
+        self.earlier.len() * 64 + OVERHEAD_BYTES
     }
 }
 
@@ -97,9 +116,9 @@ pub struct Store {
 
 #[derive(Debug, Default)]
 struct Tenant {
-    responses: HashMap<String, (u64, Arc<Stored>)>,
-    /// Ids by number, oldest first.
-    order: BTreeMap<u64, String>,
+    responses: HashMap<u128, (u64, Arc<Stored>)>,
+    /// Keys of responses by number, oldest first.
+    order: BTreeMap<u64, u128>,
     /// How many responses have a turn.
     turns: HashMap<u128, usize>,
     bytes: usize,
@@ -140,11 +159,11 @@ impl Store {
     /// tenant that has most. Returns false if the response did not find room.
     pub fn insert(&mut self, now: u64, tenant: &str, stored: Stored) -> bool {
         self.expire(now);
-        self.delete(now, tenant, &stored.id);
-        let bytes = stored.bytes() + stored.turns.iter().map(|turn| turn.bytes()).sum::<usize>();
+        let bytes = stored.bytes() + stored.turns().map(|turn| turn.bytes()).sum::<usize>();
         if bytes > self.limits.tenant_bytes_max.min(self.limits.bytes_max) {
             return false;
         }
+        self.remove_known(tenant, stored.own.key);
         let number = self.next;
         self.next += 1;
         let known = self.tenants.get_key_value(tenant).map(|(name, _)| name.clone());
@@ -171,14 +190,18 @@ impl Store {
     /// A tenant's response.
     pub fn get(&mut self, now: u64, tenant: &str, id: &str) -> Option<Arc<Stored>> {
         self.expire(now);
-        Some(self.tenants.get(tenant)?.responses.get(id)?.1.clone())
+        Some(self.tenants.get(tenant)?.responses.get(&ids::number(id)?)?.1.clone())
     }
 
     /// Deletes a tenant's response. Later responses of its conversation keep its turn. Returns
     /// false if there is none.
     pub fn delete(&mut self, now: u64, tenant: &str, id: &str) -> bool {
         self.expire(now);
-        let found = self.tenants.get(tenant).and_then(|own| own.responses.get(id));
+        ids::number(id).is_some_and(|key| self.remove_known(tenant, key))
+    }
+
+    fn remove_known(&mut self, tenant: &str, key: u128) -> bool {
+        let found = self.tenants.get(tenant).and_then(|own| own.responses.get(&key));
         let number = found.map(|(number, _)| *number);
         number.is_some_and(|number| self.remove(number))
     }
@@ -214,23 +237,23 @@ impl Tenant {
     /// Returns how many bytes there are more.
     fn insert(&mut self, number: u64, stored: Stored) -> usize {
         let mut bytes = stored.bytes();
-        for turn in &stored.turns {
+        for turn in stored.turns() {
             let users = self.turns.entry(turn.key).or_default();
             *users += 1;
             bytes += if *users == 1 { turn.bytes() } else { 0 };
         }
-        self.order.insert(number, stored.id.clone());
-        self.responses.insert(stored.id.clone(), (number, Arc::new(stored)));
+        self.order.insert(number, stored.own.key);
+        self.responses.insert(stored.own.key, (number, Arc::new(stored)));
         self.bytes += bytes;
         bytes
     }
 
     /// Returns how many bytes there are fewer.
     fn remove(&mut self, number: u64) -> usize {
-        let found = self.order.remove(&number).and_then(|id| self.responses.remove(&id));
+        let found = self.order.remove(&number).and_then(|key| self.responses.remove(&key));
         let Some((_, stored)) = found else { return 0 };
         let mut bytes = stored.bytes();
-        for turn in &stored.turns {
+        for turn in stored.turns() {
             if let Some(users) = self.turns.get_mut(&turn.key) {
                 *users -= 1;
                 if *users == 0 {

@@ -116,12 +116,12 @@ pub fn translate(
             (request.body(), Box::new(writer))
         }
         ClientApi::Responses => {
-            let (conversation, asked) = responses::request::read(fields, origin, lookup)?;
+            let (conversation, asked) = responses::request::read(fields, body, lookup)?;
             let writer = responses::response::Writer::new(asked, origin);
             (chat::body(&conversation), Box::new(writer))
         }
         ClientApi::InputTokens => {
-            let (conversation, _) = responses::request::read(fields, origin, lookup)?;
+            let (conversation, _) = responses::request::read(fields, body, lookup)?;
             (chat::body(&conversation), Box::new(count::Writer::RESPONSES))
         }
         ClientApi::RerankTexts => {
@@ -227,7 +227,8 @@ impl ResponseWriter {
     /// # Errors
     /// An event is not a chunk of a chat completion.
     pub fn events(&mut self, block: &[u8]) -> Result<Vec<u8>, Unreadable> {
-        let mut out = Vec::with_capacity(block.len());
+        // The events of some APIs are longer.
+        let mut out = Vec::with_capacity(2 * block.len());
         for payload in sse::payloads(block) {
             if payload == DONE.as_bytes() {
                 self.format.end(&mut out);

@@ -1,15 +1,17 @@
 //! The fields of a request that its response repeats.
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
-use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-/// The repeated fields, as JSON: each response is sent several times, and tools are long.
-#[derive(Debug)]
-pub(crate) struct Echo(Vec<(&'static str, Box<RawValue>)>);
+use crate::json;
 
-/// The repeated fields that are not rewritten, and what stands for an absent one.
-const FIELDS: [(&str, &str); 16] = [
+/// The repeated fields as members of a JSON object, each after a comma: a response is sent several
+/// times, and tools are long.
+#[derive(Debug, Default)]
+pub(crate) struct Echo(Vec<u8>);
+
+/// The repeated fields in their order, and what stands for one that the request does not set.
+/// One without a substitute is left out.
+const FIELDS: [(&str, &str); 20] = [
     ("background", "false"),
     ("instructions", "null"),
     ("max_output_tokens", "null"),
@@ -26,51 +28,70 @@ const FIELDS: [(&str, &str); 16] = [
     ("top_logprobs", "0"),
     ("top_p", "null"),
     ("truncation", "\"disabled\""),
+    ("reasoning", r#"{"effort":null,"summary":null}"#),
+    ("text", r#"{"format":{"type":"text"}}"#),
+    ("tools", "[]"),
+    ("user", ""),
 ];
+
+/// Bytes of the substitutes with their names.
+const BYTES: usize = 512;
 
 impl Echo {
     /// Takes the fields of a request's body.
     pub(crate) fn of(body: &Map<String, Value>) -> Self {
-        let given = |name: &str| body.get(name).filter(|value| !value.is_null());
-        let mut fields = Vec::with_capacity(FIELDS.len() + 4);
-        for (name, absent) in FIELDS {
-            let value = given(name).map(raw);
-            fields.push((name, value.unwrap_or_else(|| literal(absent))));
+        let mut given = [None; FIELDS.len()];
+        for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
+            if let Some(at) = FIELDS.iter().position(|(known, _)| known == name) {
+                given[at] = Some(value);
+            }
         }
-        fields.push(("reasoning", raw(&reasoning(given("reasoning")))));
-        fields.push(("text", raw(&text(given("text")))));
-        fields.push(("tools", raw(&given("tools").map_or_else(|| json!([]), tools))));
-        fields.extend(given("user").map(|user| ("user", raw(user))));
-        Self(fields)
+        let mut members = Vec::with_capacity(BYTES);
+        for ((name, absent), given) in FIELDS.iter().zip(given) {
+            if given.is_none() && absent.is_empty() {
+                continue;
+            }
+            for part in [",\"", name, "\":"] {
+                members.extend_from_slice(part.as_bytes());
+            }
+            match given {
+                None => members.extend_from_slice(absent.as_bytes()),
+                Some(value) => write(name, value, &mut members),
+            }
+        }
+        Self(members)
+    }
+
+    /// Bytes of all fields.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds the fields to a JSON object that has members and ends `out`.
+    pub(crate) fn add_to(&self, out: &mut Vec<u8>) {
+        let end = out.pop();
+        out.extend_from_slice(&self.0);
+        out.extend(end);
     }
 }
 
-impl Serialize for Echo {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (name, value) in &self.0 {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
+fn write(name: &str, value: &Value, out: &mut Vec<u8>) {
+    match name {
+        "reasoning" => json::write(&reasoning(value), out),
+        "text" => json::write(&text(value), out),
+        "tools" => json::write(&tools(value), out),
+        _ => json::write(value, out),
     }
 }
 
-fn literal(json: &str) -> Box<RawValue> {
-    RawValue::from_string(json.into()).unwrap_or_default()
-}
-
-fn raw(value: &Value) -> Box<RawValue> {
-    to_raw_value(value).unwrap_or_default()
-}
-
-fn reasoning(given: Option<&Value>) -> Value {
-    let member = |name: &str| given.and_then(|given| given.get(name)).cloned();
+fn reasoning(given: &Value) -> Value {
+    let member = |name: &str| given.get(name).cloned();
     let summary = member("summary").or_else(|| member("generate_summary"));
     json!({"effort": member("effort"), "summary": summary})
 }
 
-fn text(given: Option<&Value>) -> Value {
-    let member = |name: &str| given.and_then(|given| given.get(name)).filter(|v| !v.is_null());
+fn text(given: &Value) -> Value {
+    let member = |name: &str| given.get(name).filter(|v| !v.is_null());
     let format = member("format").cloned().unwrap_or_else(|| json!({"type": "text"}));
     match member("verbosity") {
         Some(verbosity) => json!({"format": format, "verbosity": verbosity}),

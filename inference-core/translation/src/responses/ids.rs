@@ -9,6 +9,14 @@ pub(crate) fn response(random: u128) -> String {
     format!("resp_{random:032x}")
 }
 
+/// The random number in the id of a response; `None` if it is not one of ours.
+pub(crate) fn number(response_id: &str) -> Option<u128> {
+    let digits = response_id.strip_prefix("resp_")?;
+    let is_ours = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let is_id = digits.len() == DIGITS && digits.bytes().all(is_ours);
+    u128::from_str_radix(digits, 16).ok().filter(|_| is_id)
+}
+
 /// Id of the item at `index` of the output.
 pub(crate) fn output(kind: &str, random: u128, index: usize) -> String {
     format!("{kind}_{random:032x}{:08x}", index as u32)
@@ -50,6 +58,12 @@ mod tests {
     fn the_id_of_an_item_leads_to_its_response() {
         assert_eq!(response_of(&output("msg", 0xab, 3)), Some(response(0xab)));
         assert_eq!(response_of(&input("fc", u128::MAX, 3)), Some(response(u128::MAX)));
+        assert_eq!(number(&response(0xab)), Some(0xab));
+        for id in
+            ["resp_ab", "resp_+0000000000000000000000000000000", &response(0xab).to_uppercase()]
+        {
+            assert_eq!(number(id), None);
+        }
         assert_ne!(output("msg", 1, 0), input("msg", 1, 0));
         assert_eq!(response_of("msg_1"), None);
         assert_eq!(response_of("x"), None);

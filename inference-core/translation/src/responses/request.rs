@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use inference_protocol::openai::ParseError;
-use serde_json::value::to_raw_value;
+use inference_protocol::openai::{ParseError, RawObject};
 use serde_json::{Map, Value, json};
 
 use super::echo::Echo;
 use super::items::History;
 use super::tools::{Offered, Toolbox};
-use super::{BACKGROUND, FIELDS, ids, resource};
+use super::{BACKGROUND, FIELDS, ids};
 use crate::conversation::{Conversation, Format, Reasoning, Sampling};
 use crate::fault::{Fault, Fields, expected, list, text};
 use crate::fields::refuse_rejected;
-use crate::store::{Item, Stored, Turn};
-use crate::writer::{Lookup, Origin};
+use crate::json;
+use crate::store::{Stored, Turn};
+use crate::writer::Lookup;
 
 /// What the response needs to know of the request.
 #[derive(Debug)]
@@ -34,10 +34,11 @@ pub(crate) struct Asked {
 #[derive(Debug)]
 pub(crate) struct Turns {
     pub(crate) earlier: Vec<Arc<Turn>>,
-    pub(crate) input: Vec<Item>,
+    /// The input, as JSON.
+    pub(crate) input: Box<[u8]>,
 }
 
-/// Fields that chat completions have and OpenAI's Responses API has not.
+/// Fields that chat completions have and OpenAI's Responses API has not, in order.
 const EXTRA: [&str; 36] = [
     "allowed_token_ids",
     "bad_words",
@@ -77,10 +78,10 @@ const EXTRA: [&str; 36] = [
     "xtc_threshold",
 ];
 
-/// Reads the body of a request.
+/// Reads the body of a request, whose fields are those of `written`.
 pub(crate) fn read(
     mut body: Fields,
-    origin: Origin,
+    written: &[u8],
     lookup: Lookup<'_>,
 ) -> Result<(Conversation, Asked), ParseError> {
     refuse_rejected(&body, FIELDS)?;
@@ -88,7 +89,7 @@ pub(crate) fn read(
     let echo = Echo::of(&body.0);
     let mut tools = Toolbox::default();
     body.list("tools", |tool| tools.add(tool))?;
-    let (history, turns) = conversation(&mut body, &mut tools, origin, lookup)?;
+    let (history, turns) = conversation(&mut body, written, &mut tools, lookup)?;
     let tool_choice = body.read("tool_choice", |choice| tools.choose(choice))?.flatten();
     let (tools, offered) = tools.into_parts();
     let include = body.list("include", text)?.unwrap_or_default();
@@ -137,36 +138,48 @@ pub(crate) fn read(
 /// The messages of this turn and those before it, and what to store.
 fn conversation(
     body: &mut Fields,
+    written: &[u8],
     tools: &mut Toolbox,
-    origin: Origin,
     lookup: Lookup<'_>,
 ) -> Result<(History, Option<Turns>), ParseError> {
     let mut history = History::default();
     history.instruct(body.text("instructions")?.unwrap_or_default());
     let previous = previous(body, lookup)?;
-    let earlier = previous.map(|previous| previous.turns.clone()).unwrap_or_default();
+    let earlier = previous.map(|previous| previous.turns().cloned().collect());
+    let earlier: Vec<Arc<Turn>> = earlier.unwrap_or_default();
     for item in earlier.iter().flat_map(|turn| turn.items()) {
-        let item = serde_json::from_str(item.json.get()).unwrap_or_default();
         history.add(item, tools).map_err(|fault| fault.within("previous_response_id"))?;
     }
-    let is_stored = body.flag("store")?.unwrap_or(true);
-    let mut input = Vec::new();
-    let mut add = |(index, mut item): (usize, Value)| {
-        resolve(&mut item, lookup)?;
-        if is_stored && let Value::Object(fields) = &mut item {
-            let id = resource::complete(fields, origin.random, index);
-            input.push(Item { id, json: to_raw_value(&item).unwrap_or_default() });
-        }
-        let added = history.add(item, tools);
-        added.map_err(|fault| ParseError::from(fault.at(index).within("input")))
-    };
-    match body.take("input") {
+    let mut items = match body.take("input") {
         None => return Err(Fault::missing("input").into()),
-        Some(Value::Array(items)) => items.into_iter().enumerate().try_for_each(add)?,
-        Some(Value::String(text)) => add((0, json!({"role": "user", "content": text})))?,
+        Some(Value::Array(items)) => items,
+        Some(Value::String(text)) => vec![json!({"role": "user", "content": text})],
         Some(other) => return Err(expected("a string or a list", &other).within("input").into()),
+    };
+    let mut has_references = false;
+    for item in &mut items {
+        has_references |= resolve(item, lookup)?;
     }
-    Ok((history, is_stored.then_some(Turns { earlier, input })))
+    let is_stored = body.flag("store")?.unwrap_or(true);
+    let input = is_stored.then(|| match has_references {
+        true => json::bytes(&items).into(),
+        false => input_of(written),
+    });
+    for (index, item) in items.into_iter().enumerate() {
+        let added = history.add(item, tools);
+        added.map_err(|fault| fault.at(index).within("input"))?;
+    }
+    Ok((history, input.map(|input| Turns { earlier, input })))
+}
+
+/// The `input` as the client wrote it.
+fn input_of(written: &[u8]) -> Box<[u8]> {
+    let object = RawObject::parse(written).ok();
+    let input = object.and_then(|object| {
+        let last = object.fields().rfind(|field| field.name == "input")?;
+        Some(last.value.as_bytes())
+    });
+    input.unwrap_or_default().into()
 }
 
 fn previous(body: &mut Fields, lookup: Lookup<'_>) -> Result<Option<Arc<Stored>>, ParseError> {
@@ -180,24 +193,23 @@ fn previous(body: &mut Fields, lookup: Lookup<'_>) -> Result<Option<Arc<Stored>>
     }
 }
 
-/// Replaces a reference by the item of a stored response that it names. An object with only an id
-/// is one.
-fn resolve(item: &mut Value, lookup: Lookup<'_>) -> Result<(), ParseError> {
+/// Replaces a reference by the item of a stored response that it names; true if it is one. An
+/// object with only an id is one.
+fn resolve(item: &mut Value, lookup: Lookup<'_>) -> Result<bool, ParseError> {
     let kind = item.get("type").and_then(Value::as_str);
     let is_bare = kind.is_none() && item.get("role").is_none();
     if kind != Some("item_reference") && !is_bare {
-        return Ok(());
+        return Ok(false);
     }
-    let Some(id) = item.get("id").and_then(Value::as_str) else { return Ok(()) };
+    let Some(id) = item.get("id").and_then(Value::as_str) else { return Ok(false) };
     let stored = ids::response_of(id).and_then(|response| lookup(&response));
-    let turn = stored.as_ref().and_then(|stored| stored.turns.last());
-    let found = turn.and_then(|turn| turn.items().find(|item| item.id == id));
+    let found = stored.and_then(|stored| stored.own.items().find(|known| known["id"] == id));
     let Some(found) = found else {
         let message = format!("Item with id '{id}' not found.");
         return Err(ParseError { message, param: Some("input".into()) });
     };
-    *item = serde_json::from_str(found.json.get()).unwrap_or_default();
-    Ok(())
+    *item = found;
+    Ok(true)
 }
 
 /// How much to reason, and whether to return a summary.
@@ -243,10 +255,15 @@ fn sampling(body: &mut Fields) -> Result<Sampling, Fault> {
     })
 }
 
+/// True for a name in [`EXTRA`].
+fn is_extra(name: &str) -> bool {
+    EXTRA.binary_search(&name).is_ok()
+}
+
 /// Fields for the chat completion. Variables of the template and the effort's go together.
 fn extra(body: &mut Fields, reasoning: &mut Reasoning) -> Result<Map<String, Value>, Fault> {
-    let given = EXTRA.into_iter().filter_map(|name| Some((name.to_string(), body.take(name)?)));
-    let mut extra: Map<_, _> = given.collect();
+    let given = body.0.iter_mut().filter(|(name, value)| !value.is_null() && is_extra(name));
+    let mut extra: Map<_, _> = given.map(|(name, value)| (name.clone(), value.take())).collect();
     if let Some(variables) = extra.get_mut("chat_template_kwargs") {
         let Value::Object(variables) = variables else {
             return Err(expected("an object", variables).within("chat_template_kwargs"));

@@ -1,11 +1,12 @@
 //! Input items in the form in which they are listed and stored: with an id, a status, and parts.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::ids;
 
-/// Completes an item of the input, the one at `index`. Returns its id.
-pub(crate) fn complete(item: &mut Map<String, Value>, random: u128, index: usize) -> String {
+/// Completes an item of the input, the one at `index`.
+pub(crate) fn complete(item: Value, random: u128, index: usize) -> Value {
+    let Value::Object(mut item) = item else { return item };
     item.retain(|_, value| !value.is_null());
     let kind = item.entry("type").or_insert_with(|| "message".into());
     let kind = kind.as_str().unwrap_or_default().to_string();
@@ -18,14 +19,10 @@ pub(crate) fn complete(item: &mut Map<String, Value>, random: u128, index: usize
     if kind != "reasoning" {
         item.entry("status").or_insert_with(|| "completed".into());
     }
-    match item.get("id").and_then(Value::as_str) {
-        Some(id) => id.into(),
-        None => {
-            let id = ids::input(ids::kind(&kind), random, index);
-            item.insert("id".into(), id.clone().into());
-            id
-        }
+    if !item.get("id").is_some_and(Value::is_string) {
+        item.insert("id".into(), ids::input(ids::kind(&kind), random, index).into());
     }
+    Value::Object(item)
 }
 
 fn complete_content(content: &mut Value, is_output: bool) {

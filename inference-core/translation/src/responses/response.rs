@@ -1,25 +1,29 @@
 //! Writes responses: an object, or the events that build one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use inference_protocol::openai::ErrorDetail;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 
 use super::ids;
-use super::request::Asked;
+use super::request::{Asked, Turns};
 use super::tools::Kind;
 use super::view::{
-    At, Content, Delta, Details, Error, ErrorEvent, Response, ResponseEvent, ResponseUsage, Sink,
-    Status, Summary, TextDelta,
+    At, Content, Delta, Details, Error, ErrorEvent, Response, ResponseUsage, Sink, Status, Summary,
+    TextDelta,
 };
 use crate::answer::{Answer, Chunk, Finish, Part, Usage};
 use crate::json;
-use crate::store::{self, Stored, Turn};
+use crate::store::{Stored, Turn};
 use crate::writer::{Format, Origin};
 
 mod item;
 
 use item::{Body, CallBody, Item};
+
+/// About how long a response is without texts and repeated fields.
+const RESPONSE_BYTES: usize = 1024;
 
 /// State of one response.
 #[derive(Debug)]
@@ -39,6 +43,8 @@ pub(crate) struct Writer {
     status: Status,
     /// Since the request arrived, as far as the caller told it.
     elapsed: Option<Duration>,
+    /// The whole response, if it is to be stored.
+    written: Option<Box<[u8]>>,
 }
 
 impl Writer {
@@ -57,6 +63,7 @@ impl Writer {
             service_tier: asked.service_tier.clone(),
             status: Status::InProgress,
             elapsed: None,
+            written: None,
             asked,
         }
     }
@@ -80,8 +87,13 @@ impl Writer {
             output: self.output.iter().map(|item| item.view(&self.asked)).collect(),
             usage: self.usage.map(ResponseUsage::of),
             service_tier: self.service_tier.as_deref(),
-            echo: &self.asked.echo,
         }
+    }
+
+    /// Appends the response as JSON.
+    fn write(&self, error: Option<Error<'_>>, out: &mut Vec<u8>) {
+        json::write(&self.response(error), out);
+        self.asked.echo.add_to(out);
     }
 
     fn sink<'o>(&self, out: &'o mut Vec<u8>) -> Sink<'o> {
@@ -91,7 +103,7 @@ impl Writer {
     fn start(&mut self, sink: &mut Sink<'_>) {
         if !std::mem::replace(&mut self.has_started, true) {
             for name in ["response.created", "response.in_progress"] {
-                sink.event(name, &ResponseEvent { response: self.response(None) });
+                sink.response(name, |out| self.write(None, out));
             }
         }
     }
@@ -239,7 +251,7 @@ impl Format for Writer {
             Status::Incomplete => "response.incomplete",
             _ => "response.completed",
         };
-        sink.event(name, &ResponseEvent { response: self.response(None) });
+        sink.response(name, |out| self.write(None, out));
         self.sequence = sink.sequence;
     }
 
@@ -260,8 +272,8 @@ impl Format for Writer {
         }
         let (message, param) = (error.message.as_str(), error.param.as_deref());
         sink.event("error", &ErrorEvent { code, message, param });
-        let response = self.response(Some(Error { code, message }));
-        sink.event("response.failed", &ResponseEvent { response });
+        let error = Error { code, message };
+        sink.response("response.failed", |out| self.write(Some(error), out));
         self.sequence = sink.sequence;
     }
 
@@ -281,7 +293,11 @@ impl Format for Writer {
         (self.finish, self.usage) = (answer.finish, answer.usage);
         self.service_tier = answer.service_tier.or(self.service_tier.take());
         self.finish(&mut sink);
-        json::bytes(&self.response(None))
+        let texts = answer.text.len() + answer.reasoning.len();
+        let mut response = Vec::with_capacity(RESPONSE_BYTES + texts + self.asked.echo.len());
+        self.write(None, &mut response);
+        self.written = self.asked.turns.is_some().then(|| response.as_slice().into());
+        response
     }
 
     fn set_elapsed(&mut self, elapsed: Duration) {
@@ -293,16 +309,14 @@ impl Format for Writer {
         if !matches!(self.status, Status::Completed | Status::Incomplete) {
             return None;
         }
-        let turns = self.asked.turns.take()?;
-        let output = self.output.iter().map(|item| store::Item {
-            id: item.id.clone(),
-            json: to_raw_value(&item.view(&self.asked)).unwrap_or_default(),
+        let Turns { earlier, input } = self.asked.turns.take()?;
+        let response = self.written.take().unwrap_or_else(|| {
+            let mut response = Vec::new();
+            self.write(None, &mut response);
+            response.into()
         });
-        let turn = Turn { key: self.origin.random, input: turns.input, output: output.collect() };
-        let mut all = turns.earlier;
-        all.push(turn.into());
-        let response = json::bytes(&self.response(None));
-        Some(Stored { id: self.id.clone(), response, turns: all })
+        let own = Arc::new(Turn { key: self.origin.random, input, response });
+        Some(Stored { earlier, own })
     }
 }
 

@@ -4,7 +4,6 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::echo::Echo;
 use crate::answer::Usage;
 use crate::json;
 
@@ -33,6 +32,22 @@ impl Sink<'_> {
     }
 }
 
+impl Sink<'_> {
+    /// Writes an event about a response, which `write` writes.
+    pub(crate) fn response(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+        if let Some(out) = &mut self.out {
+            let number = self.sequence;
+            let head = format!(
+                "event: {name}\ndata: {{\"type\":\"{name}\",\"sequence_number\":{number},\"response\":"
+            );
+            out.extend_from_slice(head.as_bytes());
+            write(out);
+            out.extend_from_slice(b"}\n\n");
+            self.sequence += 1;
+        }
+    }
+}
+
 /// State of a response or an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -43,6 +58,7 @@ pub(crate) enum Status {
     Failed,
 }
 
+/// A response but for what it repeats of its request.
 #[derive(Serialize)]
 pub(crate) struct Response<'a> {
     pub(crate) id: &'a str,
@@ -58,8 +74,6 @@ pub(crate) struct Response<'a> {
     pub(crate) usage: Option<ResponseUsage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) service_tier: Option<&'a str>,
-    #[serde(flatten)]
-    pub(crate) echo: &'a Echo,
 }
 
 #[derive(Clone, Copy, Serialize)]
@@ -168,11 +182,6 @@ pub(crate) enum Part<'a> {
     Reasoning { text: &'a str },
     #[serde(rename = "summary_text")]
     Summary { text: &'a str },
-}
-
-#[derive(Serialize)]
-pub(crate) struct ResponseEvent<'a> {
-    pub(crate) response: Response<'a>,
 }
 
 #[derive(Serialize)]

@@ -2,9 +2,9 @@
 
 use inference_protocol::openai::ParseError;
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::Value;
 
-use super::{Item, Stored};
+use super::Stored;
 use crate::json;
 
 /// Which items of a list to return: the query of `GET /v1/responses/{id}/input_items`.
@@ -51,10 +51,14 @@ fn fault(name: &str, message: &str) -> ParseError {
 #[derive(Serialize)]
 struct List<'a> {
     object: &'static str,
-    data: Vec<&'a RawValue>,
+    data: &'a [Value],
     first_id: &'a str,
     last_id: &'a str,
     has_more: bool,
+}
+
+fn id_of(item: &Value) -> &str {
+    item.get("id").and_then(Value::as_str).unwrap_or_default()
 }
 
 impl Stored {
@@ -63,17 +67,14 @@ impl Stored {
     /// # Errors
     /// There is no item `after`.
     pub fn input_items(&self, page: &Page) -> Result<Vec<u8>, ParseError> {
-        let mut items: Vec<&Item> = Vec::new();
-        if let Some((own, earlier)) = self.turns.split_last() {
-            items.extend(earlier.iter().flat_map(|turn| turn.items()));
-            items.extend(&own.input);
-        }
+        let earlier = self.earlier.iter().flat_map(|turn| turn.items());
+        let mut items: Vec<_> = earlier.chain(self.own.input()).collect();
         if !page.is_ascending {
             items.reverse();
         }
         let from = match &page.after {
             None => 0,
-            Some(id) => match items.iter().position(|item| item.id == *id) {
+            Some(id) => match items.iter().position(|item| id_of(item) == id) {
                 Some(at) => at + 1,
                 None => return Err(fault("after", "there is no such item")),
             },
@@ -82,9 +83,9 @@ impl Stored {
         let shown = &rest[..rest.len().min(page.limit)];
         Ok(json::bytes(&List {
             object: "list",
-            data: shown.iter().map(|item| &*item.json).collect(),
-            first_id: shown.first().map_or("", |item| &item.id),
-            last_id: shown.last().map_or("", |item| &item.id),
+            data: shown,
+            first_id: shown.first().map_or("", id_of),
+            last_id: shown.last().map_or("", id_of),
             has_more: rest.len() > shown.len(),
         }))
     }

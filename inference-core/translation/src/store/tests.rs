@@ -7,27 +7,29 @@ use super::*;
 
 const LIMITS: Limits = Limits { bytes_max: 100_000, tenant_bytes_max: 40_000, age_s_max: 60 };
 
-fn item(id: String, bytes: usize) -> Item {
-    let json = json!({"id": id, "text": "x".repeat(bytes)});
-    Item { json: serde_json::value::to_raw_value(&json).unwrap(), id }
-}
-
 /// A response whose turn has about this many bytes.
 fn stored(key: u128, previous: &[Arc<Turn>], bytes: usize) -> Stored {
-    let input = vec![item(format!("msg_{key}"), bytes)];
-    let output = vec![item(format!("out_{key}"), 10)];
-    let mut turns = previous.to_vec();
-    turns.push(Arc::new(Turn { key, input, output }));
-    Stored { id: format!("resp_{key}"), response: b"{}".to_vec(), turns }
+    let json = |value: Value| value.to_string().into_bytes().into();
+    let input = json(json!([{"id": format!("msg_{key}"), "text": "x".repeat(bytes)}]));
+    let response = json(json!({"output": [{"id": format!("out_{key}"), "text": "0123456789"}]}));
+    Stored { earlier: previous.to_vec(), own: Arc::new(Turn { key, input, response }) }
+}
+
+fn turns(stored: &Stored) -> Vec<Arc<Turn>> {
+    stored.turns().cloned().collect()
+}
+
+fn id(key: u128) -> String {
+    ids::response(key)
 }
 
 #[test]
 fn a_tenant_sees_only_its_own_responses() {
     let mut store = Store::new(LIMITS);
     assert!(store.insert(0, "a", stored(1, &[], 10)));
-    assert_eq!(store.get(0, "a", "resp_1").unwrap().id(), "resp_1");
-    assert!(store.get(0, "b", "resp_1").is_none() && !store.delete(0, "b", "resp_1"));
-    assert!(store.delete(0, "a", "resp_1") && !store.delete(0, "a", "resp_1"));
+    assert_eq!(store.get(0, "a", &id(1)).unwrap().id(), id(1));
+    assert!(store.get(0, "b", &id(1)).is_none() && !store.delete(0, "b", &id(1)));
+    assert!(store.delete(0, "a", &id(1)) && !store.delete(0, "a", &id(1)));
     assert_eq!((store.len(), store.bytes(), store.is_empty()), (0, 0, true));
 }
 
@@ -36,10 +38,10 @@ fn responses_expire() {
     let mut store = Store::new(LIMITS);
     store.insert(0, "a", stored(1, &[], 10));
     store.insert(30, "b", stored(2, &[], 10));
-    assert!(store.get(59, "a", "resp_1").is_some());
-    assert!(store.get(60, "a", "resp_1").is_none());
+    assert!(store.get(59, "a", &id(1)).is_some());
+    assert!(store.get(60, "a", &id(1)).is_none());
     assert_eq!(store.len(), 1);
-    assert!(store.get(90, "b", "resp_2").is_none());
+    assert!(store.get(90, "b", &id(2)).is_none());
     assert_eq!(store.bytes(), 0);
 }
 
@@ -50,11 +52,11 @@ fn a_tenant_at_its_limit_loses_its_own_oldest() {
     for key in 0..10 {
         assert!(store.insert(0, "a", stored(key, &[], 9_000)));
     }
-    assert!(store.get(0, "b", "resp_100").is_some());
-    assert!(store.get(0, "a", "resp_9").is_some() && store.get(0, "a", "resp_0").is_none());
+    assert!(store.get(0, "b", &id(100)).is_some());
+    assert!(store.get(0, "a", &id(9)).is_some() && store.get(0, "a", &id(0)).is_none());
     assert!(store.bytes() <= 50_000, "{}", store.bytes());
     assert!(!store.insert(0, "a", stored(11, &[], 50_000)), "larger than the limit");
-    assert!(store.get(0, "a", "resp_9").is_some(), "and nothing is lost for it");
+    assert!(store.get(0, "a", &id(9)).is_some(), "and nothing is lost for it");
 }
 
 #[test]
@@ -65,7 +67,7 @@ fn beyond_the_limit_of_all_the_largest_tenant_loses() {
         store.insert(0, ["a", "b", "c"][key as usize % 3], stored(key, &[], 9_000));
         assert!(store.bytes() <= LIMITS.bytes_max);
     }
-    assert!(store.get(0, "small", "resp_100").is_some());
+    assert!(store.get(0, "small", &id(100)).is_some());
 }
 
 #[test]
@@ -74,26 +76,26 @@ fn a_conversation_costs_each_turn_once_and_outlives_its_beginning() {
     let mut turns = Vec::new();
     for key in 0..9 {
         let next = stored(key, &turns, 2_000);
-        turns.clone_from(&next.turns);
+        turns = self::turns(&next);
         assert!(store.insert(0, "a", next));
     }
     assert!(store.bytes() < 9 * 4_000, "{}", store.bytes());
     for key in 0..8 {
-        assert!(store.delete(0, "a", &format!("resp_{key}")));
+        assert!(store.delete(0, "a", &id(key)));
     }
-    let last = store.get(0, "a", "resp_8").unwrap();
-    assert_eq!(last.turns.len(), 9);
+    let last = store.get(0, "a", &id(8)).unwrap();
+    assert_eq!(last.turns().count(), 9);
     assert!(store.bytes() > 9 * 2_000, "its turns are counted: {}", store.bytes());
-    store.delete(0, "a", "resp_8");
+    store.delete(0, "a", &id(8));
     assert_eq!(store.bytes(), 0);
 }
 
 #[test]
 fn input_items_are_listed_in_pages() {
-    let turns = stored(2, &stored(1, &[], 1).turns, 1);
+    let stored = stored(2, &turns(&stored(1, &[], 1)), 1);
     let list = |query: &str| -> Value {
         let page = Page::read(Some(query)).unwrap();
-        serde_json::from_slice(&turns.input_items(&page).unwrap()).unwrap()
+        serde_json::from_slice(&stored.input_items(&page).unwrap()).unwrap()
     };
     let ids = |list: &Value| -> Vec<String> {
         let ids = list["data"].as_array().unwrap().iter();
@@ -113,7 +115,7 @@ fn input_items_are_listed_in_pages() {
         assert!(Page::read(Some(query)).is_err(), "{query}");
     }
     let unknown = Page::read(Some("after=msg_9")).unwrap();
-    assert_eq!(turns.input_items(&unknown).unwrap_err().param.as_deref(), Some("after"));
+    assert_eq!(stored.input_items(&unknown).unwrap_err().param.as_deref(), Some("after"));
 }
 
 proptest! {
@@ -128,12 +130,12 @@ proptest! {
             let tenant = ["a", "b", "c"][tenant];
             match action {
                 0 => last.clear(),
-                1 => { store.delete(now, tenant, &format!("resp_{}", key / 2)); }
+                1 => { store.delete(now, tenant, &id(key as u128 / 2)); }
                 _ => {
                     let previous = if tenant == "a" { std::mem::take(&mut last) } else { vec![] };
                     let next = stored(key as u128, &previous, bytes);
                     if tenant == "a" {
-                        last.clone_from(&next.turns);
+                        last = turns(&next);
                     }
                     store.insert(now, tenant, next);
                 }
@@ -143,7 +145,7 @@ proptest! {
                 let mut turns = HashMap::new();
                 for (_, stored) in tenant.responses.values() {
                     counted += stored.bytes();
-                    turns.extend(stored.turns.iter().map(|turn| (turn.key, turn.bytes())));
+                    turns.extend(stored.turns().map(|turn| (turn.key, turn.bytes())));
                 }
                 counted += turns.values().sum::<usize>();
                 prop_assert!(tenant.bytes <= LIMITS.tenant_bytes_max);

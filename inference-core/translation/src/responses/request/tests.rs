@@ -5,10 +5,9 @@ use serde_json::json;
 use super::*;
 use crate::chat;
 
-const ORIGIN: Origin = Origin { random: 0xab, now: 0 };
-
 fn read_json(body: Value) -> Result<(Conversation, Asked), ParseError> {
-    read(Fields::of(body).unwrap(), ORIGIN, &|_| None)
+    let written = body.to_string();
+    read(Fields::of(body).unwrap(), written.as_bytes(), &|_| None)
 }
 
 /// The chat completion request for a body.
@@ -23,6 +22,27 @@ fn param_of(body: Value) -> Option<String> {
 
 fn function_call(id: &str, name: &str, arguments: &str) -> Value {
     json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+}
+
+#[test]
+fn the_input_is_stored_as_the_client_wrote_it() {
+    for (written, stored) in [
+        (r#"{"input": "Hi", "store": true}"#, r#""Hi""#),
+        (
+            r#"{"input": "a", "inp\u0075t": [{"role": "user", "content": "b"}]}"#,
+            r#"[{"role": "user", "content": "b"}]"#,
+        ),
+    ] {
+        let body = Fields::of(serde_json::from_str(written).unwrap()).unwrap();
+        let (_, asked) = read(body, written.as_bytes(), &|_| None).unwrap();
+        assert_eq!(&*asked.turns.unwrap().input, stored.as_bytes());
+    }
+    assert!(read_json(json!({"input": "Hi", "store": false})).unwrap().1.turns.is_none());
+}
+
+#[test]
+fn the_names_of_extra_fields_are_in_order() {
+    assert!(EXTRA.is_sorted());
 }
 
 #[test]
