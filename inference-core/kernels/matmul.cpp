@@ -8,8 +8,9 @@
 //   that signs would need; the sum of the activations corrects for that.
 // - Weights are unpacked once for up to eight rows, also for two or three, for which ggml reads all
 //   weights again.
-// - What a row gets does not depend on the rows beside it, as with ggml's kernels for Q4_0 and Q8_0, so
-//   that a seed means the same response on a busy node. (But see has_kernel.)
+// - Weights are prefetched in the order of memory, which is not the order in which they are read.
+// - What a row of Q4_0 and Q8_0 gets does not depend on the rows beside it, as with ggml's kernels, so that
+//   a seed means the same response on a busy node. (But see has_kernel.)
 //
 // Everything else goes to ggml: other types and layouts, experts, batches of matrices.
 
@@ -21,6 +22,7 @@
 #include "repack.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -40,6 +42,7 @@ bool flotilla_ggml_extra_work_size(int threads, const ggml_tensor * op, size_t *
 #include "q4_0.h"
 #include "q4_k.h"
 #include "q6_k.h"
+#include "q8_0.h"
 
 namespace {
 
@@ -47,7 +50,11 @@ namespace {
 /// in the nearest caches.
 constexpr int PANEL_ROWS = 64;
 /// Most rows of types whose weights take long to unpack: of more rows, ggml's kernels are as fast.
+#if defined(__AVX512VNNI__)
+constexpr int SLOW_ROWS_MAX = INT_MAX;
+#else
 constexpr int SLOW_ROWS_MAX = 32;
+#endif
 /// Pieces of columns for each thread, so that none waits long for another.
 constexpr int PIECES = 4;
 
@@ -96,7 +103,7 @@ public:
 
 private:
     /// True for types in layouts that the kernels read. Q4_K and Q6_K go to ggml where its kernels are as
-    /// fast; there, too, a row's result depends on the number of rows.
+    /// fast; there, a row's result depends on the number of rows in any case.
     static bool has_kernel(const ggml_tensor * weights, int64_t rows) {
         if (!weights->buffer) return false;
         const bool is_interleaved = weights->buffer->buft == ggml_backend_cpu_repack_buffer_type();
@@ -106,6 +113,7 @@ private:
             case GGML_TYPE_Q4_K: return is_interleaved && are_some;
 #if defined(__AVX512VNNI__)
             case GGML_TYPE_Q6_K: return ggml_backend_buffer_is_host(weights->buffer) && are_some;
+            case GGML_TYPE_Q8_0: return ggml_backend_buffer_is_host(weights->buffer);
 #endif
             default: return false;
         }
@@ -118,6 +126,9 @@ private:
 
     void multiply_piece(const Activations & activations, int first, int end) const {
 #if defined(__AVX512VNNI__)
+        if (weights->type == GGML_TYPE_Q8_0) {
+            return multiply(WeightsQ8(weights->data, weights->nb[1]), activations, first, end);
+        }
         if (weights->type == GGML_TYPE_Q6_K) {
             return multiply(WeightsQ6K(weights->data, weights->nb[1]), activations, first, end);
         }
@@ -138,7 +149,7 @@ private:
                 for (int row = panel; row < panel_end; row += TILE_ROWS) {
                     float * out = (float *) op->data + row * step;
                     const int count = std::min(TILE_ROWS, panel_end - row);
-                    multiply_rows(from, column, column_end, activations, row, count, out, step);
+                    multiply_rows(from, column, column_end, activations, row, count, row == panel, out, step);
                 }
             }
         }

@@ -36,10 +36,12 @@ public:
                 scales_of(from.scales + place), Vec{}, Vec{}};
     }
 
-    /// Prefetches what is read some blocks later.
-    void prefetch_later(int column, int block) const {
-        const InterleavedQ4 * from = data + (ptrdiff_t) column / GROUP * blocks + block;
-        prefetch(from + PREFETCHED, sizeof(*from));
+    /// Prefetches what is read some blocks later for `count` columns.
+    void prefetch_later(int column, int count, int block) const {
+        for (int c = 0; c < count; c += GROUP) {
+            const InterleavedQ4 * from = data + (ptrdiff_t) (column + c) / GROUP * blocks + block;
+            prefetch<NEAREST>(from + PREFETCHED, sizeof(*from));
+        }
     }
 
 private:

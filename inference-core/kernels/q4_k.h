@@ -51,11 +51,13 @@ public:
         return unpacked;
     }
 
-    /// Prefetches what is read some blocks later.
-    void prefetch_later(int column, int block) const {
-        const ptrdiff_t super = (ptrdiff_t) column / GROUP * super_blocks + block / SUPER_BLOCKS;
-        prefetch((const char *) (data + super + 2) + block % SUPER_BLOCKS * sizeof(*data) / SUPER_BLOCKS,
-                 sizeof(*data) / SUPER_BLOCKS);
+    /// Prefetches a part of what is read two blocks of 256 later for `count` columns.
+    void prefetch_later(int column, int count, int block) const {
+        constexpr size_t PART = sizeof(InterleavedQ4K) / SUPER_BLOCKS;
+        for (int c = 0; c < count; c += GROUP) {
+            const ptrdiff_t super = (ptrdiff_t) (column + c) / GROUP * super_blocks + block / SUPER_BLOCKS;
+            prefetch<NEAREST>((const char *) (data + super + 2) + block % SUPER_BLOCKS * PART, PART);
+        }
     }
 
 private:

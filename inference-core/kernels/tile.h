@@ -114,13 +114,17 @@ inline void store_columns(Vec x, float * out) {
 /// Columns that are handed out together: whole groups.
 constexpr int UNIT = 16;
 
-/// Up to this many rows, reading the weights takes longer than computing: they are prefetched, and
-/// read as one stream.
+/// Up to this many rows, reading the weights takes longer than computing: they are read as one stream.
 constexpr int FEW_ROWS = 2;
 
-/// Fetches `bytes` from `p` on into the nearest cache.
+/// Where prefetched weights go: to the nearest cache, or to the second one, as two tiles may be more than
+/// the nearest one holds.
+enum Cache { SECOND = 2, NEAREST = 3 };
+
+/// Fetches `bytes` from `p` on.
+template <Cache CACHE>
 inline void prefetch(const void * p, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *) p + i);
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *) p + i, 0, CACHE);
 }
 
 /// Unpacked weights of one block of a vector's columns.
@@ -149,10 +153,10 @@ inline void add_quarters(Sum (&sums)[VECS], const Unpacked (&unpacked)[VECS], co
 }
 
 /// ROWS rows times VECS vectors of columns, from `column` on. `out` is the first result, and `step` how
-/// far rows are apart there.
+/// far rows are apart there. `is_first`: the weights come from memory.
 template <int ROWS, int VECS, class Weights>
-void multiply_tile(const Weights & weights, int column, const Activations & activations, int row, float * out,
-                   ptrdiff_t step) {
+void multiply_tile(const Weights & weights, int column, const Activations & activations, int row, bool is_first,
+                   float * out, ptrdiff_t step) {
     Vec totals[ROWS][VECS];
     for (auto & total : totals) {
         for (Vec & vec : total) vec = Vec{};
@@ -160,7 +164,7 @@ void multiply_tile(const Weights & weights, int column, const Activations & acti
     for (int b = 0; b < activations.blocks; b++) {
         Unpacked unpacked[VECS];
         for (int v = 0; v < VECS; v++) unpacked[v] = weights.unpack(column + v * LANE_COLUMNS, b);
-        if (ROWS <= FEW_ROWS) weights.prefetch_later(column, b);
+        if (is_first) weights.prefetch_later(column, VECS * LANE_COLUMNS, b);
         for (int r = 0; r < ROWS; r++) {
             const int8_t * bytes = activations.row(row + r) + b * BLOCK;
             const float scale = activations.row_scales(row + r)[b];
@@ -190,27 +194,27 @@ void multiply_tile(const Weights & weights, int column, const Activations & acti
 /// ROWS rows times the columns `first..end`, whole groups.
 template <int ROWS, class Weights>
 void multiply_columns(const Weights & weights, int first, int end, const Activations & activations, int row,
-                      float * out, ptrdiff_t step) {
+                      bool is_first, float * out, ptrdiff_t step) {
     constexpr int VECS = ROWS <= FEW_ROWS ? 1 : TILE_VECS;
     int column = first;
     for (; column + VECS * LANE_COLUMNS <= end; column += VECS * LANE_COLUMNS) {
-        multiply_tile<ROWS, VECS>(weights, column, activations, row, out + column, step);
+        multiply_tile<ROWS, VECS>(weights, column, activations, row, is_first, out + column, step);
     }
     for (; column < end; column += LANE_COLUMNS) {
-        multiply_tile<ROWS, 1>(weights, column, activations, row, out + column, step);
+        multiply_tile<ROWS, 1>(weights, column, activations, row, is_first, out + column, step);
     }
 }
 
 /// The same for `count` rows, from `row` on, at most TILE_ROWS. `out` is the first column's result.
 template <class Weights>
 void multiply_rows(const Weights & weights, int first, int end, const Activations & activations, int row, int count,
-                   float * out, ptrdiff_t step) {
+                   bool is_first, float * out, ptrdiff_t step) {
     static constexpr decltype(&multiply_columns<1, Weights>) of_count[TILE_ROWS] = {
         multiply_columns<1, Weights>, multiply_columns<2, Weights>, multiply_columns<3, Weights>,
         multiply_columns<4, Weights>, multiply_columns<5, Weights>, multiply_columns<6, Weights>,
         multiply_columns<7, Weights>, multiply_columns<8, Weights>,
     };
-    of_count[count - 1](weights, first, end, activations, row, out, step);
+    of_count[count - 1](weights, first, end, activations, row, is_first, out, step);
 }
 
 } // namespace
