@@ -1,10 +1,9 @@
 //! Request bodies, as clients send them.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use inference_protocol::openai::{
-    ChatRequest, CompletionRequest, ConstraintFields, Endpoint, ParseError, RawObject,
+    ALIASES, ChatRequest, CompletionRequest, ConstraintFields, Endpoint, ParseError, RawObject,
     SamplingFields, first_unsupported,
 };
 use serde::Deserialize;
@@ -58,10 +57,13 @@ fn check_view<'a, T: Deserialize<'a> + Debug>(body: &'a [u8], object: &RawObject
     }
 }
 
-/// True if a field has two names, each of them once. Those that agree are one field.
+/// True if a field is there by two names. Those that agree are one field.
 fn is_of_two_names(error: &Error, object: &RawObject<'_>) -> bool {
-    let names: BTreeSet<_> = object.fields().map(|field| &field.name).collect();
-    error.to_string().starts_with("duplicate field") && names.len() == object.fields().len()
+    let message = error.to_string();
+    let field = message.strip_prefix("duplicate field `").and_then(|rest| rest.split('`').next());
+    let has = |name: &str| object.fields().any(|field| field.name == name);
+    let aliases = ALIASES.iter().filter(|(_, of)| Some(*of) == field).map(|(alias, _)| *alias);
+    aliases.chain(field).filter(|name| has(name)).count() > 1
 }
 
 /// True if values are nested too deep. A value of its own may have one level more.

@@ -11,6 +11,7 @@ use crate::fields::Field;
 mod echo;
 pub(crate) mod ids;
 mod items;
+mod references;
 pub(crate) mod request;
 pub(crate) mod resource;
 pub(crate) mod response;
@@ -29,9 +30,9 @@ pub const FIELDS: &[Field] = &[
         "input",
         "Required. Text, or items: `message`, `reasoning`, `function_call`, `custom_tool_call`, `local_shell_call`, \
          `tool_search_call`, the outputs of these, `additional_tools`, and `item_reference` to an item of a stored \
-         response. Items of tools that run on OpenAI's servers are left out. Images, files, audio and other items are \
-         rejected. Successive messages of the user, and of `system` or `developer`, become one. A last message of the \
-         assistant is continued.",
+         response (8 MiB of them at most). Items of tools that run on OpenAI's servers are left out. Images, files, \
+         audio and other items are rejected. Successive messages of the user, and of `system` or `developer`, become \
+         one. A last message of the assistant is continued.",
     ),
     Field::honored("instructions", "The system message."),
     Field::honored(

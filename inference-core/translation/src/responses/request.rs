@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::echo::Echo;
 use super::items::History;
 use super::tools::{Offered, Toolbox};
-use super::{BACKGROUND, FIELDS, ids};
+use super::{BACKGROUND, FIELDS, references};
 use crate::conversation::{Conversation, Format, Reasoning, Sampling};
 use crate::fault::{Fault, Fields, expected, list, text};
 use crate::fields::refuse_rejected;
@@ -156,10 +156,7 @@ fn conversation(
         Some(Value::String(text)) => vec![json!({"role": "user", "content": text})],
         Some(other) => return Err(expected("a string or a list", &other).within("input").into()),
     };
-    let mut has_references = false;
-    for item in &mut items {
-        has_references |= resolve(item, lookup)?;
-    }
+    let has_references = references::resolve(&mut items, lookup)?;
     let is_stored = body.flag("store")?.unwrap_or(true);
     let input = is_stored.then(|| match has_references {
         true => json::bytes(&items).into(),
@@ -191,25 +188,6 @@ fn previous(body: &mut Fields, lookup: Lookup<'_>) -> Result<Option<Arc<Stored>>
             param: Some("previous_response_id".into()),
         }),
     }
-}
-
-/// Replaces a reference by the item of a stored response that it names; true if it is one. An
-/// object with only an id is one.
-fn resolve(item: &mut Value, lookup: Lookup<'_>) -> Result<bool, ParseError> {
-    let kind = item.get("type").and_then(Value::as_str);
-    let is_bare = kind.is_none() && item.get("role").is_none();
-    if kind != Some("item_reference") && !is_bare {
-        return Ok(false);
-    }
-    let Some(id) = item.get("id").and_then(Value::as_str) else { return Ok(false) };
-    let stored = ids::response_of(id).and_then(|response| lookup(&response));
-    let found = stored.and_then(|stored| stored.own.items().find(|known| known["id"] == id));
-    let Some(found) = found else {
-        let message = format!("Item with id '{id}' not found.");
-        return Err(ParseError { message, param: Some("input".into()) });
-    };
-    *item = found;
-    Ok(true)
 }
 
 /// How much to reason, and whether to return a summary.
