@@ -22,6 +22,8 @@ pub(crate) struct Refusal {
     param: Option<String>,
     /// True if the prompt does not fit into the endpoint's context.
     is_too_long: bool,
+    /// True if a value is out of its range, whatever the status says.
+    is_out_of_range: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -50,6 +52,11 @@ const TOO_LONG_TEXTS: [&str; 6] = [
     "must have less than",
 ];
 
+/// How the error of pydantic begins after a number, and how it names the field. llama-cpp-python
+/// passes it on as an error of its own, with status 500.
+const OUT_OF_RANGE: &str = " validation error";
+const OUT_OF_RANGE_FIELD: &str = "'loc': ('body', '";
+
 impl Refusal {
     /// Reads the body or event of an error, whichever form it has.
     pub(crate) fn read(body: &[u8]) -> Self {
@@ -75,13 +82,19 @@ impl Refusal {
         let has_name = [&kind, &code].into_iter().flatten().any(|w| TOO_LONG.contains(&w.as_str()));
         let message = message.as_ref().and_then(Value::as_str).unwrap_or_default().to_lowercase();
         let is_too_long = has_name || TOO_LONG_TEXTS.iter().any(|text| message.contains(text));
-        Self { kind, code, param: word(param.map(last)), is_too_long }
+        let is_out_of_range =
+            message.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with(OUT_OF_RANGE);
+        let named = message.split_once(OUT_OF_RANGE_FIELD).filter(|_| is_out_of_range);
+        let named = named.and_then(|(_, rest)| rest.split('\'').next()).map(Value::from);
+        let param = word(param.map(last)).or_else(|| word(named));
+        Self { kind, code, param, is_too_long, is_out_of_range }
     }
 
     /// Our error for a refusal with this status.
     pub(crate) fn error(&self, api: Api, status: u16) -> Error {
         match status {
             400 | 413 | 422 if self.is_too_long => Error::ExternalTooLong,
+            500 if self.is_out_of_range => self.error(api, 422),
             // Caused by the request. Everything else is between the endpoint and us.
             400 | 413 | 415 | 422 => {
                 let param = self.param.as_deref().and_then(|name| known_field(api, name));
@@ -163,6 +176,15 @@ mod tests {
         ] {
             assert_eq!(Refusal::read(body.as_bytes()).to_string(), told, "{body}");
         }
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_the_requests_fault_whatever_the_status() {
+        let body = br#"{"error":{"message":"1 validation error:\n  {'type': 'less_than_equal', 'loc': ('body', 'top_p'), 'msg': 'x'}","type":"internal_server_error"}}"#;
+        let error = Refusal::read(body).error(Api::ChatCompletions, 500);
+        assert_eq!(error, Error::ExternalRefused { status: 422, param: Some("top_p") });
+        let other = br#"{"error":{"message":"the validation error log is full","param":"top_p"}}"#;
+        assert_eq!(Refusal::read(other).error(Api::ChatCompletions, 500), Error::NodeRefused(500));
     }
 
     #[test]

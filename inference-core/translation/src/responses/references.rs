@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::ids;
 use crate::writer::Lookup;
 
-/// Most bytes that referenced items have as JSON, each as often as it is named: a reference is short,
-/// and what it names may be long.
+/// Most bytes that referenced items have as JSON, each as often as it is named: a reference is
+/// short, and what it names may be long.
 const BYTES_MAX: usize = 8 << 20;
 
 /// An item of a stored response, and its bytes as JSON.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::store::{Stored, Turn};
 
-    /// A stored response with the number 1 whose input is a text of so many bytes, and its item's id.
+    /// A stored response with the number 1 whose input is a text of so many bytes; its item's id.
     fn stored(bytes: usize) -> (Arc<Stored>, String) {
         let input = json!("x".repeat(bytes)).to_string().into_bytes().into();
         let own = Turn { key: 1, input, response: Box::from(&b"{\"output\":[]}"[..]) };
