@@ -9,11 +9,9 @@ use serde_json::json;
 use crate::fields::Field;
 
 mod echo;
-pub(crate) mod ids;
 mod items;
 mod references;
 pub(crate) mod request;
-pub(crate) mod resource;
 pub(crate) mod response;
 mod tools;
 mod unescape;

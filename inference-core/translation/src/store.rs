@@ -10,10 +10,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::responses::{ids, resource};
-
+pub(crate) mod ids;
 mod page;
 mod path;
+mod resource;
 
 pub use page::Page;
 pub use path::Path;

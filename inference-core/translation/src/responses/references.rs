@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use inference_protocol::openai::ParseError;
 use serde_json::Value;
 
-use super::ids;
+use crate::store::ids;
 use crate::writer::Lookup;
 
 /// Most bytes that referenced items have as JSON, each as often as it is named: a reference is

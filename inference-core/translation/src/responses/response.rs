@@ -6,7 +6,6 @@ use std::time::Duration;
 use inference_protocol::openai::ErrorDetail;
 use serde_json::value::RawValue;
 
-use super::ids;
 use super::request::{Asked, Turns};
 use super::tools::Kind;
 use super::view::{
@@ -15,7 +14,7 @@ use super::view::{
 };
 use crate::answer::{Answer, Chunk, Finish, Part, Usage};
 use crate::json;
-use crate::store::{Stored, Turn};
+use crate::store::{Stored, Turn, ids};
 use crate::writer::{Format, Origin};
 
 mod item;
