@@ -2,7 +2,7 @@
 // transposed in registers, which all rows of a tile share.
 #pragma once
 
-#include "tile.h"
+#include "transposed.h"
 
 #if defined(__AVX512VNNI__)
 
@@ -20,33 +20,6 @@ struct SuperBlockQ6 {
 };
 static_assert(sizeof(SuperBlockQ6) == 210, "the layout is ggml's");
 
-/// Weights of eight columns, one byte each: an element's bytes of two columns in the halves of a vector.
-struct Pairs {
-    /// Columns 0 and 2, 1 and 3, 4 and 6, 5 and 7.
-    Integers columns[4];
-
-    /// Transposes eight bytes at a time.
-    void transpose(Integers (&quarters)[QUARTERS]) const {
-        const Integers low_even = _mm512_unpacklo_epi64(columns[0], columns[1]);
-        const Integers low_odd = _mm512_unpackhi_epi64(columns[0], columns[1]);
-        const Integers high_even = _mm512_unpacklo_epi64(columns[2], columns[3]);
-        const Integers high_odd = _mm512_unpackhi_epi64(columns[2], columns[3]);
-        quarters[0] = _mm512_shuffle_i64x2(low_even, high_even, 0x88);
-        quarters[1] = _mm512_shuffle_i64x2(low_odd, high_odd, 0x88);
-        quarters[2] = _mm512_shuffle_i64x2(low_even, high_even, 0xDD);
-        quarters[3] = _mm512_shuffle_i64x2(low_odd, high_odd, 0xDD);
-    }
-};
-
-/// 32 bytes of each of two columns.
-inline Integers pair(const void * low, const void * high) {
-    const Integers whole = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) low));
-    return _mm512_inserti64x4(whole, _mm256_loadu_si256((const __m256i *) high), 1);
-}
-
-/// The columns of Pairs.
-constexpr int PAIRED[4][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
-
 /// A matrix of them.
 class WeightsQ6K {
 public:
@@ -61,11 +34,11 @@ public:
     Unpacked unpack(int column, int block) const {
         const int part = block % 8, half = part / 4, place = part % 4;
         const SuperBlockQ6 * from[GROUP];
-        uint16_t scales[GROUP];
+        const uint16_t * scales[GROUP];
         uint64_t first = 0, second = 0;
         for (int c = 0; c < GROUP; c++) {
             from[c] = (const SuperBlockQ6 *) (data + (size_t) (column + c) * stride) + block / 8;
-            scales[c] = from[c]->scale;
+            scales[c] = &from[c]->scale;
             first |= (uint64_t) (uint8_t) from[c]->scales[part][0] << (c * 8);
             second |= (uint64_t) (uint8_t) from[c]->scales[part][1] << (c * 8);
         }

@@ -10,10 +10,15 @@ pub(crate) fn write<T: Serialize>(value: &T, out: &mut Vec<u8>) {
 
 /// Appends a named server-sent event.
 pub(crate) fn event<T: Serialize>(name: &str, value: &T, out: &mut Vec<u8>) {
+    event_of(name, |out| write(value, out), out);
+}
+
+/// Appends a named server-sent event whose data `write` appends.
+pub(crate) fn event_of(name: &str, write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\ndata: ");
-    write(value, out);
+    write(out);
     out.extend_from_slice(b"\n\n");
 }
 

@@ -12,9 +12,6 @@ use crate::writer::Lookup;
 /// short, and what it names may be long.
 const BYTES_MAX: usize = 8 << 20;
 
-/// An item of a stored response, and its bytes as JSON.
-type Known = HashMap<String, (Value, usize)>;
-
 /// Replaces references by what they name; true if there were any. An object with only an id is one.
 ///
 /// # Errors
@@ -33,10 +30,10 @@ pub(crate) fn resolve(items: &mut [Value], lookup: Lookup<'_>) -> Result<bool, P
         for &index in places {
             let item = &mut items[index];
             let id = item.get("id").and_then(Value::as_str).unwrap_or_default();
-            let Some((found, bytes)) = known.get(id) else {
+            let Some(found) = known.get(id) else {
                 return Err(fault(format!("Item with id '{id}' not found.")));
             };
-            let Some(rest) = left.checked_sub(*bytes) else {
+            let Some(rest) = left.checked_sub(found.to_string().len()) else {
                 let message = format!("referenced items have more than {BYTES_MAX} bytes");
                 return Err(fault(message));
             };
@@ -54,14 +51,11 @@ fn id_of_reference(item: &Value) -> Option<&str> {
     item.get("id").and_then(Value::as_str).filter(|_| is_reference)
 }
 
-fn known_items(response: &str, lookup: Lookup<'_>) -> Known {
+/// The items of a stored response by their ids.
+fn known_items(response: &str, lookup: Lookup<'_>) -> HashMap<String, Value> {
     let stored = lookup(response);
     let items = stored.iter().flat_map(|stored| stored.own.items());
-    let with_id = |item: Value| {
-        let bytes = item.to_string().len();
-        Some((item.get("id")?.as_str()?.to_string(), (item, bytes)))
-    };
-    items.filter_map(with_id).collect()
+    items.filter_map(|item| Some((item.get("id")?.as_str()?.to_string(), item))).collect()
 }
 
 fn fault(message: String) -> ParseError {

@@ -30,19 +30,18 @@ impl Sink<'_> {
             self.sequence += 1;
         }
     }
-}
 
-impl Sink<'_> {
-    /// Writes an event about a response, which `write` writes.
+    /// Writes an event with a response, which `write` appends.
     pub(crate) fn response(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
         if let Some(out) = &mut self.out {
             let number = self.sequence;
-            let head = format!(
-                "event: {name}\ndata: {{\"type\":\"{name}\",\"sequence_number\":{number},\"response\":"
-            );
-            out.extend_from_slice(head.as_bytes());
-            write(out);
-            out.extend_from_slice(b"}\n\n");
+            let head = format!(r#"{{"type":"{name}","sequence_number":{number},"response":"#);
+            let data = |out: &mut Vec<u8>| {
+                out.extend_from_slice(head.as_bytes());
+                write(out);
+                out.push(b'}');
+            };
+            json::event_of(name, data, out);
             self.sequence += 1;
         }
     }

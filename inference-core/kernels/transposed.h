@@ -1,0 +1,48 @@
+// Columns that are apart in memory, as they are in a file, brought together in registers.
+#pragma once
+
+#include "tile.h"
+
+#if defined(__AVX512VNNI__)
+
+namespace {
+
+/// Weights of eight columns, one byte each: an element's bytes of two columns in the halves of a vector.
+struct Pairs {
+    /// Columns 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+    Integers columns[4];
+
+    /// Transposes eight bytes at a time.
+    void transpose(Integers (&quarters)[QUARTERS]) const {
+        const Integers low_even = _mm512_unpacklo_epi64(columns[0], columns[1]);
+        const Integers low_odd = _mm512_unpackhi_epi64(columns[0], columns[1]);
+        const Integers high_even = _mm512_unpacklo_epi64(columns[2], columns[3]);
+        const Integers high_odd = _mm512_unpackhi_epi64(columns[2], columns[3]);
+        quarters[0] = _mm512_shuffle_i64x2(low_even, high_even, 0x88);
+        quarters[1] = _mm512_shuffle_i64x2(low_odd, high_odd, 0x88);
+        quarters[2] = _mm512_shuffle_i64x2(low_even, high_even, 0xDD);
+        quarters[3] = _mm512_shuffle_i64x2(low_odd, high_odd, 0xDD);
+    }
+};
+
+/// 32 bytes of each of two columns.
+inline Integers pair(const void * low, const void * high) {
+    const Integers whole = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) low));
+    return _mm512_inserti64x4(whole, _mm256_loadu_si256((const __m256i *) high), 1);
+}
+
+/// The columns of Pairs.
+constexpr int PAIRED[4][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
+
+/// The scales of a vector's columns, two lanes each. Stored one by one and loaded together, they would have
+/// to reach memory in between.
+inline Vec scales_of(const uint16_t * const (&from)[GROUP]) {
+    const auto at = [&](int c) { return _mm_cvtsi32_si128(*from[c]); };
+    const __m128i ab = _mm_unpacklo_epi16(at(0), at(1)), cd = _mm_unpacklo_epi16(at(2), at(3));
+    const __m128i ef = _mm_unpacklo_epi16(at(4), at(5)), gh = _mm_unpacklo_epi16(at(6), at(7));
+    return scales_of(_mm_unpacklo_epi64(_mm_unpacklo_epi32(ab, cd), _mm_unpacklo_epi32(ef, gh)));
+}
+
+} // namespace
+
+#endif
