@@ -27,8 +27,7 @@ public:
     static constexpr bool HAS_HALVES = true;
     static constexpr bool HAS_MINS = false;
 
-    /// `stride`: bytes from one column to the next.
-    WeightsQ6K(const void * data, size_t stride) : data((const char *) data), stride(stride) {}
+    WeightsQ6K(const void * data, size_t stride) : columns(data, stride) {}
 
     /// A vector's columns, from `column` on.
     Unpacked unpack(int column, int block) const {
@@ -37,7 +36,7 @@ public:
         const uint16_t * scales[GROUP];
         uint64_t first = 0, second = 0;
         for (int c = 0; c < GROUP; c++) {
-            from[c] = (const SuperBlockQ6 *) (data + (size_t) (column + c) * stride) + block / 8;
+            from[c] = columns.at(column + c, block / 8);
             scales[c] = &from[c]->scale;
             first |= (uint64_t) (uint8_t) from[c]->scales[part][0] << (c * 8);
             second |= (uint64_t) (uint8_t) from[c]->scales[part][1] << (c * 8);
@@ -59,16 +58,12 @@ public:
         return unpacked;
     }
 
-    /// Prefetches a part of the columns after `count` columns: in the order of memory, as the streams of
-    /// several columns are too many for the prefetchers of a CPU.
     void prefetch_later(int column, int count, int block) const {
-        const size_t part = count * sizeof(SuperBlockQ6) / 8;
-        prefetch<SECOND>(data + (size_t) (column + count) * stride + block * part, part);
+        columns.prefetch_later(column, count, block, sizeof(SuperBlockQ6) / 8);
     }
 
 private:
-    const char * data;
-    const size_t stride;
+    const Columns<SuperBlockQ6> columns;
 
     /// A vector's signed bytes as numbers, two lanes each.
     static Vec signed_numbers_of(uint64_t bytes) {

@@ -22,15 +22,14 @@ public:
     static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
-    /// `stride`: bytes from one column to the next.
-    WeightsQ8(const void * data, size_t stride) : data((const char *) data), stride(stride) {}
+    WeightsQ8(const void * data, size_t stride) : columns(data, stride) {}
 
     /// A vector's columns, from `column` on.
     Unpacked unpack(int column, int block) const {
         const BlockQ8 * from[GROUP];
         const uint16_t * scales[GROUP];
         for (int c = 0; c < GROUP; c++) {
-            from[c] = (const BlockQ8 *) (data + (size_t) (column + c) * stride) + block;
+            from[c] = columns.at(column + c, block);
             scales[c] = &from[c]->scale;
         }
         Pairs pairs;
@@ -44,16 +43,12 @@ public:
         return unpacked;
     }
 
-    /// Prefetches a part of the columns after `count` columns: in the order of memory, as the streams of
-    /// several columns are too many for the prefetchers of a CPU.
     void prefetch_later(int column, int count, int block) const {
-        const size_t part = count * sizeof(BlockQ8);
-        prefetch<SECOND>(data + (size_t) (column + count) * stride + block * part, part);
+        columns.prefetch_later(column, count, block, sizeof(BlockQ8));
     }
 
 private:
-    const char * data;
-    const size_t stride;
+    const Columns<BlockQ8> columns;
 };
 
 } // namespace

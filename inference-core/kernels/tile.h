@@ -21,6 +21,12 @@ constexpr int QUARTERS = 4;
 /// Rows that share unpacked weights.
 constexpr int TILE_ROWS = 8;
 
+/// Rows of a tile: which activations they have, and where their results begin.
+struct TileRows {
+    int rows[TILE_ROWS];
+    float * out[TILE_ROWS];
+};
+
 #if defined(__AVX512VNNI__)
 
 typedef __m512i Integers;
@@ -152,11 +158,10 @@ inline void add_quarters(Sum (&sums)[VECS], const Unpacked (&unpacked)[VECS], co
     }
 }
 
-/// ROWS rows times VECS vectors of columns, from `column` on. `out` is the first result, and `step` how
-/// far rows are apart there. `is_first`: the weights come from memory.
+/// ROWS rows times VECS vectors of columns, from `column` on. `is_first`: the weights come from memory.
 template <int ROWS, int VECS, class Weights>
-void multiply_tile(const Weights & weights, int column, const Activations & activations, int row, bool is_first,
-                   float * out, ptrdiff_t step) {
+void multiply_tile(const Weights & weights, int column, const Activations & activations, const TileRows & tile,
+                   bool is_first) {
     Vec totals[ROWS][VECS];
     for (auto & total : totals) {
         for (Vec & vec : total) vec = Vec{};
@@ -166,9 +171,10 @@ void multiply_tile(const Weights & weights, int column, const Activations & acti
         for (int v = 0; v < VECS; v++) unpacked[v] = weights.unpack(column + v * LANE_COLUMNS, b);
         if (is_first) weights.prefetch_later(column, VECS * LANE_COLUMNS, b);
         for (int r = 0; r < ROWS; r++) {
-            const int8_t * bytes = activations.row(row + r) + b * BLOCK;
-            const float scale = activations.row_scales(row + r)[b];
-            const HalfSums of_bytes = activations.row_sums(row + r)[b];
+            const int row = tile.rows[r];
+            const int8_t * bytes = activations.row(row) + b * BLOCK;
+            const float scale = activations.row_scales(row)[b];
+            const HalfSums of_bytes = activations.row_sums(row)[b];
             if constexpr (Weights::HAS_HALVES) {
                 Sum sums[VECS];
                 add_quarters<0, 2, Weights::OFFSET>(sums, unpacked, bytes, of_bytes.first);
@@ -187,34 +193,34 @@ void multiply_tile(const Weights & weights, int column, const Activations & acti
         }
     }
     for (int r = 0; r < ROWS; r++) {
-        for (int v = 0; v < VECS; v++) store_columns(totals[r][v], out + r * step + v * LANE_COLUMNS);
+        for (int v = 0; v < VECS; v++) store_columns(totals[r][v], tile.out[r] + column + v * LANE_COLUMNS);
     }
 }
 
 /// ROWS rows times the columns `first..end`, whole groups.
 template <int ROWS, class Weights>
-void multiply_columns(const Weights & weights, int first, int end, const Activations & activations, int row,
-                      bool is_first, float * out, ptrdiff_t step) {
+void multiply_columns(const Weights & weights, int first, int end, const Activations & activations,
+                      const TileRows & tile, bool is_first) {
     constexpr int VECS = ROWS <= FEW_ROWS ? 1 : TILE_VECS;
     int column = first;
     for (; column + VECS * LANE_COLUMNS <= end; column += VECS * LANE_COLUMNS) {
-        multiply_tile<ROWS, VECS>(weights, column, activations, row, is_first, out + column, step);
+        multiply_tile<ROWS, VECS>(weights, column, activations, tile, is_first);
     }
     for (; column < end; column += LANE_COLUMNS) {
-        multiply_tile<ROWS, 1>(weights, column, activations, row, is_first, out + column, step);
+        multiply_tile<ROWS, 1>(weights, column, activations, tile, is_first);
     }
 }
 
-/// The same for `count` rows, from `row` on, at most TILE_ROWS. `out` is the first column's result.
+/// The same for `count` rows, at most TILE_ROWS.
 template <class Weights>
-void multiply_rows(const Weights & weights, int first, int end, const Activations & activations, int row, int count,
-                   bool is_first, float * out, ptrdiff_t step) {
+void multiply_rows(const Weights & weights, int first, int end, const Activations & activations,
+                   const TileRows & tile, int count, bool is_first) {
     static constexpr decltype(&multiply_columns<1, Weights>) of_count[TILE_ROWS] = {
         multiply_columns<1, Weights>, multiply_columns<2, Weights>, multiply_columns<3, Weights>,
         multiply_columns<4, Weights>, multiply_columns<5, Weights>, multiply_columns<6, Weights>,
         multiply_columns<7, Weights>, multiply_columns<8, Weights>,
     };
-    of_count[count - 1](weights, first, end, activations, row, is_first, out, step);
+    of_count[count - 1](weights, first, end, activations, tile, is_first);
 }
 
 } // namespace

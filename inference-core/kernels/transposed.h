@@ -31,8 +31,39 @@ inline Integers pair(const void * low, const void * high) {
     return _mm512_inserti64x4(whole, _mm256_loadu_si256((const __m256i *) high), 1);
 }
 
+/// 16 bytes of each of two columns: the low four bits of each byte, then the high ones.
+inline Integers pair_of_nibbles(const void * low, const void * high) {
+    const __m256i a = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) low));
+    const __m256i b = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) high));
+    const Integers both = _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+    return low_bits(_mm512_mask_srli_epi16(both, 0xFF00FF00, both, 4));
+}
+
 /// The columns of Pairs.
 constexpr int PAIRED[4][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
+
+/// Columns of blocks, one after the other.
+template <class Block>
+class Columns {
+public:
+    /// `stride`: bytes from one column to the next.
+    Columns(const void * data, size_t stride) : data((const char *) data), stride(stride) {}
+
+    const Block * at(int column, int block) const {
+        return (const Block *) (data + (size_t) column * stride) + block;
+    }
+
+    /// Prefetches a part of the columns after `count` columns, of `bytes` for each block of 32: in the order
+    /// of memory, as the streams of several columns are too many for the prefetchers of a CPU.
+    void prefetch_later(int column, int count, int block, size_t bytes) const {
+        const size_t part = count * bytes;
+        prefetch<SECOND>(data + (size_t) (column + count) * stride + block * part, part);
+    }
+
+private:
+    const char * data;
+    const size_t stride;
+};
 
 /// The scales of a vector's columns, two lanes each. Stored one by one and loaded together, they would have
 /// to reach memory in between.

@@ -3,7 +3,7 @@
 
 use llama_cpp_sys_2 as sys;
 
-use super::device::{Buffer, Device, new_graph};
+use super::device::{Buffer, Device, Graph, new_graph};
 use super::trial_error::TrialError;
 
 /// Columns and depth of the trial's weights: whole blocks of every quantization type.
@@ -22,6 +22,27 @@ pub(super) struct Product {
     pub(crate) input: Vec<f32>,
     /// `[column][depth]`
     pub(crate) weights: Vec<f32>,
+    /// Set if each row is multiplied by some of several matrices.
+    pub(crate) experts: Option<Experts>,
+}
+
+/// The matrices of a mixture of experts, which follow each other in the weights.
+pub(super) struct Experts {
+    /// Number of matrices.
+    pub(crate) count: usize,
+    /// How many of them a row is multiplied by.
+    pub(crate) used: usize,
+    /// Which ones: `[row][used]`.
+    pub(crate) ids: Vec<i32>,
+    /// True if the input has a row for each of them: `[row][used][depth]`.
+    pub(crate) are_inputs_apart: bool,
+}
+
+impl Experts {
+    /// Rows of the input for each row.
+    fn inputs(&self) -> usize {
+        if self.are_inputs_apart { self.used } else { 1 }
+    }
 }
 
 impl Product {
@@ -33,6 +54,7 @@ impl Product {
             depth: DEPTH,
             input: vec![1.0; rows * DEPTH],
             weights: vec![1.0; COLUMNS * DEPTH],
+            experts: None,
         }
     }
 
@@ -41,13 +63,14 @@ impl Product {
         // SAFETY: the depth is a multiple of the type's block, and the buffer has the size that
         // ggml computes for the matrix.
         unsafe {
-            let mut packed = vec![0u8; sys::ggml_row_size(kind, self.depth as i64) * self.columns];
+            let columns = self.weights.len() / self.depth;
+            let mut packed = vec![0u8; sys::ggml_row_size(kind, self.depth as i64) * columns];
             sys::ggml_quantize_chunk(
                 kind,
                 self.weights.as_ptr(),
                 packed.as_mut_ptr().cast(),
                 0,
-                self.columns as i64,
+                columns as i64,
                 self.depth as i64,
                 std::ptr::null(),
             );
@@ -55,8 +78,8 @@ impl Product {
         }
     }
 
-    /// Runs it with weights of type `kind` in `layout`; returns `[row][column]`. `None` if the
-    /// layout does not support the type.
+    /// Runs it with weights of type `kind` in `layout`; returns `[row][column]`, or with experts
+    /// `[row][used][column]`. `None` if the layout does not support the type.
     pub(crate) fn run(
         &self,
         device: &Device,
@@ -65,19 +88,24 @@ impl Product {
         threads: i32,
     ) -> Result<Option<Vec<f32>>, TrialError> {
         let [rows, columns, depth] = [self.rows, self.columns, self.depth].map(|n| n as i64);
+        let experts = self.experts.as_ref();
+        let count = experts.map_or(1, |experts| experts.count as i64);
         // SAFETY: tensors belong to contexts and buffers that live to the end of the function, all
         // copies have the tensors' sizes, and every pointer that may be null is checked.
         unsafe {
             let weights_graph = new_graph()?;
-            let weights = sys::ggml_new_tensor_2d(weights_graph.0, kind, depth, columns);
+            let weights = sys::ggml_new_tensor_3d(weights_graph.0, kind, depth, columns, count);
             let graph = new_graph()?;
-            let input = sys::ggml_new_tensor_2d(graph.0, sys::GGML_TYPE_F32, depth, rows);
+            let (input, ids) = self.inputs(&graph);
             let buffer = sys::ggml_backend_alloc_ctx_tensors_from_buft(weights_graph.0, layout);
             if buffer.is_null() {
                 return Ok(None);
             }
             let _weights_buffer = Buffer(buffer);
-            let output = sys::ggml_mul_mat(graph.0, weights, input);
+            let output = match ids.is_null() {
+                true => sys::ggml_mul_mat(graph.0, weights, input),
+                false => sys::ggml_mul_mat_id(graph.0, weights, input, ids),
+            };
             if !device.can_compute(output) {
                 return Ok(None);
             }
@@ -86,17 +114,47 @@ impl Product {
                 return Err(TrialError::NoMemory);
             }
             let _buffer = Buffer(buffer);
-            let packed = self.packed(kind);
-            sys::ggml_backend_tensor_set(weights, packed.as_ptr().cast(), 0, packed.len());
-            let bytes = size_of_val(self.input.as_slice());
-            sys::ggml_backend_tensor_set(input, self.input.as_ptr().cast(), 0, bytes);
+            set(weights, &self.packed(kind));
+            set(input, &self.input);
+            if let Some(experts) = experts {
+                set(ids, &experts.ids);
+            }
             device.compute(graph.0, output, threads)?;
-            let mut result = vec![0.0f32; self.rows * self.columns];
+            let results = rows * columns * experts.map_or(1, |experts| experts.used as i64);
+            let mut result = vec![0.0f32; results as usize];
             let bytes = size_of_val(result.as_slice());
             sys::ggml_backend_tensor_get(output, result.as_mut_ptr().cast(), 0, bytes);
             Ok(Some(result))
         }
     }
+
+    /// Tensors for the input, and for the chosen experts: null without.
+    ///
+    /// # Safety
+    /// They are valid as long as `graph`.
+    unsafe fn inputs(&self, graph: &Graph) -> (*mut sys::ggml_tensor, *mut sys::ggml_tensor) {
+        let [rows, depth] = [self.rows, self.depth].map(|n| n as i64);
+        // SAFETY: the graph has room for a few tensors without data.
+        unsafe {
+            let Some(experts) = &self.experts else {
+                let input = sys::ggml_new_tensor_2d(graph.0, sys::GGML_TYPE_F32, depth, rows);
+                return (input, std::ptr::null_mut());
+            };
+            let inputs = experts.inputs() as i64;
+            let input = sys::ggml_new_tensor_3d(graph.0, sys::GGML_TYPE_F32, depth, inputs, rows);
+            let used = experts.used as i64;
+            (input, sys::ggml_new_tensor_2d(graph.0, sys::GGML_TYPE_I32, used, rows))
+        }
+    }
+}
+
+/// Copies `values` to a tensor.
+///
+/// # Safety
+/// The tensor has memory, of the same size.
+unsafe fn set<T>(tensor: *mut sys::ggml_tensor, values: &[T]) {
+    // SAFETY: as above.
+    unsafe { sys::ggml_backend_tensor_set(tensor, values.as_ptr().cast(), 0, size_of_val(values)) };
 }
 
 #[cfg(test)]
@@ -108,13 +166,11 @@ mod tests {
     use rand_core::{Rng, SeedableRng};
     use rand_pcg::Pcg64;
 
-    const KINDS: [sys::ggml_type; 5] = [
-        sys::GGML_TYPE_Q4_0,
-        sys::GGML_TYPE_Q8_0,
-        sys::GGML_TYPE_Q4_K,
-        sys::GGML_TYPE_Q6_K,
-        sys::GGML_TYPE_F16,
-    ];
+    /// Types with blocks of 32.
+    const SMALL: [sys::ggml_type; 4] =
+        [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q5_0, sys::GGML_TYPE_Q8_0, sys::GGML_TYPE_IQ4_NL];
+    const LARGE: [sys::ggml_type; 4] =
+        [sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_Q5_K, sys::GGML_TYPE_Q6_K, sys::GGML_TYPE_F16];
 
     fn product([rows, columns, depth]: [usize; 3], seed: u64) -> Product {
         let mut random = Pcg64::seed_from_u64(seed);
@@ -132,7 +188,43 @@ mod tests {
         };
         let (mut input, weights) = (some(rows * depth, 1.0), some(columns * depth, 0.05));
         input[..depth].fill(if seed.is_multiple_of(3) { 0.0 } else { 1.0 });
-        Product { rows, columns, depth, input, weights }
+        Product { rows, columns, depth, input, weights, experts: None }
+    }
+
+    /// A product whose weights are `count` matrices.
+    fn expert_product(
+        [rows, columns, depth]: [usize; 3],
+        (count, used): (usize, usize),
+        are_inputs_apart: bool,
+        seed: u64,
+    ) -> Product {
+        let mut random = Pcg64::seed_from_u64(seed);
+        let mut choose = |_| {
+            // Different experts for each row, and some that no row uses.
+            let first = random.next_u32() as usize % count;
+            (0..used).map(move |i| ((first + i * 3) % count) as i32)
+        };
+        let ids = (0..rows).flat_map(&mut choose).collect();
+        let inputs = rows * if are_inputs_apart { used } else { 1 };
+        let all = product([inputs, columns * count, depth], seed);
+        let experts = Some(Experts { count, used, ids, are_inputs_apart });
+        Product { rows, columns, experts, ..all }
+    }
+
+    impl Product {
+        /// The input and the first column of the weights for the result at an index.
+        fn operands(&self, result: usize) -> (&[f32], usize) {
+            let (i, column) = (result / self.columns, result % self.columns);
+            let (input, column) = match &self.experts {
+                None => (i, column),
+                Some(experts) => {
+                    let (row, used) = (i / experts.used, i % experts.used);
+                    let input = row * experts.inputs() + used % experts.inputs();
+                    (input, experts.ids[i] as usize * self.columns + column)
+                }
+            };
+            (&self.input[input * self.depth..][..self.depth], column)
+        }
     }
 
     /// The weights after quantization.
@@ -158,8 +250,7 @@ mod tests {
                     continue;
                 };
                 for (i, got) in got.iter().enumerate() {
-                    let (row, column) = (i / product.columns, i % product.columns);
-                    let x = &product.input[row * product.depth..][..product.depth];
+                    let (x, column) = product.operands(i);
                     let w = &weights[column * product.depth..][..product.depth];
                     let pairs = || x.iter().zip(w).map(|(x, w)| (f64::from(*x), f64::from(*w)));
                     let expected: f64 = pairs().map(|(x, w)| x * w).sum();
@@ -178,35 +269,53 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(60))]
+        #![proptest_config(ProptestConfig::with_cases(100))]
         #[test]
         fn products_are_what_their_definition_says(
             rows in prop::sample::select(vec![1usize, 2, 3, 4, 5, 7, 8, 9, 13, 16, 64, 67]),
             groups in 1usize..12,
             more in prop::sample::select(vec![0usize, 0, 0, 1, 4]),
             blocks in 1usize..4,
-            kind in prop::sample::select(KINDS.to_vec()),
+            kind in prop::sample::select([SMALL, LARGE].concat()),
             threads in 1i32..4,
             seed in any::<u64>(),
         ) {
-            let is_small = kind == sys::GGML_TYPE_Q4_0 || kind == sys::GGML_TYPE_Q8_0;
-            let depth = if is_small { 32 * (1 + seed as usize % 40) } else { 256 * blocks };
+            let depth = if SMALL.contains(&kind) { 32 * (1 + seed as usize % 40) } else { 256 * blocks };
             check(&product([rows, groups * 8 + more, depth], seed), kind, threads);
         }
     }
 
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn products_of_experts_are_what_their_definition_says(
+            rows in prop::sample::select(vec![1usize, 2, 3, 5, 8, 17, 64]),
+            groups in 1usize..8,
+            more in prop::sample::select(vec![0usize, 0, 0, 4]),
+            chosen in prop::sample::select(vec![(4usize, 1usize), (8, 2), (5, 4), (32, 8)]),
+            are_inputs_apart in any::<bool>(),
+            kind in prop::sample::select([SMALL, LARGE].concat()),
+            threads in 1i32..4,
+            seed in any::<u64>(),
+        ) {
+            let depth = if SMALL.contains(&kind) { 32 * (1 + seed as usize % 10) } else { 256 };
+            let sizes = [rows, groups * 8 + more, depth];
+            check(&expert_product(sizes, chosen, are_inputs_apart, seed), kind, threads);
+        }
+    }
+
     #[test]
-    fn a_row_of_q4_0_and_q8_0_does_not_depend_on_the_rows_beside_it() {
+    fn a_row_of_q4_0_q5_0_and_q8_0_does_not_depend_on_the_rows_beside_it() {
         for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
             let device = Device::open(*kernel).unwrap();
-            let kinds = [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q8_0];
+            let kinds = [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q5_0, sys::GGML_TYPE_Q8_0];
             for (layout, kind) in device.layouts().into_iter().flat_map(|l| kinds.map(|k| (l, k))) {
                 let all = product([75, 40, 896], 5);
                 let Some(together) = all.run(&device, layout, kind, 2).unwrap() else { continue };
                 for rows in [1, 2, 3, 4, 9, 40, 67] {
                     let input = all.input[..rows * all.depth].to_vec();
                     let weights = all.weights.clone();
-                    let some = Product { rows, input, weights, ..all };
+                    let some = Product { rows, input, weights, experts: None, ..all };
                     let apart = some.run(&device, layout, kind, 2).unwrap().unwrap();
                     let beside = &together[..rows * all.columns];
                     assert_eq!(apart, beside, "{kernel:?}, type {kind}: {rows} of 75 rows");

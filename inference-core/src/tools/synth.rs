@@ -13,9 +13,12 @@ use crate::llama::{quantize, row_bytes};
 use crate::model_file::gguf::write::{Tensor, Writer};
 
 mod bert;
+mod experts;
 mod lean;
+mod shapes;
 mod vocabulary;
 
+pub use shapes::SHAPES;
 pub(crate) use vocabulary::Vocabulary;
 pub use vocabulary::{DEFAULT_PRE, PRE_TOKENIZERS};
 
@@ -53,176 +56,6 @@ pub struct ModelShape {
     ranks: bool,
 }
 
-/// All known shapes. Generative ones tie the output to the embedding matrix; BERT shapes compute
-/// embeddings.
-pub const SHAPES: &[ModelShape] = &[
-    ModelShape {
-        name: "tiny",
-        architecture: "llama",
-        layers: 2,
-        width: 256,
-        hidden: 512,
-        heads: 4,
-        kv_heads: 2,
-        head_width: 64,
-        vocabulary: 1024,
-        rope_base: 10_000.0,
-        epsilon: 1e-5,
-        context: 4096,
-        ranks: false,
-    },
-    ModelShape {
-        name: "qwen2.5-0.5b",
-        architecture: "qwen2",
-        layers: 24,
-        width: 896,
-        hidden: 4864,
-        heads: 14,
-        kv_heads: 2,
-        head_width: 64,
-        vocabulary: 151_936,
-        rope_base: 1_000_000.0,
-        epsilon: 1e-6,
-        context: 32_768,
-        ranks: false,
-    },
-    ModelShape {
-        name: "llama-3.2-1b",
-        architecture: "llama",
-        layers: 16,
-        width: 2048,
-        hidden: 8192,
-        heads: 32,
-        kv_heads: 8,
-        head_width: 64,
-        vocabulary: 128_256,
-        rope_base: 500_000.0,
-        epsilon: 1e-5,
-        context: 131_072,
-        ranks: false,
-    },
-    ModelShape {
-        name: "qwen2.5-1.5b",
-        architecture: "qwen2",
-        layers: 28,
-        width: 1536,
-        hidden: 8960,
-        heads: 12,
-        kv_heads: 2,
-        head_width: 128,
-        vocabulary: 151_936,
-        rope_base: 1_000_000.0,
-        epsilon: 1e-6,
-        context: 32_768,
-        ranks: false,
-    },
-    ModelShape {
-        name: "tiny-embed",
-        architecture: "bert",
-        layers: 2,
-        width: 64,
-        hidden: 128,
-        heads: 2,
-        kv_heads: 2,
-        head_width: 32,
-        vocabulary: 1024,
-        rope_base: 0.0,
-        epsilon: 1e-12,
-        context: 512,
-        ranks: false,
-    },
-    ModelShape {
-        name: "tiny-rerank",
-        architecture: "bert",
-        layers: 2,
-        width: 64,
-        hidden: 128,
-        heads: 2,
-        kv_heads: 2,
-        head_width: 32,
-        vocabulary: 1024,
-        rope_base: 0.0,
-        epsilon: 1e-12,
-        context: 512,
-        ranks: true,
-    },
-    ModelShape {
-        name: "tiny-qwen3-rerank",
-        architecture: "qwen3",
-        layers: 2,
-        width: 256,
-        hidden: 512,
-        heads: 4,
-        kv_heads: 2,
-        head_width: 64,
-        vocabulary: 1024,
-        rope_base: 10_000.0,
-        epsilon: 1e-6,
-        context: 4096,
-        ranks: true,
-    },
-    ModelShape {
-        name: "bge-small-en",
-        architecture: "bert",
-        layers: 12,
-        width: 384,
-        hidden: 1536,
-        heads: 12,
-        kv_heads: 12,
-        head_width: 32,
-        vocabulary: 30_522,
-        rope_base: 0.0,
-        epsilon: 1e-12,
-        context: 512,
-        ranks: false,
-    },
-    ModelShape {
-        name: "tiny-embed-wide",
-        architecture: "bert",
-        layers: 2,
-        width: 128,
-        hidden: 256,
-        heads: 4,
-        kv_heads: 4,
-        head_width: 128,
-        vocabulary: 250_000,
-        rope_base: 0.0,
-        epsilon: 1e-12,
-        context: 4096,
-        ranks: false,
-    },
-    ModelShape {
-        name: "tiny-window",
-        architecture: "gemma2",
-        layers: 6,
-        width: 256,
-        hidden: 512,
-        heads: 4,
-        kv_heads: 4,
-        head_width: 64,
-        vocabulary: 1024,
-        rope_base: 10_000.0,
-        epsilon: 1e-6,
-        context: 8192,
-        ranks: false,
-    },
-    ModelShape {
-        name: "tiny-hybrid",
-        architecture: "jamba",
-        layers: 4,
-        width: 256,
-        hidden: 512,
-        heads: 4,
-        kv_heads: 2,
-        head_width: 64,
-        vocabulary: 1024,
-        rope_base: 10_000.0,
-        epsilon: 1e-6,
-        context: 4096,
-        ranks: false,
-    },
-];
-
 /// Storage types of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quant {
@@ -236,12 +69,14 @@ pub struct Quant {
     sensitive: u32,
 }
 
-/// All known quantizations. Q4_K_M is llama.cpp's mixture.
+/// All known quantizations. Q4_K_M and Q5_K_M are llama.cpp's mixtures.
 pub const QUANTS: &[Quant] = &[
     Quant { name: "f16", matrix: 1, embedding: 1, sensitive: 1 },
     Quant { name: "q8_0", matrix: 8, embedding: 8, sensitive: 8 },
     Quant { name: "q4_0", matrix: 2, embedding: 14, sensitive: 2 },
     Quant { name: "q4_k_m", matrix: 12, embedding: 14, sensitive: 14 },
+    Quant { name: "q5_k_m", matrix: 13, embedding: 14, sensitive: 14 },
+    Quant { name: "iq4_nl", matrix: 20, embedding: 14, sensitive: 20 },
 ];
 
 /// A model file to write.
@@ -277,7 +112,7 @@ impl Synth {
             let kind = fitting(kind, dimensions[0]);
             let row = row_bytes(kind, dimensions[0]);
             let row = row.ok_or_else(|| format!("{name}: rows do not fit {}", quant.name))?;
-            let bytes = row * dimensions.get(1).copied().unwrap_or(1);
+            let bytes = row * dimensions[1..].iter().product::<u64>();
             writer.tensor(Tensor { name, dimensions, kind, bytes });
             Ok::<(), String>(())
         };
@@ -331,6 +166,7 @@ impl Synth {
 fn fitting(kind: u32, columns: u64) -> u32 {
     match kind {
         12 if !columns.is_multiple_of(256) => 6, // Q4_K -> Q5_0
+        13 if !columns.is_multiple_of(256) => 7, // Q5_K -> Q5_1
         14 if !columns.is_multiple_of(256) => 8, // Q6_K -> Q8_0
         _ => kind,
     }
@@ -393,6 +229,7 @@ fn layer_tensors(
     match shape.architecture {
         lean::WINDOWED => [all, lean::windowed_tensors(shape)].concat(),
         lean::HYBRID => lean::hybrid_tensors(shape, quant, layer, all),
+        experts::EXPERTS => experts::tensors(shape, quant, sensitive, all),
         _ => all,
     }
 }
@@ -410,6 +247,9 @@ fn write_metadata(writer: &mut Writer, shape: &ModelShape, vocabulary: &Vocabula
         return bert::write_metadata(writer, shape);
     }
     lean::write_metadata(writer, shape);
+    if shape.architecture == experts::EXPERTS {
+        experts::write_metadata(writer, shape);
+    }
     writer.number(&key("rope.dimension_count"), shape.head_width as u32);
     writer.fraction(&key("rope.freq_base"), shape.rope_base);
     writer.fraction(&key("attention.layer_norm_rms_epsilon"), shape.epsilon);

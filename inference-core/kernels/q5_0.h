@@ -1,0 +1,67 @@
+// Q5_0 weights as they are in the file: a weight is a scale times (n - 16), and n is 0 to 31. Unpacked and
+// transposed in registers, which all rows of a tile share. Models whose rows are no multiple of 256 have it
+// where others have Q4_K.
+#pragma once
+
+#include "transposed.h"
+
+#if defined(__AVX512VNNI__)
+
+namespace {
+
+/// One block of one column: ggml's block_q5_0. The low four bits of the byte i of `low` belong to the
+/// element i, the high ones to the element i + 16. Bit i of `high` is the fifth one of the element i.
+struct BlockQ5 {
+    uint16_t scale;
+    uint16_t high[2];
+    uint8_t low[16];
+};
+static_assert(sizeof(BlockQ5) == 22, "the layout is ggml's");
+
+/// A matrix of them.
+class WeightsQ5 {
+public:
+    static constexpr int OFFSET = 16;
+    static constexpr bool HAS_HALVES = false;
+    static constexpr bool HAS_MINS = false;
+
+    WeightsQ5(const void * data, size_t stride) : columns(data, stride) {}
+
+    /// A vector's columns, from `column` on.
+    Unpacked unpack(int column, int block) const {
+        const BlockQ5 * from[GROUP];
+        const uint16_t * scales[GROUP];
+        for (int c = 0; c < GROUP; c++) {
+            from[c] = columns.at(column + c, block);
+            scales[c] = &from[c]->scale;
+        }
+        Pairs pairs;
+        for (int i = 0; i < 4; i++) {
+            const BlockQ5 & a = *from[PAIRED[i][0]], & b = *from[PAIRED[i][1]];
+            const Integers low = pair_of_nibbles(a.low, b.low);
+            pairs.columns[i] = _mm512_mask_add_epi8(low, high_of(a, b), low, _mm512_set1_epi8(16));
+        }
+        Unpacked unpacked;
+        pairs.transpose(unpacked.quarters);
+        unpacked.scales = scales_of(scales);
+        return unpacked;
+    }
+
+    void prefetch_later(int column, int count, int block) const {
+        columns.prefetch_later(column, count, block, sizeof(BlockQ5));
+    }
+
+private:
+    const Columns<BlockQ5> columns;
+
+    static __mmask64 high_of(const BlockQ5 & a, const BlockQ5 & b) {
+        uint32_t low, high;
+        memcpy(&low, a.high, sizeof(low));
+        memcpy(&high, b.high, sizeof(high));
+        return low | (uint64_t) high << 32;
+    }
+};
+
+} // namespace
+
+#endif

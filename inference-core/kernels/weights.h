@@ -1,0 +1,113 @@
+// Which types and layouts of weights have kernels.
+#pragma once
+
+#include "ggml-backend-impl.h"
+#include "ggml-cpu-impl.h"
+#include "ggml-cpu.h"
+#include "ggml-impl.h"
+#include "ggml.h"
+#include "repack.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstdint>
+#include <cstring>
+
+#include "iq4_nl.h"
+#include "q4_0.h"
+#include "q4_k.h"
+#include "q5_0.h"
+#include "q5_k.h"
+#include "q6_k.h"
+#include "q8_0.h"
+
+namespace {
+
+/// Most rows of types whose weights take long to unpack: of more rows, ggml's kernels are as fast.
+#if defined(__AVX512VNNI__)
+constexpr int SLOW_ROWS_MAX = INT_MAX;
+#else
+constexpr int SLOW_ROWS_MAX = 32;
+#endif
+/// Rows that are computed for all columns of a piece before the next ones: their activations stay
+/// in the nearest caches.
+constexpr int PANEL_ROWS = 64;
+/// Pieces of columns for each thread, so that none waits long for another.
+constexpr int PIECES = 4;
+
+/// True for types in layouts that the kernels read. Q4_K, Q5_K and Q6_K go to ggml where its kernels are as
+/// fast; there, a row's result depends on the number of rows in any case.
+inline bool has_kernel(const ggml_tensor * weights, int64_t rows) {
+    if (!weights->buffer || weights->ne[1] % GROUP != 0) return false;
+    const bool is_interleaved = weights->buffer->buft == ggml_backend_cpu_repack_buffer_type();
+    const bool are_some = rows > 1 && rows <= SLOW_ROWS_MAX;
+    switch (weights->type) {
+        case GGML_TYPE_Q4_0: return is_interleaved;
+        case GGML_TYPE_Q4_K: return is_interleaved && are_some;
+#if defined(__AVX512VNNI__)
+        case GGML_TYPE_IQ4_NL: return is_interleaved;
+        case GGML_TYPE_Q5_0:
+        case GGML_TYPE_Q8_0: return ggml_backend_buffer_is_host(weights->buffer);
+        case GGML_TYPE_Q5_K:
+        case GGML_TYPE_Q6_K: return ggml_backend_buffer_is_host(weights->buffer) && are_some;
+#endif
+        default: return false;
+    }
+}
+
+/// True if the kernels read rows of this tensor, and write to that one.
+inline bool has_rows(const ggml_tensor * input, const ggml_tensor * output) {
+    return input->type == GGML_TYPE_F32 && input->nb[0] == sizeof(float) && input->ne[3] == 1
+        && output->nb[0] == sizeof(float);
+}
+
+/// Calls `use` with the weights of a matrix of `tensor`, which begins at `data`.
+template <class Use>
+void with_weights(const ggml_tensor * tensor, const void * data, Use use) {
+    const int blocks = (int) tensor->ne[0] / BLOCK;
+    switch (tensor->type) {
+        case GGML_TYPE_Q4_K: return use(WeightsQ4K(data, blocks));
+#if defined(__AVX512VNNI__)
+        case GGML_TYPE_IQ4_NL: return use(WeightsIQ4(data, blocks));
+        case GGML_TYPE_Q5_0: return use(WeightsQ5(data, tensor->nb[1]));
+        case GGML_TYPE_Q5_K: return use(WeightsQ5K(data, tensor->nb[1]));
+        case GGML_TYPE_Q6_K: return use(WeightsQ6K(data, tensor->nb[1]));
+        case GGML_TYPE_Q8_0: return use(WeightsQ8(data, tensor->nb[1]));
+#endif
+        default: return use(WeightsQ4(data, blocks));
+    }
+}
+
+/// Quantizes a thread's share of the rows of `input`, which are numbered across its planes.
+inline void quantize_share(const ggml_compute_params * params, const ggml_tensor * input, Activations & activations) {
+    const int64_t blocks = activations.blocks, in_plane = input->ne[1];
+    const int64_t all = in_plane * input->ne[2] * blocks, ith = params->ith, nth = params->nth;
+    for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
+        const int64_t row = i / blocks, block = i % blocks;
+        const char * from = (const char *) input->data + row / in_plane * input->nb[2] + row % in_plane * input->nb[1];
+        activations.quantize((const float *) from + block * BLOCK, (int) row, (int) block);
+    }
+}
+
+/// `rows` rows times the columns `first..end`; `row_at(i, tile, place)` puts the row i at a place of a tile.
+template <class Weights, class RowAt>
+void multiply_rectangle(const Weights & weights, const Activations & activations, int rows, int first, int end,
+                        RowAt row_at) {
+    for (int panel = 0; panel < rows; panel += PANEL_ROWS) {
+        const int panel_end = std::min(rows, panel + PANEL_ROWS);
+        TileRows tiles[PANEL_ROWS / TILE_ROWS];
+        for (int row = panel; row < panel_end; row++) {
+            row_at(row, tiles[(row - panel) / TILE_ROWS], (row - panel) % TILE_ROWS);
+        }
+        for (int column = first; column < end; column += UNIT) {
+            const int column_end = std::min(end, column + UNIT);
+            for (int row = panel; row < panel_end; row += TILE_ROWS) {
+                const TileRows & tile = tiles[(row - panel) / TILE_ROWS];
+                const int count = std::min(TILE_ROWS, panel_end - row);
+                multiply_rows(weights, column, column_end, activations, tile, count, row == panel);
+            }
+        }
+    }
+}
+
+} // namespace
