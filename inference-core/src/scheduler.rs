@@ -7,11 +7,13 @@
 pub mod embed;
 pub mod engine_thread;
 pub mod fake;
+pub(crate) mod forecast;
 pub(crate) mod kv_pool;
 pub(crate) mod planning;
 pub(crate) mod queue;
 pub(crate) mod reasoning_budget;
 pub(crate) mod sampler;
 pub mod sequence;
+pub(crate) mod speculation;
 pub mod step;
 pub(crate) mod step_pace;

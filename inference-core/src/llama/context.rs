@@ -208,6 +208,7 @@ impl LlamaModel {
             seq_ids,
             kv_cells,
             shares_prefixes,
+            can_truncate: weights.can_share_prefixes(),
             context_tokens: options.context_tokens,
             batch_rows,
             vocabulary: weights.vocabulary(),

@@ -250,7 +250,7 @@ impl Weights {
 
     /// True if sequences can share the KV cells of a common prefix. False for sliding windows,
     /// which drop old cells, and for recurrent models, which keep a single state instead.
-    pub(crate) fn can_share_prefixes(&self) -> bool {
+    pub fn can_share_prefixes(&self) -> bool {
         // SAFETY: the model is valid; all three only read it.
         unsafe {
             sys::llama_model_n_swa(self.as_ptr()) == 0

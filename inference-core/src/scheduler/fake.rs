@@ -101,13 +101,14 @@ impl FakeModel {
     pub fn with_cells(slots: u32, context_tokens: u32, batch_rows: u32, cells: u32) -> Self {
         let vocabulary = FakeTokenizer::END + 1;
         let seqs = 2 * slots;
-        let shares_prefixes = true;
+        let (shares_prefixes, can_truncate) = (true, true);
         Self {
             shape: Shape {
                 slots,
                 seq_ids: seqs,
                 kv_cells: cells,
                 shares_prefixes,
+                can_truncate,
                 context_tokens,
                 batch_rows,
                 vocabulary,
@@ -133,6 +134,7 @@ impl FakeModel {
     pub(crate) fn without_sharing(self) -> Self {
         let mut alone = self.with_kept(0);
         alone.shape.shares_prefixes = false;
+        alone.shape.can_truncate = false;
         alone
     }
 
@@ -164,7 +166,7 @@ impl Model for FakeModel {
         assert!(!rows.is_empty() && rows.len() <= self.shape.batch_rows as usize);
         if stop() {
             // A recurrent state cannot be rolled back.
-            let lost = rows.iter().filter(|_| !self.shape.shares_prefixes);
+            let lost = rows.iter().filter(|_| !self.shape.can_truncate);
             lost.for_each(|row| self.seqs[row.seq as usize].clear());
             return Ok(Decoded::Stopped);
         }
@@ -203,7 +205,7 @@ impl Model for FakeModel {
     }
 
     fn truncate(&mut self, seq: SeqId, tokens: u32) {
-        assert!(self.shape.shares_prefixes, "a state cannot be taken back");
+        assert!(self.shape.can_truncate, "a state cannot be taken back");
         assert!(self.seqs[seq as usize].len() >= tokens as usize);
         self.seqs[seq as usize].truncate(tokens as usize);
     }

@@ -29,8 +29,17 @@ pub(crate) struct PlannedSequence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotRows {
     pub(crate) slot: Slot,
-    /// Rows, at least 1.
+    /// Rows of its tokens, at least 1.
     pub(crate) rows: u32,
+    /// Rows of tokens that probably follow: [`crate::scheduler::speculation`].
+    pub(crate) drafted: u32,
+}
+
+impl SlotRows {
+    /// All rows of the slot.
+    pub(crate) fn all_rows(self) -> u32 {
+        self.rows + self.drafted
+    }
 }
 
 /// Limits of one step.
@@ -49,8 +58,9 @@ pub(crate) struct StepLimits {
 pub(crate) fn plan(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<SlotRows> {
     let rows_max = limits.batch_rows.min(limits.kv_cells);
     let decoding = sequences.iter().filter(|s| s.decoding);
+    let share = |slot, rows| SlotRows { slot, rows, drafted: 0 };
     let mut shares: Vec<SlotRows> =
-        decoding.map(|s| SlotRows { slot: s.slot, rows: 1 }).take(rows_max as usize).collect();
+        decoding.map(|s| share(s.slot, 1)).take(rows_max as usize).collect();
     let mut left = (rows_max - shares.len() as u32).min(limits.prefill_rows);
     let mut logits_left = limits.logits_rows;
     let mut prefilling: Vec<&PlannedSequence> = sequences.iter().filter(|s| !s.decoding).collect();
@@ -66,7 +76,7 @@ pub(crate) fn plan(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<Slo
         if sequence.needs_all_logits {
             logits_left -= rows;
         }
-        shares.push(SlotRows { slot: sequence.slot, rows });
+        shares.push(share(sequence.slot, rows));
         left -= rows;
     }
     shares

@@ -1,8 +1,9 @@
-//! The engine's step: commands -> plan -> decode -> sample -> emit.
+//! The engine's step: commands -> plan -> draft -> decode -> sample -> emit.
 //!
 //! [`Engine`] owns the model, the bookkeeping of its KV cells, and every sequence. One thread
 //! ([`crate::scheduler::engine_thread`]) or a test drives it; time is an argument, events go to a
-//! callback. [`admission`] decides which requests get slots.
+//! callback. [`admission`] decides which requests get slots, and [`sampling`] handles what was
+//! computed.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::scheduler::planning::{self, PlannedSequence, SlotRows, StepLimits};
 use crate::scheduler::queue::FairQueue;
 use crate::scheduler::sampler::Scratch;
 use crate::scheduler::sampler::logprobs::{Logprob, logprobs};
-use crate::scheduler::sequence::{CancelFlag, Job, Sampled, Sequence};
+use crate::scheduler::sequence::{CancelFlag, Job, Sequence};
+use crate::scheduler::speculation::{DecodeStep, Speculation};
 use crate::scheduler::step_pace::{StepPace, smooth};
 use crate::types::model::SeqId;
 use crate::types::model::{Decoded, Model, Row, Shape, Slot};
@@ -22,6 +24,7 @@ use crate::types::request::{
 };
 
 mod admission;
+mod sampling;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +35,8 @@ pub struct Engine<M> {
     shape: Shape,
     pool: KvPool,
     pace: StepPace,
+    /// Decides on drafts, if there are any.
+    speculation: Option<Speculation>,
     queue: FairQueue<Job>,
     /// The request at the head of the queue, while it lacks KV cells.
     next: Option<Job>,
@@ -56,6 +61,7 @@ impl<M: Model> Engine<M> {
             shape,
             pool: KvPool::new(shape.kv_cells, shape.seq_ids, shape.shares_prefixes),
             pace: StepPace::new(shape.slots),
+            speculation: None,
             queue: FairQueue::new(queue_max),
             next: None,
             preempted: Vec::new(),
@@ -67,6 +73,14 @@ impl<M: Model> Engine<M> {
             scratch: Scratch::default(),
             removed: Vec::new(),
         }
+    }
+
+    /// Computes tokens that the text foretells together with the last one, where that is faster.
+    /// Responses stay the same. Has no effect on a model whose sequences cannot lose their last
+    /// tokens.
+    pub fn with_speculation(mut self, is_on: bool) -> Self {
+        self.speculation = (is_on && self.shape.can_truncate).then(Speculation::new);
+        self
     }
 
     /// The model it runs.
@@ -113,6 +127,14 @@ impl<M: Model> Engine<M> {
                     logits: i == last || sequence.needs_logits_at(sequence.position() + i as u32),
                 });
             }
+            let after = sequence.position() + share.rows;
+            let drafts = sequence.forecast.tokens().iter().take(share.drafted as usize);
+            self.rows.extend((after..).zip(drafts).map(|(position, token)| Row {
+                seq: sequence.seq,
+                position,
+                token: *token,
+                logits: true,
+            }));
         }
         debug_assert!(self.rows.len() <= self.shape.batch_rows as usize);
     }
@@ -144,57 +166,12 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    fn sample_all(&mut self, shares: &[SlotRows], now: Duration, emit: Emit<'_>) {
-        let mut row = 0;
-        for share in shares {
-            row += share.rows as usize;
-            let Some(sequence) = &self.slots[share.slot as usize] else { continue };
-            // A sequence canceled during the decode gets no further token.
-            if !sequence.undecoded().is_empty() || sequence.cancel.is_set() {
-                continue;
-            }
-            if sequence.is_full() {
-                self.finish(share.slot, FinishReason::Length, emit);
-            } else {
-                self.sample(share.slot, row - 1, now, emit);
-            }
-        }
-    }
-
-    /// Chooses the next token of the sequence in a slot from the logits of a row.
-    fn sample(&mut self, slot: Slot, row: usize, now: Duration, emit: Emit<'_>) {
-        let Some(sequence) = &mut self.slots[slot as usize] else { return };
-        let logits = self.model.logits(row);
-        let token = match sequence.sample(logits, self.model.end_tokens(), &mut self.scratch) {
-            Ok(token) => token,
-            Err(failure) => {
-                emit(sequence.id, Event::Failed(failure));
-                return self.free(slot);
-            }
-        };
-        self.stats.generated_tokens += 1;
-        let logprob = sequence
-            .logprobs()
-            .map(|count| token_logprob(&self.model, row, (token, count), &mut self.scratch));
-        self.piece.clear();
-        self.model.piece(token, sequence.is_visible(token), &mut self.piece);
-        let is_end = sequence.is_end(token, self.model.end_tokens());
-        let sampled = Sampled { token, piece: &self.piece, is_end, logprob, now: Some(now) };
-        let advance = sequence.advance(sampled);
-        if let Some(chunk) = advance.chunk {
-            emit(sequence.id, Event::Text(chunk));
-        }
-        if let Some(reason) = advance.finished {
-            self.finish(slot, reason, emit);
-        }
-    }
-
     /// Emits the logprobs of prompt tokens that the logits of a batch tell.
     fn emit_prompt_logprobs(&mut self, shares: &[SlotRows], emit: Emit<'_>) {
         let mut row = 0;
         for share in shares {
             let first = row;
-            row += share.rows as usize;
+            row += share.all_rows() as usize;
             let Some(sequence) = &mut self.slots[share.slot as usize] else { continue };
             let due = sequence.take_due_logprobs(share.rows);
             if due.is_empty() {
@@ -254,16 +231,19 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    fn record_timing(&mut self, shares: &[SlotRows], spent: Duration) {
+    /// Records how long a step took; returns it if no prompt was in it.
+    fn record_timing(&mut self, shares: &[SlotRows], spent: Duration) -> Option<DecodeStep> {
         let is_decoding = |share: &&SlotRows| {
             self.slots[share.slot as usize].as_ref().is_some_and(Sequence::is_decoding)
         };
         let decoding = shares.iter().filter(is_decoding).count() as u32;
-        let prefilled = self.rows.len() as u32 - decoding;
+        let drafted: u32 = shares.iter().map(|share| share.drafted).sum();
+        let prefilled = self.rows.len() as u32 - decoding - drafted;
+        self.stats.drafted_tokens += u64::from(drafted);
         self.stats.prompt_tokens += u64::from(prefilled);
         let seconds = spent.as_secs_f32();
         if seconds <= 0.0 {
-            return;
+            return None;
         }
         let decode_part = match prefilled {
             0 => seconds,
@@ -271,12 +251,23 @@ impl<M: Model> Engine<M> {
         };
         self.stats.decode_seconds += f64::from(decode_part);
         self.stats.prefill_seconds += f64::from(seconds - decode_part);
-        self.pace.record_step(decoding, prefilled, seconds);
+        match drafted {
+            0 => self.pace.record_step(decoding, prefilled, seconds),
+            _ => self.pace.record_drafted_step(decoding, seconds),
+        }
         // Only a pure decode or prefill step measures its kind.
-        match (decoding, prefilled) {
-            (n, 0) => smooth(&mut self.stats.decode_tokens_per_second, n as f32 / seconds),
-            (0, n) => smooth(&mut self.stats.prefill_tokens_per_second, n as f32 / seconds),
-            _ => {}
+        if decoding == 0 {
+            smooth(&mut self.stats.prefill_tokens_per_second, prefilled as f32 / seconds);
+        }
+        let step = DecodeStep { sequences: decoding, rows: decoding + drafted, tokens: 0, seconds };
+        (prefilled == 0).then_some(step)
+    }
+
+    fn record_decode(&mut self, step: DecodeStep) {
+        let speed = step.tokens as f32 / step.seconds;
+        smooth(&mut self.stats.decode_tokens_per_second, speed);
+        if let Some(speculation) = &mut self.speculation {
+            speculation.record(step);
         }
     }
 }
@@ -316,10 +307,11 @@ impl<M: Model> StepEngine for Engine<M> {
         self.fill_slots(emit);
         self.follow_leaders();
         self.make_room();
-        let shares = self.plan();
+        let mut shares = self.plan();
         if shares.is_empty() {
             return;
         }
+        self.draft(&mut shares);
         self.collect_rows(&shares);
         self.evict_for(self.rows.len() as u32);
         let begun = clock();
@@ -334,11 +326,16 @@ impl<M: Model> StepEngine for Engine<M> {
         self.stats.slot_steps += shares.len() as u64;
         match decoded {
             Ok(Decoded::Whole) => {
-                self.record_timing(&shares, spent);
+                let step = self.record_timing(&shares, spent);
                 self.emit_prompt_logprobs(&shares, emit);
                 self.record_rows(&shares);
                 self.report_prefill(begun + spent, emit);
+                let before = self.stats.generated_tokens;
                 self.sample_all(&shares, clock(), emit);
+                let tokens = (self.stats.generated_tokens - before) as u32;
+                if let Some(step) = step {
+                    self.record_decode(DecodeStep { tokens, ..step });
+                }
             }
             // The pool recorded nothing of this batch. What its sequences had before is kept or
             // freed as for every canceled sequence.

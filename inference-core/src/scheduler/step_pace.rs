@@ -78,6 +78,12 @@ impl StepPace {
         self.update_credit(decoding, prefill, seconds);
     }
 
+    /// Records a step without prefill in which sequences also computed drafts: it does not measure
+    /// how long one without them takes.
+    pub(crate) fn record_drafted_step(&mut self, decoding: u32, seconds: f32) {
+        self.update_credit(decoding, 0, seconds);
+    }
+
     /// Records the price of a row in a prefill-only step. The few rows that end a prompt cost
     /// almost as much as many do, so they count only if they took too long. A slowdown is believed
     /// at once.

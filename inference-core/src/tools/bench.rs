@@ -1,6 +1,7 @@
 //! Measures an engine: raw batches of a model, and clients of its scheduler, all on one thread and
 //! one clock. Reported figures are ratios of two measurements in one run.
 
+pub mod echo;
 pub mod raw;
 
 use std::collections::BTreeMap;
@@ -108,6 +109,12 @@ impl<M: Model> Bench<M> {
     pub fn new(model: M) -> Self {
         let engine = Engine::new(EndlessModel::new(model), 64);
         Self { engine, begun: Instant::now(), timings: BTreeMap::new() }
+    }
+
+    /// Uses speculation, which is off otherwise: what random weights write repeats itself.
+    pub fn with_speculation(mut self, is_on: bool) -> Self {
+        self.engine = self.engine.with_speculation(is_on);
+        self
     }
 
     /// Submits a request; returns its id.

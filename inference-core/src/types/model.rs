@@ -23,6 +23,8 @@ pub struct Shape {
     pub kv_cells: u32,
     /// True if sequences can share the cells of a common prefix.
     pub(crate) shares_prefixes: bool,
+    /// True if a sequence can lose its last tokens.
+    pub(crate) can_truncate: bool,
     /// Maximum tokens of one sequence, prompt and response together.
     pub context_tokens: u32,
     /// Maximum rows of one batch.
@@ -88,8 +90,8 @@ pub trait Model {
     /// Makes `to`, which is empty, start with the first `tokens` tokens of `from`, in the same KV
     /// cells: nothing is computed or copied.
     fn share(&mut self, from: SeqId, to: SeqId, tokens: u32);
-    /// Removes everything after the first `tokens` tokens of a sequence; only for models whose
-    /// sequences can share cells.
+    /// Removes everything after the first `tokens` tokens of a sequence; only for models that can
+    /// truncate.
     fn truncate(&mut self, seq: SeqId, tokens: u32);
     /// Removes a sequence; KV cells that no other sequence shares become free.
     fn clear(&mut self, seq: SeqId);

@@ -9,6 +9,7 @@ pub(crate) mod memory;
 pub(crate) mod plot;
 pub(crate) mod report;
 pub(crate) mod runner;
+mod speculation;
 
 use std::cell::RefCell;
 use std::io::IsTerminal;

@@ -87,6 +87,10 @@ pub(crate) struct Totals {
     /// Prompt tokens prefilled.
     pub prompt_tokens: u64,
     pub generated_tokens: u64,
+    /// Foretold tokens that were computed.
+    pub drafted_tokens: u64,
+    /// Of those, the ones that were right.
+    pub accepted_tokens: u64,
     pub steps: u64,
     /// Prompt tokens served from the cache.
     pub cached_tokens: u64,
@@ -321,6 +325,8 @@ impl Inner {
         Totals {
             prompt_tokens: self.totals.prompt_tokens + self.stats.prompt_tokens,
             generated_tokens: self.totals.generated_tokens + self.stats.generated_tokens,
+            drafted_tokens: self.totals.drafted_tokens + self.stats.drafted_tokens,
+            accepted_tokens: self.totals.accepted_tokens + self.stats.accepted_tokens,
             steps: self.totals.steps + self.stats.steps,
             cached_tokens: self.totals.cached_tokens + self.stats.cached_tokens,
             evictions: self.totals.evictions + self.stats.evictions,

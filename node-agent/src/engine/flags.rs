@@ -69,6 +69,10 @@ pub(crate) struct EngineFlags {
     /// Disable the prefix cache: prefill every prompt from its first token
     #[arg(long, env = "FLOTILLA_NO_PREFIX_CACHE", value_parser = FalseyValueParser::new())]
     pub no_prefix_cache: bool,
+    /// Disable speculation: compute one token of a response after the other, even where its text
+    /// foretells the next ones
+    #[arg(long, env = "FLOTILLA_NO_SPECULATION", value_parser = FalseyValueParser::new())]
+    pub no_speculation: bool,
     /// Pooling of an embedding model: mean, cls, last, or rank for a reranking model
     /// [default: as in the model file; without either, the model generates text]
     #[arg(long, env = "FLOTILLA_POOLING")]
@@ -221,6 +225,7 @@ impl EngineFlags {
             kv_type: sizes.kv_type,
             flash_attention: attention.value,
             prefix_cache: !self.no_prefix_cache,
+            speculation: !self.no_speculation,
             pooling: self.pooling,
             threads: threads.value,
             cpus,

@@ -56,6 +56,8 @@ pub(crate) struct EngineFacts {
     pub sampling: Box<SamplingDefaults>,
     /// Sizes of the model file.
     pub sizes: Box<ModelSizes>,
+    /// True if it may compute several tokens of a response at once.
+    pub speculates: bool,
 }
 
 /// What the chat template does not do.

@@ -264,7 +264,7 @@ impl Prompts {
     /// Loads the model and reports that, unless its files were changed meanwhile.
     fn load(&self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
         let loaded = self.load_weights(files).map_err(|e| e.to_string())?;
-        let Loaded { preparer, running, sizes, digest } = loaded;
+        let Loaded { preparer, running, sizes, digest, speculates } = loaded;
         if files.detect_change().map_err(|e| e.to_string())? {
             return Err(CHANGED.into());
         }
@@ -284,6 +284,7 @@ impl Prompts {
             sandbox: self.sandbox.clone(),
             sampling: Box::new(files.header().sampling),
             sizes: Box::new(sizes),
+            speculates,
         }));
         Ok((preparer, running))
     }
@@ -297,6 +298,8 @@ impl Prompts {
             Some(pooling) => self.start_embedder(&weights, pooling)?,
             None => self.start_generator(&weights)?,
         };
+        let speculates =
+            self.options.speculation && pooling.is_none() && weights.can_share_prefixes();
         let (bos, eos) = weights.bos_eos();
         let control = weights.control_texts();
         let rerank = weights.rerank_template().filter(|_| pooling == Some(Pooling::Rank));
@@ -311,7 +314,7 @@ impl Prompts {
         let preparer = Preparer::new(Box::new(LlamaTokenizer(weights)), template, context)
             .with_rerank_template(rerank)
             .with_special_tokens(tokens);
-        Ok(Loaded { preparer, running, sizes, digest })
+        Ok(Loaded { preparer, running, sizes, digest, speculates })
     }
 
     fn start_generator(&self, weights: &Weights) -> Result<Running, LoadError> {
@@ -327,7 +330,8 @@ impl Prompts {
             poll: self.options.poll,
         };
         let model = LlamaModel::new(weights.clone(), context)?;
-        let engine = engine_thread::start(Engine::new(model, QUEUE_MAX), self.reporter());
+        let engine = Engine::new(model, QUEUE_MAX).with_speculation(self.options.speculation);
+        let engine = engine_thread::start(engine, self.reporter());
         Ok(Running::Generates(engine.map_err(no_thread)?))
     }
 
@@ -353,6 +357,8 @@ struct Loaded {
     sizes: ModelSizes,
     /// Fingerprint of the weights and of a replaced chat template.
     digest: Fingerprint,
+    /// True if it may compute several tokens of a response at once.
+    speculates: bool,
 }
 
 /// True if the file has the tensors that score a pair. Of a file in parts, only the first header is

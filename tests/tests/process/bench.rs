@@ -70,6 +70,8 @@ fn a_bench_prints_every_figure_as_a_line_of_json() {
         "decode_batch_1",
         "decode_batch_16",
         "step_overhead",
+        "speculation_new_text_1",
+        "speculation_copy_4",
         "readers_speed_kept",
         "readers_gap",
         "long_prompt_time",

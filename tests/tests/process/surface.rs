@@ -145,6 +145,39 @@ async fn the_prefix_cache_can_be_turned_off() {
     assert_eq!(agent.metric("node_kv_cells_cached").await, 0.0);
 }
 
+#[tokio::test]
+async fn speculation_changes_no_token_and_can_be_turned_off() {
+    let (plain, drafting) = (Agent::start(&["--no-speculation"]).await, Agent::start(&[]).await);
+    let question = "Count from 1 to 25.";
+    let known = plain.client.chat(&chat(question)).await.content();
+    for temperature in [0.0, 0.7, 1.5] {
+        // What it may answer stands in the prompt.
+        let mut request = chat(question);
+        request["messages"] = json!([
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": known},
+            {"role": "user", "content": question},
+        ]);
+        request["temperature"] = json!(temperature);
+        for seed in 0..4 {
+            request["seed"] = json!(seed);
+            let expected = plain.client.chat(&request).await.content();
+            let said = drafting.client.chat(&request).await.content();
+            assert_eq!(said, expected, "seed {seed} at {temperature}");
+        }
+    }
+    eventually("drafts", async || {
+        (drafting.metric("node_accepted_tokens_total").await > 0.0).then_some(())
+    })
+    .await;
+    assert_eq!(plain.metric("node_drafted_tokens_total").await, 0.0);
+    for (agent, speculates) in [(&plain, false), (&drafting, true)] {
+        assert_eq!(agent.client.get("/slots").await.json()[0]["speculative"], speculates);
+        let props = agent.client.get("/props").await.json();
+        assert_eq!(props["default_generation_settings"]["speculative"], speculates);
+    }
+}
+
 /// A pool that holds little more than one request: some give their cells up and go on later.
 #[tokio::test]
 async fn too_few_cells_for_all_cost_time_and_no_answer() {

@@ -14,7 +14,7 @@ use crate::scheduler::engine_thread::StepEngine;
 use crate::scheduler::sequence::{CancelFlag, Job};
 use crate::scheduler::step::Engine;
 use crate::tools::synth::{QUANTS, SHAPES, Synth};
-use crate::types::request::{Event, Options, Tenant};
+use crate::types::request::{EngineStats, Event, Options, Sampling, Tenant, TextChunk};
 
 /// Tokens of a prompt: more than two sliding windows.
 const TOKENS: u32 = 300;
@@ -160,25 +160,72 @@ fn what_cannot_be_shared_is_not_kept() {
     }
 }
 
-#[test]
-fn a_canceled_prompt_stops_the_engine_in_the_middle_of_its_batch() {
-    let job = |id, cancel: &CancelFlag| Job {
+fn job(id: u64, options: Options) -> Job {
+    Job {
         id,
         tenant: Tenant::default(),
         tokens: (0..TOKENS).map(|position| token(0, position)).collect(),
         resumed_len: 0,
-        options: Options { max_tokens: Some(4), ..Options::GREEDY },
+        options,
         visible: Vec::new(),
         grammar: None,
         in_reasoning: false,
         resolved: Default::default(),
-        cancel: cancel.clone(),
+        cancel: CancelFlag::default(),
+    }
+}
+
+/// The tokens of three responses side by side, on a machine whose steps all take as long, and what
+/// the engine counted.
+fn responses(shape: &str, temperature: f32, drafts: bool) -> (Vec<Vec<Token>>, EngineStats) {
+    let mut engine = Engine::new(model(shape, 3, 128), 4).with_speculation(drafts);
+    let mut all = vec![Vec::new(); 3];
+    let mut take = |id: u64, event| match event {
+        Event::Text(TextChunk { tokens, .. }) | Event::Finished { tokens, .. } => {
+            all[id as usize].extend(tokens);
+        }
+        Event::Started { .. } => {}
+        other => panic!("{other:?}"),
     };
+    for seed in 0..3 {
+        let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
+        let options = Options { max_tokens: Some(150), sampling, ..Options::GREEDY };
+        engine.submit(job(seed, options), &mut take);
+    }
+    let now = std::cell::Cell::new(Duration::ZERO);
+    let clock = || {
+        now.update(|now| now + Duration::from_millis(10));
+        now.get()
+    };
+    while !engine.is_idle() {
+        engine.step(&clock, &mut take);
+    }
+    (all, engine.stats())
+}
+
+#[test]
+fn drafts_change_no_token_of_any_response() {
+    for shape in ALL {
+        for temperature in [0.0, 0.05] {
+            let (plain, _) = responses(shape, temperature, false);
+            let (drafted, stats) = responses(shape, temperature, true);
+            assert_eq!(plain, drafted, "{shape} at {temperature}");
+            let can_truncate = shape == "tiny";
+            assert_eq!(stats.drafted_tokens > 0, can_truncate, "{shape}: {stats:?}");
+            assert!(stats.accepted_tokens <= stats.drafted_tokens);
+        }
+    }
+}
+
+#[test]
+fn a_canceled_prompt_stops_the_engine_in_the_middle_of_its_batch() {
+    let options = || Options { max_tokens: Some(4), ..Options::GREEDY };
     for shape in ALL {
         let mut engine = Engine::new(model(shape, 2, 128), 4);
         let mut events = Vec::new();
-        let cancel = CancelFlag::default();
-        engine.submit(job(1, &cancel), &mut |id, event| events.push((id, event)));
+        let leaver = job(1, options());
+        let cancel = leaver.cancel.clone();
+        engine.submit(leaver, &mut |id, event| events.push((id, event)));
         // The engine reads the clock when the batch starts.
         let leaves = || {
             cancel.set();
@@ -189,7 +236,7 @@ fn a_canceled_prompt_stops_the_engine_in_the_middle_of_its_batch() {
         let stats = engine.stats();
         assert_eq!((stats.prompt_tokens, stats.kv_cells_in_use, stats.kv_cells_cached), (0, 0, 0));
         let begun = std::time::Instant::now();
-        engine.submit(job(2, &CancelFlag::default()), &mut |_, _| {});
+        engine.submit(job(2, options()), &mut |_, _| {});
         while !engine.is_idle() {
             engine.step(&|| begun.elapsed(), &mut |id, event| events.push((id, event)));
         }

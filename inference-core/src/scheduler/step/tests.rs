@@ -1,5 +1,6 @@
 //! Tests the engine on the fake model: single behaviors, and long simulations with seeds.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use rand_core::{Rng, SeedableRng};
@@ -16,8 +17,14 @@ mod prompt_logprobs;
 mod resume;
 mod stopped;
 
+mod drafts;
+
 struct Bench {
     engine: Engine<FakeModel>,
+    /// Advances with every look at the clock.
+    now: Cell<Duration>,
+    /// Seconds that a batch takes.
+    step_time: Duration,
     events: BTreeMap<RequestId, Vec<Event>>,
 }
 
@@ -27,7 +34,8 @@ impl Bench {
     }
 
     fn on(model: FakeModel) -> Self {
-        Self { engine: Engine::new(model, 8), events: BTreeMap::new() }
+        let engine = Engine::new(model, 8);
+        Self { engine, now: Cell::default(), step_time: Duration::ZERO, events: BTreeMap::new() }
     }
 
     fn submit(&mut self, id: RequestId, prompt: &str) -> CancelFlag {
@@ -71,7 +79,8 @@ impl Bench {
         let events = &mut self.events;
         let clock = || {
             happens();
-            Duration::ZERO
+            self.now.update(|now| now + self.step_time);
+            self.now.get()
         };
         self.engine.step(&clock, &mut |id, e| events.entry(id).or_default().push(e));
         self.check_cells();
@@ -310,8 +319,8 @@ fn the_prefix_of_a_request_that_waits_for_cells_outlives_all_others() {
 }
 
 /// Simulates a day of random requests: every response is right, every cell is recorded, nothing is
-/// left. Returns the number of preemptions.
-fn day(seed: u64) -> u64 {
+/// left. Returns the statistics of the engine.
+fn day(seed: u64) -> EngineStats {
     let mut rng = Pcg64::seed_from_u64(seed);
     let mut pick = move |n: u32| rng.next_u32() % n;
     let (slots, batch_rows) = (1 + pick(6), 4 + pick(30));
@@ -322,6 +331,9 @@ fn day(seed: u64) -> u64 {
         1 => model.with_kept(pick(3)),
         _ => model,
     });
+    if pick(2) == 0 {
+        bench = bench.drafting();
+    }
     let mut asked = BTreeMap::new();
     let mut flags = Vec::new();
     for id in 0..120 {
@@ -352,13 +364,20 @@ fn day(seed: u64) -> u64 {
             other => panic!("seed {seed}: {other:?}"),
         }
     }
-    bench.engine.stats().preemptions
+    bench.engine.stats()
 }
 
 #[test]
 fn days_with_random_requests_end_well() {
-    let preemptions: u64 = (0..300).map(day).sum();
+    let days: Vec<EngineStats> = (0..300).map(day).collect();
+    let preemptions: u64 = days.iter().map(|day| day.preemptions).sum();
     assert!(preemptions > 100, "only {preemptions} preemptions put the days to work");
+    let drafted: u64 = days.iter().map(|day| day.drafted_tokens).sum();
+    let accepted: u64 = days.iter().map(|day| day.accepted_tokens).sum();
+    assert!(
+        accepted > 100 && drafted > accepted + 100,
+        "{accepted} of {drafted} drafts were right"
+    );
 }
 
 #[test]

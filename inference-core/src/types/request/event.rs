@@ -293,6 +293,10 @@ pub struct EngineStats {
     pub preemptions: u64,
     /// Tokens generated since the start.
     pub generated_tokens: u64,
+    /// Foretold tokens that were computed since the start.
+    pub drafted_tokens: u64,
+    /// Of those, the ones that were right.
+    pub accepted_tokens: u64,
     /// Prompt tokens per second while prefilling, moving average; 0 until measured.
     pub prefill_tokens_per_second: f32,
     /// Generated tokens per second over all slots, moving average; 0 until measured.

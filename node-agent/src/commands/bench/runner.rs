@@ -13,6 +13,7 @@ use inference_core::types::request::{RequestId, Sampling};
 use serde::{Deserialize, Serialize};
 
 use super::report::Figure;
+use super::speculation::{self, CLIENTS, TEXTS};
 use super::{Setup, Show};
 use crate::engine::measuring::ChildArgs;
 use crate::engine::measuring::{
@@ -74,7 +75,8 @@ pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Result<(), Fai
 
 pub(super) fn steps(rounds: u32) -> u64 {
     let decode = BATCHES.len() * DECODE_TURNS as usize;
-    u64::from(rounds) * (decode + PROMPTS.len() + 1) as u64 + 3
+    let speculation = TEXTS.len() * CLIENTS.len();
+    u64::from(rounds) * (decode + PROMPTS.len() + speculation + 1) as u64 + 3
 }
 
 /// Measures a loaded model.
@@ -90,6 +92,7 @@ impl Runner {
     fn run(&self) -> Outcome {
         self.decode()?;
         self.prefill()?;
+        self.speculation()?;
         self.readers_beside_long_prompts()?;
         self.shared_prefix()?;
         self.second_turn()
@@ -171,6 +174,31 @@ impl Runner {
             self.report(&format!("{name}_served"), served, None, how)?;
             let how = format!("ms to the first token of {tokens}, one client");
             self.report(&format!("first_token_{tokens}"), first * 1000.0, None, &how)?;
+        }
+        Ok(())
+    }
+
+    /// Measures decoding with and without speculation, alternating.
+    fn speculation(&self) -> Outcome {
+        for (copied, text) in TEXTS {
+            for clients in CLIENTS {
+                let (mut with, mut without) = (Vec::new(), Vec::new());
+                for _ in 0..self.rounds {
+                    self.begin(&format!("speculation, {clients} in parallel"));
+                    with.push(speculation::speed(self.model(512, true)?, clients, copied, true));
+                    without.push(speculation::speed(
+                        self.model(512, true)?,
+                        clients,
+                        copied,
+                        false,
+                    ));
+                    self.step();
+                }
+                let (with, without) = (median(with), median(without));
+                let aim = if copied == 0 { Some(">= 0.98") } else { None };
+                let how = format!("tokens/s with / without; {copied} of 1,000 tokens copied");
+                self.report(&format!("speculation_{text}_{clients}"), with / without, aim, &how)?;
+            }
         }
         Ok(())
     }

@@ -60,8 +60,12 @@ pub(super) fn slots(node: &Node) -> Response<Body> {
     };
     let busy = node.engine.figures().stats.slots_busy;
     let slot = |id| {
-        let (n_ctx, is_processing) = (facts.context_tokens, id < busy);
-        json!({"id": id, "n_ctx": n_ctx, "speculative": false, "is_processing": is_processing})
+        json!({
+            "id": id,
+            "n_ctx": facts.context_tokens,
+            "speculative": facts.speculates,
+            "is_processing": id < busy,
+        })
     };
     response::json(to_json(&(0..facts.slots).map(slot).collect::<Vec<_>>()))
 }
@@ -69,16 +73,16 @@ pub(super) fn slots(node: &Node) -> Response<Body> {
 /// llama-server's `/props`, read-only.
 pub(super) fn props(node: &Node, texts: &ModelTexts) -> Response<Body> {
     let facts = match node.engine.state() {
-        EngineState::Ready(facts) => Some((facts.context_tokens, facts.slots)),
+        EngineState::Ready(facts) => Some((facts.context_tokens, facts.slots, facts.speculates)),
         _ => None,
     };
-    let (n_ctx, slots) = facts.unwrap_or_default();
+    let (n_ctx, slots, speculates) = facts.unwrap_or_default();
     let recommended: BTreeMap<_, _> = node.sampling_defaults().set().collect();
     response::json(to_json(&json!({
         "default_generation_settings": {
             "id": 0,
             "n_ctx": n_ctx,
-            "speculative": false,
+            "speculative": speculates,
             "is_processing": false,
             "params": recommended,
         },
