@@ -16,6 +16,11 @@ impl Dispatcher {
         )
     }
 
+    /// True if a ready endpoint serves the model.
+    pub(crate) fn serves(&self, model: &str) -> bool {
+        self.lock().scheduler.fleet.serves(model)
+    }
+
     /// Number of ready endpoints that serve a model, counted up to `most`.
     pub(crate) fn count_endpoints(&self, model: &str, most: usize) -> usize {
         self.lock().scheduler.fleet.paces(model).take(most).count()

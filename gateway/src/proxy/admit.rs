@@ -224,8 +224,7 @@ fn props_body(named: Option<String>, caller: &Caller, dispatcher: &Dispatcher) -
 /// The name without Ollama's `:latest`, unless there is a model with that name.
 fn without_tag<'a>(name: &'a str, dispatcher: &Dispatcher) -> &'a str {
     let untagged = ollama::without_latest(name);
-    let is_served = || dispatcher.models().1.contains_key(name);
-    if untagged.len() < name.len() && !is_served() { untagged } else { name }
+    if untagged.len() < name.len() && !dispatcher.serves(name) { untagged } else { name }
 }
 
 /// The model that `name` stands for, if it is an alias; `None` if `name` is the model itself.
@@ -323,7 +322,7 @@ fn tier_class(tier: &str) -> Result<Class, Error> {
 }
 
 /// Reads a body into reserved memory: by its announced length, or as it arrives.
-async fn read_body(
+pub(crate) async fn read_body(
     headers: &HeaderMap,
     body: &mut Incoming,
     limits: BodyLimits,

@@ -144,7 +144,8 @@ impl Parts {
         let deadline = Instant::now() + self.patience;
         let admitted = self.admitted.part(body, self.split.entries(part), deadline);
         let (gateway, settings) = (self.gateway.clone(), self.settings.clone());
-        let mut drive = Box::new(Drive::new(gateway, settings, admitted, self.records.open()));
+        let record = self.records.open(admitted.usage);
+        let mut drive = Box::new(Drive::new(gateway, settings, admitted, record));
         let whole = match begin(&mut drive).await? {
             Next::Whole(whole) => whole,
             Next::Events(events) => Whole::json(whole(&events)?),

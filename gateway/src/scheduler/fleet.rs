@@ -455,6 +455,11 @@ impl<L> Fleet<L> {
         self.running_totals.models()
     }
 
+    /// True if a ready endpoint serves the model.
+    pub(crate) fn serves(&self, model: &str) -> bool {
+        self.running_totals.serves(model)
+    }
+
     /// Changes whenever [`Fleet::models`] does.
     pub(crate) fn models_version(&self) -> u64 {
         self.running_totals.version()

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use flotilla_listeners::request_body::{self, BodyLimits};
+use flotilla_listeners::request_body::BodyLimits;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
@@ -16,6 +15,7 @@ use percent_encoding::percent_decode_str;
 use crate::access::keys::Caller;
 use crate::context::Gateway;
 use crate::control::only;
+use crate::proxy::admit::read_body;
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 use crate::types::served_model::ServedModel;
@@ -99,18 +99,22 @@ fn listing_of(id: &str, model: ServedModel) -> Model {
 
 /// Most bytes of a request that only names a model.
 const SHOW_BYTES_MAX: usize = 64 * 1024;
-const SHOW_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Handles Ollama's `POST /api/show`.
+/// Handles Ollama's `POST /api/show`. As a request with a body, it counts for the limits of its
+/// key.
 pub(crate) async fn show(
     gateway: &Gateway,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Error> {
     only(&request, "POST")?;
-    let caller = gateway.settings.now().keys.authenticate(request.headers())?;
-    let limits = BodyLimits { bytes_max: SHOW_BYTES_MAX, time_max: SHOW_TIMEOUT };
+    let settings = gateway.settings.now();
+    let caller = settings.keys.authenticate(request.headers())?;
+    let _permit = caller.limiter.admit()?;
+    let (queue, class) = (caller.key.limits.queue, caller.key.class_max);
+    let mut room = gateway.dispatcher.body_reservation(&caller.tenant, queue, class);
+    let limits = BodyLimits { bytes_max: SHOW_BYTES_MAX, time_max: settings.config.timeouts.body };
     let (head, mut body) = request.into_parts();
-    let body = request_body::read(&head.headers, &mut body, limits, |_| Ok::<_, Error>(())).await?;
+    let body = read_body(&head.headers, &mut body, limits, &mut room).await?;
     let name = ollama::requested_model(&body).map_err(Error::Invalid)?;
     let models = served(gateway, &caller);
     let model = find(&models, &name).or_else(|_| find(&models, ollama::without_latest(&name)))?;

@@ -170,3 +170,21 @@ async fn a_tenants_bodies_leave_room_for_those_of_others() {
     let bytes = "gateway_queue_tenant_bytes{tenant=\"bob\"}";
     assert_eq!(metric(&gateway.admin, bytes).await, 40_000.0);
 }
+
+#[tokio::test]
+async fn a_request_that_only_names_a_model_counts_like_any_other_with_a_body() {
+    let gateway = two_tenants(", concurrent_max: 1", "").await;
+    let _a = gateway.node("a", 4).await;
+    let head = head("ada", "content-length: 5000").replacen("/v1/chat/completions", "/api/show", 1);
+    let mut first = Raw::connect(gateway.address).await;
+    assert!(first.send(format!("{head}{{").as_bytes()).await);
+    eventually("the first to be let in", async || {
+        (running(&gateway, "ada").await == 1).then_some(())
+    })
+    .await;
+    assert_eq!(metric(&gateway.admin, READING).await, 5_000.0);
+    let mut second = Raw::connect(gateway.address).await;
+    assert!(second.send(format!("{head}{{").as_bytes()).await);
+    let said = second.until(b"concurrent requests\"}").await;
+    assert_eq!(statuses(&said), [429]);
+}

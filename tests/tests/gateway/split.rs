@@ -3,6 +3,7 @@
 use fleet_tests::SOON;
 use fleet_tests::client::Answer;
 use fleet_tests::mock_node::{Asked, MockNode};
+use fleet_tests::process::metric;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -138,6 +139,10 @@ async fn a_client_that_leaves_frees_the_slots_of_all_parts() {
     running.abort();
     timeout(SOON, gateway.is_idle()).await.unwrap();
     assert!(a.is_asked().is_none() && b.is_asked().is_none());
+    // Both parts have used their prompts, of at least a token per 16 bytes.
+    let used = "gateway_tokens_total{endpoint_kind=\"node\",kind=\"prompt\",\
+                model=\"flotilla-demo\",tenant=\"anonymous\"}";
+    assert!(metric(&gateway.admin, used).await > 0.0);
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use inference_protocol::resume::Usage;
 use super::{Record, plus};
 use crate::context::Gateway;
 use crate::scheduler::fleet::Terms;
+use crate::scheduler::usage::UsageLimits;
 use crate::types::api::RequestedApi;
 use crate::types::class::Class;
 use crate::types::request_context::RequestContext;
@@ -84,11 +85,13 @@ pub(crate) struct PartRecords {
 }
 
 impl PartRecords {
-    /// Opens the record of a part, which must be dropped before the record of the request.
-    pub(crate) fn open(&self) -> Record {
+    /// Opens the record of a part that can use up to `limits`. It must be dropped before the record
+    /// of the request.
+    pub(crate) fn open(&self, limits: UsageLimits) -> Record {
         let context = self.context.clone();
         let mut record = Record::new(self.gateway.clone(), self.api, context, Instant::now());
         (record.class, record.user) = (self.class, self.user);
+        record.limits = Some(limits);
         record.scope = Scope::Part(self.totals.clone());
         record
     }

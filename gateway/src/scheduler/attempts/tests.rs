@@ -241,3 +241,21 @@ fn the_progress_of_a_prefill_is_passed_on_and_decides_no_race() {
     assert!(elsewhere.iter().any(|action| action.starts_with("acquire Next")), "{elsewhere:?}");
     assert_eq!(attempts.resume().choices[0].events, 1, "progress is no event of the response");
 }
+
+#[test]
+fn a_usage_that_cannot_be_is_no_sample_of_what_requests_cost() {
+    for (completion, is_possible) in [(1, true), (4000, false)] {
+        let mut attempts = attempts(None, ExternalPolicy::Never);
+        let id = stream_hides_usage(&mut attempts, slot(7, false));
+        say(&mut attempts, id, "{}", "1");
+        let usage = format!(": u 5 {completion} 0\ndata: usage\n\ndata: [DONE]\n\n");
+        attempts.on_block(id, &usage.into_bytes().into(), NOW + LATE, &mut || true);
+        let mut actions = std::iter::from_fn(|| attempts.next_action());
+        let end = actions.find_map(|action| match action {
+            AttemptAction::Release(_, end) => Some(end),
+            _ => None,
+        });
+        let end = end.unwrap();
+        assert_eq!((end.cost_sample.is_some(), !end.has_misreported), (is_possible, is_possible));
+    }
+}

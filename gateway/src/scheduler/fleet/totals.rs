@@ -163,6 +163,11 @@ impl RunningTotals {
         self.models.iter().filter_map(|(name, loaded)| Some((name.as_str(), loaded.served()?)))
     }
 
+    /// True if a ready endpoint serves the model.
+    pub(super) fn serves(&self, model: &str) -> bool {
+        self.models.get(model).is_some_and(|loaded| loaded.served().is_some())
+    }
+
     /// Changes whenever the models do.
     pub(super) fn version(&self) -> u64 {
         self.version
