@@ -3,24 +3,34 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use fleet_tests::client::Client;
 use fleet_tests::process::{Agent, Folder, Server, run};
 use fleet_tests::{chat, demo_model, eventually};
+use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 use rustix::process::Pid;
 use serde_json::{Value, json};
 
 const QUESTION: &str = "Count from 1 to 5.";
 const ANSWER: &str = "1, 2, 3, 4, 5";
 
-/// Whether this machine can confine an engine: its kernel has Landlock and seccomp.
+/// Whether this machine can confine an engine: its kernel has Landlock and seccomp. Where it has,
+/// the agent must find both.
 fn can_confine() -> bool {
-    let found = run("flotilla-agent", &["sandbox-trial"]).stdout;
-    let is_whole = found == "{\"files\":\"on\",\"system_calls\":\"on\"}\n";
-    if !is_whole {
-        eprintln!("skipped: this kernel cannot confine an engine: {found}");
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let ruleset = ruleset.handle_access(AccessFs::from_all(ABI::V1));
+    let has_landlock = ruleset.and_then(Ruleset::create).is_ok();
+    let has_seccomp = Path::new("/proc/sys/kernel/seccomp/actions_avail").exists();
+    if !has_landlock || !has_seccomp {
+        eprintln!(
+            "skipped: this kernel lacks Landlock ({has_landlock}) or seccomp ({has_seccomp})"
+        );
+        return false;
     }
-    is_whole
+    let found = run("flotilla-agent", &["sandbox-trial"]).stdout;
+    assert_eq!(found, "{\"files\":\"on\",\"system_calls\":\"on\"}\n");
+    true
 }
 
 /// What a process may do, by /proc.

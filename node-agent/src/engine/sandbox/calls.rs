@@ -59,7 +59,6 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_close,
     libc::SYS_dup,
     libc::SYS_fadvise64,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_lseek,
     libc::SYS_newfstatat,
@@ -110,6 +109,16 @@ const PRCTL: &[c_int] = &[
     libc::PR_GET_DUMPABLE,
     SVE_GET_VL,
     SME_GET_VL,
+];
+
+/// Allowed `fcntl` commands. Not those that have the kernel send signals to any process.
+const FCNTL: &[c_int] = &[
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
 ];
 
 /// PR_SVE_GET_VL and PR_SME_GET_VL from linux/prctl.h, which libc lacks.
@@ -171,6 +180,9 @@ fn conditional(own: u64) -> Result<Vec<Conditional>, BackendError> {
     all.push((libc::SYS_open, vec![masked(1, WRITES as u64, 0)?]));
     for option in PRCTL {
         all.push((libc::SYS_prctl, vec![is(0, *option as u64)?]));
+    }
+    for command in FCNTL {
+        all.push((libc::SYS_fcntl, vec![is(1, *command as u64)?]));
     }
     Ok(all)
 }

@@ -169,6 +169,12 @@ fn signals_stay_inside() {
     let prctl = |option: c_int| is_allowed(libc::SYS_prctl, &[option as u64]);
     assert!(prctl(libc::PR_SET_NAME) && prctl(SVE_GET_VL));
     assert!(!prctl(libc::PR_SET_PDEATHSIG) && !prctl(libc::PR_SET_SECCOMP));
+    let fcntl = |command: c_int| is_allowed(libc::SYS_fcntl, &[3, command as u64]);
+    assert!(fcntl(libc::F_GETFL) && fcntl(libc::F_DUPFD_CLOEXEC));
+    // F_SETSIG and F_SETOWN_EX of linux/fcntl.h come first.
+    for command in [10, 15, libc::F_SETOWN, libc::F_SETLEASE, libc::F_NOTIFY, libc::F_SETPIPE_SZ] {
+        assert!(!fcntl(command), "{command}");
+    }
 }
 
 #[test]
