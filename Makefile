@@ -70,7 +70,8 @@ deny:
 
 ## Run the unit tests, the kernel tests and the fuzz corpus.
 unit:
-	$(CARGO) test $(CHOICE) --lib --bins --test baseline_kernels --test chat_templates --test chat_template_roles --test corpus
+	$(CARGO) test $(CHOICE) --lib --bins --test baseline_kernels --test chat_templates --test chat_template_roles \
+	    --test corpus --test openapi
 
 ## Run the tests that start real processes, one at a time, because they share the cores.
 end-to-end: build setup-test

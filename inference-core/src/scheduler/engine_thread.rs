@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TryS
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::types::request::{EngineStats, Event, Failure, RequestId, ResponseTimes, TextChunk};
+use crate::types::request::{EngineStats, Event, Failure, RequestId, TextChunk};
 
 /// Maximum jobs that may wait between two steps, in addition to the engine's own queue.
 const INBOX_MAX: usize = 256;
@@ -133,7 +133,7 @@ impl Stopwatch {
         }
         if let Event::Finished { times, .. } | Event::Text(TextChunk { times, .. }) = event {
             let first = running.first_text.unwrap_or(now);
-            *times = ResponseTimes { prefill: first - running.started, decode: now - first };
+            (times.prefill, times.decode) = (first - running.started, now - first);
         }
         if event.is_last() {
             self.0.remove(&id);
@@ -170,7 +170,7 @@ mod tests {
     use crate::scheduler::sequence::{CancelFlag, Job};
     use crate::scheduler::step::Engine;
     use crate::types::model::Tokenizer;
-    use crate::types::request::{FinishReason, Options, Tenant};
+    use crate::types::request::{FinishReason, Options, ResponseTimes, Tenant};
 
     struct ToChannel(SyncSender<(RequestId, Event)>);
 
@@ -198,8 +198,8 @@ mod tests {
             times: ResponseTimes::default(),
         };
         let times = |event| match event {
-            Event::Finished { times: ResponseTimes { prefill, decode }, .. }
-            | Event::Text(TextChunk { times: ResponseTimes { prefill, decode }, .. }) => {
+            Event::Finished { times: ResponseTimes { prefill, decode, .. }, .. }
+            | Event::Text(TextChunk { times: ResponseTimes { prefill, decode, .. }, .. }) => {
                 (prefill.as_millis(), decode.as_millis())
             }
             other => panic!("{other:?}"),

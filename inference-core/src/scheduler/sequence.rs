@@ -88,6 +88,10 @@ pub(crate) struct Sequence {
     pub(crate) arrival: u64,
     /// What its text foretells.
     pub(crate) forecast: Forecast,
+    /// Foretold tokens that were computed.
+    pub(crate) drafted: u32,
+    /// Of those, the ones that were right.
+    pub(crate) accepted: u32,
     tokens: Vec<Token>,
     prompt_tokens: u32,
     /// Tokens that it arrived with: the prompt and a resumed response.
@@ -141,6 +145,8 @@ impl Sequence {
             cancel: job.cancel,
             arrival,
             forecast: Forecast::new(),
+            drafted: 0,
+            accepted: 0,
             initial_tokens: job.tokens.len() as u32,
             reported: prompt_tokens as usize,
             tokens: job.tokens,
@@ -368,8 +374,14 @@ impl Sequence {
             completion_tokens: self.completion_tokens(),
             cached_tokens: self.cached_tokens,
             tokens: self.tokens[self.reported..].to_vec(),
-            times: ResponseTimes::default(),
+            times: self.drafts(),
         }
+    }
+
+    /// How its drafts went; the engine's thread adds the times.
+    fn drafts(&self) -> ResponseTimes {
+        let Self { drafted, accepted, .. } = *self;
+        ResponseTimes { drafted, accepted, ..ResponseTimes::default() }
     }
 
     /// Appends a sampled token.
@@ -416,7 +428,7 @@ impl Sequence {
         let reported = self.tokens.len() - self.pending_logprobs.len();
         let tokens = self.tokens[self.reported..reported].to_vec();
         self.reported = reported;
-        TextChunk { text, logprobs, tokens, times: ResponseTimes::default() }
+        TextChunk { text, logprobs, tokens, times: self.drafts() }
     }
 }
 

@@ -134,7 +134,8 @@ impl StepPace {
         let alone = self.decode_seconds(decoding);
         let rows = match (alone > 0.0, self.prefill_row > 0.0) {
             (true, true) => (CHUNK_TIME * alone / self.prefill_row) as u32,
-            _ => ROWS_FIRST,
+            // What is known is how long rows take without decoding.
+            _ => ROWS_FIRST.min(self.prefill_only_rows()),
         };
         let whole_tiles = (decoding.saturating_add(rows)) / TILE_ROWS * TILE_ROWS;
         let least = (decoding + 1).next_multiple_of(TILE_ROWS);
@@ -271,6 +272,15 @@ mod tests {
             allowed
         });
         assert!((2..10).contains(&steps.unwrap()), "{steps:?}");
+    }
+
+    #[test]
+    fn the_first_chunk_beside_decoding_is_short_on_a_slow_machine_too() {
+        let mut pace = StepPace::new(4);
+        let rows = pace.prefill_rows(0, 512);
+        pace.record_step(0, rows, 0.3 + 0.066 * rows as f32);
+        let beside = pace.prefill_rows(1, 512);
+        assert!((1..=PREFILL_ONLY_ROWS_MIN).contains(&beside), "{beside} rows");
     }
 
     #[test]

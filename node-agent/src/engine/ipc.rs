@@ -137,6 +137,7 @@ impl EngineFacts {
             sandbox: Sandbox::OFF,
             sampling: Box::default(),
             sizes: Box::default(),
+            speculates: false,
         }
     }
 }

@@ -95,8 +95,8 @@ impl Error {
             Self::InvalidChunks => "invalid_chunks",
             Self::EncodedBody => "unsupported_encoding",
             Self::UnknownResponse(_) => "response_not_found",
-            Self::Malformed(_) => "invalid_json",
-            Self::Translation(_) | Self::Invalid { .. } => "invalid_value",
+            Self::Malformed(e) if e.param.is_none() => "invalid_json",
+            Self::Malformed(_) | Self::Translation(_) | Self::Invalid { .. } => "invalid_value",
             Self::UnknownModel { .. } => "model_not_found",
             Self::Engine(failure) => match failure {
                 Failure::ContextExceeded { .. } => "context_length_exceeded",

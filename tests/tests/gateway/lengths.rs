@@ -84,7 +84,7 @@ async fn a_keys_max_tokens_holds_whatever_form_a_request_writes_it_in() {
     // Parsers disagree on which of two counts.
     for fields in [r#""max_tokens":5,"max_tokens":9000"#, r#""n":1,"n":9"#] {
         let refused = gateway.client.post(CHAT, with(CHAT, fields)).await;
-        assert_eq!((refused.status, refused.error_code().as_str()), (400, "invalid_json"));
+        assert_eq!((refused.status, refused.error_code().as_str()), (400, "invalid_value"));
     }
     assert!(gpu.is_asked().is_none());
 }
@@ -120,6 +120,7 @@ async fn an_external_endpoint_is_sent_known_fields_only_and_one_length() {
         (CHAT, r#""user":"u""#, 5),
         (CHAT, r#""n":2"#, 2),
         (CHAT, r#""max_tokens":null"#, 5),
+        (CHAT, r#""max_tokens":-1"#, 5),
         (TEXT, r#""prompt":["a","b"]"#, 2),
         (TEXT, r#""max_completion_tokens":9000"#, 5),
     ] {

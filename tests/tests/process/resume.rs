@@ -143,7 +143,7 @@ async fn what_cannot_go_on_is_refused_by_name() {
         (resume(json!([unknown])).to_string(), None, "unknown_token"),
         (resume(json!([long])).to_string(), None, "context_length_exceeded"),
         (json!({"id": "a b", "created": 1, "seed": 1}).to_string(), None, "invalid_value"),
-        ("{}".to_string(), None, "invalid_json"),
+        ("{}".to_string(), None, "invalid_value"),
         (String::new(), Some("99999"), "invalid_value"),
         (String::new(), Some("-1"), "invalid_value"),
         (String::new(), Some("x"), "invalid_value"),

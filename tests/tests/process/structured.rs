@@ -84,8 +84,8 @@ async fn forms_that_cannot_be_enforced_are_refused_before_anything_is_generated(
         (json!({"grammar": "root ::= missing"}), "invalid_grammar", "grammar"),
         (json!({"grammar": "root ::= \"a\"{1,1000000}"}), "invalid_grammar", "grammar"),
         (json!({"guided_regex": "("}), "invalid_grammar", "grammar"),
-        (json!({"tool_choice": "required"}), "invalid_json", "tool_choice"),
-        (json!({"tools": [{"type": "function"}]}), "invalid_json", "tools[0].function"),
+        (json!({"tool_choice": "required"}), "invalid_value", "tool_choice"),
+        (json!({"tools": [{"type": "function"}]}), "invalid_value", "tools[0].function"),
     ] {
         for request in [asking(fields.clone()), streamed(asking(fields))] {
             let answer = agent.client.chat(&request).await;

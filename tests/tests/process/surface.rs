@@ -150,14 +150,15 @@ async fn speculation_changes_no_token_and_can_be_turned_off() {
     let (plain, drafting) = (Agent::start(&["--no-speculation"]).await, Agent::start(&[]).await);
     let question = "Count from 1 to 25.";
     let known = plain.client.chat(&chat(question)).await.content();
-    for temperature in [0.0, 0.7, 1.5] {
-        // What it may answer stands in the prompt.
-        let mut request = chat(question);
-        request["messages"] = json!([
-            {"role": "user", "content": question},
-            {"role": "assistant", "content": known},
-            {"role": "user", "content": question},
-        ]);
+    // What it may answer stands in the prompt.
+    let mut request = chat(question);
+    request["messages"] = json!([
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": known},
+        {"role": "user", "content": question},
+    ]);
+    request["timings"] = json!(true);
+    for temperature in [1.5, 0.7, 0.0] {
         request["temperature"] = json!(temperature);
         for seed in 0..4 {
             request["seed"] = json!(seed);
@@ -166,10 +167,15 @@ async fn speculation_changes_no_token_and_can_be_turned_off() {
             assert_eq!(said, expected, "seed {seed} at {temperature}");
         }
     }
-    eventually("drafts", async || {
-        (drafting.metric("node_accepted_tokens_total").await > 0.0).then_some(())
+    let timings = eventually("drafts", async || {
+        let timings = drafting.client.chat(&request).await.json()["timings"].clone();
+        (timings["draft_n_accepted"].as_u64()? > 0).then_some(timings)
     })
     .await;
+    assert!(timings["draft_n"].as_u64() >= timings["draft_n_accepted"].as_u64(), "{timings}");
+    assert!(drafting.metric("node_accepted_tokens_total").await > 0.0);
+    let timings = plain.client.chat(&request).await.json()["timings"].clone();
+    assert_eq!((timings.get("draft_n"), timings.get("draft_n_accepted")), (None, None));
     assert_eq!(plain.metric("node_drafted_tokens_total").await, 0.0);
     for (agent, speculates) in [(&plain, false), (&drafting, true)] {
         assert_eq!(agent.client.get("/slots").await.json()[0]["speculative"], speculates);

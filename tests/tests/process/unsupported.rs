@@ -119,6 +119,11 @@ async fn constraints_in_forms_that_are_not_known_are_refused_by_name() {
         assert_eq!(answer.status, 400, "{value}: {:?}", answer.body);
         assert_eq!(answer.json()["error"]["param"], param, "{value}");
     }
+    let newer = json!({"newer_than_this": 1});
+    let answer = send(&agent.client, Endpoint::Chat, &[("structured_outputs", newer)]).await;
+    let error = &answer.json()["error"];
+    assert_eq!((answer.status, &error["code"]), (400, &json!("invalid_value")), "{error}");
+    assert!(error["param"].as_str().unwrap().starts_with("structured_outputs"), "{error}");
     let custom =
         json!([{"type": "custom", "custom": {"name": "f", "format": {"type": "grammar"}}}]);
     let answer = send(&agent.client, Endpoint::Chat, &[("tools", custom)]).await;

@@ -155,8 +155,9 @@ pub struct ConstraintFields {
     pub guided_choice: Option<Vec<String>>,
 }
 
-/// `structured_outputs` of vLLM: one constraint.
+/// `structured_outputs` of vLLM: one constraint. One that is not known would not be enforced.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct StructuredOutputs {
     /// A JSON schema, or its text.
     pub json: Option<Value>,

@@ -55,6 +55,12 @@ pub struct Timings {
     pub predicted_per_token_ms: f64,
     /// Tokens generated per second.
     pub predicted_per_second: f64,
+    /// Tokens that the text foretold and that were computed, if there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_n: Option<u32>,
+    /// Of those, the ones that were right.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_n_accepted: Option<u32>,
 }
 
 /// How much of a prompt is computed, as llama-server reports it.
@@ -88,7 +94,15 @@ impl Timings {
             predicted_ms,
             predicted_per_token_ms,
             predicted_per_second,
+            draft_n: None,
+            draft_n_accepted: None,
         }
+    }
+
+    /// With the foretold tokens that were computed, and those that were right.
+    pub fn with_drafts(self, drafted: u32, accepted: u32) -> Self {
+        let some = |n| (drafted > 0).then_some(n);
+        Self { draft_n: some(drafted), draft_n_accepted: some(accepted), ..self }
     }
 }
 

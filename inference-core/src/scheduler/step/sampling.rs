@@ -34,6 +34,9 @@ impl<M: Model> Engine<M> {
         let rows_max = self.shape.batch_rows.min(self.shape.seq_ids).min(cells.free + cells.cached);
         for (share, drafted) in shares.iter_mut().zip(speculation.drafts(&candidates, rows_max)) {
             share.drafted = drafted;
+            if let Some(sequence) = &mut self.slots[share.slot as usize] {
+                sequence.drafted += drafted;
+            }
         }
     }
 
@@ -81,6 +84,7 @@ impl<M: Model> Engine<M> {
                 return finished.map(Ok);
             }
             self.stats.accepted_tokens += 1;
+            sequence.accepted += 1;
             self.pool.append(sequence.seq, &[token]);
             sequence.record_decoded(1);
         }

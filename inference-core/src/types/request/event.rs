@@ -171,6 +171,10 @@ pub struct ResponseTimes {
     pub prefill: Duration,
     /// From there to the end.
     pub decode: Duration,
+    /// Foretold tokens that were computed.
+    pub drafted: u32,
+    /// Of those, the ones that were right.
+    pub accepted: u32,
 }
 
 /// The events of a request, in order: at most one [`Event::Started`], after that at most one

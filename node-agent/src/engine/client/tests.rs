@@ -40,7 +40,12 @@ const FINISHED: Event = Event::Finished {
     completion_tokens: 1,
     cached_tokens: 0,
     tokens: Vec::new(),
-    times: ResponseTimes { prefill: Duration::ZERO, decode: Duration::ZERO },
+    times: ResponseTimes {
+        prefill: Duration::ZERO,
+        decode: Duration::ZERO,
+        drafted: 0,
+        accepted: 0,
+    },
 };
 
 #[tokio::test]

@@ -64,7 +64,6 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use std::task::{Context, Waker};
-    use std::time::Duration;
 
     use inference_core::text::output::Format;
     use inference_core::types::request::{
@@ -107,7 +106,7 @@ mod tests {
             completion_tokens: 1,
             cached_tokens: 0,
             tokens: Vec::new(),
-            times: ResponseTimes { prefill: Duration::ZERO, decode: Duration::ZERO },
+            times: ResponseTimes::default(),
         };
         let cx = &mut Context::from_waker(Waker::noop());
         for id in 1..=24 {

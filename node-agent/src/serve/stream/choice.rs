@@ -155,9 +155,10 @@ impl Choice {
     pub(crate) fn timings(&self) -> Timings {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let computed = self.prompt_tokens.saturating_sub(self.cached_tokens);
-        let ResponseTimes { prefill, decode } = self.times;
+        let ResponseTimes { prefill, decode, drafted, accepted } = self.times;
         let generated = (self.generated_tokens, ms(decode));
         Timings::new(self.cached_tokens, (computed, ms(prefill)), generated)
+            .with_drafts(drafted, accepted)
     }
 
     fn start(&mut self, prompt_tokens: u32, in_reasoning: bool) {

@@ -29,6 +29,8 @@ macro_rules! rows {
 pub const UNSUPPORTED: &[Unsupported] = rows! {
     "adaptive_target" [LlamaServer] at BOTH, neutral ["-1"], refused "0.5":
         "use temperature, top_p or min_p";
+    "add_special_tokens" [Vllm] at TEXT, neutral ["true"], refused "false":
+        "the prompt gets the tokens that the model expects; send its token ids as prompt";
     "audio" [OpenAi] at CHAT, neutral [], refused r#"{"voice":"alloy","format":"wav"}"#:
         "responses are text";
     "best_of" [OpenAi, Vllm] at CHAT, neutral ["1"], refused "2":
@@ -94,6 +96,8 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
         "use temperature, top_p or min_p";
     "modalities" [OpenAi] at CHAT, neutral ["[\"text\"]", "[]"], refused r#"["text","audio"]"#:
         "responses are text";
+    "moderation" [OpenAi] at CHAT, neutral [], refused r#"{"model":"omni-moderation-latest"}"#:
+        "nothing here moderates; ask a moderation service yourself";
     "normalize" [Vllm] at EMBED, neutral ["true"], refused "false":
         "embeddings have the Euclidean length 1";
     "num_ctx" [Ollama] at ALL, neutral [], refused "4096":
@@ -116,6 +120,8 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
         "use /v1/completions, which applies no template";
     "reasoning" [OpenAi, Ollama] at CHAT, neutral ["{}"], refused r#"{"effort":"high"}"#:
         "use reasoning_effort";
+    "reasoning_control" [LlamaServer] at CHAT, neutral ["false"], refused "true":
+        "limit the reasoning with reasoning_budget";
     "reasoning_in_content" [LlamaServer] at CHAT, neutral ["false"], refused "true":
         "set reasoning_format to none";
     "repetition_detection" [Vllm] at BOTH, neutral [], refused r#"{"max_pattern_size":4}"#:
@@ -179,6 +185,7 @@ pub const IGNORED: &[(&str, &[&str])] = &[
             "prediction",
             "priority",
             "prompt_cache_key",
+            "prompt_cache_options",
             "prompt_cache_retention",
         ],
     ),
@@ -204,6 +211,7 @@ pub const IGNORED: &[(&str, &[&str])] = &[
             "return_token_ids",
             "return_tokens",
             "return_tokens_as_token_ids",
+            "sse_ping_interval",
             "stream_interval",
         ],
     ),

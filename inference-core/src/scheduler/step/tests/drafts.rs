@@ -33,6 +33,9 @@ fn response(bench: Bench, options: Options) -> (String, Vec<Token>, Vec<f32>, Ev
     let mut last = bench.last(1).clone();
     if let Event::Finished { tokens: held, times, .. } = &mut last {
         tokens.append(held);
+        let stats = bench.engine.stats();
+        let counted = (u64::from(times.drafted), u64::from(times.accepted));
+        assert_eq!(counted, (stats.drafted_tokens, stats.accepted_tokens));
         *times = Default::default();
     }
     (bench.text(1), tokens, logprobs, last, bench.engine.stats())
