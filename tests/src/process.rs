@@ -210,6 +210,11 @@ impl Server {
         all
     }
 
+    /// True if it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Waits for its end; the exit code, `None` after a signal.
     pub async fn ended(&mut self) -> Option<i32> {
         let child = &mut self.child;

@@ -36,7 +36,7 @@ impl Engine {
         let address = listener.local_addr().unwrap();
         drop(listener);
         let server = Server::spawn(start(address.port()));
-        let engine = Self { start: Box::new(start), address, server };
+        let mut engine = Self { start: Box::new(start), address, server };
         engine.is_ready().await;
         engine
     }
@@ -47,9 +47,11 @@ impl Engine {
     }
 
     /// Waits until it answers.
-    pub async fn is_ready(&self) {
+    pub async fn is_ready(&mut self) {
+        let (client, server) = (self.client(), &mut self.server);
         eventually_within(START, "the engine to start", async || {
-            let answered = self.client().try_send(Method::GET, "/v1/models", Bytes::new()).await;
+            assert!(!server.has_ended(), "it ended instead of starting");
+            let answered = client.try_send(Method::GET, "/v1/models", Bytes::new()).await;
             answered.is_ok_and(|answer| answer.status == 200).then_some(())
         })
         .await;

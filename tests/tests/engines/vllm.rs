@@ -8,8 +8,10 @@ use crate::engine::{Engine, installed};
 use crate::speaks;
 
 fn command(port: u16) -> Command {
-    let mut command = Command::new(installed("vllm/bin/vllm"));
-    command.arg("serve").arg(installed("demo-model"));
+    // The command `vllm` asks for the version of a package that is called otherwise for CPUs.
+    let mut command = Command::new(installed("vllm/bin/python"));
+    command.args(["-m", "vllm.entrypoints.openai.api_server", "--model"]);
+    command.arg(installed("demo-model"));
     command.args(["--served-model-name", "flotilla-demo", "--dtype", "float32", "--enforce-eager"]);
     command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
     command.env("VLLM_CPU_KVCACHE_SPACE", "1").env("VLLM_NO_USAGE_STATS", "1");
@@ -27,6 +29,7 @@ async fn vllm_works_behind_a_gateway() {
     speaks::other_apis(&fleet).await;
     speaks::errors(&fleet).await;
     let own = engine.client();
-    speaks::leaving(&fleet, async || metric(&own, "vllm:num_requests_running").await).await;
+    let running = "vllm:num_requests_running{engine=\"0\",model_name=\"flotilla-demo\"}";
+    speaks::leaving(&fleet, async || metric(&own, running).await).await;
     speaks::dying(&fleet, &mut engine).await;
 }
