@@ -20,7 +20,9 @@ impl<M: Model> Engine<M> {
         let decodes = |share: &SlotRows| {
             self.slots[share.slot as usize].as_ref().is_some_and(Sequence::is_decoding)
         };
-        let count = if shares.iter().all(decodes) { ROWS_MAX } else { 0 };
+        let sequences = shares.len() as u32;
+        let may_draft = sequences < ROWS_MAX && shares.iter().all(decodes);
+        let count = if may_draft { ROWS_MAX } else { 0 };
         let mut candidates = Vec::with_capacity(shares.len());
         for share in &*shares {
             let Some(sequence) = &mut self.slots[share.slot as usize] else { return };
@@ -29,9 +31,9 @@ impl<M: Model> Engine<M> {
             let (chance, tokens) = (forecast.chance(), forecast.tokens().len() as u32);
             candidates.push(Candidate { chance, tokens });
         }
-        let cells = self.pool.cells();
-        // The context has room for the logits of one row per sequence id.
-        let rows_max = self.shape.batch_rows.min(self.shape.seq_ids).min(cells.free + cells.cached);
+        // The context has room for the logits of one row per sequence id. No kept prefix is evicted
+        // for a draft.
+        let rows_max = self.shape.batch_rows.min(self.shape.seq_ids).min(self.pool.cells().free);
         for (share, drafted) in shares.iter_mut().zip(speculation.drafts(&candidates, rows_max)) {
             share.drafted = drafted;
             if let Some(sequence) = &mut self.slots[share.slot as usize] {
