@@ -185,7 +185,9 @@ fn behind<'b>(head: &str, body: &'b [u8], status: u16) -> &'b [u8] {
     if status >= 400 && header(head, "content-type") == Some("application/json") {
         let error: serde_json::Value = serde_json::from_slice(body).expect("JSON");
         let is_health = error["status"] == "unavailable";
-        assert!(is_health || error["error"]["message"].is_string(), "{error}");
+        // Under /api/ errors have Ollama's shape.
+        let is_shaped = error["error"].is_string() || error["error"]["message"].is_string();
+        assert!(is_health || is_shaped, "{error}");
     }
     rest
 }
