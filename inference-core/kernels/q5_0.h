@@ -30,11 +30,7 @@ public:
     /// A vector's columns, from `column` on.
     Unpacked unpack(int column, int block) const {
         const BlockQ5 * from[GROUP];
-        const uint16_t * scales[GROUP];
-        for (int c = 0; c < GROUP; c++) {
-            from[c] = columns.at(column + c, block);
-            scales[c] = &from[c]->scale;
-        }
+        columns.find(column, block, from);
         Pairs pairs;
         for (int i = 0; i < 4; i++) {
             const BlockQ5 & a = *from[PAIRED[i][0]], & b = *from[PAIRED[i][1]];
@@ -43,7 +39,7 @@ public:
         }
         Unpacked unpacked;
         pairs.transpose(unpacked.quarters);
-        unpacked.scales = scales_of(scales);
+        unpacked.scales = scales_of(from, &BlockQ5::scale);
         return unpacked;
     }
 

@@ -35,12 +35,9 @@ public:
     Unpacked unpack(int column, int block) const {
         const int part = block % 8;
         const SuperBlockQ5 * from[GROUP];
-        const uint16_t * scales[GROUP], * mins[GROUP];
+        columns.find(column, block / 8, from);
         uint64_t six_bits = 0, six_bits_of_min = 0;
         for (int c = 0; c < GROUP; c++) {
-            from[c] = columns.at(column + c, block / 8);
-            scales[c] = &from[c]->scale;
-            mins[c] = &from[c]->min;
             six_bits |= (uint64_t) six_bits_of(from[c]->packed, part, 0) << (c * 8);
             six_bits_of_min |= (uint64_t) six_bits_of(from[c]->packed, part, 4) << (c * 8);
         }
@@ -54,8 +51,8 @@ public:
         }
         Unpacked unpacked;
         pairs.transpose(unpacked.quarters);
-        unpacked.scales = numbers_of(six_bits) * scales_of(scales);
-        unpacked.mins = numbers_of(six_bits_of_min) * scales_of(mins) * 0.5f;
+        unpacked.scales = numbers_of(six_bits) * scales_of(from, &SuperBlockQ5::scale);
+        unpacked.mins = numbers_of(six_bits_of_min) * scales_of(from, &SuperBlockQ5::min) * 0.5f;
         return unpacked;
     }
 

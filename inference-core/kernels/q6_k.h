@@ -33,11 +33,9 @@ public:
     Unpacked unpack(int column, int block) const {
         const int part = block % 8, half = part / 4, place = part % 4;
         const SuperBlockQ6 * from[GROUP];
-        const uint16_t * scales[GROUP];
+        columns.find(column, block / 8, from);
         uint64_t first = 0, second = 0;
         for (int c = 0; c < GROUP; c++) {
-            from[c] = columns.at(column + c, block / 8);
-            scales[c] = &from[c]->scale;
             first |= (uint64_t) (uint8_t) from[c]->scales[part][0] << (c * 8);
             second |= (uint64_t) (uint8_t) from[c]->scales[part][1] << (c * 8);
         }
@@ -52,7 +50,7 @@ public:
         }
         Unpacked unpacked;
         pairs.transpose(unpacked.quarters);
-        const Vec of_all = scales_of(scales);
+        const Vec of_all = scales_of(from, &SuperBlockQ6::scale);
         unpacked.scales = signed_numbers_of(first) * of_all;
         unpacked.second_scales = signed_numbers_of(second) * of_all;
         return unpacked;

@@ -27,11 +27,7 @@ public:
     /// A vector's columns, from `column` on.
     Unpacked unpack(int column, int block) const {
         const BlockQ8 * from[GROUP];
-        const uint16_t * scales[GROUP];
-        for (int c = 0; c < GROUP; c++) {
-            from[c] = columns.at(column + c, block);
-            scales[c] = &from[c]->scale;
-        }
+        columns.find(column, block, from);
         Pairs pairs;
         for (int i = 0; i < 4; i++) {
             const Integers both = pair(from[PAIRED[i][0]]->weights, from[PAIRED[i][1]]->weights);
@@ -39,7 +35,7 @@ public:
         }
         Unpacked unpacked;
         pairs.transpose(unpacked.quarters);
-        unpacked.scales = scales_of(scales);
+        unpacked.scales = scales_of(from, &BlockQ8::scale);
         return unpacked;
     }
 

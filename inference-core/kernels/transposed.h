@@ -49,8 +49,11 @@ public:
     /// `stride`: bytes from one column to the next.
     Columns(const void * data, size_t stride) : data((const char *) data), stride(stride) {}
 
-    const Block * at(int column, int block) const {
-        return (const Block *) (data + (size_t) column * stride) + block;
+    /// Sets `blocks` to the blocks of a vector's columns, from `column` on.
+    void find(int column, int block, const Block * (&blocks)[GROUP]) const {
+        for (int c = 0; c < GROUP; c++) {
+            blocks[c] = (const Block *) (data + (size_t) (column + c) * stride) + block;
+        }
     }
 
     /// Prefetches a part of the columns after `count` columns, of `bytes` for each block of 32: in the order
@@ -65,10 +68,11 @@ private:
     const size_t stride;
 };
 
-/// The scales of a vector's columns, two lanes each. Stored one by one and loaded together, they would have
-/// to reach memory in between.
-inline Vec scales_of(const uint16_t * const (&from)[GROUP]) {
-    const auto at = [&](int c) { return _mm_cvtsi32_si128(*from[c]); };
+/// A scale of each of a vector's columns, two lanes each. Stored one by one and loaded together, they would
+/// have to reach memory in between.
+template <class Block>
+inline Vec scales_of(const Block * const (&blocks)[GROUP], uint16_t Block::* scale) {
+    const auto at = [&](int c) { return _mm_cvtsi32_si128(blocks[c]->*scale); };
     const __m128i ab = _mm_unpacklo_epi16(at(0), at(1)), cd = _mm_unpacklo_epi16(at(2), at(3));
     const __m128i ef = _mm_unpacklo_epi16(at(4), at(5)), gh = _mm_unpacklo_epi16(at(6), at(7));
     return scales_of(_mm_unpacklo_epi64(_mm_unpacklo_epi32(ab, cd), _mm_unpacklo_epi32(ef, gh)));

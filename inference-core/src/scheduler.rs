@@ -7,9 +7,9 @@
 pub mod embed;
 pub mod engine_thread;
 pub mod fake;
-pub(crate) mod forecast;
 pub(crate) mod kv_pool;
 pub(crate) mod planning;
+pub(crate) mod prompt_lookup;
 pub(crate) mod queue;
 pub(crate) mod reasoning_budget;
 pub(crate) mod sampler;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::scheduler::forecast::Forecast;
+use crate::scheduler::prompt_lookup::PromptLookup;
 use crate::scheduler::reasoning_budget::ReasoningBudget;
 use crate::scheduler::sampler::{Forbid, Sampler, SamplingContext, Scratch};
 use crate::text::lines::LineEnd;
@@ -86,11 +86,11 @@ pub(crate) struct Sequence {
     pub(crate) cancel: CancelFlag,
     /// Order of arrival.
     pub(crate) arrival: u64,
-    /// What its text foretells.
-    pub(crate) forecast: Forecast,
-    /// Foretold tokens that were computed.
+    /// Its draft.
+    pub(crate) lookup: PromptLookup,
+    /// Draft tokens that were computed.
     pub(crate) drafted: u32,
-    /// Of those, the ones that were right.
+    /// Draft tokens that were accepted.
     pub(crate) accepted: u32,
     tokens: Vec<Token>,
     prompt_tokens: u32,
@@ -144,7 +144,7 @@ impl Sequence {
             skipped_steps: 0,
             cancel: job.cancel,
             arrival,
-            forecast: Forecast::new(),
+            lookup: PromptLookup::new(),
             drafted: 0,
             accepted: 0,
             initial_tokens: job.tokens.len() as u32,
@@ -226,10 +226,10 @@ impl Sequence {
         self.tokens.len() as u32 >= self.tokens_max
     }
 
-    /// Foretells up to `count` tokens, as far as there is room for one more after them.
-    pub(crate) fn foretell(&mut self, count: u32) {
+    /// Drafts up to `count` tokens, as far as there is room for one more after them.
+    pub(crate) fn draft(&mut self, count: u32) {
         let room = self.tokens_max.saturating_sub(self.tokens.len() as u32 + 1);
-        self.forecast.look(&self.tokens, count.min(room) as usize);
+        self.lookup.update(&self.tokens, count.min(room) as usize);
     }
 
     /// True if logprobs of its prompt are missing.
@@ -374,12 +374,12 @@ impl Sequence {
             completion_tokens: self.completion_tokens(),
             cached_tokens: self.cached_tokens,
             tokens: self.tokens[self.reported..].to_vec(),
-            times: self.drafts(),
+            times: self.draft_counts(),
         }
     }
 
-    /// How its drafts went; the engine's thread adds the times.
-    fn drafts(&self) -> ResponseTimes {
+    /// Counts of draft tokens; the engine thread adds the times.
+    fn draft_counts(&self) -> ResponseTimes {
         let Self { drafted, accepted, .. } = *self;
         ResponseTimes { drafted, accepted, ..ResponseTimes::default() }
     }
@@ -428,7 +428,7 @@ impl Sequence {
         let reported = self.tokens.len() - self.pending_logprobs.len();
         let tokens = self.tokens[self.reported..reported].to_vec();
         self.reported = reported;
-        TextChunk { text, logprobs, tokens, times: self.drafts() }
+        TextChunk { text, logprobs, tokens, times: self.draft_counts() }
     }
 }
 

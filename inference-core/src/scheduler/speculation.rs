@@ -1,10 +1,10 @@
-//! PURE. Decides how many foretold tokens ([`crate::scheduler::forecast`]) a decode step computes
+//! PURE. Decides how many draft tokens ([`crate::scheduler::prompt_lookup`]) a decode step computes
 //! along with the last token of each sequence.
 //!
-//! A drafted token that turns out right saves a step; each row makes this one longer. Steps with
-//! every number of rows are timed, so the number of rows that yields the most tokens per second is
-//! known. What drafts gain or lose, against steps without them, is booked: they may lose a small
-//! part of the time, and stop when it is spent.
+//! An accepted draft token saves a step; each row makes this one longer. The controller times steps
+//! by their number of rows and picks the drafts with the most expected tokens per second. It also
+//! keeps a time budget: drafts may lose a small part of the decoding time against steps without
+//! them, and pause when the budget is used up.
 //!
 //! Every token is sampled as always, with its own random numbers, from logits that follow from the
 //! tokens before it. So drafts change when a token is computed, but not which one.
@@ -15,9 +15,9 @@ use crate::scheduler::step_pace::smooth;
 pub(crate) const ROWS_MAX: u32 = 16;
 /// Part of the decoding time that drafts may lose.
 const LOSS_SHARE: f32 = 0.01;
-/// The most that is booked, in steps without drafts: what drafts gained long ago does not pay for
-/// what they lose now, and what they lost does not stop them forever.
-const BOOKED_STEPS: f32 = 4.0;
+/// Bound of the time budget, in steps without drafts: old gains do not pay for new losses, and a
+/// loss does not stop drafts forever.
+const BUDGET_STEPS: f32 = 4.0;
 /// Each row beyond those that were timed may take this part of what rows took so far, and at least
 /// this part of a step.
 const ROW_ESTIMATE: f32 = 0.5;
@@ -26,8 +26,8 @@ const ROW_ESTIMATE_MIN: f32 = 0.04;
 const GROWTH_MAX: u32 = 2;
 /// Drafts must promise this many times the tokens per second.
 const GAIN_MIN: f32 = 1.02;
-/// Foretold tokens less likely than this are not worth a row.
-const CHANCE_MIN: f32 = 0.05;
+/// Draft tokens that are accepted less often than this are not worth a row.
+const ACCEPTANCE_MIN: f32 = 0.05;
 /// After as many steps with drafts, one without them measures what they are compared with.
 const DRAFTED_STEPS_MAX: u32 = 32;
 /// Times that were not measured in as many steps are forgotten: the machine may have been busy.
@@ -36,9 +36,9 @@ const STEPS_REMEMBERED: u32 = 256;
 /// A sequence that may get a draft.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    /// How likely each foretold token is right if those before it are: 0 to 1.
-    pub(crate) chance: f32,
-    /// Tokens that are foretold.
+    /// Probability that a draft token is accepted if the ones before it are: 0 to 1.
+    pub(crate) acceptance: f32,
+    /// Tokens of the draft.
     pub(crate) tokens: u32,
 }
 
@@ -63,8 +63,8 @@ pub(crate) struct Speculation {
     steps: u32,
     /// Steps with drafts since the last one without.
     drafted_steps: u32,
-    /// Seconds that drafts may lose.
-    credit: f32,
+    /// Time budget: seconds that drafts may lose.
+    budget: f32,
 }
 
 impl Speculation {
@@ -72,28 +72,28 @@ impl Speculation {
     pub(crate) fn new() -> Self {
         const COUNTS: usize = ROWS_MAX as usize + 1;
         let (seconds, is_recent) = ([0.0; COUNTS], [false; COUNTS]);
-        Self { seconds, is_recent, steps: 0, drafted_steps: 0, credit: 0.0 }
+        Self { seconds, is_recent, steps: 0, drafted_steps: 0, budget: 0.0 }
     }
 
-    /// How many foretold tokens of each sequence to compute, in a step of at most `rows_max` rows.
+    /// How many draft tokens of each sequence to compute, in a step of at most `rows_max` rows.
     pub(crate) fn drafts(&self, sequences: &[Candidate], rows_max: u32) -> Vec<u32> {
         let mut drafts = vec![0; sequences.len()];
-        let plain = self.plain(sequences.len() as u32);
-        if plain == 0.0 || self.credit < 0.0 || self.drafted_steps >= DRAFTED_STEPS_MAX {
+        let plain = self.timed(sequences.len() as u32);
+        if plain == 0.0 || self.budget < 0.0 || self.drafted_steps >= DRAFTED_STEPS_MAX {
             return drafts;
         }
-        let timed = (1..=ROWS_MAX).rev().find(|rows| self.plain(*rows) > 0.0).unwrap_or(1);
-        let rows_max = rows_max.min(ROWS_MAX).min(GROWTH_MAX * timed);
+        let most_timed = (1..=ROWS_MAX).rev().find(|rows| self.timed(*rows) > 0.0).unwrap_or(1);
+        let rows_max = rows_max.min(ROWS_MAX).min(GROWTH_MAX * most_timed);
         let (mut best, mut best_rate) = (drafts.clone(), GAIN_MIN * sequences.len() as f32 / plain);
         let mut tokens = sequences.len() as f32;
         for rows in sequences.len() as u32 + 1..=rows_max {
-            let chance = |i: &usize| sequences[*i].chance.powi(drafts[*i] as i32 + 1);
+            let chance = |i: &usize| sequences[*i].acceptance.powi(drafts[*i] as i32 + 1);
             let open = (0..drafts.len()).filter(|i| drafts[*i] < sequences[*i].tokens);
             let Some(likeliest) = open.max_by(|a, b| chance(a).total_cmp(&chance(b))) else {
                 break;
             };
             let gained = chance(&likeliest);
-            if gained < CHANCE_MIN {
+            if gained < ACCEPTANCE_MIN {
                 break;
             }
             tokens += gained;
@@ -106,21 +106,21 @@ impl Speculation {
         best
     }
 
-    /// Books a decode step, and learns from how long it took.
+    /// Records a decode step.
     pub(crate) fn record(&mut self, step: DecodeStep) {
-        let plain = self.plain(step.sequences);
+        let plain = self.timed(step.sequences);
         if step.rows == step.sequences {
             self.drafted_steps = 0;
-            self.credit += LOSS_SHARE * step.seconds;
+            self.budget += LOSS_SHARE * step.seconds;
             if plain == 0.0 {
-                self.credit += BOOKED_STEPS / 2.0 * step.seconds;
+                self.budget += BUDGET_STEPS / 2.0 * step.seconds;
             }
         } else {
             self.drafted_steps += 1;
-            self.credit += step.tokens as f32 / step.sequences as f32 * plain - step.seconds;
+            self.budget += step.tokens as f32 / step.sequences as f32 * plain - step.seconds;
         }
-        let most = BOOKED_STEPS * if plain == 0.0 { step.seconds } else { plain };
-        self.credit = self.credit.clamp(-most, most);
+        let most = BUDGET_STEPS * if plain == 0.0 { step.seconds } else { plain };
+        self.budget = self.budget.clamp(-most, most);
         if let Some(seconds) = self.seconds.get_mut(step.rows as usize) {
             smooth(seconds, step.seconds);
             self.is_recent[step.rows as usize] = true;
@@ -133,21 +133,21 @@ impl Speculation {
         }
     }
 
-    /// Seconds of a step with as many rows and no drafts; 0 if unknown.
-    fn plain(&self, sequences: u32) -> f32 {
+    /// Seconds of a step with as many rows, drafts or not; 0 if unknown.
+    fn timed(&self, sequences: u32) -> f32 {
         self.seconds.get(sequences as usize).copied().unwrap_or(0.0)
     }
 
     /// Seconds of a step with as many rows, or what it may take.
     fn estimate(&self, rows: u32) -> f32 {
-        let known = |rows: &u32| self.plain(*rows) > 0.0;
-        let above = (rows..=ROWS_MAX).find(known).map_or(f32::INFINITY, |more| self.plain(more));
+        let known = |rows: &u32| self.timed(*rows) > 0.0;
+        let above = (rows..=ROWS_MAX).find(known).map_or(f32::INFINITY, |more| self.timed(more));
         let mut below = (1..=rows).rev().filter(known);
         let Some(fewer) = below.next() else { return above };
-        let seconds = self.plain(fewer);
+        let seconds = self.timed(fewer);
         let price = below
             .next_back()
-            .map_or(0.0, |fewest| (seconds - self.plain(fewest)) / (fewer - fewest) as f32);
+            .map_or(0.0, |fewest| (seconds - self.timed(fewest)) / (fewer - fewest) as f32);
         let row = (ROW_ESTIMATE * price).max(ROW_ESTIMATE_MIN * seconds);
         above.min(seconds + row * (rows - fewer) as f32)
     }
@@ -159,15 +159,15 @@ mod tests {
     use rand_core::{Rng, SeedableRng};
     use rand_pcg::Pcg64;
 
-    /// Runs decode steps of some sequences whose next token is foretold with a chance, on a machine
-    /// that takes `cost(rows)` seconds. Returns the tokens per second, as a part of those without
-    /// drafts.
+    /// Runs decode steps of some sequences whose draft tokens are accepted with a chance, on a
+    /// machine that takes `cost(rows)` seconds. Returns the tokens per second, as a part of those
+    /// without drafts.
     fn speed(sequences: u32, chance: f32, cost: impl Fn(u32) -> f32) -> f32 {
         let mut random = Pcg64::seed_from_u64(7);
         let mut speculation = Speculation::new();
         let (mut tokens, mut seconds, steps) = (0, 0.0, 2000);
         for _ in 0..steps {
-            let all = vec![Candidate { chance, tokens: 15 }; sequences as usize];
+            let all = vec![Candidate { acceptance: chance, tokens: 15 }; sequences as usize];
             let drafts = speculation.drafts(&all, 64);
             let mut is_hit = || (random.next_u32() as f32 / u32::MAX as f32) < chance;
             let sampled: u32 =
@@ -207,11 +207,11 @@ mod tests {
     }
 
     #[test]
-    fn a_forecast_that_promises_too_much_is_stopped_by_what_it_costs() {
+    fn drafts_that_are_never_accepted_are_stopped_by_what_they_cost() {
         let mut speculation = Speculation::new();
         let (mut tokens, mut seconds) = (0, 0.0);
         for _ in 0..5000 {
-            let drafts = speculation.drafts(&[Candidate { chance: 0.99, tokens: 15 }], 64);
+            let drafts = speculation.drafts(&[Candidate { acceptance: 0.99, tokens: 15 }], 64);
             let rows = 1 + drafts[0];
             // None is ever right.
             let step = DecodeStep { sequences: 1, rows, tokens: 1, seconds: machine(rows) };
@@ -228,7 +228,7 @@ mod tests {
         let plain = DecodeStep { sequences: 1, rows: 1, tokens: 1, seconds: 0.01 };
         speculation.record(plain);
         speculation.record(DecodeStep { rows: 2, seconds: 1.0, tokens: 2, ..plain });
-        let sure = [Candidate { chance: 0.9, tokens: 1 }];
+        let sure = [Candidate { acceptance: 0.9, tokens: 1 }];
         (0..450).for_each(|_| speculation.record(plain));
         assert_eq!(speculation.drafts(&sure, 64), [0], "it took too long");
         (0..64).for_each(|_| speculation.record(plain));
@@ -239,7 +239,7 @@ mod tests {
     fn a_step_without_drafts_comes_now_and_then_and_rows_have_a_limit() {
         let mut speculation = Speculation::new();
         let step = DecodeStep { sequences: 2, rows: 2, tokens: 2, seconds: 0.01 };
-        let sure = [Candidate { chance: 1.0, tokens: 15 }; 2];
+        let sure = [Candidate { acceptance: 1.0, tokens: 15 }; 2];
         assert_eq!(speculation.drafts(&sure, 64), [0, 0], "nothing is known");
         speculation.record(step);
         let mut all = Vec::new();

@@ -75,7 +75,7 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    /// Computes tokens that the text foretells together with the last one, where that is faster.
+    /// Enables speculation: draft tokens are computed along with the last one where that is faster.
     /// Responses stay the same. Has no effect on a model whose sequences cannot lose their last
     /// tokens.
     pub fn with_speculation(mut self, is_on: bool) -> Self {
@@ -128,7 +128,7 @@ impl<M: Model> Engine<M> {
                 });
             }
             let after = sequence.position() + share.rows;
-            let drafts = sequence.forecast.tokens().iter().take(share.drafted as usize);
+            let drafts = sequence.lookup.draft().iter().take(share.drafted as usize);
             self.rows.extend((after..).zip(drafts).map(|(position, token)| Row {
                 seq: sequence.seq,
                 position,
@@ -239,7 +239,6 @@ impl<M: Model> Engine<M> {
         let decoding = shares.iter().filter(is_decoding).count() as u32;
         let drafted: u32 = shares.iter().map(|share| share.drafted).sum();
         let prefilled = self.rows.len() as u32 - decoding - drafted;
-        self.stats.drafted_tokens += u64::from(drafted);
         self.stats.prompt_tokens += u64::from(prefilled);
         let seconds = spent.as_secs_f32();
         if seconds <= 0.0 {

@@ -87,9 +87,9 @@ pub(crate) struct Totals {
     /// Prompt tokens prefilled.
     pub prompt_tokens: u64,
     pub generated_tokens: u64,
-    /// Foretold tokens that were computed.
+    /// Draft tokens computed.
     pub drafted_tokens: u64,
-    /// Of those, the ones that were right.
+    /// Draft tokens accepted.
     pub accepted_tokens: u64,
     pub steps: u64,
     /// Prompt tokens served from the cache.

@@ -69,8 +69,8 @@ pub(crate) struct EngineFlags {
     /// Disable the prefix cache: prefill every prompt from its first token
     #[arg(long, env = "FLOTILLA_NO_PREFIX_CACHE", value_parser = FalseyValueParser::new())]
     pub no_prefix_cache: bool,
-    /// Disable speculation: compute one token of a response after the other, even where its text
-    /// foretells the next ones
+    /// Disable speculative decoding: compute each response one token at a time, even where it
+    /// repeats its prompt or itself
     #[arg(long, env = "FLOTILLA_NO_SPECULATION", value_parser = FalseyValueParser::new())]
     pub no_speculation: bool,
     /// Pooling of an embedding model: mean, cls, last, or rank for a reranking model

@@ -31,7 +31,7 @@ pub(crate) struct EngineOptions {
     pub kv_cells: u32,
     /// Share cached prefixes between prompts.
     pub prefix_cache: bool,
-    /// Compute tokens that the text foretells along with the last one, where that is faster.
+    /// Compute draft tokens along with the last one, where that is faster.
     pub speculation: bool,
     /// Pooling type for an embedding model whose file does not give it.
     pub pooling: Option<Pooling>,

@@ -55,10 +55,10 @@ pub struct Timings {
     pub predicted_per_token_ms: f64,
     /// Tokens generated per second.
     pub predicted_per_second: f64,
-    /// Tokens that the text foretold and that were computed, if there were any.
+    /// Draft tokens that were computed, if there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_n: Option<u32>,
-    /// Of those, the ones that were right.
+    /// Draft tokens that were accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_n_accepted: Option<u32>,
 }
@@ -99,7 +99,7 @@ impl Timings {
         }
     }
 
-    /// With the foretold tokens that were computed, and those that were right.
+    /// Adds the numbers of draft tokens that were computed and accepted.
     pub fn with_drafts(self, drafted: u32, accepted: u32) -> Self {
         let some = |n| (drafted > 0).then_some(n);
         Self { draft_n: some(drafted), draft_n_accepted: some(accepted), ..self }

@@ -26,19 +26,15 @@ impl<M: Model> Engine<M> {
         let mut candidates = Vec::with_capacity(shares.len());
         for share in &*shares {
             let Some(sequence) = &mut self.slots[share.slot as usize] else { return };
-            sequence.foretell(count);
-            let forecast = &sequence.forecast;
-            let (chance, tokens) = (forecast.chance(), forecast.tokens().len() as u32);
-            candidates.push(Candidate { chance, tokens });
+            sequence.draft(count);
+            let (acceptance, draft) = (sequence.lookup.acceptance(), sequence.lookup.draft());
+            candidates.push(Candidate { acceptance, tokens: draft.len() as u32 });
         }
         // The context has room for the logits of one row per sequence id. No kept prefix is evicted
         // for a draft.
         let rows_max = self.shape.batch_rows.min(self.shape.seq_ids).min(self.pool.cells().free);
         for (share, drafted) in shares.iter_mut().zip(speculation.drafts(&candidates, rows_max)) {
             share.drafted = drafted;
-            if let Some(sequence) = &mut self.slots[share.slot as usize] {
-                sequence.drafted += drafted;
-            }
         }
     }
 
@@ -47,7 +43,9 @@ impl<M: Model> Engine<M> {
         for share in shares {
             let last = row + share.rows as usize - 1;
             row += share.all_rows() as usize;
-            let Some(sequence) = &self.slots[share.slot as usize] else { continue };
+            let Some(sequence) = &mut self.slots[share.slot as usize] else { continue };
+            sequence.drafted += share.drafted;
+            self.stats.drafted_tokens += u64::from(share.drafted);
             let end = if !sequence.undecoded().is_empty() || sequence.cancel.is_set() {
                 // A sequence canceled during the decode gets no further token.
                 None
@@ -65,7 +63,7 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    /// Samples a token from the logits of row `last`, and one more after each draft that was right.
+    /// Samples a token from the logits of row `last`, and one more after each accepted draft token.
     fn sample_rows(
         &mut self,
         share: SlotRows,
@@ -79,10 +77,8 @@ impl<M: Model> Engine<M> {
                 Err(failure) => return Some(Err(failure)),
             };
             let sequence = self.slots[share.slot as usize].as_mut()?;
-            let foretold = sequence.forecast.tokens().get(drafted).copied();
-            sequence.forecast.record(drafted, token);
-            let is_computed = drafted < share.drafted as usize && foretold == Some(token);
-            if finished.is_some() || !is_computed {
+            let is_accepted = sequence.lookup.record(drafted, token);
+            if finished.is_some() || !is_accepted || drafted == share.drafted as usize {
                 return finished.map(Ok);
             }
             self.stats.accepted_tokens += 1;
@@ -93,7 +89,7 @@ impl<M: Model> Engine<M> {
         None
     }
 
-    /// Removes what was computed of a draft and turned out wrong.
+    /// Removes the rejected part of a draft from the KV cells.
     fn drop_draft(&mut self, share: SlotRows) {
         if let Some(sequence) = &self.slots[share.slot as usize]
             && share.drafted > 0

@@ -163,17 +163,17 @@ pub struct TextChunk {
     pub times: ResponseTimes,
 }
 
-/// How long the engine worked on a response. The engine's thread measures it: whoever reads the
-/// events may get a whole step's at once, and late.
+/// How long the engine worked on a response, and its draft tokens. The engine's thread measures it:
+/// whoever reads the events may get a whole step's at once, and late.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseTimes {
     /// From the slot to the first text, or to the end if there is none.
     pub prefill: Duration,
     /// From there to the end.
     pub decode: Duration,
-    /// Foretold tokens that were computed.
+    /// Draft tokens that were computed.
     pub drafted: u32,
-    /// Of those, the ones that were right.
+    /// Draft tokens that were accepted.
     pub accepted: u32,
 }
 
@@ -297,9 +297,9 @@ pub struct EngineStats {
     pub preemptions: u64,
     /// Tokens generated since the start.
     pub generated_tokens: u64,
-    /// Foretold tokens that were computed since the start.
+    /// Draft tokens computed since the start.
     pub drafted_tokens: u64,
-    /// Of those, the ones that were right.
+    /// Draft tokens accepted since the start.
     pub accepted_tokens: u64,
     /// Prompt tokens per second while prefilling, moving average; 0 until measured.
     pub prefill_tokens_per_second: f32,

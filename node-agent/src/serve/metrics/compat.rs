@@ -136,9 +136,9 @@ fn vllm(
     counter("generation_tokens_total", "Tokens generated.", totals.generated_tokens)?;
     counter("num_preemptions_total", "Preemptions.", totals.parkings)?;
     let drafted = totals.drafted_tokens;
-    counter("spec_decode_num_draft_tokens_total", "Foretold tokens computed.", drafted)?;
+    counter("spec_decode_num_draft_tokens_total", "Draft tokens computed.", drafted)?;
     let accepted = totals.accepted_tokens;
-    counter("spec_decode_num_accepted_tokens_total", "Foretold tokens that were right.", accepted)?;
+    counter("spec_decode_num_accepted_tokens_total", "Draft tokens accepted.", accepted)?;
     for name in ["prefix_cache", "gpu_prefix_cache"] {
         let queries = "Prompt tokens looked up in the prefix cache.";
         counter(&format!("{name}_queries_total"), queries, looked_up)?;

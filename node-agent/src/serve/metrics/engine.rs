@@ -71,9 +71,9 @@ fn work(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Result<()> {
     let cached = "Prompt tokens served from the prefix cache.";
     counter("node_cached_tokens_total", cached, totals.cached_tokens)?;
     counter("node_generated_tokens_total", "Tokens generated.", totals.generated_tokens)?;
-    let drafted = "Foretold tokens that were computed along with a response's last token.";
+    let drafted = "Draft tokens that were computed.";
     counter("node_drafted_tokens_total", drafted, totals.drafted_tokens)?;
-    let accepted = "Foretold tokens that were right; each saved a step.";
+    let accepted = "Draft tokens that were accepted; each saved a step.";
     counter("node_accepted_tokens_total", accepted, totals.accepted_tokens)?;
     counter(
         "node_engine_steps_total",
