@@ -11,6 +11,7 @@ pub mod client;
 pub mod collector;
 pub mod file_server;
 pub mod frames;
+pub mod losses;
 pub mod mock_node;
 pub mod process;
 pub mod raw;

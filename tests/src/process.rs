@@ -281,11 +281,14 @@ impl Agent {
 
     /// Ends the machine, as far as a test can: agent and engine at once.
     pub fn kill(&self) {
-        let engines = self.server.children();
-        self.server.signal(Signal::KILL);
-        for engine in engines {
-            let _ = kill_process(engine, Signal::KILL);
+        for process in self.processes() {
+            let _ = kill_process(process, Signal::KILL);
         }
+    }
+
+    /// Its process, and that of its engine.
+    pub fn processes(&self) -> Vec<Pid> {
+        [vec![self.server.pid()], self.server.children()].concat()
     }
 
     /// One of its metrics.
@@ -359,8 +362,13 @@ impl Fleet {
 
     /// As [`Fleet::join`], with another model.
     pub async fn join_with_model(&self, name: &str, model: &Path, arguments: &[&str]) -> Agent {
+        self.join_at(&self.url, name, model, arguments).await
+    }
+
+    /// As [`Fleet::join_with_model`], by another address of the gateway.
+    pub async fn join_at(&self, url: &str, name: &str, model: &Path, arguments: &[&str]) -> Agent {
         let key = self.folder.path().join("join.key");
-        let mut all = vec!["--name", name, "--join", &self.url];
+        let mut all = vec!["--name", name, "--join", url];
         all.extend(["--join-key-file", key.to_str().unwrap()]);
         all.extend(arguments);
         let agent = Agent::start_with_model(model, &all).await;

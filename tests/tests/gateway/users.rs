@@ -1,7 +1,7 @@
 //! Users behind one key: fair turns, limits of their own, bounded state; and classes of aliases.
 
 use fleet_tests::client::{Answer, Client};
-use fleet_tests::mock_node::MockNode;
+use fleet_tests::mock_node::{Asked, MockNode};
 use fleet_tests::process::{Folder, metric};
 use fleet_tests::{chat, eventually};
 use serde_json::{Value, json};
@@ -144,6 +144,44 @@ async fn many_users_of_one_key_do_not_hold_up_another_key() {
     for answer in waiting {
         assert_eq!(answer.await.unwrap().status, 200);
     }
+}
+
+/// Answers with that many tokens, and says whose request it was.
+fn end_with(asked: Asked, tokens: impl Fn(&str) -> usize) -> String {
+    let text = asked.body["messages"][0]["content"].as_str().unwrap().to_string();
+    let tokens = tokens(&text);
+    let message = json!({"role": "assistant", "content": "and so on ".repeat(tokens)});
+    let usage = json!({"prompt_tokens": 10, "completion_tokens": tokens,
+        "total_tokens": 10 + tokens});
+    let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
+    let body = json!({"choices": [choice], "usage": usage}).to_string();
+    asked.reply(200, "application/json", body);
+    text
+}
+
+#[tokio::test]
+async fn a_tenant_whose_answers_are_long_waits_for_those_whose_answers_are_short() {
+    let (gateway, long, short) = gateway("class_max: interactive").await;
+    let mut a = gateway.node("a", 1).await;
+    // Nothing tells them apart before they end. One answer of 900 tokens is worth 30 of 30.
+    let tokens = |text: &str| if text == "long" { 900 } else { 30 };
+    let mut waiting = vec![ask(&long, chat("long"))];
+    let held = a.asked().await;
+    for depth in 1..20 {
+        let is_long = depth <= 3;
+        let (client, text) = if is_long { (&long, "long") } else { (&short, "short") };
+        waiting.push(ask(client, chat(text)));
+        waits(&gateway, depth).await;
+    }
+    let mut order = vec![end_with(held, tokens)];
+    while order.len() < 20 {
+        order.push(end_with(a.asked().await, tokens));
+    }
+    for answer in waiting {
+        assert_eq!(answer.await.unwrap().status, 200);
+    }
+    let early = order[..16].iter().filter(|text| *text == "long").count();
+    assert!(early <= 2, "{order:?}");
 }
 
 #[tokio::test]

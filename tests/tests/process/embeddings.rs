@@ -151,6 +151,36 @@ async fn a_reranker_that_was_trained_with_a_prompt_is_asked_with_it() {
     assert_eq!(answer["usage"]["total_tokens"], json!(used));
 }
 
+#[tokio::test]
+async fn the_score_of_a_reranker_is_the_probability_of_yes_wherever_it_stands() {
+    let folder = Folder::new();
+    let path = synthesise(&folder, "tiny-qwen3-rerank");
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let labels = [text("yes"), text("no")].concat();
+    let mut file = std::fs::read(&path).unwrap();
+    let at = file.windows(labels.len()).position(|window| window == labels).unwrap();
+    file[at..at + labels.len()].copy_from_slice(&[text("no"), text("yes")].concat());
+    let other = folder.write("no-first.gguf", file);
+    let documents = ["one", "two", "three"];
+    let mut scores = Vec::new();
+    for path in [&path, &other] {
+        let agent = Agent::start_with_model(path, &["--model-name", "m"]).await;
+        let body = json!({"model": "m", "query": "how many?", "documents": documents}).to_string();
+        let answer = agent.client.post("/v1/rerank", body).await.json();
+        let mut of_documents = [0.0; 3];
+        for result in answer["results"].as_array().unwrap_or_else(|| panic!("{answer}")) {
+            let index = result["index"].as_u64().unwrap() as usize;
+            of_documents[index] = result["relevance_score"].as_f64().unwrap();
+        }
+        scores.push(of_documents);
+    }
+    // The same two probabilities; only which of them is called "yes" differs.
+    for (first, second) in scores[0].iter().zip(scores[1]) {
+        assert!((first + second - 1.0).abs() < 1e-4, "{scores:?}");
+        assert!((first - second).abs() > 1e-6, "{scores:?}");
+    }
+}
+
 #[test]
 fn a_reranker_without_its_prompt_is_refused_when_it_is_loaded() {
     let folder = Folder::new();

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use fleet_tests::losses::Losses;
 use fleet_tests::process::{Fleet, Folder, run};
 use fleet_tests::root;
 
@@ -18,11 +19,26 @@ pub(super) async fn gateway_with_limited_key() -> (Fleet, String) {
     (Fleet::start(&more).await, limited.to_string())
 }
 
-/// Runs a script against a fleet. It gets two keys; one may ask one thing at a time.
+/// Runs a script against a fleet that loses two of its three nodes, each in the middle of a
+/// response. It gets two keys; one may ask one thing at a time.
 async fn works(program: &Path, script: &Path) {
     let (fleet, limited) = gateway_with_limited_key().await;
-    let _a = fleet.join("a", &[]).await;
+    let losses = Losses::new(2);
+    let _nodes = [losses.join(&fleet, "a").await, losses.join(&fleet, "b").await];
+    let _rest = fleet.join("c", &[]).await;
     works_with(&fleet, &limited, program, script);
+    assert!(losses.killed() > 0, "no node was lost");
+    let taken_over =
+        total(&fleet, "gateway_resumes_total").await + total(&fleet, "gateway_retries_total").await;
+    eprintln!("{} nodes lost, {taken_over} responses taken over", losses.killed());
+    assert!(taken_over >= losses.killed() as f64);
+}
+
+/// The sum of a metric over its labels.
+async fn total(fleet: &Fleet, name: &str) -> f64 {
+    let text = String::from_utf8(fleet.admin.get("/metrics").await.body.to_vec()).unwrap();
+    let of_name = text.lines().filter_map(|line| line.strip_prefix(name)?.split_once("} "));
+    of_name.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
 }
 
 fn works_with(fleet: &Fleet, limited: &str, program: &Path, script: &Path) {
