@@ -164,7 +164,7 @@ pub struct ExternalEndpoint {
     pub name: String,
     /// Its HTTP client.
     pub client: Arc<Client>,
-    /// Its models, by our names.
+    /// Its models, by our names; empty: those that it lists.
     pub models: Vec<String>,
     /// Most concurrent requests.
     pub concurrent_max: u32,

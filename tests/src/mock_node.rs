@@ -269,6 +269,10 @@ async fn serve(
         let body = Full::from("{}").boxed_unsync();
         return Response::builder().status(status).body(body).map_err(|_| "no status");
     }
+    if request.uri().path().ends_with("/health") {
+        let none = Full::default().boxed_unsync();
+        return Response::builder().status(404).body(none).map_err(|_| "no status");
+    }
     if request.uri().path() == STATUS_PATH {
         return Ok(Response::new(status_lines(status)));
     }

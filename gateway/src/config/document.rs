@@ -355,12 +355,11 @@ mod tests {
             "timeouts: expected keys and values",
             "retries_max: expected a whole number, 0 to 10",
             "external[0].url: expected http://host/v1",
-            "external[0].models: expected a map from model names",
             "external[0].spend_per_day_max: expected a number, such as 0.15",
         ] {
             assert!(found.iter().any(|p| p.starts_with(path)), "{path} in {found:#?}");
         }
-        assert_eq!(found.len(), 13, "{found:#?}");
+        assert_eq!(found.len(), 12, "{found:#?}");
     }
 
     #[test]

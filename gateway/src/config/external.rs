@@ -53,13 +53,6 @@ fn read_one(
         item.report("url", "expected http://host/v1 or https://host/v1", problems);
     }
     let models: BTreeMap<String, String> = item.texts_by_name("models", problems);
-    if models.is_empty() {
-        item.report(
-            "models",
-            "expected a map from model names of the fleet to those of the endpoint",
-            problems,
-        );
-    }
     let key_file = item.text("key_file", problems);
     let key = key_file.map(|file| files.key(&file)).transpose();
     let key = report(&format!("{}.key_file", item.path), key, problems).flatten();

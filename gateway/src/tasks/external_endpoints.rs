@@ -11,6 +11,7 @@ use crate::context::Gateway;
 use crate::scheduler::fleet::EndpointId;
 use crate::types::external::PREFIX;
 use crate::upstream::Upstream;
+use crate::upstream::external::check::Served;
 
 /// Time between health checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -26,7 +27,7 @@ pub(crate) async fn maintain(
     let id = gateway.dispatcher.add_external(upstream, status.clone(), endpoint.terms);
     let mut looks = interval(CHECK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last_why = None;
+    let (mut last_why, mut last_unlisted) = (None, Vec::new());
     loop {
         let look = async {
             looks.tick().await;
@@ -37,8 +38,19 @@ pub(crate) async fn maintain(
             () = retired.cancelled() => break,
             () = gateway.links.cancelled() => break,
         };
-        status.state = if checked.is_ok() { NodeState::Ready } else { NodeState::Restarting };
-        let why = checked.err();
+        let (served, why) = match checked {
+            Ok(served) => (Some(served), None),
+            Err(why) => (None, Some(why)),
+        };
+        status.state = if served.is_some() { NodeState::Ready } else { NodeState::Restarting };
+        if let Some(Served { discovered, unlisted }) = served {
+            status.models = discovered.map_or(status.models, |models| listed(&endpoint, &models));
+            if unlisted != last_unlisted && !unlisted.is_empty() {
+                let models = unlisted.join(", ");
+                tracing::warn!(endpoint = endpoint.name, models, "models not listed by endpoint");
+            }
+            last_unlisted = unlisted;
+        }
         if why != last_why {
             match &why {
                 Some(why) => tracing::warn!(endpoint = endpoint.name, %why, "endpoint not ready"),
@@ -67,19 +79,26 @@ async fn finish(gateway: &Gateway, id: EndpointId) {
     gateway.dispatcher.remove(id);
 }
 
-fn status(endpoint: &ExternalEndpoint) -> NodeStatus {
-    let name = format!("{PREFIX}{}", endpoint.name);
+fn listed(endpoint: &ExternalEndpoint, models: &[String]) -> Vec<ModelStatus> {
     let model = |id: &String| ModelStatus {
         id: id.clone(),
         // A digest of its own: no response that began elsewhere continues here.
-        digest: name.clone(),
+        digest: name(endpoint),
         context_tokens: u32::MAX,
         created: 0,
     };
+    models.iter().map(model).collect()
+}
+
+fn name(endpoint: &ExternalEndpoint) -> String {
+    format!("{PREFIX}{}", endpoint.name)
+}
+
+fn status(endpoint: &ExternalEndpoint) -> NodeStatus {
     NodeStatus {
         version: VERSION,
-        models: endpoint.models.iter().map(model).collect(),
-        node: name,
+        models: listed(endpoint, &endpoint.models),
+        node: name(endpoint),
         epoch: 0,
         state: NodeState::Loading,
         slots: endpoint.concurrent_max,

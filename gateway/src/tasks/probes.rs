@@ -73,7 +73,7 @@ fn outcome_of(response: Option<Result<(), Error>>, is_crowded: bool) -> AttemptO
 /// success.
 async fn send_probe(lease: &Lease) -> Result<(), Error> {
     if let Some(client) = lease.upstream().client() {
-        return client.check().await.map_err(|_| Error::NodeLost);
+        return client.check().await.map(|_| ()).map_err(|_| Error::NodeLost);
     }
     let body = serde_json::json!({"model": lease.model().id, "prompt": "a", "max_tokens": 1});
     let uri = Uri::from_static("http://node/v1/completions");

@@ -13,6 +13,7 @@ use hyper::http::request::Parts;
 use crate::types::error::Error;
 use crate::upstream::NodeBody;
 
+pub(crate) mod check;
 pub(crate) mod refusal;
 pub(crate) mod request;
 pub(crate) mod response;
@@ -23,8 +24,6 @@ use request::{Dialect, LengthField, RequestInfo, TranslatedRequest};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long idle connections are kept.
 const IDLE: Duration = Duration::from_secs(60);
-/// Timeout of a health check.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// HTTP client of an external endpoint.
 #[derive(Debug)]
@@ -39,7 +38,7 @@ pub struct Client {
 pub struct ClientSettings {
     /// Base URL up to `/v1`.
     pub base: String,
-    /// Maps our model names to the endpoint's.
+    /// Maps our model names to the endpoint's. Empty: it serves what it lists, by its names.
     pub models: BTreeMap<String, String>,
     /// The field that limits the tokens per choice.
     pub length: LengthField,
@@ -92,7 +91,11 @@ impl Client {
         info: RequestInfo<'_>,
     ) -> Result<TranslatedRequest, Error> {
         let ClientSettings { models, length, fields, .. } = &self.settings;
-        let theirs = models.get(info.model);
+        let theirs = if models.is_empty() {
+            Some(info.model)
+        } else {
+            models.get(info.model).map(String::as_str)
+        };
         let model = theirs
             .ok_or_else(|| Error::internal("an external endpoint does not serve the model"))?;
         let dialect = Dialect { model, length: *length, fields };
@@ -118,48 +121,6 @@ impl Client {
         *response.status_mut() = received.status();
         std::mem::swap(response.headers_mut(), received.headers_mut());
         Ok(response.map(|()| NodeBody::External(Box::new(received))))
-    }
-
-    /// Health check: the endpoint responds and accepts our key.
-    ///
-    /// # Errors
-    /// Why it is not ready.
-    pub async fn check(&self) -> Result<(), NotReady> {
-        let mut request =
-            self.http.get(format!("{}/models", self.settings.base)).timeout(CHECK_TIMEOUT);
-        if let Some(authorization) = &self.authorization {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        let response = request.send().await;
-        let response = response.map_err(|e| NotReady::Unreachable(innermost(&e)))?;
-        match response.status().as_u16() {
-            status @ (401 | 403) => Err(NotReady::KeyRejected(status)),
-            status if status >= 500 => Err(NotReady::Status(status)),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Why an external endpoint failed its health check.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotReady {
-    /// There is no response, with the reason.
-    Unreachable(String),
-    /// The endpoint rejected the key with this status.
-    KeyRejected(u16),
-    /// The endpoint responded with this status.
-    Status(u16),
-}
-
-impl std::fmt::Display for NotReady {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Unreachable(why) => f.write_str(why),
-            Self::KeyRejected(status) => {
-                write!(f, "the endpoint rejects the key (status {status})")
-            }
-            Self::Status(status) => write!(f, "the endpoint responds with status {status}"),
-        }
     }
 }
 

@@ -12,6 +12,7 @@ mod clients;
 mod config;
 mod current;
 mod describe;
+mod engines;
 mod errors;
 mod fields;
 mod openapi;

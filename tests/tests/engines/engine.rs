@@ -76,7 +76,8 @@ impl Engine {
     /// A gateway that has nothing else.
     pub async fn gateway(&self) -> Fleet {
         let url = format!("http://{}/v1", self.address);
-        let entry = format!("name: gpu, url: '{url}', models: {{flotilla-demo: flotilla-demo}}");
+        // It lists its model by itself.
+        let entry = format!("name: gpu, url: '{url}'");
         let nodes = "nodes: {join_key_file: join.key}\n";
         let fleet =
             Fleet::start(&format!("  external: prefer\n{nodes}external: [{{{entry}}}]\n")).await;

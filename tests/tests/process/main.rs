@@ -10,6 +10,7 @@ mod bad_input;
 mod bench;
 mod chat_template;
 mod disconnects;
+mod discovery;
 mod embeddings;
 mod example_clients;
 mod faults;
